@@ -34,9 +34,15 @@ def test_short_calls_are_quick_and_long_ones_go_by_agents(make_bed):
     assert not of["bcast", 64 * 1024].startswith("quick"), of
 
 
-def test_ranks_of_which_two_are_on_one_node_have_their_agents_call(make_bed):
-    of = plans(make_bed("tree:2x3"), "bcast,allreduce", "8", "--ranks", "7")
-    assert not any(plan.startswith("quick") for plan in of.values()), of
+def test_the_leader_of_several_ranks_on_a_node_goes_out_for_them(make_bed):
+    """Seven ranks on six nodes: parts of nodes differ, so agents gather them. Twelve: two on each."""
+    bed = make_bed("tree:2x3")
+    of = plans(bed, "bcast,reduce,allreduce,gather,barrier", "8", "--ranks", "7")
+    quick = {operation for (operation, _), plan in of.items() if plan.startswith("quick ")}
+    assert quick == {"bcast", "reduce", "allreduce", "barrier"}, of
+    of = plans(bed, OPERATIONS, "8,200", "--ranks", "12")
+    agents = {"scan", "exscan", "reduce_scatter", "alltoall"}
+    assert {o for (o, size), plan in of.items() if not plan.startswith("quick ")} == agents & {o for o, _ in of}, of
 
 
 def test_a_node_whose_ports_are_taken_keeps_all_from_quick_calls(make_bed):

@@ -103,6 +103,13 @@ enum Input<'a> {
     Within(Range<usize>),
 }
 
+impl<'a> Buffers<'a> {
+    /// What goes out from one place, and what comes in to another.
+    pub(crate) fn new(input: &'a [u8], output: &'a mut [u8]) -> Buffers<'a> {
+        Buffers { input: Input::Apart(Cow::Borrowed(input)), output }
+    }
+}
+
 impl Buffers<'_> {
     /// Bytes that go out.
     pub(crate) fn input(&self, range: Range<usize>) -> &[u8] {

@@ -113,9 +113,14 @@ impl Session {
     ) -> Result<(Session, local::Attached), Error> {
         let mut session = Session::connect(socket, rank as usize, doing)?;
         let first = match mode {
-            JoinMode::Member { group } => {
-                Body::Attach(Attach { version: VERSION, group: *group, rank, segment: true, quick: true })
-            }
+            JoinMode::Member { group } => Body::Attach(Attach {
+                version: VERSION,
+                group: *group,
+                rank,
+                segment: true,
+                quick: true,
+                quick_leaders: true,
+            }),
             JoinMode::Enlist { key, size, timeout } => Body::Enlist(Enlist {
                 version: VERSION,
                 key: key.clone(),
@@ -124,6 +129,7 @@ impl Session {
                 timeout_ms: milliseconds(*timeout),
                 segment: true,
                 quick: true,
+                quick_leaders: true,
             }),
         };
         match session.ask(doing, first)? {
@@ -142,14 +148,18 @@ impl Session {
             let unexpected = || self.disconnected(doing, inbox::unexpected());
             let size = attached.places.len();
             let file = self.inbox.descriptor().ok_or_else(unexpected)?;
-            // For calls by datagrams, the rank has one alone.
-            let parts = if attached.quick.is_some() { 1 } else { size };
-            let segment = Segment::open(file, attached.segment, parts);
-            let segment = segment.map_err(|e| self.no_memory(doing, e))?;
             match &attached.quick {
-                None => self.segmented = Some(Segmented::new(segment, self.rank, size)),
+                None => {
+                    let segment = Segment::open(file, attached.segment, size);
+                    let segment = segment.map_err(|e| self.no_memory(doing, e))?;
+                    self.segmented = Some(Segmented::new(segment, self.rank, size));
+                }
                 Some(told) => {
-                    let socket = self.inbox.descriptor().ok_or_else(unexpected)?;
+                    let ranks = quick::ranks_of_node(attached, self.rank);
+                    let segment = Segment::open_of_node(file, attached.segment, ranks.len());
+                    let segment = segment.map_err(|e| self.no_memory(doing, e))?;
+                    let leads = ranks.first().is_some_and(|leader| *leader as usize == self.rank);
+                    let socket = leads.then(|| self.inbox.descriptor().ok_or_else(unexpected)).transpose()?;
                     let quick = Quick::new(told, attached, self.rank, segment, socket);
                     self.quick = Some(quick.ok_or_else(unexpected)?);
                 }
@@ -198,6 +208,7 @@ impl Session {
             agree,
             segment: true,
             quick: true,
+            quick_leaders: true,
         };
         match session.ask(doing, Body::Recover(recover))? {
             Body::Recovered(recovered) => Ok((session, recovered)),

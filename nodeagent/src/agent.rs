@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 pub(crate) use attachment::Attachment;
 use cool_proto::control::agent_message::Body;
 use cool_types::Key;
-pub(crate) use groups::AttachError;
+pub(crate) use groups::{Abilities, AttachError};
 use groups::{CallSharing, Group, GroupTable};
 pub(crate) use recovery::Recovery;
 use std::sync::Arc;
@@ -129,17 +129,18 @@ impl Agent {
         Ok(Attachment::new(self.clone(), group, rank, places))
     }
 
-    /// How a rank that has attached carries out calls with the others of its group, if it can in a segment, and by datagrams; see
-    /// [`GroupTable::segment`] and [`GroupTable::quick`].
-    fn share(&self, group: u64, segment: bool, quick: bool) -> Option<CallSharing> {
-        let quick = self.groups.quick(group, quick, self.engine.runtime());
-        let agreed_on = quick.as_ref().map(Option::is_some);
-        let in_segment = || Some(CallSharing { segment: self.groups.segment(group, segment)?, quick: None });
-        let shared = quick.unwrap_or_else(in_segment);
-        shared.iter().for_each(|shared| self.engine.share(group, Arc::clone(&shared.segment)));
+    /// How a rank that has attached carries out calls with the others of its group, if it does; see [`GroupTable::segment`] and
+    /// [`GroupTable::quick`].
+    fn share(&self, group: u64, rank: u32, abilities: Abilities) -> Option<CallSharing> {
+        let share = |sharing: &CallSharing| self.engine.share(group, Arc::clone(&sharing.segment));
+        let Some(arrival) = self.groups.quick((group, rank), abilities, self.engine.runtime()) else {
+            let segment = self.groups.segment(group, abilities.segment)?;
+            return Some(CallSharing { segment, quick: None }).inspect(share);
+        };
+        arrival.sharing.iter().for_each(share);
         // Then: what follows is told in the segment.
-        agreed_on.into_iter().for_each(|able| self.engine.quick(group, able));
-        shared
+        arrival.able.into_iter().for_each(|able| self.engine.quick(group, able));
+        arrival.sharing
     }
 
     /// The ranks that have attached to a group and not left it, if any: all that have come if one is there.

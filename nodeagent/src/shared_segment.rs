@@ -1,6 +1,7 @@
 //! The segment in which ranks of this node carry out calls themselves, and how one of them is woken that waits elsewhere: for datagrams of
 //! quick calls.
 
+use cool_proto::region::RegionError;
 use cool_proto::segment::{RankPart, Segment};
 use std::net::SocketAddrV4;
 use std::sync::Arc;
@@ -10,19 +11,32 @@ use tokio::net::UdpSocket;
 #[derive(Debug)]
 pub(crate) struct SharedSegment {
     segment: Segment,
-    /// Of a group with quick calls, whose segment is for the only rank here: by which socket, and where, that rank is woken.
+    /// The ranks, ascending: each has a part.
+    ranks: Vec<u32>,
+    /// Of a group with quick calls: by which socket, and where, the leader of the ranks is woken.
     wake: Option<(Arc<UdpSocket>, SocketAddrV4)>,
 }
 
 impl SharedSegment {
-    /// The segment of a group whose ranks are all here.
-    pub(crate) fn of_node(segment: Segment) -> SharedSegment {
-        SharedSegment { segment, wake: None }
+    /// The segment of a group whose ranks, as many, are all here.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub(crate) fn of_group(size: usize) -> Result<SharedSegment, RegionError> {
+        Ok(SharedSegment { segment: Segment::create(size)?, ranks: (0..size as u32).collect(), wake: None })
     }
 
-    /// That of the only rank here, which takes datagrams at an address.
-    pub(crate) fn of_rank(segment: Segment, socket: Arc<UdpSocket>, rank: SocketAddrV4) -> SharedSegment {
-        SharedSegment { segment, wake: Some((socket, rank)) }
+    /// That of ranks of which the first takes datagrams at an address.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub(crate) fn of_node(
+        ranks: &[u32],
+        socket: Arc<UdpSocket>,
+        leader: SocketAddrV4,
+    ) -> Result<SharedSegment, RegionError> {
+        let segment = Segment::of_node(ranks.len())?;
+        Ok(SharedSegment { segment, ranks: ranks.to_vec(), wake: Some((socket, leader)) })
     }
 
     /// The segment.
@@ -35,8 +49,14 @@ impl SharedSegment {
         self.segment.rank(self.index(rank))
     }
 
+    /// The part in which the leader of the ranks keeps what it has sent.
+    pub(crate) fn sent(&self) -> RankPart<'_> {
+        self.segment.sent(self.ranks.len())
+    }
+
+    /// Only ranks of this node have anything to do with its segment.
     fn index(&self, rank: u32) -> usize {
-        if self.wake.is_some() { 0 } else { rank as usize }
+        self.ranks.binary_search(&rank).unwrap_or_default()
     }
 
     /// The group has failed: whoever waits wakes, and asks why.
@@ -56,12 +76,12 @@ impl SharedSegment {
         if all { self.segment.set_ready() } else { self.segment.decline() }
     }
 
-    /// A rank that waits for datagrams gets one, of no bytes. One that is lost it does without: it looks by itself now and then.
+    /// A leader that waits for datagrams gets one, of no bytes. One that is lost it does without: it looks by itself now and then.
     fn wake(&self) {
-        if let Some((socket, rank)) = &self.wake
-            && let Err(error) = socket.try_send_to(&[], (*rank).into())
+        if let Some((socket, leader)) = &self.wake
+            && let Err(error) = socket.try_send_to(&[], (*leader).into())
         {
-            tracing::debug!(%rank, %error, "could not wake a rank");
+            tracing::debug!(%leader, %error, "could not wake a rank");
         }
     }
 }

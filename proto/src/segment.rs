@@ -6,8 +6,9 @@
 //! give to a call, and for what they make of it. Who waits for a rank sleeps on that rank's bell (a futex), which is rung only
 //! if somebody sleeps. Each rank says which calls it has begun, so that others find when it has called something else.
 //!
-//! A group whose ranks are each on a node of their own has a segment on each of them, for one rank, beside the sockets for quick calls: it
-//! tells its agent there how far it has come, and keeps what it has sent for those that lack it.
+//! A group on several nodes that has sockets for quick calls has a segment on each of them, for its ranks there. Their leader, the first of
+//! them, keeps in it what it has sent to other nodes, for those that lack it: where it has no other ranks, in its own part, whose rings it
+//! then has no use for, and else in one that is for that alone.
 //!
 //! All who have the segment are of one user. Who does not keep to this spoils the calls of its own group and nothing
 //! else: every access is bounds-checked, words are atomic, and bytes are copied in and out.
@@ -110,6 +111,22 @@ impl Segment {
         Ok(Segment { region: Region::create(Segment::bytes(ranks))?, ranks })
     }
 
+    /// A new segment for a node's ranks of a group on several nodes.
+    ///
+    /// # Errors
+    /// As [`Segment::create`].
+    pub fn of_node(ranks: usize) -> Result<Segment, RegionError> {
+        Segment::create(parts_of_node(ranks))
+    }
+
+    /// That of a node's ranks of a group on several nodes; see [`Segment::open`].
+    ///
+    /// # Errors
+    /// As [`Segment::open`].
+    pub fn open_of_node(file: OwnedFd, bytes: u64, ranks: usize) -> Result<Segment, RegionError> {
+        Segment::open(file, bytes, parts_of_node(ranks))
+    }
+
     /// The segment that the agent sent, which it said to have `bytes` bytes.
     ///
     /// # Errors
@@ -188,6 +205,14 @@ impl Segment {
     pub fn rank(&self, rank: usize) -> RankPart<'_> {
         assert!(rank < self.ranks, "rank {rank} of a segment for {}", self.ranks);
         RankPart { region: &self.region, at: SEGMENT_WORDS + rank as u64 * RANK_BYTES }
+    }
+
+    /// In a segment of a node's `ranks` ranks of a group on several nodes, the part in which their leader keeps what it has sent.
+    ///
+    /// # Panics
+    /// If the segment is not of that many.
+    pub fn sent(&self, ranks: usize) -> RankPart<'_> {
+        self.rank(parts_of_node(ranks) - 1)
     }
 
     /// All parts, in rank order.
@@ -400,12 +425,17 @@ impl RankPart<'_> {
     }
 }
 
+/// Parts of a segment of a node's ranks of a group on several nodes.
+fn parts_of_node(ranks: usize) -> usize {
+    if ranks == 1 { 1 } else { ranks + 1 }
+}
+
 /// Where what is kept of a call begins in its rank's part.
 fn call(number: u64) -> u64 {
     CALLS + number % CALLS_KEPT * CALL_BYTES
 }
 
-/// Where what is kept of a datagram begins in its rank's part: of a group on several nodes, whose ranks publish nothing in rings.
+/// Where what is kept of a datagram begins in its part, of which the rings have no other use.
 fn datagram(number: u64) -> u64 {
     RINGS + number % DATAGRAMS_KEPT * DATAGRAM_ROOM
 }

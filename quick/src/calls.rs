@@ -88,7 +88,7 @@ pub enum Output {
         /// What it has called.
         text: String,
     },
-    /// The call is done: [`QuickCalls::output`].
+    /// The call is done: [`QuickCalls::take_output`].
     Done,
 }
 
@@ -210,9 +210,9 @@ impl QuickCalls {
         })
     }
 
-    /// What the last call that is done has brought; empty where the rank receives nothing.
-    pub fn output(&self) -> &[u8] {
-        &self.output
+    /// What the last call that is done has brought, once; empty where the rank receives nothing.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
     }
 
     /// The ranks for whose messages the rank waits.

@@ -5,6 +5,7 @@
 //! schedule  which calls are quick, and the program of a rank
 //! datagram  messages as bytes, with a tag under the group's key
 //! calls     a rank's part in the calls of its group, one after the other: a machine without I/O
+//! leaders   where several ranks are on a node: who goes out for them, and what leaders call among themselves
 //! ```
 //!
 //! What a rank has sent it keeps, until all have it for sure, in memory that its agent reads: who lacks a message **asks** the sender's
@@ -12,8 +13,10 @@
 
 mod calls;
 mod datagram;
+mod leaders;
 mod schedule;
 
 pub use calls::{Begin, Input, Message, Output, QuickCalls, SendTo};
 pub use datagram::{DATAGRAM_MAX, Datagram, DatagramError, DatagramKind, Head};
+pub use leaders::Leaders;
 pub use schedule::{MESSAGE_MAX, QuickSchedule, WINDOW};

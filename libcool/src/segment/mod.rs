@@ -3,6 +3,7 @@
 //! rank that waits is the [session](crate::session)'s matter.
 
 mod exchange;
+mod nodes;
 mod operations;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,8 @@ use cool_proto::pages::OutOfBounds;
 use cool_proto::segment::{Ring, Segment};
 use cool_types::{Call, CallWords, Rank};
 use exchange::Exchange;
+pub(crate) use nodes::Node;
+use operations::Combining;
 use std::sync::Arc;
 
 /// What keeps a rank from going on in the segment.
@@ -158,16 +161,52 @@ impl SegmentCalls {
         buffers: &mut Buffers<'_>,
         waits: &mut W,
     ) -> Result<(), Stop<W::Error>> {
-        let (segment, bases) = (&self.segment, self.published);
-        let mut exchange = Exchange { segment, rank: self.rank, size: self.size, bases, waits };
-        let combining = dtype.zip(*op);
-        let used = operations::carry_out(&mut exchange, call, combining, buffers)?;
+        self.step(call, dtype.zip(*op), buffers, waits)?;
+        self.leave(number);
+        Ok(())
+    }
+
+    /// Takes part in an operation that is a call that was begun, or a step of it.
+    fn step<W: Waits>(
+        &mut self,
+        call: &Call,
+        combining: Option<Combining>,
+        buffers: &mut Buffers<'_>,
+        waits: &mut W,
+    ) -> Result<(), Stop<W::Error>> {
+        let used = operations::carry_out(&mut self.exchange(waits), call, combining, buffers)?;
+        self.used(used);
+        Ok(())
+    }
+
+    /// As a step of a call, a rank gives bytes to those of the others who take them, of which this one may be.
+    fn spread<W: Waits>(
+        &mut self,
+        (from, takes): (usize, bool),
+        bytes: u64,
+        buffers: &mut Buffers<'_>,
+        waits: &mut W,
+    ) -> Result<(), Stop<W::Error>> {
+        let used = operations::spread(&mut self.exchange(waits), (from, takes), bytes, buffers)?;
+        self.used([used, 0]);
+        Ok(())
+    }
+
+    fn exchange<'a, W: Waits>(&'a self, waits: &'a mut W) -> Exchange<'a, W> {
+        Exchange { segment: &self.segment, rank: self.rank, size: self.size, bases: self.published, waits }
+    }
+
+    /// A step has used as many publications of each ring.
+    fn used(&mut self, used: [u64; 2]) {
         for ring in [Ring::Given, Ring::Made] {
             self.published[ring as usize] += used[ring as usize];
             // Of what it had no need of, too.
-            segment.rank(self.rank).release(ring, self.published[ring as usize]);
+            self.segment.rank(self.rank).release(ring, self.published[ring as usize]);
         }
-        segment.rank(self.rank).leave(number + 1);
-        Ok(())
+    }
+
+    /// A call is done here.
+    fn leave(&self, number: u64) {
+        self.segment.rank(self.rank).leave(number + 1);
     }
 }

@@ -17,7 +17,7 @@ const WHOLE_BYTES: u64 = 2048;
 const BLOCK_BYTES: usize = 8 << 10;
 
 /// How elements are combined.
-type Combining = (Type, Op);
+pub(super) type Combining = (Type, Op);
 
 /// Takes part in a call; how many publications of each ring it has used, the same at all ranks.
 pub(super) fn carry_out<W: Waits>(
@@ -29,7 +29,9 @@ pub(super) fn carry_out<W: Waits>(
     let given = |chunks| [chunks, 0];
     match (call.operation, combining) {
         (Operation::Barrier, _) => barrier(exchange).map(given),
-        (Operation::Bcast, _) => bcast(exchange, call, buffers).map(given),
+        (Operation::Bcast, _) => {
+            spread(exchange, (call.root.0 as usize, true), call.bytes, buffers).map(given)
+        }
         (Operation::Gather | Operation::Allgather, _) => collect(exchange, call, buffers).map(given),
         (Operation::Scatter, _) => scatter(exchange, call, buffers).map(given),
         (Operation::Alltoall, _) => alltoall(exchange, call, buffers).map(given),
@@ -76,20 +78,22 @@ fn barrier<W: Waits>(exchange: &mut Exchange<'_, W>) -> Result<u64, Stop<W::Erro
     Ok(1)
 }
 
-fn bcast<W: Waits>(
+/// A rank gives bytes to those of the others who take them; whether this one does.
+pub(super) fn spread<W: Waits>(
     exchange: &mut Exchange<'_, W>,
-    call: &Call,
+    (from, takes): (usize, bool),
+    bytes: u64,
     buffers: &mut Buffers<'_>,
 ) -> Result<u64, Stop<W::Error>> {
-    let (root, chunks) = (call.root.0 as usize, chunks(call.bytes, CHUNK_BYTES));
-    let publishes = exchange.rank == root;
-    let sources = if publishes { 0..0 } else { root..root + 1 };
+    let chunks = chunks(bytes, CHUNK_BYTES);
+    let publishes = exchange.rank == from;
+    let sources = if publishes || !takes { 0..0 } else { from..from + 1 };
     exchange.flow(&Flow { chunks, publishes, sources, has: &all }, |exchange, step| match step {
         Step::Write(k) => {
-            let bytes = buffers.input(chunk(call.bytes, CHUNK_BYTES, k));
+            let bytes = buffers.input(chunk(bytes, CHUNK_BYTES, k));
             write(exchange, k, 0, bytes)
         }
-        Step::Take(from, k) => read(exchange, from, k, 0, buffers.output(chunk(call.bytes, CHUNK_BYTES, k))),
+        Step::Take(from, k) => read(exchange, from, k, 0, buffers.output(chunk(bytes, CHUNK_BYTES, k))),
         Step::Taken(_) => Ok(()),
     })?;
     Ok(chunks)

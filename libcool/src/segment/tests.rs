@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sleeps until the others have come.
-struct Patient<'a>(&'a Segment);
+pub(super) struct Patient<'a>(pub(super) &'a Segment);
 
 impl Waits for Patient<'_> {
     type Error = ();
@@ -31,13 +31,13 @@ impl Waits for Patient<'_> {
 
 /// A call of random kind.
 #[derive(Clone, Debug)]
-struct Drawn {
-    operation: Operation,
-    root: usize,
+pub(super) struct Drawn {
+    pub(super) operation: Operation,
+    pub(super) root: usize,
     /// Elements, 4 bytes each.
-    count: usize,
-    counts: Option<Vec<usize>>,
-    in_place: bool,
+    pub(super) count: usize,
+    pub(super) counts: Option<Vec<usize>>,
+    pub(super) in_place: bool,
 }
 
 /// Element `i` of what a rank gives to call `call`.
@@ -84,7 +84,7 @@ impl Drawn {
     }
 
     /// What a rank is to have in the end; what it had before where nothing comes.
-    fn expected(&self, call: usize, rank: usize, size: usize) -> Vec<i32> {
+    pub(super) fn expected(&self, call: usize, rank: usize, size: usize) -> Vec<i32> {
         let sum =
             |ranks: Range<usize>, i| ranks.fold(0i32, |sum, from| sum.wrapping_add(given(call, from, i)));
         let vector =
@@ -115,8 +115,12 @@ impl Drawn {
         }
     }
 
-    /// Takes part in the call; what the rank has in the end.
-    fn call(&self, number: usize, rank: usize, size: usize, calls: &mut SegmentCalls) -> Vec<i32> {
+    /// Has the rank's part carried out; what it has in the end.
+    pub(super) fn call(
+        &self,
+        (number, rank, size): (usize, usize, usize),
+        carry_out: impl FnOnce(&Described, &mut Buffers<'_>),
+    ) -> Vec<i32> {
         let input: Vec<i32> = (0..self.input(rank, size)).map(|i| given(number, rank, i)).collect();
         let expected = self.expected(number, rank, size).len();
         let in_place = self.in_place || self.operation == Operation::Bcast;
@@ -143,10 +147,8 @@ impl Drawn {
             arrays,
         };
         let mut checked = collective.check(Caller { rank, size }).unwrap();
-        let segment = Arc::clone(&calls.segment);
-        let (call, mut waits) = (Described::of(&checked), Patient(&segment));
-        assert!(calls.enter(number as u64, &call, &mut waits).unwrap());
-        calls.carry_out(number as u64, &call, &mut checked.buffers(), &mut waits).unwrap();
+        let call = Described::of(&checked);
+        carry_out(&call, &mut checked.buffers());
         data.truncate(expected);
         data
     }
@@ -160,9 +162,14 @@ fn check(size: usize, drawn: &[Drawn]) {
             let file = first.descriptor().try_clone_to_owned().unwrap();
             let segment = Arc::new(Segment::open(file, first.len(), size).unwrap());
             scope.spawn(move || {
-                let mut calls = SegmentCalls::new(segment, rank, size);
+                let mut calls = SegmentCalls::new(Arc::clone(&segment), rank, size);
+                let mut waits = Patient(&segment);
                 for (number, call) in drawn.iter().enumerate() {
-                    let found = call.call(number, rank, size, &mut calls);
+                    let found = call.call((number, rank, size), |described, buffers| {
+                        let number = number as u64;
+                        assert!(calls.enter(number, described, &mut waits).unwrap());
+                        calls.carry_out(number, described, buffers, &mut waits).unwrap();
+                    });
                     assert!(
                         found == call.expected(number, rank, size),
                         "rank {rank}, call {number}: {call:?}"

@@ -28,10 +28,18 @@ pub(super) const LOOK_AFTER_AGENT: Duration = Duration::from_millis(200);
 /// The plan of a call that the ranks have carried out themselves.
 const PLAN: &str = "segment";
 
+/// How often a rank of as many in a segment looks before it sleeps.
+pub(super) fn looks(ranks: usize) -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    LOOKS[usize::from(ranks > processors)]
+}
+
 /// A group's segment, and this rank's part in its calls: one at a time.
 #[derive(Debug)]
 pub(super) struct Segmented {
     segment: Arc<Segment>,
+    /// All ranks of the group.
+    ranks: Vec<u32>,
     /// How often a rank looks before it sleeps.
     looks: u32,
     calls: Mutex<(Descriptions, SegmentCalls)>,
@@ -41,9 +49,8 @@ impl Segmented {
     pub(super) fn new(segment: Segment, rank: usize, size: usize) -> Segmented {
         let segment = Arc::new(segment);
         let calls = SegmentCalls::new(Arc::clone(&segment), rank, size);
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let looks = LOOKS[usize::from(size > processors)];
-        Segmented { segment, looks, calls: Mutex::new((Descriptions::default(), calls)) }
+        let (ranks, calls) = ((0..size as u32).collect(), Mutex::new((Descriptions::default(), calls)));
+        Segmented { segment, ranks, looks: looks(size), calls }
     }
 
     /// All ranks are to ask the agent, which knows why.
@@ -60,7 +67,9 @@ impl Session {
         timeout: Duration,
     ) -> Result<Course, Error> {
         let usable = self.segmented.as_ref().filter(|segmented| segmented.segment.is_usable());
-        let Some(Segmented { segment, looks, calls }) = usable else { return Ok(Course::ByAgent(None)) };
+        let Some(Segmented { segment, ranks, looks, calls }) = usable else {
+            return Ok(Course::ByAgent(None));
+        };
         let begun = Instant::now();
         let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
         let (descriptions, calls) = &mut *calls;
@@ -77,7 +86,7 @@ impl Session {
             counts,
             timeout,
         };
-        let mut waiting = Waiting { watch, segment, looks: *looks };
+        let mut waiting = Waiting { watch, segment, ranks, looks: *looks };
         let carried = match calls.enter(number, &call, &mut waiting) {
             Ok(true) => calls.carry_out(number, &call, &mut checked.buffers(), &mut waiting),
             Ok(false) => Err(Stop::ByAgent),
@@ -92,11 +101,13 @@ impl Session {
     }
 }
 
-/// A rank in a call of the segment.
-struct Waiting<'a> {
-    watch: Watch<'a>,
-    segment: &'a Segment,
-    looks: u32,
+/// A rank in a call, or a step of one, in the segment.
+pub(super) struct Waiting<'a> {
+    pub(super) watch: Watch<'a>,
+    pub(super) segment: &'a Segment,
+    /// Those who have parts in it, as the group numbers them.
+    pub(super) ranks: &'a [u32],
+    pub(super) looks: u32,
 }
 
 impl Waits for Waiting<'_> {
@@ -150,7 +161,7 @@ impl Waiting<'_> {
 
     fn tell_differing(&self, id: u64, rank: usize) -> Result<(), Stop<Error>> {
         let text = self.segment.rank(rank).text(self.watch.number)?;
-        self.watch.differs(id, rank as u32, text)
+        self.watch.differs(id, self.ranks[rank], text)
     }
 
     /// Waits on while the agent watches.
@@ -169,9 +180,9 @@ impl Waiting<'_> {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let missing =
-                    (0..).zip(self.segment.ranks()).filter(|(_, part)| part.entered() <= watch.number);
-                return watch.overdue(id, missing.map(|(rank, _)| rank).collect());
+                let parts = self.ranks.iter().zip(self.segment.ranks());
+                let missing = parts.filter(|(_, part)| part.entered() <= watch.number);
+                return watch.overdue(id, missing.map(|(rank, _)| *rank).collect());
             }
             let answered = || is_there() || watch.is_answered(id);
             self.sleep(on, &answered, left.min(LOOK_AFTER_AGENT));
@@ -181,6 +192,7 @@ impl Waiting<'_> {
 }
 
 /// A call that a rank carries out with others, as its agent is told of it when that takes long.
+#[derive(Clone, Copy)]
 pub(super) struct Watch<'a> {
     pub(super) session: &'a Session,
     /// The rank's own part of the segment, in which the agent answers.

@@ -1,7 +1,7 @@
 //! A rank's membership of a group, through which its session calls.
 
 use super::Agent;
-use super::groups::Left;
+use super::groups::{Abilities, Left};
 use crate::engine::{CallRequest, TransferRequest, WatchEnd};
 use crate::shared_segment::SharedSegment;
 use cool_proto::control::RanksLeft;
@@ -38,10 +38,10 @@ impl Attachment {
         &self.places
     }
 
-    /// The rank carries out calls with the others itself, in a segment or by datagrams, if it can and they do. How it reaches ranks of other
-    /// nodes, and its socket.
-    pub(crate) fn share(&mut self, segment: bool, quick: bool) -> Option<(local::Quick, OwnedFd)> {
-        let shared = self.agent.share(self.group, segment, quick)?;
+    /// The rank carries out calls with the others itself, in a segment or by datagrams, if it can and they do. How the leaders of nodes
+    /// reach each other, and, if it is one, its socket.
+    pub(crate) fn share(&mut self, abilities: Abilities) -> Option<(local::Quick, Option<OwnedFd>)> {
+        let shared = self.agent.share(self.group, self.rank, abilities)?;
         self.segment = Some(shared.segment);
         shared.quick
     }

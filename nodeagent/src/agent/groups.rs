@@ -5,7 +5,7 @@ use crate::engine::{GroupError, GroupSpec};
 use crate::shared_segment::SharedSegment;
 use cool_collective::{Layout, Rank};
 use cool_proto::local::{self, Place};
-use cool_proto::segment::{RANKS_MAX, Segment};
+use cool_proto::segment::RANKS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,12 +29,23 @@ pub(super) struct Group {
     sharing: Sharing,
 }
 
+/// What a process that comes as a rank says that it can do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Abilities {
+    /// Carry out calls with others in their group's segment.
+    pub(crate) segment: bool,
+    /// And those with ranks of other nodes, by datagrams, where each has a node of its own.
+    pub(crate) quick: bool,
+    /// Those also where several ranks are on a node.
+    pub(crate) quick_leaders: bool,
+}
+
 /// How a rank that has come carries out calls with others.
 #[derive(Debug)]
 pub(super) struct CallSharing {
     pub(super) segment: Arc<SharedSegment>,
-    /// With ranks of other nodes: how it reaches them, and its socket.
-    pub(super) quick: Option<(local::Quick, OwnedFd)>,
+    /// With ranks of other nodes: how the leaders of nodes reach each other, and, if it is one, its socket.
+    pub(super) quick: Option<(local::Quick, Option<OwnedFd>)>,
 }
 
 /// Whether a group's ranks carry out calls themselves.
@@ -48,8 +59,17 @@ enum Sharing {
     In(Arc<SharedSegment>),
     /// They do by datagrams, if all who come can.
     Quick(QuickGroup),
-    /// As before, and the one of this node has come.
-    Served { _server: QuickServer },
+    /// As before, and one of this node has come.
+    Served(QuickServer),
+}
+
+/// What follows for quick calls when a rank comes.
+#[derive(Debug)]
+pub(super) struct QuickArrival {
+    /// How it takes part; absent if it does not.
+    pub(super) sharing: Option<CallSharing>,
+    /// Whether all ranks of this node can take part, if that is known now.
+    pub(super) able: Option<bool>,
 }
 
 /// Why a rank may not attach.
@@ -117,8 +137,8 @@ impl GroupTable {
                 segment.segment().decline();
             }
         } else if matches!(known.sharing, Sharing::Possible) {
-            known.sharing = match Segment::create(known.places.len()) {
-                Ok(segment) => Sharing::In(Arc::new(SharedSegment::of_node(segment))),
+            known.sharing = match SharedSegment::of_group(known.places.len()) {
+                Ok(segment) => Sharing::In(Arc::new(segment)),
                 Err(e) => {
                     warn!(group, "ranks call by their agent, without a segment: {e}");
                     Sharing::No
@@ -127,28 +147,37 @@ impl GroupTable {
         }
         match &known.sharing {
             Sharing::In(segment) => Some(Arc::clone(segment)),
-            Sharing::No | Sharing::Possible | Sharing::Quick(_) | Sharing::Served { .. } => None,
+            Sharing::No | Sharing::Possible | Sharing::Quick(_) | Sharing::Served(_) => None,
         }
     }
 
-    /// Whether a group's ranks may call by datagrams; if so, how the one of this node does, if it `can`, and its agent too.
-    pub(super) fn quick(&self, group: u64, can: bool, runtime: &Handle) -> Option<Option<CallSharing>> {
+    /// A rank has come to a group; absent if its ranks do not call by datagrams. One that cannot keeps all of the group from it.
+    pub(super) fn quick(
+        &self,
+        (group, rank): (u64, u32),
+        abilities: Abilities,
+        runtime: &Handle,
+    ) -> Option<QuickArrival> {
         let mut groups = self.lock();
         let known = groups.get_mut(&group)?;
-        let Sharing::Quick(quick) = &known.sharing else { return None };
-        let told = quick.told();
-        let started = can.then(|| QuickServer::start(quick, runtime)).transpose();
-        let (server, socket) = match started {
-            Ok(Some(started)) => started,
-            Ok(None) => return Some(None),
-            Err(e) => {
-                warn!(group, "ranks call by their agents, without sockets of their own: {e}");
-                return Some(None);
-            }
-        };
-        let segment = Arc::clone(&server.shared);
-        known.sharing = Sharing::Served { _server: server };
-        Some(Some(CallSharing { segment, quick: Some((told, socket)) }))
+        if let Sharing::Quick(quick) = &known.sharing {
+            known.sharing = match QuickServer::start(quick, runtime) {
+                Ok(server) => Sharing::Served(server),
+                Err(e) => {
+                    warn!(group, "ranks call by their agents, without sockets of their own: {e}");
+                    known.sharing = Sharing::No;
+                    return Some(QuickArrival { sharing: None, able: Some(false) });
+                }
+            };
+        }
+        let Sharing::Served(server) = &mut known.sharing else { return None };
+        let sharing = server.admit(rank, abilities);
+        let able = sharing.is_some();
+        if !able {
+            known.sharing = Sharing::No;
+        }
+        let is_known = !able || known.came.len() == known.local.len();
+        Some(QuickArrival { sharing, able: is_known.then_some(able) })
     }
 
     /// An attached rank leaves.

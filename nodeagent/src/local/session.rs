@@ -5,7 +5,7 @@
 use super::rank::AttachedRank;
 use super::user::{Share, User, UserLimits};
 use super::wire::Wire;
-use crate::agent::{Agent, Attachment, Recovery};
+use crate::agent::{Abilities, Agent, Attachment, Recovery};
 use crate::engine::wrong_plan;
 use crate::readable::Readable;
 use crate::shared_segment::SharedSegment;
@@ -71,7 +71,7 @@ pub(super) async fn serve(
         Ok(first) => first,
         Err(_) => Err(End::Refused(format!("no Attach within {} s", FRAME_TIMEOUT.as_secs()))),
     };
-    let (segment, quick) = first.as_ref().map_or((false, false), shares);
+    let abilities = first.as_ref().map(abilities).unwrap_or_default();
     let attached = match first {
         Ok(body) => attach(body, user, limits, &agent, &mut wire).await,
         Err(end) => Err(end),
@@ -86,7 +86,7 @@ pub(super) async fn serve(
         }
     };
     let (group, rank) = (attachment.group(), attachment.rank());
-    let quick = attachment.share(segment, quick);
+    let quick = attachment.share(abilities);
     info!(group, rank, "rank attached");
     let end = converse(&mut wire, &attachment, quick).await;
     info!(group, rank, "rank left: {end}");
@@ -94,13 +94,15 @@ pub(super) async fn serve(
     wire.hang_up(&end).await;
 }
 
-/// Whether a process that sends this first frame can carry out calls with others in their group's segment, and by datagrams.
-fn shares(first: &Body) -> (bool, bool) {
+/// What a process that sends this first frame can do.
+fn abilities(first: &Body) -> Abilities {
     match first {
-        Body::Attach(Attach { segment, quick, .. })
-        | Body::Enlist(Enlist { segment, quick, .. })
-        | Body::Recover(Recover { segment, quick, .. }) => (*segment, *quick),
-        _ => (false, false),
+        Body::Attach(Attach { segment, quick, quick_leaders, .. })
+        | Body::Enlist(Enlist { segment, quick, quick_leaders, .. })
+        | Body::Recover(Recover { segment, quick, quick_leaders, .. }) => {
+            Abilities { segment: *segment, quick: *quick, quick_leaders: *quick_leaders }
+        }
+        _ => Abilities::default(),
     }
 }
 
@@ -178,12 +180,13 @@ async fn recover(
 }
 
 /// Takes an attached rank's frames and answers its calls, until it leaves.
-async fn converse(wire: &mut Wire, attachment: &Attachment, quick: Option<(Quick, OwnedFd)>) -> End {
+async fn converse(wire: &mut Wire, attachment: &Attachment, quick: Option<(Quick, Option<OwnedFd>)>) -> End {
     let places = attachment.places();
     let (size, group) = (places.len() as u32, attachment.group());
     let shared = attachment.segment().map(SharedSegment::segment);
     let segment = shared.map_or(0, Segment::len);
     let (quick, socket) = quick.unzip();
+    let socket = socket.flatten();
     let attached = Attached { version: VERSION, size, places: places.to_vec(), group, segment, quick };
     let descriptors = shared.map(Segment::descriptor).into_iter().chain(socket.as_ref().map(OwnedFd::as_fd));
     let descriptors: Vec<BorrowedFd<'_>> = descriptors.collect();

@@ -160,7 +160,7 @@ impl World {
                 Output::Done => {
                     let (done, _) = self.through[rank];
                     assert_eq!(
-                        self.ranks[rank].output(),
+                        self.ranks[rank].take_output(),
                         calls[done].outputs[rank],
                         "rank {rank}, call {done}"
                     );

@@ -1,0 +1,178 @@
+//! Calls over several nodes with several ranks on some, as one rank takes part: the ranks of a node meet in their segment, and the first of
+//! them, their leader, goes out for all. What each node gives goes **up** to its leader, leaders exchange it between nodes, and what comes
+//! goes **down** to those who are to have it (the first and the last step of the COOL paper's three, III.B).
+
+use super::operations::Combining;
+use super::{Described, SegmentCalls, Stop, Waits};
+use crate::Operation;
+use crate::collective::Buffers;
+use cool_quick::Leaders;
+use cool_types::{Call, Rank};
+
+/// The leader of a node, in the segment.
+const LEADER: usize = 0;
+
+/// The ranks of a node among those of a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node<'a> {
+    pub(crate) leaders: &'a Leaders,
+    /// The number of this one's leader.
+    pub(crate) leader: usize,
+}
+
+impl Node<'_> {
+    fn ranks(&self) -> usize {
+        self.leaders.ranks_of(self.leader).len()
+    }
+
+    /// Where a rank is in the segment, if it is on this node.
+    fn index_of(&self, rank: Rank) -> Option<usize> {
+        self.leaders.ranks_of(self.leader).iter().position(|here| *here == rank)
+    }
+}
+
+/// A call that was begun.
+struct Steps<'a, W> {
+    calls: &'a mut SegmentCalls,
+    node: Node<'a>,
+    call: &'a Call,
+    combining: Option<Combining>,
+    waits: &'a mut W,
+}
+
+impl SegmentCalls {
+    /// Carries out a call that was begun, with the ranks of this node and, as their leader, with the other nodes': `between` does that with
+    /// what this node gives, and returns what comes to it.
+    ///
+    /// # Errors
+    /// If others do not come, have called something else, or cannot be reached.
+    pub(crate) fn carry_out_over_nodes<W: Waits>(
+        &mut self,
+        (number, called): (u64, &Described),
+        node: Node<'_>,
+        buffers: &mut Buffers<'_>,
+        waits: &mut W,
+        between: impl FnOnce(&[u8]) -> Result<Vec<u8>, Stop<W::Error>>,
+    ) -> Result<(), Stop<W::Error>> {
+        let combining = called.dtype.zip(called.op);
+        let mut steps = Steps { calls: self, node, call: &called.call, combining, waits };
+        let given = steps.up(buffers)?;
+        let came = if steps.leads() { between(&given)? } else { Vec::new() };
+        steps.down(&came, buffers)?;
+        self.leave(number);
+        Ok(())
+    }
+}
+
+impl<W: Waits> Steps<'_, W> {
+    fn leads(&self) -> bool {
+        self.calls.rank == LEADER
+    }
+
+    /// What this node gives, at its leader; nothing elsewhere.
+    fn up(&mut self, buffers: &Buffers<'_>) -> Result<Vec<u8>, Stop<W::Error>> {
+        let Call { operation, root, bytes, element, .. } = *self.call;
+        let root = self.node.index_of(root);
+        match operation {
+            Operation::Bcast => self.fetch(root, bytes, buffers),
+            Operation::Scatter => {
+                let all = bytes * self.node.leaders.size() as u64;
+                let parts = self.fetch(root, all, buffers)?;
+                Ok(self.node.leaders.to_node_order(&parts))
+            }
+            Operation::Reduce | Operation::Allreduce => {
+                self.collect(&Call::new(Operation::Reduce, Rank(0), bytes, element), bytes, buffers)
+            }
+            _ => {
+                let all = bytes * self.node.ranks() as u64;
+                self.collect(&Call::new(Operation::Gather, Rank(0), bytes, element), all, buffers)
+            }
+        }
+    }
+
+    /// What has come to this node goes to those who are to have it.
+    fn down(&mut self, came: &[u8], buffers: &mut Buffers<'_>) -> Result<(), Stop<W::Error>> {
+        let Call { operation, root, bytes, element, .. } = *self.call;
+        let (leaders, is_root) = (self.node.leaders, self.node.index_of(root) == Some(self.calls.rank));
+        let all = bytes * leaders.size() as u64;
+        match operation {
+            Operation::Reduce => self.hand_over(came, bytes, buffers),
+            Operation::Gather => self.hand_over(&leaders.to_rank_order(came), all, buffers),
+            Operation::Allgather => self.spread(&leaders.to_rank_order(came), all, true, buffers),
+            Operation::Scatter => {
+                let call = Call::new(Operation::Scatter, Rank(0), bytes, element);
+                let mut parts = Buffers::new(came, buffers.output(0..bytes as usize));
+                self.calls.step(&call, None, &mut parts, self.waits)
+            }
+            // The root of a bcast has it.
+            Operation::Bcast => self.spread(came, bytes, !is_root, buffers),
+            _ => self.spread(came, bytes, true, buffers),
+        }
+    }
+
+    /// The leader gets what the root has, if that is on this node.
+    fn fetch(
+        &mut self,
+        root: Option<usize>,
+        bytes: u64,
+        buffers: &Buffers<'_>,
+    ) -> Result<Vec<u8>, Stop<W::Error>> {
+        let Some(root) = root else { return Ok(Vec::new()) };
+        let has = if self.calls.rank == root { buffers.input(0..bytes as usize) } else { &[] };
+        if root == LEADER {
+            return Ok(has.to_vec());
+        }
+        let mut fetched = vec![0; if self.leads() { bytes as usize } else { 0 }];
+        let takes = self.leads();
+        self.calls.spread((root, takes), bytes, &mut Buffers::new(has, &mut fetched), self.waits)?;
+        Ok(fetched)
+    }
+
+    /// The leader gets what the ranks of this node give, `bytes` in all.
+    fn collect(&mut self, call: &Call, bytes: u64, buffers: &Buffers<'_>) -> Result<Vec<u8>, Stop<W::Error>> {
+        let mut collected = vec![0; if self.leads() { bytes as usize } else { 0 }];
+        let gives = buffers.input(0..call.bytes as usize);
+        self.calls.step(call, self.combining, &mut Buffers::new(gives, &mut collected), self.waits)?;
+        Ok(collected)
+    }
+
+    /// The leader gives the root what has come, if that is on this node.
+    fn hand_over(
+        &mut self,
+        came: &[u8],
+        bytes: u64,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<(), Stop<W::Error>> {
+        match self.node.index_of(self.call.root) {
+            None => Ok(()),
+            Some(LEADER) if self.leads() => {
+                buffers.output(0..bytes as usize).copy_from_slice(came);
+                Ok(())
+            }
+            Some(LEADER) => Ok(()),
+            Some(root) => {
+                let takes = self.calls.rank == root;
+                let output = buffers.output(0..if takes { bytes as usize } else { 0 });
+                self.calls.spread((LEADER, takes), bytes, &mut Buffers::new(came, output), self.waits)
+            }
+        }
+    }
+
+    /// The leader gives all who take it what has come.
+    fn spread(
+        &mut self,
+        came: &[u8],
+        bytes: u64,
+        takes: bool,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<(), Stop<W::Error>> {
+        let output = buffers.output(0..if takes { bytes as usize } else { 0 });
+        if self.leads() && takes {
+            output.copy_from_slice(came);
+        }
+        self.calls.spread((LEADER, takes), bytes, &mut Buffers::new(came, output), self.waits)
+    }
+}
+
+#[cfg(test)]
+mod tests;

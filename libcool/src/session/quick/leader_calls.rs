@@ -1,0 +1,198 @@
+//! What the leader of a node does in quick calls: it sends and takes datagrams by its socket, and keeps what it has sent for its agent to
+//! answer with.
+
+use super::QuickCall;
+use crate::error::Error;
+use crate::segment::{Described, Stop};
+use crate::session::watch::Watch;
+use crate::session::{Disconnected, SocketError};
+use cool_collective::Rank;
+use cool_machine::{Machine, Poll, Time};
+use cool_proto::local;
+use cool_proto::segment::{DATAGRAM_BYTES, DATAGRAMS_KEPT, RankPart};
+use cool_quick::{Begin, DATAGRAM_MAX, Input, Leaders, Output, QuickCalls, QuickSchedule, SendTo, WINDOW};
+use cool_types::Key;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Times to wait are multiples of this, so that the socket is seldom told another one.
+const STEP: Duration = Duration::from_millis(10);
+
+// The segment has room for all that others may lack.
+const _: () = assert!(DATAGRAM_MAX <= DATAGRAM_BYTES && WINDOW as u64 <= DATAGRAMS_KEPT);
+
+/// A leader's part in the calls of leaders: one at a time.
+#[derive(Debug)]
+pub(super) struct LeaderCalls {
+    machine: QuickCalls,
+    socket: UdpSocket,
+    tree: Ipv4Addr,
+    /// Of leaders' sockets; agents are asked at the next one.
+    port: u16,
+    /// Of each leader's node.
+    addresses: Vec<Ipv4Addr>,
+    /// The ranks of its node.
+    ranks: usize,
+    /// Datagrams kept so far.
+    kept: u64,
+    /// What the socket waits at most.
+    waits: Duration,
+    origin: Instant,
+    buffer: Vec<u8>,
+}
+
+impl LeaderCalls {
+    /// The part of a leader, by its number, of a node of so many ranks, as its agent has told of it; `None` if that makes no sense.
+    pub(super) fn new(
+        told: &local::Quick,
+        group: u64,
+        (leaders, leader): (&Leaders, usize),
+        ranks: usize,
+        socket: OwnedFd,
+    ) -> Option<LeaderCalls> {
+        let key: [u8; 32] = told.key.as_slice().try_into().ok()?;
+        let port = u16::try_from(told.port).ok().filter(|port| *port < u16::MAX)?;
+        let addresses: Vec<Ipv4Addr> = told.addresses.iter().copied().map(Ipv4Addr::from_bits).collect();
+        let (group, layout) = ((group, told.epoch), leaders.layout().clone());
+        let fits = addresses.len() == layout.size();
+        let machine = QuickCalls::new(Key::from(key), group, Rank(leader as u32), layout)?;
+        fits.then(|| LeaderCalls {
+            machine,
+            socket: socket.into(),
+            tree: Ipv4Addr::from_bits(told.tree),
+            port,
+            addresses,
+            ranks,
+            kept: 0,
+            waits: Duration::ZERO,
+            origin: Instant::now(),
+            buffer: vec![0; DATAGRAM_MAX],
+        })
+    }
+
+    /// Takes part in a call with what its node gives; what comes to it.
+    pub(super) fn carry_out(
+        &mut self,
+        call: &QuickCall<'_>,
+        leaders: &Leaders,
+        schedule: &Arc<QuickSchedule>,
+        input: &[u8],
+    ) -> Result<Vec<u8>, Stop<Error>> {
+        let Watch { number, call: Described { digest, text, dtype, op, .. }, .. } = call.watch;
+        self.sent(call).enter(number, *digest, text)?;
+        let combining = dtype.zip(*op);
+        let begin = Begin { number, digest: *digest, schedule, combining, input };
+        let now = self.now();
+        self.machine.handle(now, Input::Begin(begin));
+        let mut watched = None;
+        while let Some(next) = self.perform(call, leaders, &mut watched)? {
+            let left = call.look(&mut watched, || {
+                let awaited = self.machine.awaited();
+                awaited.flat_map(|leader| leaders.ranks_of(leader.0 as usize)).map(|rank| rank.0).collect()
+            })?;
+            self.receive(call, next.since(self.now()).min(left))?;
+        }
+        watched.map_or(Ok(()), |id| call.watch.through(id))?;
+        Ok(self.machine.take_output())
+    }
+
+    /// Does what the machine asks for: until when then to wait, or `None` if the call is done.
+    fn perform(
+        &mut self,
+        call: &QuickCall<'_>,
+        leaders: &Leaders,
+        watched: &mut Option<u64>,
+    ) -> Result<Option<Time>, Stop<Error>> {
+        loop {
+            let now = self.now();
+            match self.machine.poll(now) {
+                Poll::Output(Output::Send(message)) => {
+                    self.sent(call).keep(self.kept, message.name, &message.bytes)?;
+                    self.kept += 1;
+                    self.send(call, message.to, &message.bytes)?;
+                }
+                Poll::Output(Output::Ask { of, bytes }) => self.send(call, SendTo::AgentOf(of), &bytes)?,
+                Poll::Output(Output::Differs { rank, text, .. }) => {
+                    let id = watched.map_or_else(|| call.watch.open(), Ok)?;
+                    let leader = leaders.ranks_of(rank as usize).first().map_or(rank, |rank| rank.0);
+                    call.watch.differs(id, leader, text)?;
+                }
+                Poll::Output(Output::Done) => return Ok(None),
+                Poll::Idle(next) => return Ok(Some(next.unwrap_or(now))),
+            }
+        }
+    }
+
+    fn send(&self, call: &QuickCall<'_>, to: SendTo, bytes: &[u8]) -> Result<(), Stop<Error>> {
+        let of = |leader: Rank| self.addresses[leader.0 as usize];
+        let to = match to {
+            SendTo::All => SocketAddrV4::new(self.tree, self.port),
+            SendTo::Rank(leader) => SocketAddrV4::new(of(leader), self.port),
+            SendTo::AgentOf(leader) => SocketAddrV4::new(of(leader), self.port + 1),
+        };
+        match self.socket.send_to(bytes, to) {
+            Ok(_) => Ok(()),
+            // The interface is full or down: who lacks it asks for it.
+            Err(e) if is_passing(&e) => Ok(()),
+            Err(e) => Err(broken(call, e)),
+        }
+    }
+
+    /// Waits for a datagram.
+    fn receive(&mut self, call: &QuickCall<'_>, timeout: Duration) -> Result<(), Stop<Error>> {
+        let steps = timeout.as_millis().div_ceil(STEP.as_millis()).max(1);
+        // The system takes a time of zero for none.
+        let waits = STEP * steps as u32;
+        if self.waits != waits {
+            self.socket.set_read_timeout(Some(waits)).map_err(|e| broken(call, e))?;
+            self.waits = waits;
+        }
+        match self.socket.recv(&mut self.buffer) {
+            Ok(len) => {
+                let now = self.now();
+                self.machine.handle(now, Input::Datagram(&self.buffer[..len]));
+                Ok(())
+            }
+            Err(e) if is_passing(&e) => Ok(()),
+            Err(e) => Err(broken(call, e)),
+        }
+    }
+
+    /// Where it keeps what it has sent.
+    fn sent<'a>(&self, call: &QuickCall<'a>) -> RankPart<'a> {
+        call.quick.segment.sent(self.ranks)
+    }
+
+    fn now(&self) -> Time {
+        Time::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// The leader's socket is of no use.
+fn broken(call: &QuickCall<'_>, error: std::io::Error) -> Stop<Error> {
+    let why = Disconnected::Gone(Arc::new(SocketError::System(error)));
+    Stop::Failed(call.watch.session.disconnected(call.watch.name, why))
+}
+
+/// What datagrams meet that are lost.
+fn is_passing(error: &std::io::Error) -> bool {
+    use ErrorKind::{
+        ConnectionRefused, HostUnreachable, Interrupted, NetworkDown, NetworkUnreachable, TimedOut,
+        WouldBlock,
+    };
+    // What a full interface says has no kind of its own.
+    let is_full = error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error());
+    let kinds = [
+        WouldBlock,
+        TimedOut,
+        Interrupted,
+        ConnectionRefused,
+        HostUnreachable,
+        NetworkUnreachable,
+        NetworkDown,
+    ];
+    is_full || kinds.contains(&error.kind())
+}

@@ -1,0 +1,138 @@
+//! The node leaders of a group, who carry its calls out between nodes: ranks of a layout of their own, one on each node.
+
+use cool_collective::{Layout, Place, Rank};
+use cool_types::{Call, Operation};
+
+/// The node leaders of a group, numbered in the order of their ranks, and the ranks for which each goes out. Where each rank has a node of
+/// its own, a leader's number is its rank.
+#[derive(Clone, Debug)]
+pub struct Leaders {
+    layout: Layout,
+    /// For each leader the ranks of its node, ascending; the first is the leader.
+    nodes: Vec<Vec<Rank>>,
+    /// For each rank its leader's number.
+    leader_of: Vec<usize>,
+}
+
+impl Leaders {
+    /// Those of a group. None where a layout can have none, which does not occur.
+    pub fn of(group: &Layout) -> Option<Leaders> {
+        let mut nodes: Vec<Vec<Rank>> =
+            (0..group.nodes()).map(|node| group.ranks_of_node(node).to_vec()).collect();
+        nodes.sort();
+        let place = |ranks: &Vec<Rank>| {
+            let leader = *ranks.first()?;
+            Some(Place { rack: group.rack_of(leader) as u32, node: group.node_of(leader) as u32 })
+        };
+        let places: Vec<Place> = nodes.iter().map(place).collect::<Option<_>>()?;
+        let mut leader_of = vec![0; group.size()];
+        for (leader, ranks) in nodes.iter().enumerate() {
+            ranks.iter().for_each(|rank| leader_of[rank.0 as usize] = leader);
+        }
+        Some(Leaders { layout: Layout::new(&places).ok()?, nodes, leader_of })
+    }
+
+    /// Where they are, by their numbers.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Ranks of the group.
+    pub fn size(&self) -> usize {
+        self.leader_of.len()
+    }
+
+    /// The number of the leader of a rank's node.
+    pub fn leader_of(&self, rank: Rank) -> usize {
+        self.leader_of[rank.0 as usize]
+    }
+
+    /// The ranks of a leader's node, ascending.
+    pub fn ranks_of(&self, leader: usize) -> &[Rank] {
+        &self.nodes[leader]
+    }
+
+    /// What leaders call when the ranks call something: with what all of a node give or receive. None if there is no such call: parts of
+    /// nodes with different numbers of ranks differ in length, and a scan goes on in rank order.
+    pub fn call(&self, call: &Call) -> Option<Call> {
+        if call.counts.is_some() {
+            return None;
+        }
+        let most = self.nodes.iter().map(Vec::len).max()?;
+        let per_node = match call.operation {
+            Operation::Barrier | Operation::Bcast | Operation::Reduce | Operation::Allreduce => 1,
+            Operation::Gather | Operation::Allgather | Operation::Scatter => {
+                self.nodes.iter().all(|ranks| ranks.len() == most).then_some(most as u64)?
+            }
+            _ if most == 1 => 1,
+            _ => return None,
+        };
+        let root = self.leader_of(call.root) as u32;
+        Some(Call { root: Rank(root), bytes: call.bytes * per_node, ..call.clone() })
+    }
+
+    /// Parts of all ranks, node by node as leaders have them, in rank order.
+    pub fn to_rank_order(&self, parts: &[u8]) -> Vec<u8> {
+        self.reordered(parts, |from, to| (from, to))
+    }
+
+    /// Parts of all ranks, in rank order, node by node as leaders have them.
+    pub fn to_node_order(&self, parts: &[u8]) -> Vec<u8> {
+        self.reordered(parts, |from, to| (to, from))
+    }
+
+    /// Moves parts; `places` says from where to where, of one that stands at a place in node order, and of its rank.
+    fn reordered(&self, parts: &[u8], places: impl Fn(usize, usize) -> (usize, usize)) -> Vec<u8> {
+        let each = parts.len() / self.size();
+        let mut reordered = vec![0; parts.len()];
+        for (at, rank) in self.nodes.iter().flatten().enumerate() {
+            let (from, to) = places(at * each, rank.0 as usize * each);
+            reordered[to..to + each].copy_from_slice(&parts[from..from + each]);
+        }
+        reordered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaders(nodes: &[u32]) -> Leaders {
+        let places: Vec<Place> = nodes.iter().map(|node| Place { rack: node % 2, node: *node }).collect();
+        Leaders::of(&Layout::new(&places).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn leaders_are_numbered_by_their_ranks_whichever_racks_they_are_in() {
+        let interleaved = leaders(&[5, 2, 7, 4]);
+        assert_eq!((0..4).map(|rank| interleaved.leader_of(Rank(rank))).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        let shared = leaders(&[1, 0, 1, 0, 2, 2]);
+        assert_eq!((0..6).map(|rank| shared.leader_of(Rank(rank))).collect::<Vec<_>>(), [0, 1, 0, 1, 2, 2]);
+        assert_eq!(shared.ranks_of(1), [Rank(1), Rank(3)]);
+        let layout = shared.layout();
+        assert_eq!((layout.nodes(), layout.size(), layout.racks()), (3, 3, 2));
+        assert_eq!(layout.rack_of(Rank(1)), layout.rack_of(Rank(2)));
+    }
+
+    #[test]
+    fn leaders_call_with_what_all_of_a_node_give() {
+        let (even, uneven) = (leaders(&[0, 1, 0, 1]), leaders(&[0, 0, 1]));
+        let call = |leaders: &Leaders, operation| {
+            let call = leaders.call(&Call::new(operation, Rank(2), 8, 8))?;
+            Some((call.root.0, call.bytes))
+        };
+        assert_eq!(call(&even, Operation::Bcast), Some((0, 8)));
+        assert_eq!(call(&even, Operation::Gather), Some((0, 16)));
+        assert_eq!(call(&uneven, Operation::Reduce), Some((1, 8)));
+        assert_eq!([call(&uneven, Operation::Scatter), call(&even, Operation::Scan)], [None, None]);
+        assert_eq!(call(&leaders(&[1, 0, 2]), Operation::Scan), Some((2, 8)));
+    }
+
+    #[test]
+    fn parts_are_put_in_order_and_back() {
+        let leaders = leaders(&[0, 1, 0, 1]);
+        assert_eq!(leaders.to_rank_order(b"aaccbbdd"), b"aabbccdd");
+        assert_eq!(leaders.to_node_order(b"aabbccdd"), b"aaccbbdd");
+        assert_eq!(leaders.to_rank_order(b""), b"");
+    }
+}
