@@ -43,16 +43,7 @@ fn path(cluster: &Cluster) -> &Path {
 
 fn enlist(key: &str, rank: u32, size: u32) -> Body {
     let (version, timeout_ms) = (cool_proto::VERSION, PATIENCE.as_millis() as u64);
-    Body::Enlist(Enlist {
-        version,
-        key: key.to_owned(),
-        rank,
-        size,
-        timeout_ms,
-        segment: true,
-        quick: true,
-        quick_leaders: true,
-    })
+    Body::Enlist(Enlist { version, key: key.to_owned(), rank, size, timeout_ms, segment: true, quick: true })
 }
 
 /// A group of one rank.

@@ -113,14 +113,9 @@ impl Session {
     ) -> Result<(Session, local::Attached), Error> {
         let mut session = Session::connect(socket, rank as usize, doing)?;
         let first = match mode {
-            JoinMode::Member { group } => Body::Attach(Attach {
-                version: VERSION,
-                group: *group,
-                rank,
-                segment: true,
-                quick: true,
-                quick_leaders: true,
-            }),
+            JoinMode::Member { group } => {
+                Body::Attach(Attach { version: VERSION, group: *group, rank, segment: true, quick: true })
+            }
             JoinMode::Enlist { key, size, timeout } => Body::Enlist(Enlist {
                 version: VERSION,
                 key: key.clone(),
@@ -129,7 +124,6 @@ impl Session {
                 timeout_ms: milliseconds(*timeout),
                 segment: true,
                 quick: true,
-                quick_leaders: true,
             }),
         };
         match session.ask(doing, first)? {
@@ -208,7 +202,6 @@ impl Session {
             agree,
             segment: true,
             quick: true,
-            quick_leaders: true,
         };
         match session.ask(doing, Body::Recover(recover))? {
             Body::Recovered(recovered) => Ok((session, recovered)),

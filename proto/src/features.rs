@@ -13,11 +13,9 @@ pub const USERS: u64 = 1 << 2;
 /// Groups are told as descriptions; those on many nodes without the keys of their agents, which connect on demand.
 pub const DESCRIPTIONS: u64 = 1 << 3;
 
-/// The agent opens sockets for quick calls, and tells the others of a group whether it has.
-pub const QUICK: u64 = 1 << 4;
-
-/// The same for groups with several ranks on a node, of which one makes them for all.
-pub const QUICK_LEADERS: u64 = 1 << 5;
+/// The agent opens sockets for quick calls, and tells the others of a group whether it has. Bit 4 was that of an earlier release, whose
+/// ranks carried them out by other plans.
+pub const QUICK: u64 = 1 << 5;
 
 /// What programs of this release can.
-pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS | QUICK | QUICK_LEADERS;
+pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS | QUICK;

@@ -97,14 +97,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn attach(rank: u32) -> Body {
-        Body::Attach(Attach {
-            version: crate::VERSION,
-            group: 7,
-            rank,
-            segment: false,
-            quick: false,
-            quick_leaders: false,
-        })
+        Body::Attach(Attach { version: crate::VERSION, group: 7, rank, segment: false, quick: false })
     }
 
     #[test]

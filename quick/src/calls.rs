@@ -12,6 +12,9 @@ use std::sync::Arc;
 /// Longer than a busy processor keeps a rank waiting: who computes has not sent it yet, and asking wakes an agent.
 const ASK_AFTER: Duration = Duration::from_millis(20);
 
+/// After this time without it, if a later message of the same sender has come: longer than the network changes the order of packets.
+const ASK_AFTER_LATER: Duration = Duration::from_millis(2);
+
 /// It asks again at least this often.
 const ASK_AT_LEAST: Duration = Duration::from_millis(320);
 
@@ -349,7 +352,13 @@ impl QuickCalls {
             if from.0 == head.from && dst.len == payload.len() as u64 {
                 current.awaited.remove(&head.transfer);
                 current.put(dst, payload);
-                (current.ask_at, current.ask_after) = (now + ASK_AFTER, ASK_AFTER * 2);
+                let passed = |(transfer, (_, sender, _)): (&u32, &(u32, Rank, Span))| {
+                    *transfer < head.transfer && *sender == from
+                };
+                let is_lacking = current.awaited.iter().any(passed);
+                let (ask_after, next) =
+                    if is_lacking { (ASK_AFTER_LATER, ASK_AFTER) } else { (ASK_AFTER, ASK_AFTER * 2) };
+                (current.ask_at, current.ask_after) = (now + ask_after, next);
                 self.complete(now, action);
             }
         } else if self.may_be_early(head.call, has_begun) && self.early.len() < EARLY_MAX {

@@ -8,6 +8,15 @@ use cool_types::{Call, Operation};
 /// Bytes of the longest message: three packets of an Ethernet, which the system puts together (IP fragments).
 pub const MESSAGE_MAX: u64 = 4096;
 
+/// Bytes that fit one packet of an Ethernet, with all headers.
+const PACKET: u64 = 1400;
+
+/// Bytes that go to all at once, without regard to how fast the slowest link is: what TCP sends before it has heard anything (RFC 6928).
+const AT_ONCE: u64 = 16 << 10;
+
+/// Bytes that may come to one rank from many others at once: the queue of a switch's port holds them.
+const QUEUE: u64 = 64 << 10;
+
 /// Messages that a rank keeps, at least, for others that may lack them. Before a call with which somebody would send more than half as
 /// many since all last heard of each other, the ranks meet in a barrier.
 pub const WINDOW: u32 = 128;
@@ -28,13 +37,19 @@ impl QuickSchedule {
     /// The program of `rank` for a call, if the call is quick: without parts of unequal lengths, by multicast over the tree of all nodes and
     /// by unicast, with messages of at most [`MESSAGE_MAX`] bytes, of which nobody sends more than half of [`WINDOW`].
     pub fn of(call: &Call, layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
-        let is_short = call.counts.is_none() && call.bytes <= MESSAGE_MAX;
         let carries = call.operation == Operation::Barrier || call.bytes > 0;
         let alone = layout.nodes() < 2 || layout.nodes() != layout.size();
-        if !is_short || !carries || alone {
+        if call.counts.is_some() || !carries || alone {
             return None;
         }
-        let plan: Plan = plan(call.operation).parse().ok()?;
+        let whole = whole(call, layout.size());
+        let mut plans = plans(call.operation).iter().filter(|(_, longest)| whole <= *longest);
+        plans.find_map(|(plan, _)| QuickSchedule::by(plan, call, layout, rank))
+    }
+
+    /// The program by a plan, if its messages are short and few.
+    fn by(plan: &str, call: &Call, layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
+        let plan: Plan = plan.parse().ok()?;
         let schedule = compile(call, layout, &plan, |_| true).ok()?;
         let messages = schedule.programs.iter().flatten().map(sent).collect::<Option<Vec<u32>>>()?;
         let messages = messages.into_iter().max().filter(|most| *most <= WINDOW / 2)?;
@@ -70,11 +85,35 @@ impl QuickSchedule {
     }
 }
 
-/// The plan for an operation: where all get the same, one collects it and multicasts it over the whole group.
-fn plan(operation: Operation) -> &'static str {
+/// Bytes of a call's vector, or of all parts together.
+fn whole(call: &Call, size: usize) -> u64 {
+    match call.operation {
+        Operation::Bcast | Operation::Reduce | Operation::Allreduce | Operation::Scan | Operation::Exscan => {
+            call.bytes
+        }
+        _ => call.bytes.saturating_mul(size as u64),
+    }
+}
+
+/// The plans for an operation, each with the most bytes of a [`whole`] that it is for; the first that is for a call and whose messages are
+/// short enough is taken.
+///
+/// Where all get the same, one collects it and multicasts it over the whole group. Vectors of more than a packet come up a tree in which
+/// few send to one at a time, since those of many would wait in its queue. Parts that leaders cannot send together go straight.
+fn plans(operation: Operation) -> &'static [(&'static str, u64)] {
     match operation {
-        Operation::Bcast | Operation::Barrier | Operation::Allreduce | Operation::Allgather => "multicast",
-        _ => "cool-p-p",
+        Operation::Bcast => &[("multicast", MESSAGE_MAX), ("multicast/4096", AT_ONCE)],
+        Operation::Barrier => &[("multicast", 0)],
+        Operation::Reduce => &[("cool-p-p", PACKET), ("rack:binomial,center:binomial", MESSAGE_MAX)],
+        Operation::Allreduce => &[
+            ("multicast", PACKET),
+            ("rack:binomial+parallel,center:binomial+parallel,spread:once", MESSAGE_MAX),
+        ],
+        Operation::Allgather => &[("multicast", MESSAGE_MAX), ("multicast-each", AT_ONCE)],
+        Operation::Gather | Operation::Scatter => &[("cool-p-p", QUEUE), ("flat:parallel", QUEUE)],
+        Operation::ReduceScatter | Operation::Alltoall | Operation::Scan | Operation::Exscan => {
+            &[("cool-p-p", QUEUE)]
+        }
     }
 }
 
@@ -127,15 +166,38 @@ mod tests {
 
     #[test]
     fn short_calls_are_quick_and_long_ones_are_not() {
-        for operation in [Operation::Bcast, Operation::Reduce, Operation::Allreduce, Operation::Scan] {
+        for operation in [Operation::Reduce, Operation::Allreduce, Operation::Scan] {
             assert!(is_quick(operation, 8, 16), "{operation}");
             assert!(is_quick(operation, MESSAGE_MAX, 16), "{operation}");
             assert!(!is_quick(operation, MESSAGE_MAX + 8, 16), "{operation}");
             assert!(!is_quick(operation, 0, 16), "{operation} of nothing");
         }
         assert!(is_quick(Operation::Barrier, 0, 16));
-        // What is collected is as long as all ranks' parts.
-        assert!(is_quick(Operation::Allgather, 256, 16) && !is_quick(Operation::Allgather, 264, 16));
+        for (operation, longest) in [
+            (Operation::Bcast, AT_ONCE),
+            (Operation::Allgather, AT_ONCE / 16),
+            (Operation::Gather, QUEUE / 16),
+            (Operation::Scatter, QUEUE / 16),
+        ] {
+            assert!(is_quick(operation, longest, 16), "{operation}");
+            assert!(!is_quick(operation, longest + 8, 16), "{operation}");
+        }
+    }
+
+    #[test]
+    fn plans_follow_the_length() {
+        let plan = |operation, bytes| {
+            let call = Call::new(operation, Rank(0), bytes, 8);
+            QuickSchedule::of(&call, &layout(16), Rank(1)).unwrap().plan().to_string()
+        };
+        assert_eq!(plan(Operation::Bcast, 4096), "multicast");
+        assert_eq!(plan(Operation::Bcast, 4104), "multicast/4096");
+        assert_eq!(plan(Operation::Reduce, 1400), "cool-p-p");
+        assert_eq!(plan(Operation::Reduce, 1408), "node:parallel,rack:binomial,center:binomial");
+        assert_eq!(plan(Operation::Allgather, 264), "multicast-each");
+        // A rack's parts are one message of its leader's, or each goes by itself.
+        assert_eq!(plan(Operation::Scatter, 1024), "cool-p-p");
+        assert_eq!(plan(Operation::Gather, 1032), "flat:parallel");
     }
 
     #[test]
@@ -148,6 +210,7 @@ mod tests {
     #[test]
     fn a_call_in_which_somebody_sends_to_very_many_is_not_quick() {
         assert!(is_quick(Operation::Barrier, 0, 64));
+        assert!(is_quick(Operation::Scatter, 512, 64));
         assert!(!is_quick(Operation::Scatter, 8, 300));
     }
 }

@@ -48,6 +48,7 @@ pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
         root: call.root,
         bytes,
         segment,
+        stream: if plan.forces_segments() { segment } else { bytes.max(1) },
         element,
     }
     .emit();
@@ -84,6 +85,8 @@ struct Levels<'b, 'l> {
     root: Rank,
     bytes: u64,
     segment: u64,
+    /// Bytes that one multicast carries of an array that is there from the start.
+    stream: u64,
     element: u64,
 }
 

@@ -9,8 +9,11 @@ use crate::schedule::{Buffer, Rank, Span};
 impl Levels<'_, '_> {
     pub(super) fn bcast(&mut self) {
         if self.plan.spread == Spread::Once {
-            // Nothing comes before the multicast that it could overlap with: it is one stream.
-            return self.spread_at_once(self.root, output(0, self.bytes));
+            // Nothing comes before the multicast that it could overlap with: it is one stream unless the plan says otherwise.
+            for s in segments(self.bytes, self.stream) {
+                self.spread_at_once(self.root, output(s.start, s.end - s.start));
+            }
+            return;
         }
         let leader = self.root_leader();
         for s in segments(self.bytes, self.segment) {

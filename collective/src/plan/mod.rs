@@ -142,6 +142,11 @@ impl Plan {
         Plan { segment: Some(bytes.clamp(1, MAX_SEGMENT)), ..self }
     }
 
+    /// Whether a segment size is forced.
+    pub(crate) fn forces_segments(&self) -> bool {
+        self.segment.is_some()
+    }
+
     /// Bytes of a segment of an array of `array` bytes for a group on `nodes` nodes, if none is forced: a
     /// sixteenth, 16 KiB at least and 256 KiB at most; with sharded leaders an eighth, 1 KiB to 16 KiB for
     /// each node; with one level, as the pattern likes it.

@@ -67,10 +67,8 @@ pub fn describe(
     };
     let mtu = mtu(places);
     let tag = key.as_ref().map_or(0, TaggedBy::tag_bytes);
-    let on_nodes: BTreeSet<_> = places.iter().map(|place| place.session.number).collect();
-    let several = if on_nodes.len() < places.len() { features::QUICK_LEADERS } else { 0 };
     // What ranks send themselves they do not encrypt, and they reach all by their tree.
-    let quick = keys::all_have(places, features::QUICK | several)
+    let quick = keys::all_have(places, features::QUICK)
         && key.as_ref().is_some_and(|key| !key.encrypted && !key.proves)
         && trees.iter().any(|tree| tree.scope == TreeScope::All);
     Group {

@@ -34,10 +34,8 @@ pub(super) struct Group {
 pub(crate) struct Abilities {
     /// Carry out calls with others in their group's segment.
     pub(crate) segment: bool,
-    /// And those with ranks of other nodes, by datagrams, where each has a node of its own.
+    /// And those with ranks of other nodes, by datagrams of nodes' leaders.
     pub(crate) quick: bool,
-    /// Those also where several ranks are on a node.
-    pub(crate) quick_leaders: bool,
 }
 
 /// How a rank that has come carries out calls with others.

@@ -69,11 +69,6 @@ impl QuickGroup {
         })
     }
 
-    /// Whether a rank that has come can take part in quick calls.
-    pub(super) fn suits(&self, abilities: Abilities) -> bool {
-        abilities.quick && (self.ranks.len() == 1 || abilities.quick_leaders)
-    }
-
     /// As a rank is told.
     pub(super) fn told(&self) -> local::Quick {
         local::Quick {
@@ -157,7 +152,7 @@ impl QuickServer {
 
     /// What a rank that has come gets, if it can take part.
     pub(super) fn admit(&mut self, rank: u32, abilities: Abilities) -> Option<CallSharing> {
-        self.group.suits(abilities).then(|| {
+        abilities.quick.then(|| {
             let socket = self.socket.take_if(|_| self.group.ranks.first() == Some(&rank));
             CallSharing { segment: Arc::clone(&self.shared), quick: Some((self.group.told(), socket)) }
         })

@@ -97,11 +97,9 @@ pub(super) async fn serve(
 /// What a process that sends this first frame can do.
 fn abilities(first: &Body) -> Abilities {
     match first {
-        Body::Attach(Attach { segment, quick, quick_leaders, .. })
-        | Body::Enlist(Enlist { segment, quick, quick_leaders, .. })
-        | Body::Recover(Recover { segment, quick, quick_leaders, .. }) => {
-            Abilities { segment: *segment, quick: *quick, quick_leaders: *quick_leaders }
-        }
+        Body::Attach(Attach { segment, quick, .. })
+        | Body::Enlist(Enlist { segment, quick, .. })
+        | Body::Recover(Recover { segment, quick, .. }) => Abilities { segment: *segment, quick: *quick },
         _ => Abilities::default(),
     }
 }
