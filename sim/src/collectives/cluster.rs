@@ -5,7 +5,7 @@ use super::connections::{Connections, Departure};
 use super::memories::{Missing, OpenWork};
 use super::node::{Host, Node};
 use super::outputs::ANYWHERE;
-use super::quick::{RankCall, QuickRanks, RankId, WATCHES};
+use super::quick::{QuickRanks, RankCall, RankId, WATCHES};
 use crate::network::{Event, LinkSpec, Network, Shape};
 use cool_collective::{CostModel, Plan};
 use cool_engine::testing::Buffer;

@@ -8,6 +8,9 @@ use cool_types::Operation;
 /// The longest that ranks stand still where a call is given up by its time.
 const STILL: Duration = Duration::from_millis(300);
 
+/// A loss that is not in bursts.
+const MUCH: f64 = 0.02;
+
 /// Room of a rank's socket for datagrams, as agents ask for it.
 pub(super) const ROOM: usize = 1 << 20;
 
@@ -41,6 +44,7 @@ impl CollectiveScenario {
             shape[0] += 1;
         }
         draw.links(&mut scenario);
+        scatter(&mut scenario);
         let nodes: u16 = scenario.cluster.shape.iter().sum();
         let groups = draw.pick(&[(80, 1), (20, 2)]);
         scenario.groups = (0..groups).map(|_| draw.quick_group(nodes)).collect();
@@ -51,6 +55,14 @@ impl CollectiveScenario {
         }
         scenario
     }
+}
+
+/// Where much is lost it is not in bursts: agents that wait for long would lose all pings of a peer timeout now and then.
+fn scatter(scenario: &mut CollectiveScenario) {
+    let cluster = &mut scenario.cluster;
+    let odd = scenario.odd_links.iter_mut().map(|(_, link)| link);
+    let all = odd.chain([&mut cluster.host, &mut cluster.uplink]);
+    all.filter(|link| link.loss > MUCH).for_each(|link| link.burst = 1.0);
 }
 
 impl Draw {

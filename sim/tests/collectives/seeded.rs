@@ -53,7 +53,10 @@ pub(super) fn run_all(usually: u64, scenario: Draws) {
             let (coverage, wrong) = &mut *total.lock().expect("no thread panics while it adds up");
             match ran {
                 Ok(covered) => coverage.add(&covered),
-                Err(text) => wrong.push(text),
+                Err(text) => {
+                    eprintln!("{text}");
+                    wrong.push(text);
+                }
             }
             if (seed + 1 - first).is_multiple_of(PROGRESS) {
                 eprintln!("{} seeds, {} wrong", seed + 1 - first, wrong.len());

@@ -2,8 +2,8 @@
 //! datagrams, wait, and tell their agents what those are to know.
 
 mod kept;
-mod ranks;
 mod rank;
+mod ranks;
 
 pub(super) use rank::RankCall;
 pub(super) use ranks::{QuickRanks, RankId, WATCHES};

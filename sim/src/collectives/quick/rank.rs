@@ -5,9 +5,7 @@ use cool_collective::{Layout, Place, Rank};
 use cool_engine::testing::Buffer;
 use cool_engine::{CallRequest, Failure, GroupSpec, Stats, WatchEnd};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
-use cool_quick::{
-    Answering, Begin, Input, Next, Output, Patience, QuickCalls, QuickSchedule, Seen, SendTo,
-};
+use cool_quick::{Answering, Begin, Input, Next, Output, Patience, QuickCalls, QuickSchedule, Seen, SendTo};
 use cool_types::{Call, CallWords, Operation};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -119,6 +117,8 @@ pub(in super::super) struct QuickRank {
     next_number: u64,
     /// The number behind the last call that it has carried out.
     through: u64,
+    /// Calls that it makes when it no longer stands still.
+    asked: VecDeque<RankCall>,
     call: Option<OpenCall>,
     /// Datagrams that it has not read, with room for as many bytes.
     inbox: VecDeque<Arc<[u8]>>,
@@ -160,6 +160,7 @@ impl QuickRank {
             over: false,
             next_number: 0,
             through: 0,
+            asked: VecDeque::new(),
             call: None,
             inbox: VecDeque::new(),
             room: 0,
@@ -203,9 +204,13 @@ impl QuickRank {
         }
     }
 
-    /// It makes a call.
-    pub(super) fn ask(&mut self, now: Time, asked: RankCall, effects: &mut Vec<Effect>) {
-        let RankCall { token, mut request, waits } = asked;
+    /// It is to make a call.
+    pub(super) fn ask(&mut self, call: RankCall) {
+        self.asked.push_back(call);
+    }
+
+    fn make(&mut self, now: Time, call: RankCall, effects: &mut Vec<Effect>) {
+        let RankCall { token, mut request, waits } = call;
         if self.able != Some(true) {
             return effects.push(Effect::Call(token, request));
         }
@@ -235,7 +240,8 @@ impl QuickRank {
     pub(super) fn run(&mut self, now: Time, agent: bool, effects: &mut Vec<Effect>) {
         self.wake = None;
         if now < self.still_until {
-            self.wake = self.call.is_some().then_some(self.still_until);
+            let has_calls = self.call.is_some() || !self.asked.is_empty();
+            self.wake = has_calls.then_some(self.still_until);
             return;
         }
         while !self.over && self.step(now, agent, effects) {}
@@ -243,7 +249,10 @@ impl QuickRank {
 
     /// The next thing; whether there may be more to do.
     fn step(&mut self, now: Time, agent: bool, effects: &mut Vec<Effect>) -> bool {
-        let Some(call) = &self.call else { return false };
+        let Some(call) = &self.call else {
+            let next = self.asked.pop_front();
+            return next.map(|call| self.make(now, call, effects)).is_some();
+        };
         if call.watch.is_some() && !agent {
             self.over = true;
             return false;
@@ -316,7 +325,8 @@ impl QuickRank {
     fn watch(&mut self, effects: &mut Vec<Effect>) {
         let Some(call) = self.call.as_mut().filter(|call| call.watch.is_none()) else { return };
         self.watches += 1;
-        let token = super::WATCHES | self.answering.group.0 << 40 | u64::from(self.rank.0) << 32 | self.watches;
+        let token =
+            super::WATCHES | self.answering.group.0 << 40 | u64::from(self.rank.0) << 32 | self.watches;
         call.watch = Some(Watch { token, answer: None, ending: None });
         let request = CallRequest { input: None, output: None, watch: true, ..call.request.clone() };
         effects.push(Effect::Call(token, request));

@@ -1,12 +1,12 @@
 //! All such ranks of a cluster: who comes and goes, and what passes between them, their agents and the network.
 
-use super::rank::{RankCall, Effect, QuickRank};
+use super::rank::{Effect, QuickRank, RankCall};
 use crate::collectives::ContractViolation;
 use crate::collectives::cluster::{Alarm, Later, SimulatedCluster, node_at};
 use crate::collectives::node::Host;
 use crate::network::Destination;
-use cool_engine::{Failure, GroupSpec, Input, Stats};
 use cool_collective::Rank;
+use cool_engine::{Failure, GroupSpec, Input, Stats};
 use cool_machine::Duration;
 use cool_quick::SendTo;
 use std::collections::BTreeMap;
@@ -96,7 +96,11 @@ impl SimulatedCluster {
     }
 
     /// What was to happen to a rank of a group with quick calls.
-    pub(in super::super) fn rank_happens(&mut self, id: RankId, what: Later) -> Result<(), ContractViolation> {
+    pub(in super::super) fn rank_happens(
+        &mut self,
+        id: RankId,
+        what: Later,
+    ) -> Result<(), ContractViolation> {
         let now = self.now();
         let Some(rank) = self.quick.ranks.get_mut(&id).filter(|rank| !rank.over) else { return Ok(()) };
         match what {
@@ -106,14 +110,8 @@ impl SimulatedCluster {
                 return self.input(node, Input::Quick { group: id.0, able });
             }
             Later::StandStill(_, long) => rank.still_until = rank.still_until.max(now + long),
-            Later::Ask(_, asked) if now < rank.still_until => {
-                let after = rank.still_until - now;
-                self.rank_calls(id, *asked, after);
-            }
-            Later::Ask(_, asked) => {
-                let mut effects = Vec::new();
-                rank.ask(now, *asked, &mut effects);
-                self.rank_does(id, effects)?;
+            Later::Ask(_, call) => {
+                rank.ask(*call);
                 return self.run_rank(id);
             }
             _ => {}
@@ -262,7 +260,12 @@ impl SimulatedCluster {
     }
 
     /// An engine knows whether all ranks of a group can carry out quick calls.
-    pub(in super::super) fn quick_known(&mut self, node: u16, group: u64, all: bool) -> Result<(), ContractViolation> {
+    pub(in super::super) fn quick_known(
+        &mut self,
+        node: u16,
+        group: u64,
+        all: bool,
+    ) -> Result<(), ContractViolation> {
         self.quick_changes(node, group, |rank| rank.learn(all))
     }
 
