@@ -5,18 +5,24 @@
 //! schedule  which calls are quick, and the program of a rank
 //! datagram  messages as bytes, with a tag under the group's key
 //! calls     a rank's part in the calls of its group, one after the other: a machine without I/O
+//! patience  how a rank waits: alone, then watched by its agent
+//! answer    what an agent answers to those that lack a message
 //! leaders   where several ranks are on a node: who goes out for them, and what leaders call among themselves
 //! ```
 //!
 //! What a rank has sent it keeps, until all have it for sure, in memory that its agent reads: who lacks a message **asks** the sender's
 //! agent, which answers with the datagram as it was sent, whatever the rank does meanwhile (a NAK, answered from a sender's log).
 
+mod answer;
 mod calls;
 mod datagram;
 mod leaders;
+mod patience;
 mod schedule;
 
+pub use answer::{Answering, Kept};
 pub use calls::{Begin, Input, Message, Output, QuickCalls, SendTo};
 pub use datagram::{DATAGRAM_MAX, Datagram, DatagramError, DatagramKind, Head};
 pub use leaders::Leaders;
+pub use patience::{LOOK_AGAIN, Next, Patience, Seen};
 pub use schedule::{MESSAGE_MAX, QuickSchedule, WINDOW};

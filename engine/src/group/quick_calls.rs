@@ -22,6 +22,11 @@ pub(super) struct QuickAgreement {
 }
 
 impl QuickAgreement {
+    /// Whether it has been told that all can: before, and where not all can, no rank has carried out a call itself.
+    pub(super) fn all_can(&self) -> bool {
+        self.told && !self.declined
+    }
+
     /// Whether the rank of a node can, which may be this one; whether all of `nodes` can, if that is to be told now.
     fn learn(&mut self, (node, is_here): (usize, bool), able: bool, nodes: usize) -> Option<bool> {
         if able {

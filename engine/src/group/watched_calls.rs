@@ -113,8 +113,12 @@ impl Group {
     /// Whether ranks of other nodes, as far as they have told, have called the same as those who wait here in a call.
     ///
     /// # Errors
-    /// If one has not: it may have its agent carry out what others carry out themselves, too.
+    /// If one has not: it may have its agent carry out what others carry out themselves, too. That is no mistake where those who wait have
+    /// yet to see that not all can.
     pub(super) fn match_told(&self, number: u64) -> Result<(), Failure> {
+        if !self.quick_calls.all_can() {
+            return Ok(());
+        }
         let Some((rank, watched)) = self.watched_calls.of(number).next() else { return Ok(()) };
         let (digest, text) = watched.called();
         match self.matching.differing(number, digest) {
@@ -123,8 +127,11 @@ impl Group {
         }
     }
 
-    /// Tells other nodes of a call in which somebody has waited for long.
+    /// Tells other nodes of a call in which somebody has waited for long: who has yet to see whether all can will call another way, if not.
     fn announce_watched(&mut self, now: Time, shared: &mut Shared, number: u64) {
+        if !self.quick_calls.all_can() {
+            return;
+        }
         let (group, epoch) = self.members.key();
         let late = self.watched_calls.0.range_mut((number, 0)..=(number, u32::MAX));
         for ((_, rank), watched) in late.filter(|(_, watched)| !watched.announced) {

@@ -6,14 +6,14 @@ mod leader_calls;
 
 use super::Session;
 use super::calls::{Course, stats_of};
-use super::watch::{LOOK_AFTER_AGENT, Waiting, Watch, looks};
+use super::watch::{Waiting, Watch, looks};
 use crate::collective::Checked;
 use crate::error::Error;
 use crate::segment::{Described, Descriptions, Node, SegmentCalls, Stop};
 use cool_collective::{Layout, Place, Rank};
 use cool_proto::local::{self, Attached};
 use cool_proto::segment::Segment;
-use cool_quick::{Leaders, QuickSchedule};
+use cool_quick::{Leaders, Next, Patience, QuickSchedule, Seen};
 use cool_types::Call;
 use leader_calls::LeaderCalls;
 use std::collections::VecDeque;
@@ -204,22 +204,21 @@ impl QuickCall<'_> {
         watched: &mut Option<u64>,
         awaited: impl FnOnce() -> Vec<u32>,
     ) -> Result<Duration, Stop<Error>> {
-        let (watch, waited) = (&self.watch, self.begun.elapsed());
-        let (patience, has_failed) = (watch.patience(), self.quick.segment.has_failed());
-        let id = match *watched {
-            None if has_failed => return Err(Stop::ByAgent),
-            None if waited < patience => return Ok(patience - waited),
-            None => *watched.insert(watch.open()?),
-            Some(id) => id,
-        };
-        if watch.is_answered(id) || has_failed {
-            watch.ended(id)?;
+        let watch = &self.watch;
+        loop {
+            let seen = Seen {
+                watched: watched.is_some(),
+                answered: watched.is_some_and(|id| watch.is_answered(id)),
+                failed: self.quick.segment.has_failed(),
+            };
+            match (Patience(watch.timeout).next(self.begun.elapsed(), seen), *watched) {
+                (Next::Wait(left), None) => return Ok(left),
+                (Next::Wait(left), Some(_)) => return watch.check_agent().map(|()| left),
+                (Next::Ended, Some(id)) => return watch.ended(id).map(|()| Duration::ZERO),
+                (Next::Overdue, Some(id)) => return watch.overdue(id, awaited()).map(|()| Duration::ZERO),
+                (Next::Watch, _) => *watched = Some(watch.open()?),
+                (Next::ByAgent | Next::Ended | Next::Overdue, _) => return Err(Stop::ByAgent),
+            }
         }
-        let left = watch.timeout.saturating_sub(waited);
-        if left.is_zero() {
-            watch.overdue(id, awaited())?;
-        }
-        watch.check_agent()?;
-        Ok(left.min(LOOK_AFTER_AGENT))
     }
 }

@@ -10,20 +10,15 @@ use crate::segment::{Described, Descriptions, SegmentCalls, Stop, Waits};
 use cool_proto::local::watched::{Differs, Overdue, Through, What};
 use cool_proto::local::{self, Call, Done, Dtype, ReduceOp, Watched, frame::Body};
 use cool_proto::segment::{RankPart, Segment};
+use cool_quick::{LOOK_AGAIN, Patience};
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-/// A rank that has waited for this long tells its agent; or half of its call's time, if that is less.
-const WATCH_AFTER: Duration = Duration::from_millis(50);
 
 /// What is waited for is looked at this often before the rank sleeps, if there are processors enough for all ranks, and if not: a
 /// rank that looks keeps another one from its work then. (To yield the processor does not help: the system gives each session of
 /// processes its own share, and a rank is one.)
 const LOOKS: [u32; 2] = [20_000, 20];
-
-/// While the agent watches, the connection to it is looked at this often.
-pub(super) const LOOK_AFTER_AGENT: Duration = Duration::from_millis(200);
 
 /// The plan of a call that the ranks have carried out themselves.
 const PLAN: &str = "segment";
@@ -185,7 +180,7 @@ impl Waiting<'_> {
                 return watch.overdue(id, missing.map(|(rank, _)| *rank).collect());
             }
             let answered = || is_there() || watch.is_answered(id);
-            self.sleep(on, &answered, left.min(LOOK_AFTER_AGENT));
+            self.sleep(on, &answered, left.min(LOOK_AGAIN));
             watch.check_agent()?;
         }
     }
@@ -207,7 +202,7 @@ pub(super) struct Watch<'a> {
 impl Watch<'_> {
     /// How long the rank waits without the agent.
     pub(super) fn patience(&self) -> Duration {
-        WATCH_AFTER.min(self.timeout / 2)
+        Patience(self.timeout).alone()
     }
 
     /// Whether the agent has answered.

@@ -6,10 +6,10 @@ use crate::engine::{GroupSpec, TreeScope};
 use crate::net::udp::{send_over_trees, socket_with_room};
 use crate::shared_segment::SharedSegment;
 use cool_proto::local;
-use cool_proto::segment::RANKS_MAX;
-use cool_quick::{DATAGRAM_MAX, Datagram, DatagramKind, Head};
+use cool_proto::segment::{RANKS_MAX, RankPart};
+use cool_quick::{Answering, DATAGRAM_MAX, Kept};
 use cool_transport::tagged::Protection;
-use cool_types::Key;
+use cool_types::{Key, Rank};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -93,24 +93,39 @@ impl QuickGroup {
         Ok(socket.into())
     }
 
-    /// What answers an `Ask` that came from an address.
-    fn answer(&self, shared: &SharedSegment, bytes: &[u8], from: IpAddr) -> Option<(Vec<u8>, SocketAddrV4)> {
-        let Datagram { head, .. } = Datagram::open(&self.key, self.group, bytes).ok()?;
-        let asker = *self.addresses.get(head.from as usize)?;
-        if head.kind != DatagramKind::Ask || head.asked != self.leader || from != IpAddr::V4(asker) {
-            return None;
-        }
-        let part = shared.sent();
-        let answer = match part.digest(head.call).filter(|called| *called != head.digest) {
-            Some(digest) => {
-                let text = part.text(head.call).ok()?;
-                let head = Head { kind: DatagramKind::Differs, from: self.leader, asked: 0, digest, ..head };
-                Datagram { head, payload: text.as_bytes() }.seal(&self.key)
-            }
-            // The leader has not sent it, or nobody can lack it any more.
-            None => part.kept((head.call, head.transfer))?,
-        };
-        Some((answer, SocketAddrV4::new(asker, self.port)))
+    /// How its agent answers in the leader's name.
+    fn answering(&self) -> Answering {
+        Answering { key: self.key.clone(), group: self.group, leader: Rank(self.leader) }
+    }
+
+    /// What answers a datagram that came from an address.
+    fn answer(
+        &self,
+        answering: &Answering,
+        shared: &SharedSegment,
+        bytes: &[u8],
+        from: IpAddr,
+    ) -> Option<(Vec<u8>, SocketAddrV4)> {
+        let (asker, answer) = answering.answer(&KeptInSegment(shared.sent()), bytes)?;
+        let asker = self.addresses.get(asker.0 as usize).filter(|asker| from == IpAddr::V4(**asker))?;
+        Some((answer, SocketAddrV4::new(*asker, self.port)))
+    }
+}
+
+/// What a leader keeps in its segment.
+struct KeptInSegment<'a>(RankPart<'a>);
+
+impl Kept for KeptInSegment<'_> {
+    fn message(&self, name: (u64, u32)) -> Option<Vec<u8>> {
+        self.0.kept(name)
+    }
+
+    fn digest(&self, call: u64) -> Option<u64> {
+        self.0.digest(call)
+    }
+
+    fn text(&self, call: u64) -> Option<String> {
+        self.0.text(call).ok()
     }
 }
 
@@ -167,10 +182,10 @@ impl Drop for QuickServer {
 
 /// Answers those that lack what the leader has sent.
 async fn answer(group: QuickGroup, shared: Arc<SharedSegment>, socket: Arc<tokio::net::UdpSocket>) {
-    let mut buffer = [0; DATAGRAM_MAX];
+    let (mut buffer, answering) = ([0; DATAGRAM_MAX], group.answering());
     loop {
         let sent = match socket.recv_from(&mut buffer).await {
-            Ok((len, from)) => match group.answer(&shared, &buffer[..len], from.ip()) {
+            Ok((len, from)) => match group.answer(&answering, &shared, &buffer[..len], from.ip()) {
                 Some((answer, to)) => socket.send_to(&answer, to).await.map(drop),
                 None => Ok(()),
             },

@@ -5,12 +5,13 @@ use super::connections::{Connections, Departure};
 use super::memories::{Missing, OpenWork};
 use super::node::{Host, Node};
 use super::outputs::ANYWHERE;
+use super::quick::{QuickRanks, RankCall, RankId, WATCHES};
 use crate::network::{Event, LinkSpec, Network, Shape};
 use cool_collective::{CostModel, Plan};
 use cool_engine::testing::Buffer;
 use cool_engine::{
     CallRequest, DEFAULT_PEER_TIMEOUT, Engine, Failure, GroupKey, GroupSpec, Input, MemberSpec, Prepared,
-    Stats, TransferRequest, TreeScope, TreeSpec, WorkId,
+    Stats, TransferRequest, TreeScope, TreeSpec, WatchEnd, WorkId,
 };
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::tagged::Protection;
@@ -102,6 +103,14 @@ pub(super) enum Later {
     Work(WorkId, OpenWork),
     /// A connection is asked for again.
     Connect(usize),
+    /// A rank with quick calls comes, and whether it can carry them out; the room that its socket has.
+    Come(RankId, bool, usize),
+    /// It makes a call.
+    Ask(RankId, Box<RankCall>),
+    /// It stands still.
+    StandStill(RankId, Duration),
+    /// It has said what has become of a watched call, by its number.
+    Watched(RankId, u64, WatchEnd),
 }
 
 /// What somebody is to be woken for.
@@ -116,6 +125,8 @@ pub(super) enum Alarm {
     Resend(u64),
     /// A side of a connection hears that the other one knows nothing of it.
     Reset((usize, usize)),
+    /// A rank with quick calls looks again.
+    Rank(RankId),
     Outside(u32),
 }
 
@@ -127,6 +138,7 @@ pub struct SimulatedCluster {
     pub(super) nodes: Vec<Node>,
     pub(super) rng: ChaCha8Rng,
     pub(super) connections: Connections,
+    pub(super) quick: QuickRanks,
     /// Number of each tree in the network.
     pub(super) trees: BTreeMap<SocketAddrV4, usize>,
     /// Who does not hear a tree, though it should.
@@ -163,6 +175,7 @@ impl SimulatedCluster {
             nodes: (0..net.nodes()).map(node).collect(),
             rng: ChaCha8Rng::seed_from_u64(settings.seed ^ 0xc1),
             connections: Connections::default(),
+            quick: QuickRanks::default(),
             trees: BTreeMap::new(),
             deaf: BTreeSet::new(),
             alarms: BTreeMap::new(),
@@ -265,6 +278,7 @@ impl SimulatedCluster {
     /// If a node's engine breaks its contract.
     pub fn make_group(&mut self, spec: &GroupSpec) -> Result<(), ContractViolation> {
         let nodes: BTreeSet<u16> = spec.members.iter().map(|member| node_at(member.ip)).collect();
+        self.make_quick_ranks(spec);
         for node in nodes {
             self.input(node, Input::MakeGroup(spec))?;
             if let Some(keyed) = &spec.keyed {
@@ -374,7 +388,7 @@ impl SimulatedCluster {
                 }
             }
             Event::Packet { from, node, bytes } => {
-                if self.nodes[usize::from(node)].runs() {
+                if !self.quick_datagram_came(from, node, &bytes)? && self.nodes[usize::from(node)].runs() {
                     self.datagram_came(node, SocketAddrV4::new(ip(from), PORT), &bytes)?;
                 }
             }
@@ -399,6 +413,7 @@ impl SimulatedCluster {
         match alarm {
             Alarm::Outside(number) => return Ok(Step::Alarm(number)),
             Alarm::Resend(number) => self.resend(number),
+            Alarm::Rank(id) => self.rank_woken(id)?,
             Alarm::Reset(side) => self.closed(side, "its agent knows nothing of the connection")?,
             Alarm::Node { node, life, what } => {
                 let this = &self.nodes[usize::from(node)];
@@ -430,6 +445,10 @@ impl SimulatedCluster {
                 self.input(node, Input::WorkDone(id))
             }
             Later::Connect(connection) => self.connect_again(node, connection),
+            Later::Watched((group, rank), number, end) => {
+                self.input(node, Input::Watched { group, rank, number, end })
+            }
+            Later::Come(id, ..) | Later::Ask(id, _) | Later::StandStill(id, _) => self.rank_happens(id, what),
         }
     }
 
@@ -477,6 +496,10 @@ impl SimulatedCluster {
         result: Result<Stats, Failure>,
     ) -> Result<(), ContractViolation> {
         self.nodes[usize::from(node)].memories.answered(token);
+        if token & WATCHES != 0 {
+            self.watch_answered(node, token, result);
+            return Ok(());
+        }
         self.answered.push(token);
         let again = self.answers.insert(token, Answer { at: self.now(), result });
         again.map_or(Ok(()), |_| Err(ContractViolation::AnsweredTwice { node, token }))

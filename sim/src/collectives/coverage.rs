@@ -19,13 +19,19 @@ pub struct Coverage {
     pub picked: u64,
     /// Calls that were answered well, by plan without its segment size.
     pub plans: BTreeMap<String, u64>,
+    /// Calls that ranks carried out themselves.
+    pub quick: u64,
+    /// Calls of such groups that agents were told to watch.
+    pub watched: u64,
+    /// Datagrams of theirs that agents sent again.
+    pub repaired: u64,
     /// Calls and messages that failed, by how.
     pub failures: BTreeMap<FailureKind, u64>,
     /// Messages from rank to rank that came.
     pub messages: u64,
     /// Bytes that ranks had to have and were looked at.
     pub bytes: u64,
-    /// Datagrams that agents sent.
+    /// Datagrams that agents and ranks sent.
     pub datagrams: u64,
     /// Simulated time.
     pub simulated: Duration,
@@ -47,6 +53,9 @@ impl Coverage {
             (0..2).for_each(|kind| into[kind] += counts[kind]);
         }
         self.counted += other.counted;
+        self.quick += other.quick;
+        self.watched += other.watched;
+        self.repaired += other.repaired;
         self.picked += other.picked;
         self.messages += other.messages;
         self.bytes += other.bytes;
@@ -78,6 +87,13 @@ impl fmt::Display for Coverage {
             self.picked,
             self.plans.len()
         )?;
+        if self.quick > 0 {
+            writeln!(
+                f,
+                "{} calls of ranks by quick calls, {} times watched, {} datagrams sent again by agents",
+                self.quick, self.watched, self.repaired
+            )?;
+        }
         writeln!(f, "faults: {:?}", self.faults)?;
         writeln!(f, "failures: {:?}", self.failures)?;
         writeln!(

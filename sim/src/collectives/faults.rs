@@ -18,6 +18,7 @@ impl SimulatedCluster {
     pub fn resume(&mut self, node: u16) -> Result<(), ContractViolation> {
         self.nodes[usize::from(node)].host = Host::Running;
         self.set_links(node, true);
+        self.run_ranks_of(node)?;
         self.pump(node)
     }
 

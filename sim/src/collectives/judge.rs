@@ -42,4 +42,10 @@ impl Blame {
             (first, kind) => (kind == first || kind == FailureKind::Aborted) && self.ranks.iter().all(named),
         }
     }
+
+    /// Whether a failure is that of a call that somebody else has called otherwise, as it looks where that is not seen: nobody else comes.
+    pub(super) fn is_unseen(&self, failure: &Failure) -> bool {
+        let kinds = [FailureKind::Timeout, FailureKind::Aborted];
+        self.kind == FailureKind::Mismatch && kinds.contains(&failure.kind) && !failure.ranks.is_empty()
+    }
 }

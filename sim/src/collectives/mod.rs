@@ -9,12 +9,15 @@ mod judge;
 mod memories;
 mod node;
 mod outputs;
+mod quick;
+mod quick_scenario;
 mod run;
 mod scenario;
 mod script;
 
 pub use cluster::{Answer, ClusterSettings, SimulatedCluster, Step};
 pub use coverage::Coverage;
+pub use quick_scenario::QuickScenario;
 pub use scenario::{CallScenario, CollectiveScenario, Fault, GroupScenario, MessageScenario};
 
 use cool_engine::{GroupError, MemoryRange};

@@ -26,11 +26,12 @@ impl SimulatedCluster {
                 self.listen(node, &made.trees);
             }
             Output::GroupForgotten { group } => {
+                self.quick_forgotten(node, group);
                 self.nodes[usize::from(node)].groups.remove(&group);
                 self.nodes[usize::from(node)].tagger.remove(group);
             }
-            // Who carries out calls itself is the tests' matter.
-            Output::GroupFailed { .. } | Output::Quick { .. } => {}
+            Output::GroupFailed { group } => self.quick_failed(node, group)?,
+            Output::Quick { group, all } => self.quick_known(node, group, all)?,
             Output::Done { token, result } => self.answer(node, token, result)?,
             Output::Control { to, group, bytes } => self.datagram(node, (group, to), bytes),
             Output::Data { to, packet, payload } => {

@@ -3,6 +3,8 @@
 use super::cluster::{SimulatedCluster, Step};
 use super::coverage::Coverage;
 use super::judge::{Blame, blame};
+use super::quick::RankCall;
+use super::quick_scenario::QuickScenario;
 use super::scenario::{CallScenario, CollectiveScenario, Fault, GroupScenario};
 use super::script::RunningGroup;
 use cool_engine::testing::Collective;
@@ -106,15 +108,34 @@ impl<'s> Runner<'s> {
     fn spec(&mut self, id: u64, group: &GroupScenario) -> GroupSpec {
         let spec = self.cluster.group(id, &group.places, group.stripes);
         group.deaf.iter().for_each(|node| self.cluster.deafen(&spec, *node));
-        GroupSpec { chunk_bytes: group.chunk_bytes, ..spec }
+        GroupSpec { chunk_bytes: group.chunk_bytes, quick: group.quick.is_some(), ..spec }
     }
 
     fn add_group(&mut self, index: usize, group: &GroupScenario) -> Result<(), String> {
         let spec = self.spec(index as u64 + 1, group);
         self.cluster.make_group(&spec).map_err(|wrong| wrong.to_string())?;
         self.blames.push(blame(&self.scenario.fault, index, &group.places));
-        self.groups.push(RunningGroup::new(index, spec, group, &self.scenario.fault));
+        self.come(index, spec.id, group);
+        let now = self.cluster.now();
+        self.groups.push(RunningGroup::new(index, spec, group, &self.scenario.fault, now));
         Ok(())
+    }
+
+    /// The ranks of a group with quick calls come; one that makes no call does not in one scenario of two.
+    fn come(&mut self, index: usize, id: u64, group: &GroupScenario) {
+        let Some(quick) = &group.quick else { return };
+        let is_away = |rank: u32| {
+            let away = Fault::Absent { group: index, rank, call: 0 };
+            self.scenario.fault == away && self.scenario.cluster.seed % 2 == 0
+        };
+        let coming: Vec<u32> = (0..quick.come.len() as u32).filter(|rank| !is_away(*rank)).collect();
+        for rank in coming {
+            let able = quick.declines != Some(rank);
+            self.cluster.rank_comes((id, rank), able, quick.room, quick.come[rank as usize]);
+        }
+        for (rank, from, long) in &quick.still {
+            self.cluster.rank_stands_still((id, *rank), *from, *long);
+        }
     }
 
     fn set_alarms(&mut self) {
@@ -168,7 +189,8 @@ impl<'s> Runner<'s> {
             let this = &mut self.groups[group];
             let script = &mut this.scripts[rank as usize];
             let number = script.made;
-            if script.over || number >= this.collectives.len() || script.open >= this.scenario.open {
+            let has_all_open = script.waits_in.is_some() || script.open >= this.scenario.open;
+            if script.over || number >= this.collectives.len() || has_all_open {
                 return;
             }
             if self.scenario.fault == (Fault::Absent { group, rank, call: number }) {
@@ -176,15 +198,26 @@ impl<'s> Runner<'s> {
                 return;
             }
             let at = now.max(script.last) + this.scenario.calls[number].after[rank as usize];
+            let waits = this.scenario.calls[number].waits;
             (script.made, script.open, script.last) = (number + 1, script.open + 1, at);
+            script.waits_in = waits.then_some(number);
             let tally = &mut this.tallies[number];
             tally.last_came = tally.last_came.max(at);
             let timeout = Some(self.scenario.timeout);
             let request = CallRequest { timeout, ..this.collectives[number].requests[rank as usize].clone() };
-            let node = this.places[rank as usize];
             self.moved = self.moved.max(at);
             let token = self.ask(group, rank, What::Call(number));
-            self.cluster.call(node, token, request, at - now);
+            self.call(group, RankCall { token, request, waits }, at - now);
+        }
+    }
+
+    /// A rank calls after some time.
+    fn call(&mut self, group: usize, call: RankCall, after: Duration) {
+        let (this, rank) = (&self.groups[group], call.request.rank);
+        if this.spec.quick {
+            self.cluster.rank_calls((this.spec.id, rank), call, after);
+        } else {
+            self.cluster.call(this.places[rank as usize], call.token, call.request, after);
         }
     }
 
@@ -257,6 +290,9 @@ impl<'s> Runner<'s> {
             (Fault::PowerOff { nodes, .. }, FAULT) => self.kill(nodes, SimulatedCluster::power_off),
             (Fault::Leave { group, rank, .. }, FAULT) => {
                 let why = "its process ended".to_owned();
+                if self.groups[*group].spec.quick {
+                    return self.end_rank(*group, *rank, why);
+                }
                 return self.tell(*group, *rank, |group| Input::RankLost {
                     group,
                     rank: *rank,
@@ -273,6 +309,21 @@ impl<'s> Runner<'s> {
             }
         }
         Ok(())
+    }
+
+    /// The process of a rank with quick calls ends: how its calls go, nobody asks any more.
+    fn end_rank(&mut self, group: usize, rank: u32, why: String) -> Result<(), String> {
+        self.struck = true;
+        let this = &mut self.groups[group];
+        this.scripts[rank as usize].over = true;
+        let is_its = |asked: &&mut Asked| {
+            (asked.group, asked.rank) == (group, rank) && matches!(asked.what, What::Call(_))
+        };
+        for asked in self.asked.iter_mut().filter(is_its).filter(|asked| !asked.answered) {
+            asked.answered = true;
+            self.open -= 1;
+        }
+        self.cluster.rank_ends((this.spec.id, rank), why).map_err(|wrong| wrong.to_string())
     }
 
     /// The engine of a rank's node is told something about it.
@@ -308,8 +359,12 @@ impl<'s> Runner<'s> {
         let now = self.cluster.now();
         self.moved = self.moved.max(now);
         let asked = &mut self.asked[token as usize];
-        asked.answered = true;
+        let is_asked = !std::mem::replace(&mut asked.answered, true);
         let asked = *asked;
+        if !is_asked || !self.lives(asked.group, asked.rank) {
+            // Its process has ended, or goes on without its agent.
+            return Ok(());
+        }
         self.open -= 1;
         let result = self.cluster.answers()[&token].result.clone();
         let judged = match &result {
@@ -317,8 +372,10 @@ impl<'s> Runner<'s> {
             Err(failure) => self.failed(&asked, failure),
         };
         judged.map_err(|wrong| format!("at {now:?}, {}: {wrong}", self.name(&asked)))?;
-        if let What::Call(_) = asked.what {
-            self.groups[asked.group].scripts[asked.rank as usize].open -= 1;
+        if let What::Call(number) = asked.what {
+            let script = &mut self.groups[asked.group].scripts[asked.rank as usize];
+            script.open -= 1;
+            script.waits_in = script.waits_in.filter(|waits| *waits != number);
             self.advance(asked.group, asked.rank);
         }
         Ok(())
@@ -333,6 +390,7 @@ impl<'s> Runner<'s> {
                 let this = &mut self.groups[group];
                 this.tallies[number].well += 1;
                 let plan = stats.plan.split('/').next().unwrap_or_default();
+                self.coverage.quick += u64::from(plan.starts_with("quick "));
                 *self.coverage.plans.entry(plan.to_owned()).or_default() += 1;
                 if self.blames[group].is_none() {
                     let took = self.cluster.now() - this.tallies[number].last_came;
@@ -382,6 +440,8 @@ impl<'s> Runner<'s> {
         let timed = matches!(self.scenario.fault, Fault::Absent { .. } | Fault::Mismatch { .. });
         match &self.blames[asked.group] {
             Some(blame) if (self.struck || timed) && blame.permits(failure) => Ok(()),
+            // Agents do not know what ranks have carried out themselves and are through.
+            Some(blame) if self.groups[asked.group].spec.quick && blame.is_unseen(failure) => Ok(()),
             _ => Err(format!("it failed, though the fault is {:?}: {failure:?}", self.scenario.fault)),
         }
     }
@@ -405,8 +465,7 @@ impl<'s> Runner<'s> {
                 let token = self.ask(group, rank, What::Probe);
                 let request = barrier.requests[rank as usize].clone();
                 let request = CallRequest { timeout: Some(self.scenario.timeout), ..request };
-                let node = self.groups[group].places[rank as usize];
-                self.cluster.call(node, token, request, Duration::ZERO);
+                self.call(group, RankCall { token, request, waits: true }, Duration::ZERO);
             }
         }
         self.moved = self.cluster.now();
@@ -437,8 +496,9 @@ impl<'s> Runner<'s> {
         let size = places.len();
         let call = |operation, count, plan: &str| {
             let (counts, plan, after) = (None, plan.to_owned(), vec![Duration::ZERO; size]);
-            CallScenario { operation, root: 0, count, counts, plan, after }
+            CallScenario { operation, root: 0, count, counts, plan, after, waits: true }
         };
+        let quick = self.groups.iter().any(|group| group.spec.quick) && size > 1;
         let group = GroupScenario {
             places,
             stripes: 1,
@@ -448,13 +508,17 @@ impl<'s> Runner<'s> {
             calls: vec![
                 call(Operation::Allreduce, 500, "cool-p-p"),
                 call(Operation::Alltoall, 20, "flat:linear"),
+                call(Operation::Allreduce, 5, ""),
             ],
             messages: Vec::new(),
+            quick: quick.then(|| QuickScenario::plain(size)),
         };
         let spec = self.spec(AFTER + index as u64, &group);
         self.cluster.make_group(&spec).map_err(|wrong| wrong.to_string())?;
         self.blames.push(None);
-        self.groups.push(RunningGroup::new(index, spec, &group, &Fault::None));
+        self.come(index, spec.id, &group);
+        let now = self.cluster.now();
+        self.groups.push(RunningGroup::new(index, spec, &group, &Fault::None, now));
         (0..size).for_each(|rank| self.advance(index, rank as u32));
         while self.open > 0 {
             self.step()?;
@@ -483,6 +547,7 @@ impl<'s> Runner<'s> {
     fn covered(mut self) -> Coverage {
         self.coverage.faults.insert(self.scenario.fault.name(), 1);
         self.coverage.datagrams = self.cluster.datagrams();
+        (self.coverage.repaired, self.coverage.watched) = self.cluster.quick_repairs();
         for group in &self.groups {
             for (call, tally) in group.scenario.calls.iter().zip(&group.tallies) {
                 if tally.well + tally.failed > 0 {

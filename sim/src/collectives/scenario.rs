@@ -1,6 +1,7 @@
 //! Collectives made up from a seed: networks, groups, calls and messages of all kinds, and what goes wrong meanwhile.
 
 use super::cluster::ClusterSettings;
+use super::quick_scenario::QuickScenario;
 use crate::network::{LinkSpec, Network};
 use cool_collective::Plan;
 use cool_machine::Duration;
@@ -30,6 +31,8 @@ pub struct CallScenario {
     pub plan: String,
     /// How long each rank waits before it calls.
     pub after: Vec<Duration>,
+    /// Ranks wait for it, and make no other call meanwhile.
+    pub waits: bool,
 }
 
 /// A message from rank to rank.
@@ -64,6 +67,8 @@ pub struct GroupScenario {
     pub calls: Vec<CallScenario>,
     /// Messages; of a pair of ranks and a tag in order of time.
     pub messages: Vec<MessageScenario>,
+    /// How its ranks carry out quick calls, if they do.
+    pub quick: Option<QuickScenario>,
 }
 
 /// The one thing that goes wrong beside packets.
@@ -172,7 +177,7 @@ pub struct CollectiveScenario {
 impl CollectiveScenario {
     /// The scenario of a seed.
     pub fn of(seed: u64) -> CollectiveScenario {
-        let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed) };
+        let mut draw = Draw::new(seed);
         let mut scenario = draw.quiet(seed);
         draw.links(&mut scenario);
         let groups = draw.pick(&[(60, 1), (30, 2), (10, 3)]);
@@ -197,13 +202,21 @@ impl CollectiveScenario {
     }
 }
 
-struct Draw {
+pub(super) struct Draw {
     rng: ChaCha8Rng,
 }
 
 impl Draw {
+    pub(super) fn new(seed: u64) -> Draw {
+        Draw { rng: ChaCha8Rng::seed_from_u64(seed) }
+    }
+
+    pub(super) fn chance(&mut self, share: f64) -> bool {
+        self.rng.random_bool(share)
+    }
+
     /// One of these, by their weights.
-    fn pick<T: Copy>(&mut self, choices: &[(u32, T)]) -> T {
+    pub(super) fn pick<T: Copy>(&mut self, choices: &[(u32, T)]) -> T {
         let mut at = self.rng.random_range(0..choices.iter().map(|(weight, _)| weight).sum::<u32>());
         for (weight, choice) in choices {
             if at < *weight {
@@ -214,17 +227,17 @@ impl Draw {
         choices[0].1
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         self.rng.random_range(0..bound)
     }
 
     /// Up to a longest time.
-    fn moment(&mut self, longest: Duration) -> Duration {
+    pub(super) fn moment(&mut self, longest: Duration) -> Duration {
         longest.mul_f64(self.rng.random_range(0.0..1.0))
     }
 
     /// A cluster without faults.
-    fn quiet(&mut self, seed: u64) -> CollectiveScenario {
+    pub(super) fn quiet(&mut self, seed: u64) -> CollectiveScenario {
         let racks = self.pick(&[(30, 1), (35, 2), (25, 3), (10, 4)]);
         let shape = (0..racks).map(|_| self.pick(&[(40, 1), (35, 2), (20, 3), (5, 4)])).collect();
         let rate = self.pick(&[(20, 12_500_000), (60, 125_000_000), (20, 1_250_000_000)]);
@@ -241,7 +254,7 @@ impl Draw {
     }
 
     /// What links lose, double, hold back, and when they are cut.
-    fn links(&mut self, scenario: &mut CollectiveScenario) {
+    pub(super) fn links(&mut self, scenario: &mut CollectiveScenario) {
         let cluster = &mut scenario.cluster;
         let most = self.pick(&[(40, 0.0), (30, 0.02), (30, 0.2)]);
         let share = |rng: &mut ChaCha8Rng, most: f64| most * rng.random_range(0.0..=1.0);
@@ -291,14 +304,7 @@ impl Draw {
         let calls = self.pick(&[(40, 2), (40, 4), (20, 8)]);
         let calls = (0..calls).map(|_| self.call(size, chunk_bytes.into())).collect();
         let messages = self.pick(&[(70, 0), (20, 2), (10, 12)]);
-        let mut messages: Vec<MessageScenario> =
-            (0..messages).map(|_| self.message(size as u32, chunk_bytes.into())).collect();
-        // Of a pair of ranks and a tag both sides are in order.
-        for side in 0..2 {
-            let mut times: Vec<Duration> = messages.iter().map(|message| message.at[side]).collect();
-            times.sort_unstable();
-            messages.iter_mut().zip(times).for_each(|(message, at)| message.at[side] = at);
-        }
+        let messages = self.messages(messages, size as u32, chunk_bytes.into());
         let deaf =
             if self.rng.random_bool(0.05) { vec![self.rng.random_range(0..nodes)] } else { Vec::new() };
         GroupScenario {
@@ -309,7 +315,19 @@ impl Draw {
             open: self.pick(&[(50, 1), (50, 3)]),
             calls,
             messages,
+            quick: None,
         }
+    }
+
+    /// Messages, of which both sides are in order of a pair of ranks and a tag.
+    pub(super) fn messages(&mut self, messages: usize, size: u32, chunk: u64) -> Vec<MessageScenario> {
+        let mut messages: Vec<MessageScenario> = (0..messages).map(|_| self.message(size, chunk)).collect();
+        for side in 0..2 {
+            let mut times: Vec<Duration> = messages.iter().map(|message| message.at[side]).collect();
+            times.sort_unstable();
+            messages.iter_mut().zip(times).for_each(|(message, at)| message.at[side] = at);
+        }
+        messages
     }
 
     /// Bytes of an array.
@@ -331,7 +349,7 @@ impl Draw {
         }
     }
 
-    fn call(&mut self, size: usize, chunk: u64) -> CallScenario {
+    pub(super) fn call(&mut self, size: usize, chunk: u64) -> CallScenario {
         let operation = Operation::ALL[self.below(Operation::ALL.len())];
         let whole = self.length(chunk) / ELEMENT;
         let parts = if operation.takes_counts() && self.rng.random_bool(0.7) { size as u64 } else { 1 };
@@ -349,7 +367,7 @@ impl Draw {
             Duration::from_micros(self.pick(&[(40, 0), (40, 1_000), (15, 300_000), (5, 5_000_000)]));
         let plan = self.plan(operation, count * ELEMENT);
         let after = (0..size).map(|_| self.moment(longest)).collect();
-        CallScenario { operation, root: self.below(size) as u32, count, counts, plan, after }
+        CallScenario { operation, root: self.below(size) as u32, count, counts, plan, after, waits: false }
     }
 
     /// A plan with a name or of one level, one that is put together at random, or none.
@@ -402,7 +420,7 @@ impl Draw {
         }
     }
 
-    fn fault(&mut self, scenario: &mut CollectiveScenario, nodes: u16) {
+    pub(super) fn fault(&mut self, scenario: &mut CollectiveScenario, nodes: u16) {
         let longest = Duration::from_micros(self.pick(&[(40, 3_000), (40, 30_000), (20, 1_000_000)]));
         let at = self.moment(longest);
         let group = self.below(scenario.groups.len());

@@ -16,6 +16,8 @@ pub(super) struct Script {
     pub(super) made: usize,
     /// Those of them that are not answered.
     pub(super) open: usize,
+    /// The call for which it waits.
+    pub(super) waits_in: Option<usize>,
     /// When it made, or will make, the last one.
     pub(super) last: Time,
     /// It makes no more.
@@ -55,6 +57,7 @@ impl RunningGroup {
         spec: GroupSpec,
         scenario: &GroupScenario,
         fault: &Fault,
+        now: Time,
     ) -> RunningGroup {
         let places = scenario.places.clone();
         let (id, size) = (spec.id, places.len() as u32);
@@ -80,11 +83,14 @@ impl RunningGroup {
             collective
         };
         let collectives: Vec<Collective> = scenario.calls.iter().enumerate().map(collective).collect();
-        let script = |_| Script { made: 0, open: 0, last: Time::ZERO, over: false };
+        let script = |rank: usize| {
+            let comes = scenario.quick.as_ref().map_or(Duration::ZERO, |quick| quick.come[rank]);
+            Script { made: 0, open: 0, waits_in: None, last: now + comes, over: false }
+        };
         let room = |message: &MessageScenario| Buffer::new(vec![0xee; message.bytes as usize]);
         RunningGroup {
             tallies: vec![Tally::default(); collectives.len()],
-            scripts: places.iter().map(script).collect(),
+            scripts: (0..places.len()).map(script).collect(),
             rooms: scenario.messages.iter().map(room).collect(),
             scenario: scenario.clone(),
             spec,

@@ -4,6 +4,7 @@ mod connections;
 mod failures;
 mod messages;
 mod operations;
+mod quick_calls;
 mod seeded;
 mod support;
 mod watched_calls;

@@ -8,35 +8,58 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How many seeds are run, unless `COOL_SIM_SEEDS` says otherwise. Each has some six collectives.
 const SEEDS: u64 = 2_500;
 
-fn seeds() -> u64 {
+/// How many seeds to run, of usually so many.
+fn seeds(usually: u64) -> u64 {
     match std::env::var("COOL_SIM_SEEDS") {
         Ok(seeds) => seeds.parse().expect("COOL_SIM_SEEDS is a number"),
-        Err(_) => SEEDS,
+        Err(_) => usually,
     }
 }
 
-fn run(seed: u64, on_demand: bool) -> Result<Coverage, String> {
+/// The first of them.
+fn first_seed() -> u64 {
+    let first = std::env::var("COOL_SIM_FIRST_SEED");
+    first.map_or(0, |seed| seed.parse().expect("COOL_SIM_FIRST_SEED is a number"))
+}
+
+/// After so many seeds it is said how many have run.
+const PROGRESS: u64 = 10_000;
+
+pub(super) type Draws = fn(u64) -> CollectiveScenario;
+
+fn on_demand(seed: u64) -> CollectiveScenario {
     let mut scenario = CollectiveScenario::of(seed);
-    scenario.cluster.on_demand = on_demand;
-    let ran = catch_unwind(AssertUnwindSafe(|| scenario.run()));
+    scenario.cluster.on_demand = true;
+    scenario
+}
+
+fn run(seed: u64, scenario: Draws) -> Result<Coverage, String> {
+    let ran = catch_unwind(AssertUnwindSafe(|| scenario(seed).run()));
     let result = ran.unwrap_or_else(|_| Err("it panicked".to_owned()));
     result.map_err(|wrong| format!("seed {seed}: {wrong}"))
 }
 
-/// Runs all seeds; fails with what went wrong.
-fn run_all(on_demand: bool) {
-    let (next, total) = (AtomicU64::new(0), Mutex::new((Coverage::default(), Vec::new())));
+/// Runs all seeds, usually so many; fails with what went wrong.
+pub(super) fn run_all(usually: u64, scenario: Draws) {
+    let (first, end) = (first_seed(), first_seed() + seeds(usually));
+    let (next, total) = (AtomicU64::new(first), Mutex::new((Coverage::default(), Vec::new())));
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds() {
+            if seed >= end {
                 return;
             }
-            let ran = run(seed, on_demand);
+            let ran = run(seed, scenario);
             let (coverage, wrong) = &mut *total.lock().expect("no thread panics while it adds up");
             match ran {
                 Ok(covered) => coverage.add(&covered),
-                Err(text) => wrong.push(text),
+                Err(text) => {
+                    eprintln!("{text}");
+                    wrong.push(text);
+                }
+            }
+            if (seed + 1 - first).is_multiple_of(PROGRESS) {
+                eprintln!("{} seeds, {} wrong", seed + 1 - first, wrong.len());
             }
         }
     };
@@ -52,17 +75,22 @@ fn run_all(on_demand: bool) {
 
 #[test]
 fn many_seeded_collectives() {
-    run_all(false);
+    run_all(SEEDS, CollectiveScenario::of);
 }
 
 #[test]
 fn many_seeded_collectives_whose_agents_connect_on_demand() {
-    run_all(true);
+    run_all(SEEDS, on_demand);
 }
 
 /// Nothing is wrong with these seeds, as something once was.
 fn are_right(seeds: &[u64]) {
-    let wrong: Vec<String> = seeds.iter().filter_map(|seed| run(*seed, false).err()).collect();
+    seeds_are_right(seeds, CollectiveScenario::of);
+}
+
+/// As before, of such scenarios.
+pub(super) fn seeds_are_right(seeds: &[u64], scenario: Draws) {
+    let wrong: Vec<String> = seeds.iter().filter_map(|seed| run(*seed, scenario).err()).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

@@ -1,0 +1,74 @@
+//! Ranks that carry out quick calls, beside what engines carry out, from seeds: no wrong byte, no stall, and who is gone is named.
+
+use super::seeded::run_all;
+use cool_machine::Duration;
+use cool_sim::Shape;
+use cool_sim::collectives::{
+    CallScenario, ClusterSettings, CollectiveScenario, Coverage, Fault, GroupScenario, QuickScenario,
+};
+use cool_types::Operation;
+
+/// How many seeds are run, unless `COOL_SIM_SEEDS` says otherwise.
+const SEEDS: u64 = 1_500;
+
+#[test]
+fn many_seeded_quick_calls() {
+    run_all(SEEDS, CollectiveScenario::with_quick_calls);
+}
+
+/// Two nodes, each with a rank.
+fn two_ranks(quick: QuickScenario, calls: Vec<CallScenario>) -> CollectiveScenario {
+    let group = GroupScenario {
+        places: vec![0, 1],
+        stripes: 1,
+        deaf: Vec::new(),
+        chunk_bytes: 1424,
+        open: 1,
+        calls,
+        messages: Vec::new(),
+        quick: Some(quick),
+    };
+    CollectiveScenario {
+        cluster: ClusterSettings::clean(3, Shape::from([2]), 125_000_000),
+        odd_links: Vec::new(),
+        outages: Vec::new(),
+        groups: vec![group],
+        timeout: Duration::from_secs(20),
+        fault: Fault::None,
+    }
+}
+
+fn allreduce() -> CallScenario {
+    let (counts, plan, after) = (None, String::new(), vec![Duration::ZERO; 2]);
+    CallScenario { operation: Operation::Allreduce, root: 0, count: 8, counts, plan, after, waits: true }
+}
+
+fn ran(scenario: &CollectiveScenario) -> Coverage {
+    scenario.run().unwrap_or_else(|wrong| panic!("{wrong}"))
+}
+
+#[test]
+fn a_rank_that_has_yet_to_see_that_not_all_can_is_not_taken_for_one_that_calls_something_else() {
+    // Rank 0 waits for rank 1, which cannot and calls by its agent, and stands still when that is known (seed 158).
+    let late = Duration::from_millis(100);
+    let quick = QuickScenario {
+        come: vec![Duration::ZERO, late],
+        declines: Some(1),
+        still: vec![(0, Duration::from_millis(80), Duration::from_secs(3))],
+        ..QuickScenario::plain(2)
+    };
+    let covered = ran(&two_ranks(quick, vec![allreduce(); 2]));
+    assert_eq!((covered.quick, covered.failures.len()), (0, 0), "{covered}");
+}
+
+#[test]
+fn agents_answer_for_ranks_that_stand_still_and_are_not_woken_when_nothing_is_lost() {
+    let clean = two_ranks(QuickScenario::plain(2), vec![allreduce(); 50]);
+    let covered = ran(&clean);
+    assert_eq!((covered.quick, covered.watched, covered.repaired), (100, 0, 0), "{covered}");
+    let still = vec![(0, Duration::from_millis(1), Duration::from_secs(1))];
+    let mut lossy = two_ranks(QuickScenario { still, ..QuickScenario::plain(2) }, vec![allreduce(); 50]);
+    lossy.cluster.host.loss = 0.1;
+    let covered = ran(&lossy);
+    assert!(covered.quick == 100 && covered.watched > 0 && covered.repaired > 0, "{covered}");
+}
