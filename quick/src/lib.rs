@@ -16,7 +16,7 @@ mod datagram;
 mod leaders;
 mod schedule;
 
-pub use calls::{Begin, Input, Message, Output, QuickCalls, SendTo};
+pub use calls::{ARRIVED_LATEST, Arrived, Begin, Input, Message, Output, QuickCalls, SendTo};
 pub use datagram::{DATAGRAM_MAX, Datagram, DatagramError, DatagramKind, Head};
 pub use leaders::Leaders;
 pub use schedule::{MESSAGE_MAX, QuickSchedule, WINDOW};

@@ -53,6 +53,11 @@ impl QuickSchedule {
         self.plan
     }
 
+    /// Whether messages that all get go over the tree.
+    pub fn is_multicast(&self) -> bool {
+        plan(self.call.operation) == MULTICAST
+    }
+
     /// Whether a rank that is through has heard, over others, of all ranks.
     pub(crate) fn synchronizes(&self) -> bool {
         matches!(self.call.operation, Operation::Barrier | Operation::Allreduce | Operation::Allgather)
@@ -70,10 +75,13 @@ impl QuickSchedule {
     }
 }
 
+/// By which all get the same at once.
+const MULTICAST: &str = "multicast";
+
 /// The plan for an operation: where all get the same, one collects it and multicasts it over the whole group.
 fn plan(operation: Operation) -> &'static str {
     match operation {
-        Operation::Bcast | Operation::Barrier | Operation::Allreduce | Operation::Allgather => "multicast",
+        Operation::Bcast | Operation::Barrier | Operation::Allreduce | Operation::Allgather => MULTICAST,
         _ => "cool-p-p",
     }
 }

@@ -5,7 +5,8 @@
 mod leader_calls;
 
 use super::Session;
-use super::calls::{Course, stats_of};
+use super::account::Account;
+use super::calls::Course;
 use super::watch::{LOOK_AFTER_AGENT, Waiting, Watch, looks};
 use crate::collective::Checked;
 use crate::error::Error;
@@ -13,6 +14,7 @@ use crate::segment::{Described, Descriptions, Node, SegmentCalls, Stop};
 use cool_collective::{Layout, Place, Rank};
 use cool_proto::local::{self, Attached};
 use cool_proto::segment::Segment;
+use cool_proto::segment::records::{self, RankPlan};
 use cool_quick::{Leaders, QuickSchedule};
 use cool_types::Call;
 use leader_calls::LeaderCalls;
@@ -105,7 +107,7 @@ impl Session {
     ) -> Result<Course, Error> {
         let usable = self.quick.as_ref().filter(|quick| quick.segment.is_usable());
         let Some(quick) = usable else { return Ok(Course::ByAgent(None)) };
-        let begun = Instant::now();
+        let (begun, begun_at) = (Instant::now(), records::now());
         let mut calls = quick.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let call = calls.descriptions.describe(checked);
         let Some(schedule) = calls.schedule(&call.call) else { return Ok(Course::ByAgent(None)) };
@@ -118,8 +120,10 @@ impl Session {
             true => quick.carry_out(&mut calls, &schedule, checked),
             false => Err(Stop::ByAgent),
         });
-        let stats = carried.map(|()| stats_of(format!("quick {}", schedule.plan()), begun.elapsed()));
-        Course::of(self, (checked.name, number), stats)
+        let plan = if schedule.is_multicast() { RankPlan::QuickMulticast } else { RankPlan::QuickUnicast };
+        let account = Account { part, number, call: &call, plan, begun: begun_at };
+        let exchanged = calls.between.as_mut().map(LeaderCalls::exchanged).unwrap_or_default();
+        Course::of(self, (checked.name, number), account.close(exchanged, carried))
     }
 }
 

@@ -2,13 +2,15 @@
 //! for others, and what the agent is told when that takes long. It then looks after the call as after its own: a rank that is gone
 //! or has called something else is named, and nobody waits for ever.
 
-use super::calls::{Course, Numbered, stats_of};
+use super::account::{Account, Exchanged};
+use super::calls::{Course, Numbered};
 use super::{Session, milliseconds};
 use crate::collective::Checked;
 use crate::error::Error;
 use crate::segment::{Described, Descriptions, SegmentCalls, Stop, Waits};
 use cool_proto::local::watched::{Differs, Overdue, Through, What};
 use cool_proto::local::{self, Call, Done, Dtype, ReduceOp, Watched, frame::Body};
+use cool_proto::segment::records::{self, RankPlan};
 use cool_proto::segment::{RankPart, Segment};
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,9 +26,6 @@ const LOOKS: [u32; 2] = [20_000, 20];
 
 /// While the agent watches, the connection to it is looked at this often.
 pub(super) const LOOK_AFTER_AGENT: Duration = Duration::from_millis(200);
-
-/// The plan of a call that the ranks have carried out themselves.
-const PLAN: &str = "segment";
 
 /// How often a rank of as many in a segment looks before it sleeps.
 pub(super) fn looks(ranks: usize) -> u32 {
@@ -70,16 +69,17 @@ impl Session {
         let Some(Segmented { segment, ranks, looks, calls }) = usable else {
             return Ok(Course::ByAgent(None));
         };
-        let begun = Instant::now();
+        let begun = records::now();
         let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
         let (descriptions, calls) = &mut *calls;
         let name = checked.name;
         let number = self.wire().next_number();
         let call = descriptions.describe(checked);
         let counts = checked.counts;
+        let part = segment.rank(self.rank);
         let watch = Watch {
             session: self,
-            part: segment.rank(self.rank),
+            part,
             name,
             number,
             call: &call,
@@ -96,8 +96,8 @@ impl Session {
             // What some have published of this call would be taken for the next one's.
             segment.decline();
         }
-        let stats = carried.map(|()| stats_of(PLAN.to_owned(), begun.elapsed()));
-        Course::of(self, (name, number), stats)
+        let account = Account { part, number, call: &call, plan: RankPlan::Segment, begun };
+        Course::of(self, (name, number), account.close(Exchanged::default(), carried))
     }
 }
 
