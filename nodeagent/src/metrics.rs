@@ -168,7 +168,8 @@ mod tests {
         traffic.set(&counted);
         let mut calls = [0; BUCKETS];
         calls[3] = 5;
-        let more = Totals { calls, nanoseconds: 1_000, bytes: 40, multicast: 6, asked: 7, ..Totals::default() };
+        let more =
+            Totals { calls, nanoseconds: 1_000, bytes: 40, multicast: 6, asked: 7, ..Totals::default() };
         metrics.calls.carried_by_rank(RankPlan::QuickMulticast, Operation::Bcast, &more);
         metrics.answered().inc();
         let mut text = String::new();

@@ -77,15 +77,7 @@ impl Session {
         let call = descriptions.describe(checked);
         let counts = checked.counts;
         let part = segment.rank(self.rank);
-        let watch = Watch {
-            session: self,
-            part,
-            name,
-            number,
-            call: &call,
-            counts,
-            timeout,
-        };
+        let watch = Watch { session: self, part, name, number, call: &call, counts, timeout };
         let mut waiting = Waiting { watch, segment, ranks, looks: *looks };
         let carried = match calls.enter(number, &call, &mut waiting) {
             Ok(true) => calls.carry_out(number, &call, &mut checked.buffers(), &mut waiting),

@@ -124,9 +124,12 @@ impl CallCollector {
             let ends = (0..BUCKETS).map(|bucket| bucket_end(bucket).unwrap_or(f64::INFINITY));
             let buckets: Vec<(f64, u64)> = ends.zip(calls).collect();
             let seconds = read(&of.nanoseconds) as f64 / 1e9;
-            family
-                .encode_family(&[("operation", operation.name())])?
-                .encode_histogram::<NoLabelSet>(seconds, sum(calls), &buckets, None)?;
+            family.encode_family(&[("operation", operation.name())])?.encode_histogram::<NoLabelSet>(
+                seconds,
+                sum(calls),
+                &buckets,
+                None,
+            )?;
         }
         Ok(())
     }

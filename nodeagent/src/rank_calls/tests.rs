@@ -102,9 +102,8 @@ fn what_was_overwritten_is_counted_and_nothing_twice() {
         shared.part(0).record(&bcast(number));
         shared.part(1).record(&bcast(number));
     });
-    let line = |calls: u64| {
-        format!("rank_calls_total{{operation=\"bcast\",plan=\"quick multicast\"}} {calls}\n")
-    };
+    let line =
+        |calls: u64| format!("rank_calls_total{{operation=\"bcast\",plan=\"quick multicast\"}} {calls}\n");
     calls.count();
     calls.count();
     assert!(counted(&calls).contains(&line(2 * many)), "{}", counted(&calls));

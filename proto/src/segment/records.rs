@@ -4,7 +4,7 @@
 //! A record begins with its call's number and one, which is taken away while the rest is written: who reads meanwhile leaves it aside.
 //! Nothing that stands here is believed: what makes no sense is no record, and text is made of numbers that do.
 
-use super::{CALLS, CALLS_KEPT, CALL_BYTES, RINGS, RING_BYTES, RankPart};
+use super::{CALL_BYTES, CALLS, CALLS_KEPT, RING_BYTES, RINGS, RankPart};
 use cool_types::{ElementType, Operation, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{Ordering, fence};
@@ -278,7 +278,9 @@ impl CallRecord {
     /// The record of these words, if they are one's.
     fn decode(words: &[u64; RECORD_WORDS]) -> Option<CallRecord> {
         let [state, kind, root, bytes, begun, took, sent, lacked, arrivals @ ..] = *words;
-        let [operation, element, reduce, plan, unequal, failed, 0, 0] = kind.to_le_bytes() else { return None };
+        let [operation, element, reduce, plan, unequal, failed, 0, 0] = kind.to_le_bytes() else {
+            return None;
+        };
         let halves = |word: u64| ((word >> 32) as u32, word as u32);
         let ((multicast, unicast), (asked, repaired)) = (halves(sent), halves(lacked));
         Some(CallRecord {
