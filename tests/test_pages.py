@@ -75,6 +75,23 @@ def test_an_agents_metrics_tell_of_its_collectives(make_bed):
     assert sum(metric(text, "cool_agent_multicast_bytes_total", operation="bcast") for text in told) >= 3 << 20
 
 
+def test_an_agents_metrics_tell_of_calls_that_ranks_carry_out_themselves(make_bed):
+    """A fifth of all packets is lost on each link, so messages are asked for and sent again."""
+    bed = make_bed("tree:2x2", host_mbit=50, uplink_mbit=50, loss=0.2)
+    succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "8", "--reps", "100", "--warmup", "0")
+    told = [bed.network.run_in(host, "/usr/bin/python3", "-c", FETCH, PAGES + "metrics") for host in bed.network.net.hosts]
+    for text in told:
+        calls = metric(text, "cool_agent_rank_calls_total", operation="bcast", plan="quick multicast")
+        assert calls >= 100
+        assert metric(text, "cool_agent_rank_call_bytes_total", operation="bcast", plan="quick multicast") == 8 * calls
+        assert metric(text, "cool_agent_calls_total", operation="bcast") >= calls
+        assert metric(text, "cool_agent_call_seconds_count", operation="bcast") >= calls
+    for name in ("multicast_bytes", "chunks_repaired"):
+        assert sum(metric(text, "cool_agent_%s_total" % name, operation="bcast") for text in told) > 0, name
+    for name in "asked", "answered":
+        assert sum(metric(text, "cool_agent_datagrams_%s_total" % name) for text in told) > 0, name
+
+
 def test_alerts_and_dashboard_name_metrics_that_there_are(make_bed):
     bed = make_bed("leafspine:2x2x2")
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "64K", "--reps", "1", "--warmup", "0")

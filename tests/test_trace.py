@@ -19,3 +19,21 @@ def test_the_slowest_call_and_the_rank_that_was_late_are_told(make_bed, tmp_path
     assert len(slices) == 5 * 4 and {e["name"] for e in slices} == {"barrier"}
     assert max(slices, key=lambda e: e["dur"])["args"]["call"].startswith("2 of group")
     assert "2 on " in succeed(bed, "cool", "trace", "--slowest", "1").splitlines()[1]
+
+
+def test_calls_that_ranks_carry_out_themselves_are_told(make_bed):
+    """Short ones by datagrams between nodes, and in the segment of one node."""
+    bed = make_bed("tree:2x2")
+    for ranks, plan in ([], "quick multicast"), (["--ranks", "4", "--ranks-per-node", "4"], "segment"):
+        report = bed.cool_json("bench", "--ops", "bcast", "--bytes", "8", "--reps", "5", "--warmup", "0", *ranks)
+        assert {r["plan"] for r in report["results"]} == {plan}, report
+        calls = [c for c in bed.cool_json("trace", "--slowest", "1000")["calls"] if c["plan"] == plan and c["operation"].startswith("bcast of 8 u8")]
+        assert len(calls) >= 5, calls
+        for call in calls:
+            times = [rank for node in call["nodes"] for rank in node["ranks"]]
+            assert {rank["rank"] for rank in times} == {0, 1, 2, 3} and not call["failure"], call
+            assert all(rank["came_ns"] <= rank["ended_ns"] for rank in times), call
+            data = [(data["from"], data["messages"]) for node in call["nodes"] for data in node["data"]]
+            root = int(call["operation"].rsplit(" ", 1)[1])
+            assert data == ([(root, 1)] * 3 if plan == "quick multicast" else []), call
+            assert sum(node["bytes_multicast"] for node in call["nodes"]) == (8 if data else 0), call

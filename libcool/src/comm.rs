@@ -81,7 +81,7 @@ pub struct Place {
 pub struct Stats {
     /// Calls that were done without an error.
     pub calls: u64,
-    /// Time between the agent's taking and finishing them.
+    /// Time between the agent's taking and finishing them; of calls that the ranks carry out themselves, from beginning to end.
     pub time: Duration,
     /// Payload bytes sent by multicast.
     pub multicast_bytes: u64,

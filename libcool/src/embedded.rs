@@ -163,6 +163,30 @@ mod tests {
     }
 
     #[test]
+    fn a_trace_and_statistics_have_the_calls_that_ranks_of_a_node_carry_out_themselves() {
+        let cluster = Cluster::start(&[0, 0], &[0]).unwrap();
+        let stats: Vec<_> = std::thread::scope(|scope| {
+            let start = |(rank, socket)| {
+                scope.spawn(move || {
+                    let mode = JoinMode::Member { group: Cluster::GROUP };
+                    let comm = Comm::attach(socket, rank, &mode, &Plans::default()).unwrap();
+                    comm.bcast(&mut [0u8; 3], 1).unwrap();
+                    (comm.last_plan(), comm.stats())
+                })
+            };
+            let ranks: Vec<_> = (0u32..).zip(cluster.sockets()).map(start).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        let [event] = <[_; 1]>::try_from(cluster.trace()).unwrap();
+        let [call] = &event.records[..] else { panic!("{event:?}") };
+        assert_eq!((&*call.words, &*call.plan, call.ranks.len()), ("bcast of 3 u8 from 1", "segment", 2));
+        for (times, (plan, stats)) in call.ranks.iter().zip(stats) {
+            assert_eq!((plan, stats.calls), (call.plan.clone(), 1));
+            assert_eq!(stats.time.as_nanos(), u128::from(times.ended_ns - times.came_ns));
+        }
+    }
+
+    #[test]
     fn a_trace_that_cannot_be_written_is_named() {
         let e = not_written(Path::new("/no/file"), &std::io::ErrorKind::NotFound.into()).to_string();
         assert!(e.starts_with("COOL_TRACE is /no/file, but should be a file that can be written"), "{e}");

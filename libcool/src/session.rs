@@ -1,6 +1,7 @@
 //! A rank's session with its agent: how it begins, questions that are no calls, and how it ends. Calls and their memory are
 //! in [`calls`]; which arguments make sense is checked before, in [`crate::collective`].
 
+mod account;
 mod calls;
 mod heap;
 mod inbox;

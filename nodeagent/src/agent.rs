@@ -10,6 +10,7 @@ mod waiters;
 
 use crate::engine::{EngineHandle, GroupError, GroupSpec, Trace};
 use crate::metrics::Metrics;
+use crate::rank_calls::RankCalls;
 pub(crate) use attachment::Attachment;
 use cool_proto::control::agent_message::Body;
 use cool_types::Key;
@@ -48,10 +49,11 @@ impl Agent {
     /// `events`.
     pub fn new(node: &str, engine: EngineHandle, events: mpsc::Sender<Body>) -> Agent {
         let node: Arc<str> = node.into();
+        let metrics = Metrics::new(engine.traffic(), engine.refusals());
         Agent {
-            groups: Arc::new(GroupTable::new(node.clone())),
+            groups: Arc::new(GroupTable::new(node.clone(), metrics.answered())),
             node,
-            metrics: Arc::new(Metrics::new(engine.traffic(), engine.refusals())),
+            metrics: Arc::new(metrics),
             engine,
             enlisted: Arc::default(),
             recovering: Arc::default(),
@@ -115,12 +117,18 @@ impl Agent {
     /// Forgets a group; calls still running on it fail.
     pub fn release_group(&self, group: u64) {
         self.groups.remove(group);
+        self.rank_calls().end(group);
         self.engine.release_group(group);
     }
 
-    /// What the latest calls cost; see [`EngineHandle::trace`].
+    /// What the latest calls cost that the agent carried out; see [`EngineHandle::trace`].
     pub(crate) async fn trace(&self, last: usize, group: Option<u64>) -> Option<Trace> {
         self.engine.trace(last, group).await
+    }
+
+    /// The calls that its ranks carry out themselves.
+    pub(crate) fn rank_calls(&self) -> &Arc<RankCalls> {
+        self.metrics.rank_calls()
     }
 
     /// Lets a rank of this node take part.
@@ -132,10 +140,12 @@ impl Agent {
     /// How a rank that has attached carries out calls with the others of its group, if it does; see [`GroupTable::segment`] and
     /// [`GroupTable::quick`].
     fn share(&self, group: u64, rank: u32, abilities: Abilities) -> Option<CallSharing> {
-        let share = |sharing: &CallSharing| self.engine.share(group, Arc::clone(&sharing.segment));
+        let share = |sharing: &CallSharing| {
+            self.engine.share(group, Arc::clone(&sharing.segment));
+            self.rank_calls().share((group, sharing.epoch), sharing.size, &sharing.segment);
+        };
         let Some(arrival) = self.groups.quick((group, rank), abilities, self.engine.runtime()) else {
-            let segment = self.groups.segment(group, abilities.segment)?;
-            return Some(CallSharing { segment, quick: None }).inspect(share);
+            return self.groups.segment(group, abilities.segment).inspect(share);
         };
         arrival.sharing.iter().for_each(share);
         // Then: what follows is told in the segment.

@@ -8,7 +8,7 @@
 //!   controller is told of groups and ranks; `output_backlog`: what ranks print meanwhile;
 //! - [`launcher`]: the ranks' processes;
 //! - [`interface`], `lldp`, [`probe`]: the data interface, its announcement, and measurements between nodes;
-//! - [`metrics`], `traces`, `diagnostics`: what operators are told; [`fault_injection`]: losses for tests;
+//! - [`metrics`], `traces`, `rank_calls`, `diagnostics`: what operators are told; [`fault_injection`]: losses for tests;
 //! - [`embedded`]: many agents in one process, without a controller.
 
 mod agent;
@@ -27,6 +27,7 @@ mod node_inventory;
 pub mod options;
 mod output_backlog;
 pub mod probe;
+mod rank_calls;
 mod readable;
 mod shared_segment;
 mod traces;

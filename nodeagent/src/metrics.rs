@@ -1,8 +1,12 @@
-//! What an agent has done for its ranks, for Prometheus: collectives by operation, bytes, repairs, failures.
+//! What an agent and its ranks have done, for Prometheus: collectives by operation, bytes, repairs, failures.
+
+mod call_counters;
 
 use crate::engine::{Refusals, Refused, TrafficCounters};
+use crate::rank_calls::RankCalls;
 use axum::Router;
 use axum::routing::get;
+pub(crate) use call_counters::CallCounters;
 use cool_daemon::web;
 use cool_engine::Traffic;
 use cool_proto::local::failure::Kind;
@@ -13,7 +17,6 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
@@ -25,14 +28,18 @@ type Counters<const N: usize> = Family<Labels<N>, Counter>;
 #[derive(Debug)]
 pub struct Metrics {
     registry: Arc<Registry>,
-    calls: Counters<1>,
+    calls: Arc<CallCounters>,
     failures: Counters<2>,
-    seconds: Family<Labels<1>, Histogram, fn() -> Histogram>,
+    /// Calls of which the ranks' segments tell.
+    rank_calls: Arc<RankCalls>,
 }
 
 /// What went over the network, by operation: counted as it goes, whatever becomes of the calls, and read when it is asked for.
 #[derive(Debug)]
-struct TrafficCollector(Arc<TrafficCounters>);
+struct TrafficCollector {
+    by_agent: Arc<TrafficCounters>,
+    by_ranks: Arc<CallCounters>,
+}
 
 /// Name, help and value of a counter.
 type TrafficMetric = (&'static str, &'static str, fn(&Traffic) -> u64);
@@ -58,7 +65,8 @@ impl Collector for TrafficCollector {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for operation in Operation::ALL {
                 let labels = [("operation", operation.name())];
-                let counter = ConstCounter::new(value(&self.0.of(operation)));
+                let [by_agent, by_ranks] = [self.by_agent.of(operation), self.by_ranks.traffic(operation)];
+                let counter = ConstCounter::new(value(&by_agent).wrapping_add(value(&by_ranks)));
                 counter.encode(family.encode_family(&labels)?)?;
             }
         }
@@ -86,30 +94,41 @@ impl Metrics {
     /// The metrics of an agent whose engine counts this traffic, and what it refuses.
     pub(crate) fn new(traffic: Arc<TrafficCounters>, refusals: Arc<Refusals>) -> Metrics {
         let mut registry = Registry::with_prefix("cool_agent");
-        let calls = Counters::<1>::default();
-        registry.register("calls", "Collectives carried out for ranks of this node", calls.clone());
+        let calls = Arc::<CallCounters>::default();
+        calls.register(&mut registry);
         let failures = Counters::<2>::default();
         registry.register("failures", "Collectives of ranks of this node that failed", failures.clone());
         // Counted from 0: Prometheus knows no rate of a counter that is there only when it has risen.
         for operation in Operation::ALL {
-            calls.get_or_create(&[("operation", operation.name().to_owned())]).inc_by(0);
             for kind in FAILURES {
                 failures.get_or_create(&failure_labels(operation, kind)).inc_by(0);
             }
         }
-        // From 100 microseconds to some seven minutes.
-        let new: fn() -> Histogram = || Histogram::new(exponential_buckets(1e-4, 4.0, 12));
-        let seconds = Family::new_with_constructor(new);
-        registry.register("call_seconds", "How long collectives took, seen by a rank", seconds.clone());
-        registry.register_collector(Box::new(TrafficCollector(traffic)));
+        let by_ranks = Arc::clone(&calls);
+        registry.register_collector(Box::new(TrafficCollector { by_agent: traffic, by_ranks }));
         registry.register_collector(Box::new(RefusalCollector(refusals)));
-        Metrics { registry: Arc::new(registry), calls, failures, seconds }
+        let rank_calls = Arc::new(RankCalls::new(Arc::clone(&calls)));
+        Metrics { registry: Arc::new(registry), calls, failures, rank_calls }
     }
 
     /// The page with these metrics, as it is to be served.
     pub fn router(&self) -> Router {
-        let registry = self.registry.clone();
-        Router::new().route("/metrics", get(move || async move { web::metrics(&registry) }))
+        let (registry, rank_calls) = (self.registry.clone(), self.rank_calls.clone());
+        let page = move || async move {
+            rank_calls.count();
+            web::metrics(&registry)
+        };
+        Router::new().route("/metrics", get(page))
+    }
+
+    /// The calls that ranks carry out themselves.
+    pub(crate) fn rank_calls(&self) -> &Arc<RankCalls> {
+        &self.rank_calls
+    }
+
+    /// Counts the messages of quick calls that are sent again.
+    pub(crate) fn answered(&self) -> Counter {
+        self.calls.answered.clone()
     }
 
     /// A call of a rank has failed.
@@ -119,19 +138,17 @@ impl Metrics {
 
     /// A call of a rank has ended.
     pub(crate) fn called(&self, operation: Operation, result: &Result<Stats, Failure>) {
-        let labels = [("operation", operation.name().to_owned())];
-        let stats = match result {
-            Ok(stats) => stats,
-            Err(failure) => return self.failed(operation, failure),
-        };
-        self.calls.get_or_create(&labels).inc();
-        self.seconds.get_or_create(&labels).observe(stats.nanoseconds as f64 / 1e9);
+        match result {
+            Ok(stats) => self.calls.ended(operation, stats.nanoseconds),
+            Err(failure) => self.failed(operation, failure),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cool_proto::segment::records::{BUCKETS, RankPlan, Totals};
     use prometheus_client::encoding::text::encode;
 
     #[test]
@@ -149,16 +166,31 @@ mod tests {
         counted[Operation::Bcast as usize] =
             Traffic { bytes_multicast: 14, chunks_repaired: 4, ..Traffic::default() };
         traffic.set(&counted);
+        let mut calls = [0; BUCKETS];
+        calls[3] = 5;
+        let more =
+            Totals { calls, nanoseconds: 1_000, bytes: 40, multicast: 6, asked: 7, ..Totals::default() };
+        metrics.calls.carried_by_rank(RankPlan::QuickMulticast, Operation::Bcast, &more);
+        metrics.answered().inc();
         let mut text = String::new();
         encode(&mut text, &metrics.registry).unwrap();
         for line in [
-            "cool_agent_calls_total{operation=\"bcast\"} 2",
-            "cool_agent_multicast_bytes_total{operation=\"bcast\"} 14",
+            "cool_agent_calls_total{operation=\"bcast\"} 7",
+            "cool_agent_calls_total{operation=\"barrier\"} 0",
+            "cool_agent_rank_calls_total{operation=\"bcast\",plan=\"quick multicast\"} 5",
+            "cool_agent_rank_calls_total{operation=\"bcast\",plan=\"segment\"} 0",
+            "cool_agent_rank_call_bytes_total{operation=\"bcast\",plan=\"quick multicast\"} 40",
+            "cool_agent_datagrams_asked_total 7",
+            "cool_agent_datagrams_answered_total 1",
+            "cool_agent_multicast_bytes_total{operation=\"bcast\"} 20",
             "cool_agent_chunks_repaired_total{operation=\"bcast\"} 4",
             "cool_agent_failures_total{operation=\"scan\",kind=\"lost\"} 1",
             "cool_agent_failures_total{operation=\"scan\",kind=\"timeout\"} 0",
             "cool_agent_refused_total{reason=\"forged\"} 1",
-            "cool_agent_call_seconds_count{operation=\"bcast\"} 2",
+            "cool_agent_call_seconds_count{operation=\"bcast\"} 7",
+            "cool_agent_call_seconds_sum{operation=\"bcast\"} 0.002001",
+            "cool_agent_call_seconds_bucket{le=\"0.0001\",operation=\"bcast\"} 5",
+            "cool_agent_call_seconds_bucket{le=\"+Inf\",operation=\"bcast\"} 7",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in {text}");
         }

@@ -49,6 +49,11 @@ impl SharedSegment {
         self.segment.rank(self.index(rank))
     }
 
+    /// The ranks and their parts.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (u32, RankPart<'_>)> {
+        self.ranks.iter().zip(self.segment.ranks()).map(|(rank, part)| (*rank, part))
+    }
+
     /// The part in which the leader of the ranks keeps what it has sent.
     pub(crate) fn sent(&self) -> RankPart<'_> {
         self.segment.sent(self.ranks.len())

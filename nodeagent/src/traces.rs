@@ -1,10 +1,13 @@
-//! What the engine remembers of calls, in the controller's words.
+//! What the engine remembers of calls, and what ranks tell of those that they carry out themselves, in the controller's words.
 
 use crate::agent::Agent;
 use crate::engine::{CallRecord, Trace};
+use crate::rank_calls::keep_latest;
 use cool_machine::Time;
 use cool_proto::control::{self, TraceRequest, Traced};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
+use tracing::warn;
 
 /// Records in one message: some 100 KiB.
 const PIECE: usize = 512;
@@ -12,8 +15,7 @@ const PIECE: usize = 512;
 /// The answer to a request, in pieces; the last says that it is.
 pub(crate) async fn answer(agent: &Agent, request: &TraceRequest) -> Vec<Traced> {
     let last = if request.last == 0 { usize::MAX } else { request.last as usize };
-    let trace = agent.trace(last, (request.group != 0).then_some(request.group)).await;
-    let records = trace.map(|trace| records(&trace)).unwrap_or_default();
+    let records = latest(agent, last, (request.group != 0).then_some(request.group)).await;
     let mut pieces: Vec<Traced> = records
         .chunks(PIECE)
         .map(|piece| Traced { id: request.id, records: piece.to_vec(), end: false })
@@ -24,7 +26,21 @@ pub(crate) async fn answer(agent: &Agent, request: &TraceRequest) -> Vec<Traced>
 
 /// All that is remembered.
 pub(crate) async fn all(agent: &Agent) -> Vec<control::CallRecord> {
-    agent.trace(usize::MAX, None).await.map(|trace| records(&trace)).unwrap_or_default()
+    latest(agent, usize::MAX, None).await
+}
+
+/// The last calls of a group, or of all.
+async fn latest(agent: &Agent, last: usize, group: Option<u64>) -> Vec<control::CallRecord> {
+    let by_agent = agent.trace(last, group).await;
+    let mut calls = by_agent.map(|trace| records(&trace)).unwrap_or_default();
+    // Ranks may have told of many: to read that takes a while.
+    let rank_calls = Arc::clone(agent.rank_calls());
+    match tokio::task::spawn_blocking(move || rank_calls.latest(last, group)).await {
+        Ok(by_ranks) => calls.extend(by_ranks),
+        Err(error) => warn!(%error, "calls of ranks are missing from a trace"),
+    }
+    keep_latest(&mut calls, last);
+    calls
 }
 
 fn records(trace: &Trace) -> Vec<control::CallRecord> {

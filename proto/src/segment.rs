@@ -1,5 +1,5 @@
 //! The shared segment of a group whose ranks are all on one node: memory in which they carry out calls themselves (as Open MPI's
-//! coll/sm does). Their agent makes it, and reads little of it: how far ranks have come.
+//! coll/sm does). Their agent makes it, and reads little of it: how far ranks have come, and what they have done.
 //!
 //! What a rank has for others it publishes in a ring of slots, in publications that all ranks number alike. It
 //! writes a slot anew once all ranks have released what was there. There are two rings, which are numbered apart: for what ranks
@@ -10,6 +10,8 @@
 //! them, keeps in it what it has sent to other nodes, for those that lack it: where it has no other ranks, in its own part, whose rings it
 //! then has no use for, and else in one that is for that alone.
 //!
+//! Each rank leaves [records] of the calls that it has carried out for the agent to read.
+//!
 //! All who have the segment are of one user. Who does not keep to this spoils the calls of its own group and nothing
 //! else: every access is bounds-checked, words are atomic, and bytes are copied in and out.
 
@@ -17,6 +19,8 @@
     unsafe_code,
     reason = "words of shared memory are used as atomics; the block says why that is sound"
 )]
+
+pub mod records;
 
 use crate::pages::OutOfBounds;
 use crate::region::{Region, RegionError};
@@ -63,10 +67,10 @@ const CALL_TEXT: u64 = 24;
 const CALL_BYTES: u64 = 256;
 const TEXT_BYTES: usize = (CALL_BYTES - CALL_TEXT) as usize;
 
-/// A rank's words, its rings, all.
-const RINGS: u64 = (CALLS + CALLS_KEPT * CALL_BYTES).next_multiple_of(PAGE);
+/// A rank's words, its rings, and with its records all.
+const RINGS: u64 = (CALLS + CALLS_KEPT * CALL_BYTES + 8).next_multiple_of(PAGE);
 const RING_BYTES: u64 = SLOTS * CHUNK_BYTES as u64;
-const RANK_BYTES: u64 = RINGS + 2 * RING_BYTES;
+const RANK_BYTES: u64 = records::END;
 
 /// Bytes of the longest datagram that a rank keeps for others.
 pub const DATAGRAM_BYTES: usize = 4096 + 64;

@@ -1,6 +1,6 @@
 //! A rank's part in the quick calls of its group, one after the other.
 
-use crate::datagram::{Datagram, DatagramKind, Head};
+use crate::datagram::{AROUND_PAYLOAD, Datagram, DatagramKind, Head};
 use crate::schedule::{QuickSchedule, WINDOW, place};
 use cool_collective::{Kind, Layout, Progress, Rank, Span};
 use cool_machine::{Duration, Machine, Poll, Time};
@@ -24,6 +24,9 @@ const OF_BARRIER: u32 = 1 << 31;
 /// Messages of later calls that are kept; what is beyond is asked for later.
 const EARLY_MAX: usize = 4 * WINDOW as usize;
 
+/// Messages of a call of which is said whence and when they came.
+pub const ARRIVED_LATEST: usize = 8;
+
 /// A call as a rank begins it.
 #[derive(Clone, Debug)]
 pub struct Begin<'a> {
@@ -37,6 +40,36 @@ pub struct Begin<'a> {
     pub combining: Option<(ElementType, ReduceOp)>,
     /// What the rank contributes, as many bytes as the call says; of a bcast the message, at its root.
     pub input: &'a [u8],
+}
+
+/// What has come for a call: the messages of which it is said whence and when, and how many there were.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Arrived {
+    latest: VecDeque<(Rank, Time)>,
+    messages: u64,
+}
+
+impl Arrived {
+    /// From whom messages came that came last, and when; those that came before the rank began its call, when it did.
+    pub fn latest(&self) -> impl Iterator<Item = (Rank, Time)> {
+        self.latest.iter().copied()
+    }
+
+    /// Messages that the call had use for, with those of the barrier before it.
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    fn note(&mut self, now: Time, from: Rank, part: u32) {
+        self.messages += 1;
+        if part == OF_BARRIER {
+            return;
+        }
+        if self.latest.len() == ARRIVED_LATEST {
+            self.latest.pop_front();
+        }
+        self.latest.push_back((from, now));
+    }
 }
 
 /// What happens to a rank's calls.
@@ -68,6 +101,13 @@ pub struct Message {
     pub to: SendTo,
     /// The datagram.
     pub bytes: Vec<u8>,
+}
+
+impl Message {
+    /// Bytes of its payload.
+    pub fn payload_len(&self) -> usize {
+        self.bytes.len().saturating_sub(AROUND_PAYLOAD)
+    }
 }
 
 /// What a rank's calls ask for.
@@ -112,6 +152,8 @@ pub struct QuickCalls {
     current: Option<Current>,
     /// What the last call has brought.
     output: Vec<u8>,
+    /// What has come for the last call.
+    arrived: Arrived,
     out: VecDeque<Output>,
 }
 
@@ -209,6 +251,7 @@ impl QuickCalls {
             recent: VecDeque::new(),
             current: None,
             output: Vec::new(),
+            arrived: Arrived::default(),
             out: VecDeque::new(),
         })
     }
@@ -216,6 +259,11 @@ impl QuickCalls {
     /// What the last call that is done has brought, once; empty where the rank receives nothing.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
+    }
+
+    /// What has come for the call that was begun last.
+    pub fn arrived(&self) -> &Arrived {
+        &self.arrived
     }
 
     /// The ranks for whose messages the rank waits.
@@ -230,6 +278,7 @@ impl QuickCalls {
             self.recent.pop_front();
         }
         self.early.retain(|(number, _), _| *number >= begin.number);
+        self.arrived = Arrived::default();
         let call = Current::new(begin, self.rank, size);
         let meets_first = self.unheard + begin.schedule.messages > WINDOW / 2;
         self.go_on(now, if meets_first { call.after(&self.barrier, self.rank, size) } else { call });
@@ -249,7 +298,7 @@ impl QuickCalls {
         let Some(mut current) = self.current.take() else { return };
         let schedule = Arc::clone(&current.schedule);
         while let Some(action) = ready.pop() {
-            if self.act(&mut current, action, schedule.program.actions[action as usize].kind) {
+            if self.act(now, &mut current, action, schedule.program.actions[action as usize].kind) {
                 current.progress.complete(action, &schedule.dependents, |next| ready.push(next));
             }
         }
@@ -271,7 +320,7 @@ impl QuickCalls {
     }
 
     /// Begins an action; whether it is done.
-    fn act(&mut self, current: &mut Current, action: u32, kind: Kind) -> bool {
+    fn act(&mut self, now: Time, current: &mut Current, action: u32, kind: Kind) -> bool {
         match kind {
             Kind::Send { to, transfer, src } => self.send(current, SendTo::Rank(to), transfer.0, src),
             Kind::Multicast { transfer, src, .. } => self.send(current, SendTo::All, transfer.0, src),
@@ -285,7 +334,10 @@ impl QuickCalls {
                 return match self.early.remove(&(current.number, transfer)) {
                     Some((sender, digest, bytes)) if sender == from.0 && digest == current.digest => {
                         let fits = bytes.len() as u64 == dst.len;
-                        fits.then(|| current.put(dst, &bytes));
+                        if fits {
+                            current.put(dst, &bytes);
+                            self.arrived.note(now, from, current.part);
+                        }
                         fits
                     }
                     other => {
@@ -352,6 +404,7 @@ impl QuickCalls {
             if from.0 == head.from && dst.len == payload.len() as u64 {
                 current.awaited.remove(&head.transfer);
                 current.put(dst, payload);
+                self.arrived.note(now, from, current.part);
                 let passed = |(transfer, (_, sender, _)): (&u32, &(u32, Rank, Span))| {
                     *transfer < head.transfer && *sender == from
                 };

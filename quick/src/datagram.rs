@@ -25,8 +25,11 @@ const MAGIC: u8 = 0xC4;
 const HEAD: usize = 44;
 const TAG: usize = 16;
 
+/// Bytes of a datagram that are not its payload's.
+pub(crate) const AROUND_PAYLOAD: usize = HEAD + TAG;
+
 /// Bytes of the longest datagram.
-pub const DATAGRAM_MAX: usize = HEAD + MESSAGE_MAX as usize + TAG;
+pub const DATAGRAM_MAX: usize = AROUND_PAYLOAD + MESSAGE_MAX as usize;
 
 /// What a datagram is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -95,6 +95,11 @@ fn whole(call: &Call, size: usize) -> u64 {
     }
 }
 
+/// All plans by which quick calls go, as they print.
+pub fn quick_plans() -> impl Iterator<Item = &'static str> {
+    Operation::ALL.into_iter().flat_map(|operation| plans(operation).iter().map(|(plan, _)| *plan))
+}
+
 /// The plans for an operation, each with the most bytes of a [`whole`] that it is for; the first that is for a call and whose messages are
 /// short enough is taken.
 ///
@@ -104,10 +109,12 @@ fn plans(operation: Operation) -> &'static [(&'static str, u64)] {
     match operation {
         Operation::Bcast => &[("multicast", MESSAGE_MAX), ("multicast/4096", AT_ONCE)],
         Operation::Barrier => &[("multicast", 0)],
-        Operation::Reduce => &[("cool-p-p", PACKET), ("rack:binomial,center:binomial", MESSAGE_MAX)],
+        Operation::Reduce => {
+            &[("cool-p-p", PACKET), ("node:parallel,rack:binomial,center:binomial", MESSAGE_MAX)]
+        }
         Operation::Allreduce => &[
             ("multicast", PACKET),
-            ("rack:binomial+parallel,center:binomial+parallel,spread:once", MESSAGE_MAX),
+            ("node:parallel,rack:binomial+parallel,center:binomial+parallel,spread:once", MESSAGE_MAX),
         ],
         Operation::Allgather => &[("multicast", MESSAGE_MAX), ("multicast-each", AT_ONCE)],
         Operation::Gather | Operation::Scatter => &[("cool-p-p", QUEUE), ("flat:parallel", QUEUE)],
@@ -195,6 +202,8 @@ mod tests {
         assert_eq!(plan(Operation::Reduce, 1400), "cool-p-p");
         assert_eq!(plan(Operation::Reduce, 1408), "node:parallel,rack:binomial,center:binomial");
         assert_eq!(plan(Operation::Allgather, 264), "multicast-each");
+        assert_eq!(plan(Operation::Allreduce, 1408), plans(Operation::Allreduce)[1].0);
+        assert!(quick_plans().all(|plan| plan.parse::<Plan>().unwrap().to_string() == plan));
         // A rack's parts are one message of its leader's, or each goes by itself.
         assert_eq!(plan(Operation::Scatter, 1024), "cool-p-p");
         assert_eq!(plan(Operation::Gather, 1032), "flat:parallel");

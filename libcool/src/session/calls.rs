@@ -84,12 +84,6 @@ impl Course {
     }
 }
 
-/// The figures of a call that the ranks have carried out themselves.
-pub(super) fn stats_of(plan: String, took: Duration) -> local::Stats {
-    let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-    local::Stats { nanoseconds, plan, ..local::Stats::default() }
-}
-
 /// A collective that was begun.
 #[derive(Debug)]
 pub(crate) enum Begun {

@@ -5,7 +5,8 @@
 mod leader_calls;
 
 use super::Session;
-use super::calls::{Course, stats_of};
+use super::account::Account;
+use super::calls::Course;
 use super::watch::{Waiting, Watch, looks};
 use crate::collective::Checked;
 use crate::error::Error;
@@ -13,6 +14,7 @@ use crate::segment::{Described, Descriptions, Node, SegmentCalls, Stop};
 use cool_collective::{Layout, Place, Rank};
 use cool_proto::local::{self, Attached};
 use cool_proto::segment::Segment;
+use cool_proto::segment::records::{self, RankPlan};
 use cool_quick::{Leaders, Next, Patience, QuickSchedule, Seen};
 use cool_types::Call;
 use leader_calls::LeaderCalls;
@@ -44,7 +46,7 @@ struct Calls {
     /// The number of this node's leader.
     leader: usize,
     /// The latest kinds of calls, and how leaders carry them out if they are quick.
-    schedules: VecDeque<(Call, Option<Arc<QuickSchedule>>)>,
+    schedules: VecDeque<(Call, Option<(Arc<QuickSchedule>, RankPlan)>)>,
     /// It is known that all can.
     ready: bool,
     /// The part in what the ranks of this node do, if they are several.
@@ -105,10 +107,10 @@ impl Session {
     ) -> Result<Course, Error> {
         let usable = self.quick.as_ref().filter(|quick| quick.segment.is_usable());
         let Some(quick) = usable else { return Ok(Course::ByAgent(None)) };
-        let begun = Instant::now();
+        let (begun, begun_at) = (Instant::now(), records::now());
         let mut calls = quick.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let call = calls.descriptions.describe(checked);
-        let Some(schedule) = calls.schedule(&call.call) else { return Ok(Course::ByAgent(None)) };
+        let Some((schedule, plan)) = calls.schedule(&call.call) else { return Ok(Course::ByAgent(None)) };
         let number = self.wire().next_number();
         let part = quick.segment.rank(quick.index);
         let watch =
@@ -118,19 +120,23 @@ impl Session {
             true => quick.carry_out(&mut calls, &schedule, checked),
             false => Err(Stop::ByAgent),
         });
-        let stats = carried.map(|()| stats_of(format!("quick {}", schedule.plan()), begun.elapsed()));
-        Course::of(self, (checked.name, number), stats)
+        let account = Account { part, number, call: &call, plan, begun: begun_at };
+        let exchanged = calls.between.as_mut().map(LeaderCalls::exchanged).unwrap_or_default();
+        Course::of(self, (checked.name, number), account.close(exchanged, carried))
     }
 }
 
 impl Calls {
     /// How leaders carry a call out, if it is a quick one.
-    fn schedule(&mut self, call: &Call) -> Option<Arc<QuickSchedule>> {
+    fn schedule(&mut self, call: &Call) -> Option<(Arc<QuickSchedule>, RankPlan)> {
         if let Some((_, known)) = self.schedules.iter().find(|(known, _)| known == call) {
             return known.clone();
         }
         let of = |call: &Call| QuickSchedule::of(call, self.leaders.layout(), Rank(self.leader as u32));
-        let schedule = self.leaders.call(call).and_then(|call| of(&call)).map(Arc::new);
+        let schedule = self.leaders.call(call).and_then(|call| of(&call)).and_then(|schedule| {
+            let plan = RankPlan::quick(&schedule.plan().to_string())?;
+            Some((Arc::new(schedule), plan))
+        });
         self.schedules.truncate(SCHEDULES - 1);
         self.schedules.push_front((call.clone(), schedule.clone()));
         schedule
@@ -220,5 +226,15 @@ impl QuickCall<'_> {
                 (Next::ByAgent | Next::Ended | Next::Overdue, _) => return Err(Stop::ByAgent),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_have_words_for_all_plans_of_quick_calls() {
+        assert!(cool_quick::quick_plans().all(|plan| RankPlan::quick(plan).is_some()));
     }
 }

@@ -2,13 +2,15 @@
 //! for others, and what the agent is told when that takes long. It then looks after the call as after its own: a rank that is gone
 //! or has called something else is named, and nobody waits for ever.
 
-use super::calls::{Course, Numbered, stats_of};
+use super::account::{Account, Exchanged};
+use super::calls::{Course, Numbered};
 use super::{Session, milliseconds};
 use crate::collective::Checked;
 use crate::error::Error;
 use crate::segment::{Described, Descriptions, SegmentCalls, Stop, Waits};
 use cool_proto::local::watched::{Differs, Overdue, Through, What};
 use cool_proto::local::{self, Call, Done, Dtype, ReduceOp, Watched, frame::Body};
+use cool_proto::segment::records::{self, RankPlan};
 use cool_proto::segment::{RankPart, Segment};
 use cool_quick::{LOOK_AGAIN, Patience};
 use std::num::NonZero;
@@ -19,9 +21,6 @@ use std::time::{Duration, Instant};
 /// rank that looks keeps another one from its work then. (To yield the processor does not help: the system gives each session of
 /// processes its own share, and a rank is one.)
 const LOOKS: [u32; 2] = [20_000, 20];
-
-/// The plan of a call that the ranks have carried out themselves.
-const PLAN: &str = "segment";
 
 /// How often a rank of as many in a segment looks before it sleeps.
 pub(super) fn looks(ranks: usize) -> u32 {
@@ -65,22 +64,15 @@ impl Session {
         let Some(Segmented { segment, ranks, looks, calls }) = usable else {
             return Ok(Course::ByAgent(None));
         };
-        let begun = Instant::now();
+        let begun = records::now();
         let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
         let (descriptions, calls) = &mut *calls;
         let name = checked.name;
         let number = self.wire().next_number();
         let call = descriptions.describe(checked);
         let counts = checked.counts;
-        let watch = Watch {
-            session: self,
-            part: segment.rank(self.rank),
-            name,
-            number,
-            call: &call,
-            counts,
-            timeout,
-        };
+        let part = segment.rank(self.rank);
+        let watch = Watch { session: self, part, name, number, call: &call, counts, timeout };
         let mut waiting = Waiting { watch, segment, ranks, looks: *looks };
         let carried = match calls.enter(number, &call, &mut waiting) {
             Ok(true) => calls.carry_out(number, &call, &mut checked.buffers(), &mut waiting),
@@ -91,8 +83,8 @@ impl Session {
             // What some have published of this call would be taken for the next one's.
             segment.decline();
         }
-        let stats = carried.map(|()| stats_of(PLAN.to_owned(), begun.elapsed()));
-        Course::of(self, (name, number), stats)
+        let account = Account { part, number, call: &call, plan: RankPlan::Segment, begun };
+        Course::of(self, (name, number), account.close(Exchanged::default(), carried))
     }
 }
 

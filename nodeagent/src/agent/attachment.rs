@@ -65,17 +65,20 @@ impl Attachment {
         }
     }
 
-    /// Starts to wait in a call that the ranks carry out themselves; see [`crate::engine::EngineHandle::watch`]. It is counted only
-    /// if it fails.
+    /// Starts to wait in a call that the ranks carry out themselves; see [`crate::engine::EngineHandle::watch`]. It is counted here only
+    /// if it fails: of one that goes well its rank tells.
     pub(crate) fn watch(
         &self,
         request: CallRequest,
     ) -> impl Future<Output = Result<bool, Failure>> + Send + use<> {
-        let (operation, metrics) = (request.operation, self.agent.metrics.clone());
+        let (group, operation, metrics) = (self.group, request.operation, self.agent.metrics.clone());
         let watched = self.agent.engine.watch(request);
         async move {
             let result = watched.await;
-            result.as_ref().err().into_iter().for_each(|failure| metrics.failed(operation, failure));
+            if let Err(failure) = &result {
+                metrics.failed(operation, failure);
+                metrics.rank_calls().failed(group, &failure.message);
+            }
             result
         }
     }

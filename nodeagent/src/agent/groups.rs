@@ -6,6 +6,7 @@ use crate::shared_segment::SharedSegment;
 use cool_collective::{Layout, Rank};
 use cool_proto::local::{self, Place};
 use cool_proto::segment::RANKS_MAX;
+use prometheus_client::metrics::counter::Counter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ use tracing::warn;
 #[derive(Debug)]
 pub(super) struct Group {
     places: Arc<[Place]>,
+    epoch: u32,
     /// Ranks of this node.
     local: BTreeSet<u32>,
     /// Those that have come; they stay in when they leave, since a rank that left cannot come back.
@@ -41,6 +43,9 @@ pub(crate) struct Abilities {
 /// How a rank that has come carries out calls with others.
 #[derive(Debug)]
 pub(super) struct CallSharing {
+    /// Of the group.
+    pub(super) epoch: u32,
+    pub(super) size: usize,
     pub(super) segment: Arc<SharedSegment>,
     /// With ranks of other nodes: how the leaders of nodes reach each other, and, if it is one, its socket.
     pub(super) quick: Option<(local::Quick, Option<OwnedFd>)>,
@@ -85,6 +90,8 @@ pub(crate) enum AttachError {
 #[derive(Debug)]
 pub(super) struct GroupTable {
     node: Arc<str>,
+    /// Messages of quick calls that were sent again.
+    answered: Counter,
     groups: Mutex<BTreeMap<u64, Group>>,
 }
 
@@ -98,8 +105,8 @@ pub(super) enum Left {
 }
 
 impl GroupTable {
-    pub(super) fn new(node: Arc<str>) -> GroupTable {
-        GroupTable { node, groups: Mutex::default() }
+    pub(super) fn new(node: Arc<str>, answered: Counter) -> GroupTable {
+        GroupTable { node, answered, groups: Mutex::default() }
     }
 
     /// Takes in a group that the engine has made.
@@ -127,7 +134,7 @@ impl GroupTable {
 
     /// The segment of a group in which a rank that has come carries out calls with the others, if it `can` and they do. One who
     /// cannot keeps all from it.
-    pub(super) fn segment(&self, group: u64, can: bool) -> Option<Arc<SharedSegment>> {
+    pub(super) fn segment(&self, group: u64, can: bool) -> Option<CallSharing> {
         let mut groups = self.lock();
         let known = groups.get_mut(&group)?;
         if !can {
@@ -144,7 +151,7 @@ impl GroupTable {
             };
         }
         match &known.sharing {
-            Sharing::In(segment) => Some(Arc::clone(segment)),
+            Sharing::In(segment) => Some(known.sharing_in(segment, None)),
             Sharing::No | Sharing::Possible | Sharing::Quick(_) | Sharing::Served(_) => None,
         }
     }
@@ -159,7 +166,7 @@ impl GroupTable {
         let mut groups = self.lock();
         let known = groups.get_mut(&group)?;
         if let Sharing::Quick(quick) = &known.sharing {
-            known.sharing = match QuickServer::start(quick, runtime) {
+            known.sharing = match QuickServer::start(quick, runtime, self.answered.clone()) {
                 Ok(server) => Sharing::Served(server),
                 Err(e) => {
                     warn!(group, "ranks call by their agents, without sockets of their own: {e}");
@@ -169,7 +176,9 @@ impl GroupTable {
             };
         }
         let Sharing::Served(server) = &mut known.sharing else { return None };
-        let sharing = server.admit(rank, abilities);
+        let admitted = server.admit(rank, abilities);
+        let segment = Arc::clone(server.segment());
+        let sharing = admitted.map(|quick| known.sharing_in(&segment, Some(quick)));
         let able = sharing.is_some();
         if !able {
             known.sharing = Sharing::No;
@@ -237,6 +246,14 @@ impl GroupTable {
 }
 
 impl Group {
+    fn sharing_in(
+        &self,
+        segment: &Arc<SharedSegment>,
+        quick: Option<(local::Quick, Option<OwnedFd>)>,
+    ) -> CallSharing {
+        CallSharing { epoch: self.epoch, size: self.places.len(), segment: Arc::clone(segment), quick }
+    }
+
     pub(super) fn new(spec: &GroupSpec, node: &str) -> Result<Group, GroupError> {
         let invalid = |reason| cool_engine::GroupError::Invalid { group: spec.id, reason };
         let mut numbers = BTreeMap::new();
@@ -257,6 +274,7 @@ impl Group {
         let together = local.len() == spec.members.len() && (2..=RANKS_MAX).contains(&local.len());
         Ok(Group {
             places: places.collect(),
+            epoch: spec.epoch,
             local,
             sharing: match QuickGroup::of(spec, node) {
                 Some(quick) => Sharing::Quick(quick),

@@ -1,7 +1,7 @@
 //! Quick calls as the agent of a node serves them: it opens the socket of the node's leader among a group's ranks, and answers for what that
 //! has sent. Of calls that go well it knows nothing.
 
-use super::groups::{Abilities, CallSharing};
+use super::groups::Abilities;
 use crate::engine::{GroupSpec, TreeScope};
 use crate::net::udp::{send_over_trees, socket_with_room};
 use crate::shared_segment::SharedSegment;
@@ -10,6 +10,7 @@ use cool_proto::segment::{RANKS_MAX, RankPart};
 use cool_quick::{Answering, DATAGRAM_MAX, Kept};
 use cool_transport::tagged::Protection;
 use cool_types::{Key, Rank};
+use prometheus_client::metrics::counter::Counter;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -150,7 +151,7 @@ impl QuickServer {
     ///
     /// # Errors
     /// If a port is taken, the tree cannot be joined, or there is no memory.
-    pub(super) fn start(group: &QuickGroup, runtime: &Handle) -> io::Result<QuickServer> {
+    pub(super) fn start(group: &QuickGroup, runtime: &Handle, answered: Counter) -> io::Result<QuickServer> {
         let leader = group.leader_socket()?;
         let own: UdpSocket = bind(group.ip(), group.port + 1)?.into();
         own.set_nonblocking(true)?;
@@ -161,16 +162,26 @@ impl QuickServer {
         let to_leader = SocketAddrV4::new(group.ip(), group.port);
         let shared = SharedSegment::of_node(&group.ranks, Arc::clone(&socket), to_leader);
         let shared = Arc::new(shared.map_err(io::Error::other)?);
-        let answering = runtime.spawn(answer(group.clone(), Arc::clone(&shared), socket)).abort_handle();
+        let answering = answer(group.clone(), Arc::clone(&shared), socket, answered);
+        let answering = runtime.spawn(answering).abort_handle();
         Ok(QuickServer { group: group.clone(), shared, socket: Some(leader.into()), answering })
     }
 
     /// What a rank that has come gets, if it can take part.
-    pub(super) fn admit(&mut self, rank: u32, abilities: Abilities) -> Option<CallSharing> {
+    pub(super) fn admit(
+        &mut self,
+        rank: u32,
+        abilities: Abilities,
+    ) -> Option<(local::Quick, Option<OwnedFd>)> {
         abilities.quick.then(|| {
             let socket = self.socket.take_if(|_| self.group.ranks.first() == Some(&rank));
-            CallSharing { segment: Arc::clone(&self.shared), quick: Some((self.group.told(), socket)) }
+            (self.group.told(), socket)
         })
+    }
+
+    /// In which they meet.
+    pub(super) fn segment(&self) -> &Arc<SharedSegment> {
+        &self.shared
     }
 }
 
@@ -181,12 +192,19 @@ impl Drop for QuickServer {
 }
 
 /// Answers those that lack what the leader has sent.
-async fn answer(group: QuickGroup, shared: Arc<SharedSegment>, socket: Arc<tokio::net::UdpSocket>) {
+async fn answer(
+    group: QuickGroup,
+    shared: Arc<SharedSegment>,
+    socket: Arc<tokio::net::UdpSocket>,
+    answered: Counter,
+) {
     let (mut buffer, answering) = ([0; DATAGRAM_MAX], group.answering());
     loop {
         let sent = match socket.recv_from(&mut buffer).await {
             Ok((len, from)) => match group.answer(&answering, &shared, &buffer[..len], from.ip()) {
-                Some((answer, to)) => socket.send_to(&answer, to).await.map(drop),
+                Some((answer, to)) => socket.send_to(&answer, to).await.map(|_| {
+                    answered.inc();
+                }),
                 None => Ok(()),
             },
             Err(error) => Err(error),

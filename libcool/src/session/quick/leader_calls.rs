@@ -4,13 +4,18 @@
 use super::QuickCall;
 use crate::error::Error;
 use crate::segment::{Described, Stop};
+use crate::session::account::Exchanged;
 use crate::session::watch::Watch;
 use crate::session::{Disconnected, SocketError};
 use cool_collective::Rank;
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local;
+use cool_proto::segment::records::{ARRIVALS, RankArrival};
 use cool_proto::segment::{DATAGRAM_BYTES, DATAGRAMS_KEPT, RankPart};
-use cool_quick::{Begin, DATAGRAM_MAX, Input, Leaders, Output, QuickCalls, QuickSchedule, SendTo, WINDOW};
+use cool_quick::{
+    ARRIVED_LATEST, Begin, DATAGRAM_MAX, Input, Leaders, Message, Output, QuickCalls, QuickSchedule, SendTo,
+    WINDOW,
+};
 use cool_types::Key;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -23,6 +28,7 @@ const STEP: Duration = Duration::from_millis(10);
 
 // The segment has room for all that others may lack.
 const _: () = assert!(DATAGRAM_MAX <= DATAGRAM_BYTES && WINDOW as u64 <= DATAGRAMS_KEPT);
+const _: () = assert!(ARRIVED_LATEST <= ARRIVALS);
 
 /// A leader's part in the calls of leaders: one at a time.
 #[derive(Debug)]
@@ -38,6 +44,8 @@ pub(super) struct LeaderCalls {
     ranks: usize,
     /// Datagrams kept so far.
     kept: u64,
+    /// What the call was for it that it takes part in, until that is asked.
+    exchanged: Exchanged,
     /// What the socket waits at most.
     waits: Duration,
     origin: Instant,
@@ -67,6 +75,7 @@ impl LeaderCalls {
             addresses,
             ranks,
             kept: 0,
+            exchanged: Exchanged::default(),
             waits: Duration::ZERO,
             origin: Instant::now(),
             buffer: vec![0; DATAGRAM_MAX],
@@ -75,6 +84,28 @@ impl LeaderCalls {
 
     /// Takes part in a call with what its node gives; what comes to it.
     pub(super) fn carry_out(
+        &mut self,
+        call: &QuickCall<'_>,
+        leaders: &Leaders,
+        schedule: &Arc<QuickSchedule>,
+        input: &[u8],
+    ) -> Result<Vec<u8>, Stop<Error>> {
+        let came = self.take_part(call, leaders, schedule, input);
+        let arrivals = self.machine.arrived().latest().map(|(leader, at)| {
+            let at = self.origin + Duration::from_nanos(at.as_nanos());
+            let after = at.saturating_duration_since(call.begun).as_nanos();
+            RankArrival { from: of_group(leaders, leader), after: u64::try_from(after).unwrap_or(u64::MAX) }
+        });
+        self.exchanged.arrivals.iter_mut().zip(arrivals).for_each(|(place, arrival)| *place = Some(arrival));
+        came
+    }
+
+    /// What the call was for this leader that it took part in last, once.
+    pub(super) fn exchanged(&mut self) -> Exchanged {
+        std::mem::take(&mut self.exchanged)
+    }
+
+    fn take_part(
         &mut self,
         call: &QuickCall<'_>,
         leaders: &Leaders,
@@ -112,18 +143,27 @@ impl LeaderCalls {
                 Poll::Output(Output::Send(message)) => {
                     self.sent(call).keep(self.kept, message.name, &message.bytes)?;
                     self.kept += 1;
+                    self.count(&message);
                     self.send(call, message.to, &message.bytes)?;
                 }
-                Poll::Output(Output::Ask { of, bytes }) => self.send(call, SendTo::AgentOf(of), &bytes)?,
+                Poll::Output(Output::Ask { of, bytes }) => {
+                    self.exchanged.traffic.asked += 1;
+                    self.send(call, SendTo::AgentOf(of), &bytes)?;
+                }
                 Poll::Output(Output::Differs { rank, text, .. }) => {
                     let id = watched.map_or_else(|| call.watch.open(), Ok)?;
-                    let leader = leaders.ranks_of(rank as usize).first().map_or(rank, |rank| rank.0);
-                    call.watch.differs(id, leader, text)?;
+                    call.watch.differs(id, of_group(leaders, Rank(rank)), text)?;
                 }
                 Poll::Output(Output::Done) => return Ok(None),
                 Poll::Idle(next) => return Ok(Some(next.unwrap_or(now))),
             }
         }
+    }
+
+    fn count(&mut self, message: &Message) {
+        let traffic = &mut self.exchanged.traffic;
+        let sent = if message.to == SendTo::All { &mut traffic.multicast } else { &mut traffic.unicast };
+        *sent += message.payload_len() as u32;
     }
 
     fn send(&self, call: &QuickCall<'_>, to: SendTo, bytes: &[u8]) -> Result<(), Stop<Error>> {
@@ -150,10 +190,13 @@ impl LeaderCalls {
             self.socket.set_read_timeout(Some(waits)).map_err(|e| broken(call, e))?;
             self.waits = waits;
         }
-        match self.socket.recv(&mut self.buffer) {
-            Ok(len) => {
-                let now = self.now();
+        match self.socket.recv_from(&mut self.buffer) {
+            Ok((len, from)) => {
+                let (now, before) = (self.now(), self.machine.arrived().messages());
                 self.machine.handle(now, Input::Datagram(&self.buffer[..len]));
+                let was_taken = self.machine.arrived().messages() > before;
+                // By the agent of its sender: it was asked for.
+                self.exchanged.traffic.repaired += u32::from(was_taken && from.port() == self.port + 1);
                 Ok(())
             }
             Err(e) if is_passing(&e) => Ok(()),
@@ -169,6 +212,11 @@ impl LeaderCalls {
     fn now(&self) -> Time {
         Time::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
+}
+
+/// A leader's number among all ranks.
+fn of_group(leaders: &Leaders, leader: Rank) -> u32 {
+    leaders.ranks_of(leader.0 as usize).first().map_or(leader.0, |rank| rank.0)
 }
 
 /// The leader's socket is of no use.

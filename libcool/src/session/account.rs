@@ -1,0 +1,66 @@
+//! What a rank tells of a call that it has carried out with others: a record for its agent, for traces and metrics, and figures for the
+//! program. They agree.
+
+use crate::error::Error;
+use crate::segment::{Described, Stop};
+use cool_proto::local;
+use cool_proto::segment::RankPart;
+use cool_proto::segment::records::{self, ARRIVALS, CallRecord, RankArrival, RankPlan, RankTraffic};
+
+/// What a call was for the leader of a node, who sends and takes messages in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Exchanged {
+    pub(super) traffic: RankTraffic,
+    pub(super) arrivals: [Option<RankArrival>; ARRIVALS],
+}
+
+/// A call from its beginning until it is told.
+pub(super) struct Account<'a> {
+    /// The rank's own part of the segment.
+    pub(super) part: RankPart<'a>,
+    pub(super) number: u64,
+    pub(super) call: &'a Described,
+    pub(super) plan: RankPlan,
+    /// When it began.
+    pub(super) begun: u64,
+}
+
+impl Account<'_> {
+    /// The call is over. One that the agent is to carry out is the agent's to tell.
+    pub(super) fn close(
+        self,
+        exchanged: Exchanged,
+        carried: Result<(), Stop<Error>>,
+    ) -> Result<local::Stats, Stop<Error>> {
+        if matches!(carried, Err(Stop::ByAgent)) {
+            return Err(Stop::ByAgent);
+        }
+        let took = records::now().saturating_sub(self.begun);
+        let Described { dtype, op, call, .. } = self.call;
+        let all = |counts: &[u64]| counts.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+        self.part.record(&CallRecord {
+            number: self.number,
+            operation: call.operation,
+            element: *dtype,
+            reduce: *op,
+            root: call.root.0,
+            bytes: call.counts.as_deref().map_or(call.bytes, all),
+            unequal: call.counts.is_some(),
+            plan: self.plan,
+            failed: carried.is_err(),
+            begun: self.begun,
+            took,
+            traffic: exchanged.traffic,
+            arrivals: exchanged.arrivals,
+        });
+        let RankTraffic { multicast, unicast, repaired, .. } = exchanged.traffic;
+        carried.map(|()| local::Stats {
+            nanoseconds: took,
+            bytes_multicast: multicast.into(),
+            bytes_unicast: unicast.into(),
+            chunks_repaired: repaired.into(),
+            plan: self.plan.name().to_owned(),
+            ..local::Stats::default()
+        })
+    }
+}

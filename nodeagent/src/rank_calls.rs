@@ -1,0 +1,266 @@
+//! Calls that ranks of this node carry out themselves, as they tell of them in their segments
+//! ([`cool_proto::segment::records`]): counted, and remembered for traces. It is read when somebody asks, and when a group ends.
+//!
+//! Ranks may write there whatever they like. What cannot be is left aside, and what a rank can have done in its time bounds what is
+//! counted of it.
+
+use crate::metrics::CallCounters;
+use crate::shared_segment::SharedSegment;
+use cool_proto::control::{self, Arrival, RankTimes};
+use cool_proto::segment::records::{self, CallRecord, RankPlan, Totals};
+use cool_types::{Call, CallWords, Operation, Rank};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Calls that are told at once, and of groups that have ended as many are remembered.
+const LATEST: usize = 4096;
+
+/// In this many nanoseconds, on average, a rank carries out no more than a call, and asks for no more than a message.
+const NANOSECONDS_PER_CALL: u64 = 16;
+/// Threads of a rank wait for each other to call.
+const THREADS: u64 = 1024;
+/// The bytes of a rank's calls, in a nanosecond, are not more; it moves fewer.
+const BYTES_PER_NANOSECOND: u64 = 1 << 20;
+
+/// The calls that ranks of this node carry out themselves.
+#[derive(Debug)]
+pub(crate) struct RankCalls {
+    counters: Arc<CallCounters>,
+    groups: Mutex<BTreeMap<u64, Arc<SharingGroup>>>,
+    /// The latest of groups that have ended.
+    ended: Mutex<Vec<control::CallRecord>>,
+}
+
+/// A group whose ranks do.
+#[derive(Debug)]
+struct SharingGroup {
+    group: (u64, u32),
+    size: usize,
+    shared: Arc<SharedSegment>,
+    /// When its first rank came.
+    since: u64,
+    /// What has been counted: by rank, plan and operation.
+    counted: Mutex<BTreeMap<(u32, RankPlan, Operation), Totals>>,
+    /// Why its first call failed that did.
+    failure: OnceLock<Arc<str>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change to what is kept is one step, or one that may end early.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl RankCalls {
+    pub(crate) fn new(counters: Arc<CallCounters>) -> RankCalls {
+        RankCalls { counters, groups: Mutex::default(), ended: Mutex::default() }
+    }
+
+    /// Ranks of a group of `size` carry out calls in a segment.
+    pub(crate) fn share(&self, group: (u64, u32), size: usize, shared: &Arc<SharedSegment>) {
+        lock(&self.groups).entry(group.0).or_insert_with(|| Arc::new(SharingGroup::new(group, size, shared)));
+    }
+
+    /// A watched call of a group has failed, and with it the group.
+    pub(crate) fn failed(&self, group: u64, why: &str) {
+        if let Some(known) = lock(&self.groups).get(&group) {
+            known.failure.get_or_init(|| why.into());
+        }
+    }
+
+    /// A group has ended, and its segment goes.
+    pub(crate) fn end(&self, group: u64) {
+        let Some(known) = lock(&self.groups).remove(&group) else { return };
+        known.count(&self.counters);
+        let records = known.records();
+        let mut ended = lock(&self.ended);
+        ended.extend(records);
+        keep_latest(&mut ended, LATEST);
+    }
+
+    /// Counts what ranks have done since this was asked last.
+    pub(crate) fn count(&self) {
+        self.groups(None).iter().for_each(|known| known.count(&self.counters));
+    }
+
+    /// The last calls of a group, or of all, oldest first.
+    pub(crate) fn latest(&self, last: usize, group: Option<u64>) -> Vec<control::CallRecord> {
+        let last = last.min(LATEST);
+        // First: a group that ends meanwhile is then among those that have.
+        let known = self.groups(group);
+        let asked = |record: &&control::CallRecord| {
+            let is_known = known.iter().any(|known| known.group.0 == record.group);
+            !is_known && group.is_none_or(|group| record.group == group)
+        };
+        let mut records: Vec<control::CallRecord> = lock(&self.ended).iter().filter(asked).cloned().collect();
+        for known in &known {
+            records.extend(known.records());
+            keep_latest(&mut records, last);
+        }
+        keep_latest(&mut records, last);
+        records
+    }
+
+    fn groups(&self, group: Option<u64>) -> Vec<Arc<SharingGroup>> {
+        let groups = lock(&self.groups);
+        groups.values().filter(|known| group.is_none_or(|group| known.group.0 == group)).cloned().collect()
+    }
+}
+
+/// Leaves the last `count` records, in the order of their beginnings.
+pub(crate) fn keep_latest(records: &mut Vec<control::CallRecord>, count: usize) {
+    records.sort_by_key(|record| record.begun_ns);
+    records.drain(..records.len().saturating_sub(count));
+}
+
+impl SharingGroup {
+    fn new(group: (u64, u32), size: usize, shared: &Arc<SharedSegment>) -> SharingGroup {
+        let (shared, since) = (Arc::clone(shared), records::now());
+        SharingGroup { group, size, shared, since, counted: Mutex::default(), failure: OnceLock::new() }
+    }
+
+    fn count(&self, counters: &CallCounters) {
+        let mut counted = lock(&self.counted);
+        let lifetime = records::now().saturating_sub(self.since);
+        for (rank, part) in self.shared.parts().filter(|(_, part)| part.has_records()) {
+            for (plan, operation) in
+                RankPlan::ALL.into_iter().flat_map(|plan| Operation::ALL.map(|operation| (plan, operation)))
+            {
+                let totals = part.totals(plan, operation);
+                if totals == Totals::default() || !can_be(&totals, lifetime) {
+                    continue;
+                }
+                let before = counted.entry((rank, plan, operation)).or_default();
+                counters.carried_by_rank(plan, operation, &count_on(before, &totals));
+            }
+        }
+    }
+
+    /// What the segment tells of the latest calls, one record of each.
+    fn records(&self) -> Vec<control::CallRecord> {
+        let now = records::now();
+        let mut calls: BTreeMap<u64, RanksCall> = BTreeMap::new();
+        for (rank, part) in self.shared.parts() {
+            for record in part.records().into_iter().filter(|record| self.makes_sense(record, now)) {
+                let call = calls.entry(record.number).or_insert_with(|| RanksCall::of(&record));
+                call.add(rank, &record, self.size);
+                if calls.len() > LATEST {
+                    calls.pop_first();
+                }
+            }
+        }
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
+        let origin = u64::try_from(since_1970).unwrap_or(u64::MAX).saturating_sub(now);
+        calls.into_iter().map(|(number, call)| call.told(self, number, origin)).collect()
+    }
+
+    fn makes_sense(&self, record: &CallRecord, now: u64) -> bool {
+        let is_over = record.begun.checked_add(record.took).is_some_and(|end| end <= now);
+        is_over && record.begun >= self.since && (record.root as usize) < self.size
+    }
+}
+
+/// What is new of a rank's totals. They never fall; of one that writes otherwise nothing is counted twice.
+fn count_on(before: &mut Totals, totals: &Totals) -> Totals {
+    let more = |before: &mut u64, now: u64| {
+        let more = now.saturating_sub(*before);
+        *before += more;
+        more
+    };
+    Totals {
+        calls: std::array::from_fn(|bucket| more(&mut before.calls[bucket], totals.calls[bucket])),
+        nanoseconds: more(&mut before.nanoseconds, totals.nanoseconds),
+        bytes: more(&mut before.bytes, totals.bytes),
+        multicast: more(&mut before.multicast, totals.multicast),
+        unicast: more(&mut before.unicast, totals.unicast),
+        asked: more(&mut before.asked, totals.asked),
+        repaired: more(&mut before.repaired, totals.repaired),
+    }
+}
+
+/// Whether a rank can have done so much in as many nanoseconds.
+fn can_be(totals: &Totals, lifetime: u64) -> bool {
+    let Totals { calls, nanoseconds, bytes, multicast, unicast, asked, repaired } = *totals;
+    let (often, moved) = (lifetime / NANOSECONDS_PER_CALL, lifetime.saturating_mul(BYTES_PER_NANOSECOND));
+    let calls = calls.into_iter().fold(0, u64::saturating_add);
+    [calls, asked, repaired].into_iter().all(|count| count <= often)
+        && [bytes, multicast, unicast].into_iter().all(|bytes| bytes <= moved)
+        && nanoseconds <= lifetime.saturating_mul(THREADS)
+}
+
+/// A call as ranks of this node have told it, at times of the clock that they share with their agent.
+struct RanksCall {
+    first: CallRecord,
+    ranks: Vec<RankTimes>,
+    arrivals: Vec<Arrival>,
+    /// Multicast, unicast, repaired.
+    traffic: [u64; 3],
+    failed: bool,
+}
+
+impl RanksCall {
+    fn of(first: &CallRecord) -> RanksCall {
+        RanksCall { first: *first, ranks: Vec::new(), arrivals: Vec::new(), traffic: [0; 3], failed: false }
+    }
+
+    fn add(&mut self, rank: u32, record: &CallRecord, size: usize) {
+        let (begun, ended) = (record.begun, record.begun + record.took);
+        self.ranks.push(RankTimes { rank, came_ns: begun, ended_ns: ended });
+        self.failed |= record.failed;
+        let traffic = record.traffic;
+        let more = [traffic.multicast, traffic.unicast, traffic.repaired];
+        self.traffic.iter_mut().zip(more).for_each(|(sum, more)| *sum += u64::from(more));
+        for arrival in record.arrivals.iter().flatten().filter(|arrival| (arrival.from as usize) < size) {
+            self.arrived(arrival.from, begun.saturating_add(arrival.after).min(ended));
+        }
+    }
+
+    fn arrived(&mut self, from: u32, at: u64) {
+        match self.arrivals.iter_mut().find(|known| known.from == from) {
+            Some(known) => {
+                (known.first_ns, known.last_ns) = (known.first_ns.min(at), known.last_ns.max(at));
+                known.messages += 1;
+            }
+            None => self.arrivals.push(Arrival { from, first_ns: at, last_ns: at, messages: 1 }),
+        }
+    }
+
+    /// As a controller is told it; `origin` is when the clock was at 0, since 1970.
+    fn told(mut self, of: &SharingGroup, number: u64, origin: u64) -> control::CallRecord {
+        let begun = self.ranks.iter().map(|times| times.came_ns).min().unwrap_or_default();
+        for RankTimes { came_ns, ended_ns, .. } in &mut self.ranks {
+            (*came_ns, *ended_ns) = (*came_ns - begun, *ended_ns - begun);
+        }
+        for Arrival { first_ns, last_ns, .. } in &mut self.arrivals {
+            (*first_ns, *last_ns) = (*first_ns - begun, *last_ns - begun);
+        }
+        let failure = of.failure.get().map_or("given up by a rank, which knows why", |why| why);
+        let [bytes_multicast, bytes_unicast, chunks_repaired] = self.traffic;
+        control::CallRecord {
+            group: of.group.0,
+            epoch: of.group.1,
+            call: number,
+            words: words(&self.first),
+            plan: self.first.plan.name().to_owned(),
+            begun_ns: origin.saturating_add(begun),
+            ranks: self.ranks,
+            arrivals: self.arrivals,
+            bytes_multicast,
+            bytes_unicast,
+            chunks_repaired,
+            chunks_resent: 0,
+            failure: if self.failed { failure.to_owned() } else { String::new() },
+        }
+    }
+}
+
+/// What was called, in words.
+fn words(record: &CallRecord) -> String {
+    let element = record.element.map_or(1, |element| element.bytes() as u32);
+    let call = Call::new(record.operation, Rank(record.root), record.bytes, element);
+    let words = CallWords { call: &call, element: record.element, reduce: record.reduce };
+    if record.unequal { format!("{words}, in unequal parts") } else { words.to_string() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! What an agent tells of the calls that its ranks have carried out themselves: in traces and on its page for Prometheus.
+
+use cool_collective::CostModel;
+use cool_daemon::web;
+use cool_nodeagent::Agent;
+use cool_nodeagent::embedded::Cluster;
+use cool_nodeagent::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec};
+use cool_nodeagent::local::{LocalServer, UserLimits};
+use cool_proto::VERSION;
+use cool_proto::local::{self, Attach, Attached, Revoke, frame::Body};
+use cool_proto::segment::Segment;
+use cool_proto::segment::records::{self, ARRIVALS, CallRecord, RankPlan, RankTraffic};
+use cool_proto::socket::{self, Receiver, Sender};
+use cool_types::{ElementType, Operation};
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A rank that has attached.
+struct Rank {
+    sender: Sender,
+    receiver: Receiver,
+    segment: Segment,
+    rank: usize,
+}
+
+impl Rank {
+    /// As one of two.
+    fn attach(socket: &Path, group: u64, rank: u32) -> Rank {
+        let (mut sender, mut receiver) = socket::open(socket, PATIENCE).unwrap();
+        let attach =
+            Attach { version: VERSION, group, rank, segment: true, quick: false, quick_leaders: false };
+        sender.send(Body::Attach(attach), None).unwrap();
+        let Body::Attached(Attached { segment, .. }) = receiver.receive(PATIENCE).unwrap() else {
+            panic!("not attached")
+        };
+        let segment = Segment::open(receiver.descriptor().unwrap(), segment, 2).unwrap();
+        Rank { sender, receiver, segment, rank: rank as usize }
+    }
+
+    /// Tells of a call that begins and ends now.
+    fn tell(&self, number: u64, failed: bool) {
+        self.segment.rank(self.rank).record(&CallRecord {
+            number,
+            operation: Operation::Allreduce,
+            element: Some(ElementType::F64),
+            reduce: Some(cool_types::ReduceOp::Sum),
+            root: 0,
+            bytes: 16,
+            unequal: false,
+            plan: RankPlan::Segment,
+            failed,
+            begun: records::now(),
+            took: 0,
+            traffic: RankTraffic::default(),
+            arrivals: [None; ARRIVALS],
+        });
+    }
+}
+
+#[test]
+fn a_trace_has_the_calls_that_ranks_have_carried_out_and_why_one_failed() {
+    let cluster = Cluster::start(&[0, 0], &[0]).unwrap();
+    let ranks: Vec<Rank> = (0..)
+        .zip(cluster.sockets())
+        .map(|(rank, socket)| Rank::attach(socket, Cluster::GROUP, rank))
+        .collect();
+    let [mut first, second] = <[Rank; 2]>::try_from(ranks).ok().unwrap();
+    [&first, &second].map(|rank| rank.tell(0, false));
+    // The second call is watched, and the group revoked.
+    let watched = local::Call {
+        id: 1,
+        group: Cluster::GROUP,
+        operation: local::Operation::Barrier.into(),
+        number: Some(1),
+        watch: true,
+        ..local::Call::default()
+    };
+    first.sender.send(Body::Call(watched), None).unwrap();
+    first.sender.send(Body::Revoke(Revoke {}), None).unwrap();
+    let failure = loop {
+        match first.receiver.receive(PATIENCE).unwrap() {
+            Body::Done(done) => break done.failure.unwrap(),
+            Body::Running(_) => {}
+            other => panic!("{other:?} instead of Done"),
+        }
+    };
+    first.tell(1, true);
+    let [event] = <[_; 1]>::try_from(cluster.trace()).unwrap();
+    let told: Vec<_> = event
+        .records
+        .iter()
+        .map(|call| (call.call, &*call.words, &*call.plan, call.ranks.len(), &*call.failure))
+        .collect();
+    let words = "allreduce of 2 f64 by sum";
+    assert_eq!(told, [(0, words, "segment", 2, ""), (1, words, "segment", 1, &*failure.message)]);
+}
+
+/// An agent on loopback and its page.
+async fn agent(socket: &Path) -> (Agent, std::net::SocketAddr) {
+    let engine = EngineHandle::start(EngineConfig::on_loopback("h1")).unwrap();
+    let agent = Agent::new("h1", engine, mpsc::channel(1).0);
+    tokio::spawn(LocalServer::bind(socket, UserLimits::NONE).unwrap().serve(agent.clone()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(web::serve(listener, agent.metrics().router()));
+    (agent, address)
+}
+
+/// A group of two ranks here.
+async fn make_group(agent: &Agent, id: u64) {
+    let (udp_port, tcp_port) = agent.ports();
+    let member = |rank| MemberSpec {
+        rank,
+        node: "h1".to_owned(),
+        incarnation: agent.incarnation(),
+        rack: 0,
+        ip: Ipv4Addr::LOCALHOST,
+        udp_port,
+        tcp_port,
+        key: None,
+    };
+    let spec = GroupSpec {
+        id,
+        epoch: 1,
+        members: vec![member(0), member(1)],
+        trees: Vec::new(),
+        chunk_bytes: 1400,
+        host_bytes_per_second: 0,
+        cost_model: CostModel::default(),
+        keyed: None,
+        on_demand: false,
+        quick: false,
+    };
+    agent.make_group(spec).await.unwrap();
+    agent.set_owner(id, rustix::process::geteuid().as_raw());
+}
+
+async fn page(address: std::net::SocketAddr) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = "GET /metrics HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_ranks_have_carried_out_are_counted_also_those_overwritten_and_of_groups_that_have_ended()
+{
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("h1.sock");
+    let (agent, address) = agent(&socket).await;
+    make_group(&agent, 5).await;
+    let ranks = [0, 1].map(|rank| Rank::attach(&socket, 5, rank));
+    let counted = |text: &str, calls: u64| {
+        for line in [
+            format!("cool_agent_calls_total{{operation=\"allreduce\"}} {calls}"),
+            format!("cool_agent_call_seconds_count{{operation=\"allreduce\"}} {calls}"),
+            format!("cool_agent_rank_calls_total{{operation=\"allreduce\",plan=\"segment\"}} {calls}"),
+            format!(
+                "cool_agent_rank_call_bytes_total{{operation=\"allreduce\",plan=\"segment\"}} {}",
+                16 * calls
+            ),
+            "cool_agent_datagrams_asked_total 0".to_owned(),
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in {text}");
+        }
+    };
+    counted(&page(address).await, 0);
+    let many = 2 * records::RECORDS;
+    (0..many).for_each(|number| ranks[0].tell(number, false));
+    counted(&page(address).await, many);
+    ranks[1].tell(0, false);
+    ranks[1].tell(1, true);
+    agent.release_group(5);
+    counted(&page(address).await, many + 1);
+}
