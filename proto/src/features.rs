@@ -19,5 +19,8 @@ pub const QUICK: u64 = 1 << 4;
 /// The same for groups with several ranks on a node, of which one makes them for all.
 pub const QUICK_LEADERS: u64 = 1 << 5;
 
+/// What an agent still holds may come in several messages.
+pub const HELD_GROUPS: u64 = 1 << 6;
+
 /// What programs of this release can.
-pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS | QUICK | QUICK_LEADERS;
+pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS | QUICK | QUICK_LEADERS | HELD_GROUPS;
