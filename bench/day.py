@@ -404,7 +404,7 @@ class Day:
         """Memory, open files and threads of COOL's programs, the most of each kind."""
         most = {}
         for daemon in list(self.bed.daemons):
-            if daemon.name != "etcd" and (used := resources(daemon.process.pid)):
+            if not daemon.name.startswith("etcd") and (used := resources(daemon.process.pid)):
                 kind = "controller" if daemon.name in pair.NAMES else "launcher" if daemon.name.startswith("launcher") else "agent"
                 most[kind] = [max(pair) for pair in zip(most.get(kind, used), used)]
         self.record.samples.append({"at": self.record.now(), "most": most})

@@ -1,4 +1,5 @@
 """A testbed with two controllers, led by a real etcd over TLS."""
+import json
 import os
 import re
 import socket
@@ -17,13 +18,22 @@ def free_port():
         return s.getsockname()[1]
 
 
-class Etcd:
-    """An etcd of one member, which asks for certificates."""
+class Member:
+    """A member of an etcd, which may be there or not."""
 
-    def __init__(self, bed):
-        self.bed, self.folder = bed, os.path.join(bed.directory, "etcd")
+    def __init__(self, number):
+        self.name = "etcd-%d" % number
         self.url = "https://127.0.0.1:%d" % free_port()
         self.peers = "http://127.0.0.1:%d" % free_port()
+        self.daemon = None
+
+
+class Etcd:
+    """An etcd of some members, which ask for certificates."""
+
+    def __init__(self, bed, members):
+        self.bed, self.folder = bed, os.path.join(bed.directory, "etcd")
+        self.members = [Member(number) for number in range(members)]
         os.mkdir(self.folder)
         self.certify()
 
@@ -45,31 +55,59 @@ class Etcd:
                     "-CAcreateserial", "-out", self.file(name + ".pem"), "-days", "2", "-extfile", self.file(name + ".ext"))
 
     def start(self):
-        self.daemon = self.bed.daemon("etcd", [
-            "etcd", "--name", "one", "--data-dir", self.file("data"), "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
-            "--listen-peer-urls", self.peers, "--initial-advertise-peer-urls", self.peers, "--initial-cluster", "one=" + self.peers,
-            "--client-cert-auth", "--trusted-ca-file", self.file("ca.pem"), "--cert-file", self.file("server.pem"),
-            "--key-file", self.file("server.key")])
+        """Starts the members that are not there."""
+        for member in self.members:
+            if member.daemon is None:
+                member.daemon = self.bed.daemon(member.name, [
+                    "etcd", "--name", member.name, "--data-dir", self.file(member.name),
+                    "--listen-client-urls", member.url, "--advertise-client-urls", member.url,
+                    "--listen-peer-urls", member.peers, "--initial-advertise-peer-urls", member.peers,
+                    "--initial-cluster", ",".join("%s=%s" % (other.name, other.peers) for other in self.members),
+                    "--client-cert-auth", "--trusted-ca-file", self.file("ca.pem"), "--cert-file", self.file("server.pem"),
+                    "--key-file", self.file("server.key")])
 
-    def end(self, number):
-        self.daemon.signal(number)
-        self.daemon.process.wait(PATIENCE)
-        self.bed.daemons.remove(self.daemon)
+    def end(self, number, members=None):
+        """Ends these members, or all, by a signal."""
+        for member in members or self.members:
+            member.daemon.signal(number)
+            member.daemon.process.wait(PATIENCE)
+            self.bed.daemons.remove(member.daemon)
+            member.daemon = None
+
+    def urls(self):
+        return ",".join(member.url for member in self.members)
 
     def flags(self):
-        return ("--lead-by", self.url, "--lead-by-ca", self.file("ca.pem"), "--lead-by-cert", self.file("client.pem"),
+        return ("--lead-by", self.urls(), "--lead-by-ca", self.file("ca.pem"), "--lead-by-cert", self.file("client.pem"),
                 "--lead-by-key", self.file("client.key"))
+
+    def ask(self, *arguments, member=None):
+        """What etcdctl prints, of one member or of whoever answers."""
+        got = subprocess.run(["etcdctl", "--endpoints", member.url if member else self.urls(), "--cacert", self.file("ca.pem"),
+                              "--cert", self.file("client.pem"), "--key", self.file("client.key"), *arguments],
+                             env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, check=True, timeout=PATIENCE)
+        return got.stdout
 
     def generation(self):
         """Of whoever led last."""
-        got = subprocess.run(["etcdctl", "--endpoints", self.url, "--cacert", self.file("ca.pem"), "--cert", self.file("client.pem"),
-                              "--key", self.file("client.key"), "get", "--print-value-only", "/cool/generation"],
-                             env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, check=True, timeout=PATIENCE)
-        return int(got.stdout)
+        return int(self.ask("get", "--print-value-only", "/cool/generation"))
+
+    def leader(self):
+        """The member that the others follow; None while that is not agreed on, or some member is not there."""
+        try:
+            told = [json.loads(self.ask("endpoint", "status", "--write-out", "json", member=member))[0]["Status"] for member in self.members]
+        except subprocess.CalledProcessError:
+            return None
+        # Without the key a member knows of no leader.
+        leaders = {status.get("leader") for status in told}
+        leading = [member for member, status in zip(self.members, told) if {status["header"]["member_id"]} == leaders]
+        return leading[0] if leading else None
 
 
 class PairBed(testbed.Testbed):
     """A testbed with two controllers, which switches, agents and tools know both."""
+
+    etcd_members = 1
 
     def openflow_address(self):
         return " ".join("ssl:127.0.0.1:%d" % (testbed.OPENFLOW_PORT + offset) for offset in range(2))
@@ -83,7 +121,7 @@ class PairBed(testbed.Testbed):
             both = subprocess.check_output(["ovs-vsctl", "get", "bridge", switch.name, "controller"], text=True)
             for controller in re.findall(r"[0-9a-f-]{36}", both):
                 subprocess.check_call(["ovs-vsctl", "set", "controller", controller, "max_backoff=1000"])
-        self.etcd = Etcd(self)
+        self.etcd = Etcd(self, self.etcd_members)
         self.etcd.start()
         self.controller_flags = self.etcd.flags()
         self.pair = [None, None]

@@ -33,27 +33,59 @@ def options(container):
 
 def test_programs_are_given_options_that_they_have():
     found = documents("cool.yaml")
-    for kind, program in (("Deployment", "cool-controller"), ("DaemonSet", "cool-nodeagent")):
+    for kind, program in (("StatefulSet", "cool-controller"), ("DaemonSet", "cool-nodeagent")):
         [container] = pod(found[kind])["containers"]
         assert container["command"] == [program]
         shown = subprocess.run([os.path.join(testbed.BIN, program), "--help"], capture_output=True, text=True, check=True).stdout
         known = set(re.findall(r"--[a-z-]+", shown))
         assert options(container) and set(options(container)) <= known, program
+        # As the node calls itself.
+        arguments = [argument.replace("$(NODE)", "node1") for argument in container["args"]]
+        subprocess.run([os.path.join(testbed.BIN, program), *arguments, "--check-config"], check=True)
 
 
 def test_the_parts_fit_together():
     found = documents("cool.yaml")
-    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert found["Deployment"]["spec"]["selector"]["matchLabels"] == found["Service"]["spec"]["selector"] == labels
+    controllers, service = found["StatefulSet"], found["Service"]
+    labels = controllers["spec"]["template"]["metadata"]["labels"]
+    assert controllers["spec"]["selector"]["matchLabels"] == service["spec"]["selector"] == labels
     assert found["DaemonSet"]["spec"]["selector"]["matchLabels"] == found["DaemonSet"]["spec"]["template"]["metadata"]["labels"]
-    service, [port] = found["Service"]["metadata"], found["Service"]["spec"]["ports"]
-    address = "https://%s.%s.svc:%d" % (service["name"], service["namespace"], port["port"])
-    [agent] = pod(found["DaemonSet"])["containers"]
-    assert options(agent)["--controller"] == address
-    for document in (found["Deployment"], found["DaemonSet"], documents("job.yaml")["Job"]):
+    for document in (controllers, found["DaemonSet"], documents("job.yaml")["Job"]):
         volumes = {v["name"] for v in pod(document)["volumes"]}
         for container in pod(document)["containers"]:
             assert {m["name"] for m in container["volumeMounts"]} == volumes
+
+
+def test_there_is_a_pair_of_controllers_apart_from_each_other_and_agents_know_both():
+    found = documents("cool.yaml")
+    controllers, service = found["StatefulSet"], found["Service"]
+    assert controllers["spec"]["replicas"] == 2
+    [apart] = pod(controllers)["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert (apart["topologyKey"], apart["labelSelector"]["matchLabels"]) == ("kubernetes.io/hostname", service["spec"]["selector"])
+    # Names of pods of a set are those of a service that has no address of its own; a standby is not told from one that leads.
+    assert controllers["spec"]["serviceName"] == service["metadata"]["name"]
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
+    [port], domain = service["spec"]["ports"], "%s.%s.svc" % (service["metadata"]["name"], service["metadata"]["namespace"])
+    names = ["%s-%d" % (controllers["metadata"]["name"], which) for which in range(2)]
+    [agent] = pod(found["DaemonSet"])["containers"]
+    assert options(agent)["--controller"] == ",".join("https://%s.%s:%d" % (name, domain, port["port"]) for name in names)
+
+
+def test_controllers_are_led_by_etcd_over_tls_and_a_standby_is_ready():
+    controllers = documents("cool.yaml")["StatefulSet"]
+    [controller] = pod(controllers)["containers"]
+    given = options(controller)
+    assert len({url for url in given["--lead-by"].split(",") if url.startswith("https://")}) == 3
+    mounts = {m["mountPath"]: m["name"] for m in controller["volumeMounts"]}
+    secrets = {v["name"]: v["secret"]["secretName"] for v in pod(controllers)["volumes"]}
+    with open(os.path.join(FOLDER, "cool.yaml")) as f:
+        [made] = [line for line in f if "create secret generic %s " % secrets["etcd"] in line]
+    for option in ("--lead-by-ca", "--lead-by-cert", "--lead-by-key"):
+        folder, _, file = given[option].rpartition("/")
+        assert mounts[folder] == "etcd" and "--from-file=%s=" % file in made
+    # Both serve this, and only the one that leads listens for agents.
+    probe = controller["readinessProbe"]["httpGet"]
+    assert "%s:%d" % (probe["host"], probe["port"]) == given["--http"] and probe["path"] == "/metrics"
 
 
 def test_every_rank_of_the_job_is_told_who_it_is():

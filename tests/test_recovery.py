@@ -36,7 +36,7 @@ def silenced_link(bed, tree):
 
 def dead_switch(bed, tree):
     """A spine that the tree goes over loses its power: its links go down, and its controller hears no more of it."""
-    spine = next(s for s in ("s1", "s2") if any(l.startswith(s + ":") for l in tree))
+    spine = spine_of(tree)
     links = [l for l in bed.network.uplinks() if any(i.name.startswith(spine + "-") for i in l)]
     bed.network.disconnect(spine)
     for link in links:
@@ -50,7 +50,32 @@ def dead_switch(bed, tree):
     return restore
 
 
-FAILURES = [killed_controller, cut_link, silenced_link, dead_switch]
+def silent_switch(bed, tree):
+    """A spine that the tree goes over forwards nothing any more, though its links are up and its controller hears that it is there."""
+    spine = spine_of(tree)
+    links = [l for l in bed.network.uplinks() if any(i.name.startswith(spine + "-") for i in l)]
+    for link in links:
+        bed.network.silence(link)
+    wait_for(lambda: bed.found()[1] == bed.all_of_it()[1] - len(links), "its links count as lost, so trees and paths lead round it")
+
+    def restore():
+        for link in links:
+            bed.network.restore(link)
+
+    return restore
+
+
+FAILURES = [killed_controller, cut_link, silenced_link, dead_switch, silent_switch]
+
+
+def spine_of(tree):
+    """The spine that a tree goes over."""
+    return next(spine for spine in ("s1", "s2") if any(touches(l, spine) for l in tree))
+
+
+def touches(link, switch):
+    """Whether a link, as its name, is one of a switch: s1:2-s3:1 is one of s1 and of s3."""
+    return switch in {end.split(":")[0] for end in link.split("-")}
 
 
 def crosses(tree, link):

@@ -394,6 +394,9 @@ impl Service {
             Body::Probed(probed) => self.prober.hear(session, probed),
             Body::Traced(traced) => self.traces.hear(session, traced).await,
             Body::Examined(examined) => self.doctor.hear(session, examined),
+            Body::Held(further) => {
+                self.takeover.report(session, self.agents.controller(), further.held).await;
+            }
         }
     }
 

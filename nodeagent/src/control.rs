@@ -4,6 +4,7 @@
 
 mod commands;
 mod group_spec;
+mod holdings;
 mod outbox;
 
 use crate::agent::Agent;
@@ -20,6 +21,7 @@ use cool_proto::control::{
 use cool_proto::delivery::{self, Miscounted};
 use cool_tls::{AddressError, Connector, Credentials};
 use outbox::Outbox;
+use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -98,6 +100,7 @@ pub async fn run(
         announcer: JoinSet::new(),
         silent: watch::Sender::default(),
         inventory: NodeInventory::default(),
+        further: VecDeque::new(),
         outbox: Outbox::default(),
         backlog: Backlog::default(),
         probe: JoinSet::new(),
@@ -173,6 +176,8 @@ struct Control<'a> {
     silent: watch::Sender<bool>,
     /// For a controller that takes over from another.
     inventory: NodeInventory,
+    /// Parts of that for which the registration under way had no room.
+    further: VecDeque<Vec<Held>>,
     /// What is to be said in the session.
     outbox: Outbox,
     /// What has happened while there was no connection.
@@ -228,7 +233,9 @@ impl Control<'_> {
         mut client: ControllerClient<Channel>,
     ) -> Result<Streaming<ControllerMessage>, End> {
         self.silent.send_replace(true);
-        let outgoing = self.outbox.connect(self.registration());
+        self.further = holdings::parts(self.held());
+        let held = self.further.pop_front().unwrap_or_default();
+        let outgoing = self.outbox.connect(self.registration(held));
         let answered = async {
             let mut inbound = client.join(outgoing).await?.into_inner();
             let first = inbound.message().await?.and_then(|message| message.body);
@@ -333,7 +340,7 @@ impl Control<'_> {
         }
     }
 
-    fn registration(&self) -> Register {
+    fn registration(&self, held: Vec<Held>) -> Register {
         let (udp_port, tcp_port) = self.agent.ports();
         Register {
             version: cool_proto::VERSION,
@@ -345,7 +352,7 @@ impl Control<'_> {
             udp_port: udp_port.into(),
             tcp_port: tcp_port.into(),
             slots: self.registration.slots,
-            held: self.held(),
+            held,
             probe_port: self.registration.probe_port.into(),
             features: self.registration.features,
             key: Some(Secret { value: self.agent.key().bytes().to_vec() }),

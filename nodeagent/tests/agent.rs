@@ -3,10 +3,12 @@
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
     AgentMessage, AttendRequest, CancelRequest, Cancelled, ControllerMessage, DiagnoseRequest, Diagnosis,
-    DrainRequest, Drained, Exited, Group, Groups, GroupsRequest, JobEvent, JobList, JobSpec, JobsRequest,
-    Kill, Launch, Member, Output, Probe, Register, Registered, ReleaseGroup, SignalRequest, Signalled,
-    StopProbe, Topology, TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message::Body,
+    DrainRequest, Drained, Exited, Group, Groups, GroupsRequest, Held, JobEvent, JobList, JobSpec,
+    JobsRequest, Kill, Launch, Member, Output, Probe, Register, Registered, ReleaseGroup, SignalRequest,
+    Signalled, StopProbe, Topology, TopologyRequest, TraceEvent, TraceRequest, agent_message,
+    controller_message::Body,
 };
+use cool_proto::features;
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,9 +30,15 @@ struct Session {
 }
 
 impl Session {
+    /// What the agent says next, but for how much has come.
     async fn hear(&mut self) -> agent_message::Body {
-        let message = timeout(PATIENCE, self.from.message()).await.expect("a message in time");
-        message.unwrap().expect("an open session").body.unwrap()
+        loop {
+            let message = timeout(PATIENCE, self.from.message()).await.expect("a message in time");
+            match message.unwrap().expect("an open session").body.unwrap() {
+                agent_message::Body::Acknowledged(_) => {}
+                body => return body,
+            }
+        }
     }
 
     async fn tell(&self, body: Body) {
@@ -49,9 +57,14 @@ impl Session {
 
     /// Says that it takes the agent in, in a version of the contract, as this life of a controller.
     async fn answer(&mut self, version: u32, controller: u64) -> Register {
+        self.answer_with(version, controller, 0).await
+    }
+
+    /// The same, as a controller with these features.
+    async fn answer_with(&mut self, version: u32, controller: u64, features: u64) -> Register {
         let agent_message::Body::Register(register) = self.hear().await else { panic!("no registration") };
         let registered = Registered {
-            features: 0,
+            features,
             version,
             node: 1,
             lldp_interval_ms: 600_000,
@@ -135,6 +148,7 @@ impl Controller for Fake {
 fn serve(listener: TcpListener, refusal: Option<Status>) -> mpsc::Receiver<Session> {
     let (sessions, receiver) = mpsc::channel(4);
     let service = ControllerServer::new(Fake { refusal, sessions });
+    let service = service.max_decoding_message_size(cool_proto::CONTROL_MESSAGE_BYTES_MAX);
     let server = tonic::transport::Server::builder().add_service(service);
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
     receiver
@@ -323,6 +337,46 @@ async fn ranks_go_on_without_a_controller_and_the_next_one_is_told_of_them() {
     third.tell(Body::Release(ReleaseGroup { group: 6 })).await;
     drop(third);
     assert_eq!(session(&mut sessions).await.admit().await.held, []);
+}
+
+/// A group of h1 alone, of which the agent is told in that many bytes.
+fn group_of(bytes: usize, id: u64, register: &Register) -> Group {
+    let member = Member {
+        node: "h1".into(),
+        ip: "127.0.0.1".into(),
+        udp_port: register.udp_port,
+        tcp_port: register.tcp_port,
+        incarnation: register.incarnation,
+        ..Member::default()
+    };
+    let cost_model = serde_json::json!(cool_collective::CostModel::default()).to_string();
+    let cost_model = " ".repeat(bytes) + &cost_model;
+    Group { id, epoch: 1, job: id, members: vec![member], chunk_bytes: 1000, cost_model, ..Group::default() }
+}
+
+#[tokio::test]
+async fn what_a_message_does_not_take_of_all_that_a_node_holds_follows_the_registration() {
+    let (address, mut sessions) = controller(None).await;
+    let _agent = start(address);
+    let mut first = session(&mut sessions).await;
+    let register = first.admit().await;
+    let ids: Vec<u64> = (1..=5).collect();
+    for id in &ids {
+        let most = cool_proto::CONTROL_MESSAGE_BYTES_MAX / 4;
+        first.tell(Body::Group(group_of(most, *id, &register))).await;
+        assert!(matches!(first.hear().await, agent_message::Body::GroupReady(_)));
+    }
+    // One of an earlier release gets what a message takes.
+    drop(first);
+    let mut earlier = session(&mut sessions).await;
+    let told = |held: &[Held]| held.iter().map(|held| held.group.as_ref().unwrap().id).collect::<Vec<_>>();
+    assert_eq!(told(&earlier.admit().await.held), ids[..3]);
+    drop(earlier);
+    let mut second = session(&mut sessions).await;
+    let register = second.answer_with(cool_proto::VERSION, 78, features::HELD_GROUPS).await;
+    assert_eq!(told(&register.held), ids[..3]);
+    let agent_message::Body::Held(further) = second.hear().await else { panic!("nothing further") };
+    assert_eq!(told(&further.held), ids[3..]);
 }
 
 #[tokio::test]

@@ -17,5 +17,8 @@ pub const DESCRIPTIONS: u64 = 1 << 3;
 /// ranks carried them out by other plans.
 pub const QUICK: u64 = 1 << 5;
 
+/// What an agent still holds may come in several messages.
+pub const HELD_GROUPS: u64 = 1 << 6;
+
 /// What programs of this release can.
-pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS | QUICK;
+pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS | QUICK | HELD_GROUPS;

@@ -43,8 +43,8 @@ pub fn check_version(version: u32) -> Result<(), VersionError> {
     if (OLDEST_VERSION..=VERSION).contains(&version) { Ok(()) } else { Err(VersionError(version)) }
 }
 
-/// Bytes of the longest message of the controller's service, either way: a group of 10,000 ranks takes some 600 KB, and an
-/// agent that registers tells of all its groups.
+/// Bytes of the longest message of the controller's service, either way: a group of 10,000 ranks takes some 600 KB. An agent that
+/// registers tells of all its groups, in further messages if they do not fit.
 #[cfg(feature = "grpc")]
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 20;
 

@@ -7,7 +7,7 @@
 //! address. A port has one neighbour at a time: what else it hears is reported, not believed.
 //!
 //! A switch that says nothing may be cut off from here, and well forward without its controller: nothing that only it could tell is
-//! missed. When its session ends, it keeps its place for a grace time. If it is really gone, its neighbours' ports go down and its links with them, and one without links
+//! missed. One that answers and has no frame to hand in is not cut off, its links are silent; unless all are so, which tells more of the way here. When its session ends, it keeps its place for a grace time. If it is really gone, its neighbours' ports go down and its links with them, and one without links
 //! is lost after three intervals. While no switch has a session, this machine is itself cut off, and none is lost.
 //!
 //! While what a switch has handed in waits for longer than an interval, this program is behind and cannot tell who is silent there: it puts off to judge that, but not for ever.
@@ -55,7 +55,7 @@ pub enum Input<'a> {
     PortDown(Port),
     /// A port has heard a frame.
     Received(Port, &'a [u8]),
-    /// All that a switch had handed in by a moment ago has been told here.
+    /// A switch has said something, and all that it had handed in by a moment ago has been told here.
     CaughtUp(DatapathId),
     /// A node is registered with this name and address, and proves its announcements with this key.
     NodeRegistered(&'a str, MacAddr, &'a Key),
@@ -228,7 +228,7 @@ pub struct Discovery {
     gone: BTreeMap<DatapathId, u32>,
     /// Switches that have handed in a frame in this interval.
     vocal: BTreeSet<DatapathId>,
-    /// Switches that were caught up with in this interval.
+    /// Switches that have said something in this interval and were caught up with.
     caught_up: BTreeSet<DatapathId>,
     /// Switches that have handed in more than was told since, and for how many intervals.
     behind: BTreeMap<DatapathId, u8>,
@@ -499,8 +499,9 @@ impl Discovery {
     /// Age is counted in announcements, not in time: if this program was not run for a while, nothing has
     /// been missed.
     fn tick(&mut self) {
-        let vocal = std::mem::take(&mut self.vocal);
-        let waited_for = self.waited_for(&vocal);
+        let (vocal, caught_up) = (std::mem::take(&mut self.vocal), std::mem::take(&mut self.caught_up));
+        let waited_for = self.waited_for(&vocal, &caught_up);
+        let there = sessions::there(&vocal, &caught_up);
         let mut silent = Vec::new();
         let mut due = Vec::new();
         for (port, entry) in &mut self.ports {
@@ -515,7 +516,7 @@ impl Discovery {
                 self.number += 1;
                 entry.sent.note(self.number);
             }
-            if entry.neighbour.is_some() && !sessions::is_mute(&vocal, *port, entry) {
+            if entry.neighbour.is_some() && !entry.is_mute(*port, &there) {
                 entry.missed += 1;
                 if entry.missed > MISSED {
                     silent.push(*port);
@@ -555,8 +556,10 @@ impl Machine for Discovery {
             Input::SwitchUp { switch, ports } => self.switch_up(switch, ports),
             Input::SwitchDown(switch) if self.graph.contains(switch) => {
                 self.gone.entry(switch).or_insert(0);
-                // Nothing more of it waits.
-                self.caught_up.insert(switch);
+                // Nothing more of it waits, nor is it there to be missed.
+                self.vocal.remove(&switch);
+                self.caught_up.remove(&switch);
+                self.behind.remove(&switch);
             }
             Input::SwitchDown(_) => {}
             Input::PortUp(port, mac) => self.port_up(port, mac),

@@ -2,7 +2,8 @@
 
 use crate::support::{Controller, FakeAgent, event, finished, job, registration};
 use cool_controller::jobs::job::Limits;
-use cool_proto::control::{Description, Exited, Group, Held, agent_message, job_event};
+use cool_proto::control::{Description, Exited, Group, Held, HeldGroups, Register, agent_message, job_event};
+use cool_proto::{CONTROL_MESSAGE_BYTES_MAX, features};
 use prost::Message;
 use prost::bytes::Bytes;
 use std::time::Duration;
@@ -86,6 +87,29 @@ async fn a_job_goes_on_under_another_controller_and_its_caller_hears_the_end() {
     h1.launched().await;
     h1.exit(next.job, 0, 3).await;
     assert_eq!(finished(&mut events).await.code, 3);
+}
+
+#[tokio::test]
+async fn a_job_goes_on_of_which_an_agent_tells_behind_more_than_a_message_takes() {
+    let group = orphaned().await;
+    let second = Controller::start().await;
+    let _h3 = back(&second, 3, &group, 1, &[1], &[]).await;
+    // Of no use, but long.
+    let long = || Held { user: "u".repeat(CONTROL_MESSAGE_BYTES_MAX / 2), ..Held::default() };
+    let register = Register { held: vec![long()], ..registration(1) };
+    let mut h1 = FakeAgent::try_join(&second, register).await.unwrap();
+    assert_ne!(h1.registered().await.features & features::HELD_GROUPS, 0);
+    let last = Held { group: Some(group.clone()), controller: 1, ranks: vec![0], ..Held::default() };
+    for held in [vec![long()], vec![last]] {
+        h1.say(agent_message::Body::Held(HeldGroups { held })).await;
+    }
+    let mut events = loop {
+        if let Ok(events) = second.attend(group.job).await {
+            break events;
+        }
+    };
+    h1.print(group.job, 0, "still here").await;
+    assert!(matches!(event(&mut events).await, job_event::Body::Output(o) if o.line == b"still here"));
 }
 
 #[tokio::test]

@@ -4,10 +4,12 @@ use super::{Control, End, SHORTEST_PAUSE, group_spec};
 use crate::interface::Interface;
 use crate::{diagnostics, lldp, probe, traces};
 use cool_proto::control::{
-    Examine, GroupFailed, GroupReady, Held, HoldOutput, Kill, Probe, Probed, Registered, ReleaseGroup,
-    SignalRequest, StopProbe, agent_message, controller_message::Body,
+    Examine, GroupFailed, GroupReady, Held, HeldGroups, HoldOutput, Kill, Probe, Probed, Registered,
+    ReleaseGroup, SignalRequest, StopProbe, agent_message, controller_message::Body,
 };
 use cool_proto::description::ToldGroup;
+use cool_proto::features::HELD_GROUPS;
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -110,6 +112,7 @@ impl Control<'_> {
                     .into(),
             ));
         }
+        let further = std::mem::take(&mut self.further);
         match registered.resumed {
             Some(received) => {
                 self.outbox.resume(received)?;
@@ -120,6 +123,7 @@ impl Control<'_> {
                 self.begin_anew();
                 self.session = Some((controller, node));
                 self.inventory.joined(controller);
+                self.tell_further(further, registered.features);
                 self.agent.requests().into_iter().for_each(|request| self.outbox.send(request));
                 info!(node, "joined the controller at {}", self.registration.controller);
             }
@@ -130,6 +134,18 @@ impl Control<'_> {
             warn!("{lost} lines of output were lost while the controller was away");
         }
         Ok(())
+    }
+
+    /// Tells what else the node holds; before all that happens to it.
+    fn tell_further(&self, further: VecDeque<Vec<Held>>, features: u64) {
+        if features & HELD_GROUPS == 0 && !further.is_empty() {
+            let groups: usize = further.iter().map(Vec::len).sum();
+            warn!(
+                "the controller takes no more than a message of what this node holds: {groups} groups do not go on under it"
+            );
+            return;
+        }
+        further.into_iter().for_each(|held| self.outbox.send(agent_message::Body::Held(HeldGroups { held })));
     }
 
     /// Announces the node, for the session that begins.

@@ -8,16 +8,22 @@ use std::collections::BTreeSet;
 /// Intervals for which this program may be behind with a switch, and put off to judge who is silent there.
 pub(super) const PUT_OFF: u8 = 32;
 
-/// Whether what a port missed in an interval tells nothing: its switch, or the one that it should hear, has handed in no frame at
-/// all of these `vocal` ones. It may be cut off from here, which sessions show only later.
-pub(super) fn is_mute(vocal: &BTreeSet<DatapathId>, port: Port, entry: &Entry) -> bool {
-    entry.switches(port).any(|switch| !vocal.contains(&switch))
+/// The switches that would have handed in what there was in an interval: they have handed in a frame, or at least answered. If none has
+/// handed in any, the way here is rather to blame than all links at once.
+pub(super) fn there(vocal: &BTreeSet<DatapathId>, caught_up: &BTreeSet<DatapathId>) -> BTreeSet<DatapathId> {
+    if vocal.is_empty() { BTreeSet::new() } else { vocal | caught_up }
 }
 
 impl Entry {
     /// Whether one of these is the port's switch, or the one that it should hear.
     pub(super) fn concerns(&self, port: Port, switches: &BTreeSet<DatapathId>) -> bool {
         self.switches(port).any(|switch| switches.contains(&switch))
+    }
+
+    /// Whether what a port missed in an interval tells nothing: its switch, or the one that it should hear, is not among those that were
+    /// `there`. It may be cut off from here, which sessions show only later.
+    pub(super) fn is_mute(&self, port: Port, there: &BTreeSet<DatapathId>) -> bool {
+        self.switches(port).any(|switch| !there.contains(&switch))
     }
 
     /// The port's switch, and the one that it should hear, if a switch is its neighbour.
@@ -31,11 +37,15 @@ impl Entry {
 }
 
 impl Discovery {
-    /// An interval is over, in which these were `vocal`; those of which more may wait to be told, unless it has for too long.
-    pub(super) fn waited_for(&mut self, vocal: &BTreeSet<DatapathId>) -> BTreeSet<DatapathId> {
-        let caught_up = std::mem::take(&mut self.caught_up);
+    /// An interval is over, in which these were `vocal` and these `caught_up` with; those of which more may wait to be told, unless it
+    /// has for too long.
+    pub(super) fn waited_for(
+        &mut self,
+        vocal: &BTreeSet<DatapathId>,
+        caught_up: &BTreeSet<DatapathId>,
+    ) -> BTreeSet<DatapathId> {
         self.behind.retain(|switch, _| self.graph.contains(*switch) && !caught_up.contains(switch));
-        for switch in vocal - &caught_up {
+        for switch in vocal - caught_up {
             self.behind.entry(switch).or_default();
         }
         self.behind.values_mut().for_each(|intervals| *intervals = intervals.saturating_add(1));

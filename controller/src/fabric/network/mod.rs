@@ -124,6 +124,7 @@ impl Network {
     pub(crate) fn connection_context(&self, generation: watch::Receiver<Option<u64>>) -> ConnectionContext {
         let channel = ChannelConfig {
             packet_ins_per_second: self.config.packet_ins_per_second,
+            keepalive_interval: self.config.lldp_interval,
             counters_interval: self.config.counters_interval,
             max_meters: self.config.capacity.meters,
             max_flows: self.config.capacity.flows,

@@ -1,4 +1,4 @@
-//! When a connection tells the network that all frames of its switch are told: soon after each of them, and not too often.
+//! When a connection tells the network that its switch speaks and all its frames are told: soon after each message, and not too often.
 
 use cool_machine::{Duration, Time};
 
@@ -8,7 +8,7 @@ pub(crate) struct CatchingUp {
     /// The least time between two times.
     interval: Duration,
     next: Time,
-    /// There were frames since.
+    /// There were messages since.
     owes: bool,
 }
 
@@ -17,8 +17,8 @@ impl CatchingUp {
         CatchingUp { interval, next: now, owes: false }
     }
 
-    /// The network is told of a frame.
-    pub(crate) fn frame(&mut self) {
+    /// A message came, and the network is told of its frame if it has one.
+    pub(crate) fn heard(&mut self) {
         self.owes = true;
     }
 
@@ -38,19 +38,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_every_frame_the_network_is_told_and_seldom_enough() {
+    fn after_every_message_the_network_is_told_and_seldom_enough() {
         let interval = Duration::from_millis(50);
         let mut now = Time::ZERO;
         let mut catching_up = CatchingUp::new(interval, now);
         assert_eq!(catching_up.due(), None);
         for _ in 0..3 {
-            catching_up.frame();
+            catching_up.heard();
             assert_eq!(catching_up.due(), Some(now));
             catching_up.told(now);
             assert_eq!(catching_up.due(), None);
             // One right behind is not forgotten.
-            catching_up.frame();
-            catching_up.frame();
+            catching_up.heard();
+            catching_up.heard();
             assert_eq!(catching_up.due(), Some(now + interval));
             now += interval;
             catching_up.told(now);

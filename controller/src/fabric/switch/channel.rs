@@ -4,6 +4,7 @@
 use crate::fabric::switch::admission::{Admission, NotAdmitted};
 use crate::fabric::switch::capacity::{Capabilities, TableCapacity};
 use crate::fabric::switch::counters::{Counted, Counters};
+use crate::fabric::switch::keepalive::{DEAD_AFTER, Keepalive};
 use crate::fabric::switch::metering::{METER_EXISTS, Metering, Policer};
 use crate::fabric::switch::pipeline::Pipeline;
 use crate::fabric::switch::reconcile::{self, Former, Reconciler, Refusals, Update};
@@ -18,10 +19,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How long a peer may take to say what it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// After this silence it is asked whether it is there.
-const ECHO_AFTER: Duration = Duration::from_secs(5);
-/// After this silence it is not.
-const DEAD_AFTER: Duration = Duration::from_secs(15);
 /// Ports that a switch may tell of.
 const MAX_PORTS: usize = 1 << 16;
 /// Meters of ports that came later and may still be refused.
@@ -34,6 +31,8 @@ const INCOMPATIBLE: u16 = 0;
 pub(crate) struct ChannelConfig {
     /// Packets that each port may hand in.
     pub(crate) packet_ins_per_second: u32,
+    /// How often a switch is made to say something.
+    pub(crate) keepalive_interval: Duration,
     /// How often counters are asked for.
     pub(crate) counters_interval: Duration,
     /// Meters that may be used.
@@ -148,9 +147,7 @@ pub(crate) struct Channel {
     unreadable: u64,
     counters: Counters,
     next_xid: u32,
-    last_received: Time,
-    /// When to ask whether the peer is there; `None` while an answer is due.
-    echo_at: Option<Time>,
+    keepalive: Keepalive,
     handshake: Option<Time>,
     outputs: VecDeque<Output>,
 }
@@ -177,8 +174,7 @@ impl Channel {
             unreadable: 0,
             counters: Counters::new(config.counters_interval),
             next_xid: 0,
-            last_received: now,
-            echo_at: None,
+            keepalive: Keepalive::new(config.keepalive_interval, now),
             handshake: Some(now + HANDSHAKE),
             outputs: VecDeque::new(),
         };
@@ -198,10 +194,7 @@ impl Channel {
     }
 
     fn received(&mut self, now: Time, mut message: Message) {
-        self.last_received = now;
-        if self.phase != Phase::Hello {
-            self.echo_at = Some(now + ECHO_AFTER);
-        }
+        self.keepalive.heard(now);
         if let Body::Error(failure) = &message.body
             && let Some(why) = self.role.lost(message.xid, failure)
         {
@@ -272,7 +265,6 @@ impl Channel {
                 version_name(hello.version)
             ));
         }
-        self.echo_at = Some(now + ECHO_AFTER);
         match self.role.request() {
             Some(_) => self.ask_for_features(now),
             None => (self.phase, self.handshake) = (Phase::Standby, None),
@@ -334,8 +326,7 @@ impl Channel {
         if !dispensable {
             return self.close(format!("it sent what cannot be read: {error}"));
         }
-        self.last_received = now;
-        self.echo_at = Some(now + ECHO_AFTER);
+        self.keepalive.heard(now);
         self.unreadable += 1;
         // The first tells what is the matter; a switch that goes on so must not fill the log.
         if self.unreadable.is_power_of_two() {
@@ -420,7 +411,7 @@ impl Channel {
 
     fn read_tables(&mut self) {
         self.phase = Phase::Tables;
-        self.reconciler.handle(self.last_received, reconcile::Input::Start);
+        self.reconciler.handle(self.keepalive.last(), reconcile::Input::Start);
     }
 
     fn note(&mut self, port: &rs_openflow::Port) {
@@ -473,7 +464,7 @@ impl Channel {
             reconcile::Output::Read(former) => {
                 self.phase = Phase::Up;
                 self.handshake = None;
-                self.counters.start(self.last_received);
+                self.counters.start(self.keepalive.last());
                 let name = self.admission.names.get(&self.datapath_id).or(self.name.as_ref()).cloned();
                 let name = name.unwrap_or_else(|| format!("dpid:{}", self.datapath_id));
                 let ports = self.ports.values().cloned().collect();
@@ -494,11 +485,10 @@ impl Channel {
             self.handshake = None;
             return self.close(format!("it did not finish the handshake within {HANDSHAKE:?}"));
         }
-        if self.last_received + DEAD_AFTER <= now {
+        if self.keepalive.is_dead(now) {
             return self.close(format!("nothing was received from it for {DEAD_AFTER:?}"));
         }
-        if self.echo_at.is_some_and(|ask| ask <= now) {
-            self.echo_at = None;
+        if self.keepalive.asks(now) {
             self.send(Body::EchoRequest(Vec::new()));
         }
     }
@@ -586,7 +576,9 @@ impl Machine for Channel {
             if !self.outputs.is_empty() {
                 continue;
             }
-            let own = earliest(earliest(self.handshake, self.echo_at), Some(self.last_received + DEAD_AFTER));
+            // Who has said no hello is asked nothing else.
+            let keepalive = (self.phase != Phase::Hello).then(|| self.keepalive.deadline());
+            let own = earliest(self.handshake, keepalive);
             if own.is_some_and(|own| own <= now) {
                 self.time_out(now);
                 continue;

@@ -40,7 +40,7 @@ pub(crate) enum Event {
     PortChanged(PortInfo),
     PortGone(u32),
     PacketIn(u32, Vec<u8>),
-    /// Nothing more is there to be read: all frames that it has handed in are told.
+    /// It has said something, and nothing more is there to be read: all frames that it has handed in are told.
     CaughtUp,
     Answered(u64, Refusals),
     Down,
@@ -292,6 +292,7 @@ impl Driver {
                 Ok((bytes, Err(error))) => Input::Unreadable(MessageHeader::read(bytes), error),
                 Err(error) => Input::Unreadable(None, error),
             };
+            self.catching_up.heard();
             self.session.handle(self.clock.now(), input);
             self.drain().await?;
         }
@@ -324,10 +325,7 @@ impl Driver {
                 }
                 Output::PortChanged(port) => self.tell(Event::PortChanged(port)).await,
                 Output::PortGone(port) => self.tell(Event::PortGone(port)).await,
-                Output::PacketIn(port, frame) => {
-                    self.catching_up.frame();
-                    self.tell(Event::PacketIn(port, frame)).await;
-                }
+                Output::PacketIn(port, frame) => self.tell(Event::PacketIn(port, frame)).await,
                 Output::Counted(counted) => {
                     if let Some((switch, _)) = &self.switch {
                         self.telemetry.counted(self.connection, *switch, self.clock.now(), counted);

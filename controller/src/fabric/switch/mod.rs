@@ -10,6 +10,7 @@ pub(crate) mod change;
 pub(crate) mod channel;
 pub(crate) mod connection;
 pub(crate) mod counters;
+pub(crate) mod keepalive;
 pub(crate) mod metering;
 #[cfg(test)]
 pub(crate) mod model;

@@ -30,6 +30,66 @@ fn a_network_that_falls_silent_as_a_whole_is_not_forgotten_before_its_sessions_e
     assert_eq!(*world.discovery.graph(), world.truth);
 }
 
+impl World {
+    /// An interval in which a switch hears nothing and nobody hears it.
+    fn interval_without_switch(&mut self, switch: DatapathId) {
+        self.interval();
+        let ends =
+            |port: &Port| port.switch == switch || self.truth.peer(*port).is_some_and(|p| p.switch == switch);
+        self.flying.retain(|(port, _)| !ends(port));
+        self.all_arrive();
+    }
+}
+
+#[test]
+fn a_switch_that_answers_and_hears_nothing_has_lost_its_links_and_nodes() {
+    for silent in [1, 101] {
+        let mut world = World::new(leaf_spine(3, 2, 2));
+        world.settle();
+        let silent = DatapathId(silent);
+        let concerns = |link: &Link| link.a.switch == silent || link.b.switch == silent;
+        for missed in 0..=MISSED {
+            assert_eq!(*world.discovery.graph(), world.truth, "after {missed}");
+            world.interval_without_switch(silent);
+            world.input(Input::CaughtUp(silent));
+        }
+        world.interval_without_switch(silent);
+        let graph = world.discovery.graph();
+        let others: Vec<Link> = world.truth.links().filter(|link| !concerns(link)).collect();
+        assert_eq!(graph.links().collect::<Vec<_>>(), others);
+        let elsewhere = world.truth.hosts().filter(|(_, port)| port.switch != silent);
+        assert!(graph.hosts().eq(elsewhere));
+        world.settle();
+        assert_eq!(*world.discovery.graph(), world.truth);
+    }
+}
+
+#[test]
+fn a_switch_that_does_not_even_answer_keeps_its_place_until_its_session_ends() {
+    for silent in [1, 101] {
+        let mut world = World::new(leaf_spine(3, 2, 2));
+        world.settle();
+        for _ in 0..5 * MISSED {
+            world.interval_without_switch(DatapathId(silent));
+            assert_eq!(*world.discovery.graph(), world.truth);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_missed_while_all_switches_answer_and_none_has_anything_to_hand_in() {
+    let mut world = World::new(leaf_spine(2, 1, 2));
+    world.settle();
+    for _ in 0..5 * MISSED {
+        world.interval();
+        world.flying.clear();
+        for switch in world.truth.switches().collect::<Vec<_>>() {
+            world.input(Input::CaughtUp(switch));
+        }
+    }
+    assert_eq!(*world.discovery.graph(), world.truth);
+}
+
 #[test]
 fn nothing_is_missed_at_a_switch_of_which_frames_still_wait_and_all_that_is_silent_is_when_it_has_been_heard_out()
  {

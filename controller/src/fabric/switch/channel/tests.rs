@@ -54,6 +54,7 @@ fn ports(list: Vec<rs_openflow::Port>) -> Body {
 fn config() -> ChannelConfig {
     ChannelConfig {
         packet_ins_per_second: 100,
+        keepalive_interval: Duration::from_secs(1),
         counters_interval: Duration::from_secs(1000),
         max_meters: None,
         max_flows: None,
@@ -406,7 +407,7 @@ fn counters_are_asked_for_and_put_together_and_a_switch_that_owes_answers_is_not
     let questions = |talk: &mut Talk| {
         talk.sent.clear();
         talk.now = talk.session.counters.deadline().unwrap();
-        talk.session.last_received = talk.now;
+        talk.session.keepalive.heard(talk.now);
         talk.drain();
         talk.sent.iter().filter(|m| matches!(m.body, Body::MultipartRequest(_))).cloned().collect::<Vec<_>>()
     };
@@ -451,8 +452,8 @@ fn who_stands_by_keeps_a_switch_and_asks_nothing_of_it_until_it_leads() {
     let status = Body::PortStatus(PortStatus { reason: PortReason::ADD, port: port(1, "p") });
     assert_eq!(talk.hear(status), [], "of the master's concern");
     // For longer than a handshake may take, as long as it says that it is there.
-    for _ in 0..5 {
-        talk.now += ECHO_AFTER;
+    for _ in 0..=HANDSHAKE.as_secs() {
+        talk.now += config().keepalive_interval;
         talk.sent.clear();
         talk.drain();
         assert!(matches!(talk.sent[..], [Message { body: Body::EchoRequest(_), .. }]), "{:?}", talk.sent);

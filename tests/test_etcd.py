@@ -1,0 +1,90 @@
+"""Two controllers led by an etcd of three members, which are killed one by one: what one of them took part in goes on by the others."""
+import signal
+import subprocess
+
+import pytest
+from conftest import wait_for
+from pair import PairBed
+from test_pair import serves, under_way
+
+
+class BedOfThree(PairBed):
+    etcd_members = 3
+
+
+@pytest.fixture(scope="module")
+def bed():
+    with BedOfThree("tree:2x2", host_mbit=20, uplink_mbit=20, lldp_ms=400) as bed:
+        yield bed
+
+
+def whole(bed):
+    """etcd has all its members again, of which one leads."""
+    bed.etcd.start()
+    wait_for(bed.etcd.leader, "etcd has all its members")
+    return bed.etcd.leader()
+
+
+def test_a_member_that_is_killed_costs_nobody_the_lead_whichever_was_asked(bed):
+    leading, leader, generation = whole(bed), bed.leader(), bed.etcd.generation()
+    for follower in [member for member in bed.etcd.members if member is not leading]:
+        # Which lasts for several leases.
+        with under_way(bed):
+            bed.etcd.end(signal.SIGKILL, [follower])
+        serves(bed, leader)
+        assert bed.etcd.generation() == generation, "nobody else has led"
+        assert whole(bed) is leading
+
+
+def test_the_standby_takes_over_while_a_member_is_missing(bed):
+    leading, leader = whole(bed), bed.leader()
+    for signal_number in (signal.SIGKILL, signal.SIGTERM):
+        for follower in [member for member in bed.etcd.members if member is not leading]:
+            bed.etcd.end(signal.SIGKILL, [follower])
+            bed.pair[leader].signal(signal_number)
+            bed.ended(leader)
+            serves(bed, 1 - leader)
+            bed.start_one(leader)
+            leader = 1 - leader
+            leading = whole(bed)
+
+
+def test_when_the_leader_of_etcd_is_killed_somebody_leads_soon_and_hands_over(bed):
+    """It takes etcd up to two seconds to find another one; a lease of three may survive that or not."""
+    leading, leader = whole(bed), bed.leader()
+    # Which lasts for several leases.
+    with under_way(bed):
+        bed.etcd.end(signal.SIGKILL, [leading])
+        wait_for(lambda: answers(bed), "the two other members agree")
+    if bed.pair[leader].process.poll() is not None:
+        assert bed.ended(leader) == 1
+        # As its unit does.
+        bed.launch(leader)
+    wait_for(lambda: 1 in (bed.leads(0), bed.leads(1)), "one of them leads")
+    leader = bed.leader()
+    serves(bed, leader)
+    bed.pair[leader].signal(signal.SIGTERM)
+    assert bed.ended(leader) == 0
+    serves(bed, 1 - leader)
+    bed.start_one(leader)
+    whole(bed)
+
+
+def test_one_member_of_three_lets_nobody_lead(bed):
+    whole(bed)
+    leader = bed.leader()
+    with under_way(bed):
+        bed.etcd.end(signal.SIGKILL, bed.etcd.members[1:])
+        assert bed.ended(leader) == 1
+        bed.launch(leader)
+        wait_for(lambda: (bed.leads(0), bed.leads(1)) == (0, 0), "both stand by")
+        whole(bed)
+        wait_for(lambda: 1 in (bed.leads(0), bed.leads(1)), "one of them leads again")
+        serves(bed, bed.leader())
+
+
+def answers(bed):
+    try:
+        return bed.etcd.generation() > 0
+    except subprocess.SubprocessError:
+        return False
