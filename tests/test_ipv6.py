@@ -86,3 +86,19 @@ def test_where_only_agents_are_carried_an_agent_that_speaks_ipv6_says_why_it_can
     with open(agent.log) as log:
         assert "--agents-only" in log.read()
     bed.daemons.remove(agent)
+
+
+def test_collectives_over_ipv6_are_right_where_switches_forward_unicast_themselves(make_bed):
+    bed = make_bed("tree:2x2", ipv6=ALL, controller_flags=("--unicast", "normal"))
+    bench(bed, OPERATIONS, "1000,256K", 3, "--reps", "1")
+
+
+def test_what_outsiders_send_to_a_tree_of_ipv6_is_dropped_and_counted(make_bed):
+    bed = make_bed("tree:2x2", ipv6=ALL)
+    host = bed.network.net.get("h4")
+    script = ("import socket\n"
+              "u=socket.socket(socket.AF_INET6,socket.SOCK_DGRAM); u.bind(('fd00::4',0))\n"
+              "u.setsockopt(socket.IPPROTO_IPV6,socket.IPV6_MULTICAST_IF,socket.if_nametoindex('h4-eth0'))\n"
+              "[u.sendto(b'x',('ff18::434f:4f4c:c000:77',7420)) for _ in range(5)]\n")
+    bed.network.run_in(host, "/usr/bin/python3", "-c", script)
+    wait_for(lambda: sum(found["packets"] for found in bed.cool_json("groups")["outsiders"]) >= 5, "what it has sent is counted")
