@@ -29,9 +29,11 @@ def sh(*command):
 class Network:
     """A running emulated network. `start` builds it, `stop` removes all that it made."""
 
-    def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, bofuss=False):
+    def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, bofuss=False, ipv6=()):
         setLogLevel("critical")
         self.host_mbit, self.uplink_mbit, self.loss, self.mtu = host_mbit, uplink_mbit, loss, mtu
+        # The hosts whose data interfaces have an IPv6 address in place of the IPv4 one.
+        self.ipv6 = ipv6
         # Of hosts, by their names.
         self.management_addresses = {}
         topo = topologies.parse(topology)
@@ -50,8 +52,10 @@ class Network:
                 self._configure(intf, self.mbit(link))
         for number, host in enumerate(self.net.hosts, start=2):
             self._connect_management(host, "10.255.0.%d" % number)
+            if host.name in self.ipv6:
+                self._speak_ipv6(host)
             if self.loss:
-                self.run_in(host, "iptables", "-A", "INPUT", "-i", host.defaultIntf().name, "-m", "statistic",
+                self.run_in(host, "ip6tables" if host.name in self.ipv6 else "iptables", "-A", "INPUT", "-i", host.defaultIntf().name, "-m", "statistic",
                             "--mode", "random", "--probability", "%g" % self.loss, "-j", "DROP")
 
     def stop(self):
@@ -114,6 +118,17 @@ class Network:
             run("tc", "qdisc", "replace", "dev", intf.name, "root", "tbf", "rate", "%gmbit" % mbit,
                 "burst", "%dkb" % max(BURST_KB, 2 * self.mtu // 1000), "limit", "%dkb" % QUEUE_KB)
 
+    def _speak_ipv6(self, host):
+        """No duplicate of the address is looked for: who starts at once could not use it yet."""
+        device = host.defaultIntf().name
+        self.run_in(host, "sysctl", "-qw", "net.ipv6.conf.%s.accept_dad=0" % device, "net.ipv6.conf.%s.disable_ipv6=0" % device)
+        self.run_in(host, "ip", "-4", "address", "flush", "dev", device)
+        self.run_in(host, "ip", "address", "add", self.data_address(host) + "/64", "dev", device, "nodad")
+
+    def data_address(self, host):
+        """Of the host's data interface."""
+        return "fd00::" + host.name[1:] if host.name in self.ipv6 else host.IP()
+
     def _connect_management(self, host, address):
         """A link between the host's namespace and the root namespace, where the controller is."""
         outside = management_link(host.name)
@@ -138,7 +153,7 @@ class Network:
 
     def describe(self):
         """The network as plain data, for programs that run inside the testbed (COOL_TESTBED)."""
-        hosts = [{"name": h.name, "ip": h.IP(), "pid": h.pid, "interface": h.defaultIntf().name} for h in self.net.hosts]
+        hosts = [{"name": h.name, "ip": self.data_address(h), "pid": h.pid, "interface": h.defaultIntf().name} for h in self.net.hosts]
         switches = [{"name": s.name, "dpid": int(s.dpid, 16)} for s in self.net.switches]
         return {"hosts": hosts, "switches": switches, "links": [self._describe_link(l) for l in self.net.links]}
 

@@ -143,8 +143,8 @@ class Testbed:
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
                  join_timeout=60.0, log_level="info", tell_rates=True, insecure_plaintext=False, lldp_ms=0,
                  controller_flags=(), lose=None, users=None, hide_cgroups=False, bofuss=False, peer_timeout_ms=0,
-                 agent_flags=(), without_agent=()):
-        self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu, "bofuss": bofuss}
+                 agent_flags=(), without_agent=(), ipv6=()):
+        self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu, "bofuss": bofuss, "ipv6": ipv6}
         self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
         self.bin_dir = os.path.abspath(bin_dir or BIN)
         # Whether the controller is told the rates of links, as an operator tells it those that ports do not know.
@@ -404,6 +404,7 @@ def parse_arguments():
     p.add_argument("--uplink-mbit", type=float, default=0, help="rate of each link between switches; 0 leaves it unshaped")
     p.add_argument("--loss", type=float, default=0, help="share of packets lost where a host receives, 0 to 0.5")
     p.add_argument("--mtu", type=int, default=1500, help="of the data links, bytes (576 to 9000)")
+    p.add_argument("--ipv6", action="store_true", help="data links have IPv6 addresses and none of IPv4")
     p.add_argument("--slots", type=int, default=4, help="ranks that a node takes at once")
     p.add_argument("--peer-timeout-ms", type=int, default=0, help="of the agents: after how much silence a node is gone; all nodes share this "
                    "machine's processors, so longer than usual where others use them, too")
@@ -455,7 +456,8 @@ def main():
     a = parse_arguments()
     unwind_on_signals()
     bed = Testbed(a.topology, a.host_mbit, a.uplink_mbit, a.loss, a.mtu, a.slots, a.bin, a.logs, log_level=a.log_level,
-                  insecure_plaintext=a.insecure_plaintext, peer_timeout_ms=a.peer_timeout_ms)
+                  insecure_plaintext=a.insecure_plaintext, peer_timeout_ms=a.peer_timeout_ms,
+                  ipv6=tuple(topologies.parse(a.topology).hosts()) if a.ipv6 else ())
     with bed:
         bed.wait_until_measured()
         before = bed.link_bytes()

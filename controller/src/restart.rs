@@ -14,7 +14,7 @@ use cool_proto::control::{Group, Held, Kill, ReleaseGroup, controller_message::B
 use cool_proto::description::ToldGroup;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -218,7 +218,7 @@ fn give_up(session: &Session, (group, job): (u64, u64)) {
 }
 
 /// The trees of a group as it was described.
-fn trees(group: &Group) -> Vec<(TreeScope, Ipv4Addr)> {
+fn trees(group: &Group) -> Vec<(TreeScope, IpAddr)> {
     let tree = |tree: &cool_proto::control::Tree| Some((groups::scope(tree)?, tree.address.parse().ok()?));
     group.trees.iter().filter_map(tree).collect()
 }

@@ -198,7 +198,7 @@ async fn start(listener: TcpListener) -> FabricHandle {
     let fabric = FabricHandle::start(config, [77; 32].into(), Listener::plaintext(listener));
     for n in 1..=4 {
         let Host { name, ip, mac, .. } = host(n);
-        fabric.register(NodeRegistration { name, ip, mac, lldp_key: key(n) }).await.unwrap();
+        fabric.register(NodeRegistration { name, ip: ip.into(), mac, lldp_key: key(n) }).await.unwrap();
     }
     fabric
 }

@@ -5,7 +5,7 @@ use cool_collective::CostModel;
 pub use cool_transport::tagged::GroupKey;
 pub use cool_types::TreeScope;
 use cool_types::{ElementType, Key, Operation, ReduceOp};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// Time without any progress after which a call fails, unless the call says otherwise.
@@ -53,7 +53,7 @@ pub struct MemberSpec {
     /// The controller's number of the rack.
     pub rack: u32,
     /// Address of the node's data interface.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// The agent's port for repair.
     pub udp_port: u16,
     /// The agent's port for unicast steps.
@@ -64,13 +64,13 @@ pub struct MemberSpec {
 
 impl MemberSpec {
     /// Where the agent takes and sends datagrams.
-    pub(crate) fn udp(&self) -> SocketAddrV4 {
-        SocketAddrV4::new(self.ip, self.udp_port)
+    pub(crate) fn udp(&self) -> SocketAddr {
+        SocketAddr::new(self.ip, self.udp_port)
     }
 
     /// Where the agent takes connections.
-    pub(crate) fn tcp(&self) -> SocketAddrV4 {
-        SocketAddrV4::new(self.ip, self.tcp_port)
+    pub(crate) fn tcp(&self) -> SocketAddr {
+        SocketAddr::new(self.ip, self.tcp_port)
     }
 }
 
@@ -80,7 +80,7 @@ pub struct TreeSpec {
     /// Whom it connects.
     pub scope: TreeScope,
     /// Its multicast address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Its UDP port.
     pub port: u16,
     /// What a sender may send; 0 if unknown.

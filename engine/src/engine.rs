@@ -21,7 +21,7 @@ use cool_transport::packet::Body;
 use cool_transport::unicast::{self, AgentId};
 use cool_types::Operation;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The engine of one node.
@@ -204,7 +204,7 @@ impl Engine {
         }
     }
 
-    fn datagram(&mut self, now: Time, (from, proven): (SocketAddrV4, Option<u64>), bytes: &[u8]) {
+    fn datagram(&mut self, now: Time, (from, proven): (SocketAddr, Option<u64>), bytes: &[u8]) {
         for decoded in Packet::decode_all(bytes) {
             match decoded {
                 // A payload is what follows the last packet.
@@ -229,7 +229,7 @@ impl Engine {
         }
     }
 
-    fn packet(&mut self, now: Time, from: SocketAddrV4, packet: Packet, payload: &Received) {
+    fn packet(&mut self, now: Time, from: SocketAddr, packet: Packet, payload: &Received) {
         let (id, epoch) = (packet.id.group, packet.id.epoch);
         match packet.body {
             // Someone asks whether this agent is there, whatever has become of the group here.
@@ -255,7 +255,7 @@ impl Engine {
     }
 
     /// The agent of this incarnation, at an address, is there: the one that a group has, or one that was started since.
-    fn ping_answered(&mut self, now: Time, from: SocketAddrV4, of: (u64, u32), incarnation: u64) {
+    fn ping_answered(&mut self, now: Time, from: SocketAddr, of: (u64, u32), incarnation: u64) {
         let group = self.groups.get_mut(&of.0).filter(|group| group.key() == of);
         if let Some(gone) = group.and_then(|group| group.answered(from, incarnation)) {
             self.lose_peer(now, gone, STARTED_AGAIN);

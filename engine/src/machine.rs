@@ -10,7 +10,7 @@ use cool_transport::unicast::AgentId;
 use cool_transport::unicast::handshake::PeerKey;
 use cool_types::{ElementType, ReduceOp};
 use core::ops::Range;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 /// A connection, numbered by the driver in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,7 +85,7 @@ pub enum Input<'a> {
     /// A datagram came. [`Output::Store`]s that follow name bytes of it.
     Datagram {
         /// Its sender.
-        from: SocketAddrV4,
+        from: SocketAddr,
         /// Its payload: packets.
         bytes: &'a [u8],
         /// The group whose key its tag was made with, which was right and has not come before.
@@ -96,7 +96,7 @@ pub enum Input<'a> {
         /// Its connection.
         connection: ConnectionId,
         /// Its address.
-        from: Ipv4Addr,
+        from: IpAddr,
         /// Who it is, if it has proved that by the key of this agent.
         proven: Option<AgentId>,
     },
@@ -153,7 +153,7 @@ pub struct MadeGroup {
     /// How many nodes the group has.
     pub nodes: u16,
     /// The trees that reach this node, to listen to.
-    pub trees: Vec<SocketAddrV4>,
+    pub trees: Vec<SocketAddr>,
 }
 
 /// What the engine asks of its driver, in this order.
@@ -193,7 +193,7 @@ pub enum Output {
     /// Send a data packet to a node or a tree. It may be lost.
     Data {
         /// Where to.
-        to: SocketAddrV4,
+        to: SocketAddr,
         /// The packet, to be encoded with [`Packet::encode`].
         packet: Packet,
         /// Its payload: what stands there now.
@@ -202,7 +202,7 @@ pub enum Output {
     /// Send a datagram of control packets. It may be lost.
     Control {
         /// Where to.
-        to: SocketAddrV4,
+        to: SocketAddr,
         /// The group that they are of.
         group: u64,
         /// The encoded packets.
@@ -213,7 +213,7 @@ pub enum Output {
         /// The node.
         node: NodeId,
         /// Its address.
-        to: SocketAddrV4,
+        to: SocketAddr,
         /// The key of its agent, to be proved before the first frame; none of one that cannot.
         key: Option<PeerKey>,
     },

@@ -8,9 +8,9 @@ use cool_transport::tagged::Protection;
 use cool_transport::unicast::handshake::agent_key;
 use cool_transport::unicast::{AgentId, MessageName};
 use cool_transport::{Chain, Hop};
-use cool_types::Key;
+use cool_types::{Key, wire};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The longest payload of a packet: a UDP datagram over IPv4 without its headers and ours.
@@ -22,8 +22,8 @@ pub(crate) struct Node {
     pub(crate) name: String,
     /// Of its agent.
     pub(crate) incarnation: u64,
-    pub(crate) udp: SocketAddrV4,
-    pub(crate) tcp: SocketAddrV4,
+    pub(crate) udp: SocketAddr,
+    pub(crate) tcp: SocketAddr,
     /// By which it proves who it is, if it can.
     pub(crate) key: Option<Key>,
     /// Its number among all nodes.
@@ -33,7 +33,7 @@ pub(crate) struct Node {
 /// Where a tree is reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tree {
-    pub(crate) address: SocketAddrV4,
+    pub(crate) address: SocketAddr,
     /// 0 if unknown.
     pub(crate) bytes_per_second: u64,
 }
@@ -73,6 +73,7 @@ impl Members {
             let reason = format!("chunks of {} bytes; 1 to {most} fit a packet", spec.chunk_bytes);
             return Err(invalid(reason));
         }
+        check_addresses(spec).map_err(invalid)?;
         let number: BTreeMap<&str, u32> = first.keys().copied().zip(0..).collect();
         let places: Vec<Place> =
             spec.members.iter().map(|m| Place { rack: m.rack, node: number[m.node.as_str()] }).collect();
@@ -112,7 +113,7 @@ impl Members {
             if !tree.address.is_multicast() {
                 return Err(invalid(format!("the tree address {} is not a multicast address", tree.address)));
             }
-            let address = SocketAddrV4::new(tree.address, tree.port);
+            let address = SocketAddr::new(tree.address, tree.port);
             let most = if scope == Scope::All { Layout::MOST_STRIPES as usize } else { 1 };
             let alike = trees.entry(scope).or_default();
             if alike.len() == most {
@@ -152,7 +153,7 @@ impl Members {
     }
 
     /// The trees that reach this node.
-    pub(crate) fn my_trees(&self) -> Vec<SocketAddrV4> {
+    pub(crate) fn my_trees(&self) -> Vec<SocketAddr> {
         let reaches_me = |scope: Scope| self.layout.nodes_of(scope).contains(&self.me);
         let mine = self.trees.iter().filter(|(scope, _)| reaches_me(**scope));
         mine.flat_map(|(_, trees)| trees).map(|tree| tree.address).collect()
@@ -169,7 +170,7 @@ impl Members {
     }
 
     /// The tree of this node's rack.
-    pub(crate) fn rack_tree(&self) -> Option<SocketAddrV4> {
+    pub(crate) fn rack_tree(&self) -> Option<SocketAddr> {
         let rack = Scope::Rack(self.layout.rack_of_node(self.me));
         self.trees.get(&rack)?.first().map(|tree| tree.address)
     }
@@ -227,10 +228,11 @@ impl Members {
         self.layout.ranks_of_node(node).iter().map(|rank| rank.0)
     }
 
-    /// Bytes of the tag behind each packet.
-    pub(crate) fn tag_bytes(&self) -> u32 {
+    /// Bytes of each packet's tag, and of its IP header beyond IPv4's.
+    pub(crate) fn further_bytes(&self) -> u32 {
+        let tag = self.protection.map_or(0, |protection| protection.tag_bytes() as u64);
         // Far fewer than a packet has.
-        self.protection.map_or(0, |protection| protection.tag_bytes() as u32)
+        (tag + wire::beyond_ipv4(&self.nodes[self.me].udp.ip())) as u32
     }
 
     /// The group as messages name it.
@@ -304,13 +306,28 @@ fn first_members(members: &[MemberSpec]) -> Result<BTreeMap<&str, &MemberSpec>, 
     Ok(first)
 }
 
+/// One version of IP reaches all nodes, and its trees do.
+fn check_addresses(spec: &GroupSpec) -> Result<(), String> {
+    let Some(first) = spec.members.first().map(|member| member.ip) else { return Ok(()) };
+    let addresses = spec.members.iter().map(|member| member.ip);
+    match addresses
+        .chain(spec.trees.iter().map(|tree| tree.address))
+        .find(|ip| ip.is_ipv6() != first.is_ipv6())
+    {
+        Some(other) => {
+            Err(format!("the addresses {first} and {other} in it are of different versions of IP"))
+        }
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::TreeSpec;
     use crate::link_share::Sending;
     use cool_collective::CostModel;
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     fn spec() -> GroupSpec {
         let member = |rank, node: &str, rack| MemberSpec {
@@ -318,14 +335,14 @@ mod tests {
             node: node.to_owned(),
             incarnation: 0,
             rack,
-            ip: Ipv4Addr::new(10, 0, 0, node.as_bytes()[1]),
+            ip: [10, 0, 0, node.as_bytes()[1]].into(),
             udp_port: 1,
             tcp_port: 2,
             key: None,
         };
         let tree = |scope, last| TreeSpec {
             scope,
-            address: Ipv4Addr::new(239, 192, 0, last),
+            address: [239, 192, 0, last].into(),
             port: 5,
             bytes_per_second: 100,
         };
@@ -362,7 +379,7 @@ mod tests {
         assert_eq!([1, 5].map(|senders| alone(&members, (0, 1), senders)), [Some(50), Some(10)]);
         let expected = spec().cost_model.rack.bytes_per_second;
         assert!(members.is_verified(expected) && !members.is_verified(2 * expected));
-        assert_eq!(members.rack_tree().map(|tree| *tree.ip()), Some(Ipv4Addr::new(239, 192, 0, 2)));
+        assert_eq!(members.rack_tree().map(|tree| tree.ip()), Some([239, 192, 0, 2].into()));
         assert_eq!(members.chain(Scope::All, 1).node(0), 1);
     }
 
@@ -370,7 +387,7 @@ mod tests {
     fn several_trees_over_all_nodes_carry_a_part_each_at_the_rate_that_is_its_own() {
         let mut spec = spec();
         spec.trees.push(TreeSpec {
-            address: Ipv4Addr::new(239, 192, 0, 9),
+            address: [239, 192, 0, 9].into(),
             bytes_per_second: 20,
             ..spec.trees[0].clone()
         });
@@ -383,7 +400,10 @@ mod tests {
         // Of four senders of whole messages each tree has two; of parts, all four.
         assert_eq!([(1, 1), (1, 2)].map(|part| alone(&members, part, 4)), [Some(10), Some(5)]);
         let second = Stripe { index: 1, of: 2 };
-        assert_eq!(members.tree(Scope::All, second).map(|tree| tree.address.ip().octets()[3]), Some(9));
+        assert_eq!(
+            members.tree(Scope::All, second).map(|tree| tree.address.ip()),
+            Some([239, 192, 0, 9].into())
+        );
     }
 
     #[test]
@@ -401,9 +421,16 @@ mod tests {
         assert!(error(|s| s.members[1].incarnation = 4).contains("another agent of this node, h1"));
         assert!(error(|s| s.members[1].rank = 5).contains("rank 5 stands where rank 1"));
         assert!(error(|s| s.chunk_bytes = 0).contains("chunks of 0 bytes"));
-        assert!(error(|s| s.trees[0].address = Ipv4Addr::LOCALHOST).contains("not a multicast address"));
+        assert!(
+            error(|s| s.trees[0].address = Ipv4Addr::LOCALHOST.into()).contains("not a multicast address")
+        );
+        assert!(error(|s| s.members[1].ip = Ipv6Addr::LOCALHOST.into()).contains("different versions of IP"));
         assert!(error(|s| s.trees[1].scope = TreeScope::Rack(5)).contains("rack 5"));
         assert!(error(|s| s.trees.push(s.trees[1].clone())).contains("more than 1 trees are for Rack(9)"));
+        assert!(
+            error(|s| s.trees[0].address = Ipv6Addr::new(0xff18, 0, 0, 0, 0, 0, 0, 1).into())
+                .contains("10.0.0.51 and ff18::1 in it")
+        );
         assert!(error(|s| s.members.clear()).contains("at least one rank"));
         assert!(
             Members::new(&spec(), &agent("h2")).unwrap_err().to_string().contains("no rank on this node, h2")

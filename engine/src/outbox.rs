@@ -5,7 +5,7 @@ use crate::memory::{MemoryId, MemoryRange};
 use cool_transport::Packet;
 use core::ops::Range;
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 /// Control packets share a datagram of at most this many bytes, which fits any link.
 const CONTROL_BYTES: usize = 1200;
@@ -53,7 +53,7 @@ impl Outbox {
     }
 
     /// Sends a packet without payload, in one datagram with others of its group to the same place if there are any.
-    pub(crate) fn control(&mut self, to: SocketAddrV4, packet: &Packet) {
+    pub(crate) fn control(&mut self, to: SocketAddr, packet: &Packet) {
         let group = packet.id.group;
         let mut waiting = self.queue.iter_mut().rev().take(CONTROL_AHEAD);
         let same = waiting.find_map(|output| match output {

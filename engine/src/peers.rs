@@ -11,7 +11,7 @@ use cool_types::Key;
 use core::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 /// The most connections whose agents have not said who they are.
 const UNIDENTIFIED_MAX: usize = 64;
@@ -55,9 +55,9 @@ pub(crate) struct Link {
     /// What the driver was told that comes next over the connection.
     pub(crate) awaited: (u64, Option<MemoryRange>),
     /// Where its groups say it is, or where it came from.
-    ip: Ipv4Addr,
+    ip: IpAddr,
     /// Where to connect to, if this side may.
-    connect: Option<SocketAddrV4>,
+    connect: Option<SocketAddr>,
     pub(crate) groups: BTreeSet<u64>,
     /// Whether it has had a group.
     used: bool,
@@ -67,7 +67,7 @@ pub(crate) struct Link {
 
 impl Link {
     /// To the agent `of` a node `at` a place, from the agent `me`.
-    fn new(me: &AgentId, (node, incarnation): (&str, u64), at: impl fmt::Display, ip: Ipv4Addr) -> Link {
+    fn new(me: &AgentId, (node, incarnation): (&str, u64), at: impl fmt::Display, ip: IpAddr) -> Link {
         Link {
             machine: Peer::new(me, &format!("node {node} at {at}")),
             incarnation,
@@ -105,7 +105,7 @@ enum Owner {
     Peer(NodeId),
     /// It has not said its name; the bytes so far.
     Unidentified {
-        ip: Ipv4Addr,
+        ip: IpAddr,
         proven: Option<AgentId>,
         bytes: Vec<u8>,
     },
@@ -229,7 +229,7 @@ impl Peers {
         let node = self.meet(name);
         let known = &mut self.nodes[node.0 as usize];
         let link =
-            known.link.get_or_insert_with(|| Link::new(&self.me, (name, incarnation), theirs, *theirs.ip()));
+            known.link.get_or_insert_with(|| Link::new(&self.me, (name, incarnation), theirs, theirs.ip()));
         link.used = true;
         link.precedes = members.nodes[members.me].tcp < theirs;
         if link.precedes || members.on_demand {
@@ -302,7 +302,7 @@ impl Peers {
         // has looked after since its last group: the other side may have given it up, unheard because one of the two was
         // cut off.
         let unproven = members.must_prove(place) && link.connection.is_some() && !link.proven && !link.used;
-        if link.ip != *member.tcp.ip() || unproven || link.used && link.groups.is_subset(closing) {
+        if link.ip != member.tcp.ip() || unproven || link.used && link.groups.is_subset(closing) {
             self.drop_peer(node, "", out);
         }
         None
@@ -375,7 +375,7 @@ impl Peers {
     pub(crate) fn accepted(
         &mut self,
         connection: ConnectionId,
-        (ip, proven): (Ipv4Addr, Option<AgentId>),
+        (ip, proven): (IpAddr, Option<AgentId>),
         out: &mut Outbox,
     ) {
         let is_unknown = |owner: &Owner| matches!(owner, Owner::Unidentified { proven: None, .. });

@@ -10,7 +10,7 @@ use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::packet::{Body, Via};
 use cool_transport::{Input, Output, Packet, Receiver, Sender, StreamError, To};
 use cool_types::Operation;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 /// The source's or a receiver's machine.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub(crate) struct Stream {
     pub(crate) action: u32,
     pub(crate) waits: Waits,
     /// Of a source with a tree.
-    tree: Option<SocketAddrV4>,
+    tree: Option<SocketAddr>,
 }
 
 /// What came of giving a stream's machine something to do, besides what it sent and stored.
@@ -86,7 +86,7 @@ impl Stream {
         end: End,
         data: MemoryRange,
         (operation, rank, action): (Operation, u32, u32),
-        tree: Option<SocketAddrV4>,
+        tree: Option<SocketAddr>,
     ) -> Stream {
         let (bounced, waits) = (false, Waits::Action);
         Stream { end, data, bounced, operation, rank, action, waits, tree }
@@ -196,7 +196,7 @@ impl Stream {
 
     fn transmit(
         &self,
-        (to, address): (To, Option<SocketAddrV4>),
+        (to, address): (To, Option<SocketAddr>),
         packet: Packet,
         payload: core::ops::Range<u64>,
         out: &mut Outbox,

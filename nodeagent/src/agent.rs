@@ -195,7 +195,7 @@ mod tests {
             node: "h1".into(),
             incarnation: agent.incarnation(),
             rack: 3,
-            ip: Ipv4Addr::LOCALHOST,
+            ip: Ipv4Addr::LOCALHOST.into(),
             udp_port,
             tcp_port,
             key: None,

@@ -3,7 +3,7 @@
 use cool_topology::MacAddr;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 /// The data interface as the controller is told of it.
@@ -11,8 +11,8 @@ use std::time::Duration;
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// Its first IPv4 address.
-    pub ip: Ipv4Addr,
+    /// Where the agents of other nodes reach this one: its first IPv4 address, or its first of IPv6.
+    pub ip: IpAddr,
     /// Its Ethernet address.
     pub mac: MacAddr,
     /// The largest IP packet, in bytes.
@@ -51,28 +51,46 @@ pub enum InterfaceError {
 }
 
 impl Interface {
-    /// Reads the interface called `name`.
+    /// Reads the interface called `name`, which is to be used with IPv6 if that is said, or if it has no IPv4 address.
     ///
     /// # Errors
-    /// If it does not exist, or has no IPv4 or Ethernet address.
-    pub fn read(name: &str) -> Result<Interface, InterfaceError> {
+    /// If it does not exist, or has no such IP address or no Ethernet address.
+    pub fn read(name: &str, ipv6: bool) -> Result<Interface, InterfaceError> {
         let all = pnet::datalink::interfaces();
         let Some(found) = all.iter().find(|i| i.name == name) else {
             let present = all.into_iter().map(|i| i.name).collect();
             return Err(InterfaceError::Missing { name: name.to_owned(), present });
         };
         let no = |what, remedy| InterfaceError::NoAddress { name: name.to_owned(), what, remedy };
-        let v4 = found.ips.iter().find_map(|network| match network.ip() {
-            IpAddr::V4(ip) => Some(ip),
-            IpAddr::V6(_) => None,
-        });
+        let addresses = found.ips.iter().map(|network| network.ip());
+        let ip = address(addresses, ipv6);
+        let needed = if ipv6 { "IPv6 address" } else { "IP address" };
         Ok(Interface {
             name: name.to_owned(),
-            ip: v4.ok_or_else(|| no("IPv4 address", "give it one with `ip address add`"))?,
+            ip: ip.ok_or_else(|| {
+                no(needed, "give it one with `ip address add`, beside any that begins with fe80")
+            })?,
             mac: found.mac.ok_or_else(|| no("Ethernet address", "the data network must be Ethernet"))?,
             mtu: mtu(found.index).map_err(|source| InterfaceError::Mtu { name: name.to_owned(), source })?,
         })
     }
+}
+
+/// The address by which others reach an agent: of those of IPv6 not one that counts on its link only, since that says no interface.
+fn address(all: impl Iterator<Item = IpAddr> + Clone, ipv6: bool) -> Option<IpAddr> {
+    let reached = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if !ip.is_unicast_link_local());
+    let v4 = all.clone().find(IpAddr::is_ipv4).filter(|_| !ipv6);
+    v4.or_else(|| all.clone().find(reached))
+}
+
+/// The number of the interface that has an address.
+pub(crate) fn index_of(ip: Ipv6Addr) -> io::Result<u32> {
+    let has =
+        |i: &pnet::datalink::NetworkInterface| i.ips.iter().any(|network| network.ip() == IpAddr::V6(ip));
+    let found = pnet::datalink::interfaces().into_iter().find(has);
+    found.map(|i| i.index).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::AddrNotAvailable, format!("no interface has the address {ip} any more"))
+    })
 }
 
 /// The MTU of an interface, by rtnetlink(7): /sys shows the interfaces of whichever network namespace
@@ -129,17 +147,29 @@ fn link_mtu(reply: &[u8]) -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     #[test]
     fn the_loopback_interface_has_its_address_and_an_mtu() {
-        let lo = Interface::read("lo").unwrap();
+        let lo = Interface::read("lo", false).unwrap();
         assert_eq!(lo.ip, Ipv4Addr::LOCALHOST);
         assert!(lo.mtu >= 1280, "{}", lo.mtu);
+        assert_eq!(Interface::read("lo", true).unwrap().ip, Ipv6Addr::LOCALHOST);
+        assert!(index_of(Ipv6Addr::LOCALHOST).is_ok());
+    }
+
+    #[test]
+    fn ipv4_is_preferred_and_an_address_that_counts_on_the_link_only_is_none() {
+        let all: [IpAddr; 4] = ["fe80::1", "fd00::1", "10.0.0.1", "fd00::2"].map(|ip| ip.parse().unwrap());
+        assert_eq!([false, true].map(|ipv6| address(all.into_iter(), ipv6)), [Some(all[2]), Some(all[1])]);
+        assert_eq!(address(all[..2].iter().copied(), false), Some(all[1]));
+        assert_eq!(address(all[..1].iter().copied(), false), None);
+        assert_eq!(address(all[2..3].iter().copied(), true), None);
     }
 
     #[test]
     fn an_interface_that_does_not_exist_is_named_with_those_that_do() {
-        let e = Interface::read("nope0").unwrap_err().to_string();
+        let e = Interface::read("nope0", false).unwrap_err().to_string();
         assert!(e.contains("nope0") && e.contains("lo"), "{e}");
     }
 

@@ -101,7 +101,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let credentials = options.tls.credentials(Role::Agent)?;
-    let interface = Interface::read(&options.interface)?;
+    let interface = Interface::read(&options.interface, options.ipv6)?;
     let engine = EngineHandle::start(EngineConfig {
         node: options.name.clone(),
         ip: interface.ip,

@@ -22,9 +22,15 @@ pub struct Options {
     /// The node's name, unlike any other node's: letters, digits, dot, dash, underscore
     #[arg(long, value_parser = node_name)]
     pub name: String,
-    /// The network interface that carries the data; it needs an IPv4 address
+    /// The network interface that carries the data; it needs an IP address
     #[arg(long)]
     pub interface: String,
+    /// Speak IPv6 with other agents, also if the interface has an IPv4 address [default: only if it has none].
+    ///
+    /// All agents of a group speak the same version. IPv6 needs an address beside that of the link (fe80), and a controller with
+    /// --unicast routed and without --agents-only, or switches that forward unicast themselves.
+    #[arg(long)]
+    pub ipv6: bool,
     /// Where the controller is; of a pair, both addresses
     #[arg(long, env = "COOL_CONTROLLER", value_name = "https://HOST:7400,...")]
     pub controller: String,

@@ -6,14 +6,15 @@
 //! of them took, which idle links may let pass at once: that is the rate. Bytes that came sooner than the rate allows
 //! are the burst. Trains grow until they last long enough to be timed; the fastest counts, for the same reason.
 
+use crate::net::tcp::socket_from;
 use cool_daemon::accept::Incoming;
-use cool_types::wire::{ETHERNET, TCP_IP};
+use cool_types::wire::{ETHERNET, TCP_IP, beyond_ipv4};
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 /// Small messages there and back, to find the latency; fewer where packets are lost and it takes so long.
@@ -48,13 +49,13 @@ pub(crate) struct Found {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProbeError {
     #[error("no connection to the agent at {to}: {source}; do the nodes let TCP pass to that port?")]
-    Connect { to: SocketAddrV4, source: io::Error },
+    Connect { to: SocketAddr, source: io::Error },
     #[error("the connection to the agent at {to} broke: {source}")]
-    Broken { to: SocketAddrV4, source: io::Error },
+    Broken { to: SocketAddr, source: io::Error },
     #[error("the agent at {to} took more than {LONGEST:?}")]
-    Slow { to: SocketAddrV4 },
+    Slow { to: SocketAddr },
     #[error("the agent at {to} tells times that cannot be")]
-    Senseless { to: SocketAddrV4 },
+    Senseless { to: SocketAddr },
 }
 
 /// Answers the probes of other agents.
@@ -76,7 +77,7 @@ impl Reflector {
     ///
     /// # Errors
     /// If the port is in use.
-    pub async fn bind(ip: Ipv4Addr, port: u16) -> io::Result<Reflector> {
+    pub async fn bind(ip: IpAddr, port: u16) -> io::Result<Reflector> {
         let listener = TcpListener::bind((ip, port)).await?;
         let port = listener.local_addr()?.port();
         Ok(Reflector { listener, port })
@@ -139,7 +140,7 @@ async fn take(stream: &mut TcpStream, train: u64, buffer: &mut [u8]) -> io::Resu
 ///
 /// # Errors
 /// If the other agent does not answer, or not in time.
-pub(crate) async fn measure(from: Ipv4Addr, to: SocketAddrV4, mtu: u32) -> Result<Found, ProbeError> {
+pub(crate) async fn measure(from: IpAddr, to: SocketAddr, mtu: u32) -> Result<Found, ProbeError> {
     match timeout(LONGEST, Probe::run(from, to, mtu)).await {
         Ok(result) => result,
         Err(_) => Err(ProbeError::Slow { to }),
@@ -148,12 +149,12 @@ pub(crate) async fn measure(from: Ipv4Addr, to: SocketAddrV4, mtu: u32) -> Resul
 
 struct Probe {
     stream: TcpStream,
-    to: SocketAddrV4,
+    to: SocketAddr,
     latency: Duration,
 }
 
 impl Probe {
-    async fn run(from: Ipv4Addr, to: SocketAddrV4, mtu: u32) -> Result<Found, ProbeError> {
+    async fn run(from: IpAddr, to: SocketAddr, mtu: u32) -> Result<Found, ProbeError> {
         let stream = connect(from, to).await.map_err(|source| ProbeError::Connect { to, source })?;
         let mut probe = Probe { stream, to, latency: Duration::ZERO };
         let mut round_trips = Vec::with_capacity(ROUND_TRIPS);
@@ -189,7 +190,7 @@ impl Probe {
         let (took, bytes) = first.unwrap_or_default();
         let flowing = took.saturating_sub(2 * self.latency);
         let steady = u128::from(fastest) * flowing.as_nanos() / 1_000_000_000;
-        let early = u128::from(on_wire(bytes, mtu)).saturating_sub(steady);
+        let early = u128::from(self.on_wire(bytes, mtu)).saturating_sub(steady);
         // Less than a packet is noise, and more than was left untimed too.
         let burst = u64::try_from(early).unwrap_or(HEAD).min(HEAD);
         let burst = if burst < mtu { 0 } else { burst };
@@ -213,25 +214,24 @@ impl Probe {
 
     fn per_second(&self, timed: Timed, mtu: u64) -> Result<u64, ProbeError> {
         let Timed { nanos: 1.., bytes } = timed else { return Err(ProbeError::Senseless { to: self.to }) };
-        let rate = u128::from(on_wire(bytes, mtu)) * 1_000_000_000 / u128::from(timed.nanos);
+        let rate = u128::from(self.on_wire(bytes, mtu)) * 1_000_000_000 / u128::from(timed.nanos);
         u64::try_from(rate).map_err(|_| ProbeError::Senseless { to: self.to })
+    }
+
+    /// With the headers of its packets.
+    fn on_wire(&self, bytes: u64, mtu: u64) -> u64 {
+        let headers = TCP_IP + beyond_ipv4(&self.to.ip());
+        let payload = mtu.saturating_sub(headers).max(1);
+        bytes.saturating_mul(payload + headers + ETHERNET) / payload
     }
 }
 
-async fn connect(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
-    let socket = TcpSocket::new_v4()?;
-    socket.bind(SocketAddr::from((from, 0)))?;
-    let stream = socket.connect(to.into()).await?;
+async fn connect(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let stream = socket_from(from)?.connect(to).await?;
     stream.set_nodelay(true)?;
     // What is not sent when a probe is dropped is not to be sent any more.
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
     Ok(stream)
-}
-
-/// With the headers of its packets.
-fn on_wire(bytes: u64, mtu: u64) -> u64 {
-    let payload = mtu.saturating_sub(TCP_IP).max(1);
-    bytes.saturating_mul(payload + TCP_IP + ETHERNET) / payload
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -249,18 +249,24 @@ impl fmt::Display for Found {
 mod tests {
     use super::*;
     use std::collections::VecDeque;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     const MTU: u32 = 1500;
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    async fn reflector() -> SocketAddrV4 {
-        let reflector = Reflector::bind(Ipv4Addr::LOCALHOST, 0).await.unwrap();
-        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, reflector.port());
+    async fn reflector() -> SocketAddr {
+        reflector_at(HERE).await
+    }
+
+    async fn reflector_at(ip: IpAddr) -> SocketAddr {
+        let reflector = Reflector::bind(ip, 0).await.unwrap();
+        let to = SocketAddr::new(ip, reflector.port());
         tokio::spawn(reflector.serve());
         to
     }
 
     /// A far side that takes trains and tells of each what a test wants.
-    async fn telling(timed: Timed) -> SocketAddrV4 {
+    async fn telling(timed: Timed) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
@@ -272,33 +278,35 @@ mod tests {
                 stream.write_u64(timed.bytes).await.unwrap();
             }
         });
-        SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
+        SocketAddr::new(HERE, port)
     }
 
     #[tokio::test]
     async fn two_agents_measure_the_way_between_them() {
-        let to = reflector().await;
-        let found = measure(Ipv4Addr::LOCALHOST, to, MTU).await.unwrap();
-        assert!(found.latency > Duration::ZERO && found.bytes_per_second > 0, "{found}");
-        assert!(found.burst <= HEAD);
+        for ip in [HERE, Ipv6Addr::LOCALHOST.into()] {
+            let to = reflector_at(ip).await;
+            let found = measure(ip, to, MTU).await.unwrap();
+            assert!(found.latency > Duration::ZERO && found.bytes_per_second > 0, "{found}");
+            assert!(found.burst <= HEAD);
+        }
     }
 
     #[tokio::test]
     async fn the_rate_is_that_of_the_timed_part_with_its_headers() {
         // 1448 bytes of payload are 1514 on the wire.
         let to = telling(Timed { nanos: 20_000_000, bytes: 14_480 }).await;
-        let found = measure(Ipv4Addr::LOCALHOST, to, MTU).await.unwrap();
+        let found = measure(HERE, to, MTU).await.unwrap();
         assert_eq!(found.bytes_per_second, 757_000);
     }
 
     #[tokio::test]
     async fn a_far_side_that_tells_nonsense_or_is_not_there_is_an_error_with_its_address() {
         let to = telling(Timed::default()).await;
-        let error = measure(Ipv4Addr::LOCALHOST, to, MTU).await.unwrap_err();
+        let error = measure(HERE, to, MTU).await.unwrap_err();
         assert!(matches!(error, ProbeError::Senseless { .. }), "{error}");
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-        let nobody = SocketAddrV4::new(Ipv4Addr::LOCALHOST, free);
-        let error = measure(Ipv4Addr::LOCALHOST, nobody, MTU).await.unwrap_err().to_string();
+        let nobody = SocketAddr::new(HERE, free);
+        let error = measure(HERE, nobody, MTU).await.unwrap_err().to_string();
         assert!(error.contains(&nobody.to_string()), "{error}");
     }
 

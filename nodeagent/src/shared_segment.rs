@@ -3,7 +3,7 @@
 
 use cool_proto::region::RegionError;
 use cool_proto::segment::{RankPart, Segment};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::UdpSocket;
 
@@ -14,7 +14,7 @@ pub(crate) struct SharedSegment {
     /// The ranks, ascending: each has a part.
     ranks: Vec<u32>,
     /// Of a group with quick calls: by which socket, and where, the leader of the ranks is woken.
-    wake: Option<(Arc<UdpSocket>, SocketAddrV4)>,
+    wake: Option<(Arc<UdpSocket>, SocketAddr)>,
 }
 
 impl SharedSegment {
@@ -33,7 +33,7 @@ impl SharedSegment {
     pub(crate) fn of_node(
         ranks: &[u32],
         socket: Arc<UdpSocket>,
-        leader: SocketAddrV4,
+        leader: SocketAddr,
     ) -> Result<SharedSegment, RegionError> {
         let segment = Segment::of_node(ranks.len())?;
         Ok(SharedSegment { segment, ranks: ranks.to_vec(), wake: Some((socket, leader)) })

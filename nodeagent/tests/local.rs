@@ -74,7 +74,7 @@ impl Node {
             node: (*node).to_owned(),
             incarnation: self.agent.incarnation(),
             rack: 0,
-            ip: Ipv4Addr::LOCALHOST,
+            ip: Ipv4Addr::LOCALHOST.into(),
             udp_port,
             tcp_port: if *node == "h1" { tcp_port } else { 1 },
             key: None,

@@ -63,7 +63,7 @@ async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
         node: format!("h{rank}"),
         incarnation: agent.incarnation(),
         rack: rank / 2,
-        ip: Ipv4Addr::LOCALHOST,
+        ip: Ipv4Addr::LOCALHOST.into(),
         udp_port: agent.udp_port(),
         tcp_port: agent.tcp_port(),
         key: None,

@@ -4,7 +4,7 @@
 use crate::control::{Description, Group, Held, Member, NodeRun, RankRun, Secret, Tree};
 use prost::Message;
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The most ranks of a group: they are numbered by 16 bits.
 const RANKS_MAX: usize = u16::MAX as usize;
@@ -37,7 +37,7 @@ pub enum DescriptionError {
 #[derive(Clone, Debug, PartialEq)]
 struct Node {
     name: String,
-    ip: u32,
+    ip: IpAddr,
     rack: u32,
     ports: (u32, u32),
     incarnation: u64,
@@ -124,8 +124,9 @@ impl Description {
         let mut later = self.later_incarnations.iter();
         let mut nodes = Vec::with_capacity(count);
         for run in &self.nodes {
+            let first = first_ip(run).ok_or("an address has not 16 bytes")?;
             for at in 0..run.count {
-                let ip = run.ip.checked_add(at).ok_or("an address is too large")?;
+                let ip = counted_up(first, at).ok_or("an address is too large")?;
                 let incarnation = later.next().and_then(|later| self.first_incarnation.checked_add(*later));
                 nodes.push(Node {
                     name: name(run, at).ok_or("a number in a name is too large")?,
@@ -230,7 +231,7 @@ fn trees(group: &Group) -> Vec<Tree> {
 fn node_of(member: &Member) -> Option<Node> {
     Some(Node {
         name: member.node.clone(),
-        ip: member.ip.parse::<Ipv4Addr>().ok()?.to_bits(),
+        ip: member.ip.parse().ok()?,
         rack: member.rack,
         ports: (member.udp_port, member.tcp_port),
         incarnation: member.incarnation,
@@ -243,7 +244,7 @@ fn member(rank: u32, node: &Node, is_first: bool) -> Member {
         rank,
         node: node.name.clone(),
         rack: node.rack,
-        ip: Ipv4Addr::from_bits(node.ip).to_string(),
+        ip: node.ip.to_string(),
         udp_port: node.ports.0,
         tcp_port: node.ports.1,
         incarnation: node.incarnation,
@@ -287,24 +288,45 @@ fn runs(nodes: &[Node]) -> Vec<NodeRun> {
 /// A run of one node.
 fn one(node: &Node) -> NodeRun {
     let (before, number, digits, after) = parts(&node.name);
+    let (ip, ipv6) = match node.ip {
+        IpAddr::V4(ip) => (ip.to_bits(), Vec::new()),
+        IpAddr::V6(ip) => (0, ip.octets().to_vec()),
+    };
     NodeRun {
         count: 1,
         before: before.to_owned(),
         number,
         digits,
         after: after.to_owned(),
-        ip: node.ip,
+        ip,
         rack: node.rack,
         udp_port: node.ports.0,
         tcp_port: node.ports.1,
+        ipv6,
     }
+}
+
+/// The address of the first node of a run.
+fn first_ip(run: &NodeRun) -> Option<IpAddr> {
+    match run.ipv6.as_slice() {
+        [] => Some(Ipv4Addr::from_bits(run.ip).into()),
+        octets => <[u8; 16]>::try_from(octets).ok().map(IpAddr::from),
+    }
+}
+
+/// An address by this number later.
+fn counted_up(ip: IpAddr, by: u32) -> Option<IpAddr> {
+    Some(match ip {
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits().checked_add(by)?).into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits().checked_add(by.into())?).into(),
+    })
 }
 
 /// Whether a node, which alone would be a run of `one`, is the next one of a run.
 fn follows(run: &NodeRun, node: &Node, one: &NodeRun) -> bool {
     let alike = |run: &NodeRun| (run.rack, run.udp_port, run.tcp_port);
     alike(run) == alike(one)
-        && run.ip.checked_add(run.count) == Some(node.ip)
+        && first_ip(run).and_then(|first| counted_up(first, run.count)) == Some(node.ip)
         && name(run, run.count).is_some_and(|name| name == node.name)
 }
 
@@ -399,6 +421,26 @@ mod tests {
     }
 
     #[test]
+    fn addresses_of_ipv6_count_up_like_those_of_ipv4() {
+        let at = |ip: &dyn Fn(u32) -> String| {
+            let mut members = members(&names(8, |n| format!("h{n}")), &(0..8).collect::<Vec<_>>(), false);
+            (0..).zip(&mut members).for_each(|(number, member)| member.ip = ip(number));
+            let group = group(members);
+            assert_eq!(and_back(&group), group);
+            let description = Description::of(&group).unwrap();
+            (description.nodes.len(), description)
+        };
+        let (racks, mut description) =
+            at(&|n| Ipv6Addr::from_bits((0xfd00 << 112) + 0xffff_fffe + u128::from(n)).to_string());
+        assert_eq!(racks, 2);
+        assert_eq!(at(&|n| Ipv6Addr::from_bits((0xfd00 << 112) + u128::from(n * n)).to_string()).0, 7);
+        description.nodes[0].ipv6.pop();
+        assert!(description.clone().group().unwrap_err().to_string().contains("has not 16 bytes"));
+        description.nodes[0].ipv6 = vec![0xff; 16];
+        assert!(description.group().unwrap_err().to_string().contains("an address is too large"));
+    }
+
+    #[test]
     fn names_whose_numbers_do_not_count_up_stay_as_they_are() {
         for name in
             [|n: usize| "x".repeat(n + 1), |n| format!("a{}", 3 * n), |n| format!("{n}{}", "9".repeat(30))]
@@ -423,7 +465,8 @@ mod tests {
         assert!(contradiction(|members| members[2].rack = 9));
         assert!(contradiction(|members| members[2].rank = 9));
         assert!(contradiction(|members| members[3].key = None));
-        assert!(contradiction(|members| members[0].ip = "fe80::1".into()));
+        assert!(contradiction(|members| members[0].ip = "10.0.0".into()));
+        assert!(contradiction(|members| members[1].ip = "fd00::1".into()));
         assert!(contradiction(Vec::clear));
     }
 

@@ -253,7 +253,7 @@ impl Broadcast {
             len,
             digest: seed ^ len,
             chunk_bytes,
-            trailer: 0,
+            further_bytes: 0,
             chain: Chain::new(hops).map_err(Wrong::Spec)?,
             multicast,
             rack_tree: rack_trees,

@@ -162,8 +162,8 @@ pub struct StreamSpec {
     pub digest: u64,
     /// Payload bytes of a full packet. At MTU 1500 over IPv4: 1500 - 28 - [`crate::packet::DATA_HEADER`].
     pub chunk_bytes: u32,
-    /// Bytes that the driver puts behind each packet: a tag.
-    pub trailer: u32,
+    /// Bytes that each packet has beside: the driver's tag behind it, and what IPv6's header is longer than IPv4's.
+    pub further_bytes: u32,
     /// Who takes part, in repair order.
     pub chain: Arc<Chain>,
     /// Whether there is a multicast tree from the source to the others. Without one the chain does it all.
@@ -264,7 +264,7 @@ impl StreamSpec {
 
     /// Bytes of the Ethernet frame of a chunk beside its payload.
     pub(crate) fn headers(&self) -> u64 {
-        u64::from(self.trailer) + (DATA_HEADER + FRAMING) as u64
+        u64::from(self.further_bytes) + (DATA_HEADER + FRAMING) as u64
     }
 
     /// The bytes of a chunk.

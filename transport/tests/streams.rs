@@ -19,7 +19,7 @@ fn spec(nodes: u16, len: u64) -> StreamSpec {
         len,
         digest: 77,
         chunk_bytes: CHUNK,
-        trailer: 0,
+        further_bytes: 0,
         chain: Chain::new(hops).expect("a chain"),
         multicast: true,
         rack_tree: true,

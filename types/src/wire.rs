@@ -1,10 +1,20 @@
 //! Bytes of headers on the wire. The codecs are `cool-transport`'s, whose tests tie these figures to what they write.
 
+use core::net::IpAddr;
+
 /// Ethernet's header (IEEE 802.3), without preamble, check sequence and gap, as Linux counts a link's bytes.
 pub const ETHERNET: u64 = 14;
 
 /// IPv4's header without options (RFC 791).
 pub const IPV4: u64 = 20;
+
+/// IPv6's header without extensions (RFC 8200).
+pub const IPV6: u64 = 40;
+
+/// What the header of a packet to or from an address is longer than IPv4's, of which the sums below are.
+pub const fn beyond_ipv4(ip: &IpAddr) -> u64 {
+    if ip.is_ipv6() { IPV6 - IPV4 } else { 0 }
+}
 
 /// UDP's header (RFC 768).
 pub const UDP: u64 = 8;

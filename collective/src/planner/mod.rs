@@ -60,15 +60,6 @@ pub struct CostModel {
     pub burst: u64,
 }
 
-impl CostModel {
-    /// The same for a group whose datagrams end with a tag of this many bytes.
-    #[must_use]
-    pub fn with_tag(mut self, bytes: u64) -> CostModel {
-        self.costs.tag = bytes;
-        self
-    }
-}
-
 impl Default for CostModel {
     /// The emulated test bed: links of 20 Mbit/s.
     fn default() -> CostModel {

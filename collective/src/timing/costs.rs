@@ -35,6 +35,9 @@ pub struct Costs {
     /// Bytes of the tag behind each packet of a multicast, of a group that has a key.
     #[serde(default, skip_serializing_if = "is_none")]
     pub tag: u64,
+    /// Bytes by which the header of each IP packet is longer than IPv4's.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub beyond_ipv4: u64,
 }
 
 fn is_none(bytes: &u64) -> bool {
@@ -57,6 +60,7 @@ impl Default for Costs {
             turn: limits::TURN_BYTES,
             burst: 16 * 1024,
             tag: 0,
+            beyond_ipv4: 0,
         }
     }
 }
@@ -67,12 +71,12 @@ const STREAM: u64 = wire::IPV4 + wire::UDP + wire::STREAM_DATA_HEADER;
 impl Costs {
     /// Bytes on the wire of a unicast message.
     pub fn unicast(&self, bytes: u64) -> u64 {
-        packed(bytes.saturating_add(wire::MESSAGE_DATA_HEADER), self.mtu, wire::TCP_IP)
+        packed(bytes.saturating_add(wire::MESSAGE_DATA_HEADER), self.mtu, wire::TCP_IP + self.beyond_ipv4)
     }
 
     /// Bytes on the wire of a multicast message.
     pub fn multicast(&self, bytes: u64) -> u64 {
-        packed(bytes, self.mtu, STREAM + self.tag)
+        packed(bytes, self.mtu, STREAM + self.tag + self.beyond_ipv4)
     }
 
     /// Bytes on the wire of a message's turn.
@@ -121,5 +125,8 @@ mod tests {
         assert_eq!(costs.multicast(1424), 1514);
         assert_eq!(costs.multicast(0), 90);
         assert_eq!(costs.unicast(1448 - wire::MESSAGE_DATA_HEADER), 1514);
+        let costs = Costs { beyond_ipv4: wire::IPV6 - wire::IPV4, ..costs };
+        assert_eq!([costs.multicast(1404), costs.multicast(1405)], [1514, 1514 + 1 + 110]);
+        assert_eq!(costs.unicast(1428 - wire::MESSAGE_DATA_HEADER), 1514);
     }
 }

@@ -14,7 +14,7 @@ use cool_topology::{Key, MacAddr};
 use cool_types::{NODE_NAME_MAX, NODE_NAME_RULE, check_node_name};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use session::{Gone, Session};
@@ -33,7 +33,7 @@ pub struct Agent {
     /// Which of the node's agents it is: of two the later one has the larger number.
     pub incarnation: u64,
     /// On the data network.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// Of the data interface.
     pub mac: MacAddr,
     /// Of the data interface, bytes.
@@ -112,8 +112,10 @@ impl TryFrom<Register> for Agent {
             need,
         };
         check_node_name(&name).map_err(|_| bad("name", &name, NODE_NAME_RULE))?;
-        let ip =
-            register.ip.parse().map_err(|_| bad("IP address", &register.ip, "an IPv4 address is needed"))?;
+        let ip = register
+            .ip
+            .parse()
+            .map_err(|_| bad("IP address", &register.ip, "an IPv4 or IPv6 address is needed"))?;
         let mac =
             register.mac.parse().map_err(|_| bad("MAC address", &register.mac, "as in 02:00:00:00:00:01"))?;
         if register.mtu < SMALLEST_MTU {
@@ -300,7 +302,8 @@ mod tests {
         assert!(r.contains("\"h1\"") && r.contains("version 99"), "{r}");
         assert!(refusal(register("h 1")).contains("registers name"));
         assert!(refusal(register("")).contains("registers name"));
-        assert!(refusal(Register { ip: "fe80::1".into(), ..register("h1") }).contains("\"fe80::1\""));
+        assert!(refusal(Register { ip: "10.0.0".into(), ..register("h1") }).contains("\"10.0.0\""));
+        assert!(Agent::try_from(Register { ip: "fd00::1".into(), ..register("h1") }).is_ok());
         assert!(refusal(Register { mac: "x".into(), ..register("h1") }).contains("MAC"));
         assert!(refusal(Register { mtu: 68, ..register("h1") }).contains("576"));
         assert!(refusal(Register { udp_port: 0, ..register("h1") }).contains("UDP port"));

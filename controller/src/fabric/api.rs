@@ -4,7 +4,7 @@ use crate::fabric::switch::capacity::TableCapacity;
 use crate::fabric::switch::pipeline::Pipeline;
 pub use cool_topology::{DatapathId, Key, Link, MacAddr, Port};
 pub use cool_types::TreeScope;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ pub struct NodeRegistration {
     /// Unique name.
     pub name: String,
     /// Address on the data network.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// Address of the data interface.
     pub mac: MacAddr,
     /// What proves its LLDP.
@@ -203,7 +203,7 @@ pub struct NodeView {
     /// Unique name.
     pub name: String,
     /// Address on the data network.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// Address of the data interface.
     pub mac: MacAddr,
     /// Where it is attached, once its LLDP has been heard.
@@ -236,7 +236,7 @@ pub struct TreeGrant {
     /// Which nodes it connects. Trees of fewer than two nodes are not made.
     pub scope: TreeScope,
     /// The multicast group.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// UDP port.
     pub port: u16,
     /// Rate of the slowest known link on the tree; 0: none is known.
@@ -294,6 +294,21 @@ pub enum FabricError {
         one: String,
         /// Another.
         other: String,
+    },
+    /// Members of which one is reached by IPv4 and another by IPv6.
+    #[error(
+        "nodes {one} ({one_ip}) and {other} ({other_ip}) speak different versions of IP with other nodes; give the data interfaces of all \
+         IPv4 addresses, or of all IPv6 addresses and start the agents with --ipv6"
+    )]
+    IpVersions {
+        /// A member.
+        one: String,
+        /// The address of its data interface.
+        one_ip: IpAddr,
+        /// Another.
+        other: String,
+        /// The address of its data interface.
+        other_ip: IpAddr,
     },
     /// The id is in use.
     #[error("group {id} exists; release it first or choose another id")]

@@ -33,7 +33,7 @@ pub use telemetry::{Histogram, LATELY, Measured, PortLoad, Rules, SwitchLoad, Tu
 
 use crate::listen::Listener;
 use network::Network;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use telemetry::Telemetry;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -48,7 +48,7 @@ enum Call {
     Register(NodeRegistration, Reply<()>),
     Unregister(String, Reply<()>),
     CreateGroup(GroupRequest, Reply<Vec<TreeGrant>>),
-    AdoptGroup(GroupRequest, Vec<(TreeScope, Ipv4Addr)>, Reply<()>),
+    AdoptGroup(GroupRequest, Vec<(TreeScope, IpAddr)>, Reply<()>),
     Trees(u64, Reply<Vec<TreeGrant>>),
     ReleaseGroup(u64, Reply<()>),
 }
@@ -97,7 +97,7 @@ pub trait Fabric: Send + Sync + 'static {
     async fn adopt_group(
         &self,
         group: GroupRequest,
-        trees: Vec<(TreeScope, Ipv4Addr)>,
+        trees: Vec<(TreeScope, IpAddr)>,
     ) -> Result<(), FabricError>;
 
     /// A group's trees as they are now; addresses never change, links and rates follow the topology.
@@ -182,7 +182,7 @@ impl Fabric for FabricHandle {
     async fn adopt_group(
         &self,
         group: GroupRequest,
-        trees: Vec<(TreeScope, Ipv4Addr)>,
+        trees: Vec<(TreeScope, IpAddr)>,
     ) -> Result<(), FabricError> {
         self.call(|reply| Call::AdoptGroup(group, trees, reply)).await
     }

@@ -29,7 +29,7 @@ pub const FIRST_EPOCH: u32 = 1;
 
 /// IPv4 (without options), UDP, and the header of a data packet.
 const HEADERS: u32 = (wire::IPV4 + wire::UDP + wire::STREAM_DATA_HEADER) as u32;
-/// Longest IPv4 packet.
+/// Longest packet.
 const LONGEST_PACKET: u32 = 65_535;
 
 /// Where a rank runs.
@@ -65,10 +65,14 @@ pub fn describe(
             key: agent.key.as_ref().filter(|_| is_first && !on_demand).map(keys::secret),
         }
     };
-    let mtu = mtu(places);
     let tag = key.as_ref().map_or(0, TaggedBy::tag_bytes);
-    // What ranks send themselves they do not encrypt, and they reach all by their tree.
-    let quick = keys::all_have(places, features::QUICK)
+    let ipv6 = places.iter().any(|place| place.session.agent.ip.is_ipv6());
+    let mut cost_model = cost_model(places, network, measured);
+    cost_model.costs.tag = tag;
+    let further_bytes = (tag + cost_model.costs.beyond_ipv4) as u32;
+    // What ranks send themselves goes over IPv4 and is not encrypted, and they reach all by their tree.
+    let quick = !ipv6
+        && keys::all_have(places, features::QUICK)
         && key.as_ref().is_some_and(|key| !key.encrypted && !key.proves)
         && trees.iter().any(|tree| tree.scope == TreeScope::All);
     Group {
@@ -76,11 +80,11 @@ pub fn describe(
         epoch: FIRST_EPOCH,
         members: (0..).zip(places).map(member).collect(),
         trees: trees.iter().map(|tree| tree_message(tree, network)).collect(),
-        chunk_bytes: mtu.min(LONGEST_PACKET).saturating_sub(HEADERS + tag as u32),
+        chunk_bytes: mtu(places).min(LONGEST_PACKET).saturating_sub(HEADERS + further_bytes),
         host_bytes_per_second: host_rate(places, network),
         uplink_bytes_per_second: uplink_rate(places, network),
         job,
-        cost_model: text(&cost_model(places, network, measured).with_tag(tag)),
+        cost_model: text(&cost_model),
         encrypted: key.as_ref().is_some_and(|key| key.encrypted),
         key: key.map(|key| key.secret),
         on_demand,
@@ -99,7 +103,11 @@ fn told(group: &Group, places: &[Place]) -> Body {
 /// What agents with these places are to reckon with.
 pub fn cost_model(places: &[Place], network: &TopologySnapshot, measured: &Measurements) -> CostModel {
     let (uplink, ecmp_paths) = uplinks(places, network);
-    measured.cost_model(Links { host: host_rate(places, network), uplink, ecmp_paths, mtu: mtu(places) })
+    let links = Links { host: host_rate(places, network), uplink, ecmp_paths, mtu: mtu(places) };
+    let mut model = measured.cost_model(links);
+    let beyond = places.iter().map(|place| wire::beyond_ipv4(&place.session.agent.ip));
+    model.costs.beyond_ipv4 = beyond.max().unwrap_or(0);
+    model
 }
 
 /// A cost model as it is handed on.
@@ -330,7 +338,7 @@ mod tests {
     use super::*;
     use crate::agents::{Admitted, Agent, Agents};
     use crate::fabric::{DatapathId, LinkView, Location, MacAddr, NodeView, Port};
-    use std::net::Ipv4Addr;
+    use std::net::Ipv6Addr;
 
     /// h1 at switch 2 and h2 at switch 3, which are linked by switch 1.
     fn network(host_rates: [u64; 2], uplink_rates: [u64; 2]) -> TopologySnapshot {
@@ -341,7 +349,7 @@ mod tests {
                 Location { port: port(u64::from(i) + 1, 1), rack: u32::from(i) - 1, bytes_per_second };
             NodeView {
                 name: format!("h{i}"),
-                ip: Ipv4Addr::new(10, 0, 0, i),
+                ip: [10, 0, 0, i].into(),
                 mac: MacAddr(2, 0, 0, 0, 0, i),
                 location: Some(location),
             }
@@ -404,6 +412,19 @@ mod tests {
         let model: CostModel = serde_json::from_str(&group.cost_model).unwrap();
         assert_eq!((model.rack.bytes_per_second, model.core.bytes_per_second), (40, 20));
         assert_eq!((model.ecmp_paths, model.costs.mtu), (1, 1500));
+    }
+
+    #[test]
+    fn over_ipv6_packets_carry_less_and_it_is_reckoned_with() {
+        let mut network = network([50, 40], [30, 20]);
+        for (number, node) in (1..).zip(&mut network.nodes) {
+            node.ip = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number).into();
+        }
+        let group = described((7, 3), &network, [1500; 2]);
+        let headers = wire::IPV6 + wire::UDP + wire::STREAM_DATA_HEADER;
+        assert_eq!((u64::from(group.chunk_bytes), group.members[1].ip.as_str()), (1500 - headers, "fd00::2"));
+        let model: CostModel = serde_json::from_str(&group.cost_model).unwrap();
+        assert_eq!(model.costs.multicast(group.chunk_bytes.into()), 1514);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use cool_proto::features;
 use cool_tls::make::{CertificateRequest, Holder, make};
 use cool_tls::{Acceptor, Connector, Credentials, Folder, Role};
 use prost::bytes::Bytes;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -97,11 +97,7 @@ impl Fabric for Racks {
         self.trees(group.id).await
     }
 
-    async fn adopt_group(
-        &self,
-        group: GroupRequest,
-        _: Vec<(TreeScope, Ipv4Addr)>,
-    ) -> Result<(), FabricError> {
+    async fn adopt_group(&self, group: GroupRequest, _: Vec<(TreeScope, IpAddr)>) -> Result<(), FabricError> {
         self.groups.lock().unwrap().push(group.id);
         Ok(())
     }
@@ -110,7 +106,7 @@ impl Fabric for Racks {
         if !self.groups().contains(&id) {
             return Err(FabricError::NoSuchGroup { id });
         }
-        let address = Ipv4Addr::new(239, 192, 0, id as u8);
+        let address = IpAddr::from([239, 192, 0, id as u8]);
         Ok(vec![TreeGrant {
             scope: TreeScope::All,
             address,

@@ -21,7 +21,7 @@ fn spec(ranks: u32) -> GroupSpec {
         node: "h0".to_owned(),
         incarnation: 0,
         rack: 0,
-        ip: Ipv4Addr::LOCALHOST,
+        ip: Ipv4Addr::LOCALHOST.into(),
         udp_port: 7420,
         tcp_port: 7420,
         key: None,
@@ -123,7 +123,7 @@ fn a_ping_is_answered_in_the_name_of_who_answers() {
     let id = StreamId { group: 1, epoch: 1, call: 0, transfer: 0, source: 0 };
     let mut ping = Vec::new();
     Packet { id, from: 0, digest: 0, body: Body::Ping }.encode(&mut ping);
-    let from = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 7420);
+    let from = SocketAddr::new([10, 0, 0, 2].into(), 7420);
     engine.handle(now, Input::Datagram { from, bytes: &ping, proven: None });
     let answers = turn(&mut engine, now).0.into_iter().filter_map(|output| match output {
         Output::Control { to, bytes, .. } => Some((to, Packet::decode(&bytes).unwrap().0)),

@@ -15,7 +15,7 @@ use cool_transport::packet::Body;
 use cool_transport::unicast::Notice;
 use cool_transport::{Packet, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 /// Parts of the peer timeout. They are counted, not timed, so that an agent that did not run for a while does not take the
 /// others for gone.
@@ -120,7 +120,7 @@ impl FailureDetector {
     pub(super) fn answered(
         &mut self,
         members: &Members,
-        from: SocketAddrV4,
+        from: SocketAddr,
         incarnation: u64,
     ) -> Option<usize> {
         let node = *self.pings.asked.keys().find(|node| members.nodes[**node].udp == from)?;

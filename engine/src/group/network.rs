@@ -13,7 +13,7 @@ use cool_machine::Time;
 use cool_transport::unicast::{MessageName, Notice, Payload};
 use cool_transport::{Packet, Sender, StreamId};
 use core::ops::Range;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 impl Group {
     /// A packet came from a member of the group.
@@ -24,7 +24,7 @@ impl Group {
         &mut self,
         now: Time,
         shared: &mut Shared,
-        from: SocketAddrV4,
+        from: SocketAddr,
         packet: Packet,
         payload: &Received,
     ) -> Result<(), Failure> {
@@ -75,7 +75,7 @@ impl Group {
     }
 
     /// An agent at an address answered, which need not know the group: the node whose agent it is not any more, if so.
-    pub(crate) fn answered(&mut self, from: SocketAddrV4, incarnation: u64) -> Option<NodeId> {
+    pub(crate) fn answered(&mut self, from: SocketAddr, incarnation: u64) -> Option<NodeId> {
         let gone = self.failure_detector.answered(&self.members, from, incarnation)?;
         Some(self.members.nodes[gone].id)
     }

@@ -168,7 +168,7 @@ impl Streams {
             len: data.len,
             digest,
             chunk_bytes: members.chunk_bytes,
-            trailer: members.tag_bytes(),
+            further_bytes: members.further_bytes(),
             chain,
             multicast: members.has_tree(scope),
             rack_tree: members.rack_tree().is_some(),

@@ -42,26 +42,28 @@ pub(super) struct QuickGroup {
 }
 
 impl QuickGroup {
-    /// That of a group; none if its ranks do not call by datagrams, which all agents find alike.
+    /// That of a group; none if its ranks do not call by datagrams, as over IPv6, which all agents find alike.
     pub(super) fn of(spec: &GroupSpec, node: &str) -> Option<QuickGroup> {
         if !spec.quick || spec.members.len() > RANKS_MAX {
             return None;
         }
         let mut leaders: Vec<(&str, Ipv4Addr)> = Vec::new();
         for member in &spec.members {
+            let IpAddr::V4(ip) = member.ip else { return None };
             if leaders.iter().all(|(node, _)| *node != member.node) {
-                leaders.push((&member.node, member.ip));
+                leaders.push((&member.node, ip));
             }
         }
         let several = leaders.len() > 1;
         let keyed = spec.keyed.as_ref().filter(|keyed| several && keyed.protection == Protection::Tagged)?;
         let tree = spec.trees.iter().find(|tree| tree.scope == TreeScope::All)?;
+        let IpAddr::V4(tree) = tree.address else { return None };
         let leader = leaders.iter().position(|(leader, _)| *leader == node)?;
         let here = spec.members.iter().filter(|member| member.node == node);
         Some(QuickGroup {
             group: (spec.id, spec.epoch),
             key: keyed.key.derive(format!("quick calls {}", spec.epoch).as_bytes()),
-            tree: tree.address,
+            tree,
             // Less than the number of ports.
             port: FIRST_PORT + 2 * (spec.id % PORTS) as u16,
             ranks: here.map(|member| member.rank).collect(),
@@ -90,7 +92,7 @@ impl QuickGroup {
         let socket = bind(Ipv4Addr::UNSPECIFIED, self.port)?;
         socket.set_multicast_all_v4(false)?;
         socket.join_multicast_v4(&self.tree, &self.ip())?;
-        send_over_trees(&socket, self.ip())?;
+        send_over_trees(&socket, self.ip().into())?;
         Ok(socket.into())
     }
 
@@ -131,7 +133,7 @@ impl Kept for KeptInSegment<'_> {
 }
 
 fn bind(ip: Ipv4Addr, port: u16) -> io::Result<socket2::Socket> {
-    let socket = socket_with_room(BUFFER)?;
+    let socket = socket_with_room(ip.into(), BUFFER)?;
     socket.bind(&SocketAddrV4::new(ip, port).into())?;
     Ok(socket)
 }
@@ -160,7 +162,7 @@ impl QuickServer {
             Arc::new(tokio::net::UdpSocket::from_std(own)?)
         };
         let to_leader = SocketAddrV4::new(group.ip(), group.port);
-        let shared = SharedSegment::of_node(&group.ranks, Arc::clone(&socket), to_leader);
+        let shared = SharedSegment::of_node(&group.ranks, Arc::clone(&socket), to_leader.into());
         let shared = Arc::new(shared.map_err(io::Error::other)?);
         let answering = answer(group.clone(), Arc::clone(&shared), socket, answered);
         let answering = runtime.spawn(answering).abort_handle();

@@ -10,7 +10,7 @@ use cool_proto::control::{
 use cool_proto::description::ToldGroup;
 use cool_proto::features::HELD_GROUPS;
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -169,10 +169,10 @@ impl Control<'_> {
 
 /// Measures what the controller asks for.
 async fn probed(interface: Interface, Probe { id, ip, port }: Probe) -> Probed {
-    let (address, port) = (ip.parse::<Ipv4Addr>(), u16::try_from(port));
+    let (address, port) = (ip.parse::<IpAddr>(), u16::try_from(port));
     let found = match (address, port) {
         (Ok(ip), Ok(port)) => {
-            let to = SocketAddrV4::new(ip, port);
+            let to = SocketAddr::new(ip, port);
             probe::measure(interface.ip, to, interface.mtu).await.map_err(|e| e.to_string())
         }
         _ => Err(format!("{ip} port {port:?} is no address")),

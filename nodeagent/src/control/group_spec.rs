@@ -5,14 +5,14 @@ use cool_collective::CostModel;
 use cool_proto::control::{Group, Member, Secret, Tree, tree::Scope};
 use cool_transport::tagged::Protection;
 use cool_types::Key;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Uplinks of a rack: a switch has no more ports.
 const ECMP_PATHS_MAX: u32 = 65_535;
 
 /// A group in the engine's terms.
 pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
-    let ip = |text: &str| text.parse::<Ipv4Addr>().map_err(|_| format!("{text:?} is no IPv4 address"));
+    let ip = |text: &str| text.parse::<IpAddr>().map_err(|_| format!("{text:?} is no IP address"));
     let port = |port: u32| u16::try_from(port).map_err(|_| format!("{port} is no port"));
     let member = |m: Member| {
         Ok::<_, String>(MemberSpec {

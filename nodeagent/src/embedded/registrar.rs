@@ -184,7 +184,7 @@ impl Registrar {
             let Node { agent, rack } = &**node;
             let (udp_port, tcp_port) = agent.ports();
             let (node, incarnation) = (agent.node().to_owned(), agent.incarnation());
-            let (ip, key) = (Ipv4Addr::LOCALHOST, Some(agent.key().clone()));
+            let (ip, key) = (Ipv4Addr::LOCALHOST.into(), Some(agent.key().clone()));
             MemberSpec { rank, node, incarnation, rack: *rack, ip, udp_port, tcp_port, key }
         };
         let members: Vec<MemberSpec> = (0..).zip(places).map(member).collect();

@@ -7,7 +7,7 @@ use crate::shared_segment::SharedSegment;
 use cool_engine::{CallRecord, DEFAULT_PEER_TIMEOUT, GroupSpec, WatchEnd};
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_types::Key;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
@@ -19,7 +19,7 @@ pub struct EngineConfig {
     /// The node's name, unique among the agents of a network.
     pub node: String,
     /// Address of the data interface; multicast leaves and enters by it.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// Port for repair and for multicast that the agent sends; 0 takes a free one.
     pub udp_port: u16,
     /// Port for unicast steps; 0 takes a free one.
@@ -37,7 +37,7 @@ impl EngineConfig {
     pub fn on_loopback(node: &str) -> EngineConfig {
         EngineConfig {
             node: node.to_owned(),
-            ip: Ipv4Addr::LOCALHOST,
+            ip: Ipv4Addr::LOCALHOST.into(),
             udp_port: 0,
             tcp_port: 0,
             peer_timeout: DEFAULT_PEER_TIMEOUT,
@@ -56,7 +56,7 @@ pub enum StartError {
         /// UDP or TCP.
         protocol: &'static str,
         /// The address.
-        address: SocketAddrV4,
+        address: SocketAddr,
         /// What the system says.
         source: std::io::Error,
     },
@@ -80,9 +80,9 @@ pub enum GroupError {
         /// The group.
         group: u64,
         /// The tree's address.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// This node's address.
-        ip: Ipv4Addr,
+        ip: IpAddr,
         /// What the system says.
         reason: String,
     },

@@ -146,7 +146,7 @@ mod tests {
         let config = EngineConfig::on_loopback("h1");
         let agent = Agent::new("h1", EngineHandle::start(config).unwrap(), mpsc::channel(1).0);
         let (udp_port, tcp_port) = agent.ports();
-        let ip = Ipv4Addr::LOCALHOST;
+        let ip = Ipv4Addr::LOCALHOST.into();
         let (node, incarnation) = ("h1".into(), agent.incarnation());
         let member = MemberSpec { rank: 0, node, incarnation, rack: 0, ip, udp_port, tcp_port, key: None };
         let spec = GroupSpec {

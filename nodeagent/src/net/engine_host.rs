@@ -25,7 +25,7 @@ use cool_transport::tagged::Tagger;
 use cool_types::limits::BOUNCE_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
@@ -63,7 +63,7 @@ pub(super) struct EngineHost {
     /// What is asked of who connects to this agent.
     security: LinkSecurity,
     tagger: Tagger<AesGcm>,
-    ip: Ipv4Addr,
+    ip: IpAddr,
     origin: Instant,
     /// The latest time that the engine was told.
     clock: Time,
@@ -75,7 +75,7 @@ pub(super) struct EngineHost {
     turn_bytes: u64,
     udp: Socket,
     outbox: Outbox,
-    trees: BTreeMap<SocketAddrV4, Tree>,
+    trees: BTreeMap<SocketAddr, Tree>,
     connections: BTreeMap<ConnectionId, Connection>,
     last_connection: u64,
     link: LinkEstimate,
@@ -155,7 +155,7 @@ impl EngineHost {
     pub(super) fn examine(
         &mut self,
         datagram: &mut [u8],
-        (from, to): (SocketAddrV4, Ipv4Addr),
+        (from, to): (SocketAddr, IpAddr),
     ) -> Option<(usize, Option<u64>)> {
         match self.tagger.open(datagram, to) {
             Ok(opened) => Some(opened),
@@ -253,14 +253,14 @@ impl EngineHost {
                     Some(payload) => payload.append(0, bytes, datagram),
                     None => datagram.resize(datagram.len() + bytes, 0),
                 }
-                self.tagger.seal((group, *to.ip()), datagram, start);
+                self.tagger.seal((group, to.ip()), datagram, start);
             }
             Output::Control { to, group, bytes } => {
                 let whole = bytes.len() + self.tagger.tag_bytes(group);
                 let datagram = self.outbox.datagram(&self.udp, to, whole);
                 let start = datagram.len();
                 datagram.extend_from_slice(&bytes);
-                self.tagger.seal((group, *to.ip()), datagram, start);
+                self.tagger.seal((group, to.ip()), datagram, start);
             }
             Output::Write { connection, head, payload } => self.write(connection, head, payload),
             Output::Await { connection, bytes, place } => {
@@ -375,7 +375,7 @@ impl EngineHost {
     }
 
     pub(super) fn make_group(&mut self, spec: &GroupSpec, reply: GroupReply) {
-        let pace = congestion::pace(spec.host_bytes_per_second, spec.cost_model.costs.mtu);
+        let pace = congestion::pace(spec.host_bytes_per_second, &spec.cost_model.costs);
         let keyed = spec.keyed.clone().map(|key| (spec.epoch, key));
         self.making.insert(spec.id, Making { reply, pace, keyed, proves: spec.on_demand });
         self.handle(Input::MakeGroup(spec));
@@ -398,18 +398,18 @@ impl EngineHost {
         let _ = reply.send(result);
     }
 
-    fn join_trees(&mut self, group: u64, trees: Vec<SocketAddrV4>) -> Result<(), GroupError> {
+    fn join_trees(&mut self, group: u64, trees: Vec<SocketAddr>) -> Result<(), GroupError> {
         for address in trees {
             if let Err(error) = self.join_tree(group, address) {
                 self.engine.handle(self.clock, Input::ReleaseGroup { group });
-                let (address, reason) = (*address.ip(), error.to_string());
+                let (address, reason) = (address.ip(), error.to_string());
                 return Err(GroupError::Multicast { group, address, ip: self.ip, reason });
             }
         }
         Ok(())
     }
 
-    fn join_tree(&mut self, group: u64, address: SocketAddrV4) -> io::Result<()> {
+    fn join_tree(&mut self, group: u64, address: SocketAddr) -> io::Result<()> {
         if let Some(tree) = self.trees.get_mut(&address) {
             tree.groups.insert(group);
             return Ok(());

@@ -17,7 +17,7 @@ mod keyring;
 mod memories;
 mod port_conflict;
 mod sockopt;
-mod tcp;
+pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
 pub(crate) mod udp;
@@ -32,7 +32,7 @@ use driver::Driver;
 use engine_host::{Counters, EngineHost};
 use handshake::{LinkSecurity, Records};
 use keyring::Keyring;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::net::{TcpListener, TcpStream};
@@ -60,7 +60,7 @@ enum Event {
     Accepted {
         stream: TcpStream,
         records: Option<Records>,
-        from: Ipv4Addr,
+        from: IpAddr,
         proven: Option<AgentId>,
     },
     Connected {
@@ -96,7 +96,7 @@ pub(crate) fn start(
     commands: mpsc::UnboundedReceiver<Command>,
 ) -> Result<Bound, StartError> {
     let failed = |protocol, port| {
-        let address = SocketAddrV4::new(config.ip, port);
+        let address = SocketAddr::new(config.ip, port);
         move |source| StartError::Bind { protocol, address, source }
     };
     let udp::Port { socket: udp, guard, number: udp_port } =

@@ -1,16 +1,20 @@
 //! Sockets beside which an agent cannot have its UDP port, by the system's table (proc_net(5)).
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, SocketAddr};
 
 /// A socket that is in the way.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PortConflict {
     #[error(
-        "user {user} has a socket at {address}:{port}, and would hear or send in the agent's place; end that process"
+        "user {user} has a socket at {}, and would hear or send in the agent's place; end that process",
+        SocketAddr::new(*.address, *.port)
     )]
-    Stranger { user: u32, address: Ipv4Addr, port: u16 },
-    #[error("another process of this user has {address}:{port}; end it, or give this agent another port")]
-    Taken { address: Ipv4Addr, port: u16 },
+    Stranger { user: u32, address: IpAddr, port: u16 },
+    #[error(
+        "another process of this user has {}; end it, or give this agent another port",
+        SocketAddr::new(*.address, *.port)
+    )]
+    Taken { address: IpAddr, port: u16 },
 }
 
 /// A socket in the table.
@@ -18,11 +22,11 @@ pub(super) enum PortConflict {
 pub(super) struct PortEntry {
     pub(super) user: u32,
     pub(super) inode: u64,
-    pub(super) address: Ipv4Addr,
+    pub(super) address: IpAddr,
     pub(super) port: u16,
 }
 
-/// The first conflict in a `table` (of `/proc/net/udp`): a socket of another user at the port, or one more at the agent's address.
+/// The first conflict in a `table` (of `/proc/net/udp` or `udp6`): a socket of another user at the port, or one more at the agent's address.
 pub(super) fn find(table: &str, own: PortEntry) -> Option<PortConflict> {
     // The first line has the headings.
     let mut at_port = table.lines().skip(1).filter_map(entry).filter(|other| other.port == own.port);
@@ -35,11 +39,16 @@ pub(super) fn find(table: &str, own: PortEntry) -> Option<PortConflict> {
 }
 
 /// A line: the number, local address:port, remote address:port, state, queues, timer, retransmissions, user, timeout, inode, and more. An
-/// address is as it lies in memory, as one hexadecimal number.
+/// address is as it lies in memory, as hexadecimal numbers of 32 bits without anything in between.
 fn entry(line: &str) -> Option<PortEntry> {
     let mut words = line.split_whitespace();
     let (address, port) = words.nth(1)?.split_once(':')?;
-    let address = Ipv4Addr::from(u32::from_str_radix(address, 16).ok()?.to_ne_bytes());
+    let part = |at| u32::from_str_radix(address.get(at..at + 8)?, 16).ok().map(u32::to_ne_bytes);
+    let address = match address.len() {
+        8 => IpAddr::from(part(0)?),
+        32 => IpAddr::from(<[u8; 16]>::try_from([part(0)?, part(8)?, part(16)?, part(24)?].concat()).ok()?),
+        _ => return None,
+    };
     let port = u16::from_str_radix(port, 16).ok()?;
     let user = words.nth(5)?.parse().ok()?;
     let inode = words.nth(1)?.parse().ok()?;
@@ -49,6 +58,7 @@ fn entry(line: &str) -> Option<PortEntry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     #[cfg(target_endian = "little")]
     const TABLE: &str = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
@@ -61,8 +71,8 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn sockets_of_other_users_at_the_port_and_others_at_the_address_are_found() {
-        let own = PortEntry { user: 990, inode: 40100, address: Ipv4Addr::LOCALHOST, port: 7420 };
-        let nobody = PortConflict::Stranger { user: 65534, address: Ipv4Addr::new(239, 0, 0, 7), port: 7420 };
+        let own = PortEntry { user: 990, inode: 40100, address: Ipv4Addr::LOCALHOST.into(), port: 7420 };
+        let nobody = PortConflict::Stranger { user: 65534, address: [239, 0, 0, 7].into(), port: 7420 };
         assert_eq!(find(TABLE, own), Some(nobody));
         let single = PortEntry { user: 1000, inode: 40300, port: 7421, ..own };
         assert_eq!(find(TABLE, single), None);
@@ -72,11 +82,16 @@ mod tests {
 
     #[test]
     fn the_systems_table_is_read() {
-        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        the_table_is_read(Ipv4Addr::LOCALHOST.into(), "/proc/net/udp");
+        the_table_is_read(Ipv6Addr::LOCALHOST.into(), "/proc/net/udp6");
+    }
+
+    fn the_table_is_read(address: IpAddr, table: &str) {
+        let socket = std::net::UdpSocket::bind((address, 0)).unwrap();
         let (user, port) = (rustix::process::geteuid().as_raw(), socket.local_addr().unwrap().port());
         let inode = rustix::fs::fstat(&socket).unwrap().st_ino;
-        let table = std::fs::read_to_string("/proc/net/udp").unwrap();
-        let own = PortEntry { user, inode, address: Ipv4Addr::LOCALHOST, port };
+        let table = std::fs::read_to_string(table).unwrap();
+        let own = PortEntry { user, inode, address, port };
         assert_eq!(find(&table, own), None);
         assert_eq!(
             find(&table, PortEntry { inode: inode + 1, ..own }),

@@ -11,7 +11,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::collections::VecDeque;
 use std::io;
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,10 +60,12 @@ const HEADS: usize = 1024;
 const LOW_WATER: usize = 32 * 1024;
 
 /// The socket to which other agents connect.
-pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<(std::net::TcpListener, u16)> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+pub(super) fn bind(ip: IpAddr, port: u16) -> io::Result<(std::net::TcpListener, u16)> {
+    let address = SocketAddr::new(ip, port);
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
-    socket.bind(&SocketAddrV4::new(ip, port).into())?;
+    socket.bind(&address.into())?;
     socket.listen(1024)?;
     let listener: std::net::TcpListener = socket.into();
     let port = listener.local_addr()?.port();
@@ -82,7 +84,6 @@ pub(super) async fn accept(
     let mut silent: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         let ((stream, from), _) = incoming.next().await;
-        let SocketAddr::V4(from) = from else { continue };
         if events.is_closed() {
             return;
         }
@@ -91,7 +92,7 @@ pub(super) async fn accept(
             // The one that has been silent longest.
             silent.pop_front().into_iter().for_each(|task| task.abort());
         }
-        let greeted = greet(stream, *from.ip(), security.clone(), Arc::clone(&refusals), events.clone());
+        let greeted = greet(stream, from.ip(), security.clone(), Arc::clone(&refusals), events.clone());
         silent.push_back(tokio::spawn(greeted).abort_handle());
     }
 }
@@ -99,7 +100,7 @@ pub(super) async fn accept(
 /// Hands a connection to the driver once it is known who has made it, or that it will not say.
 async fn greet(
     mut stream: TcpStream,
-    from: Ipv4Addr,
+    from: IpAddr,
     security: LinkSecurity,
     refusals: Arc<Refusals>,
     events: Events,
@@ -129,7 +130,7 @@ pub(super) struct Approach {
 /// Connects to a node, again and again within bounds, and proves to it who this is if it can examine that.
 pub(super) async fn connect(
     node: NodeId,
-    (from, to): (Ipv4Addr, SocketAddrV4),
+    (from, to): (IpAddr, SocketAddr),
     approach: Approach,
     events: Events,
 ) {
@@ -157,15 +158,20 @@ pub(super) async fn connect(
     let _ = events.send(event).await;
 }
 
+/// A socket that connects from an address.
+pub(crate) fn socket_from(ip: IpAddr) -> io::Result<TcpSocket> {
+    let socket = if ip.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
+    socket.bind(SocketAddr::new(ip, 0))?;
+    Ok(socket)
+}
+
 async fn connect_once(
-    from: Ipv4Addr,
-    to: SocketAddrV4,
+    from: IpAddr,
+    to: SocketAddr,
     approach: &Approach,
 ) -> Result<(TcpStream, Option<Records>), HandshakeError> {
-    let socket = TcpSocket::new_v4()?;
     // The other side knows this node by the address of its data interface.
-    socket.bind(SocketAddr::from((from, 0)))?;
-    let mut stream = socket.connect(to.into()).await?;
+    let mut stream = socket_from(from)?.connect(to).await?;
     let Approach { me, key, encrypt } = approach;
     let Some(key) = key else {
         return if *encrypt { Err(HandshakeError::Plain) } else { Ok((stream, None)) };

@@ -15,7 +15,7 @@ use cool_transport::unicast::handshake::{Ephemeral, Initiator, PeerKey};
 use cool_transport::unicast::{self, AgentId, Peer};
 use cool_transport::{Packet, StreamId};
 use cool_types::Operation;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -66,7 +66,9 @@ async fn engines() -> Vec<EngineHandle> {
 async fn engines_with(protection: Protection, config: impl Fn(usize) -> EngineConfig) -> Vec<EngineHandle> {
     let engines: Vec<EngineHandle> = (0..3).map(|node| EngineHandle::start(config(node)).unwrap()).collect();
     let keyed = Some(GroupKey { key: [9; 32].into(), protection });
-    let spec = GroupSpec { keyed, ..spec(&engines, &PLACES) };
+    let mut spec = GroupSpec { keyed, ..spec(&engines, &PLACES) };
+    let ip = config(0).ip;
+    spec.members.iter_mut().for_each(|member| member.ip = ip);
     for engine in &engines {
         engine.make_group(spec.clone()).await.unwrap();
     }
@@ -75,12 +77,13 @@ async fn engines_with(protection: Protection, config: impl Fn(usize) -> EngineCo
 
 /// The group of ranks at these places.
 fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
+    let ip = Ipv4Addr::LOCALHOST.into();
     let member = |(rank, node): (u32, usize)| MemberSpec {
         rank,
         node: format!("h{node}"),
         incarnation: engines[node].incarnation(),
         rack: node as u32 / 2,
-        ip: Ipv4Addr::LOCALHOST,
+        ip,
         udp_port: engines[node].udp_port(),
         tcp_port: engines[node].tcp_port(),
         key: Some(engines[node].key().clone()),
@@ -124,6 +127,14 @@ async fn every_operation_works_over_sockets() {
 async fn every_operation_works_where_datagrams_are_thrown_away() {
     let lossy = |node| EngineConfig { losses: Some(format!("0.1:{node}").parse().unwrap()), ..config(node) };
     every_operation_works(&engines_with(Protection::Tagged, lossy).await, &[10, 40_000]).await;
+}
+
+#[tokio::test]
+async fn every_operation_works_over_ipv6_with_tags_and_encrypted() {
+    let by_ipv6 = |node| EngineConfig { ip: Ipv6Addr::LOCALHOST.into(), ..config(node) };
+    every_operation_works(&engines_with(Protection::Tagged, by_ipv6).await, &[10, 200_000]).await;
+    let encrypting = |node| EngineConfig { encrypt: true, ..by_ipv6(node) };
+    every_operation_works(&engines_with(Protection::Encrypted, encrypting).await, &[10, 200_000]).await;
 }
 
 fn encrypting(node: usize) -> EngineConfig {
@@ -355,7 +366,7 @@ async fn datagrams_that_somebody_else_makes_or_repeats_change_nothing() {
     let tagged = |key: u8| {
         let (mut bytes, mut tagger) = (plain.clone(), Tagger::<AesGcm>::default());
         tagger.insert((GROUP, 1), GroupKey { key: [key; 32].into(), protection: Protection::Tagged }, (1, 5));
-        tagger.seal((GROUP, Ipv4Addr::LOCALHOST), &mut bytes, 0);
+        tagger.seal((GROUP, Ipv4Addr::LOCALHOST.into()), &mut bytes, 0);
         bytes
     };
     // As from an agent of the group that sends this one datagram again and again.

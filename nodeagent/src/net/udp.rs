@@ -3,15 +3,16 @@
 
 use super::port_conflict::{self, PortEntry};
 use super::udp_outbox::{Batch, Sink};
+use crate::interface;
 use crate::readable::Readable;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Type};
 use std::io::{self, IoSliceMut};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-/// Routers between racks may lie on a tree; a few more than any tree has.
+/// Routers between racks may lie on a tree; a few more than any tree has. IPv6 calls it the hop limit.
 const TTL: u32 = 8;
 
 /// Room for what comes while the engine is busy: some seconds at 20 Mbit/s, some tens of milliseconds at
@@ -36,12 +37,12 @@ pub(super) struct Port {
 
 /// Takes a port. Sockets for trees share it (SO_REUSEPORT), which the system lets only those of the same user do: what others would
 /// bind to hear the trees, or to send from it, is in use. Agents of one user may have the same port at different addresses.
-pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<Port> {
+pub(super) fn bind(ip: IpAddr, port: u16) -> io::Result<Port> {
     let mut tries = if port == 0 { TRIES } else { 1 };
     loop {
         tries -= 1;
         let (socket, number) = alone(ip, port)?;
-        match guard(number).and_then(|guard| refuse_conflicts(&socket, ip, number).map(|()| guard)) {
+        match guard(ip, number).and_then(|guard| refuse_conflicts(&socket, ip, number).map(|()| guard)) {
             Ok(guard) => return Ok(Port { socket, guard, number }),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
             Err(error) => return Err(error),
@@ -51,31 +52,46 @@ pub(super) fn bind(ip: Ipv4Addr, port: u16) -> io::Result<Port> {
 
 /// What the system does not refuse. With more than ten sockets at a port, Linux does not compare an address of all (0.0.0.0) with single
 /// ones (`udp_lib_get_port`): whoever has bound trees' addresses while no agent was here would stay.
-fn refuse_conflicts(socket: &UdpSocket, ip: Ipv4Addr, port: u16) -> io::Result<()> {
+fn refuse_conflicts(socket: &UdpSocket, ip: IpAddr, port: u16) -> io::Result<()> {
     let user = rustix::process::geteuid().as_raw();
     let inode = rustix::fs::fstat(socket)?.st_ino;
-    let table = std::fs::read_to_string("/proc/net/udp")?;
+    let table = std::fs::read_to_string(if ip.is_ipv6() { "/proc/net/udp6" } else { "/proc/net/udp" })?;
     match port_conflict::find(&table, PortEntry { user, inode, address: ip, port }) {
         None => Ok(()),
         Some(conflict) => Err(io::Error::new(io::ErrorKind::AddrInUse, conflict)),
     }
 }
 
-fn guard(port: u16) -> io::Result<UdpSocket> {
-    let guard = socket2::Socket::new(Domain::IPV4, Type::DGRAM.cloexec(), Some(Protocol::UDP))?;
+fn guard(ip: IpAddr, port: u16) -> io::Result<UdpSocket> {
+    let guard = new_socket(ip)?;
     guard.set_reuse_port(true)?;
-    // No copies of what trees bring.
-    guard.set_multicast_all_v4(false)?;
+    hear_own_trees(&guard, ip)?;
     guard.set_recv_buffer_size(0)?;
-    guard.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port).into())?;
+    guard.bind(&SocketAddr::new(unspecified(ip), port).into())?;
     Ok(guard.into())
 }
 
-fn alone(ip: Ipv4Addr, port: u16) -> io::Result<(UdpSocket, u16)> {
-    let socket = socket()?;
+/// All addresses of the version of this one.
+fn unspecified(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// A socket at all addresses gets no copies of what other sockets' trees bring.
+fn hear_own_trees(socket: &socket2::Socket, ip: IpAddr) -> io::Result<()> {
+    match ip {
+        IpAddr::V4(_) => socket.set_multicast_all_v4(false),
+        IpAddr::V6(_) => socket.set_multicast_all_v6(false),
+    }
+}
+
+fn alone(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, u16)> {
+    let socket = socket(ip)?;
     // A free port is to be free of other agents, too.
     socket.set_reuse_port(port != 0)?;
-    socket.bind(&SocketAddrV4::new(ip, port).into())?;
+    socket.bind(&SocketAddr::new(ip, port).into())?;
     socket.set_reuse_port(true)?;
     send_over_trees(&socket, ip)?;
     let socket: UdpSocket = socket.into();
@@ -84,26 +100,45 @@ fn alone(ip: Ipv4Addr, port: u16) -> io::Result<(UdpSocket, u16)> {
 }
 
 /// A socket for what comes over a tree to the interface with address `ip`.
-pub(super) fn listen(tree: SocketAddrV4, ip: Ipv4Addr) -> io::Result<Socket> {
-    let socket = socket()?;
+pub(super) fn listen(tree: SocketAddr, ip: IpAddr) -> io::Result<Socket> {
+    let socket = socket(ip)?;
     socket.set_reuse_port(true)?;
     // To the tree's address, so that it gets nothing else that comes to this port.
     socket.bind(&tree.into())?;
-    socket.join_multicast_v4(tree.ip(), &ip)?;
-    Socket::new(socket.into(), *tree.ip())
+    join(&socket, tree.ip(), ip)?;
+    Socket::new(socket.into(), tree.ip())
+}
+
+/// A socket gets what comes over a tree to the interface with address `ip`.
+fn join(socket: &socket2::Socket, tree: IpAddr, ip: IpAddr) -> io::Result<()> {
+    match (tree, ip) {
+        (IpAddr::V4(tree), IpAddr::V4(ip)) => socket.join_multicast_v4(&tree, &ip),
+        (IpAddr::V6(tree), IpAddr::V6(ip)) => socket.join_multicast_v6(&tree, interface::index_of(ip)?),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is of the other version of IP")),
+    }
 }
 
 /// A socket of the driver's.
-fn socket() -> io::Result<socket2::Socket> {
-    let socket = socket_with_room(BUFFER)?;
+fn socket(ip: IpAddr) -> io::Result<socket2::Socket> {
+    let socket = socket_with_room(ip, BUFFER)?;
     socket.set_nonblocking(true)?;
     socket.set_send_buffer_size(BUFFER)?;
     Ok(socket)
 }
 
-/// A socket with room for this many bytes that have come.
-pub(crate) fn socket_with_room(room: usize) -> io::Result<socket2::Socket> {
-    let socket = socket2::Socket::new(Domain::IPV4, Type::DGRAM.cloexec(), Some(Protocol::UDP))?;
+/// A socket for addresses of the version of this one, and of no other.
+fn new_socket(ip: IpAddr) -> io::Result<socket2::Socket> {
+    let domain = Domain::for_address(SocketAddr::new(ip, 0));
+    let socket = socket2::Socket::new(domain, Type::DGRAM.cloexec(), Some(Protocol::UDP))?;
+    if ip.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    Ok(socket)
+}
+
+/// A socket, for the version of IP of an address, with room for this many bytes that have come.
+pub(crate) fn socket_with_room(ip: IpAddr, room: usize) -> io::Result<socket2::Socket> {
+    let socket = new_socket(ip)?;
     // Beyond the system's limit only root may go; others get what the limit allows.
     if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, room).is_err() {
         socket.set_recv_buffer_size(room)?;
@@ -112,23 +147,32 @@ pub(crate) fn socket_with_room(room: usize) -> io::Result<socket2::Socket> {
 }
 
 /// What a socket sends over trees goes out at the interface with address `ip`, and does not come back.
-pub(crate) fn send_over_trees(socket: &socket2::Socket, ip: Ipv4Addr) -> io::Result<()> {
-    socket.set_multicast_if_v4(&ip)?;
-    socket.set_multicast_ttl_v4(TTL)?;
-    socket.set_multicast_loop_v4(false)
+pub(crate) fn send_over_trees(socket: &socket2::Socket, ip: IpAddr) -> io::Result<()> {
+    match ip {
+        IpAddr::V4(ip) => {
+            socket.set_multicast_if_v4(&ip)?;
+            socket.set_multicast_ttl_v4(TTL)?;
+            socket.set_multicast_loop_v4(false)
+        }
+        IpAddr::V6(ip) => {
+            socket.set_multicast_if_v6(interface::index_of(ip)?)?;
+            socket.set_multicast_hops_v6(TTL)?;
+            socket.set_multicast_loop_v6(false)
+        }
+    }
 }
 
 /// A socket of the driver's.
 pub(super) struct Socket {
     io: Readable,
     /// What comes here was sent to this address.
-    address: Ipv4Addr,
+    address: IpAddr,
     state: UdpSocketState,
 }
 
 impl Socket {
     /// The socket of an address. To be called within the runtime.
-    pub(super) fn new(socket: UdpSocket, address: Ipv4Addr) -> io::Result<Socket> {
+    pub(super) fn new(socket: UdpSocket, address: IpAddr) -> io::Result<Socket> {
         let state = UdpSocketState::new((&socket).into())?;
         let io = Readable::new(socket)?;
         Ok(Socket { io, address, state })
@@ -144,9 +188,9 @@ impl Socket {
         self.io.writable().await
     }
 
-    fn send_once(&self, to: SocketAddrV4, contents: &[u8], segment: usize) -> io::Result<()> {
+    fn send_once(&self, to: SocketAddr, contents: &[u8], segment: usize) -> io::Result<()> {
         let segment_size = (contents.len() > segment).then_some(segment);
-        let transmit = Transmit { destination: to.into(), ecn: None, contents, segment_size, src_ip: None };
+        let transmit = Transmit { destination: to, ecn: None, contents, segment_size, src_ip: None };
         self.io.try_write(|socket| self.state.try_send((&socket).into(), &transmit))
     }
 
@@ -200,8 +244,8 @@ impl Sink for Socket {
 struct Arrived {
     /// When, by the clock that the system stamps datagrams with.
     at: Option<Duration>,
-    from: SocketAddrV4,
-    to: Ipv4Addr,
+    from: SocketAddr,
+    to: IpAddr,
     start: usize,
     end: usize,
 }
@@ -254,7 +298,7 @@ impl Inbox {
 
     /// A datagram, counted in the order in which they came: its age when it was taken, whose it is and where it was sent to, and
     /// its bytes.
-    pub(super) fn datagram(&mut self, at: usize) -> (Duration, (SocketAddrV4, Ipv4Addr), &mut [u8]) {
+    pub(super) fn datagram(&mut self, at: usize) -> (Duration, (SocketAddr, IpAddr), &mut [u8]) {
         let arrived = &self.arrived[at];
         let age = arrived.at.map_or(Duration::ZERO, |at| self.now.saturating_sub(at));
         (age, (arrived.from, arrived.to), &mut self.slots[arrived.start..arrived.end])
@@ -262,17 +306,11 @@ impl Inbox {
 }
 
 /// The datagrams in a slot that begins at `start`, which came to an address: GRO puts many into one.
-fn datagrams(meta: &RecvMeta, to: Ipv4Addr, start: usize) -> impl Iterator<Item = Arrived> + use<> {
-    let at = meta.timestamp;
-    let from = match meta.addr {
-        SocketAddr::V4(from) => Some(from),
-        SocketAddr::V6(_) => None,
-    };
+fn datagrams(meta: &RecvMeta, to: IpAddr, start: usize) -> impl Iterator<Item = Arrived> + use<> {
+    let (at, from) = (meta.timestamp, meta.addr);
     let (end, stride) = (start + meta.len, meta.stride.max(1));
-    from.into_iter().flat_map(move |from| {
-        let starts = (start..end).step_by(stride);
-        starts.map(move |start| Arrived { at, from, to, start, end: end.min(start + stride) })
-    })
+    let starts = (start..end).step_by(stride);
+    starts.map(move |start| Arrived { at, from, to, start, end: end.min(start + stride) })
 }
 
 #[cfg(test)]
@@ -282,22 +320,29 @@ mod tests {
     use std::time::Duration;
     use tokio::time::timeout;
 
-    fn pair() -> (Socket, Socket, SocketAddrV4) {
-        let (sender, _) = alone(Ipv4Addr::LOCALHOST, 0).unwrap();
-        let (receiver, port) = alone(Ipv4Addr::LOCALHOST, 0).unwrap();
-        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
-        (Socket::new(sender, *to.ip()).unwrap(), Socket::new(receiver, *to.ip()).unwrap(), to)
+    const VERSIONS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+    fn pair() -> (Socket, Socket, SocketAddr) {
+        pair_at(VERSIONS[0])
+    }
+
+    fn pair_at(ip: IpAddr) -> (Socket, Socket, SocketAddr) {
+        let (sender, _) = alone(ip, 0).unwrap();
+        let (receiver, port) = alone(ip, 0).unwrap();
+        (Socket::new(sender, ip).unwrap(), Socket::new(receiver, ip).unwrap(), SocketAddr::new(ip, port))
     }
 
     #[test]
     fn agents_of_a_user_have_a_port_at_different_addresses_and_not_twice_at_one() {
-        let here = Ipv4Addr::LOCALHOST;
-        let one = bind(here, 0).unwrap();
-        let other = bind(Ipv4Addr::new(127, 0, 0, 2), one.number).unwrap();
-        assert_eq!(other.number, one.number);
-        let refused = bind(here, one.number).map(|port| port.number).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
-        assert!(refused.to_string().contains("another process of this user has 127.0.0.1"), "{refused}");
+        for here in VERSIONS {
+            let one = bind(here, 0).unwrap();
+            let other = bind([127, 0, 0, 2].into(), one.number).unwrap();
+            assert_eq!(other.number, one.number);
+            let refused = bind(here, one.number).map(|port| port.number).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+            let holder = format!("another process of this user has {}", SocketAddr::new(here, one.number));
+            assert!(refused.to_string().contains(&holder), "{refused}");
+        }
     }
 
     /// The next `count` datagrams to come.
@@ -328,14 +373,15 @@ mod tests {
 
     #[tokio::test]
     async fn datagrams_of_all_sizes_arrive_whole_and_in_order() {
-        let (sender, receiver, to) = pair();
-        let sent = datagrams_of(&SIZES);
-        let mut outbox = Outbox::default();
-        for datagram in &sent {
-            outbox.datagram(&sender, to, datagram.len()).extend_from_slice(datagram);
+        for (sender, receiver, to) in VERSIONS.map(pair_at) {
+            let sent = datagrams_of(&SIZES);
+            let mut outbox = Outbox::default();
+            for datagram in &sent {
+                outbox.datagram(&sender, to, datagram.len()).extend_from_slice(datagram);
+            }
+            outbox.flush(&sender);
+            assert!(next(&[&receiver], &mut Inbox::new(), sent.len()).await == sent);
         }
-        outbox.flush(&sender);
-        assert!(next(&[&receiver], &mut Inbox::new(), sent.len()).await == sent);
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 
 use super::udp::BUFFER;
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 /// The longest UDP payload, also of all datagrams that the system is handed as one.
 const LONGEST: usize = 65_507;
@@ -24,7 +24,7 @@ pub(super) trait Sink {
 /// Datagrams to one place, of `segment` bytes each, the last one perhaps shorter.
 #[derive(Debug)]
 pub(super) struct Batch {
-    pub(super) to: SocketAddrV4,
+    pub(super) to: SocketAddr,
     pub(super) bytes: Vec<u8>,
     pub(super) segment: usize,
 }
@@ -48,7 +48,7 @@ pub(super) struct Outbox {
 impl Outbox {
     /// Where to append a datagram of `len` bytes, all of them. It is sent with others like it: now, or when
     /// [`Outbox::flush`] is called.
-    pub(super) fn datagram(&mut self, sink: &impl Sink, to: SocketAddrV4, len: usize) -> &mut Vec<u8> {
+    pub(super) fn datagram(&mut self, sink: &impl Sink, to: SocketAddr, len: usize) -> &mut Vec<u8> {
         let segments = sink.segments();
         if !self.open.as_ref().is_some_and(|open| open.fits(segments, to, len)) {
             self.flush(sink);
@@ -102,7 +102,7 @@ impl Outbox {
 
 impl Batch {
     /// Whether a datagram goes to the same place and has the same size: only the last may be shorter.
-    fn fits(&self, segments: usize, to: SocketAddrV4, len: usize) -> bool {
+    fn fits(&self, segments: usize, to: SocketAddr, len: usize) -> bool {
         self.to == to
             && len <= self.segment
             && self.bytes.len().is_multiple_of(self.segment)
@@ -115,13 +115,13 @@ impl Batch {
 mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     /// A system with room for some batches.
     #[derive(Default)]
     struct Room {
         batches: Cell<usize>,
-        sent: RefCell<Vec<(SocketAddrV4, Vec<u8>)>>,
+        sent: RefCell<Vec<(SocketAddr, Vec<u8>)>>,
     }
 
     impl Sink for Room {
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    const TO: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7420);
+    const TO: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7420);
 
     fn send(outbox: &mut Outbox, room: &Room, datagram: &[u8]) {
         outbox.datagram(room, TO, datagram.len()).extend_from_slice(datagram);

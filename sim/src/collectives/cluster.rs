@@ -20,7 +20,7 @@ use cool_types::limits::BOUNCE_BYTES;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 /// Port of all agents, for datagrams and for connections.
 pub(super) const PORT: u16 = 7420;
@@ -140,9 +140,9 @@ pub struct SimulatedCluster {
     pub(super) connections: Connections,
     pub(super) quick: QuickRanks,
     /// Number of each tree in the network.
-    pub(super) trees: BTreeMap<SocketAddrV4, usize>,
+    pub(super) trees: BTreeMap<SocketAddr, usize>,
     /// Who does not hear a tree, though it should.
-    deaf: BTreeSet<(SocketAddrV4, u16)>,
+    deaf: BTreeSet<(SocketAddr, u16)>,
     alarms: BTreeMap<u32, Alarm>,
     next_alarm: u32,
     answers: BTreeMap<u64, Answer>,
@@ -156,12 +156,13 @@ pub struct SimulatedCluster {
     still: u32,
 }
 
-pub(super) fn ip(node: u16) -> Ipv4Addr {
-    Ipv4Addr::new(10, 0, (node / 200) as u8, (node % 200) as u8 + 1)
+pub(super) fn ip(node: u16) -> IpAddr {
+    [10, 0, (node / 200) as u8, (node % 200) as u8 + 1].into()
 }
 
 /// The node at an address.
-pub(super) fn node_at(ip: Ipv4Addr) -> u16 {
+pub(super) fn node_at(ip: IpAddr) -> u16 {
+    let IpAddr::V4(ip) = ip else { panic!("{ip} is of no simulated node") };
     let [_, _, high, low] = ip.octets();
     u16::from(high) * 200 + u16::from(low) - 1
 }
@@ -241,10 +242,10 @@ impl SimulatedCluster {
         let scopes = std::iter::repeat_n(TreeScope::All, stripes).chain(partial.filter(|_| stripes > 0));
         let rate = self.settings.host.rate;
         let tree = |(index, scope)| {
-            let address = SocketAddrV4::new(Ipv4Addr::new(239, 192, id as u8, index), PORT);
+            let address = SocketAddr::new([239, 192, id as u8, index].into(), PORT);
             let net = &mut self.net;
             self.trees.entry(address).or_insert_with(|| net.add_tree([]));
-            TreeSpec { scope, address: *address.ip(), port: PORT, bytes_per_second: rate }
+            TreeSpec { scope, address: address.ip(), port: PORT, bytes_per_second: rate }
         };
         GroupSpec {
             id,
@@ -262,11 +263,11 @@ impl SimulatedCluster {
 
     /// A node will not hear a group's trees.
     pub fn deafen(&mut self, spec: &GroupSpec, node: u16) {
-        let addresses = spec.trees.iter().map(|tree| SocketAddrV4::new(tree.address, tree.port));
+        let addresses = spec.trees.iter().map(|tree| SocketAddr::new(tree.address, tree.port));
         self.deaf.extend(addresses.map(|address| (address, node)));
     }
 
-    pub(super) fn listen(&mut self, node: u16, trees: &[SocketAddrV4]) {
+    pub(super) fn listen(&mut self, node: u16, trees: &[SocketAddr]) {
         for tree in trees.iter().filter(|tree| !self.deaf.contains(&(**tree, node))) {
             self.net.join_tree(self.trees[tree], node);
         }
@@ -332,12 +333,7 @@ impl SimulatedCluster {
     }
 
     /// A datagram came. Now and then an adversary repeats it, changes it, and sends what is in it without the tag.
-    fn datagram_came(
-        &mut self,
-        node: u16,
-        from: SocketAddrV4,
-        bytes: &[u8],
-    ) -> Result<(), ContractViolation> {
+    fn datagram_came(&mut self, node: u16, from: SocketAddr, bytes: &[u8]) -> Result<(), ContractViolation> {
         let came = self.examined(node, from, bytes.to_vec())?;
         self.came += 1;
         if let Some(packets) = came
@@ -358,7 +354,7 @@ impl SimulatedCluster {
     fn examined(
         &mut self,
         node: u16,
-        from: SocketAddrV4,
+        from: SocketAddr,
         mut bytes: Vec<u8>,
     ) -> Result<Option<Vec<u8>>, ContractViolation> {
         let of = &mut self.nodes[usize::from(node)];
@@ -389,7 +385,7 @@ impl SimulatedCluster {
             }
             Event::Packet { from, node, bytes } => {
                 if !self.quick_datagram_came(from, node, &bytes)? && self.nodes[usize::from(node)].runs() {
-                    self.datagram_came(node, SocketAddrV4::new(ip(from), PORT), &bytes)?;
+                    self.datagram_came(node, SocketAddr::new(ip(from), PORT), &bytes)?;
                 }
             }
             Event::Segment { number } => self.segment_came(number)?,

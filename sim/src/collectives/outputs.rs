@@ -9,10 +9,10 @@ use crate::network::Destination;
 use cool_engine::{AgentId, ConnectionId, Input, MemoryRange, NodeId, Output, Preparation, Work, WorkId};
 use cool_machine::{Duration, Machine};
 use rand::RngExt;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Where simulated datagrams go to, for their tags: whoever gets one does not know over which tree it came.
-pub(super) const ANYWHERE: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+pub(super) const ANYWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// How long a reset takes to the other side.
 const RESET: Duration = Duration::from_micros(500);
@@ -76,11 +76,11 @@ impl SimulatedCluster {
             .map_err(|missing| ContractViolation::memory(node, missing))
     }
 
-    fn datagram(&mut self, node: u16, (group, to): (u64, SocketAddrV4), mut bytes: Vec<u8>) {
+    fn datagram(&mut self, node: u16, (group, to): (u64, SocketAddr), mut bytes: Vec<u8>) {
         self.nodes[usize::from(node)].tagger.seal((group, ANYWHERE), &mut bytes, 0);
         let to = match self.trees.get(&to) {
             Some(tree) => Destination::Tree(*tree),
-            None => Destination::Node(node_at(*to.ip())),
+            None => Destination::Node(node_at(to.ip())),
         };
         self.count_datagram();
         self.net.send(node, to, bytes.into());
@@ -117,10 +117,10 @@ impl SimulatedCluster {
         Ok(())
     }
 
-    fn connect(&mut self, node: u16, peer: NodeId, to: SocketAddrV4) {
+    fn connect(&mut self, node: u16, peer: NodeId, to: SocketAddr) {
         let until = self.now() + CONNECT_TIMEOUT;
         let life = |node: u16| self.nodes[usize::from(node)].life;
-        let to = node_at(*to.ip());
+        let to = node_at(to.ip());
         let number = self.connections.open((node, life(node)), (to, life(to)), peer, until);
         self.syn(number);
     }

@@ -2,7 +2,7 @@
 
 use crate::packet::{self, DATA_HEADER};
 use cool_types::wire;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Bytes that packets and tagged datagrams begin with in forms of their own.
 const HEAD: usize = 16;
@@ -92,10 +92,13 @@ impl TaggedHead {
         }
     }
 
-    /// What makes the tag one of its own: where the datagram goes to, and its number.
-    pub fn nonce(&self, to: Ipv4Addr) -> [u8; 12] {
+    /// What makes the tag one of its own: where the datagram goes to by IPv4, and its number. An address of IPv6 does not fit, and has a
+    /// key of its own.
+    pub fn nonce(&self, to: IpAddr) -> [u8; 12] {
         let mut nonce = [0; 12];
-        nonce[..4].copy_from_slice(&to.octets());
+        if let IpAddr::V4(to) = to {
+            nonce[..4].copy_from_slice(&to.octets());
+        }
         nonce[4..].copy_from_slice(&self.sequence.to_be_bytes());
         nonce
     }
@@ -154,7 +157,7 @@ mod tests {
     fn what_goes_elsewhere_or_later_has_another_nonce() {
         let mut bytes = datagram();
         let head = TaggedHead::put(&mut bytes, Protection::Tagged, 1);
-        let (here, there) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(239, 192, 0, 1));
+        let (here, there) = ([10, 0, 0, 1].into(), [239, 192, 0, 1].into());
         assert_ne!(head.nonce(here), head.nonce(there));
         assert_ne!(head.nonce(here), TaggedHead { sequence: 2, ..head }.nonce(here));
     }

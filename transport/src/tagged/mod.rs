@@ -12,7 +12,7 @@
 //!
 //! and that ends with the tag. The key is the group's of this epoch and the sender's in it, so the epoch need not be said. The nonce is the
 //! address that the datagram goes to and its sequence number, of which an agent uses none twice: a datagram cannot be sent on to
-//! another place, nor a second time to the same.
+//! another place, nor a second time to the same. An address of IPv6, which is longer than a nonce, is in the key instead.
 
 mod anti_replay;
 mod head;
@@ -22,7 +22,7 @@ pub use head::{Protection, SEQUENCE_MAX, TaggedHead};
 
 use cool_types::Key;
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// A cipher that makes tags (AES-GCM), under one key.
 pub trait Cipher {
@@ -80,17 +80,34 @@ struct Keyed<C> {
     /// How many nodes it has.
     nodes: u16,
     /// Of the nodes that have sent or been heard, by their places.
-    senders: BTreeMap<u16, (C, AntiReplay)>,
+    senders: BTreeMap<u16, Sender<C>>,
+}
+
+/// A node of a group.
+#[derive(Debug)]
+struct Sender<C> {
+    /// For what it sends by IPv4, and to each address of IPv6: this node's own and those of its trees; of this node itself, those that
+    /// it sends to.
+    ciphers: BTreeMap<Option<Ipv6Addr>, C>,
+    window: AntiReplay,
 }
 
 impl<C: Cipher> Keyed<C> {
-    /// What a node of the group sends with, and what has come of it.
-    fn sender(&mut self, place: u16) -> &mut (C, AntiReplay) {
+    /// What a node of the group sends to an address with, and what has come of it.
+    fn sender(&mut self, place: u16, to: IpAddr) -> (&C, &mut AntiReplay) {
         let Keyed { secret, epoch, senders, .. } = self;
-        senders.entry(place).or_insert_with(|| {
-            let purpose = [&b"datagrams"[..], &epoch.to_be_bytes(), &place.to_be_bytes()].concat();
-            (C::new(&secret.key.derive(&purpose)), AntiReplay::default())
-        })
+        let new = || Sender { ciphers: BTreeMap::new(), window: AntiReplay::default() };
+        let Sender { ciphers, window } = senders.entry(place).or_insert_with(new);
+        let to = match to {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(to) => Some(to),
+        };
+        let cipher = ciphers.entry(to).or_insert_with(|| {
+            let mut purpose = [&b"datagrams"[..], &epoch.to_be_bytes(), &place.to_be_bytes()].concat();
+            to.iter().for_each(|to| purpose.extend(to.octets()));
+            C::new(&secret.key.derive(&purpose))
+        });
+        (cipher, window)
     }
 }
 
@@ -121,14 +138,14 @@ impl<C: Cipher> Tagger<C> {
     ///
     /// Packets in another's name are refused wherever they come: numbers are told apart by whose they are, so they
     /// would pass for repeated, and two agents might use one nonce.
-    pub fn seal(&mut self, (group, to): (u64, Ipv4Addr), out: &mut Vec<u8>, start: usize) {
+    pub fn seal(&mut self, (group, to): (u64, IpAddr), out: &mut Vec<u8>, start: usize) {
         let Some(keyed) = self.groups.get_mut(&group) else { return };
         self.sequence += 1;
         let protection = keyed.secret.protection;
         let head = TaggedHead::put(&mut out[start..], protection, self.sequence);
         let (clear, payload) = out[start..].split_at_mut(head.clear);
         debug_assert_eq!(head.from, keyed.me, "an agent sends in its own name");
-        let cipher = &keyed.sender(keyed.me).0;
+        let (cipher, _) = keyed.sender(keyed.me, to);
         let tag = match payload.is_empty() {
             true => cipher.tag(head.nonce(to), clear),
             false => cipher.encrypt(head.nonce(to), clear, payload),
@@ -140,14 +157,14 @@ impl<C: Cipher> Tagger<C> {
     ///
     /// # Errors
     /// If they must not be believed.
-    pub fn open(&mut self, datagram: &mut [u8], to: Ipv4Addr) -> Result<(usize, Option<u64>), Refusal> {
+    pub fn open(&mut self, datagram: &mut [u8], to: IpAddr) -> Result<(usize, Option<u64>), Refusal> {
         let Some(head) = TaggedHead::read(datagram) else { return Ok((datagram.len(), None)) };
         let keyed = self.groups.get_mut(&head.group).ok_or(Refusal::Unknown)?;
         if head.protection != keyed.secret.protection || head.from >= keyed.nodes {
             return Err(Refusal::Unknown);
         }
         let epoch = keyed.epoch;
-        let (cipher, window) = keyed.sender(head.from);
+        let (cipher, window) = keyed.sender(head.from, to);
         if !window.is_new(head.sequence) {
             return Err(Refusal::Replayed);
         }

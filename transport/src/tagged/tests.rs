@@ -4,6 +4,7 @@ use super::*;
 use crate::packet::{Body, Packet, Via};
 use crate::spec::StreamId;
 use proptest::prelude::*;
+use std::net::Ipv4Addr;
 
 struct Hmac(Key);
 
@@ -30,7 +31,7 @@ impl Cipher for Hmac {
     }
 }
 
-const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const GROUP: u64 = 7;
 
 /// The agent of a node of a group of two.
@@ -97,7 +98,15 @@ fn who_has_another_key_or_sends_to_another_place_is_refused() {
     let mut forged = sealed(&mut agent(Protection::Tagged, 2), &packets(true, 100));
     assert_eq!(receiver.open(&mut forged, HERE), Err(Refusal::Forged));
     let mut elsewhere = sealed(&mut agent(Protection::Tagged, 1), &packets(true, 100));
-    assert_eq!(receiver.open(&mut elsewhere, Ipv4Addr::new(10, 0, 0, 3)), Err(Refusal::Forged));
+    assert_eq!(receiver.open(&mut elsewhere, [10, 0, 0, 3].into()), Err(Refusal::Forged));
+    let places = [1, 2].map(|last| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last]));
+    let mut by_ipv6 = packets(true, 100);
+    agent(Protection::Tagged, 1).seal((GROUP, places[0]), &mut by_ipv6, 0);
+    for elsewhere in [places[1], HERE] {
+        assert_eq!(receiver.open(&mut by_ipv6.clone(), elsewhere), Err(Refusal::Forged));
+    }
+    assert!(receiver.open(&mut by_ipv6.clone(), places[0]).is_ok());
+    assert_eq!(receiver.open(&mut by_ipv6, places[0]), Err(Refusal::Replayed));
     receiver.remove(GROUP);
     let mut late = sealed(&mut agent(Protection::Tagged, 1), &packets(true, 100));
     assert_eq!(receiver.open(&mut late, HERE), Err(Refusal::Unknown));

@@ -3,6 +3,7 @@
 //! Everything is installed ahead of traffic, and switches flood nothing. What no flow matches is dropped, but for what comes by
 //! a port of hosts without an agent: that is the controller's to carry.
 
+pub(crate) mod addresses;
 pub(crate) mod failover;
 pub(crate) mod hosts;
 pub(crate) mod tables;
@@ -12,19 +13,16 @@ use crate::fabric::frames::pmac;
 use crate::fabric::frames::vlan::Vlan;
 use crate::fabric::switch::reconcile::Former;
 use crate::fabric::telemetry::Rules;
+use addresses::{IpVersion, into_tree};
 use cool_topology::routes::NextHops;
 use cool_topology::{DatapathId, Port, Tree};
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use failover::{FAILOVERS, Failovers};
 use hosts::{FormerHosts, HostFlows, of_rack};
 use rs_openflow::{Action, EtherType, GroupId, Instruction, Masked, Match, Oxm, PortNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tables::{Buckets, COOKIE, Delta, Flow, FlowKey, GROUPS, Tables};
-
-/// Multicast addresses: 239.192.0.0/14 (RFC 2365), one for each of [`GROUPS`].
-const MULTICAST: u32 = u32::from_be_bytes([239, 192, 0, 0]);
-const MULTICAST_MASK: u32 = u32::from_be_bytes([255, 252, 0, 0]);
 
 // Priorities (OpenFlow 1.3.5, 5.3: of the entries that match, the highest is taken). OF_PORT must beat LLDP and ARP;
 // DROP must lose to everything.
@@ -79,17 +77,6 @@ pub(crate) fn is_of_broadcasts(cookie: u64) -> bool {
 /// Whether a flow is one of those that every switch holds, and could not do without.
 pub(crate) fn is_everywhere(flow: &Flow) -> bool {
     matches!(flow.cookie & 0xff00_0000, 0 | FOR_NON_MEMBERS | FOR_TOR | FOR_BROADCAST)
-}
-
-/// The multicast address of a tree, by its group number.
-pub(crate) fn address(group: u32) -> Ipv4Addr {
-    Ipv4Addr::from(MULTICAST + (group - GROUPS.start))
-}
-
-/// The group number of the tree that has this multicast address.
-pub(crate) fn number(address: Ipv4Addr) -> Option<u32> {
-    let number = u32::from(address).checked_sub(MULTICAST)?.checked_add(GROUPS.start)?;
-    GROUPS.contains(&number).then_some(number)
 }
 
 /// The number of the tree that a flow is for, if it is for one.
@@ -368,6 +355,7 @@ impl Intent {
         if let Some(tree) = tree {
             let senders: BTreeMap<_, _> =
                 tree.members.iter().map(|(name, port)| (*port, nodes.get(name))).collect();
+            let address = IpVersion::of_tree(tree, nodes).address(number);
             let mut now = BTreeMap::new();
             for (switch, ports) in tree.ports() {
                 let mut left = before.remove(&switch).unwrap_or_default();
@@ -378,7 +366,7 @@ impl Intent {
                         Some(Some(member)) => Some(member.ip),
                         None => None,
                     };
-                    let (key, flow) = into_tree(number, *port, sender);
+                    let (key, flow) = tree_flow((number, address), *port, sender);
                     left.remove(&key);
                     if self.flow(switch, key.clone(), Some(flow)) {
                         touched.insert(switch);
@@ -435,11 +423,8 @@ impl Intent {
 }
 
 /// The flow by which packets come into a tree at a port.
-fn into_tree(number: u32, port: u32, sender: Option<Ipv4Addr>) -> (FlowKey, Flow) {
-    let mut matching = Match::new().in_port(PortNo(port)).eth_type(EtherType::IPV4).ipv4_dst(address(number));
-    if let Some(ip) = sender {
-        matching = matching.ipv4_src(ip);
-    }
+fn tree_flow((number, address): (u32, IpAddr), port: u32, sender: Option<IpAddr>) -> (FlowKey, Flow) {
+    let matching = into_tree(Match::new().in_port(PortNo(port)), address, sender);
     let purpose = FOR_TREE | u64::from(number - GROUPS.start);
     (FlowKey::new(TREE, matching), flow(purpose, vec![Action::Group(GroupId(number))]))
 }
@@ -447,20 +432,20 @@ fn into_tree(number: u32, port: u32, sender: Option<Ipv4Addr>) -> (FlowKey, Flow
 /// What every switch holds: LLDP and, unless switches forward unicast, ARP come to the controller, the rest goes nowhere, and what of that is for a
 /// group is counted.
 pub(crate) fn always(unicast: Unicast, carries_hosts: bool) -> Tables {
-    let of_cool = Match::new()
-        .eth_type(EtherType::IPV4)
-        .ipv4_dst_masked(Ipv4Addr::from(MULTICAST), Ipv4Addr::from(MULTICAST_MASK));
     let arp = (ARP, Match::new().eth_type(EtherType::ARP), 0, to_controller());
     let flows = [
         (LLDP, Match::new().eth_type(EtherType::LLDP), 0, to_controller()),
-        (NON_MEMBER, of_cool, FOR_NON_MEMBERS, Vec::new()),
+        (NON_MEMBER, IpVersion::V4.of_trees(), FOR_NON_MEMBERS, Vec::new()),
     ];
     let entry =
         |(priority, matching, purpose, actions)| (FlowKey::new(priority, matching), flow(purpose, actions));
     // Who forwards by what it learns floods the question instead.
     let arp = (unicast == Unicast::Routed).then_some(arp);
+    // Else there are no nodes whose agents speak IPv6.
+    let ipv6 = (carries_hosts || unicast == Unicast::Normal)
+        .then(|| (NON_MEMBER, IpVersion::V6.of_trees(), FOR_NON_MEMBERS, Vec::new()));
     let broadcasts = carries_hosts.then(hosts::broadcasts).into_iter().flatten();
-    let flows = flows.into_iter().chain(arp).map(entry).chain(broadcasts).chain([drop_rest(0)]);
+    let flows = flows.into_iter().chain(ipv6).chain(arp).map(entry).chain(broadcasts).chain([drop_rest(0)]);
     Tables { flows: flows.collect(), groups: BTreeMap::new() }
 }
 

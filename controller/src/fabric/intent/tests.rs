@@ -6,11 +6,11 @@ use crate::fabric::intent::hosts::HostKey;
 use crate::fabric::intent::tables::GROUPS;
 use crate::fabric::switch::model::{Arrivals, Network, Packet};
 use cool_topology::{Graph, Index, MacAddr, Port, Racks, Routes};
+use core::net::Ipv4Addr;
 use proptest::prelude::*;
-use rs_openflow::VlanId;
 
-fn ip(host: usize) -> Ipv4Addr {
-    Ipv4Addr::from(0x0a00_0001 + host as u32)
+fn ip(host: usize) -> IpAddr {
+    Ipv4Addr::from(0x0a00_0001 + host as u32).into()
 }
 
 fn real(host: usize) -> MacAddr {
@@ -64,6 +64,14 @@ impl World {
         World::new(&links, &hosts)
     }
 
+    /// The same, with agents that speak IPv6.
+    fn by_ipv6(mut self) -> World {
+        for (host, node) in (1..).zip(self.nodes.values_mut()) {
+            node.ip = [0xfd00, 0, 0, 0, 0, 0, 0, host].into();
+        }
+        self
+    }
+
     fn tree(&self, members: &[usize], tie_break: u64) -> Tree {
         let names: Vec<String> = members.iter().map(|m| format!("h{m}")).collect();
         Tree::over(&Index::new(&self.graph), &self.graph, names.iter().map(String::as_str), tie_break)
@@ -110,35 +118,25 @@ impl World {
     fn unicast(&self, network: &Network<'_>, from: usize, to: usize) -> Arrivals {
         let place = self.place(to);
         let eth_dst = pmac::of(self.racks.number(place.switch).unwrap(), place.number).unwrap();
-        let packet = Packet {
-            eth_dst,
-            vlan: VlanId::NONE,
-            eth_type: EtherType::IPV4,
-            ipv4_src: ip(from),
-            ipv4_dst: ip(to),
-        };
-        network.send(self.place(from), packet)
+        network.send(self.place(from), Packet::of_ip(eth_dst, (ip(from), ip(to))))
     }
 
     /// To the host without an agent of this number, in a segment.
     fn to_plain(&self, network: &Network<'_>, from: usize, to: usize, vlan: Vlan) -> Arrivals {
-        let (eth_dst, vlan, eth_type) = (plain(to).mac, vlan.field(), EtherType::IPV4);
-        let packet = Packet { eth_dst, vlan, eth_type, ipv4_src: ip(from), ipv4_dst: ip(to) };
+        let packet = Packet { vlan: vlan.field(), ..Packet::of_ip(plain(to).mac, (ip(from), ip(to))) };
         network.send(self.place(from), packet)
     }
 
     fn multicast(&self, network: &Network<'_>, from: usize, claiming: usize, tree: u32) -> Arrivals {
-        let ipv4_dst = address(GROUPS.start + tree);
-        let [_, b, c, d] = ipv4_dst.octets();
-        let eth_dst = MacAddr(1, 0, 0x5e, b & 0x7f, c, d);
-        let packet = Packet {
-            eth_dst,
-            vlan: VlanId::NONE,
-            eth_type: EtherType::IPV4,
-            ipv4_src: ip(claiming),
-            ipv4_dst,
+        let source = self.nodes[&format!("h{claiming}")].ip;
+        let address = IpVersion::of(source).address(GROUPS.start + tree);
+        let eth_dst = match address {
+            IpAddr::V4(ip) => MacAddr(1, 0, 0x5e, ip.octets()[1] & 0x7f, ip.octets()[2], ip.octets()[3]),
+            IpAddr::V6(ip) => {
+                MacAddr(0x33, 0x33, ip.octets()[12], ip.octets()[13], ip.octets()[14], ip.octets()[15])
+            }
         };
-        network.send(self.place(from), packet)
+        network.send(self.place(from), Packet::of_ip(eth_dst, (source, address)))
     }
 }
 
@@ -241,7 +239,7 @@ fn announcements_and_arp_go_to_the_controller_and_what_is_unknown_nowhere() {
     let world = World::leaf_spine(2, 1, 2);
     let network = world.network(&[world.tree(&[0, 1, 2], 0)]);
     let send = |eth_type, eth_dst| {
-        let packet = Packet { eth_dst, vlan: VlanId::NONE, eth_type, ipv4_src: ip(0), ipv4_dst: ip(3) };
+        let packet = Packet { eth_type, ..Packet::of_ip(eth_dst, (ip(0), ip(3))) };
         network.send(world.place(0), packet)
     };
     for eth_type in [EtherType::LLDP, EtherType::ARP] {
@@ -256,23 +254,37 @@ fn announcements_and_arp_go_to_the_controller_and_what_is_unknown_nowhere() {
 
 #[test]
 fn a_multicast_crosses_every_link_of_its_tree_once() {
-    let world = World::leaf_spine(4, 1, 4);
-    let network =
-        world.network(&[world.tree(&(0..16).collect::<Vec<_>>(), 0), world.tree(&[0, 4, 8, 12], 0)]);
-    let all = world.multicast(&network, 5, 5, 0);
-    assert_eq!((hosts(&all), all.links), (named((0..16).filter(|h| *h != 5)), 4));
-    let leaders = world.multicast(&network, 8, 8, 1);
-    assert_eq!((hosts(&leaders), leaders.links), (named([0, 4, 12]), 4));
+    let world = || World::leaf_spine(4, 1, 4);
+    for world in [world(), world().by_ipv6()] {
+        let network =
+            world.network(&[world.tree(&(0..16).collect::<Vec<_>>(), 0), world.tree(&[0, 4, 8, 12], 0)]);
+        let all = world.multicast(&network, 5, 5, 0);
+        assert_eq!((hosts(&all), all.links), (named((0..16).filter(|h| *h != 5)), 4));
+        let leaders = world.multicast(&network, 8, 8, 1);
+        assert_eq!((hosts(&leaders), leaders.links), (named([0, 4, 12]), 4));
+    }
 }
 
 #[test]
 fn only_members_send_into_a_group_and_only_under_their_own_address() {
-    let world = World::leaf_spine(2, 1, 3);
-    let network = world.network(&[world.tree(&[0, 1, 3], 0)]);
-    assert_eq!(hosts(&world.multicast(&network, 0, 0, 0)), named([1, 3]));
-    assert_eq!(hosts(&world.multicast(&network, 2, 2, 0)), named([]));
-    assert_eq!(hosts(&world.multicast(&network, 2, 0, 0)), named([]));
-    assert_eq!(hosts(&world.multicast(&network, 0, 1, 0)), named([]));
+    let world = || World::leaf_spine(2, 1, 3);
+    for world in [world(), world().by_ipv6()] {
+        let network = world.network(&[world.tree(&[0, 1, 3], 0)]);
+        assert_eq!(hosts(&world.multicast(&network, 0, 0, 0)), named([1, 3]));
+        assert_eq!(hosts(&world.multicast(&network, 2, 2, 0)), named([]));
+        assert_eq!(hosts(&world.multicast(&network, 2, 0, 0)), named([]));
+        assert_eq!(hosts(&world.multicast(&network, 0, 1, 0)), named([]));
+    }
+}
+
+#[test]
+fn what_outsiders_send_to_a_tree_of_ipv6_is_counted_where_hosts_are_carried() {
+    let outsiders = |unicast, carries_hosts| {
+        let flows = always(unicast, carries_hosts).flows.into_values();
+        flows.filter(|flow| flow.cookie == NON_MEMBERS.0).count()
+    };
+    assert_eq!((outsiders(Unicast::Routed, true), outsiders(Unicast::Normal, false)), (2, 2));
+    assert_eq!(outsiders(Unicast::Routed, false), 1);
 }
 
 #[test]
@@ -340,8 +352,9 @@ fn worlds() -> impl Strategy<Value = (World, Vec<usize>, Vec<usize>)> {
 proptest! {
     #[test]
     fn in_any_network_every_packet_arrives_once_where_it_should_and_nowhere_else(
-        (world, first, second) in worlds(), tie_break in any::<u64>(),
+        (world, first, second) in worlds(), tie_break in any::<u64>(), ipv6: bool,
     ) {
+        let world = if ipv6 { world.by_ipv6() } else { world };
         let groups = [first, second];
         let trees = [world.tree(&groups[0], tie_break), world.tree(&groups[1], tie_break + 1)];
         let network = world.network(&trees);

@@ -4,7 +4,7 @@ use super::Network;
 use super::confirmations::Waiter;
 use super::multicast::GroupTrees;
 use super::view;
-use crate::fabric::api::{FabricError, GroupRequest, NodeRegistration, TreeGrant, TreeScope};
+use crate::fabric::api::{FabricError, GroupRequest, NodeRegistration, TreeGrant, TreeScope, Unicast};
 use crate::fabric::intent::hosts::HostKey;
 use crate::fabric::intent::tables::GROUPS;
 use crate::fabric::switch::capacity::Exhausted;
@@ -54,6 +54,14 @@ impl Network {
     }
 
     fn register(&mut self, now: Time, node: NodeRegistration) -> Result<(), FabricError> {
+        if node.ip.is_ipv6() && self.carrier.is_none() && self.config.unicast == Unicast::Routed {
+            return Err(FabricError::BadRegistration {
+                name: node.name,
+                reason: "its agent speaks IPv6, which --agents-only does not carry; give its data interface an IPv4 address, or start the \
+                         controller without --agents-only"
+                    .to_owned(),
+            });
+        }
         self.nodes.register(node.clone())?;
         self.presence.registered(now, &node.name);
         self.discovery.handle(now, Input::NodeRegistered(&node.name, node.mac, &node.lldp_key));
@@ -123,6 +131,7 @@ impl Network {
             return Err(FabricError::GroupExists { id });
         }
         let Some(first) = request.members.first() else { return Err(FabricError::EmptyGroup { id }) };
+        self.check_ip_versions(&request.members)?;
         let graph = self.discovery.graph();
         let mut places: BTreeMap<&String, (Port, u32)> = BTreeMap::new();
         let mut unknown: BTreeSet<String> = BTreeSet::new();
@@ -150,6 +159,18 @@ impl Network {
             return Err(FabricError::Partitioned { from: first.clone(), to: (*to).clone() });
         }
         Ok(places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect())
+    }
+
+    /// Trees, and what members say to each other, are of one version of IP.
+    fn check_ip_versions(&self, members: &[String]) -> Result<(), FabricError> {
+        let mut addresses = members.iter().filter_map(|name| Some((name, self.nodes.get(name)?.ip)));
+        let Some((one, one_ip)) = addresses.next() else { return Ok(()) };
+        match addresses.find(|(_, ip)| ip.is_ipv6() != one_ip.is_ipv6()) {
+            Some((other, other_ip)) => {
+                Err(FabricError::IpVersions { one: one.clone(), one_ip, other: other.clone(), other_ip })
+            }
+            None => Ok(()),
+        }
     }
 
     /// The trees for which there is room, and the switches that have none for the others.

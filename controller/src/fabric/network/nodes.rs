@@ -6,14 +6,14 @@ use crate::fabric::frames::vlan::Vlan;
 use cool_machine::Time;
 use cool_topology::Port;
 use cool_types::{NODE_NAME_RULE, check_node_name};
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 /// The nodes whose agents have registered.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
     by_name: BTreeMap<String, NodeRegistration>,
-    by_ip: BTreeMap<Ipv4Addr, String>,
+    by_ip: BTreeMap<IpAddr, String>,
     by_mac: BTreeMap<MacAddr, String>,
     places: BTreeMap<String, Port>,
     /// The segments of those that are not in that of untagged frames, by what their LLDP says.
@@ -91,12 +91,17 @@ impl Nodes {
         self.by_name.get(name)
     }
 
-    /// The name of the node that has this address in a segment: by its agent's word, or for IPv6 its own.
+    /// The name of the node that has this address in a segment: by its agent's word, or for further ones of IPv6 its own.
     pub(crate) fn with_ip(&self, vlan: Vlan, ip: IpAddr) -> Option<&str> {
-        match ip {
-            IpAddr::V4(ip) => self.by_ip.get(&ip).map(String::as_str).filter(|name| self.vlan(name) == vlan),
+        self.registered(vlan, ip).or_else(|| match ip {
+            IpAddr::V4(_) => None,
             IpAddr::V6(ip) => self.neighbours.holder(vlan, ip),
-        }
+        })
+    }
+
+    /// The name of the node in a segment whose agent has registered this address.
+    pub(crate) fn registered(&self, vlan: Vlan, ip: IpAddr) -> Option<&str> {
+        self.by_ip.get(&ip).map(String::as_str).filter(|name| self.vlan(name) == vlan)
     }
 
     /// Somebody asks for an address: the node that has it, and who is to answer.
@@ -104,16 +109,26 @@ impl Nodes {
         match ip {
             // Of IPv4 nobody asks whether it is a router.
             IpAddr::V4(_) => Some((self.with_ip(vlan, ip)?, Answerer::Controller { router: false })),
-            IpAddr::V6(ip) => self.neighbours.ask(now, vlan, ip),
+            IpAddr::V6(asked) => match self.registered(vlan, ip).map(str::to_owned) {
+                None => self.neighbours.ask(now, vlan, asked),
+                // An agent has said so, though not whether its node is a router; nobody else has the address in any case.
+                Some(name) => {
+                    let answers = self.neighbours.ask(now, vlan, asked).filter(|(holder, _)| *holder == name);
+                    let answerer = answers.map_or(Answerer::Node, |(_, answerer)| answerer);
+                    Some((self.get(&name)?.name.as_str(), answerer))
+                }
+            },
         }
     }
 
     /// The addresses of a node, and whether it is a router, as far as that is known.
     pub(crate) fn addresses(&self, name: &str) -> Vec<(IpAddr, Option<bool>)> {
-        let registered = self.get(name).map(|node| (node.ip.into(), None));
-        let said = self.neighbours.of(name).into_iter();
-        let said = said.flat_map(|node| node.addresses.iter().map(|ip| (IpAddr::V6(*ip), node.router)));
-        registered.into_iter().chain(said).collect()
+        let registered = self.get(name).map(|node| node.ip);
+        let (said, router) = self.neighbours.of(name).map(|node| (&node.addresses, node.router)).unzip();
+        let router = router.flatten();
+        let said = said.into_iter().flatten().map(|ip| IpAddr::V6(*ip)).filter(|ip| Some(*ip) != registered);
+        let known = |ip: IpAddr| (ip, router.filter(|_| ip.is_ipv6()));
+        registered.into_iter().chain(said).map(known).collect()
     }
 
     /// The name of the node that has this Ethernet address.
@@ -142,7 +157,11 @@ fn check(node: &NodeRegistration) -> Result<(), FabricError> {
     if !node.mac.is_unicast() || node.mac.is_zero() {
         return bad("its Ethernet address names no interface");
     }
-    if node.ip.is_unspecified() || node.ip.is_multicast() || node.ip.is_broadcast() {
+    let nobodys = match node.ip {
+        IpAddr::V4(ip) => ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some(),
+    };
+    if node.ip.is_unspecified() || node.ip.is_multicast() || nobodys {
         return bad("its IP address names no node");
     }
     Ok(())

@@ -16,7 +16,7 @@ use cool_machine::{Machine, Time};
 use cool_topology::discovery::Input;
 use cool_topology::lldp::Announcement;
 use cool_topology::{DatapathId, Port, lldp};
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeMap;
 use tracing::debug;
 
@@ -205,6 +205,9 @@ impl Network {
         }
         let holder = self.nodes.with_ip(key.vlan, address?).filter(|name| node != Some(*name))?.to_owned();
         let IpAddr::V6(ip) = address? else { return Some(holder) };
+        if self.nodes.registered(key.vlan, ip.into()).is_some() {
+            return Some(holder);
+        }
         // No agent has said so: a node has it as long as it answers for it.
         match self.nodes.neighbours.claim(now, key.vlan, ip) {
             Claim::Granted => return None,
@@ -354,7 +357,12 @@ impl Network {
         }
         for (name, place) in self.discovery.graph().hosts() {
             let Some(node) = self.nodes.get(name) else { continue };
-            let frame = self.nodes.vlan(name).put(arp::announcement(node.ip, node.mac));
+            // All that counts is who has sent it: where there is no IPv4, one about nobody does.
+            let ip = match node.ip {
+                IpAddr::V4(ip) => ip,
+                IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+            };
+            let frame = self.nodes.vlan(name).put(arp::announcement(ip, node.mac));
             for end in ends.get(&place.switch).into_iter().flatten() {
                 self.send(*end, frame.clone());
             }

@@ -5,12 +5,12 @@
 use super::Network;
 use super::multicast::GroupTrees;
 use crate::fabric::api::{GroupRequest, TreeScope};
-use crate::fabric::intent;
+use crate::fabric::intent::addresses;
 use crate::fabric::trees::{GroupTree, TieBreak, scopes};
 use cool_collective::Layout;
 use cool_machine::Time;
 use cool_topology::{DatapathId, Link, Port};
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tracing::info;
@@ -63,12 +63,12 @@ impl Network {
     }
 
     /// A group that agents still use: its trees stay, and follow the network as soon as that is known.
-    pub(crate) fn adopt(&mut self, request: GroupRequest, trees: &[(TreeScope, Ipv4Addr)]) {
+    pub(crate) fn adopt(&mut self, request: GroupRequest, trees: &[(TreeScope, IpAddr)]) {
         let id = request.id;
         if self.sharing.set_of(id).is_some() {
             return;
         }
-        let number = |(scope, address): &(TreeScope, Ipv4Addr)| Some((*scope, intent::number(*address)?));
+        let number = |(scope, address): &(TreeScope, IpAddr)| Some((*scope, addresses::number(*address)?));
         let mut trees: Vec<(TreeScope, u32)> = trees.iter().filter_map(number).collect();
         let shared = self.sharing.of_members(&request.members);
         let shares = |set: &u64| trees.iter().all(|(_, number)| self.multicast.owner(*number) == Some(*set));

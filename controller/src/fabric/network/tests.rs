@@ -9,19 +9,18 @@ use super::*;
 use crate::fabric::Call;
 use crate::fabric::api::{GroupRequest, MacAddr, NodeRegistration, TreeScope};
 use crate::fabric::frames::pmac;
-use crate::fabric::intent;
+use crate::fabric::intent::addresses;
 use crate::fabric::intent::tables::{Flow, FlowKey, GROUPS};
 use crate::fabric::switch::capacity::TableCapacity;
 use crate::fabric::switch::channel::PortInfo;
 use crate::fabric::switch::model::{self, Packet};
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
-use rs_openflow::Match;
-use rs_openflow::{EtherType, GroupType, VlanId};
+use rs_openflow::{GroupType, Match, VlanId};
 use tokio::sync::oneshot;
-use world::{World, at, dpid, node, ring};
+use world::{World, at, dpid, ipv4, node, ring};
 
 fn others(from: u8) -> Vec<String> {
     (1..=8).filter(|n| *n != from).map(|n| format!("h{n}")).collect()
@@ -136,13 +135,8 @@ fn a_switch_that_refuses_fast_failover_sends_without_and_is_not_asked_again() {
     };
     assert_eq!(failovers(&world), [1, 0, 1, 1]);
     // From its host to that of the rack opposite, to which it has two ways.
-    let packet = Packet {
-        eth_dst: pmac::of(world.network.racks.number(dpid(4)).unwrap(), 3).unwrap(),
-        vlan: VlanId::NONE,
-        eth_type: EtherType::IPV4,
-        ipv4_src: node(3).ip,
-        ipv4_dst: node(7).ip,
-    };
+    let pmac = pmac::of(world.network.racks.number(dpid(4)).unwrap(), 3).unwrap();
+    let packet = Packet::of_ip(pmac, (node(3).ip, node(7).ip));
     let arrived = |world: &World| world.model().send(at(2, 3), packet).hosts.len();
     assert_eq!((arrived(&world), world.watch.borrow().warnings.len()), (1, 0));
     world.cable(at(2, 1), false);
@@ -218,7 +212,8 @@ fn a_restarted_controller_numbers_racks_as_the_switches_remember_them() {
 
 /// The controller is gone; another one gets its switches as they are.
 fn restarted(first: World) -> World {
-    takes_over(World::new(Graph::default()), first)
+    let by_ipv6 = first.network.nodes.all().values().any(|node| node.ip.is_ipv6());
+    takes_over(World::of(Graph::default(), if by_ipv6 { world::node_by_ipv6 } else { node }), first)
 }
 
 /// As [`restarted`], with a controller that has been told something before.
@@ -309,7 +304,12 @@ fn routes_to_a_switch_that_comes_back_late_stay_and_those_of_a_node_that_leaves_
 
 #[test]
 fn a_restarted_controller_takes_over_the_trees_in_use_without_touching_them_and_removes_the_others() {
-    let mut first = World::new(ring());
+    for node in [node, world::node_by_ipv6] {
+        trees_are_taken_over(World::of(ring(), node));
+    }
+}
+
+fn trees_are_taken_over(mut first: World) {
     first.intervals(6);
     let all = [1, 2, 3, 4, 5, 6, 7, 8];
     let used = first.group(7, &all).try_recv().unwrap().unwrap();
@@ -320,9 +320,9 @@ fn a_restarted_controller_takes_over_the_trees_in_use_without_touching_them_and_
         let groups = world.devices.values().map(|d| d.trees());
         groups.collect::<Vec<_>>()
     };
-    let trees: Vec<(TreeScope, Ipv4Addr)> = used.iter().map(|grant| (grant.scope, grant.address)).collect();
+    let trees: Vec<(TreeScope, IpAddr)> = used.iter().map(|grant| (grant.scope, grant.address)).collect();
     let flows = |world: &World| {
-        let numbers: BTreeSet<u32> = trees.iter().filter_map(|(_, a)| intent::number(*a)).collect();
+        let numbers: BTreeSet<u32> = trees.iter().filter_map(|(_, a)| addresses::number(*a)).collect();
         let of_group = |flow: &&rs_openflow::FlowMod| {
             numbers.contains(&(GROUPS.start + (flow.cookie as u32 & 0xff_ffff)))
         };
@@ -347,13 +347,13 @@ fn a_restarted_controller_takes_over_the_trees_in_use_without_touching_them_and_
     // A new group gets addresses that nobody uses.
     let new = second.group(9, &reversed).try_recv().unwrap().unwrap();
     assert!(
-        new.iter().all(|grant| !both.iter().flatten().any(|n| Some(*n) == intent::number(grant.address)))
+        new.iter().all(|grant| !both.iter().flatten().any(|n| Some(*n) == addresses::number(grant.address)))
     );
     // What nobody asked for goes, and the group follows the network from now on.
     second.intervals(20);
     assert_eq!(flows(&second), before);
     let wanted: BTreeSet<u32> =
-        used.iter().chain(&new).filter_map(|grant| intent::number(grant.address)).collect();
+        used.iter().chain(&new).filter_map(|grant| addresses::number(grant.address)).collect();
     assert_eq!(groups(&second).concat().into_iter().collect::<BTreeSet<_>>(), wanted);
     second.cable(at(1, 1), false);
     second.settle();
@@ -437,9 +437,8 @@ fn arp_is_answered_with_the_locator_and_never_about_the_asker_or_is_carried_to_n
     world.intervals(1);
     let ask = |world: &mut World, target: u8| {
         let mut frame = [&[0xff; 6][..], &node(1).mac.octets(), &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
-        frame.extend(
-            [&node(1).mac.octets()[..], &node(1).ip.octets(), &[0; 6], &node(target).ip.octets()].concat(),
-        );
+        frame
+            .extend([&node(1).mac.octets()[..], &ipv4(1).octets(), &[0; 6], &ipv4(target).octets()].concat());
         world.event(dpid(1), Event::PacketIn(3, frame));
         world.devices.get_mut(&dpid(1)).unwrap().packets.try_recv().ok()
     };
@@ -549,7 +548,7 @@ fn where_a_nodes_link_is_faster_than_a_tree_a_group_has_several_without_a_common
 
     let mut second = restarted(world);
     second.intervals(2);
-    let trees: Vec<(TreeScope, Ipv4Addr)> = grants.iter().map(|grant| (grant.scope, grant.address)).collect();
+    let trees: Vec<(TreeScope, IpAddr)> = grants.iter().map(|grant| (grant.scope, grant.address)).collect();
     let request = GroupRequest { id: 5, members: (1..=4).map(|n| format!("h{n}")).collect() };
     second.ask(|reply| Call::AdoptGroup(request, trees, reply)).try_recv().unwrap().unwrap();
     second.intervals(20);

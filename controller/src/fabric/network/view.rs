@@ -5,7 +5,7 @@ use super::carrier::Carrier;
 use super::multicast::GroupTrees;
 use crate::fabric::api::{LinkView, Location, NodeView, SwitchView, TopologySnapshot, TreeGrant};
 use crate::fabric::frames::pmac;
-use crate::fabric::intent;
+use crate::fabric::intent::addresses::IpVersion;
 use cool_topology::{Link, Port};
 use std::collections::BTreeSet;
 
@@ -86,7 +86,7 @@ pub(crate) fn grants(network: &Network, group: &GroupTrees) -> Vec<TreeGrant> {
         let rates = uplinks.chain(shape.members.values().map(|port| node_rate(network, *port)));
         TreeGrant {
             scope: tree.scope,
-            address: intent::address(tree.number),
+            address: IpVersion::of_tree(shape, network.nodes.all()).address(tree.number),
             port: network.config.multicast_port,
             bytes_per_second: rates.filter(|rate| *rate > 0).min().unwrap_or(0),
             links: shape.links.iter().copied().collect(),

@@ -5,7 +5,7 @@ use crate::fabric::intent::Retained;
 use crate::fabric::intent::tables::Tables;
 use crate::fabric::switch::change;
 use cool_topology::{DatapathId, Graph, Link, MacAddr, Port};
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use rs_openflow::{
     Action, Body, Bucket, ErrorMessage, ErrorType, EtherType, FlowCommand, FlowMod, FlowStats, GroupCommand,
     GroupDesc, GroupMod, GroupType, Instruction, Match, Message, MultipartReply, MultipartRequest, Oxm,
@@ -19,8 +19,16 @@ pub(crate) struct Packet {
     pub(crate) eth_dst: MacAddr,
     pub(crate) vlan: VlanId,
     pub(crate) eth_type: EtherType,
-    pub(crate) ipv4_src: Ipv4Addr,
-    pub(crate) ipv4_dst: Ipv4Addr,
+    pub(crate) ip_src: IpAddr,
+    pub(crate) ip_dst: IpAddr,
+}
+
+impl Packet {
+    /// An untagged one, by the version of IP of where it goes to.
+    pub(crate) fn of_ip(eth_dst: MacAddr, (ip_src, ip_dst): (IpAddr, IpAddr)) -> Packet {
+        let eth_type = if ip_dst.is_ipv6() { EtherType::IPV6 } else { EtherType::IPV4 };
+        Packet { eth_dst, vlan: VlanId::NONE, eth_type, ip_src, ip_dst }
+    }
 }
 
 /// Type and code of an error.
@@ -181,10 +189,22 @@ fn matches(matching: &Match, in_port: u32, packet: Packet) -> bool {
             let (wanted, found) = (dst.value.octets(), packet.eth_dst.octets());
             (0..6).all(|i| (wanted[i] ^ found[i]) & mask[i] == 0)
         }
-        Oxm::Ipv4Src(ip) => ip.value == packet.ipv4_src,
-        Oxm::Ipv4Dst(ip) => ip.value == packet.ipv4_dst,
-        // Its packets of IPv6 are neither for several nor about addresses.
-        Oxm::IpProto(_) | Oxm::Ipv6Dst(_) => false,
+        Oxm::Ipv4Src(ip) => packet.ip_src == IpAddr::V4(ip.value),
+        Oxm::Ipv6Src(ip) => packet.ip_src == IpAddr::V6(ip.value),
+        Oxm::Ipv4Dst(ip) => match packet.ip_dst {
+            IpAddr::V4(to) => {
+                (to.to_bits() ^ ip.value.to_bits()) & ip.mask.map_or(!0, |mask| mask.to_bits()) == 0
+            }
+            IpAddr::V6(_) => false,
+        },
+        Oxm::Ipv6Dst(ip) => match packet.ip_dst {
+            IpAddr::V6(to) => {
+                (to.to_bits() ^ ip.value.to_bits()) & ip.mask.map_or(!0, |mask| mask.to_bits()) == 0
+            }
+            IpAddr::V4(_) => false,
+        },
+        // Its packets are not about addresses.
+        Oxm::IpProto(_) => false,
         other => panic!("the model does not know {other:?}"),
     })
 }

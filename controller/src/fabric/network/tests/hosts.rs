@@ -1,6 +1,6 @@
 //! Hosts without an agent: who hears what they say, where switches send what is for them.
 
-use super::world::{World, at, dpid, node, ring};
+use super::world::{World, at, dpid, ipv4, node, ring};
 use super::*;
 use crate::fabric::frames::arp::Arp;
 use crate::fabric::frames::vlan::Vlan;
@@ -30,8 +30,7 @@ pub(super) fn place(world: &World, n: u8) -> Port {
 }
 
 fn arp(from: u8, to: u8, reply: bool) -> Arp {
-    let (sender, target) = (node(from), node(to));
-    Arp { reply, sender: sender.mac, sender_ip: sender.ip, target: target.mac, target_ip: target.ip }
+    Arp { reply, sender: node(from).mac, sender_ip: ipv4(from), target: node(to).mac, target_ip: ipv4(to) }
 }
 
 /// A host says something; returns what leaves by which ports then.
@@ -59,8 +58,7 @@ pub(super) fn ports(left: &[(Port, Vec<u8>)]) -> Vec<Port> {
 
 /// Who gets a packet for an Ethernet address.
 fn arrives(world: &World, from: u8, eth_dst: MacAddr) -> Vec<String> {
-    let (ipv4_src, ipv4_dst) = (node(from).ip, Ipv4Addr::UNSPECIFIED);
-    let packet = Packet { eth_dst, vlan: VlanId::NONE, eth_type: EtherType::IPV4, ipv4_src, ipv4_dst };
+    let packet = Packet::of_ip(eth_dst, (node(from).ip, Ipv4Addr::UNSPECIFIED.into()));
     let arrivals = world.model().send(place(world, from), packet);
     arrivals.hosts.into_iter().map(|(host, _)| host).collect()
 }
@@ -91,7 +89,7 @@ fn a_question_for_who_is_not_known_goes_to_all_edges_and_the_answer_to_who_asked
     let shown = shown(&mut world);
     let shown: Vec<_> =
         shown.hosts.iter().map(|host| (host.mac, host.port, host.addresses.clone())).collect();
-    assert_eq!(shown, [2, 7].map(|n| (node(n).mac, place(&world, n), vec![node(n).ip.into()])));
+    assert_eq!(shown, [2, 7].map(|n| (node(n).mac, place(&world, n), vec![node(n).ip])));
 }
 
 #[test]
@@ -133,9 +131,7 @@ fn what_is_for_all_or_for_nobody_known_goes_to_all_edges_and_what_bridges_say_to
 fn nobody_takes_the_address_of_a_node() {
     let mut world = acquainted();
     let claim = |sender, sender_ip| Arp { sender, sender_ip, ..arp(2, 7, true) }.frame(MacAddr::broadcast());
-    for frame in
-        [claim(node(2).mac, node(5).ip), claim(node(5).mac, node(2).ip), claim(node(5).mac, node(5).ip)]
-    {
+    for frame in [claim(node(2).mac, ipv4(5)), claim(node(5).mac, ipv4(2)), claim(node(5).mac, ipv4(5))] {
         assert_eq!(says(&mut world, 2, frame), []);
         let warnings = shown(&mut world).warnings.clone();
         assert!(warnings[0].contains("node h5"), "{warnings:?}");
@@ -264,13 +260,13 @@ fn vlans_stay_apart_also_where_addresses_are_the_same() {
         assert_eq!(says(&mut world, 2, question(2, to, vlan)).len(), 7, "{to} {vlan:?}");
     }
     // Another host may have a node's address in a VLAN of its own, and is known by its own Ethernet address there.
-    let claim = Arp { reply: true, sender_ip: node(1).ip, ..arp(7, 2, true) };
+    let claim = Arp { reply: true, sender_ip: ipv4(1), ..arp(7, 2, true) };
     says(&mut world, 7, Vlan(Some(30)).put(claim.frame(MacAddr::broadcast())));
     assert_eq!(ports(&says(&mut world, 2, question(2, 1, Some(30)))), [at(4, 3)]);
     let arrives = |world: &World, eth_dst, vlan| {
         let vlan = Vlan(vlan).field();
-        let (eth_type, ipv4_src, ipv4_dst) = (EtherType::IPV4, node(2).ip, Ipv4Addr::UNSPECIFIED);
-        let arrivals = world.model().send(at(1, 4), Packet { eth_dst, vlan, eth_type, ipv4_src, ipv4_dst });
+        let packet = Packet::of_ip(eth_dst, (node(2).ip, Ipv4Addr::UNSPECIFIED.into()));
+        let arrivals = world.model().send(at(1, 4), Packet { vlan, ..packet });
         arrivals.hosts.into_iter().map(|(host, _)| host).collect::<Vec<_>>()
     };
     let pmacs = [1, 3, 5].map(|n| (n, world.network.pmac_at(place(&world, n)).unwrap()));

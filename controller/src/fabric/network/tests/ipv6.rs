@@ -1,11 +1,11 @@
 //! IPv6 of nodes and hosts: who answers for whose addresses, and what is carried to whom.
 
 use super::hosts::{self, place, ports, sent_by, shown, tagged, without_agents, world};
-use super::world::{World, at, dpid, node};
+use super::world::{World, at, dpid, node, node_by_ipv6, ring};
 use super::*;
 use crate::fabric::frames::ndp::{self, Neighbour};
 use crate::fabric::frames::vlan::Vlan;
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::Ipv6Addr;
 
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -259,10 +259,8 @@ fn a_port_by_which_addresses_are_asked_for_is_bounded_by_itself_and_others_take_
     says(&mut world, 3, advertisement);
     ask(&mut world, 1, 7);
     assert_eq!([at(1, 3), at(4, 3), at(2, 3)].map(|port| flows(&world, port)), [2, 2, 0]);
-    let packet = |eth_dst| {
-        let (vlan, ipv4_src, ipv4_dst) = (VlanId::NONE, Ipv4Addr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED);
-        Packet { eth_dst, vlan, eth_type: EtherType::IPV6, ipv4_src, ipv4_dst }
-    };
+    let packet =
+        |eth_dst| Packet::of_ip(eth_dst, (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()));
     // What is said then goes the way of all packets.
     for (from, eth_dst, to) in
         [(1, node(7).mac, "h7"), (7, pmac(&world, 1), "h1"), (3, pmac(&world, 1), "h1")]
@@ -303,4 +301,66 @@ fn what_is_for_all_of_the_link_is_carried_as_it_is_unless_it_is_bad_neighbour_di
     assert_eq!(says(&mut world, 1, frame), []);
     let unsure = ndp::said(ndp::ADVERTISEMENT, node(1).mac, (ip(1), ALL_NODES), OVERRIDE, &[]);
     assert_eq!(says(&mut world, 1, unsure), []);
+}
+
+/// The address that an agent has registered.
+fn registered(n: u8) -> Ipv6Addr {
+    match node_by_ipv6(n).ip {
+        IpAddr::V6(ip) => ip,
+        IpAddr::V4(ip) => panic!("{ip}"),
+    }
+}
+
+#[test]
+fn a_group_of_agents_that_speak_ipv6_has_trees_of_ipv6_and_follows_the_network() {
+    let mut world = World::of(ring(), node_by_ipv6);
+    world.intervals(6);
+    let grants = world.group(7, &[1, 3, 5, 8]).try_recv().unwrap().unwrap();
+    assert!(grants.iter().all(|grant| grant.address.is_ipv6() && grant.address.is_multicast()), "{grants:?}");
+    let hear = |world: &World| world.send(1, grants[0].address);
+    assert_eq!(hear(&world), ["h3", "h5", "h8"]);
+    assert_eq!(world.send(2, grants[0].address), [""; 0]);
+    world.cable(at(1, 1), false);
+    world.settle();
+    assert_eq!(hear(&world), ["h3", "h5", "h8"]);
+}
+
+#[test]
+fn a_group_of_agents_that_speak_different_versions_of_ip_is_refused_with_the_names_of_two() {
+    let mut world = World::of(ring(), |n| if n == 5 { node(n) } else { node_by_ipv6(n) });
+    world.intervals(6);
+    let refused = world.group(7, &[1, 3, 5]).try_recv().unwrap().unwrap_err().to_string();
+    assert!(refused.contains("h1 (fd00::1) and h5 (10.0.0.5)") && refused.contains("--ipv6"), "{refused}");
+    assert!(world.group(8, &[1, 3]).try_recv().unwrap().is_ok());
+}
+
+#[test]
+fn an_address_that_an_agent_has_registered_is_its_nodes_and_nobody_elses() {
+    let mut world = World::of(ring(), node_by_ipv6);
+    world.intervals(6);
+    // Nobody has heard it say so; it is asked alone, and then answered for.
+    let asks = |from: u8| ndp::probe(SEVERAL, registered(5), node(from).mac);
+    let left = says(&mut world, 1, asks(1));
+    assert_eq!(ports(&left), [at(3, 3)]);
+    let heard = at_place(&world, &left, 5);
+    says(&mut world, 5, answer(5, &heard, false));
+    let left = says(&mut world, 3, asks(3));
+    assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(2, 3)], pmac(&world, 5)));
+    // However long it is silent.
+    world.intervals(100);
+    let claim = ndp::announcement(registered(5), node(7).mac, false);
+    for _ in 0..3 {
+        assert_eq!(says(&mut world, 7, claim.clone()), []);
+        assert!(shown(&mut world).warnings[0].contains("node h5"));
+        world.intervals(3);
+    }
+    assert_eq!(ports(&says(&mut world, 1, asks(1))), [at(3, 3)]);
+}
+
+#[test]
+fn where_only_agents_are_carried_one_that_speaks_ipv6_is_refused() {
+    let mut world = World::new(ring());
+    world.network.carrier = None;
+    let refused = world.ask(|reply| Call::Register(node_by_ipv6(1), reply)).try_recv().unwrap().unwrap_err();
+    assert!(refused.to_string().contains("--agents-only"), "{refused}");
 }

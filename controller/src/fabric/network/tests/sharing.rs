@@ -85,7 +85,7 @@ fn a_restarted_controller_takes_over_trees_for_each_of_the_groups_that_share_the
     first.group(8, &ALL).try_recv().unwrap().unwrap();
     let before = trees(&first);
     let mut second = restarted(first);
-    let held: Vec<(TreeScope, Ipv4Addr)> = used.iter().map(|grant| (grant.scope, grant.address)).collect();
+    let held: Vec<(TreeScope, IpAddr)> = used.iter().map(|grant| (grant.scope, grant.address)).collect();
     for id in [8, 7] {
         second.intervals(1);
         let request = GroupRequest { id, members: ALL.iter().map(|n| format!("h{n}")).collect() };

@@ -7,6 +7,7 @@ use crate::fabric::Reply;
 use crate::fabric::api::{GroupRequest, MacAddr, NodeRegistration};
 use crate::fabric::frames::pmac;
 use crate::fabric::intent;
+use crate::fabric::intent::addresses::IpVersion;
 use crate::fabric::intent::tables::GROUPS;
 use crate::fabric::switch::capacity::TableCapacity;
 use crate::fabric::switch::channel::PortInfo;
@@ -15,8 +16,7 @@ use crate::fabric::switch::model::{self, Packet};
 use crate::fabric::switch::reconcile::{self, Reconciler};
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
-use core::net::Ipv4Addr;
-use rs_openflow::{EtherType, VlanId};
+use core::net::{IpAddr, Ipv4Addr};
 use std::collections::VecDeque;
 use tokio::sync::{mpsc, oneshot};
 
@@ -62,7 +62,16 @@ pub(crate) fn at(switch: u64, number: u32) -> Port {
 
 pub(crate) fn node(n: u8) -> NodeRegistration {
     let (name, lldp_key) = (format!("h{n}"), [n; 32].into());
-    NodeRegistration { name, ip: [10, 0, 0, n].into(), mac: MacAddr(2, 0, 0, 0, 0, n), lldp_key }
+    NodeRegistration { name, ip: ipv4(n).into(), mac: MacAddr(2, 0, 0, 0, 0, n), lldp_key }
+}
+
+pub(crate) fn ipv4(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, n)
+}
+
+/// The same, whose agent speaks IPv6.
+pub(crate) fn node_by_ipv6(n: u8) -> NodeRegistration {
+    NodeRegistration { ip: [0xfd00, 0, 0, 0, 0, 0, 0, n.into()].into(), ..node(n) }
 }
 
 /// A ring of four ToRs 1 to 4 with two hosts each.
@@ -78,6 +87,10 @@ pub(crate) fn ring() -> Graph {
 
 impl World {
     pub(crate) fn new(truth: Graph) -> World {
+        World::of(truth, node)
+    }
+
+    pub(crate) fn of(truth: Graph, node: fn(u8) -> NodeRegistration) -> World {
         let (publish, watch) = watch::channel(Arc::default());
         let network = Network::new(FabricConfig::default(), [77; 32].into(), publish, Arc::default());
         let mut world = World {
@@ -228,15 +241,11 @@ impl World {
         model::Network { graph: &self.truth, switches }
     }
 
-    pub(crate) fn send(&self, from: u8, address: Ipv4Addr) -> Vec<String> {
-        let packet = Packet {
-            eth_dst: MacAddr(1, 0, 0x5e, 0, 0, 0),
-            vlan: VlanId::NONE,
-            eth_type: EtherType::IPV4,
-            ipv4_src: node(from).ip,
-            ipv4_dst: address,
-        };
-        let place = self.truth.host(&format!("h{from}")).unwrap();
+    pub(crate) fn send(&self, from: u8, address: IpAddr) -> Vec<String> {
+        let name = format!("h{from}");
+        let ip = self.network.nodes.get(&name).map_or(node(from).ip, |node| node.ip);
+        let packet = Packet::of_ip(MacAddr(1, 0, 0x5e, 0, 0, 0), (ip, address));
+        let place = self.truth.host(&name).unwrap();
         self.model().send(place, packet).hosts.into_iter().map(|(host, _)| host).collect()
     }
 
@@ -244,9 +253,11 @@ impl World {
     /// with any cable pulled of which nobody knows yet but the switches at its ends.
     fn no_loops(&self) {
         let mut model = self.model();
-        let trees = (0..4).map(|tree| (intent::address(GROUPS.start + tree), MacAddr(1, 0, 0x5e, 0, 0, 0)));
+        let numbers = GROUPS.start..GROUPS.start + 4;
+        let addresses = numbers.flat_map(|tree| [IpVersion::V4, IpVersion::V6].map(|ip| ip.address(tree)));
+        let trees = addresses.map(|address| (address, MacAddr(1, 0, 0x5e, 0, 0, 0)));
         self.sent_from_everywhere(&model, trees);
-        let places = || (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED, pmac::of(rack, 3)?)));
+        let places = || (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED.into(), pmac::of(rack, 3)?)));
         self.sent_from_everywhere(&model, places());
         for link in self.truth.links() {
             model.cable(link, false);
@@ -258,16 +269,12 @@ impl World {
     fn sent_from_everywhere(
         &self,
         model: &model::Network<'_>,
-        to: impl Iterator<Item = (Ipv4Addr, MacAddr)> + Clone,
+        to: impl Iterator<Item = (IpAddr, MacAddr)> + Clone,
     ) {
         for (name, place) in self.truth.hosts() {
             let Some(node) = self.network.nodes.get(name) else { continue };
-            for (ipv4_dst, eth_dst) in to.clone() {
-                let eth_type = EtherType::IPV4;
-                model.send(
-                    place,
-                    Packet { eth_dst, vlan: VlanId::NONE, eth_type, ipv4_src: node.ip, ipv4_dst },
-                );
+            for (address, eth_dst) in to.clone() {
+                model.send(place, Packet::of_ip(eth_dst, (node.ip, address)));
             }
         }
     }

@@ -1,0 +1,104 @@
+"""Agents whose data interfaces have IPv6 addresses only: groups, trees and unicast over IPv6."""
+import os
+import signal
+
+import pytest
+from conftest import PATIENCE, end_controller, run, succeed, wait_for
+from test_collectives import OPERATIONS, bench
+from test_jobs import ended, start
+
+ALL = ("h1", "h2", "h3", "h4")
+
+
+@pytest.fixture
+def bed(make_bed):
+    return make_bed("tree:2x2", ipv6=ALL)
+
+
+def test_all_collectives_are_right_over_ipv6(bed):
+    assert {node["ip"] for node in bed.cool_json("topology")["nodes"]} == {"fd00::%d" % n for n in range(1, 5)}
+    report = bench(bed, OPERATIONS, "0,4,1000,65536,1M", 1, "--ranks", "6", "--reps", "2")
+    assert {result["op"] for result in report["results"]} == set(OPERATIONS.split(","))
+
+
+def test_a_group_over_ipv6_has_trees_and_its_short_calls_are_carried_out_by_agents(bed):
+    job = start(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers")
+    assert "started" in job.stdout.readline()
+    group, = bed.cool_json("groups")["groups"]
+    addresses = [tree["address"] for tree in group["trees"]]
+    assert addresses and all(address.startswith("ff18::434f:4f4c:c000:") for address in addresses), addresses
+    job.send_signal(signal.SIGINT)
+    ended(job)
+    report = bench(bed, "bcast,barrier", "1000", 0, "--reps", "1")
+    assert not any("quick" in result["plan"] for result in report["results"]), report["results"]
+
+
+def test_a_broadcast_over_ipv6_crosses_every_link_once(make_bed):
+    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20, ipv6=ALL)
+    size = 4 << 20
+    before = bed.link_bytes()
+    succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", str(size), "--reps", "1", "--warmup", "0", "--json")
+    after = bed.link_bytes()
+    load = {link: (after[link] - before[link]) / size for link in after}
+    assert all(share <= 1.12 for share in load.values()), load
+    received = [share for (_, host), share in load.items() if host.startswith("h")]
+    assert sum(share > 1.0 for share in received) == 3, load
+
+
+@pytest.mark.parametrize("loss,sizes", [(0.02, "0,1000,256K"), (0.1, "0,1000,64K")])
+def test_all_collectives_are_right_over_ipv6_with_loss(make_bed, loss, sizes):
+    bed = make_bed("tree:2x2", host_mbit=50, uplink_mbit=50, loss=loss, ipv6=ALL)
+    bench(bed, OPERATIONS, sizes, 0, "--reps", "2", timeout=600)
+
+
+def test_collectives_over_ipv6_go_round_a_lost_link_and_over_a_restart_of_the_controller(make_bed):
+    bed = make_bed("leafspine:2x2x2", ipv6=ALL)
+    bench(bed, OPERATIONS, "1000,256K", 2, "--reps", "1")
+    link = bed.network.uplinks()[0]
+    bed.network.cut(link)
+    try:
+        wait_for(lambda: len(bed.cool_json("topology")["links"]) == 3, "the link is known to be lost")
+        bench(bed, OPERATIONS, "1000,256K", 2, "--reps", "1")
+    finally:
+        bed.network.restore(link)
+    end_controller(bed)
+    bed.start_controller()
+    bed.wait_until_joined()
+    bench(bed, OPERATIONS, "1000,256K", 3, "--reps", "1")
+
+
+def test_a_group_with_a_node_that_has_ipv4_only_is_refused_by_name(make_bed):
+    bed = make_bed("tree:2x2", ipv6=("h1", "h2", "h3"))
+    done = run(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
+    assert done.returncode != 0
+    said = done.stdout + done.stderr
+    assert "h4 (%s)" % bed.network.net.get("h4").IP() in said and "(fd00::" in said and "--ipv6" in said, said
+    # Those that share a version go on without it.
+    succeed(bed, "cool", "run", "-n", "3", "--hosts", "h1,h2,h3", "--", os.path.join(bed.bin_dir, "cool-faults"), "--steps", "13", "--seed", "0",
+            "--bytes", "30000")
+
+
+def test_where_only_agents_are_carried_an_agent_that_speaks_ipv6_says_why_it_cannot_join(make_bed):
+    bed = make_bed("tree:2x2", ipv6=("h4",), without_agent=("h4",), controller_flags=("--agents-only",))
+    bed.start_agent("h4")
+    agent = bed.agents["h4"]
+    assert agent.process.wait(PATIENCE) != 0
+    with open(agent.log) as log:
+        assert "--agents-only" in log.read()
+    bed.daemons.remove(agent)
+
+
+def test_collectives_over_ipv6_are_right_where_switches_forward_unicast_themselves(make_bed):
+    bed = make_bed("tree:2x2", ipv6=ALL, controller_flags=("--unicast", "normal"))
+    bench(bed, OPERATIONS, "1000,256K", 3, "--reps", "1")
+
+
+def test_what_outsiders_send_to_a_tree_of_ipv6_is_dropped_and_counted(make_bed):
+    bed = make_bed("tree:2x2", ipv6=ALL)
+    host = bed.network.net.get("h4")
+    script = ("import socket\n"
+              "u=socket.socket(socket.AF_INET6,socket.SOCK_DGRAM); u.bind(('fd00::4',0))\n"
+              "u.setsockopt(socket.IPPROTO_IPV6,socket.IPV6_MULTICAST_IF,socket.if_nametoindex('h4-eth0'))\n"
+              "[u.sendto(b'x',('ff18::434f:4f4c:c000:77',7420)) for _ in range(5)]\n")
+    bed.network.run_in(host, "/usr/bin/python3", "-c", script)
+    wait_for(lambda: sum(found["packets"] for found in bed.cool_json("groups")["outsiders"]) >= 5, "what it has sent is counted")
