@@ -6,7 +6,7 @@ mod leader_calls;
 
 use super::Session;
 use super::calls::{Course, stats_of};
-use super::watch::{LOOK_AFTER_AGENT, Waiting, Watch, looks};
+use super::watch::{LOOK_AFTER_AGENT, Looks, Waiting, Watch};
 use crate::collective::Checked;
 use crate::error::Error;
 use crate::segment::{Described, Descriptions, Node, SegmentCalls, Stop};
@@ -32,8 +32,7 @@ pub(super) struct Quick {
     ranks: Vec<u32>,
     /// Where this one is among them; the first is the leader.
     index: usize,
-    /// How often it looks for what another rank of this node does before it sleeps.
-    looks: u32,
+    looks: Looks,
     calls: Mutex<Calls>,
 }
 
@@ -87,7 +86,7 @@ impl Quick {
             within: (size > 1).then(|| SegmentCalls::new(Arc::clone(&segment), index, size)),
             between,
         };
-        Some(Quick { segment, ranks, index, looks: looks(size), calls: Mutex::new(calls) })
+        Some(Quick { segment, ranks, index, looks: Looks::among(size), calls: Mutex::new(calls) })
     }
 
     /// All calls fail from now on: the agent knows why.
