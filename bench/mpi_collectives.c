@@ -3,9 +3,9 @@
  *
  *   mpi_collectives OP BYTES REPS PAUSE_MS REQUEST REPLY
  *
- * BYTES: the message of bcast, the vector of reduce and allreduce, the whole array of gather, allgather and scatter.
- * After a repetition for warming up, rank 0 writes "start" to the pipe REQUEST and waits for a byte from REPLY, so that
- * bench.py reads the links' counters there; after the last repetition "done" and the seconds of each. */
+ * BYTES: the message of bcast, the vector of reduce, allreduce, reduce_scatter, scan and exscan, the whole array of gather,
+ * allgather, scatter and alltoall. After a first repetition rank 0 writes "start" and its seconds to the pipe REQUEST and waits
+ * for a byte from REPLY, so that bench.py reads the links' counters there; after the last one "done" and the seconds of each. */
 #include <fcntl.h>
 #include <mpi.h>
 #include <stdint.h>
@@ -27,9 +27,10 @@ static uint32_t word(size_t place, int rank, int rep) {
     return (uint32_t)place * 2654435761u + (uint32_t)rank * 40503u + (uint32_t)rep * 97u;
 }
 
-static uint32_t sum(size_t place, int rep) {
+/* Of the first so many ranks. */
+static uint32_t sum(size_t place, int upto, int rep) {
     uint32_t total = 0;
-    for (int rank = 0; rank < ranks; rank++) total += word(place, rank, rep);
+    for (int rank = 0; rank < upto; rank++) total += word(place, rank, rep);
     return total;
 }
 
@@ -41,17 +42,27 @@ static void run(const char *op, uint32_t *in, uint32_t *out, size_t count, int p
     else if (!strcmp(op, "gather")) MPI_Gather(in, part, MPI_UINT32_T, out, part, MPI_UINT32_T, 0, world);
     else if (!strcmp(op, "allgather")) MPI_Allgather(in, part, MPI_UINT32_T, out, part, MPI_UINT32_T, world);
     else if (!strcmp(op, "scatter")) MPI_Scatter(in, part, MPI_UINT32_T, out, part, MPI_UINT32_T, 0, world);
+    else if (!strcmp(op, "reduce_scatter")) MPI_Reduce_scatter_block(in, out, part, MPI_UINT32_T, MPI_SUM, world);
+    else if (!strcmp(op, "alltoall")) MPI_Alltoall(in, part, MPI_UINT32_T, out, part, MPI_UINT32_T, world);
+    else if (!strcmp(op, "scan")) MPI_Scan(in, out, (int)count, MPI_UINT32_T, MPI_SUM, world);
+    else if (!strcmp(op, "exscan")) MPI_Exscan(in, out, (int)count, MPI_UINT32_T, MPI_SUM, world);
+    else if (!strcmp(op, "barrier")) MPI_Barrier(world);
     else fail("unknown operation");
 }
 
 static int right(const char *op, const uint32_t *in, const uint32_t *out, size_t count, size_t part, int rep) {
     int gathers = !strcmp(op, "allgather") || (!strcmp(op, "gather") && !me);
     int reduces = !strcmp(op, "allreduce") || (!strcmp(op, "reduce") && !me);
+    int scans = !strcmp(op, "scan") ? me + 1 : !strcmp(op, "exscan") ? me : 0;
+    size_t mine = (size_t)me * part;
     for (size_t i = 0; i < count; i++) {
         if (!strcmp(op, "bcast") && in[i] != word(i, 0, rep)) return 0;
-        if (reduces && out[i] != sum(i, rep)) return 0;
+        if (reduces && out[i] != sum(i, ranks, rep)) return 0;
+        if (scans && out[i] != sum(i, scans, rep)) return 0;
         if (gathers && out[i] != word(i % part, (int)(i / part), rep)) return 0;
-        if (!strcmp(op, "scatter") && i < part && out[i] != word((size_t)me * part + i, 0, rep)) return 0;
+        if (!strcmp(op, "alltoall") && out[i] != word(mine + i % part, (int)(i / part), rep)) return 0;
+        if (!strcmp(op, "scatter") && i < part && out[i] != word(mine + i, 0, rep)) return 0;
+        if (!strcmp(op, "reduce_scatter") && i < part && out[i] != sum(mine + i, ranks, rep)) return 0;
     }
     return 1;
 }
@@ -76,6 +87,7 @@ static double once(const char *op, uint32_t *in, uint32_t *out, size_t count, si
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)) {}
     run(op, in, out, count, (int)part);
     double mine = now() - begin;
+    MPI_Barrier(MPI_COMM_WORLD); /* Ranks that share a processor are not to check while others are at work. */
     if (!right(op, in, out, count, part, rep)) fail("wrong data");
     MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return slowest;
@@ -90,7 +102,8 @@ int main(int argc, char **argv) {
     size_t bytes = strtoull(argv[2], NULL, 10);
     int reps = atoi(argv[3]);
     pause_ms = atoi(argv[4]);
-    int parted = !strcmp(op, "gather") || !strcmp(op, "allgather") || !strcmp(op, "scatter");
+    int parted = !strcmp(op, "gather") || !strcmp(op, "allgather") || !strcmp(op, "scatter") || !strcmp(op, "alltoall")
+                 || !strcmp(op, "reduce_scatter");
     size_t part = bytes / 4 / (size_t)ranks ? bytes / 4 / (size_t)ranks : 1;
     size_t count = parted ? part * (size_t)ranks : bytes / 4 ? bytes / 4 : 1;
     if (reps < 1 || count > INT32_MAX) fail("too many bytes, or no repetitions");
@@ -99,8 +112,8 @@ int main(int argc, char **argv) {
     FILE *request = me ? NULL : fopen(argv[5], "w"), *reply = me ? NULL : fopen(argv[6], "r");
     if (!in || !out || !seconds || (!me && (!request || !reply))) fail("no memory, or no pipes");
 
-    once(op, in, out, count, part, 0);
-    if (!me && (fprintf(request, "start\n") < 0 || fflush(request) || fgetc(reply) == EOF)) fail("bench.py does not answer");
+    double first = once(op, in, out, count, part, 0);
+    if (!me && (fprintf(request, "start %.9f\n", first) < 0 || fflush(request) || fgetc(reply) == EOF)) fail("bench.py does not answer");
     for (int rep = 0; rep < reps; rep++) seconds[rep] = once(op, in, out, count, part, rep + 1);
     if (!me) {
         fprintf(request, "done");

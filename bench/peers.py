@@ -282,7 +282,8 @@ class Mpi:
                     return self._converse(counters, Lines(asked, process, run.timeout, log), answers, case)
 
     def _converse(self, counters, lines, answers, case):
-        if lines.next() != ["start"]:
+        start, *first = lines.next()
+        if start != "start" or len(first) != 1:
             raise Failed("the program did not start as expected")
         counters.start()
         answers.write(b"\n")
@@ -292,7 +293,7 @@ class Mpi:
         if done != "done" or len(seconds) != case["reps"]:
             raise Failed("the program did not end as expected")
         lines.end()
-        return {**counted, "seconds": [float(s) for s in seconds]}
+        return {**counted, "first": float(first[0]), "seconds": [float(s) for s in seconds]}
 
 
 class Lines:

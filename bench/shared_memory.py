@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """Ranks of one node: COOL beside Open MPI over shared memory, in turn on the same emulated host.
 
-    sudo bench/shared_memory.py                     # 8 ranks: allreduce and bcast of 8 bytes and 64 MiB
+    sudo bench/shared_memory.py                     # 8 ranks: all operations, of 8 bytes and 64 MiB
     sudo bench/shared_memory.py --ranks 4 --ops reduce --bytes 1M
 
-COOL's ranks share memory with their agent, Open MPI's with each other (its `sm` transport). COOL is measured twice: on
-ordinary arrays, which are copied into that memory, and on those of comm.alloc, which are there. Every result is verified.
-Both share this machine's processors, so ranks of Open MPI yield them while they wait. Needs what bench.py needs.
+The ranks of either share memory, those of Open MPI by its `sm` transport. COOL is measured twice: on ordinary arrays and on
+those of comm.alloc. Every result is verified. At the end it prints a table; `first` is the first call after a barrier and a
+broadcast of 8 bytes: it has to get the memory that later ones find. Both share this machine's processors, so ranks yield
+them while they wait. Needs what bench.py needs.
 """
 import argparse
 import json
@@ -24,6 +25,10 @@ import peers  # noqa: E402
 import testbed  # noqa: E402
 
 
+OPS = "bcast,allreduce,reduce,allgather,gather,scatter,alltoall,reduce_scatter,scan,exscan,barrier"
+HEADINGS = ("operation", "COOL", "COOL, `comm.alloc`", "Open MPI", "Open MPI / COOL", "with `comm.alloc`", "first: COOL", "first: Open MPI")
+
+
 class OpenMpi(peers.OpenMpi):
     """All ranks on the first host, by shared memory alone."""
 
@@ -35,25 +40,57 @@ class OpenMpi(peers.OpenMpi):
 
 
 def cool(bed, ranks, case, plan, alloc):
-    """Seconds of each repetition by `cool bench`, and the plan; `alloc`: of arrays in memory that is shared with the agent."""
-    command = ["cool", "bench", "--json", "--ops", case["op"], "--bytes", str(case["bytes"]), "--reps", str(case["reps"]), "--warmup", "2",
+    """What `cool bench` measures; `alloc`: of arrays in memory that is shared with the agent. The second call warms up too."""
+    command = ["cool", "bench", "--json", "--ops", case["op"], "--bytes", str(case["bytes"]), "--reps", str(case["reps"] + 2), "--warmup", "0",
                "--pause", str(peers.PAUSE_MS), "--ranks", str(ranks), "--ranks-per-node", str(ranks)]
     options = (["--plan", plan] if plan else []) + (["--alloc"] if alloc else [])
-    done = bed.run(command + options, capture_output=True, text=True, timeout=120)
+    done = bed.run(command + options, capture_output=True, text=True, timeout=300)
     if done.returncode:
         raise RuntimeError("cool bench: " + done.stderr.strip()[-300:])
     [result] = json.loads(done.stdout)["results"]
-    return result["seconds"], result["plan"]
+    first, _, *seconds = result["seconds"]
+    return {"first": first, "seconds": seconds, "plan": result["plan"]}
 
 
-def milliseconds(seconds):
-    return "%.3f ms (%.3f to %.3f)" % tuple(1e3 * x for x in (statistics.median(seconds), min(seconds), max(seconds)))
+class Figures:
+    """What one library has measured in one case, over all rounds, in milliseconds."""
+
+    def __init__(self):
+        self.seconds, self.firsts, self.plan = [], [], ""
+
+    def add(self, measured):
+        self.seconds += measured["seconds"]
+        self.firsts.append(measured["first"])
+        self.plan = measured.get("plan", "")
+
+    def median(self):
+        return statistics.median(self.seconds)
+
+    def __str__(self):
+        return "%.3g (%.3g to %.3g)" % tuple(1e3 * x for x in (self.median(), min(self.seconds), max(self.seconds)))
+
+    def first(self):
+        return "%.3g" % (1e3 * statistics.median(self.firsts))
+
+
+def title(case):
+    return case["op"] if case["op"] == "barrier" else "%s of %s" % (case["op"], page.size(case["bytes"]))
+
+
+def row(case, ours, shared, theirs):
+    ratios = ["%.2f" % (theirs.median() / x.median()) for x in (ours, shared)]
+    return [title(case), str(ours), str(shared), str(theirs), *ratios, ours.first(), theirs.first()]
+
+
+def table(rows):
+    """In Markdown."""
+    return "\n".join("| %s |" % " | ".join(cells) for cells in [HEADINGS, ["---"] + ["--:"] * (len(HEADINGS) - 1), *rows])
 
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--ranks", type=int, default=8, help="on the node; default %(default)s")
-    p.add_argument("--ops", default="allreduce,bcast", help="default %(default)s")
+    p.add_argument("--ops", default=OPS, help="default %(default)s")
     p.add_argument("--bytes", default="8,64M", help="default %(default)s")
     p.add_argument("--reps", type=int, default=5, help="of large messages; small ones are repeated 40 times as often; default %(default)s")
     p.add_argument("--rounds", type=int, default=3, help="in which both are measured in turn; default %(default)s")
@@ -76,24 +113,28 @@ def main():
         return
     cases = [{"op": op, "bytes": n, "reps": options.reps * (40 if n < 1 << 16 else 1)}
              for op in options.ops.split(",") for n in map(bench.size, options.bytes.split(","))]
+    # A barrier has no bytes: it is measured once.
+    cases = [case for i, case in enumerate(cases) if case["op"] != "barrier" or case["op"] != cases[i - 1]["op"]]
     bed = testbed.Testbed("tree:1x1", slots=options.ranks, bin_dir=options.bin, log_level="warn")
+    rows = []
     with bench.started(bed, options.wait):
-        run = peers.Run(bed, "racked", bed.directory, 120)
+        run = peers.Run(bed, "racked", bed.directory, 300)
         for case in cases:
-            ours, shared, theirs, plan = [], [], [], None
+            ours, shared, theirs = Figures(), Figures(), Figures()
             for _ in range(options.rounds):
-                seconds, plan = cool(bed, options.ranks, case, options.plan, False)
-                ours += seconds
-                shared += cool(bed, options.ranks, case, options.plan, True)[0]
+                ours.add(cool(bed, options.ranks, case, options.plan, False))
+                shared.add(cool(bed, options.ranks, case, options.plan, True))
                 if not options.alone:
-                    theirs += mpi.measure(run, case)["seconds"]
-            print("%s of %s, %d ranks on one node:" % (case["op"], page.size(case["bytes"]), options.ranks))
-            print("  COOL               %s  %s" % (milliseconds(ours), plan))
-            print("  COOL, comm.alloc   %s" % milliseconds(shared), flush=True)
-            if theirs:
-                print("  Open MPI           %s" % milliseconds(theirs))
-                ratios = tuple(statistics.median(theirs) / statistics.median(x) for x in (ours, shared))
-                print("  Open MPI's median over COOL's: %.2f, with comm.alloc %.2f" % ratios, flush=True)
+                    theirs.add(mpi.measure(run, case))
+            print("%s, %d ranks on one node, in ms:" % (title(case), options.ranks))
+            print("  COOL               %s, first %s  %s" % (ours, ours.first(), ours.plan))
+            print("  COOL, comm.alloc   %s, first %s" % (shared, shared.first()), flush=True)
+            if theirs.seconds:
+                rows.append(row(case, ours, shared, theirs))
+                print("  Open MPI           %s, first %s" % (theirs, theirs.first()))
+                print("  Open MPI's median over COOL's: %s, with comm.alloc %s" % tuple(rows[-1][4:6]), flush=True)
+    if rows:
+        print(table(rows))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Gid, Mode, Uid};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use tracing::{info, warn};
@@ -123,11 +122,10 @@ fn peer(connection: impl AsFd) -> io::Result<u32> {
     Ok(rustix::net::sockopt::socket_peercred(connection)?.uid.as_raw())
 }
 
-/// This program, for one job. A process group of its own, so that what ends this process does not end the job.
+/// This program, for one job. It makes a session of its own, so that what ends this process does not end the job.
 fn supervisor(connection: OwnedFd, options: &Options) -> io::Result<Child> {
     Command::new("/proc/self/exe")
         .args(["--agent-user", &options.agent_user, "--min-uid", &options.min_uid.to_string(), "supervise"])
         .stdin(Stdio::from(connection))
-        .process_group(0)
         .spawn()
 }

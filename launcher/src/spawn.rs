@@ -3,7 +3,7 @@
 
 use crate::account::Account;
 use rustix::fs::Mode;
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setsid, umask};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, umask};
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::ffi::CString;
 use std::fs::File;
@@ -23,7 +23,7 @@ pub(crate) struct Conditions<'a> {
     pub(crate) workdir: &'a str,
 }
 
-/// Starts `command` under these conditions, as the leader of a session and a process group of its own. It ends with this process.
+/// Starts `command` under these conditions, as the leader of a process group of its own. It ends with this process.
 pub(crate) fn spawn(mut command: Command, conditions: &Conditions<'_>) -> io::Result<Child> {
     let workdir = CString::new(conditions.workdir)?;
     let procs: Option<RawFd> = conditions.procs.map(AsRawFd::as_raw_fd);
@@ -35,7 +35,7 @@ pub(crate) fn spawn(mut command: Command, conditions: &Conditions<'_>) -> io::Re
     let prepare = move || prepare(procs, identity.as_ref(), &workdir, parent);
     // SAFETY: `prepare` makes system calls only, on values made before; it neither allocates nor locks.
     unsafe { command.pre_exec(prepare) };
-    command.spawn()
+    command.process_group(0).spawn()
 }
 
 /// What the child does before its program. Its directory comes last, so that it is entered with the user's rights.
@@ -45,7 +45,6 @@ fn prepare(
     workdir: &CString,
     parent: Pid,
 ) -> io::Result<()> {
-    setsid()?;
     if let Some(procs) = procs {
         // SAFETY: the parent keeps it open, and so does this copy of it; the bytes are a constant.
         if unsafe { libc::write(procs, b"0".as_ptr().cast(), 1) } != 1 {

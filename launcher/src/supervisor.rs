@@ -18,7 +18,7 @@ use cool_proto::seqpacket::{self, SeqPacket};
 use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitStatus, kill_process_group, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitStatus, kill_process_group, setsid, waitid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -79,6 +79,9 @@ struct Job {
 /// # Errors
 /// If the agent breaks the contract, or the system does not play along; then, too, none is left as far as that can be done.
 pub fn supervise(agent: OwnedFd, policy: Policy) -> Result<(), SuperviseError> {
+    // A session for the job, in which each rank is a process group. Linux shares the processors among sessions first (autogroups,
+    // see sched(7)): a job gets its share, and a rank that yields the processor gives it to others of its job.
+    setsid()?;
     let ends = child_ends()?;
     let Some(mut job) = begin(agent, policy)? else { return Ok(()) };
     let served = job.serve(&ends);

@@ -7,7 +7,7 @@ mod leader_calls;
 use super::Session;
 use super::account::Account;
 use super::calls::Course;
-use super::watch::{Waiting, Watch, looks};
+use super::watch::{Looks, Waiting, Watch};
 use crate::collective::Checked;
 use crate::error::Error;
 use crate::segment::{Described, Descriptions, Node, SegmentCalls, Stop};
@@ -34,8 +34,7 @@ pub(super) struct Quick {
     ranks: Vec<u32>,
     /// Where this one is among them; the first is the leader.
     index: usize,
-    /// How often it looks for what another rank of this node does before it sleeps.
-    looks: u32,
+    looks: Looks,
     calls: Mutex<Calls>,
 }
 
@@ -89,7 +88,7 @@ impl Quick {
             within: (size > 1).then(|| SegmentCalls::new(Arc::clone(&segment), index, size)),
             between,
         };
-        Some(Quick { segment, ranks, index, looks: looks(size), calls: Mutex::new(calls) })
+        Some(Quick { segment, ranks, index, looks: Looks::among(size), calls: Mutex::new(calls) })
     }
 
     /// All calls fail from now on: the agent knows why.

@@ -13,19 +13,50 @@ use cool_proto::local::{self, Call, Done, Dtype, ReduceOp, Watched, frame::Body}
 use cool_proto::segment::records::{self, RankPlan};
 use cool_proto::segment::{RankPart, Segment};
 use cool_quick::{LOOK_AGAIN, Patience};
+use rustix::process::{getpid, getsid};
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is waited for is looked at this often before the rank sleeps, if there are processors enough for all ranks, and if not: a
-/// rank that looks keeps another one from its work then. (To yield the processor does not help: the system gives each session of
-/// processes its own share, and a rank is one.)
-const LOOKS: [u32; 2] = [20_000, 20];
+/// What is waited for is looked at this often before the rank sleeps, if there are processors enough for all ranks.
+const LOOKS: u32 = 20_000;
 
-/// How often a rank of as many in a segment looks before it sleeps.
-pub(super) fn looks(ranks: usize) -> u32 {
-    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    LOOKS[usize::from(ranks > processors)]
+/// If not, a rank that looks keeps another one from its work: after so many looks it yields the processor between further ones.
+const LOOKS_CROWDED: u32 = 20;
+const YIELDS: u32 = 200;
+
+/// How a rank looks for what others do before it sleeps: to be woken takes longer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Looks {
+    looks: u32,
+    yields: u32,
+}
+
+impl Looks {
+    /// That of a rank of as many in a segment.
+    pub(super) fn among(ranks: usize) -> Looks {
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        if ranks <= processors {
+            return Looks { looks: LOOKS, yields: 0 };
+        }
+        // Ranks that were not started as one job may be sessions of their own, among which Linux shares the processors (autogroups):
+        // who yields then yields to nobody, and looks on for its time slice.
+        let apart = getsid(None) == Ok(getpid());
+        Looks { looks: LOOKS_CROWDED, yields: if apart { 0 } else { YIELDS } }
+    }
+
+    /// Whether what is looked for is there before it is time to sleep.
+    fn find(self, is_there: &dyn Fn() -> bool) -> bool {
+        let look = |_| {
+            std::hint::spin_loop();
+            is_there()
+        };
+        let look_and_yield = |_| {
+            std::thread::yield_now();
+            is_there()
+        };
+        is_there() || (0..self.looks).any(look) || (0..self.yields).any(look_and_yield)
+    }
 }
 
 /// A group's segment, and this rank's part in its calls: one at a time.
@@ -34,8 +65,7 @@ pub(super) struct Segmented {
     segment: Arc<Segment>,
     /// All ranks of the group.
     ranks: Vec<u32>,
-    /// How often a rank looks before it sleeps.
-    looks: u32,
+    looks: Looks,
     calls: Mutex<(Descriptions, SegmentCalls)>,
 }
 
@@ -44,7 +74,7 @@ impl Segmented {
         let segment = Arc::new(segment);
         let calls = SegmentCalls::new(Arc::clone(&segment), rank, size);
         let (ranks, calls) = ((0..size as u32).collect(), Mutex::new((Descriptions::default(), calls)));
-        Segmented { segment, ranks, looks: looks(size), calls }
+        Segmented { segment, ranks, looks: Looks::among(size), calls }
     }
 
     /// All ranks are to ask the agent, which knows why.
@@ -94,18 +124,15 @@ pub(super) struct Waiting<'a> {
     pub(super) segment: &'a Segment,
     /// Those who have parts in it, as the group numbers them.
     pub(super) ranks: &'a [u32],
-    pub(super) looks: u32,
+    pub(super) looks: Looks,
 }
 
 impl Waits for Waiting<'_> {
     type Error = Error;
 
     fn wait(&mut self, on: usize, is_there: &dyn Fn() -> bool) -> Result<(), Stop<Error>> {
-        for _ in 0..self.looks {
-            if is_there() {
-                return self.check(on);
-            }
-            std::hint::spin_loop();
+        if self.looks.find(is_there) {
+            return self.check(on);
         }
         let begun = Instant::now();
         let patience = self.watch.patience();

@@ -25,8 +25,8 @@ impl Supervisor {
             Supervisors::Own(program) => {
                 let (here, there) = seqpacket::pair()?;
                 let mut command = Command::new(program);
-                // A process group of its own, so that what ends the agent lets it end its job.
-                let child = command.arg("supervise").stdin(Stdio::from(there)).process_group(0).spawn()?;
+                // It makes a session of its own, so that what ends the agent lets it end its job.
+                let child = command.arg("supervise").stdin(Stdio::from(there)).spawn()?;
                 (here, Some(child))
             }
             Supervisors::Launcher(path) => {
