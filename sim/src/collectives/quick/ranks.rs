@@ -10,7 +10,7 @@ use cool_engine::{Failure, GroupSpec, Input, Stats};
 use cool_machine::Duration;
 use cool_quick::SendTo;
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Tokens of watched calls have this bit.
@@ -33,7 +33,7 @@ pub(in super::super) type RankId = (u64, u32);
 pub(in super::super) struct QuickRanks {
     ranks: BTreeMap<RankId, QuickRank>,
     /// The tree of each group over all its nodes.
-    trees: BTreeMap<u64, SocketAddrV4>,
+    trees: BTreeMap<u64, SocketAddr>,
     /// Datagrams that ranks have got.
     came: u64,
     /// Those with which agents have answered.
@@ -55,7 +55,7 @@ impl SimulatedCluster {
     pub(in super::super) fn make_quick_ranks(&mut self, spec: &GroupSpec) {
         let nodes: Vec<u16> = spec.members.iter().map(|member| node_at(member.ip)).collect();
         let Some(tree) = spec.trees.first().filter(|_| spec.quick) else { return };
-        self.quick.trees.insert(spec.id, SocketAddrV4::new(tree.address, tree.port));
+        self.quick.trees.insert(spec.id, SocketAddr::new(tree.address, tree.port));
         for (rank, node) in (0..).zip(&nodes) {
             let life = self.nodes[usize::from(*node)].life;
             if let Some(quick) = QuickRank::of(spec, rank, nodes.clone(), life) {
