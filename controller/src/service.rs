@@ -92,7 +92,7 @@ impl Controller for Service {
         let (held, claimed) = (std::mem::take(&mut register.held), register.session.take());
         let agent = Agent::try_from(register)?;
         let name = agent.name.clone();
-        let permitted = asker.check_node(&name, agent.ip.into(), self.only_bound_certificates);
+        let permitted = asker.check_node(&name, agent.ip, self.only_bound_certificates);
         asker.audit("join", &name, &permitted);
         permitted?;
         let admitted = self.admit(agent, claimed).await.inspect_err(|why| warn!(%why, "agent refused"))?;

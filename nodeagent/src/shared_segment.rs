@@ -84,7 +84,7 @@ impl SharedSegment {
     /// A leader that waits for datagrams gets one, of no bytes. One that is lost it does without: it looks by itself now and then.
     fn wake(&self) {
         if let Some((socket, leader)) = &self.wake
-            && let Err(error) = socket.try_send_to(&[], (*leader).into())
+            && let Err(error) = socket.try_send_to(&[], *leader)
         {
             tracing::debug!(%leader, %error, "could not wake a rank");
         }

@@ -271,7 +271,7 @@ async fn a_group_that_makes_no_sense_is_answered_with_the_reason() {
     let member = Member { node: "h1".into(), ip: "10.0.0.256".into(), ..Member::default() };
     session.tell(Body::Group(Group { id: 8, epoch: 1, members: vec![member], ..Group::default() })).await;
     let agent_message::Body::GroupFailed(failed) = session.hear().await else { panic!("not a failure") };
-    assert_eq!((failed.group, failed.reason.as_str()), (8, "\"10.0.0.256\" is no IPv4 address"));
+    assert_eq!((failed.group, failed.reason.as_str()), (8, "\"10.0.0.256\" is no IP address"));
 }
 
 #[tokio::test]

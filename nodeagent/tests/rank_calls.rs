@@ -33,8 +33,7 @@ impl Rank {
     /// As one of two.
     fn attach(socket: &Path, group: u64, rank: u32) -> Rank {
         let (mut sender, mut receiver) = socket::open(socket, PATIENCE).unwrap();
-        let attach =
-            Attach { version: VERSION, group, rank, segment: true, quick: false, quick_leaders: false };
+        let attach = Attach { version: VERSION, group, rank, segment: true, quick: false };
         sender.send(Body::Attach(attach), None).unwrap();
         let Body::Attached(Attached { segment, .. }) = receiver.receive(PATIENCE).unwrap() else {
             panic!("not attached")
@@ -120,7 +119,7 @@ async fn make_group(agent: &Agent, id: u64) {
         node: "h1".to_owned(),
         incarnation: agent.incarnation(),
         rack: 0,
-        ip: Ipv4Addr::LOCALHOST,
+        ip: Ipv4Addr::LOCALHOST.into(),
         udp_port,
         tcp_port,
         key: None,

@@ -49,6 +49,7 @@ impl QuickGroup {
         }
         let mut leaders: Vec<(&str, Ipv4Addr)> = Vec::new();
         for member in &spec.members {
+            // A socket for a node and a tree is bound to neither, and of IPv6 sends from whichever address the system picks.
             let IpAddr::V4(ip) = member.ip else { return None };
             if leaders.iter().all(|(node, _)| *node != member.node) {
                 leaders.push((&member.node, ip));

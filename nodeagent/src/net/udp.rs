@@ -374,7 +374,9 @@ mod tests {
     #[tokio::test]
     async fn datagrams_of_all_sizes_arrive_whole_and_in_order() {
         for (sender, receiver, to) in VERSIONS.map(pair_at) {
-            let sent = datagrams_of(&SIZES);
+            // None is cut into fragments, and IPv6's header is longer.
+            let sent =
+                datagrams_of(&SIZES.map(|size| size - 20 * usize::from(to.is_ipv6() && size == 65_507)));
             let mut outbox = Outbox::default();
             for datagram in &sent {
                 outbox.datagram(&sender, to, datagram.len()).extend_from_slice(datagram);
