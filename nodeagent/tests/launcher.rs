@@ -179,7 +179,7 @@ async fn a_rank_has_no_variables_but_those_of_its_account_and_its_job() {
 #[tokio::test]
 async fn ranks_lead_process_groups_of_one_session_that_is_their_jobs() {
     let (mut launcher, mut events) = launcher();
-    launcher.launch(shell("cut -d' ' -f1,5,6 /proc/$$/stat", &[0, 1]));
+    launcher.launch(shell("cut -d' ' -f1,5,6 /proc/$$/stat; exec sleep 1000", &[0, 1]));
     let [one, other] = [line(&mut events).await, line(&mut events).await].map(|line| {
         let numbers: Vec<i32> = line.split(' ').map(|number| number.parse().unwrap()).collect();
         <[i32; 3]>::try_from(numbers).unwrap()
