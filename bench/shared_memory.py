@@ -92,7 +92,7 @@ def parse_arguments():
     p.add_argument("--ranks", type=int, default=8, help="on the node; default %(default)s")
     p.add_argument("--ops", default=OPS, help="default %(default)s")
     p.add_argument("--bytes", default="8,64M", help="default %(default)s")
-    p.add_argument("--reps", type=int, default=5, help="of large messages; small ones are repeated 40 times as often; default %(default)s")
+    p.add_argument("--reps", type=int, default=5, help="of large messages; up to 1 MiB 8 times as many, below 64 KiB 40 times; default %(default)s")
     p.add_argument("--rounds", type=int, default=3, help="in which both are measured in turn; default %(default)s")
     p.add_argument("--plan", help="force COOL's plan")
     p.add_argument("--prepare", action="store_true", help="only install Open MPI")
@@ -111,7 +111,7 @@ def main():
         mpi.prepare()
     if options.prepare:
         return
-    cases = [{"op": op, "bytes": n, "reps": options.reps * (40 if n < 1 << 16 else 1)}
+    cases = [{"op": op, "bytes": n, "reps": options.reps * (40 if n < 1 << 16 else 8 if n <= 1 << 20 else 1)}
              for op in options.ops.split(",") for n in map(bench.size, options.bytes.split(","))]
     # A barrier has no bytes: it is measured once.
     cases = [case for i, case in enumerate(cases) if case["op"] != "barrier" or case["op"] != cases[i - 1]["op"]]

@@ -177,6 +177,21 @@ async fn a_rank_has_no_variables_but_those_of_its_account_and_its_job() {
 }
 
 #[tokio::test]
+async fn ranks_lead_process_groups_of_one_session_that_is_their_jobs() {
+    let (mut launcher, mut events) = launcher();
+    launcher.launch(shell("cut -d' ' -f1,5,6 /proc/$$/stat; exec sleep 1000", &[0, 1]));
+    let [one, other] = [line(&mut events).await, line(&mut events).await].map(|line| {
+        let numbers: Vec<i32> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+        <[i32; 3]>::try_from(numbers).unwrap()
+    });
+    for [process, group, session] in [one, other] {
+        assert!(group == process && session != process, "{process} is in group {group} of session {session}");
+    }
+    let own = rustix::process::getsid(None).unwrap().as_raw_nonzero().get();
+    assert!(one[2] == other[2] && one[2] != own, "sessions {} and {}, the agent's {own}", one[2], other[2]);
+}
+
+#[tokio::test]
 async fn a_job_of_another_user_is_refused_with_a_remedy() {
     let (mut launcher, mut events) = launcher();
     launcher.launch(Launch { user: "cool-test-other".into(), ..shell("exit 0", &[1]) });

@@ -309,3 +309,29 @@ impl Watch<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_rank_looks_as_often_as_it_may_and_no_longer_than_it_has_to() {
+        let looks = Looks { looks: 3, yields: 4 };
+        for (comes_after, found, looked) in [(0, true, 1), (2, true, 3), (7, true, 8), (8, false, 8)] {
+            let count = Cell::new(0);
+            let is_there = || count.replace(count.get() + 1) >= comes_after;
+            assert_eq!(
+                (looks.find(&is_there), count.get()),
+                (found, looked),
+                "there after {comes_after} looks"
+            );
+        }
+    }
+
+    #[test]
+    fn ranks_with_a_processor_each_yield_it_to_nobody() {
+        assert_eq!(Looks::among(1).yields, 0);
+        assert!(Looks::among(1).looks > Looks::among(usize::MAX).looks);
+    }
+}
