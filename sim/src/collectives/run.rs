@@ -126,7 +126,7 @@ impl<'s> Runner<'s> {
         let Some(quick) = &group.quick else { return };
         let is_away = |rank: u32| {
             let away = Fault::Absent { group: index, rank, call: 0 };
-            self.scenario.fault == away && self.scenario.cluster.seed % 2 == 0
+            self.scenario.fault == away && self.scenario.cluster.seed.is_multiple_of(2)
         };
         let coming: Vec<u32> = (0..quick.come.len() as u32).filter(|rank| !is_away(*rank)).collect();
         for rank in coming {
