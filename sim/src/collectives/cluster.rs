@@ -5,7 +5,7 @@ use super::connections::{Connections, Departure};
 use super::memories::{Missing, OpenWork};
 use super::node::{Host, Node};
 use super::outputs::ANYWHERE;
-use super::quick::{QuickRanks, RankCall, RankId, WATCHES};
+use super::quick::{QuickRanks, RankEvent, RankId, WATCHES};
 use crate::network::{Event, LinkSpec, Network, Shape};
 use cool_collective::{CostModel, Plan};
 use cool_engine::testing::Buffer;
@@ -103,12 +103,8 @@ pub(super) enum Later {
     Work(WorkId, OpenWork),
     /// A connection is asked for again.
     Connect(usize),
-    /// A rank with quick calls comes, and whether it can carry them out; the room that its socket has.
-    Come(RankId, bool, usize),
-    /// It makes a call.
-    Ask(RankId, Box<RankCall>),
-    /// It stands still.
-    StandStill(RankId, Duration),
+    /// Something happens to a rank with quick calls.
+    Rank(RankId, RankEvent),
     /// It has said what has become of a watched call, by its number.
     Watched(RankId, u64, WatchEnd),
 }
@@ -444,7 +440,7 @@ impl SimulatedCluster {
             Later::Watched((group, rank), number, end) => {
                 self.input(node, Input::Watched { group, rank, number, end })
             }
-            Later::Come(id, ..) | Later::Ask(id, _) | Later::StandStill(id, _) => self.rank_happens(id, what),
+            Later::Rank(id, event) => self.rank_happens(id, event),
         }
     }
 

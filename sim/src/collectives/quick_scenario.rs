@@ -130,6 +130,8 @@ impl Draw {
             1..12 => 1 + self.below(16) as u64,
             12..15 => most + 2 - self.below(5) as u64,
             15..17 => most / size as u64 + 1 - self.below(3) as u64,
+            // Some operations are quick that are as long as several messages.
+            17 => self.below(4 * most as usize + 40) as u64,
             _ => self.below(most as usize) as u64,
         };
         let waits = !self.chance(0.1);

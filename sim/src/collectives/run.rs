@@ -126,7 +126,7 @@ impl<'s> Runner<'s> {
         let Some(quick) = &group.quick else { return };
         let is_away = |rank: u32| {
             let away = Fault::Absent { group: index, rank, call: 0 };
-            self.scenario.fault == away && self.scenario.cluster.seed % 2 == 0
+            self.scenario.fault == away && self.scenario.cluster.seed.is_multiple_of(2)
         };
         let coming: Vec<u32> = (0..quick.come.len() as u32).filter(|rank| !is_away(*rank)).collect();
         for rank in coming {
@@ -351,8 +351,11 @@ impl<'s> Runner<'s> {
             let scripts = group.places.iter().zip(&mut group.scripts);
             scripts.filter(|(node, _)| nodes.contains(node)).for_each(|(_, script)| script.over = true);
         }
-        let open = self.asked.iter().filter(|asked| !asked.answered && self.lives(asked.group, asked.rank));
-        self.open = open.count();
+        let (groups, dead) = (&self.groups, &self.dead);
+        let is_dead = |asked: &Asked| dead.contains(&groups[asked.group].places[asked.rank as usize]);
+        // How the calls of the dead go, nobody asks any more, though their processes may go on.
+        self.asked.iter_mut().filter(|asked| is_dead(asked)).for_each(|asked| asked.answered = true);
+        self.open = self.asked.iter().filter(|asked| !asked.answered).count();
     }
 
     fn answered(&mut self, token: u64) -> Result<(), String> {
@@ -361,8 +364,7 @@ impl<'s> Runner<'s> {
         let asked = &mut self.asked[token as usize];
         let is_asked = !std::mem::replace(&mut asked.answered, true);
         let asked = *asked;
-        if !is_asked || !self.lives(asked.group, asked.rank) {
-            // Its process has ended, or goes on without its agent.
+        if !is_asked {
             return Ok(());
         }
         self.open -= 1;

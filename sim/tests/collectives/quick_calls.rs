@@ -1,6 +1,7 @@
 //! Ranks that carry out quick calls, beside what engines carry out, from seeds: no wrong byte, no stall, and who is gone is named.
 
 use super::seeded::run_all;
+use cool_engine::FailureKind;
 use cool_machine::Duration;
 use cool_sim::Shape;
 use cool_sim::collectives::{
@@ -71,4 +72,18 @@ fn agents_answer_for_ranks_that_stand_still_and_are_not_woken_when_nothing_is_lo
     lossy.cluster.host.loss = 0.1;
     let covered = ran(&lossy);
     assert!(covered.quick == 100 && covered.watched > 0 && covered.repaired > 0, "{covered}");
+}
+
+#[test]
+fn who_has_called_something_else_is_told_so_also_by_a_root_that_is_many_calls_ahead() {
+    // The words of its first call are not kept any more, and its message was sent again and again.
+    let late = vec![Duration::ZERO, Duration::from_millis(500)];
+    let bcast = |after| CallScenario { operation: Operation::Bcast, count: 9, after, ..allreduce() };
+    let calls = (0..60).map(|number| bcast(if number == 0 { late.clone() } else { vec![Duration::ZERO; 2] }));
+    let mut scenario = two_ranks(QuickScenario::plain(2), calls.collect());
+    scenario.fault = Fault::Mismatch { group: 0, rank: 1, call: 0 };
+    let covered = ran(&scenario);
+    let failed: Vec<FailureKind> = covered.failures.keys().copied().collect();
+    assert!(failed.contains(&FailureKind::Mismatch) && !failed.contains(&FailureKind::Timeout), "{covered}");
+    assert!(covered.datagrams < 1_000, "{covered}");
 }

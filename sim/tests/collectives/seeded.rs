@@ -25,22 +25,20 @@ fn first_seed() -> u64 {
 /// After so many seeds it is said how many have run.
 const PROGRESS: u64 = 10_000;
 
-pub(super) type Draws = fn(u64) -> CollectiveScenario;
-
 fn on_demand(seed: u64) -> CollectiveScenario {
     let mut scenario = CollectiveScenario::of(seed);
     scenario.cluster.on_demand = true;
     scenario
 }
 
-fn run(seed: u64, scenario: Draws) -> Result<Coverage, String> {
+fn run(seed: u64, scenario: fn(u64) -> CollectiveScenario) -> Result<Coverage, String> {
     let ran = catch_unwind(AssertUnwindSafe(|| scenario(seed).run()));
     let result = ran.unwrap_or_else(|_| Err("it panicked".to_owned()));
     result.map_err(|wrong| format!("seed {seed}: {wrong}"))
 }
 
 /// Runs all seeds, usually so many; fails with what went wrong.
-pub(super) fn run_all(usually: u64, scenario: Draws) {
+pub(super) fn run_all(usually: u64, scenario: fn(u64) -> CollectiveScenario) {
     let (first, end) = (first_seed(), first_seed() + seeds(usually));
     let (next, total) = (AtomicU64::new(first), Mutex::new((Coverage::default(), Vec::new())));
     let work = || {
@@ -85,12 +83,8 @@ fn many_seeded_collectives_whose_agents_connect_on_demand() {
 
 /// Nothing is wrong with these seeds, as something once was.
 fn are_right(seeds: &[u64]) {
-    seeds_are_right(seeds, CollectiveScenario::of);
-}
-
-/// As before, of such scenarios.
-pub(super) fn seeds_are_right(seeds: &[u64], scenario: Draws) {
-    let wrong: Vec<String> = seeds.iter().filter_map(|seed| run(*seed, scenario).err()).collect();
+    let wrong: Vec<String> =
+        seeds.iter().filter_map(|seed| run(*seed, CollectiveScenario::of).err()).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

@@ -6,4 +6,4 @@ mod rank;
 mod ranks;
 
 pub(super) use rank::RankCall;
-pub(super) use ranks::{QuickRanks, RankId, WATCHES};
+pub(super) use ranks::{QuickRanks, RankEvent, RankId, WATCHES};

@@ -300,7 +300,9 @@ impl QuickRank {
         let timeout = call.request.timeout.unwrap_or(Duration::MAX);
         match Patience(timeout).next(now - call.begun, seen) {
             Next::Wait(left) => {
-                if let Some(bytes) = self.inbox.pop_front().filter(|_| call.carries) {
+                if call.carries
+                    && let Some(bytes) = self.inbox.pop_front()
+                {
                     self.machine.handle(now, Input::Datagram(&bytes));
                     return true;
                 }

@@ -29,6 +29,17 @@ const TELLING: Duration = Duration::from_micros(200);
 /// A rank, by its group.
 pub(in super::super) type RankId = (u64, u32);
 
+/// What is to happen to a rank.
+#[derive(Debug)]
+pub(in super::super) enum RankEvent {
+    /// It comes, and whether it can carry out quick calls; its socket has room for as many bytes.
+    Come(bool, usize),
+    /// It makes a call.
+    Call(Box<RankCall>),
+    /// It stands still for long.
+    StandStill(Duration),
+}
+
 #[derive(Debug, Default)]
 pub(in super::super) struct QuickRanks {
     ranks: BTreeMap<RankId, QuickRank>,
@@ -66,22 +77,22 @@ impl SimulatedCluster {
 
     /// A rank of a group with quick calls comes after some time, and whether it can carry them out; its socket has room for as many bytes.
     pub fn rank_comes(&mut self, id: (u64, u32), able: bool, room: usize, after: Duration) {
-        self.rank_later(id, after, Later::Come(id, able, room));
+        self.rank_later(id, after, RankEvent::Come(able, room));
     }
 
     /// A rank of a group with quick calls makes a call after some time, for which it may wait.
-    pub(in super::super) fn rank_calls(&mut self, id: RankId, asked: RankCall, after: Duration) {
-        self.rank_later(id, after, Later::Ask(id, Box::new(asked)));
+    pub(in super::super) fn rank_calls(&mut self, id: RankId, call: RankCall, after: Duration) {
+        self.rank_later(id, after, RankEvent::Call(Box::new(call)));
     }
 
     /// A rank of a group with quick calls stands still after some time, for long.
     pub fn rank_stands_still(&mut self, id: (u64, u32), after: Duration, long: Duration) {
-        self.rank_later(id, after, Later::StandStill(id, long));
+        self.rank_later(id, after, RankEvent::StandStill(long));
     }
 
-    fn rank_later(&mut self, id: RankId, after: Duration, what: Later) {
+    fn rank_later(&mut self, id: RankId, after: Duration, event: RankEvent) {
         if let Some(rank) = self.quick.ranks.get(&id) {
-            self.later(rank.node, after, what);
+            self.later(rank.node, after, Later::Rank(id, event));
         }
     }
 
@@ -95,28 +106,29 @@ impl SimulatedCluster {
         self.input(node, Input::RankLost { group: id.0, rank: id.1, why, through })
     }
 
-    /// What was to happen to a rank of a group with quick calls.
+    /// Something happens to a rank of a group with quick calls.
     pub(in super::super) fn rank_happens(
         &mut self,
         id: RankId,
-        what: Later,
+        event: RankEvent,
     ) -> Result<(), ContractViolation> {
         let now = self.now();
         let Some(rank) = self.quick.ranks.get_mut(&id).filter(|rank| !rank.over) else { return Ok(()) };
-        match what {
-            Later::Come(_, able, room) => {
+        match event {
+            RankEvent::Come(able, room) => {
                 rank.comes(able, room);
                 let node = rank.node;
-                return self.input(node, Input::Quick { group: id.0, able });
+                self.input(node, Input::Quick { group: id.0, able })
             }
-            Later::StandStill(_, long) => rank.still_until = rank.still_until.max(now + long),
-            Later::Ask(_, call) => {
+            RankEvent::Call(call) => {
                 rank.ask(*call);
-                return self.run_rank(id);
+                self.run_rank(id)
             }
-            _ => {}
+            RankEvent::StandStill(long) => {
+                rank.still_until = rank.still_until.max(now + long);
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// A rank does what it can do now.
