@@ -179,7 +179,10 @@ mod tests {
         });
         let [event] = <[_; 1]>::try_from(cluster.trace()).unwrap();
         let [call] = &event.records[..] else { panic!("{event:?}") };
-        assert_eq!((&*call.words, &*call.plan, call.ranks.len()), ("bcast of 3 u8 from 1", "segment", 2));
+        assert_eq!(
+            (&*call.words, &*call.plan, call.ranks.len()),
+            ("bcast of 3 u8 from rank 1", "segment", 2)
+        );
         for (times, (plan, stats)) in call.ranks.iter().zip(stats) {
             assert_eq!((plan, stats.calls), (call.plan.clone(), 1));
             assert_eq!(stats.time.as_nanos(), u128::from(times.ended_ns - times.came_ns));

@@ -138,7 +138,10 @@ impl SharingGroup {
 
     /// What the segment tells of the latest calls, one record of each.
     fn records(&self) -> Vec<control::CallRecord> {
-        let now = records::now();
+        // Both at once: to read what ranks have told may take a while.
+        let (now, time) = (records::now(), SystemTime::now());
+        let since_1970 = time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
+        let origin = u64::try_from(since_1970).unwrap_or(u64::MAX).saturating_sub(now);
         let mut calls: BTreeMap<u64, RanksCall> = BTreeMap::new();
         for (rank, part) in self.shared.parts() {
             for record in part.records().into_iter().filter(|record| self.makes_sense(record, now)) {
@@ -149,8 +152,6 @@ impl SharingGroup {
                 }
             }
         }
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
-        let origin = u64::try_from(since_1970).unwrap_or(u64::MAX).saturating_sub(now);
         calls.into_iter().map(|(number, call)| call.told(self, number, origin)).collect()
     }
 

@@ -70,7 +70,7 @@ fn a_trace_has_the_calls_that_ranks_have_carried_out_and_why_one_failed() {
         .map(|(rank, socket)| Rank::attach(socket, Cluster::GROUP, rank))
         .collect();
     let [mut first, second] = <[Rank; 2]>::try_from(ranks).ok().unwrap();
-    [&first, &second].map(|rank| rank.tell(0, false));
+    [&first, &second].into_iter().for_each(|rank| rank.tell(0, false));
     // The second call is watched, and the group revoked.
     let watched = local::Call {
         id: 1,

@@ -308,14 +308,15 @@ fn of_a_call_is_said_whose_messages_came_when_and_how_many() {
     let layout = layout(3, 3);
     let call = Call::new(Operation::Reduce, Rank(0), 4, 4);
     let schedules = [0, 1, 2].map(|rank| Arc::new(QuickSchedule::of(&call, &layout, Rank(rank)).unwrap()));
-    let begin = |number, schedule| {
+    let begin = |number, rank: usize| {
+        let schedule = &schedules[rank];
         let combining = Some((ElementType::F32, ReduceOp::Sum));
         Begin { number, digest: 1, schedule, combining, input: b"abcd" }
     };
     let [mut root, mut near, mut far] =
         [0, 1, 2].map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap());
-    let sent = |calls: &mut QuickCalls, rank| {
-        calls.handle(Time::ZERO, Input::Begin(begin(0, &schedules[rank])));
+    let sent = |calls: &mut QuickCalls, rank: usize| {
+        calls.handle(Time::ZERO, Input::Begin(begin(0, rank)));
         let Poll::Output(Output::Send(message)) = calls.poll(Time::ZERO) else { panic!("it sends") };
         assert_eq!((message.payload_len(), message.to), (4, SendTo::Rank(Rank(0))));
         message.bytes
@@ -324,12 +325,12 @@ fn of_a_call_is_said_whose_messages_came_when_and_how_many() {
     let at = Time::from_nanos;
     // Before the root has called; as it has, doubled.
     root.handle(at(5), Input::Datagram(&from_far));
-    root.handle(at(7), Input::Begin(begin(0, &schedules[0])));
+    root.handle(at(7), Input::Begin(begin(0, 0)));
     root.handle(at(9), Input::Datagram(&from_near));
     root.handle(at(11), Input::Datagram(&from_near));
     let arrived = root.arrived();
     assert_eq!(arrived.latest().collect::<Vec<_>>(), [(Rank(2), at(7)), (Rank(1), at(9))]);
     assert_eq!(arrived.messages(), 2);
-    root.handle(at(20), Input::Begin(begin(1, &schedules[0])));
+    root.handle(at(20), Input::Begin(begin(1, 0)));
     assert_eq!(root.arrived(), &Arrived::default());
 }
