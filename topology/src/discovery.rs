@@ -554,14 +554,7 @@ impl Machine for Discovery {
         self.next.get_or_insert(now + self.interval);
         match input {
             Input::SwitchUp { switch, ports } => self.switch_up(switch, ports),
-            Input::SwitchDown(switch) if self.graph.contains(switch) => {
-                self.gone.entry(switch).or_insert(0);
-                // Nothing more of it waits, nor is it there to be missed.
-                self.vocal.remove(&switch);
-                self.caught_up.remove(&switch);
-                self.behind.remove(&switch);
-            }
-            Input::SwitchDown(_) => {}
+            Input::SwitchDown(switch) => self.session_ended(switch),
             Input::PortUp(port, mac) => self.port_up(port, mac),
             Input::PortDown(port) => self.port_down(port),
             Input::Received(port, frame) => self.heard(port, frame),

@@ -37,6 +37,18 @@ impl Entry {
 }
 
 impl Discovery {
+    /// A switch's session has ended; it keeps its place for a while.
+    pub(super) fn session_ended(&mut self, switch: DatapathId) {
+        if !self.graph.contains(switch) {
+            return;
+        }
+        self.gone.entry(switch).or_insert(0);
+        // Nothing more of it waits, nor is it there to be missed.
+        self.vocal.remove(&switch);
+        self.caught_up.remove(&switch);
+        self.behind.remove(&switch);
+    }
+
     /// An interval is over, in which these were `vocal` and these `caught_up` with; those of which more may wait to be told, unless it
     /// has for too long.
     pub(super) fn waited_for(
