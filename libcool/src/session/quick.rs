@@ -45,7 +45,7 @@ struct Calls {
     /// The number of this node's leader.
     leader: usize,
     /// The latest kinds of calls, and how leaders carry them out if they are quick.
-    schedules: VecDeque<(Call, Option<(Arc<QuickSchedule>, RankPlan)>)>,
+    schedules: VecDeque<(Call, Option<Planned>)>,
     /// It is known that all can.
     ready: bool,
     /// The part in what the ranks of this node do, if they are several.
@@ -53,6 +53,9 @@ struct Calls {
     /// The part in what leaders do, if this is one.
     between: Option<LeaderCalls>,
 }
+
+/// A leader's part in a call, and by what name the plan of all is told.
+type Planned = (Arc<QuickSchedule>, RankPlan);
 
 /// The ranks that are on the node of one.
 pub(super) fn ranks_of_node(attached: &Attached, rank: usize) -> Vec<u32> {
@@ -127,7 +130,7 @@ impl Session {
 
 impl Calls {
     /// How leaders carry a call out, if it is a quick one.
-    fn schedule(&mut self, call: &Call) -> Option<(Arc<QuickSchedule>, RankPlan)> {
+    fn schedule(&mut self, call: &Call) -> Option<Planned> {
         if let Some((_, known)) = self.schedules.iter().find(|(known, _)| known == call) {
             return known.clone();
         }
