@@ -7,7 +7,7 @@
 use crate::metrics::CallCounters;
 use crate::shared_segment::SharedSegment;
 use cool_proto::control::{self, Arrival, RankTimes};
-use cool_proto::segment::records::{self, CallRecord, RankPlan, Totals};
+use cool_proto::segment::records::{self, RankPlan, RankRecord, Totals};
 use cool_types::{Call, CallWords, Operation, Rank};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -155,7 +155,7 @@ impl SharingGroup {
         calls.into_iter().map(|(number, call)| call.told(self, number, origin)).collect()
     }
 
-    fn makes_sense(&self, record: &CallRecord, now: u64) -> bool {
+    fn makes_sense(&self, record: &RankRecord, now: u64) -> bool {
         let is_over = record.begun.checked_add(record.took).is_some_and(|end| end <= now);
         is_over && record.begun >= self.since && (record.root as usize) < self.size
     }
@@ -191,7 +191,7 @@ fn can_be(totals: &Totals, lifetime: u64) -> bool {
 
 /// A call as ranks of this node have told it, at times of the clock that they share with their agent.
 struct RanksCall {
-    first: CallRecord,
+    first: RankRecord,
     ranks: Vec<RankTimes>,
     arrivals: Vec<Arrival>,
     /// Multicast, unicast, repaired.
@@ -200,11 +200,11 @@ struct RanksCall {
 }
 
 impl RanksCall {
-    fn of(first: &CallRecord) -> RanksCall {
+    fn of(first: &RankRecord) -> RanksCall {
         RanksCall { first: *first, ranks: Vec::new(), arrivals: Vec::new(), traffic: [0; 3], failed: false }
     }
 
-    fn add(&mut self, rank: u32, record: &CallRecord, size: usize) {
+    fn add(&mut self, rank: u32, record: &RankRecord, size: usize) {
         let (begun, ended) = (record.begun, record.begun + record.took);
         self.ranks.push(RankTimes { rank, came_ns: begun, ended_ns: ended });
         self.failed |= record.failed;
@@ -256,7 +256,7 @@ impl RanksCall {
 }
 
 /// What was called, in words.
-fn words(record: &CallRecord) -> String {
+fn words(record: &RankRecord) -> String {
     let element = record.element.map_or(1, |element| element.bytes() as u32);
     let call = Call::new(record.operation, Rank(record.root), record.bytes, element);
     let words = CallWords { call: &call, element: record.element, reduce: record.reduce };

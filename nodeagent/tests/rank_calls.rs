@@ -9,7 +9,7 @@ use cool_nodeagent::local::{LocalServer, UserLimits};
 use cool_proto::VERSION;
 use cool_proto::local::{self, Attach, Attached, Revoke, frame::Body};
 use cool_proto::segment::Segment;
-use cool_proto::segment::records::{self, ARRIVALS, CallRecord, RankPlan, RankTraffic};
+use cool_proto::segment::records::{self, ARRIVALS, RankPlan, RankRecord, RankTraffic};
 use cool_proto::socket::{self, Receiver, Sender};
 use cool_types::{ElementType, Operation};
 use std::net::Ipv4Addr;
@@ -44,7 +44,7 @@ impl Rank {
 
     /// Tells of a call that begins and ends now.
     fn tell(&self, number: u64, failed: bool) {
-        self.segment.rank(self.rank).record(&CallRecord {
+        self.segment.rank(self.rank).record(&RankRecord {
             number,
             operation: Operation::Allreduce,
             element: Some(ElementType::F64),

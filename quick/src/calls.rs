@@ -44,12 +44,12 @@ pub struct Begin<'a> {
 
 /// What has come for a call: the messages of which it is said whence and when, and how many there were.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Arrived {
+pub struct CallMessages {
     latest: VecDeque<(Rank, Time)>,
     messages: u64,
 }
 
-impl Arrived {
+impl CallMessages {
     /// From whom messages came that came last, and when; those that came before the rank began its call, when it did.
     pub fn latest(&self) -> impl Iterator<Item = (Rank, Time)> {
         self.latest.iter().copied()
@@ -153,7 +153,7 @@ pub struct QuickCalls {
     /// What the last call has brought.
     output: Vec<u8>,
     /// What has come for the last call.
-    arrived: Arrived,
+    arrived: CallMessages,
     out: VecDeque<Output>,
 }
 
@@ -251,7 +251,7 @@ impl QuickCalls {
             recent: VecDeque::new(),
             current: None,
             output: Vec::new(),
-            arrived: Arrived::default(),
+            arrived: CallMessages::default(),
             out: VecDeque::new(),
         })
     }
@@ -262,7 +262,7 @@ impl QuickCalls {
     }
 
     /// What has come for the call that was begun last.
-    pub fn arrived(&self) -> &Arrived {
+    pub fn arrived(&self) -> &CallMessages {
         &self.arrived
     }
 
@@ -278,7 +278,7 @@ impl QuickCalls {
             self.recent.pop_front();
         }
         self.early.retain(|(number, _), _| *number >= begin.number);
-        self.arrived = Arrived::default();
+        self.arrived = CallMessages::default();
         let call = Current::new(begin, self.rank, size);
         let meets_first = self.unheard + begin.schedule.messages > WINDOW / 2;
         self.go_on(now, if meets_first { call.after(&self.barrier, self.rank, size) } else { call });

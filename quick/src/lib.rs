@@ -21,7 +21,7 @@ mod patience;
 mod schedule;
 
 pub use answer::{Answering, Kept};
-pub use calls::{ARRIVED_LATEST, Arrived, Begin, Input, Message, Output, QuickCalls, SendTo};
+pub use calls::{ARRIVED_LATEST, Begin, CallMessages, Input, Message, Output, QuickCalls, SendTo};
 pub use datagram::{DATAGRAM_MAX, Datagram, DatagramError, DatagramKind, Head};
 pub use leaders::Leaders;
 pub use patience::{LOOK_AGAIN, Next, Patience, Seen};

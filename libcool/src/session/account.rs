@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::segment::{Described, Stop};
 use cool_proto::local;
 use cool_proto::segment::RankPart;
-use cool_proto::segment::records::{self, ARRIVALS, CallRecord, RankArrival, RankPlan, RankTraffic};
+use cool_proto::segment::records::{self, ARRIVALS, RankArrival, RankPlan, RankRecord, RankTraffic};
 
 /// What a call was for the leader of a node, who sends and takes messages in it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +38,7 @@ impl Account<'_> {
         let took = records::now().saturating_sub(self.begun);
         let Described { dtype, op, call, .. } = self.call;
         let all = |counts: &[u64]| counts.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
-        self.part.record(&CallRecord {
+        self.part.record(&RankRecord {
             number: self.number,
             operation: call.operation,
             element: *dtype,

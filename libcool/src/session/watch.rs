@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// What is waited for is looked at this often before the rank sleeps, if there are processors enough for all ranks.
 const LOOKS: u32 = 20_000;
 
-/// If not, a rank that looks keeps another one from its work: after so many looks it yields the processor between further ones.
+/// If not, a rank that looks keeps another one from its work: it looks a few times, and yields the processor before each further look.
 const LOOKS_CROWDED: u32 = 20;
 const YIELDS: u32 = 200;
 

@@ -16,8 +16,8 @@ fn sharing() -> (RankCalls, Arc<SharedSegment>) {
 }
 
 /// Of a bcast from rank 1 that has begun just now.
-fn bcast(number: u64) -> CallRecord {
-    CallRecord {
+fn bcast(number: u64) -> RankRecord {
+    RankRecord {
         number,
         operation: Operation::Bcast,
         element: Some(ElementType::U8),
@@ -51,8 +51,8 @@ fn a_call_is_told_once_with_the_times_of_all_its_ranks() {
     let mut arrivals = [None; ARRIVALS];
     arrivals[..4].copy_from_slice(&[arrival(1, 20), arrival(2, 30), arrival(1, 40), arrival(3, 5)]);
     let traffic = RankTraffic { multicast: 8, unicast: 2, asked: 3, repaired: 1 };
-    shared.part(0).record(&CallRecord { begun, took: 90, traffic, arrivals, ..bcast(5) });
-    shared.part(2).record(&CallRecord { begun: begun + 10, took: 60, traffic, ..bcast(5) });
+    shared.part(0).record(&RankRecord { begun, took: 90, traffic, arrivals, ..bcast(5) });
+    shared.part(2).record(&RankRecord { begun: begun + 10, took: 60, traffic, ..bcast(5) });
     let told = calls.latest(usize::MAX, None);
     let [call] = &told[..] else { panic!("{told:?}") };
     assert_eq!((call.group, call.epoch, call.call), (7, 2, 5));
@@ -122,7 +122,7 @@ fn what_was_overwritten_is_counted_and_nothing_twice() {
 fn a_call_that_failed_is_told_with_the_agents_reason_and_not_counted() {
     let (calls, shared) = sharing();
     shared.part(0).record(&bcast(0));
-    shared.part(0).record(&CallRecord { failed: true, ..bcast(1) });
+    shared.part(0).record(&RankRecord { failed: true, ..bcast(1) });
     let failures = || calls.latest(9, None).into_iter().map(|call| call.failure).collect::<Vec<_>>();
     assert_eq!(failures(), ["", "given up by a rank, which knows why"]);
     calls.failed(7, "rank 2 is gone");
@@ -135,9 +135,9 @@ fn a_call_that_failed_is_told_with_the_agents_reason_and_not_counted() {
 
 #[test]
 fn unequal_parts_are_told_as_such() {
-    let gather = CallRecord { operation: Operation::Gather, bytes: 24, unequal: true, ..bcast(0) };
+    let gather = RankRecord { operation: Operation::Gather, bytes: 24, unequal: true, ..bcast(0) };
     assert_eq!(words(&gather), "gather of 24 u8 to rank 1, in unequal parts");
-    let barrier = CallRecord { operation: Operation::Barrier, element: None, ..bcast(0) };
+    let barrier = RankRecord { operation: Operation::Barrier, element: None, ..bcast(0) };
     assert_eq!(words(&barrier), "barrier");
 }
 
@@ -146,13 +146,13 @@ fn number() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), 0..100_u64, Just(u64::MAX), Just(u64::MAX / 2)]
 }
 
-fn wild() -> impl Strategy<Value = CallRecord> {
+fn wild() -> impl Strategy<Value = RankRecord> {
     let kind =
         (0..Operation::ALL.len(), 0..ElementType::ALL.len(), 0..ReduceOp::ALL.len(), 0..RankPlan::ALL.len());
     let numbers = [number(), number(), number(), number()];
     (kind, numbers, any::<u32>(), 0..6_u32, any::<bool>()).prop_map(|(kind, numbers, any, root, failed)| {
         let [number, bytes, begun, took] = numbers;
-        CallRecord {
+        RankRecord {
             number,
             operation: Operation::ALL[kind.0],
             element: ElementType::ALL.get(kind.1.wrapping_sub(1)).copied(),

@@ -99,7 +99,7 @@ impl RankPlan {
 
 /// A call as a rank that has carried it out tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallRecord {
+pub struct RankRecord {
     /// Its number in the group.
     pub number: u64,
     /// What was called.
@@ -189,7 +189,7 @@ pub fn bucket_end(bucket: usize) -> Option<f64> {
 
 impl RankPart<'_> {
     /// The rank has carried out a call. One thread at a time says so.
-    pub fn record(&self, record: &CallRecord) {
+    pub fn record(&self, record: &RankRecord) {
         let written = self.word(WRITTEN).load(Ordering::Relaxed);
         let at = latest(written);
         let [state, words @ ..] = record.encode();
@@ -205,7 +205,7 @@ impl RankPart<'_> {
     }
 
     /// Only the rank writes its totals.
-    fn count(&self, record: &CallRecord) {
+    fn count(&self, record: &RankRecord) {
         let at = totals(record.plan, record.operation);
         let add = |word: usize, more: u64| {
             if more > 0 {
@@ -225,14 +225,14 @@ impl RankPart<'_> {
     }
 
     /// The latest calls that the rank has carried out, oldest first, of those that make sense.
-    pub fn records(&self) -> Vec<CallRecord> {
+    pub fn records(&self) -> Vec<RankRecord> {
         let written = self.word(WRITTEN).load(Ordering::Acquire);
         // Places that were never written take no memory, unless they are read.
         let first = written.saturating_sub(RECORDS);
         (first..written).filter_map(|number| self.read_record(latest(number))).collect()
     }
 
-    fn read_record(&self, at: u64) -> Option<CallRecord> {
+    fn read_record(&self, at: u64) -> Option<RankRecord> {
         let state = self.word(at).load(Ordering::Acquire);
         let mut words = [state; RECORD_WORDS];
         for (word, place) in words.iter_mut().zip((at..).step_by(8)).skip(1) {
@@ -240,7 +240,7 @@ impl RankPart<'_> {
         }
         fence(Ordering::Acquire);
         let is_whole = self.word(at).load(Ordering::Relaxed) == state;
-        CallRecord::decode(&words).filter(|_| is_whole)
+        RankRecord::decode(&words).filter(|_| is_whole)
     }
 
     /// Whether the rank has carried out calls.
@@ -264,7 +264,7 @@ impl RankPart<'_> {
     }
 }
 
-/// Where the record lies before which so many were written.
+/// Where the record lies that is written after a number of others.
 fn latest(written: u64) -> u64 {
     LATEST + written % RECORDS * RECORD_BYTES
 }
@@ -274,9 +274,9 @@ fn totals(plan: RankPlan, operation: Operation) -> u64 {
     TOTALS + (kind * TOTALS_WORDS) as u64 * 8
 }
 
-impl CallRecord {
+impl RankRecord {
     fn encode(&self) -> [u64; RECORD_WORDS] {
-        let CallRecord { operation, element, reduce, root, plan, traffic, .. } = *self;
+        let RankRecord { operation, element, reduce, root, plan, traffic, .. } = *self;
         let named = |place: Option<usize>| place.map_or(0, |place| place as u8 + 1);
         let kind = [
             operation as u8,
@@ -307,14 +307,14 @@ impl CallRecord {
     }
 
     /// The record of these words, if they are one's.
-    fn decode(words: &[u64; RECORD_WORDS]) -> Option<CallRecord> {
+    fn decode(words: &[u64; RECORD_WORDS]) -> Option<RankRecord> {
         let [state, kind, root, bytes, begun, took, sent, lacked, arrivals @ ..] = *words;
         let [operation, element, reduce, plan, unequal, failed, 0, 0] = kind.to_le_bytes() else {
             return None;
         };
         let halves = |word: u64| ((word >> 32) as u32, word as u32);
         let ((multicast, unicast), (asked, repaired)) = (halves(sent), halves(lacked));
-        Some(CallRecord {
+        Some(RankRecord {
             number: state.checked_sub(1)?,
             operation: *Operation::ALL.get(usize::from(operation))?,
             element: named(&ElementType::ALL, element)?,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How many seeds are run, unless `COOL_SIM_SEEDS` says otherwise. Each has some six collectives.
 const SEEDS: u64 = 2_500;
 
-/// How many seeds to run, of usually so many.
+/// How many seeds to run, instead of the usual number.
 fn seeds(usually: u64) -> u64 {
     match std::env::var("COOL_SIM_SEEDS") {
         Ok(seeds) => seeds.parse().expect("COOL_SIM_SEEDS is a number"),
@@ -22,7 +22,7 @@ fn first_seed() -> u64 {
     first.map_or(0, |seed| seed.parse().expect("COOL_SIM_FIRST_SEED is a number"))
 }
 
-/// After so many seeds it is said how many have run.
+/// After this many seeds it is said how many have run.
 const PROGRESS: u64 = 10_000;
 
 fn on_demand(seed: u64) -> CollectiveScenario {
@@ -37,7 +37,7 @@ fn run(seed: u64, scenario: fn(u64) -> CollectiveScenario) -> Result<Coverage, S
     result.map_err(|wrong| format!("seed {seed}: {wrong}"))
 }
 
-/// Runs all seeds, usually so many; fails with what went wrong.
+/// Runs all seeds, usually that number of them; fails with what went wrong.
 pub(super) fn run_all(usually: u64, scenario: fn(u64) -> CollectiveScenario) {
     let (first, end) = (first_seed(), first_seed() + seeds(usually));
     let (next, total) = (AtomicU64::new(first), Mutex::new((Coverage::default(), Vec::new())));

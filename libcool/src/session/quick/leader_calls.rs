@@ -53,7 +53,7 @@ pub(super) struct LeaderCalls {
 }
 
 impl LeaderCalls {
-    /// The part of a leader, by its number, of a node of so many ranks, as its agent has told of it; `None` if that makes no sense.
+    /// The part of a leader, by its number, of a node with this number of ranks, as its agent has told of it; `None` if that makes no sense.
     pub(super) fn new(
         told: &local::Quick,
         group: u64,

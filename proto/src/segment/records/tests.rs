@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use std::sync::atomic::AtomicBool;
 
 /// A call of which all says which it is.
-fn record(number: u64) -> CallRecord {
+fn record(number: u64) -> RankRecord {
     let plan = RankPlan::ALL[number as usize % RankPlan::ALL.len()];
     let from = number as u32 % 7;
-    CallRecord {
+    RankRecord {
         number,
         operation: Operation::ALL[number as usize % Operation::ALL.len()],
         element: ElementType::ALL.get(number as usize % (ElementType::ALL.len() + 1)).copied(),
@@ -129,10 +129,10 @@ proptest! {
         if let Some([a, b, c, d, e, f]) = kind {
             words[1] = u64::from_le_bytes([a, b, c, d, e % 3, f % 3, 0, 0]);
         }
-        if let Some(record) = CallRecord::decode(&words) {
+        if let Some(record) = RankRecord::decode(&words) {
             // Times of messages are the only words of which not all is used.
             prop_assert_eq!(&record.encode()[..8], &words[..8]);
-            prop_assert_eq!(CallRecord::decode(&record.encode()), Some(record));
+            prop_assert_eq!(RankRecord::decode(&record.encode()), Some(record));
         }
     }
 
