@@ -33,7 +33,7 @@ def test_rates_that_are_given_count(make_bed):
 def test_the_plan_that_is_shown_is_the_one_that_agents_pick_and_a_benchmark_predicts_it(make_bed):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=10)
     bed.wait_until_measured(PATIENCE)
-    for size, words in (("8K", "8 KiB"), ("256K", "256 KiB")):
+    for size, words in (("32K", "32 KiB"), ("256K", "256 KiB")):
         report = json.loads(succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", size, "--reps", "1", "--json"))
         (result,) = report["results"]
         shown = succeed(bed, "cool", "plan", "--op", "bcast", "--bytes", size).splitlines()[0]

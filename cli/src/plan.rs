@@ -22,7 +22,7 @@ const ALTERNATIVES: usize = 4;
 /// Show the plan of a collective, its messages and the load of links; or the tables of the COOL paper
 ///
 /// Without --topology it is the plan that agents would pick now, with one rank on each node that the controller has
-/// found. Short calls that ranks carry out themselves (docs/small-calls.md) go by `multicast` or `cool-p-p`, whatever is picked.
+/// found. Short calls that ranks carry out themselves go by plans of their own (docs/data-path.md), whatever is picked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The operation: bcast, reduce, allreduce, gather, allgather, scatter, reduce_scatter, alltoall, scan, exscan, barrier
