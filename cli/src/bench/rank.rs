@@ -62,8 +62,8 @@ fn measure(comm: &Comm, plan: &Plan, number: usize, case: Case) -> Result<Measur
     }
     let (ticks, stats) = (Ticks::now().map_err(RankError::Idle)?, comm.stats());
     let repetitions = plan.warmup..plan.warmup + plan.reps;
-    let seconds = repetitions.map(|repetition| work.repeat(repetition)).collect::<Result<Vec<f64>, _>>()?;
-    let by = comm.last_plan();
+    let calls = repetitions.map(|repetition| work.repeat(repetition)).collect::<Result<Vec<_>, _>>()?;
+    let (seconds, mut plans): (Vec<f64>, Vec<String>) = calls.into_iter().unzip();
     // Infinite where it is not known, so that it is nobody's minimum.
     let idle = ticks.idle_share(Ticks::now().map_err(RankError::Idle)?).unwrap_or(f64::INFINITY);
     let repaired = comm.stats().chunks_repaired - stats.chunks_repaired;
@@ -80,7 +80,7 @@ fn measure(comm: &Comm, plan: &Plan, number: usize, case: Case) -> Result<Measur
     comm.reduce(&[if tells { repaired } else { 0 }], &mut total, cool::Op::Sum, 0)?;
     Ok(Measured {
         seconds: slowest,
-        plan: by,
+        plan: plans.pop().unwrap_or_default(),
         idle: busiest.first().copied().filter(|idle| idle.is_finite()),
         chunks_repaired: total.first().copied().unwrap_or(0),
     })
@@ -136,18 +136,18 @@ impl<'c> Work<'c> {
         Ok(Work { comm, root, pause, number, case, send: buffer(send)?, receive: buffer(receive)? })
     }
 
-    /// Runs the collective once and checks it; returns the seconds that it took at this rank.
-    fn repeat(&mut self, repetition: u32) -> Result<f64, RankError> {
+    /// Runs the collective once and checks it; returns the seconds that it took at this rank, and its plan.
+    fn repeat(&mut self, repetition: u32) -> Result<(f64, String), RankError> {
         self.prepare(repetition);
         let counts = self.counts();
         self.comm.barrier()?;
         let start = self.start()?;
         self.call(&counts)?;
-        let seconds = (now() - start).as_secs_f64();
+        let (seconds, plan) = ((now() - start).as_secs_f64(), self.comm.last_plan());
         // Ranks that share a processor are not to check while others are at work.
         self.comm.barrier()?;
         self.check(repetition)?;
-        Ok(seconds)
+        Ok((seconds, plan))
     }
 
     /// When the repetition begins at this rank, which is now.
