@@ -8,12 +8,16 @@ use cool_types::{ElementType, Key, ReduceOp, combine};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// After this time without a message that it waits for, a rank asks for it; then after twice as long, and so on up to [`ASK_AT_LEAST`].
+/// After this time without a message that it waits for, a rank asks for it, and again after the same time as often as [`PROMPTLY`] says, since
+/// questions and answers are lost, too; then after twice as long, and so on up to [`ASK_AT_LEAST`].
 /// Longer than a busy processor keeps a rank waiting: who computes has not sent it yet, and asking wakes an agent.
 const ASK_AFTER: Duration = Duration::from_millis(20);
 
 /// After this time without it, if a later message of the same sender has come: longer than the network changes the order of packets.
 const ASK_AFTER_LATER: Duration = Duration::from_millis(2);
+
+/// It asks this often before it waits for longer.
+const PROMPTLY: u32 = 3;
 
 /// It asks again at least this often.
 const ASK_AT_LEAST: Duration = Duration::from_millis(320);
@@ -172,7 +176,8 @@ struct Current {
     /// Messages that are waited for, by transfer: the action, the sender, and where to put them.
     awaited: BTreeMap<u32, (u32, Rank, Span)>,
     ask_at: Time,
-    ask_after: Duration,
+    /// Times that were waited for since a message came.
+    asked: u32,
     /// What follows the barrier.
     then: Option<Box<Current>>,
 }
@@ -194,7 +199,7 @@ impl Current {
             buffers,
             awaited: BTreeMap::new(),
             ask_at: Time::ZERO,
-            ask_after: ASK_AFTER,
+            asked: 0,
             then: None,
         }
     }
@@ -231,8 +236,10 @@ impl Current {
 
     /// Time has passed without what is waited for.
     fn put_off(&mut self, now: Time) {
-        self.ask_at = now + self.ask_after;
-        self.ask_after = (self.ask_after * 2).min(ASK_AT_LEAST);
+        // More doublings are beyond the longest.
+        let doublings = (self.asked + 1).saturating_sub(PROMPTLY).min(8);
+        self.ask_at = now + (ASK_AFTER * (1 << doublings)).min(ASK_AT_LEAST);
+        self.asked += 1;
     }
 }
 
@@ -409,9 +416,8 @@ impl QuickCalls {
                     *transfer < head.transfer && *sender == from
                 };
                 let is_lacking = current.awaited.iter().any(passed);
-                let (ask_after, next) =
-                    if is_lacking { (ASK_AFTER_LATER, ASK_AFTER) } else { (ASK_AFTER, ASK_AFTER * 2) };
-                (current.ask_at, current.ask_after) = (now + ask_after, next);
+                let (ask_after, asked) = if is_lacking { (ASK_AFTER_LATER, 0) } else { (ASK_AFTER, 1) };
+                (current.ask_at, current.asked) = (now + ask_after, asked);
                 self.complete(now, action);
             }
         } else if self.may_be_early(head.call, has_begun) && self.early.len() < EARLY_MAX {
