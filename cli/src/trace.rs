@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 /// Show the slowest of the latest collectives, and who was late for them
 ///
 /// Each agent remembers its last 4096 calls, and of those that ranks carry out themselves the last 1024 of each group. Times of different
-/// nodes are compared by the nodes' clocks: where those differ by more than a call takes, what is said of who was late means nothing.
+/// nodes are by the nodes' clocks: where clocks differ by more than a call takes, who was late cannot be told.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Ask each node for its last N calls; 0: all that it remembers

@@ -15,8 +15,8 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 pub const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An ordered set of ranks, where they are, and the trees that connect them. All agents of a group get
-/// the same one, and each has made the group before any rank calls on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// the same one, and each has made the group before any rank calls on it. The default has no ranks, and no trees.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupSpec {
     /// Its number, unique in the network.
     pub id: u64,
@@ -37,7 +37,7 @@ pub struct GroupSpec {
     /// Its agents connect when they first have something to say to each other; else each with all others at once, by which they
     /// hear at once that one is gone. Of members without a key of their own, the group's then proves who they are.
     pub on_demand: bool,
-    /// Its ranks, each on a node of its own, may carry out short calls by datagrams, which their agents know how to prepare.
+    /// Its ranks may carry out short calls by datagrams, which their agents know how to prepare.
     pub quick: bool,
 }
 

@@ -155,7 +155,7 @@ impl Session {
                     let segment = segment.map_err(|e| self.no_memory(doing, e))?;
                     let leads = ranks.first().is_some_and(|leader| *leader as usize == self.rank);
                     let socket = leads.then(|| self.inbox.descriptor().ok_or_else(unexpected)).transpose()?;
-                    let quick = Quick::new(told, attached, self.rank, segment, socket);
+                    let quick = Quick::new(told, attached, (self.rank, ranks), segment, socket);
                     self.quick = Some(quick.ok_or_else(unexpected)?);
                 }
             }

@@ -183,7 +183,6 @@ impl Agent {
 mod tests {
     use super::*;
     use crate::engine::{EngineConfig, MemberSpec};
-    use cool_collective::CostModel;
     use std::net::Ipv4Addr;
 
     async fn agent_with_group() -> Agent {
@@ -204,13 +203,8 @@ mod tests {
             id: 1,
             epoch: 1,
             members: vec![member(0), member(1)],
-            trees: Vec::new(),
             chunk_bytes: 1400,
-            host_bytes_per_second: 0,
-            cost_model: CostModel::default(),
-            keyed: None,
-            on_demand: false,
-            quick: false,
+            ..GroupSpec::default()
         };
         agent.make_group(spec).await.unwrap();
         agent

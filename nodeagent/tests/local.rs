@@ -1,6 +1,4 @@
 //! What a process may do to the agent's unix socket, and what it hears when it does something else.
-
-use cool_collective::CostModel;
 use cool_nodeagent::Agent;
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec};
 use cool_nodeagent::local::{LocalServer, ServeError, UserLimits};
@@ -83,13 +81,8 @@ impl Node {
             id,
             epoch: 1,
             members: (0..).zip(nodes).map(member).collect(),
-            trees: Vec::new(),
             chunk_bytes: 1400,
-            host_bytes_per_second: 0,
-            cost_model: CostModel::default(),
-            keyed: None,
-            on_demand: false,
-            quick: false,
+            ..GroupSpec::default()
         };
         self.agent.make_group(spec).await.unwrap();
         self.agent.set_owner(id, rustix::process::geteuid().as_raw());

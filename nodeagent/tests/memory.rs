@@ -1,7 +1,6 @@
 //! What a long message costs an agent beside the buffers of its ranks. A test of its own process, since the
 //! system counts memory by process.
 
-use cool_collective::CostModel;
 use cool_nodeagent::engine::{
     CallRequest, EngineConfig, EngineHandle, GroupSpec, MemberSpec, Memory, SharedSlice,
 };
@@ -72,13 +71,8 @@ async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
         id: GROUP,
         epoch: 1,
         members: (0..).zip(&agents).map(member).collect(),
-        trees: Vec::new(),
         chunk_bytes: 16 << 10,
-        host_bytes_per_second: 0,
-        cost_model: CostModel::default(),
-        keyed: None,
-        on_demand: false,
-        quick: false,
+        ..GroupSpec::default()
     };
     let pattern: Vec<u8> = (0..PERIOD as u64).map(|i| ((i * i) >> 7) as u8).collect();
     let pattern = Arc::new([&pattern[..], &pattern[..]].concat());

@@ -1,6 +1,4 @@
 //! What an agent tells of the calls that its ranks have carried out themselves: in traces and on its page for Prometheus.
-
-use cool_collective::CostModel;
 use cool_daemon::web;
 use cool_nodeagent::Agent;
 use cool_nodeagent::embedded::Cluster;
@@ -128,13 +126,8 @@ async fn make_group(agent: &Agent, id: u64) {
         id,
         epoch: 1,
         members: vec![member(0), member(1)],
-        trees: Vec::new(),
         chunk_bytes: 1400,
-        host_bytes_per_second: 0,
-        cost_model: CostModel::default(),
-        keyed: None,
-        on_demand: false,
-        quick: false,
+        ..GroupSpec::default()
     };
     agent.make_group(spec).await.unwrap();
     agent.set_owner(id, rustix::process::geteuid().as_raw());

@@ -48,12 +48,12 @@ pub struct Begin<'a> {
 
 /// What has come for a call: the messages of which it is said whence and when, and how many there were.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CallMessages {
+pub struct CallArrivals {
     latest: VecDeque<(Rank, Time)>,
     messages: u64,
 }
 
-impl CallMessages {
+impl CallArrivals {
     /// From whom messages came that came last, and when; those that came before the rank began its call, when it did.
     pub fn latest(&self) -> impl Iterator<Item = (Rank, Time)> {
         self.latest.iter().copied()
@@ -157,7 +157,7 @@ pub struct QuickCalls {
     /// What the last call has brought.
     output: Vec<u8>,
     /// What has come for the last call.
-    arrived: CallMessages,
+    arrived: CallArrivals,
     out: VecDeque<Output>,
 }
 
@@ -258,7 +258,7 @@ impl QuickCalls {
             recent: VecDeque::new(),
             current: None,
             output: Vec::new(),
-            arrived: CallMessages::default(),
+            arrived: CallArrivals::default(),
             out: VecDeque::new(),
         })
     }
@@ -269,7 +269,7 @@ impl QuickCalls {
     }
 
     /// What has come for the call that was begun last.
-    pub fn arrived(&self) -> &CallMessages {
+    pub fn arrived(&self) -> &CallArrivals {
         &self.arrived
     }
 
@@ -285,7 +285,7 @@ impl QuickCalls {
             self.recent.pop_front();
         }
         self.early.retain(|(number, _), _| *number >= begin.number);
-        self.arrived = CallMessages::default();
+        self.arrived = CallArrivals::default();
         let call = Current::new(begin, self.rank, size);
         let meets_first = self.unheard + begin.schedule.messages > WINDOW / 2;
         self.go_on(now, if meets_first { call.after(&self.barrier, self.rank, size) } else { call });

@@ -6,7 +6,7 @@ use cool_types::{Call, Operation};
 /// The node leaders of a group, numbered in the order of their ranks, and the ranks for which each goes out. Where each rank has a node of
 /// its own, a leader's number is its rank.
 #[derive(Clone, Debug)]
-pub struct Leaders {
+pub struct NodeLeaders {
     layout: Layout,
     /// For each leader the ranks of its node, ascending; the first is the leader.
     nodes: Vec<Vec<Rank>>,
@@ -14,9 +14,9 @@ pub struct Leaders {
     leader_of: Vec<usize>,
 }
 
-impl Leaders {
+impl NodeLeaders {
     /// Those of a group. None where a layout can have none, which does not occur.
-    pub fn of(group: &Layout) -> Option<Leaders> {
+    pub fn of(group: &Layout) -> Option<NodeLeaders> {
         let mut nodes: Vec<Vec<Rank>> =
             (0..group.nodes()).map(|node| group.ranks_of_node(node).to_vec()).collect();
         nodes.sort();
@@ -29,7 +29,7 @@ impl Leaders {
         for (leader, ranks) in nodes.iter().enumerate() {
             ranks.iter().for_each(|rank| leader_of[rank.0 as usize] = leader);
         }
-        Some(Leaders { layout: Layout::new(&places).ok()?, nodes, leader_of })
+        Some(NodeLeaders { layout: Layout::new(&places).ok()?, nodes, leader_of })
     }
 
     /// Where they are, by their numbers.
@@ -97,9 +97,9 @@ impl Leaders {
 mod tests {
     use super::*;
 
-    fn leaders(nodes: &[u32]) -> Leaders {
+    fn leaders(nodes: &[u32]) -> NodeLeaders {
         let places: Vec<Place> = nodes.iter().map(|node| Place { rack: node % 2, node: *node }).collect();
-        Leaders::of(&Layout::new(&places).unwrap()).unwrap()
+        NodeLeaders::of(&Layout::new(&places).unwrap()).unwrap()
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn leaders_call_with_what_all_of_a_node_give() {
         let (even, uneven) = (leaders(&[0, 1, 0, 1]), leaders(&[0, 0, 1]));
-        let call = |leaders: &Leaders, operation| {
+        let call = |leaders: &NodeLeaders, operation| {
             let call = leaders.call(&Call::new(operation, Rank(2), 8, 8))?;
             Some((call.root.0, call.bytes))
         };

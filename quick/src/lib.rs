@@ -21,8 +21,8 @@ mod patience;
 mod schedule;
 
 pub use answer::{Answering, Kept};
-pub use calls::{ARRIVED_LATEST, Begin, CallMessages, Input, Message, Output, QuickCalls, SendTo};
+pub use calls::{ARRIVED_LATEST, Begin, CallArrivals, Input, Message, Output, QuickCalls, SendTo};
 pub use datagram::{DATAGRAM_MAX, Datagram, DatagramError, DatagramKind, Head};
-pub use leaders::Leaders;
+pub use leaders::NodeLeaders;
 pub use patience::{LOOK_AGAIN, Next, Patience, Seen};
 pub use schedule::{MESSAGE_MAX, QuickSchedule, WINDOW, quick_plans};

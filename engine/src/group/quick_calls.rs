@@ -1,5 +1,5 @@
-//! Whether the ranks of a group, each on a node of its own, carry out quick calls: if all can. Each agent says so of its rank when that
-//! has come, so it is known, and the same everywhere, before the first call to which all come.
+//! Whether the ranks of a group carry out quick calls: if all can. Each agent says so of its ranks when they have come, so it is known, and
+//! the same everywhere, before the first call to which all come.
 
 use super::Group;
 use crate::machine::Output;

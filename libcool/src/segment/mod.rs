@@ -14,7 +14,7 @@ use cool_proto::pages::OutOfBounds;
 use cool_proto::segment::{Ring, Segment};
 use cool_types::{Call, CallWords, Rank};
 use exchange::Exchange;
-pub(crate) use nodes::Node;
+pub(crate) use nodes::NodeRanks;
 use operations::Combining;
 use std::sync::Arc;
 

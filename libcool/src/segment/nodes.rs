@@ -6,7 +6,7 @@ use super::operations::Combining;
 use super::{Described, SegmentCalls, Stop, Waits};
 use crate::Operation;
 use crate::collective::Buffers;
-use cool_quick::Leaders;
+use cool_quick::NodeLeaders;
 use cool_types::{Call, Rank};
 
 /// The leader of a node, in the segment.
@@ -14,13 +14,13 @@ const LEADER: usize = 0;
 
 /// The ranks of a node among those of a group.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Node<'a> {
-    pub(crate) leaders: &'a Leaders,
+pub(crate) struct NodeRanks<'a> {
+    pub(crate) leaders: &'a NodeLeaders,
     /// The number of this one's leader.
     pub(crate) leader: usize,
 }
 
-impl Node<'_> {
+impl NodeRanks<'_> {
     fn ranks(&self) -> usize {
         self.leaders.ranks_of(self.leader).len()
     }
@@ -34,7 +34,7 @@ impl Node<'_> {
 /// A call that was begun.
 struct Steps<'a, W> {
     calls: &'a mut SegmentCalls,
-    node: Node<'a>,
+    node: NodeRanks<'a>,
     call: &'a Call,
     combining: Option<Combining>,
     waits: &'a mut W,
@@ -49,7 +49,7 @@ impl SegmentCalls {
     pub(crate) fn carry_out_over_nodes<W: Waits>(
         &mut self,
         (number, called): (u64, &Described),
-        node: Node<'_>,
+        node: NodeRanks<'_>,
         buffers: &mut Buffers<'_>,
         waits: &mut W,
         between: impl FnOnce(&[u8]) -> Result<Vec<u8>, Stop<W::Error>>,

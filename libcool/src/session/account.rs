@@ -15,7 +15,7 @@ pub(super) struct Exchanged {
 }
 
 /// A call from its beginning until it is told.
-pub(super) struct Account<'a> {
+pub(super) struct CallAccount<'a> {
     /// The rank's own part of the segment.
     pub(super) part: RankPart<'a>,
     pub(super) number: u64,
@@ -25,7 +25,7 @@ pub(super) struct Account<'a> {
     pub(super) begun: u64,
 }
 
-impl Account<'_> {
+impl CallAccount<'_> {
     /// The call is over. One that the agent is to carry out is the agent's to tell.
     pub(super) fn close(
         self,

@@ -5,17 +5,17 @@
 mod leader_calls;
 
 use super::Session;
-use super::account::Account;
+use super::account::CallAccount;
 use super::calls::Course;
 use super::watch::{Looks, Waiting, Watch};
 use crate::collective::Checked;
 use crate::error::Error;
-use crate::segment::{Described, Descriptions, Node, SegmentCalls, Stop};
+use crate::segment::{Described, Descriptions, NodeRanks, SegmentCalls, Stop};
 use cool_collective::{Layout, Place, Rank};
 use cool_proto::local::{self, Attached};
 use cool_proto::segment::Segment;
 use cool_proto::segment::records::{self, RankPlan};
-use cool_quick::{Leaders, Next, Patience, QuickSchedule, Seen};
+use cool_quick::{Next, NodeLeaders, Patience, QuickSchedule, Seen};
 use cool_types::Call;
 use leader_calls::LeaderCalls;
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ pub(super) struct Quick {
 #[derive(Debug)]
 struct Calls {
     descriptions: Descriptions,
-    leaders: Leaders,
+    leaders: NodeLeaders,
     /// The number of this node's leader.
     leader: usize,
     /// The latest kinds of calls, and how leaders carry them out if they are quick.
@@ -65,18 +65,18 @@ pub(super) fn ranks_of_node(attached: &Attached, rank: usize) -> Vec<u32> {
 }
 
 impl Quick {
-    /// A rank's quick calls, as its agent has told of them, with a socket if the rank is its node's leader; `None` if that makes no sense.
+    /// A rank's quick calls, as its agent has told of them, with the ranks of its node, and a socket if it is their leader; `None` if that makes no sense.
     pub(super) fn new(
         told: &local::Quick,
         attached: &Attached,
-        rank: usize,
+        (rank, ranks): (usize, Vec<u32>),
         segment: Segment,
         socket: Option<OwnedFd>,
     ) -> Option<Quick> {
         let places = attached.places.iter().map(|place| Place { rack: place.rack, node: place.node });
-        let leaders = Leaders::of(&Layout::new(&places.collect::<Vec<Place>>()).ok()?)?;
+        let leaders = NodeLeaders::of(&Layout::new(&places.collect::<Vec<Place>>()).ok()?)?;
         let leader = leaders.leader_of(Rank(rank as u32));
-        let (segment, ranks) = (Arc::new(segment), ranks_of_node(attached, rank));
+        let segment = Arc::new(segment);
         let (index, size) = (ranks.iter().position(|here| *here as usize == rank)?, ranks.len());
         let between = match socket {
             Some(socket) => Some(LeaderCalls::new(told, attached.group, (&leaders, leader), size, socket)?),
@@ -122,7 +122,7 @@ impl Session {
             true => quick.carry_out(&mut calls, &schedule, checked),
             false => Err(Stop::ByAgent),
         });
-        let account = Account { part, number, call: &call, plan, begun: begun_at };
+        let account = CallAccount { part, number, call: &call, plan, begun: begun_at };
         let exchanged = calls.between.as_mut().map(LeaderCalls::exchanged).unwrap_or_default();
         Course::of(self, (checked.name, number), account.close(exchanged, carried))
     }
@@ -196,7 +196,7 @@ impl QuickCall<'_> {
         let Described { digest, text, .. } = call;
         part.enter(number, *digest, text)?;
         let mut waiting = Waiting { watch: self.watch, segment, ranks, looks: *looks };
-        let node = Node { leaders, leader: *leader };
+        let node = NodeRanks { leaders, leader: *leader };
         let buffers = &mut checked.buffers();
         let carried = within.carry_out_over_nodes((number, call), node, buffers, &mut waiting, out);
         if let Err(Stop::ByAgent) = carried {

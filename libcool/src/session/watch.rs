@@ -2,7 +2,7 @@
 //! for others, and what the agent is told when that takes long. It then looks after the call as after its own: a rank that is gone
 //! or has called something else is named, and nobody waits for ever.
 
-use super::account::{Account, Exchanged};
+use super::account::{CallAccount, Exchanged};
 use super::calls::{Course, Numbered};
 use super::{Session, milliseconds};
 use crate::collective::Checked;
@@ -113,7 +113,7 @@ impl Session {
             // What some have published of this call would be taken for the next one's.
             segment.decline();
         }
-        let account = Account { part, number, call: &call, plan: RankPlan::Segment, begun };
+        let account = CallAccount { part, number, call: &call, plan: RankPlan::Segment, begun };
         Course::of(self, (name, number), account.close(Exchanged::default(), carried))
     }
 }

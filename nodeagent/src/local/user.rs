@@ -137,7 +137,6 @@ fn is_of_user(key: &str) -> bool {
 mod tests {
     use super::*;
     use crate::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec};
-    use cool_collective::CostModel;
     use std::net::Ipv4Addr;
     use tokio::sync::mpsc;
 
@@ -149,18 +148,8 @@ mod tests {
         let ip = Ipv4Addr::LOCALHOST.into();
         let (node, incarnation) = ("h1".into(), agent.incarnation());
         let member = MemberSpec { rank: 0, node, incarnation, rack: 0, ip, udp_port, tcp_port, key: None };
-        let spec = GroupSpec {
-            id: 7,
-            epoch: 1,
-            members: vec![member],
-            trees: Vec::new(),
-            chunk_bytes: 1400,
-            host_bytes_per_second: 0,
-            cost_model: CostModel::default(),
-            keyed: None,
-            on_demand: false,
-            quick: false,
-        };
+        let spec =
+            GroupSpec { id: 7, epoch: 1, members: vec![member], chunk_bytes: 1400, ..GroupSpec::default() };
         agent.make_group(spec).await.unwrap();
         let (ann, bob) = (User::new(1000, 99), User::new(1001, 99));
         let others = [bob, User::new(0, 99), User::new(99, 99)];

@@ -332,5 +332,5 @@ fn of_a_call_is_said_whose_messages_came_when_and_how_many() {
     assert_eq!(arrived.latest().collect::<Vec<_>>(), [(Rank(2), at(7)), (Rank(1), at(9))]);
     assert_eq!(arrived.messages(), 2);
     root.handle(at(20), Input::Begin(begin(1, 0)));
-    assert_eq!(root.arrived(), &CallMessages::default());
+    assert_eq!(root.arrived(), &CallArrivals::default());
 }

@@ -18,7 +18,14 @@ struct Table {
 
 impl Table {
     /// A leader gives its part of a call, and waits for the others'.
-    fn exchange(&self, number: u64, leader: usize, leaders: &Leaders, call: &Call, part: &[u8]) -> Vec<u8> {
+    fn exchange(
+        &self,
+        number: u64,
+        leader: usize,
+        leaders: &NodeLeaders,
+        call: &Call,
+        part: &[u8],
+    ) -> Vec<u8> {
         let call = leaders.call(call).unwrap();
         let size = leaders.layout().size();
         let mut given = self.given.lock().unwrap();
@@ -55,7 +62,7 @@ fn made(call: &Call, leader: usize, parts: &BTreeMap<usize, Vec<u8>>) -> Vec<u8>
 /// Carries out calls with a thread for each rank; `nodes` says on which node each is.
 fn check(nodes: &[u32], drawn: &[Drawn]) {
     let places: Vec<Place> = nodes.iter().map(|node| Place { rack: node / 2, node: *node }).collect();
-    let leaders = Leaders::of(&Layout::new(&places).unwrap()).unwrap();
+    let leaders = NodeLeaders::of(&Layout::new(&places).unwrap()).unwrap();
     let table = Table::default();
     let segments: Vec<Arc<Segment>> = (0..leaders.layout().size())
         .map(|leader| Arc::new(Segment::of_node(leaders.ranks_of(leader).len()).unwrap()))
@@ -64,7 +71,7 @@ fn check(nodes: &[u32], drawn: &[Drawn]) {
         for rank in 0..nodes.len() {
             let (leaders, table) = (&leaders, &table);
             let leader = leaders.leader_of(Rank(rank as u32));
-            let node = Node { leaders, leader };
+            let node = NodeRanks { leaders, leader };
             let segment = Arc::clone(&segments[leader]);
             scope.spawn(move || {
                 let index = node.index_of(Rank(rank as u32)).unwrap();

@@ -13,8 +13,8 @@ use cool_proto::local;
 use cool_proto::segment::records::{ARRIVALS, RankArrival};
 use cool_proto::segment::{DATAGRAM_BYTES, DATAGRAMS_KEPT, RankPart};
 use cool_quick::{
-    ARRIVED_LATEST, Begin, DATAGRAM_MAX, Input, Leaders, Message, Output, QuickCalls, QuickSchedule, SendTo,
-    WINDOW,
+    ARRIVED_LATEST, Begin, DATAGRAM_MAX, Input, Message, NodeLeaders, Output, QuickCalls, QuickSchedule,
+    SendTo, WINDOW,
 };
 use cool_types::Key;
 use std::io::ErrorKind;
@@ -57,7 +57,7 @@ impl LeaderCalls {
     pub(super) fn new(
         told: &local::Quick,
         group: u64,
-        (leaders, leader): (&Leaders, usize),
+        (leaders, leader): (&NodeLeaders, usize),
         ranks: usize,
         socket: OwnedFd,
     ) -> Option<LeaderCalls> {
@@ -86,7 +86,7 @@ impl LeaderCalls {
     pub(super) fn carry_out(
         &mut self,
         call: &QuickCall<'_>,
-        leaders: &Leaders,
+        leaders: &NodeLeaders,
         schedule: &Arc<QuickSchedule>,
         input: &[u8],
     ) -> Result<Vec<u8>, Stop<Error>> {
@@ -108,7 +108,7 @@ impl LeaderCalls {
     fn take_part(
         &mut self,
         call: &QuickCall<'_>,
-        leaders: &Leaders,
+        leaders: &NodeLeaders,
         schedule: &Arc<QuickSchedule>,
         input: &[u8],
     ) -> Result<Vec<u8>, Stop<Error>> {
@@ -134,7 +134,7 @@ impl LeaderCalls {
     fn perform(
         &mut self,
         call: &QuickCall<'_>,
-        leaders: &Leaders,
+        leaders: &NodeLeaders,
         watched: &mut Option<u64>,
     ) -> Result<Option<Time>, Stop<Error>> {
         loop {
@@ -215,7 +215,7 @@ impl LeaderCalls {
 }
 
 /// A leader's number among all ranks.
-fn of_group(leaders: &Leaders, leader: Rank) -> u32 {
+fn of_group(leaders: &NodeLeaders, leader: Rank) -> u32 {
     leaders.ranks_of(leader.0 as usize).first().map_or(leader.0, |rank| rank.0)
 }
 
