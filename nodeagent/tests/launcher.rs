@@ -187,7 +187,7 @@ async fn ranks_lead_process_groups_of_one_session_that_is_their_jobs() {
     for [process, group, session] in [one, other] {
         assert!(group == process && session != process, "{process} is in group {group} of session {session}");
     }
-    let own = rustix::process::getsid(None).unwrap().as_raw_nonzero().get();
+    let own = nix::unistd::getsid(None).unwrap().as_raw();
     assert!(one[2] == other[2] && one[2] != own, "sessions {} and {}, the agent's {own}", one[2], other[2]);
 }
 

@@ -13,7 +13,7 @@ use cool_proto::local::{self, Call, Done, Dtype, ReduceOp, Watched, frame::Body}
 use cool_proto::segment::records::{self, RankPlan};
 use cool_proto::segment::{RankPart, Segment};
 use cool_quick::{LOOK_AGAIN, Patience};
-use rustix::process::{getpid, getsid};
+use nix::unistd::{getpid, getsid};
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -40,7 +40,8 @@ impl Looks {
             return Looks { looks: LOOKS, yields: 0 };
         }
         // Ranks that were not started as one job may be sessions of their own, among which Linux shares the processors (autogroups):
-        // who yields then yields to nobody, and looks on for its time slice.
+        // who yields then yields to nobody, and looks on for its time slice. In a container the leader of the session may be a process
+        // outside: it then has the number 0 here, which rustix's `getsid` has no place for.
         let apart = getsid(None) == Ok(getpid());
         Looks { looks: LOOKS_CROWDED, yields: if apart { 0 } else { YIELDS } }
     }
