@@ -149,9 +149,11 @@ impl<M> CallRequest<M> {
     }
 }
 
-/// What has become of a watched call, as its rank says.
+/// What a rank reports of a watched call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WatchEnd {
+pub enum WatchReport {
+    /// It waits still. A rank says so several times a second: one that does not is stopped, and those who wait for it are told its name.
+    StillWaits,
     /// The rank waits no more.
     Through,
     /// It has waited for as long as it may.

@@ -298,8 +298,10 @@ impl Engine {
                 let of = (request.group, request.rank);
                 self.of_rank(now, token, of, |group, shared| group.transfer(now, shared, token, request));
             }
-            Input::Watched { group, rank, number, end } => {
-                self.with_group(now, group, |group, shared| group.watched(now, shared, (number, rank), end));
+            Input::Watched { group, rank, number, report } => {
+                self.with_group(now, group, |group, shared| {
+                    group.watched(now, shared, (number, rank), report)
+                });
             }
             Input::RankLost { group, rank, why, through } => {
                 self.with_group(now, group, |group, shared| {

@@ -1,6 +1,6 @@
 //! What goes into the engine and what comes out of it.
 
-use crate::api::{CallRequest, GroupError, GroupSpec, TransferRequest, WatchEnd};
+use crate::api::{CallRequest, GroupError, GroupSpec, TransferRequest, WatchReport};
 use crate::failure::{Failure, Stats};
 use crate::memory::MemoryRange;
 use crate::peers::NodeId;
@@ -47,7 +47,7 @@ pub enum Input<'a> {
         /// The call.
         number: u64,
         /// What has become of it.
-        end: WatchEnd,
+        report: WatchReport,
     },
     /// A rank of this node sends or receives a message; answered like a call.
     Transfer {

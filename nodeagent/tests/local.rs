@@ -542,7 +542,7 @@ async fn a_rank_that_breaks_the_rules_of_watched_calls_is_told_why() {
         (watch(Some(4)), "call 3 is watched already"),
         (overdue(vec![1, 2]), "rank 2 of 2"),
         (differs(u32::MAX), "rank 4294967295 of 2"),
-        (watched(None), "nothing has become of a watched call"),
+        (watched(None), "an empty report of a watched call"),
     ];
     for (group, (body, reason)) in (1..).zip(bad) {
         node.group_of(group, &["h1"; 2]).await;

@@ -104,17 +104,21 @@ pub fn quick_plans() -> impl Iterator<Item = &'static str> {
 /// short enough is taken.
 ///
 /// Where all get the same, one collects it and multicasts it over the whole group. Vectors of more than a packet come up a tree in which
-/// few send to one at a time, since those of many would wait in its queue. Parts that leaders cannot send together go straight.
+/// few send to one at a time, since those of many would wait in its queue; of still longer ones each rank combines a share, so that what
+/// every link carries is about one vector. Parts that leaders cannot send together go straight.
 fn plans(operation: Operation) -> &'static [(&'static str, u64)] {
     match operation {
         Operation::Bcast => &[("multicast", MESSAGE_MAX), ("multicast/4096", AT_ONCE)],
         Operation::Barrier => &[("multicast", 0)],
-        Operation::Reduce => {
-            &[("cool-p-p", PACKET), ("node:parallel,rack:binomial,center:binomial", MESSAGE_MAX)]
-        }
+        Operation::Reduce => &[
+            ("cool-p-p", PACKET),
+            ("node:parallel,rack:binomial,center:binomial", MESSAGE_MAX),
+            ("sharded", AT_ONCE),
+        ],
         Operation::Allreduce => &[
             ("multicast", PACKET),
             ("node:parallel,rack:binomial+parallel,center:binomial+parallel,spread:once", MESSAGE_MAX),
+            ("sharded", AT_ONCE),
         ],
         Operation::Allgather => &[("multicast", MESSAGE_MAX), ("multicast-each", AT_ONCE)],
         Operation::Gather | Operation::Scatter => &[("cool-p-p", QUEUE), ("flat:parallel", QUEUE)],
@@ -173,21 +177,20 @@ mod tests {
 
     #[test]
     fn short_calls_are_quick_and_long_ones_are_not() {
-        for operation in [Operation::Reduce, Operation::Allreduce, Operation::Scan] {
-            assert!(is_quick(operation, 8, 16), "{operation}");
-            assert!(is_quick(operation, MESSAGE_MAX, 16), "{operation}");
-            assert!(!is_quick(operation, MESSAGE_MAX + 8, 16), "{operation}");
-            assert!(!is_quick(operation, 0, 16), "{operation} of nothing");
-        }
         assert!(is_quick(Operation::Barrier, 0, 16));
         for (operation, longest) in [
+            (Operation::Scan, MESSAGE_MAX),
             (Operation::Bcast, AT_ONCE),
+            (Operation::Reduce, AT_ONCE),
+            (Operation::Allreduce, AT_ONCE),
             (Operation::Allgather, AT_ONCE / 16),
             (Operation::Gather, QUEUE / 16),
             (Operation::Scatter, QUEUE / 16),
         ] {
+            assert!(is_quick(operation, 8, 16), "{operation}");
             assert!(is_quick(operation, longest, 16), "{operation}");
             assert!(!is_quick(operation, longest + 8, 16), "{operation}");
+            assert!(!is_quick(operation, 0, 16), "{operation} of nothing");
         }
     }
 
@@ -203,6 +206,8 @@ mod tests {
         assert_eq!(plan(Operation::Reduce, 1408), "node:parallel,rack:binomial,center:binomial");
         assert_eq!(plan(Operation::Allgather, 264), "multicast-each");
         assert_eq!(plan(Operation::Allreduce, 1408), plans(Operation::Allreduce)[1].0);
+        assert_eq!(plan(Operation::Reduce, 4104), "sharded");
+        assert_eq!(plan(Operation::Allreduce, 16384), "sharded");
         assert!(quick_plans().all(|plan| plan.parse::<Plan>().unwrap().to_string() == plan));
         // A rack's parts are one message of its leader's, or each goes by itself.
         assert_eq!(plan(Operation::Scatter, 1024), "cool-p-p");
@@ -221,5 +226,8 @@ mod tests {
         assert!(is_quick(Operation::Barrier, 0, 64));
         assert!(is_quick(Operation::Scatter, 512, 64));
         assert!(!is_quick(Operation::Scatter, 8, 300));
+        assert!(is_quick(Operation::Allreduce, AT_ONCE, 2));
+        assert!(is_quick(Operation::Allreduce, AT_ONCE, 64));
+        assert!(!is_quick(Operation::Allreduce, AT_ONCE, 300));
     }
 }

@@ -228,7 +228,7 @@ impl Group {
             Notice::Gone { call, rank, text, .. } if is_theirs(&rank) => self.rank_gone(rank, call, text),
             Notice::Gone { .. } => Ok(()),
             Notice::WhoWaits { .. } => {
-                let ((group, epoch), (ranks, messages)) = (self.key(), self.who_waits());
+                let ((group, epoch), (ranks, messages)) = (self.key(), self.who_waits(now));
                 let notice = Notice::Waits { group, epoch, ranks, messages };
                 shared.peers.notify(now, peer, notice);
                 Ok(())

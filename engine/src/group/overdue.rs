@@ -33,7 +33,7 @@ impl Group {
             let (key, moved) = (TimerKey::Call(self.members.id, number), call.progress);
             let mut context = Context { now, members: &self.members, shared };
             let known = self.failure_detector.inquired(&mut context, key, moved);
-            return if known { Err(self.timed_out(number)) } else { Ok(()) };
+            return if known { Err(self.timed_out(now, number)) } else { Ok(()) };
         }
         if !call.announced && call.announce_at() <= now {
             call.announced = true;
@@ -44,11 +44,11 @@ impl Group {
     }
 
     /// The failure of a call that has waited for too long.
-    fn timed_out(&self, number: u64) -> Failure {
+    fn timed_out(&self, now: Time, number: u64) -> Failure {
         let here = self.ranks.came(number);
         let came = |rank: &u32| here.contains(rank) || self.matching.has_come(number, *rank);
         let missing = self.nameable().filter(|rank| !came(rank)).collect();
-        let (ranks, reason) = self.blame(number, missing);
+        let (ranks, reason) = self.blame(now, number, missing);
         let call = self.calls.get(number).map(|call| {
             let ranks: Vec<u32> = call.runs.keys().copied().collect();
             (call.signature.to_string(), call.timeout, self.members.name(&ranks))
@@ -60,6 +60,7 @@ impl Group {
     /// The failure of a watched call in which its rank has waited for too long, for ranks that have not come.
     pub(super) fn watched_too_long(
         &self,
+        now: Time,
         (number, rank): (u64, u32),
         missing: Vec<u32>,
         timeout: Duration,
@@ -69,12 +70,12 @@ impl Group {
         let waiting: Vec<u32> = self.watched_calls.of(number).map(|(rank, _)| rank).collect();
         let (ranks, reason) = if missing.is_empty() {
             let others: Vec<u32> = self.nameable().filter(|other| *other != rank).collect();
-            self.data_missing(match self.suspects(&others) {
+            self.data_missing(match self.suspects(now, &others) {
                 none if none.is_empty() => others,
                 suspects => suspects,
             })
         } else {
-            self.blame(number, missing)
+            self.blame(now, number, missing)
         };
         let text = self.watched_calls.text(number, rank).unwrap_or_default();
         self.no_progress((number, &text), timeout, &self.members.name(&waiting), (ranks, &reason))
@@ -102,11 +103,11 @@ impl Group {
     }
 
     /// Who is to blame for a call that waits, and why: of those who are `missing` in it those who do not wait elsewhere.
-    fn blame(&self, number: u64, missing: Vec<u32>) -> (Vec<u32>, String) {
+    fn blame(&self, now: Time, number: u64, missing: Vec<u32>) -> (Vec<u32>, String) {
         if missing.is_empty() {
             return self.data_missing(self.awaited(number));
         }
-        let suspects = self.suspects(&missing);
+        let suspects = self.suspects(now, &missing);
         if suspects.is_empty() {
             let text = format!("{} did not make this call, and wait in others", self.members.name(&missing));
             return (missing, text);
@@ -157,7 +158,7 @@ impl Group {
         let Some(late) = self.point_to_point.late(number) else { return Ok(()) };
         let others: Vec<u32> = self.nameable().filter(|rank| *rank != late.rank).collect();
         let awaited = late.peer.map_or_else(|| others.clone(), |peer| vec![peer]);
-        let blamed = match self.suspects(&awaited) {
+        let blamed = match self.suspects(now, &awaited) {
             none if none.is_empty() => awaited,
             suspects => suspects,
         };
@@ -182,14 +183,15 @@ impl Group {
     }
 
     /// Of ranks that are waited for, and those for whom they wait, those that do not wait themselves; none if they all do.
-    fn suspects(&self, ranks: &[u32]) -> Vec<u32> {
-        self.failure_detector.suspects(&self.members, ranks, &self.who_waits())
+    fn suspects(&self, now: Time, ranks: &[u32]) -> Vec<u32> {
+        self.failure_detector.suspects(&self.members, ranks, &self.who_waits(now))
     }
 
     /// Who waits here.
-    pub(super) fn who_waits(&self) -> LocalWaits {
+    pub(super) fn who_waits(&self, now: Time) -> LocalWaits {
         let (mut ranks, mut messages) = (Vec::new(), Vec::new());
-        for (rank, local) in self.ranks.iter() {
+        let stopped: BTreeSet<u32> = self.watched_calls.silent(now).collect();
+        for (rank, local) in self.ranks.iter().filter(|(rank, _)| !stopped.contains(rank)) {
             let peers = self.point_to_point.awaited_by(rank);
             if local.open_calls == 0 && peers.is_empty() {
                 continue;

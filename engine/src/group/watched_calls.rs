@@ -6,7 +6,7 @@ use super::Group;
 use super::call_matching::mismatch;
 use super::calls::ANNOUNCE_AFTER;
 use super::plan_selection::Waiting;
-use crate::api::WatchEnd;
+use crate::api::WatchReport;
 use crate::call_signature::{CallSignature, invalid};
 use crate::failure::{Failure, Stats};
 use crate::shared::{Context, Shared, TimerKey};
@@ -15,12 +15,17 @@ use cool_transport::unicast::Notice;
 use cool_types::fnv;
 use std::collections::BTreeMap;
 
+/// A rank that has not said for so long that it waits does not: it is stopped. Ranks say so every 200 ms.
+const SILENT: Duration = Duration::from_millis(1500);
+
 /// A rank that waits.
 #[derive(Debug)]
 pub(super) struct WatchedCall {
     token: u64,
     signature: CallSignature,
     begun: Time,
+    /// When its rank has said last that it waits.
+    said: Time,
     /// The other nodes have been told.
     announced: bool,
     /// It has waited for as long as it may: for whom, and for how long.
@@ -59,6 +64,12 @@ impl WatchedCalls {
         self.0.get(&(call, rank)).map(|watched| watched.signature.to_string())
     }
 
+    /// The ranks that have not said for long that they wait, though it is not yet time for what they wait for.
+    pub(super) fn silent(&self, now: Time) -> impl Iterator<Item = u32> {
+        let silent = move |watched: &WatchedCall| watched.overdue.is_none() && watched.said + SILENT < now;
+        self.0.iter().filter(move |(_, watched)| silent(watched)).map(|((_, rank), _)| *rank)
+    }
+
     /// Since when somebody waits.
     pub(super) fn since(&self) -> Option<Time> {
         self.0.values().map(|watched| watched.begun).min()
@@ -93,7 +104,8 @@ impl Group {
             shared.done(token, Err(invalid(&request, &format_args!("it waits in call {number} already"))));
             return Ok(());
         }
-        let watched = WatchedCall { token, signature, begun: now, announced: false, overdue: None };
+        let watched =
+            WatchedCall { token, signature, begun: now, said: now, announced: false, overdue: None };
         self.watched_calls.0.insert((number, rank), watched);
         let mut context = Context { now, members: &self.members, shared };
         self.failure_detector.watch(&mut context);
@@ -160,7 +172,7 @@ impl Group {
         }
     }
 
-    /// A local rank says what has become of a watched call.
+    /// A local rank reports what has become of a watched call.
     ///
     /// # Errors
     /// If the group fails by it.
@@ -169,21 +181,26 @@ impl Group {
         now: Time,
         shared: &mut Shared,
         (number, rank): (u64, u32),
-        end: WatchEnd,
+        report: WatchReport,
     ) -> Result<(), Failure> {
         // It may have been answered meanwhile.
         let Some(text) = self.watched_calls.text(number, rank) else { return Ok(()) };
-        match end {
-            WatchEnd::Through => {
+        match report {
+            WatchReport::StillWaits => {
+                let watched = self.watched_calls.0.get_mut(&(number, rank));
+                watched.into_iter().for_each(|watched| watched.said = now);
+                Ok(())
+            }
+            WatchReport::Through => {
                 self.end_watch(shared, (number, rank), Stats::default());
                 Ok(())
             }
-            WatchEnd::Overdue { ranks, timeout } => {
+            WatchReport::Overdue { ranks, timeout } => {
                 let watched = self.watched_calls.0.get_mut(&(number, rank));
                 watched.into_iter().for_each(|watched| watched.overdue = Some((ranks.clone(), timeout)));
                 self.watched_due(now, shared, number)
             }
-            WatchEnd::Differs { rank: other, text: theirs } => {
+            WatchReport::Differs { rank: other, text: theirs } => {
                 Err(mismatch(&self.members, number, (rank, &text), (other, &theirs)))
             }
         }
@@ -202,7 +219,7 @@ impl Group {
         let key = TimerKey::Call(self.members.id, number);
         let mut context = Context { now, members: &self.members, shared };
         match self.failure_detector.inquired(&mut context, key, begun) {
-            true => Err(self.watched_too_long((number, rank), missing, timeout)),
+            true => Err(self.watched_too_long(now, (number, rank), missing, timeout)),
             false => Ok(()),
         }
     }

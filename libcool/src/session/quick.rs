@@ -221,7 +221,7 @@ impl QuickCall<'_> {
             };
             match (Patience(watch.timeout).next(self.begun.elapsed(), seen), *watched) {
                 (Next::Wait(left), None) => return Ok(left),
-                (Next::Wait(left), Some(_)) => return watch.check_agent().map(|()| left),
+                (Next::Wait(left), Some(id)) => return watch.still_waits(id).map(|()| left),
                 (Next::Ended, Some(id)) => return watch.ended(id).map(|()| Duration::ZERO),
                 (Next::Overdue, Some(id)) => return watch.overdue(id, awaited()).map(|()| Duration::ZERO),
                 (Next::Watch, _) => *watched = Some(watch.open()?),

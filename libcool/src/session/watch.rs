@@ -8,7 +8,7 @@ use super::{Session, milliseconds};
 use crate::collective::Checked;
 use crate::error::Error;
 use crate::segment::{Described, Descriptions, SegmentCalls, Stop, Waits};
-use cool_proto::local::watched::{Differs, Overdue, Through, What};
+use cool_proto::local::watched::{Differs, Overdue, StillWaits, Through, What};
 use cool_proto::local::{self, Call, Done, Dtype, ReduceOp, Watched, frame::Body};
 use cool_proto::segment::records::{self, RankPlan};
 use cool_proto::segment::{RankPart, Segment};
@@ -201,7 +201,7 @@ impl Waiting<'_> {
             }
             let answered = || is_there() || watch.is_answered(id);
             self.sleep(on, &answered, left.min(LOOK_AGAIN));
-            watch.check_agent()?;
+            watch.still_waits(id)?;
         }
     }
 }
@@ -252,8 +252,9 @@ impl Watch<'_> {
         self.ended(id)
     }
 
-    /// Whether the agent is there, as far as its connection says.
-    pub(super) fn check_agent(&self) -> Result<(), Stop<Error>> {
+    /// The rank waits still, if the agent is there, as far as its connection says.
+    pub(super) fn still_waits(&self, id: u64) -> Result<(), Stop<Error>> {
+        self.tell(id, What::StillWaits(StillWaits {}))?;
         match self.session.inbox.glance() {
             Some(why) => Err(Stop::Failed(self.session.disconnected(self.name, why))),
             None => Ok(()),

@@ -2,7 +2,7 @@
 
 use super::Agent;
 use super::groups::{Abilities, Left};
-use crate::engine::{CallRequest, TransferRequest, WatchEnd};
+use crate::engine::{CallRequest, TransferRequest, WatchReport};
 use crate::shared_segment::SharedSegment;
 use cool_proto::control::RanksLeft;
 use cool_proto::control::agent_message::Body;
@@ -84,8 +84,8 @@ impl Attachment {
     }
 
     /// What has become of a watched call; see [`crate::engine::EngineHandle::watched`].
-    pub(crate) fn watched(&self, number: u64, end: WatchEnd) {
-        self.agent.engine.watched(self.group, self.rank, number, end);
+    pub(crate) fn watched(&self, number: u64, report: WatchReport) {
+        self.agent.engine.watched(self.group, self.rank, number, report);
     }
 
     /// Starts to send or receive a message; see [`crate::engine::EngineHandle::transfer`].

@@ -4,7 +4,7 @@ use super::{CallRequest, Refusals, TrafficCounters, TransferRequest};
 use crate::fault_injection::Losses;
 use crate::net;
 use crate::shared_segment::SharedSegment;
-use cool_engine::{CallRecord, DEFAULT_PEER_TIMEOUT, GroupSpec, WatchEnd};
+use cool_engine::{CallRecord, DEFAULT_PEER_TIMEOUT, GroupSpec, WatchReport};
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_types::Key;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -98,7 +98,7 @@ pub(crate) enum Command {
     Call(CallRequest, oneshot::Sender<Result<Stats, Failure>>),
     Transfer(TransferRequest, oneshot::Sender<Result<Stats, Failure>>),
     Watch(CallRequest, oneshot::Sender<Result<bool, Failure>>),
-    Watched { group: u64, rank: u32, number: u64, end: WatchEnd },
+    Watched { group: u64, rank: u32, number: u64, report: WatchReport },
     Share { group: u64, segment: Arc<SharedSegment> },
     Quick { group: u64, able: bool },
     LoseRank { group: u64, rank: u32, why: String, through: Option<u64> },
@@ -225,9 +225,9 @@ impl EngineHandle {
     }
 
     /// A local rank says what has become of a watched call, by its number.
-    pub fn watched(&self, group: u64, rank: u32, number: u64, end: WatchEnd) {
+    pub fn watched(&self, group: u64, rank: u32, number: u64, report: WatchReport) {
         // A stopped engine has failed all calls already.
-        let _ = self.commands.send(Command::Watched { group, rank, number, end });
+        let _ = self.commands.send(Command::Watched { group, rank, number, report });
     }
 
     /// Ranks of a group carry out calls in this segment: they are woken if the group fails or is released.

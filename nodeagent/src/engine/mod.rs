@@ -7,7 +7,7 @@ mod traffic;
 pub(crate) use cool_engine::wrong_plan;
 pub use cool_engine::{
     Arrival, CallRecord, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupKey, GroupSpec, MemberSpec, RankTimes,
-    TreeScope, TreeSpec, WatchEnd,
+    TreeScope, TreeSpec, WatchReport,
 };
 pub(crate) use handle::Command;
 pub use handle::{EngineConfig, EngineHandle, GroupError, StartError, Trace};

@@ -2,11 +2,11 @@
 
 use super::session::End;
 use crate::agent::Attachment;
-use crate::engine::{CallRequest, Mapping, SharedSlice, TransferRequest, WatchEnd};
+use crate::engine::{CallRequest, Mapping, SharedSlice, TransferRequest, WatchReport};
 use cool_proto::local::{
     Call, Done, Dtype, Failure, Operation, ReduceOp, Slice, Stats, Transfer, Watched,
     frame::Body,
-    watched::{Differs, Overdue, Through, What},
+    watched::{Differs, Overdue, StillWaits, Through, What},
 };
 use cool_proto::region::{Region, RegionError};
 use cool_types::limits::OPEN_CALLS;
@@ -114,24 +114,27 @@ impl<'a> AttachedRank<'a> {
         Ok(())
     }
 
-    /// What has become of a watched call, which may have been answered meanwhile.
+    /// What the rank reports of a watched call, which may have been answered meanwhile.
     fn watched(&self, Watched { id, what }: Watched) -> Result<(), End> {
         let size = self.attachment.places().len() as u32;
         let of_group = |rank: u32| match rank < size {
             true => Ok(rank),
             false => Err(End::Refused(format!("rank {rank} of {size} is to have called"))),
         };
-        let end = match what {
-            Some(What::Through(Through {})) => WatchEnd::Through,
-            Some(What::Overdue(Overdue { ranks, timeout_ms })) => WatchEnd::Overdue {
+        let report = match what {
+            Some(What::StillWaits(StillWaits {})) => WatchReport::StillWaits,
+            Some(What::Through(Through {})) => WatchReport::Through,
+            Some(What::Overdue(Overdue { ranks, timeout_ms })) => WatchReport::Overdue {
                 ranks: ranks.into_iter().map(of_group).collect::<Result<_, End>>()?,
                 timeout: Duration::from_millis(timeout_ms.clamp(1, LONGEST_MS)),
             },
-            Some(What::Differs(Differs { rank, text })) => WatchEnd::Differs { rank: of_group(rank)?, text },
-            None => return Err(End::Refused("nothing has become of a watched call".into())),
+            Some(What::Differs(Differs { rank, text })) => {
+                WatchReport::Differs { rank: of_group(rank)?, text }
+            }
+            None => return Err(End::Refused("an empty report of a watched call".into())),
         };
         if let Some(number) = self.watched.get(&id) {
-            self.attachment.watched(*number, end);
+            self.attachment.watched(*number, report);
         }
         Ok(())
     }
@@ -145,7 +148,7 @@ impl<'a> AttachedRank<'a> {
 
     /// A rank that leaves waits in no call.
     pub(super) fn wait_no_more(&self) {
-        self.watched.values().for_each(|number| self.attachment.watched(*number, WatchEnd::Through));
+        self.watched.values().for_each(|number| self.attachment.watched(*number, WatchReport::Through));
     }
 
     fn transfer(&mut self, transfer: &Transfer) -> Result<(), End> {

@@ -147,8 +147,8 @@ impl Driver {
             Command::Call(request, reply) => host.call(request, reply),
             Command::Transfer(request, reply) => host.transfer(request, reply),
             Command::Watch(request, reply) => host.watch(request, reply),
-            Command::Watched { group, rank, number, end } => {
-                host.handle(Input::Watched { group, rank, number, end });
+            Command::Watched { group, rank, number, report } => {
+                host.handle(Input::Watched { group, rank, number, report });
             }
             Command::Share { group, segment } => host.share(group, segment),
             Command::Quick { group, able } => host.handle(Input::Quick { group, able }),

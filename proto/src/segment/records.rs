@@ -60,11 +60,13 @@ pub enum RankPlan {
     QuickBinomial,
     /// Up binomial trees, then one multicasts it.
     QuickBinomialMulticast,
+    /// Each combines its share of a vector, which goes to one or is multicast to all.
+    QuickSharded,
 }
 
 impl RankPlan {
     /// All of them.
-    pub const ALL: [RankPlan; 8] = [
+    pub const ALL: [RankPlan; 9] = [
         RankPlan::Segment,
         RankPlan::QuickMulticast,
         RankPlan::QuickMulticastSegments,
@@ -73,6 +75,7 @@ impl RankPlan {
         RankPlan::QuickStraight,
         RankPlan::QuickBinomial,
         RankPlan::QuickBinomialMulticast,
+        RankPlan::QuickSharded,
     ];
 
     /// That of quick calls which go by a plan.
@@ -93,6 +96,7 @@ impl RankPlan {
             RankPlan::QuickBinomialMulticast => {
                 "quick node:parallel,rack:binomial+parallel,center:binomial+parallel,spread:once"
             }
+            RankPlan::QuickSharded => "quick sharded",
         }
     }
 }

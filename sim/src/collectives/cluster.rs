@@ -11,7 +11,7 @@ use cool_collective::{CostModel, Plan};
 use cool_engine::testing::Buffer;
 use cool_engine::{
     CallRequest, DEFAULT_PEER_TIMEOUT, Engine, Failure, GroupKey, GroupSpec, Input, MemberSpec, Prepared,
-    Stats, TransferRequest, TreeScope, TreeSpec, WatchEnd, WorkId,
+    Stats, TransferRequest, TreeScope, TreeSpec, WatchReport, WorkId,
 };
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::tagged::Protection;
@@ -106,7 +106,7 @@ pub(super) enum Later {
     /// Something happens to a rank with quick calls.
     Rank(RankId, RankEvent),
     /// It has said what has become of a watched call, by its number.
-    Watched(RankId, u64, WatchEnd),
+    Watched(RankId, u64, WatchReport),
 }
 
 /// What somebody is to be woken for.
@@ -437,8 +437,8 @@ impl SimulatedCluster {
                 self.input(node, Input::WorkDone(id))
             }
             Later::Connect(connection) => self.connect_again(node, connection),
-            Later::Watched((group, rank), number, end) => {
-                self.input(node, Input::Watched { group, rank, number, end })
+            Later::Watched((group, rank), number, report) => {
+                self.input(node, Input::Watched { group, rank, number, report })
             }
             Later::Rank(id, event) => self.rank_happens(id, event),
         }

@@ -2,7 +2,7 @@
 //! out, for all or when one asks for it; and what goes wrong meanwhile. Nobody is told what did not happen, and all get to an end.
 
 use cool_engine::testing::Collective;
-use cool_engine::{CallRequest, Failure, FailureKind, Input, MemoryRange, Stats, WatchEnd};
+use cool_engine::{CallRequest, Failure, FailureKind, Input, MemoryRange, Stats, WatchReport};
 use cool_machine::{Duration, Time};
 use cool_sim::collectives::{ClusterSettings, SimulatedCluster, Step};
 use cool_types::Operation;
@@ -221,7 +221,7 @@ impl Run {
             Event::Overdue(rank, call) if self.waits(rank, call) => {
                 let came = &self.entered[call];
                 let ranks = (0..self.ranks.len() as u32).filter(|rank| !came.contains(rank)).collect();
-                self.says(rank, call, WatchEnd::Overdue { ranks, timeout: PATIENCE });
+                self.says(rank, call, WatchReport::Overdue { ranks, timeout: PATIENCE });
             }
             Event::Wake(rank, call) if self.shares(rank, call) => self.call(rank),
             Event::Fault => self.strike(),
@@ -319,14 +319,14 @@ impl Run {
                     self.watch(rank);
                     self.look();
                 }
-                self.says(rank, at, WatchEnd::Differs { rank: other, text: "something else".to_owned() });
+                self.says(rank, at, WatchReport::Differs { rank: other, text: "something else".to_owned() });
             }
             (None, false) => self.through(rank, true),
             (None, true) => {
                 if let Stage::Watching(_, over) = &mut self.ranks[rank as usize].stage {
                     *over = true;
                 }
-                self.says(rank, at, WatchEnd::Through);
+                self.says(rank, at, WatchReport::Through);
             }
         }
     }
@@ -341,8 +341,8 @@ impl Run {
         self.later(3_000, Event::Come(rank));
     }
 
-    fn says(&mut self, rank: u32, call: usize, end: WatchEnd) {
-        self.input(Input::Watched { group: GROUP, rank, number: call as u64, end });
+    fn says(&mut self, rank: u32, call: usize, report: WatchReport) {
+        self.input(Input::Watched { group: GROUP, rank, number: call as u64, report });
     }
 
     /// What a rank calls next, and a token for it.

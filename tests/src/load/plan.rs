@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// Flows that every switch holds: LLDP, ARP, four kinds of neighbour discovery, broadcasts and IPv6 multicast of the link to the
-/// controller, the rest dropped, what of that is for groups counted.
-const ALWAYS: usize = 10;
+/// controller, the rest dropped, what of that is for groups counted, of either version of IP.
+const ALWAYS: usize = 11;
 /// Flows of a host: packets for it, and its LLDP and its ARP to the controller.
 const PER_HOST: usize = 3;
 
@@ -142,9 +142,9 @@ mod tests {
                 }
             }
         }
-        // 200 racks at each of 300 switches, 199 and 50 hosts at each of 200 ToRs, 20 links at each, and 10 everywhere.
+        // 200 racks at each of 300 switches, 199 and 50 hosts at each of 200 ToRs, 20 links at each, and 11 everywhere.
         let links = 300 * 20 + 200 * 10;
-        assert_eq!(plan.flows(), 300 * 200 + 200 * (199 + 50 * 3) + links + 500 * 10);
+        assert_eq!(plan.flows(), 300 * 200 + 200 * (199 + 50 * 3) + links + 500 * 11);
         assert!("fattree:3x1".parse::<Plan>().is_err() && "ring:4".parse::<Plan>().is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::machine::Work;
-use crate::{CallRequest, ElementType, WatchEnd};
+use crate::{CallRequest, ElementType, WatchReport};
 use FailureKind::{Aborted, Invalid, Lost, Mismatch, Revoked, Timeout};
 
 const RANKS: u32 = 4;
@@ -63,8 +63,8 @@ impl Node {
     }
 
     /// A rank says what has become of its call.
-    fn says(&mut self, rank: u32, number: u64, end: WatchEnd) {
-        self.handle(Input::Watched { group: 1, rank, number, end });
+    fn says(&mut self, rank: u32, number: u64, report: WatchReport) {
+        self.handle(Input::Watched { group: 1, rank, number, report });
     }
 
     fn lose(&mut self, rank: u32, through: u64) {
@@ -111,8 +111,8 @@ fn request(rank: u32, operation: Operation) -> CallRequest {
     }
 }
 
-fn overdue(ranks: &[u32]) -> WatchEnd {
-    WatchEnd::Overdue { ranks: ranks.to_vec(), timeout: Duration::from_secs(7) }
+fn overdue(ranks: &[u32]) -> WatchReport {
+    WatchReport::Overdue { ranks: ranks.to_vec(), timeout: Duration::from_secs(7) }
 }
 
 #[test]
@@ -122,11 +122,11 @@ fn who_waits_no_more_is_answered_and_nothing_is_left_of_its_call() {
     node.watch(1, 0, 3, Operation::Allreduce);
     node.watch(2, 1, 3, Operation::Allreduce);
     assert!(node.answers.is_empty());
-    node.says(0, 3, WatchEnd::Through);
+    node.says(0, 3, WatchReport::Through);
     assert!(!node.is_by_agent(1));
-    node.says(1, 3, WatchEnd::Through);
+    node.says(1, 3, WatchReport::Through);
     node.watch(3, 0, 900, Operation::Bcast);
-    node.says(0, 900, WatchEnd::Through);
+    node.says(0, 900, WatchReport::Through);
     // It was answered.
     node.says(0, 900, overdue(&[1]));
     assert_eq!(node.answers.len(), 3);
@@ -198,7 +198,7 @@ fn a_rank_that_sees_another_call_fails_the_group_with_what_both_called() {
     let mut node = Node::new();
     node.watch(1, 0, 2, Operation::Allreduce);
     node.watch(2, 1, 1, Operation::Barrier);
-    node.says(0, 2, WatchEnd::Differs { rank: 2, text: "bcast of 7 f32 from rank 1".to_owned() });
+    node.says(0, 2, WatchReport::Differs { rank: 2, text: "bcast of 7 f32 from rank 1".to_owned() });
     for token in [1, 2] {
         assert_eq!(node.failure(token), (Mismatch, &[0, 2][..]));
         assert!(node.words(token).contains("but rank 2 called bcast of 7 f32 from rank 1"));
@@ -236,7 +236,7 @@ fn a_watched_call_that_makes_no_sense_is_refused_and_the_group_goes_on() {
     node.handle(Input::Call { token: 1, request: senseless });
     assert_eq!(node.failure(1).0, Invalid);
     node.watch(2, 1, 1, Operation::Bcast);
-    node.says(1, 1, WatchEnd::Through);
+    node.says(1, 1, WatchReport::Through);
     assert!(node.ended(2).is_ok() && !node.failed);
 }
 
@@ -271,20 +271,37 @@ fn where_all_have_come_and_one_does_not_go_on_that_one_is_named() {
 }
 
 #[test]
+fn a_rank_that_is_stopped_while_it_waits_is_known_by_its_silence() {
+    // It waits in the same call, or in the one before.
+    for number in [4, 3] {
+        let mut node = Node::new();
+        for rank in 0..RANKS {
+            node.watch(rank.into(), rank, if rank == 3 { number } else { 4 }, Operation::Allreduce);
+        }
+        for _ in 0..10 {
+            node.now = node.now + Duration::from_millis(200);
+            (0..3).for_each(|rank| node.says(rank, 4, WatchReport::StillWaits));
+        }
+        node.says(0, 4, overdue(if number == 4 { &[] } else { &[3] }));
+        assert_eq!(node.failure(1), (Timeout, &[3][..]), "{}", node.words(1));
+    }
+}
+
+#[test]
 fn a_rank_that_is_gone_fails_those_who_wait_in_calls_that_it_was_not_through() {
     let mut node = Node::new();
     node.watch(1, 0, 4, Operation::Barrier);
     node.lose(3, 5);
     assert!(node.answers.is_empty() && !node.failed);
     node.watch(2, 1, 4, Operation::Barrier);
-    node.says(0, 4, WatchEnd::Through);
+    node.says(0, 4, WatchReport::Through);
     node.watch(3, 0, 5, Operation::Barrier);
     assert_eq!((node.failure(2), node.failure(3)), ((Lost, &[3][..]), (Lost, &[3][..])));
 
     // It was in that call, and had watched others.
     let mut node = Node::new();
     node.watch(1, 3, 4, Operation::Barrier);
-    node.says(3, 4, WatchEnd::Through);
+    node.says(3, 4, WatchReport::Through);
     node.watch(2, 0, 5, Operation::Barrier);
     node.lose(3, 5);
     assert_eq!(node.failure(2), (Lost, &[3][..]));
@@ -353,7 +370,7 @@ fn a_number_that_was_carried_out_or_is_watched_already_is_refused_in_words() {
     node.watch(20, 1, 8, Operation::Barrier);
     node.watch(21, 1, 8, Operation::Barrier);
     assert!(node.words(21).contains("it waits in call 8 already"), "{}", node.words(21));
-    node.says(1, 8, WatchEnd::Through);
+    node.says(1, 8, WatchReport::Through);
     // Again, and then carried out for all.
     node.watch(22, 1, 8, Operation::Barrier);
     for rank in 0..RANKS {
@@ -370,6 +387,6 @@ fn who_waits_in_too_many_calls_is_refused() {
     let most = cool_types::limits::OPEN_CALLS as u64;
     (0..=most).for_each(|number| node.watch(number, 0, number, Operation::Barrier));
     assert_eq!((node.answers.len(), node.failure(most).0), (1, Invalid));
-    (0..most).for_each(|number| node.says(0, number, WatchEnd::Through));
+    (0..most).for_each(|number| node.says(0, number, WatchReport::Through));
     assert_eq!(node.answers.len() as u64, most + 1);
 }

@@ -3,7 +3,7 @@
 use super::kept::KeptByLeader;
 use cool_collective::{Layout, Place, Rank};
 use cool_engine::testing::Buffer;
-use cool_engine::{CallRequest, Failure, GroupSpec, Stats, WatchEnd};
+use cool_engine::{CallRequest, Failure, GroupSpec, Stats, WatchReport};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_quick::{Answering, Begin, Input, Next, Output, Patience, QuickCalls, QuickSchedule, Seen, SendTo};
 use cool_types::{Call, CallWords, Operation};
@@ -24,7 +24,7 @@ pub(super) enum Effect {
     /// It has its agent carry out a call, or watch it, under this token.
     Call(u64, CallRequest<Buffer>),
     /// It tells its agent what has become of a watched call, by its number.
-    Watched(u64, WatchEnd),
+    Watched(u64, WatchReport),
     /// A call has come to its end.
     Answer(u64, Result<Stats, Failure>),
 }
@@ -281,7 +281,7 @@ impl QuickRank {
             Poll::Output(Output::Ask { of, bytes }) => effects.push(Effect::Send(SendTo::AgentOf(of), bytes)),
             Poll::Output(Output::Differs { rank, text, .. }) => {
                 self.watch(effects);
-                self.stop(Some(WatchEnd::Differs { rank, text }), effects);
+                self.stop(Some(WatchReport::Differs { rank, text }), effects);
             }
             Poll::Output(Output::Done) => self.through(now, effects),
             Poll::Idle(next) => return self.look(now, next, effects),
@@ -306,6 +306,9 @@ impl QuickRank {
                     self.machine.handle(now, Input::Datagram(&bytes));
                     return true;
                 }
+                if call.watch.is_some() {
+                    effects.push(Effect::Watched(call.number, WatchReport::StillWaits));
+                }
                 self.wake = earliest(next, Some(now + left));
                 return false;
             }
@@ -316,7 +319,7 @@ impl QuickRank {
                     true => self.machine.awaited().map(|rank| rank.0).collect(),
                     false => (0..self.layout.size() as u32).filter(|rank| *rank != self.rank.0).collect(),
                 };
-                self.stop(Some(WatchEnd::Overdue { ranks, timeout }), effects);
+                self.stop(Some(WatchReport::Overdue { ranks, timeout }), effects);
             }
             Next::ByAgent => self.by_agent(effects),
         }
@@ -335,9 +338,9 @@ impl QuickRank {
     }
 
     /// Waits for nothing but the agent's answer.
-    fn stop(&mut self, end: Option<WatchEnd>, effects: &mut Vec<Effect>) {
+    fn stop(&mut self, report: Option<WatchReport>, effects: &mut Vec<Effect>) {
         let Some(call) = &mut self.call else { return };
-        effects.extend(end.map(|end| Effect::Watched(call.number, end)));
+        effects.extend(report.map(|report| Effect::Watched(call.number, report)));
         call.watch.iter_mut().for_each(|watch| watch.ending = Some(Ending::Stopped));
     }
 
@@ -347,7 +350,7 @@ impl QuickRank {
         match &mut call.watch {
             Some(watch) => {
                 watch.ending = Some(Ending::Through);
-                effects.push(Effect::Watched(call.number, WatchEnd::Through));
+                effects.push(Effect::Watched(call.number, WatchReport::Through));
             }
             None => self.go_on(now, effects),
         }

@@ -167,7 +167,7 @@ impl SimulatedCluster {
                     self.quick.watched += u64::from(request.watch);
                     self.rank_tells(id, Later::Call(token, request));
                 }
-                Effect::Watched(number, end) => self.rank_tells(id, Later::Watched(id, number, end)),
+                Effect::Watched(number, report) => self.rank_tells(id, Later::Watched(id, number, report)),
                 Effect::Answer(token, result) => {
                     let node = self.quick.ranks[&id].node;
                     self.answer(node, token, result)?;
