@@ -17,6 +17,7 @@ mod network;
 mod scenario;
 pub mod schedule;
 mod stream;
+pub mod swarm;
 
 pub use broadcast::{Broadcast, Outcome, Rival, Settings, Wrong, ideal};
 pub use network::{Destination, Event, LinkSpec, Network, Shape};

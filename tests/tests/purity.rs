@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-const PURE: [&str; 11] = [
+const PURE: [&str; 12] = [
     "cool-types",
     "cool-machine",
     "rs-openflow",
@@ -12,6 +12,7 @@ const PURE: [&str; 11] = [
     "cool-transport",
     "cool-membership",
     "cool-engine",
+    "cool-swarm",
     "cool-classify",
     "cool-sim",
 ];

@@ -13,14 +13,14 @@ const GRAINS: f64 = 256.0;
 
 /// A flow by number; numbers are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FlowId(pub(super) u32);
+pub(crate) struct FlowId(pub(crate) u32);
 
 /// When a flow will be through, unless its rate changes: then its version does, too.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Finish {
-    pub(super) flow: FlowId,
-    pub(super) version: u32,
-    pub(super) at: u64,
+pub(crate) struct Finish {
+    pub(crate) flow: FlowId,
+    pub(crate) version: u32,
+    pub(crate) at: u64,
 }
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ struct Flow {
 
 /// All flows of a network.
 #[derive(Debug)]
-pub(super) struct Flows {
+pub(crate) struct Flows {
     links: Vec<Link>,
     flows: Vec<Flow>,
     unused: Vec<u32>,
@@ -67,7 +67,7 @@ pub(super) struct Flows {
 
 impl Flows {
     /// No flows on links of such rates, in bytes per nanosecond.
-    pub(super) fn new(rates: impl Iterator<Item = f64>, burst: u64, spent: u64) -> Flows {
+    pub(crate) fn new(rates: impl Iterator<Item = f64>, burst: u64, spent: u64) -> Flows {
         let burst = burst as f64;
         let link = |rate| Link {
             rate,
@@ -91,17 +91,17 @@ impl Flows {
     }
 
     /// When [`Flows::share`] is to be called.
-    pub(super) fn due(&self) -> Option<u64> {
+    pub(crate) fn due(&self) -> Option<u64> {
         self.due
     }
 
     /// The least rate of some links.
-    pub(super) fn narrowest(&self, links: &[u32]) -> f64 {
+    pub(crate) fn narrowest(&self, links: &[u32]) -> f64 {
         links.iter().map(|link| self.links[*link as usize].rate).fold(f64::INFINITY, f64::min)
     }
 
     /// Begins a flow of `bytes` at `most` bytes per nanosecond. None, if idle links let it pass at once.
-    pub(super) fn begin(&mut self, now: u64, links: Vec<u32>, bytes: u64, most: f64) -> Option<FlowId> {
+    pub(crate) fn begin(&mut self, now: u64, links: Vec<u32>, bytes: u64, most: f64) -> Option<FlowId> {
         let mut left = bytes as f64;
         if self.burst > 0.0 {
             let mut burst = left;
@@ -148,12 +148,12 @@ impl Flows {
     }
 
     /// Whether a flow is still of this version.
-    pub(super) fn is_current(&self, finish: &Finish) -> bool {
+    pub(crate) fn is_current(&self, finish: &Finish) -> bool {
         self.flows[finish.flow.0 as usize].version == finish.version
     }
 
     /// Bytes that a flow still has to carry.
-    pub(super) fn left(&mut self, now: u64, id: FlowId) -> f64 {
+    pub(crate) fn left(&mut self, now: u64, id: FlowId) -> f64 {
         let flow = &mut self.flows[id.0 as usize];
         if flow.rate > 0.0 {
             flow.left = (flow.left - flow.rate * (now - flow.at) as f64).max(0.0);
@@ -163,7 +163,7 @@ impl Flows {
     }
 
     /// Changes how much a flow still has to carry. Answers with when it will be through, if it has a rate yet.
-    pub(super) fn set_left(&mut self, now: u64, id: FlowId, bytes: f64) -> Option<Finish> {
+    pub(crate) fn set_left(&mut self, now: u64, id: FlowId, bytes: f64) -> Option<Finish> {
         self.left(now, id);
         let flow = &mut self.flows[id.0 as usize];
         flow.left = bytes;
@@ -172,7 +172,7 @@ impl Flows {
     }
 
     /// Changes the most that a flow may have.
-    pub(super) fn set_most(&mut self, now: u64, id: FlowId, most: f64) {
+    pub(crate) fn set_most(&mut self, now: u64, id: FlowId, most: f64) {
         let flow = &mut self.flows[id.0 as usize];
         flow.most = most;
         let grain = flow.grain;
@@ -181,7 +181,7 @@ impl Flows {
     }
 
     /// Ends a flow.
-    pub(super) fn end(&mut self, now: u64, id: FlowId) {
+    pub(crate) fn end(&mut self, now: u64, id: FlowId) {
         let flow = &mut self.flows[id.0 as usize];
         flow.version += 1;
         let grain = flow.grain;
@@ -197,7 +197,7 @@ impl Flows {
     }
 
     /// Gives all flows that are concerned their rates; tells of those whose end this changes.
-    pub(super) fn share(&mut self, now: u64, mut tell: impl FnMut(Finish)) {
+    pub(crate) fn share(&mut self, now: u64, mut tell: impl FnMut(Finish)) {
         self.due = None;
         self.turn += 1;
         let (links, flows) = self.concerned();

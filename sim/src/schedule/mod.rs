@@ -8,7 +8,7 @@
 
 mod carrier;
 mod fabric;
-mod flows;
+pub(crate) mod flows;
 mod grid;
 mod limit;
 

@@ -1,0 +1,141 @@
+//! The links: each node sends one block at a time, which shares links with those of others.
+
+use super::Distribution;
+use crate::schedule::flows::{Finish, FlowId, Flows};
+use std::collections::VecDeque;
+
+/// A block on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) transfer: u32,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Links and what is on them.
+pub(super) struct Wires {
+    flows: Flows,
+    /// Of each node: the rack.
+    racks: Vec<usize>,
+    limited: bool,
+    block: u64,
+    /// Of each node: blocks to send, the first of them under way.
+    queues: Vec<VecDeque<Block>>,
+    flying: Vec<Option<FlowId>>,
+    /// The sender of each flow.
+    senders: Vec<usize>,
+    sent: Vec<f64>,
+    uplinks: Vec<f64>,
+}
+
+impl Wires {
+    /// Links 2n and 2n + 1 are from and to node n; then likewise those of racks.
+    pub(super) fn new(what: &Distribution) -> Wires {
+        let of_rack = |(rack, nodes): (usize, &u32)| (0..*nodes).map(move |_| rack);
+        let racks: Vec<usize> = what.racks.iter().enumerate().flat_map(of_rack).collect();
+        let mut rates = vec![what.host as f64 / 1e9; 2 * racks.len()];
+        for (node, rate) in &what.slow {
+            rates[2 * node..2 * node + 2].fill(*rate as f64 / 1e9);
+        }
+        rates.resize(rates.len() + 2 * what.racks.len(), what.uplink.unwrap_or(u64::MAX) as f64 / 1e9);
+        Wires {
+            flows: Flows::new(rates.into_iter(), 0, 0),
+            limited: what.uplink.is_some(),
+            block: what.block,
+            queues: vec![VecDeque::new(); racks.len()],
+            flying: vec![None; racks.len()],
+            senders: Vec::new(),
+            sent: vec![0.0; racks.len()],
+            uplinks: vec![0.0; what.racks.len()],
+            racks,
+        }
+    }
+
+    /// When rates are to be computed anew, if that is to be planned.
+    pub(super) fn due(&mut self) -> Option<u64> {
+        self.flows.due()
+    }
+
+    /// Computes rates anew: which blocks are through when.
+    pub(super) fn share(&mut self, now: u64) -> Vec<Finish> {
+        let mut finishes = Vec::new();
+        if self.flows.due().is_some_and(|due| due <= now) {
+            self.flows.share(now, |finish| finishes.push(finish));
+        }
+        finishes
+    }
+
+    /// Bytes that left a node.
+    pub(super) fn sent(&self, node: usize) -> f64 {
+        self.sent[node]
+    }
+
+    /// Bytes that left each node, and each rack.
+    pub(super) fn carried(self) -> (Vec<f64>, Vec<f64>) {
+        (self.sent, self.uplinks)
+    }
+
+    pub(super) fn send(&mut self, now: u64, block: Block) {
+        let from = block.from;
+        self.queues[from].push_back(block);
+        self.next(now, from);
+    }
+
+    fn next(&mut self, now: u64, from: usize) {
+        let (None, Some(block)) = (self.flying[from], self.queues[from].front()) else { return };
+        let (here, there) = (self.racks[from], self.racks[block.to]);
+        let mut links = vec![2 * from as u32, 2 * block.to as u32 + 1];
+        if here != there && self.limited {
+            let first = 2 * self.racks.len();
+            links.extend([(first + 2 * here) as u32, (first + 2 * there + 1) as u32]);
+        }
+        let flow = self.flows.begin(now, links, self.block, f64::MAX).expect("links pass no bursts");
+        let at = flow.0 as usize;
+        self.senders.resize(self.senders.len().max(at + 1), 0);
+        self.senders[at] = from;
+        self.flying[from] = Some(flow);
+    }
+
+    /// Sender, receiver and number of the block that will be through, if it still is this one.
+    pub(super) fn block_of(&self, finish: &Finish) -> Option<(usize, usize, u32)> {
+        let block = self.queues[self.senders[finish.flow.0 as usize]].front()?;
+        self.flows.is_current(finish).then_some((block.from, block.to, block.transfer))
+    }
+
+    /// The block that is through, if it still is this one.
+    pub(super) fn finish(&mut self, now: u64, finish: &Finish) -> Option<Block> {
+        if !self.flows.is_current(finish) {
+            return None;
+        }
+        self.end(now, self.senders[finish.flow.0 as usize])
+    }
+
+    /// Takes the block under way from a node off its links, and begins the next.
+    fn end(&mut self, now: u64, from: usize) -> Option<Block> {
+        let flow = self.flying[from].take()?;
+        let carried = self.block as f64 - self.flows.left(now, flow);
+        self.flows.end(now, flow);
+        let block = self.queues[from].pop_front()?;
+        self.sent[from] += carried;
+        if self.racks[from] != self.racks[block.to] {
+            self.uplinks[self.racks[from]] += carried;
+        }
+        self.next(now, from);
+        Some(block)
+    }
+
+    pub(super) fn cancel(&mut self, now: u64, from: usize, to: usize, transfer: u32) {
+        match self.queues[from].iter().position(|block| (block.to, block.transfer) == (to, transfer)) {
+            Some(0) => drop(self.end(now, from)),
+            Some(at) => drop(self.queues[from].remove(at)),
+            None => {}
+        }
+    }
+
+    /// A node sends nothing any more.
+    pub(super) fn clear(&mut self, now: u64, from: usize) {
+        self.queues[from].truncate(1);
+        self.end(now, from);
+    }
+}

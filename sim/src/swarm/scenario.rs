@@ -1,0 +1,58 @@
+//! Distributions made up from a seed: shapes, codes, orders, losses, who comes late and who dies.
+
+use super::Distribution;
+use cool_machine::Duration;
+use cool_swarm::{Code, Division, Order};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+impl Distribution {
+    /// The distribution of a seed, with real bytes.
+    pub fn of(seed: u64) -> Distribution {
+        let mut chance = ChaCha8Rng::seed_from_u64(seed);
+        let racks: Vec<u32> = (0..chance.random_range(1..5)).map(|_| chance.random_range(1..7)).collect();
+        let generation = chance.random_range(1..17);
+        let division = Division { blocks: chance.random_range(1..70), generation };
+        let nodes = racks.iter().sum::<u32>() as usize;
+        let mut what = Distribution { payload: 12, seed, ..Distribution::clean(racks, division) };
+        what.together = chance.random_bool(0.7);
+        what.code = match chance.random_range(0..5) {
+            0 => Code::RandomBlock,
+            1 => Code::RarestBlock,
+            _ => Code::Linear,
+        };
+        what.order = match chance.random_range(0..4) {
+            0 => Order::Overlap1,
+            1 => Order::Overlap2 { margin: chance.random_range(0..4) },
+            _ => Order::LowestRank { window: chance.random_range(1..9) },
+        };
+        what.sources = (0..nodes).filter(|node| *node == 0 || chance.random_bool(0.1)).collect();
+        if chance.random_bool(0.5) {
+            what.uplink = Some(what.host * chance.random_range(1..8) / 2);
+        }
+        let slower = what.host / chance.random_range(2..5);
+        what.slow = (0..nodes).filter(|_| chance.random_bool(0.15)).map(|node| (node, slower)).collect();
+        what.nearly = Duration::from_micros(chance.random_range(0..3000));
+        if chance.random_bool(0.5) {
+            what.loss = chance.random_range(0.0..0.3);
+            what.duplicate = chance.random_range(0.0..0.3);
+            what.block_loss = chance.random_range(0.0..0.2);
+        }
+        what.churn(&mut chance);
+        what
+    }
+
+    /// Who comes late and who dies, sources among them.
+    fn churn(&mut self, chance: &mut ChaCha8Rng) {
+        let (joins, deaths) = (chance.random_bool(0.4), chance.random_bool(0.5));
+        let span = 2.0 * self.limit();
+        for node in 0..self.nodes() {
+            if joins && !self.sources.contains(&node) && chance.random_bool(0.2) {
+                self.joins.push((node, Duration::from_secs_f64(chance.random_range(0.0..span))));
+            }
+            if deaths && chance.random_bool(0.2) {
+                self.deaths.push((node, Duration::from_secs_f64(chance.random_range(0.0..span))));
+            }
+        }
+    }
+}

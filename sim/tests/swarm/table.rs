@@ -1,0 +1,182 @@
+//! What the swarm takes, as a table under version control. `COOL_SIM_BLESS=1` rewrites it.
+
+use super::paper::{gossip, least, mean, outcomes};
+use cool_sim::swarm::{Distribution, Gossip};
+use cool_swarm::{Code, Division, Order};
+use std::fmt::Write;
+use std::time::Duration;
+
+const LOWEST: Order = Order::LowestRank { window: 4 };
+const SEEDS: u64 = 5;
+
+fn line(table: &mut String, text: &str) {
+    writeln!(table, "{}", text.trim_end()).expect("a string takes all");
+}
+
+/// Rounds over the least, of all codes.
+fn codes(table: &mut String) {
+    line(
+        table,
+        "Rounds over k + log2 n, one generation: mean and most.\n\n  n    k  Linear    RandomBlock  RarestBlock",
+    );
+    for (nodes, k) in [(20, 200), (100, 200), (200, 200), (64, 32), (256, 32), (1024, 32)] {
+        let mut row = format!("{nodes:4} {k:4}");
+        for code in [Code::Linear, Code::RandomBlock, Code::RarestBlock] {
+            let outcomes = outcomes(&Gossip { code, ..gossip(nodes, k, 1, Order::Sequential) }, SEEDS);
+            let over = mean(&outcomes, |outcome| outcome.rounds as f64) - least(nodes, k.into());
+            let most = outcomes.iter().map(|outcome| outcome.rounds).max().unwrap_or(0) as f64;
+            write!(row, "  {over:4.1} {:3}   ", most - least(nodes, k.into())).expect("a string takes all");
+        }
+        line(table, &row);
+    }
+}
+
+/// Rings through all and rings that keep racks together.
+fn racks(table: &mut String) {
+    line(table, "\nRacks, k = 32: rounds over k + log2 n, and blocks a round on the busiest uplink.\n");
+    line(table, "racks  rings     Linear        RarestBlock");
+    for racks in [4u32, 8, 16] {
+        for together in [false, true] {
+            let mut row =
+                format!("{:5}  {:8}", format!("{racks}x{racks}"), if together { "together" } else { "free" });
+            for code in [Code::Linear, Code::RarestBlock] {
+                let gossip = Gossip {
+                    racks: vec![racks; racks as usize],
+                    together,
+                    code,
+                    ..gossip(racks * racks, 32, 1, Order::Sequential)
+                };
+                let outcomes = outcomes(&gossip, SEEDS);
+                let over = mean(&outcomes, |outcome| outcome.rounds as f64) - least(racks * racks, 32);
+                let uplink = mean(&outcomes, |outcome| outcome.uplink);
+                write!(row, "  {over:4.1} {uplink:5.2} ").expect("a string takes all");
+            }
+            line(table, &row);
+        }
+    }
+}
+
+/// Orders of generations.
+fn orders(table: &mut String) {
+    line(table, "\nGenerations: rounds of all, and of the first.\n");
+    line(
+        table,
+        "  n    k   m  least  Sequential   Overlap1     Overlap2     lowest of 1  lowest of 2  lowest of 4  all",
+    );
+    for (nodes, k, m) in [(20, 16, 2), (20, 16, 3), (48, 32, 8), (256, 16, 8)] {
+        let mut row = format!("{nodes:4} {k:4} {m:3}  {:5}", least(nodes, u32::from(k) * m));
+        let lowest = [1, 2, 4, 64].map(|window| Order::LowestRank { window });
+        let others = [Order::Sequential, Order::Overlap1, Order::Overlap2 { margin: 1 }];
+        for order in others.into_iter().chain(lowest) {
+            let outcomes = outcomes(&gossip(nodes, k, m, order), SEEDS);
+            let all = mean(&outcomes, |outcome| outcome.rounds as f64);
+            let first = mean(&outcomes, |outcome| outcome.generations[0] as f64);
+            write!(row, "  {all:5.1} {first:5.1}").expect("a string takes all");
+        }
+        line(table, &row);
+    }
+}
+
+/// Seconds of the last of some nodes over those that the content takes over their link; the mean of two seeds.
+fn last(what: &Distribution, nodes: std::ops::Range<usize>, rate: f64, from: f64) -> String {
+    let mut sum = 0.0;
+    for seed in 1..=2 {
+        let outcome = Distribution { seed, ..what.clone() }.run().expect("nothing wrong");
+        if !outcome.bereft.is_empty() {
+            return "never".to_owned();
+        }
+        let last = outcome.done[nodes.clone()].iter().flatten().fold(0.0f64, |last, done| last.max(*done));
+        sum += (last / what.limit() - from) * rate / 2.0;
+    }
+    format!("{sum:.3}")
+}
+
+fn links(table: &mut String) {
+    line(
+        table,
+        "\nLinks of 20 Mbit/s, 48 nodes, 256 blocks of 64 KiB, generations of 32, signals of 0.2 ms: seconds of the last node over those",
+    );
+    line(table, "that the content takes over its link.\n");
+    line(table, "                          lowest of 4  lowest, all  Overlap1  RarestBlock  RandomBlock");
+    let clean = Distribution {
+        together: false,
+        ..Distribution::clean(vec![48], Division { blocks: 256, generation: 32 })
+    };
+    let limit = clean.limit();
+    let at = |part: f64| Duration::from_secs_f64(part * limit);
+    let deaths = (1..11).map(|i| (4 * i, at(0.09 * i as f64))).collect();
+    let slow: Vec<_> = (24..48).map(|node| (node, clean.host / 2)).collect();
+    let half = Distribution { slow, ..clean.clone() };
+    let late: Vec<_> = (40..48).map(|node| (node, at(0.5))).collect();
+    let rows: [(&str, Distribution, std::ops::Range<usize>, f64, f64); 7] = [
+        ("equal links", clean.clone(), 0..48, 1.0, 0.0),
+        ("10 of 47 die", Distribution { deaths, ..clean.clone() }, 0..48, 1.0, 0.0),
+        (
+            "source goes after 1.03",
+            Distribution { leaves_after: Some(1.03), ..clean.clone() },
+            0..48,
+            1.0,
+            0.0,
+        ),
+        ("half at half rate: fast", half.clone(), 0..24, 1.0, 0.0),
+        ("half at half rate: slow", half, 24..48, 0.5, 0.0),
+        ("8 join at 0.5: these", Distribution { joins: late, ..clean.clone() }, 40..48, 1.0, 0.5),
+        ("5 % of signals lost", Distribution { loss: 0.05, ..clean.clone() }, 0..48, 1.0, 0.0),
+    ];
+    let all = Order::LowestRank { window: 64 };
+    let ways = [
+        (Code::Linear, LOWEST),
+        (Code::Linear, all),
+        (Code::Linear, Order::Overlap1),
+        (Code::RarestBlock, all),
+        (Code::RandomBlock, all),
+    ];
+    for (name, what, nodes, rate, from) in rows {
+        let mut row = format!("{name:24}");
+        for (code, order) in ways {
+            let what = Distribution { code, order, ..what.clone() };
+            write!(row, "  {:11}", last(&what, nodes.clone(), rate, from)).expect("a string takes all");
+        }
+        line(table, &row);
+    }
+}
+
+fn uplinks(table: &mut String) {
+    line(
+        table,
+        "\n4 racks of 4, uplinks as fast as a host's link or twice that, 1024 blocks: the same, and bytes on the busiest uplink over the content.\n",
+    );
+    line(table, "uplink  rings     Linear        RarestBlock");
+    for times in [1, 2] {
+        for together in [false, true] {
+            let mut row = format!("{times:6}  {:8}", if together { "together" } else { "free" });
+            for code in [Code::Linear, Code::RarestBlock] {
+                let clean = Distribution::clean(vec![4; 4], Division { blocks: 1024, generation: 32 });
+                let what = Distribution { together, code, uplink: Some(times * clean.host), ..clean };
+                let outcome = what.run().expect("nothing wrong");
+                let last =
+                    outcome.done.iter().flatten().fold(0.0f64, |last, done| last.max(*done)) / what.limit();
+                let content = what.limit() * what.host as f64;
+                let busiest = outcome.uplinks.iter().fold(0.0f64, |most, bytes| most.max(*bytes)) / content;
+                write!(row, "  {last:5.3} {busiest:5.3} ").expect("a string takes all");
+            }
+            line(table, &row);
+        }
+    }
+}
+
+#[test]
+fn the_table_of_the_swarm_is_as_recorded() {
+    let mut table = String::new();
+    codes(&mut table);
+    racks(&mut table);
+    orders(&mut table);
+    links(&mut table);
+    uplinks(&mut table);
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/swarm.txt");
+    if std::env::var_os("COOL_SIM_BLESS").is_some() {
+        std::fs::write(path, &table).expect("the table can be written");
+    }
+    let recorded = std::fs::read_to_string(path).expect("the table is recorded");
+    assert_eq!(table, recorded, "differs from {path}; COOL_SIM_BLESS=1 records this:\n{table}");
+}

@@ -1,0 +1,401 @@
+//! What a node holds of a content, and what of it it sends to a receiver of which it knows what that one holds.
+
+use crate::generation::{Generation, Recovery, Row, Slot, Term};
+use crate::order::{Order, Phase, Use};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+/// Blocks of a generation at most: a coefficient for each goes with every coded block.
+pub const GENERATION_MAX: u16 = 1024;
+
+/// How a content is divided. Blocks are numbered through all generations; the last generation may be shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Division {
+    /// Blocks of the content.
+    pub blocks: u32,
+    /// Blocks of a generation, 1 to [`GENERATION_MAX`].
+    pub generation: u16,
+}
+
+impl Division {
+    /// How many generations there are.
+    pub fn generations(&self) -> u32 {
+        self.blocks.div_ceil(self.each())
+    }
+
+    /// Blocks of a generation; 0 if there is none of this number.
+    pub fn size(&self, generation: u32) -> u16 {
+        let before = u64::from(generation) * u64::from(self.each());
+        u64::from(self.blocks).saturating_sub(before).min(u64::from(self.each())) as u16
+    }
+
+    /// The first block of a generation.
+    pub fn first(&self, generation: u32) -> u32 {
+        generation * self.each()
+    }
+
+    /// The generation of a block, and which of its blocks it is.
+    pub fn place(&self, block: u32) -> (u32, u16) {
+        (block / self.each(), (block % self.each()) as u16)
+    }
+
+    fn each(&self) -> u32 {
+        u32::from(self.generation.clamp(1, GENERATION_MAX))
+    }
+}
+
+/// What goes over the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// Random linear combinations of a generation, anew at every node; from a source each block as it is first.
+    Linear,
+    /// A random block that the sender holds and the receiver does not, of any generation: the paper's Random Block.
+    RandomBlock,
+    /// Of these the one that the fewest others are known to hold: BitTorrent's choice.
+    RarestBlock,
+}
+
+/// What a node says that it holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Have {
+    /// Its rank in each generation.
+    pub ranks: Vec<u16>,
+    /// Which blocks, 64 to a word from the lowest bit on; empty if blocks are coded, where ranks are all that is asked for.
+    pub blocks: Vec<u64>,
+}
+
+impl Have {
+    /// Whether a block is among them.
+    pub fn holds(&self, block: u32) -> bool {
+        self.blocks.get(block as usize / 64).is_some_and(|word| word >> (block % 64) & 1 == 1)
+    }
+
+    /// Adds a row that is new.
+    pub(crate) fn add(&mut self, division: &Division, generation: u32, row: &Row) {
+        if let Some(rank) = self.ranks.get_mut(generation as usize) {
+            *rank += 1;
+        }
+        if let Row::Block(block) = row {
+            let block = division.first(generation) + u32::from(*block);
+            if let Some(word) = self.blocks.get_mut(block as usize / 64) {
+                *word |= 1 << (block % 64);
+            }
+        }
+    }
+
+    fn rank(&self, generation: u32) -> u16 {
+        self.ranks.get(generation as usize).copied().unwrap_or(0)
+    }
+}
+
+/// A source's part of the originals: it sends those first whose number is `index` modulo `of`, so that several sources begin
+/// with different ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Which source it is, from 0.
+    pub index: u16,
+    /// How many sources there are.
+    pub of: u16,
+}
+
+/// A block to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// Of this generation.
+    pub generation: u32,
+    /// What it is.
+    pub row: Row,
+    /// What adds up to its bytes; one term with factor 1 for a block as it is.
+    pub terms: Vec<Term>,
+}
+
+/// What a sender knows when it picks a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Knowledge<'a> {
+    /// What the receiver holds, perhaps some time ago.
+    pub receiver: &'a Have,
+    /// How many nodes are known to hold each block; those beyond its end, none. Asked for by [`Code::RarestBlock`].
+    pub holders: &'a [u32],
+    /// How far the swarm is.
+    pub phase: Phase,
+    /// Generations of which nothing is to be sent, because it was in vain.
+    pub vain: &'a [u32],
+}
+
+/// What a node holds of a content.
+#[derive(Clone, Debug)]
+pub struct Holdings {
+    division: Division,
+    code: Code,
+    order: Order,
+    generations: Vec<Generation>,
+    have: Have,
+    /// Generations of which every row is held, and of which every block is at its place.
+    complete: u32,
+    whole: u32,
+    /// Of a source: for each generation the originals that it has yet to send, the next one last.
+    owed: Vec<Vec<u16>>,
+}
+
+impl Holdings {
+    /// Nothing yet of a content.
+    pub fn empty(division: Division, code: Code, order: Order) -> Holdings {
+        Holdings::new(division, code, order, Generation::new)
+    }
+
+    /// All of it, at a source, which sends its share of the originals first.
+    pub fn source(division: Division, code: Code, order: Order, share: Share) -> Holdings {
+        let mut holdings = Holdings::new(division, code, order, Generation::whole);
+        let of = share.of.max(1);
+        let originals = |size: u16| (0..size).rev().filter(|block| block % of == share.index % of).collect();
+        if code == Code::Linear {
+            holdings.owed =
+                holdings.generations.iter().map(|generation| originals(generation.size())).collect();
+        }
+        holdings
+    }
+
+    fn new(division: Division, code: Code, order: Order, make: fn(u16) -> Generation) -> Holdings {
+        let numbers = 0..division.generations();
+        let generations: Vec<Generation> = numbers.map(|number| make(division.size(number))).collect();
+        let ranks: Vec<u16> = generations.iter().map(Generation::rank).collect();
+        let whole = generations.iter().filter(|generation| generation.is_whole()).count() as u32;
+        let mut blocks = Vec::new();
+        if code != Code::Linear {
+            blocks = vec![0; division.blocks.div_ceil(64) as usize];
+            for block in 0..if whole > 0 { division.blocks } else { 0 } {
+                blocks[block as usize / 64] |= 1 << (block % 64);
+            }
+        }
+        let have = Have { ranks, blocks };
+        Holdings { division, code, order, generations, have, complete: whole, whole, owed: Vec::new() }
+    }
+
+    /// How the content is divided.
+    pub fn division(&self) -> &Division {
+        &self.division
+    }
+
+    /// What is held, as it is told to senders.
+    pub fn have(&self) -> &Have {
+        &self.have
+    }
+
+    /// A generation.
+    pub fn generation(&self, number: u32) -> Option<&Generation> {
+        self.generations.get(number as usize)
+    }
+
+    /// Whether as many rows are held as there are blocks: nothing more is to come, though some may be left to decode.
+    pub fn is_complete(&self) -> bool {
+        self.complete == self.division.generations()
+    }
+
+    /// Whether every block is at its place.
+    pub fn is_whole(&self) -> bool {
+        self.whole == self.division.generations()
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.have.ranks.iter().all(|rank| *rank == 0)
+    }
+
+    /// Whether somebody who says so has everything.
+    pub fn completes(&self, have: &Have) -> bool {
+        (0..).zip(&self.generations).all(|(number, generation)| have.rank(number) >= generation.size())
+    }
+
+    /// Whether a row would be new.
+    pub fn lacks(&self, generation: u32, row: &Row) -> bool {
+        self.generation(generation).is_some_and(|generation| generation.lacks(row))
+    }
+
+    /// Takes a row if it is new, and says where its bytes are to be kept.
+    pub fn insert(&mut self, number: u32, row: &Row) -> Option<Slot> {
+        let generation = self.generations.get_mut(number as usize)?;
+        let slot = generation.insert(row)?;
+        self.complete += u32::from(generation.rank() == generation.size());
+        self.have.add(&self.division, number, row);
+        Some(slot)
+    }
+
+    /// Once all rows of a generation are held: what is left to compute ([`Generation::decoding`]).
+    pub fn decoding(&self, number: u32) -> Option<Vec<Recovery>> {
+        self.generation(number)?.decoding()
+    }
+
+    /// A generation is decoded.
+    pub fn decoded(&mut self, number: u32) {
+        let Some(generation) = self.generations.get_mut(number as usize) else { return };
+        if !generation.is_whole() {
+            generation.decoded();
+            self.whole += u32::from(generation.is_whole());
+        }
+    }
+
+    /// A block for a receiver; none if nothing here can be new to it, or its turn has not come.
+    pub fn pick(&mut self, known: &Knowledge<'_>, chance: &mut ChaCha8Rng) -> Option<Pick> {
+        match self.code {
+            Code::Linear => self.pick_linear(known, chance),
+            Code::RandomBlock => self.pick_block(known, chance, |_| 0),
+            Code::RarestBlock => self
+                .pick_block(known, chance, |block| known.holders.get(block as usize).copied().unwrap_or(0)),
+        }
+    }
+
+    fn pick_linear(&mut self, known: &Knowledge<'_>, chance: &mut ChaCha8Rng) -> Option<Pick> {
+        let spread = matches!(self.order, Order::LowestRank { .. });
+        let number = match self.original_of(known).filter(|_| spread) {
+            Some(number) => number,
+            None => {
+                let rank = |number| known.receiver.rank(number);
+                self.order.pick(&self.division, &known.phase, rank, |number| self.use_of(known, number))?
+            }
+        };
+        let generation = &self.generations[number as usize];
+        let original = self.owed.get_mut(number as usize).and_then(Vec::pop);
+        let (row, terms) = match original {
+            Some(block) => generation.plain(block)?,
+            None => generation.combined(chance)?,
+        };
+        Some(Pick { generation: number, row, terms })
+    }
+
+    /// At a source that has not sent each original once: of the generations whose turn it is, the one of which it has sent least.
+    fn original_of(&self, known: &Knowledge<'_>) -> Option<u32> {
+        let Order::LowestRank { window } = self.order else { return None };
+        let owing =
+            (0u32..).zip(&self.owed).filter(|(_, owed)| !owed.is_empty()).take(window.max(1) as usize);
+        let useful = owing.filter(|(number, _)| self.use_of(known, *number) == Use::Surely);
+        useful
+            .max_by_key(|(number, owed)| (owed.len(), core::cmp::Reverse(*number)))
+            .map(|(number, _)| number)
+    }
+
+    fn use_of(&self, known: &Knowledge<'_>, number: u32) -> Use {
+        let generation = &self.generations[number as usize];
+        let theirs = known.receiver.rank(number);
+        if theirs >= generation.size() {
+            Use::Had
+        } else if generation.rank() == 0 || known.vain.contains(&number) {
+            Use::Nothing
+        } else if generation.rank() > theirs {
+            Use::Surely
+        } else {
+            Use::Perhaps
+        }
+    }
+
+    /// The block with the least `weight` among those that are here and not there, by chance among equals.
+    fn pick_block(
+        &self,
+        known: &Knowledge<'_>,
+        chance: &mut ChaCha8Rng,
+        weight: impl Fn(u32) -> u32,
+    ) -> Option<Pick> {
+        let (mut least, mut equals, mut picked) = (u32::MAX, 0u32, None);
+        for (at, mine) in self.have.blocks.iter().enumerate() {
+            let mut news = mine & !known.receiver.blocks.get(at).copied().unwrap_or(0);
+            while news != 0 {
+                let block = at as u32 * 64 + news.trailing_zeros();
+                news &= news - 1;
+                let weight = weight(block);
+                equals = if weight < least { 1 } else { equals + u32::from(weight == least) };
+                if weight < least || weight == least && chance.random_range(0..equals) == 0 {
+                    (least, picked) = (weight, Some(block));
+                }
+            }
+        }
+        let (generation, block) = self.division.place(picked?);
+        let (row, terms) = self.generations[generation as usize].plain(block)?;
+        Some(Pick { generation, row, terms })
+    }
+
+    /// A block that was picked did not arrive: a source owes it still, if it was an original.
+    pub fn lost(&mut self, generation: u32, row: &Row) {
+        if let (Some(owed), Row::Block(block)) = (self.owed.get_mut(generation as usize), row)
+            && !owed.contains(block)
+        {
+            owed.push(*block);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use std::collections::BTreeSet;
+
+    const DIVISION: Division = Division { blocks: 10, generation: 4 };
+    const LOWEST: Order = Order::LowestRank { window: 8 };
+
+    fn known<'a>(receiver: &'a Have, holders: &'a [u32]) -> Knowledge<'a> {
+        Knowledge { receiver, holders, phase: Phase { round: 1, settled: 0, members: 4 }, vain: &[] }
+    }
+
+    #[test]
+    fn the_last_generation_is_as_long_as_what_is_left() {
+        assert_eq!(DIVISION.generations(), 3);
+        assert_eq!([0, 1, 2, 3].map(|generation| DIVISION.size(generation)), [4, 4, 2, 0]);
+        assert_eq!(DIVISION.place(9), (2, 1));
+        assert_eq!(DIVISION.first(2), 8);
+    }
+
+    #[test]
+    fn a_source_sends_each_original_once_evenly_before_it_codes() {
+        let mut chance = ChaCha8Rng::seed_from_u64(1);
+        let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, Share { index: 0, of: 1 });
+        let have = Have::default();
+        let picks: Vec<Pick> = (0..11).filter_map(|_| source.pick(&known(&have, &[]), &mut chance)).collect();
+        let generations: Vec<u32> = picks[..4].iter().map(|pick| pick.generation).collect();
+        assert_eq!(generations, [0, 1, 0, 1], "the shorter one later");
+        let originals: BTreeSet<_> = picks[..10]
+            .iter()
+            .map(|pick| match pick.row {
+                Row::Block(block) => DIVISION.first(pick.generation) + u32::from(block),
+                Row::Coded(_) => panic!("{pick:?}"),
+            })
+            .collect();
+        assert_eq!(originals, (0..10).collect());
+        assert!(matches!(picks[10].row, Row::Coded(_)));
+        source.lost(picks[3].generation, &picks[3].row);
+        let again = source.pick(&known(&have, &[]), &mut chance).unwrap();
+        assert_eq!((again.generation, &again.row), (picks[3].generation, &picks[3].row));
+    }
+
+    #[test]
+    fn several_sources_begin_with_different_originals() {
+        let mut chance = ChaCha8Rng::seed_from_u64(1);
+        let mut originals = BTreeSet::new();
+        for index in 0..2 {
+            let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, Share { index, of: 2 });
+            for _ in 0..5 {
+                let pick = source.pick(&known(&Have::default(), &[]), &mut chance).unwrap();
+                let Row::Block(block) = pick.row else { panic!("{pick:?}") };
+                assert!(originals.insert((pick.generation, block)));
+            }
+        }
+        assert_eq!(originals.len(), 10);
+    }
+
+    #[test]
+    fn without_a_code_only_blocks_go_that_the_receiver_lacks_and_rare_ones_first() {
+        let mut chance = ChaCha8Rng::seed_from_u64(1);
+        let mut holders = [5; 10];
+        holders[7] = 1;
+        let mut source = Holdings::source(DIVISION, Code::RarestBlock, LOWEST, Share { index: 0, of: 1 });
+        let mut sink = Holdings::empty(DIVISION, Code::RarestBlock, LOWEST);
+        let first = source.pick(&known(sink.have(), &holders), &mut chance).unwrap();
+        assert_eq!((first.generation, &first.row), (1, &Row::Block(3)));
+        for _ in 0..10 {
+            let pick = source.pick(&known(sink.have(), &holders), &mut chance).unwrap();
+            assert!(sink.insert(pick.generation, &pick.row).is_some());
+        }
+        assert_eq!(source.pick(&known(sink.have(), &holders), &mut chance), None);
+        assert!(sink.is_complete() && sink.have().holds(9) && !sink.have().holds(10));
+        (0..3).for_each(|generation| sink.decoded(generation));
+        assert!(sink.is_whole());
+    }
+}

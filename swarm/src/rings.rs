@@ -1,0 +1,251 @@
+//! Random rings without lists: in each round all members stand in a ring, and each sends to its successor.
+//!
+//! Cooper (2.1) takes a uniformly random permutation of all nodes a round, and a central generator hands lists of them out
+//! (section 5). Here a member computes its successor itself, from a seed that all share: a keyed bijection orders the
+//! racks, another one the members in each. A rack's members stand together, so that in a round one block enters each rack and
+//! one leaves it, which is all that an uplink as fast as a host's link can carry. Members that are all said to be in one rack
+//! stand in a uniformly random ring, as in the paper.
+
+/// A place in the swarm: a slot of a rack. Whoever has it keeps it; slots may be vacant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Member {
+    /// The rack, from 0.
+    pub rack: u32,
+    /// The slot in it, from 0.
+    pub slot: u32,
+}
+
+/// The rings of a swarm, one for each round.
+#[derive(Clone, Debug)]
+pub struct Rings {
+    key: u64,
+    /// Slots of each rack.
+    racks: Vec<u32>,
+}
+
+impl Rings {
+    /// Rings over racks with these numbers of slots. `epoch` is the version of the membership; another one has other rings.
+    pub fn new(seed: u64, epoch: u32, racks: Vec<u32>) -> Rings {
+        Rings { key: mixed(seed, u64::from(epoch)), racks }
+    }
+
+    /// Makes room for a member. Rings of members that have heard of it and of those that have not differ, which costs
+    /// refusals and harms nothing.
+    pub fn include(&mut self, member: Member) {
+        let rack = member.rack as usize;
+        if self.racks.len() <= rack {
+            self.racks.resize(rack + 1, 0);
+        }
+        self.racks[rack] = self.racks[rack].max(member.slot + 1);
+    }
+
+    /// The next member after `of` in the ring of a round among those that are `here`; none if it is alone.
+    ///
+    /// A vacant slot is passed over, so a ring with vacant slots is a ring. Costs a few hashes, and a few more for each that is
+    /// passed over.
+    pub fn successor(&self, round: u64, of: Member, here: impl Fn(Member) -> bool) -> Option<Member> {
+        let key = mixed(self.key, round);
+        let mut rack = of.rack;
+        let mut inside = Bijection::new(mixed(key, 1 + u64::from(rack)), *self.racks.get(rack as usize)?);
+        if of.slot >= inside.size {
+            return None;
+        }
+        let order = Bijection::new(key, u32::try_from(self.racks.len()).ok()?);
+        let mut at = inside.place(of.slot);
+        let slots: u64 = self.racks.iter().map(|slots| u64::from(*slots)).sum();
+        let mut passed = 1;
+        while passed < slots {
+            at += 1;
+            while at >= inside.size {
+                rack = order.at((order.place(rack) + 1) % order.size);
+                inside = Bijection::new(mixed(key, 1 + u64::from(rack)), self.racks[rack as usize]);
+                at = 0;
+            }
+            let member = Member { rack, slot: inside.at(at) };
+            if here(member) {
+                return Some(member);
+            }
+            passed += 1;
+        }
+        None
+    }
+}
+
+/// Rounds of the Feistel network. Four hide a large permutation (Luby and Rackoff 1988); of a few dozen numbers they make some
+/// successors ten times as likely as others, six do not, and standards take eight to ten (NIST SP 800-38G).
+const FEISTEL: u64 = 8;
+/// Bits of half a number at least: with fewer there are too few functions of a half.
+const HALF_MIN: u32 = 3;
+
+/// A keyed bijection of the numbers below `size`: a Feistel network over the next power of four, walked along until it comes
+/// back below (cycle walking: Black and Rogaway 2002).
+#[derive(Clone, Copy, Debug)]
+struct Bijection {
+    key: u64,
+    size: u32,
+    half: u32,
+}
+
+impl Bijection {
+    fn new(key: u64, size: u32) -> Bijection {
+        let bits = u32::BITS - size.saturating_sub(1).leading_zeros();
+        Bijection { key, size, half: bits.div_ceil(2).max(HALF_MIN) }
+    }
+
+    /// The place of a number below the size.
+    fn place(&self, mut number: u32) -> u32 {
+        loop {
+            let (mut left, mut right) = self.halves(number);
+            for round in 0..FEISTEL {
+                (left, right) = (right, left ^ self.scrambled(round, right));
+            }
+            number = self.joined(left, right);
+            if number < self.size {
+                return number;
+            }
+        }
+    }
+
+    /// The number at a place below the size.
+    fn at(&self, mut place: u32) -> u32 {
+        loop {
+            let (mut left, mut right) = self.halves(place);
+            for round in (0..FEISTEL).rev() {
+                (left, right) = (right ^ self.scrambled(round, left), left);
+            }
+            place = self.joined(left, right);
+            if place < self.size {
+                return place;
+            }
+        }
+    }
+
+    fn halves(&self, number: u32) -> (u64, u64) {
+        (u64::from(number) >> self.half, u64::from(number) & self.mask())
+    }
+
+    fn joined(&self, left: u64, right: u64) -> u32 {
+        (left << self.half | right) as u32
+    }
+
+    fn mask(&self) -> u64 {
+        (1 << self.half) - 1
+    }
+
+    fn scrambled(&self, round: u64, half: u64) -> u64 {
+        mixed(self.key, round << 32 | half) & self.mask()
+    }
+}
+
+/// A hash of two numbers: the finalizer of SplitMix64 (Steele, Lea and Flood 2014), of one and then of both.
+fn mixed(a: u64, b: u64) -> u64 {
+    finalized(finalized(a).wrapping_add(b))
+}
+
+fn finalized(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn members(racks: &[u32]) -> Vec<Member> {
+        let slots = |(rack, slots): (u32, &u32)| (0..*slots).map(move |slot| Member { rack, slot });
+        (0u32..).zip(racks).flat_map(slots).collect()
+    }
+
+    /// The ring of a round, from a member on.
+    fn ring(rings: &Rings, round: u64, from: Member, here: impl Fn(Member) -> bool) -> Vec<Member> {
+        let mut ring = vec![from];
+        while let Some(next) = rings.successor(round, *ring.last().unwrap(), &here) {
+            if next == from {
+                break;
+            }
+            ring.push(next);
+            assert!(ring.len() < 10_000, "no ring");
+        }
+        ring
+    }
+
+    proptest! {
+        #[test]
+        fn a_bijection_and_its_inverse_meet(key: u64, size in 1u32..5000, number: u32) {
+            let bijection = Bijection::new(key, size);
+            let place = bijection.place(number % size);
+            prop_assert!(place < size);
+            prop_assert_eq!(bijection.at(place), number % size);
+        }
+
+        /// The members that are here, each once, those of a rack one after the other.
+        #[test]
+        fn every_round_is_one_ring_that_enters_each_rack_once(
+            seed: u64,
+            round: u64,
+            racks in prop::collection::vec(0u32..9, 1..9),
+            vacant in prop::collection::btree_set((0u32..9, 0u32..9), 0..20),
+        ) {
+            let here = |member: Member| !vacant.contains(&(member.rack, member.slot));
+            let all: Vec<Member> = members(&racks).into_iter().filter(|member| here(*member)).collect();
+            let rings = Rings::new(seed, 1, racks.clone());
+            let Some(first) = all.first() else { return Ok(()) };
+            let ring = ring(&rings, round, *first, here);
+            prop_assert_eq!(ring.iter().copied().collect::<BTreeSet<_>>(), all.iter().copied().collect());
+            prop_assert_eq!(ring.len(), all.len());
+            let pairs = ring.iter().zip(ring.iter().cycle().skip(1));
+            let entered: Vec<u32> = pairs.filter(|(a, b)| a.rack != b.rack).map(|(_, b)| b.rack).collect();
+            prop_assert_eq!(entered.iter().collect::<BTreeSet<_>>().len(), entered.len());
+        }
+    }
+
+    #[test]
+    fn who_is_alone_has_no_successor_and_a_stranger_none_either() {
+        let rings = Rings::new(1, 1, vec![3, 2]);
+        let me = Member { rack: 1, slot: 1 };
+        assert_eq!(rings.successor(5, me, |member| member == me), None);
+        assert_eq!(rings.successor(5, Member { rack: 2, slot: 0 }, |_| true), None);
+        assert_eq!(rings.successor(5, Member { rack: 1, slot: 2 }, |_| true), None);
+    }
+
+    /// Chi-squared over many rounds, for sizes from the smallest on: each other member is a successor as often as the next.
+    #[test]
+    fn all_others_are_successors_equally_often() {
+        for size in [3u32, 4, 7, 16, 17, 64, 100] {
+            let rings = Rings::new(u64::from(size), 3, vec![size]);
+            let rounds = 400 * u64::from(size);
+            for of in [0, size - 1] {
+                let mut counts = vec![0f64; size as usize];
+                for round in 0..rounds {
+                    let next = rings.successor(round, Member { rack: 0, slot: of }, |_| true).unwrap();
+                    counts[next.slot as usize] += 1.0;
+                }
+                assert_eq!(counts[of as usize], 0.0);
+                let freedom = f64::from(size - 2);
+                let expected = rounds as f64 / f64::from(size - 1);
+                let squares: f64 =
+                    counts.iter().map(|count| (count - expected) * (count - expected) / expected).sum();
+                let chi_squared = squares - expected; // its own place, which is never a successor
+                assert!(chi_squared < freedom + 5.0 * (2.0 * freedom).sqrt(), "{size}: {chi_squared}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_member_finds_room_and_another_epoch_has_other_rings() {
+        let mut rings = Rings::new(9, 1, vec![2]);
+        let new = Member { rack: 2, slot: 1 };
+        rings.include(new);
+        let ring = ring(&rings, 3, new, |member| member.rack != 2 || member.slot == 1);
+        assert_eq!(ring.len(), 3);
+        let (one, two) = (Rings::new(9, 1, vec![500]), Rings::new(9, 2, vec![500]));
+        let of = Member { rack: 0, slot: 7 };
+        let same = (0..100)
+            .filter(|round| one.successor(*round, of, |_| true) == two.successor(*round, of, |_| true));
+        assert!(same.count() < 10);
+    }
+}

@@ -1,0 +1,542 @@
+//! The machine of one member.
+
+use crate::api::{BlockHead, Input, Output, Signal, Stats, SwarmSpec, Waits};
+use crate::generation::Row;
+use crate::holdings::{Code, Have, Holdings, Knowledge};
+use crate::order::Phase;
+use crate::peers::Peers;
+use crate::rings::{Member, Rings};
+use crate::transfers::{Transfer, Transfers};
+use cool_machine::{Duration, Machine, Poll, Time, earliest};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use std::collections::VecDeque;
+
+/// After this many refusals in a row the next offer goes to the last receiver, which is likely to be free.
+const REFUSALS_BEFORE_LAST: u32 = 4;
+/// After this many a pause is made.
+const REFUSALS_BEFORE_PAUSE: u32 = 32;
+/// Successors that are passed over, because they want nothing, before a pause is made.
+const PASSED_OVER: u32 = 64;
+
+/// A member of a swarm: see the crate's front page.
+#[derive(Debug)]
+pub struct Swarm {
+    spec: SwarmSpec,
+    rings: Rings,
+    peers: Peers,
+    holdings: Holdings,
+    chance: ChaCha8Rng,
+    incoming: Transfers,
+    outgoing: Transfers,
+    outbox: VecDeque<Output>,
+    /// Of the next offer, and the number of the next transfer.
+    ring: u64,
+    attempt: u8,
+    transfer: u32,
+    /// Whom the last block went to.
+    last: Option<Member>,
+    /// Who has asked last for a block.
+    asked: Option<Member>,
+    refusals: u32,
+    /// Nothing is offered before, and how long the next pause is.
+    pause_ends: Time,
+    pause: Duration,
+    /// The paper's round: how many blocks the source has sent.
+    round: u64,
+    settled: u32,
+    /// Whom this node has refused last, because it was busy.
+    turned_away: Option<Member>,
+    /// When this node asks for blocks next, and when it is to report that nothing comes.
+    asks_at: Time,
+    ask_wait: Duration,
+    starves_at: Option<Time>,
+    done: bool,
+    stats: Stats,
+}
+
+impl Swarm {
+    /// A member that begins at `now`, with nothing or, a source, with all.
+    pub fn new(now: Time, spec: SwarmSpec) -> Swarm {
+        let (division, code, order) = (spec.division, spec.code, spec.order);
+        let mut rings = Rings::new(spec.seed, spec.epoch, Vec::new());
+        spec.members.iter().for_each(|member| rings.include(*member));
+        rings.include(spec.me);
+        let others = spec.members.iter().copied().filter(|member| *member != spec.me);
+        let counted = (code == Code::RarestBlock).then_some(division.blocks);
+        let holdings = match spec.source {
+            Some(share) => Holdings::source(division, code, order, share),
+            None => Holdings::empty(division, code, order),
+        };
+        Swarm {
+            rings,
+            peers: Peers::new(others, counted),
+            holdings,
+            chance: ChaCha8Rng::seed_from_u64(spec.chance),
+            incoming: Transfers::default(),
+            outgoing: Transfers::default(),
+            outbox: VecDeque::new(),
+            ring: 0,
+            attempt: 0,
+            transfer: 0,
+            last: None,
+            asked: None,
+            refusals: 0,
+            pause_ends: now,
+            pause: spec.waits.block / 8,
+            round: 0,
+            settled: 0,
+            turned_away: None,
+            asks_at: now + spec.waits.block * 4 + spec.waits.answer,
+            ask_wait: spec.waits.block / 2,
+            starves_at: spec.source.is_none().then(|| now + spec.waits.starved),
+            done: false,
+            stats: Stats::default(),
+            spec,
+        }
+    }
+
+    /// What is held here.
+    pub fn holdings(&self) -> &Holdings {
+        &self.holdings
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Goes on to a later ring that another member is in.
+    fn follow(&mut self, ring: u64) {
+        if ring > self.ring {
+            (self.ring, self.attempt) = (ring, 0);
+        }
+    }
+
+    fn say(&mut self, to: Member, signal: Signal) {
+        self.outbox.push_back(Output::Signal { to, signal });
+    }
+
+    fn signal(&mut self, now: Time, from: Member, signal: &Signal) {
+        if !self.peers.is_here(from) {
+            return;
+        }
+        match signal {
+            Signal::Offer { transfer, ring } => {
+                self.follow(*ring);
+                self.offered(now, from, *transfer);
+            }
+            Signal::Head(head) => self.announced(now, from, head),
+            Signal::Withdraw { transfer } => {
+                // In place of a block that was not new, or before any.
+                if let Some(number) = self.incoming.granted(from).map(|granted| granted.number)
+                    && number <= *transfer
+                {
+                    self.incoming.take(from, number);
+                }
+            }
+            Signal::Grant { transfer, ring, have } => {
+                self.follow(*ring);
+                self.granted(now, from, *transfer, have);
+            }
+            Signal::Refuse { transfer, ring, complete } => {
+                self.follow(*ring);
+                if self.outgoing.take(from, *transfer).is_some() {
+                    self.refused(now, from, *complete);
+                }
+            }
+            Signal::Stop { transfer } => self.stopped(now, from, *transfer),
+            Signal::Ask { have } => {
+                self.peers.said(from, have);
+                self.peers.lacks(from);
+                self.asked = Some(from);
+            }
+        }
+    }
+}
+
+/// Receiving.
+impl Swarm {
+    fn offered(&mut self, now: Time, from: Member, transfer: u32) {
+        let known = self.incoming.find(from, transfer).map(|granted| granted.block.is_some());
+        let complete = self.holdings.is_complete();
+        let have = self.expected();
+        match known {
+            Some(true) => {}
+            None if !self.incoming.room() || self.holdings.completes(&have) => {
+                self.turned_away = Some(from);
+                self.say(from, Signal::Refuse { transfer, ring: self.ring, complete });
+            }
+            _ => {
+                if known.is_none() {
+                    let until = now + self.spec.waits.answer * 2;
+                    self.incoming.add(from, transfer, until);
+                }
+                self.say(from, Signal::Grant { transfer, ring: self.ring, have });
+            }
+        }
+    }
+
+    /// What is held once the blocks under way have come.
+    fn expected(&self) -> Have {
+        let mut have = self.holdings.have().clone();
+        for (generation, row) in self.incoming.blocks() {
+            have.add(self.holdings.division(), *generation, row);
+        }
+        have
+    }
+
+    /// Whether a row is new beside what is held, and beside what is under way as far as can be told.
+    fn wants(&self, generation: u32, row: &Row) -> bool {
+        let under_way = || self.incoming.blocks().filter(|(of, _)| *of == generation);
+        let Some(held) = self.holdings.generation(generation) else { return false };
+        let room = under_way().count() < usize::from(held.size() - held.rank());
+        room && held.lacks(row) && under_way().all(|(_, other)| other != row)
+    }
+
+    fn announced(&mut self, now: Time, from: Member, head: &BlockHead) {
+        self.round = self.round.max(head.round);
+        let BlockHead { transfer, generation, row, .. } = head;
+        if self.incoming.find(from, *transfer).is_some_and(|known| known.block.is_some()) {
+            return;
+        }
+        let wanted = self.wants(*generation, row);
+        let Waits { answer, transfer: whole, .. } = self.spec.waits;
+        // A block in place of one that was not new has a number of its own.
+        if let Some(granted) = self.incoming.granted(from) {
+            granted.number = *transfer;
+            granted.until = now + if wanted { whole } else { answer * 2 };
+            granted.block = wanted.then(|| (*generation, row.clone()));
+            if wanted {
+                return;
+            }
+        }
+        self.say(from, Signal::Stop { transfer: *transfer });
+    }
+
+    fn received(&mut self, now: Time, from: Member, transfer: u32) {
+        let block = self.incoming.take(from, transfer).and_then(|transfer| transfer.block);
+        let slot = block.as_ref().and_then(|(generation, row)| self.holdings.insert(*generation, row));
+        self.ask_wait = self.spec.waits.block / 2;
+        self.asks_at = now + self.ask_wait + self.spec.waits.answer;
+        match (block, slot) {
+            (Some((generation, _)), Some(slot)) => {
+                self.outbox.push_back(Output::Store { from, transfer, generation, slot });
+                self.grown(now, generation);
+            }
+            _ => {
+                self.stats.vain += 1;
+                self.outbox.push_back(Output::Discard { from, transfer });
+            }
+        }
+        self.call_back();
+    }
+
+    /// There is room: who was turned away for want of it may come.
+    fn call_back(&mut self) {
+        if self.incoming.room()
+            && !self.holdings.is_complete()
+            && let Some(to) = self.turned_away.take()
+        {
+            self.stats.asks += 1;
+            self.say(to, Signal::Ask { have: self.holdings.have().clone() });
+        }
+    }
+
+    fn placed(&mut self, now: Time, block: u32) {
+        let (generation, block) = self.holdings.division().place(block);
+        if self.holdings.insert(generation, &Row::Block(block)).is_some() {
+            self.grown(now, generation);
+        }
+    }
+
+    /// Something new is here.
+    fn grown(&mut self, now: Time, generation: u32) {
+        self.starves_at = (!self.holdings.is_complete()).then(|| now + self.spec.waits.starved);
+        if let Some(recoveries) = self.holdings.decoding(generation) {
+            if recoveries.is_empty() {
+                self.decoded(generation);
+            } else {
+                self.outbox.push_back(Output::Decode { generation, recoveries });
+            }
+        }
+        for transfer in self.incoming.without(|of, row| of == generation && !self.holdings.lacks(of, row)) {
+            self.say(transfer.peer, Signal::Stop { transfer: transfer.number });
+            self.discard(&transfer);
+        }
+    }
+
+    fn decoded(&mut self, generation: u32) {
+        self.holdings.decoded(generation);
+        if self.holdings.is_whole() && !core::mem::replace(&mut self.done, true) {
+            self.outbox.push_back(Output::Done);
+        }
+    }
+
+    /// Asks somebody else each time, while nothing is under way.
+    fn ask(&mut self, now: Time) {
+        if self.holdings.is_complete() || now < self.asks_at {
+            return;
+        }
+        self.ask_wait = (self.ask_wait * 2).min(self.spec.waits.block * 16);
+        self.asks_at = now + self.ask_wait + self.spec.waits.answer;
+        if self.incoming.is_empty()
+            && let Some(to) = self.next_in_ring()
+        {
+            self.stats.asks += 1;
+            self.say(to, Signal::Ask { have: self.holdings.have().clone() });
+        }
+    }
+
+    fn starve(&mut self, now: Time) {
+        if self.starves_at.is_some_and(|at| at <= now) {
+            self.starves_at = None;
+            let division = *self.holdings.division();
+            let lacks = |generation| {
+                let rank = self.holdings.generation(generation).map_or(0, |held| held.rank());
+                (generation, division.size(generation) - rank)
+            };
+            let lacking = (0..division.generations()).map(lacks).filter(|(_, rows)| *rows > 0).collect();
+            self.outbox.push_back(Output::Starved { lacking });
+        }
+    }
+}
+
+/// Sending.
+impl Swarm {
+    /// The successor in the present ring; then, since that was busy, in others that only this node goes along. These stay in its
+    /// rack, so that one block at a time enters and leaves it.
+    fn next_in_ring(&mut self) -> Option<Member> {
+        let (me, attempt) = (self.spec.me, self.attempt);
+        self.attempt = attempt.wrapping_add(1);
+        let (ring, first) = (self.ring << 8 | u64::from(attempt), attempt == 0);
+        let here = |member: Member| self.peers.is_here(member) && (first || member.rack == me.rack);
+        self.rings.successor(ring, me, here)
+    }
+
+    /// Whether there is room for another block, something to send, and perhaps somebody who lacks it.
+    fn offers(&self) -> bool {
+        self.outgoing.room() && !self.holdings.is_empty() && self.peers.any_lacks()
+    }
+
+    /// Offers a block, if there is room and somebody who may take it.
+    fn offer(&mut self, now: Time) {
+        if !self.offers() {
+            return;
+        }
+        let asked = self.asked.take().filter(|asked| self.peers.takes(now, *asked));
+        if asked.is_none() && now < self.pause_ends {
+            return;
+        }
+        let Some(to) = asked.or_else(|| self.receiver(now)) else { return self.make_pause(now) };
+        self.transfer = self.transfer.wrapping_add(1);
+        let until = now + self.spec.waits.answer;
+        self.outgoing.add(to, self.transfer, until);
+        self.stats.offers += 1;
+        self.say(to, Signal::Offer { transfer: self.transfer, ring: self.ring });
+    }
+
+    /// Who is offered to next: the successor in the next ring, as in the paper, but now and then the last receiver.
+    fn receiver(&mut self, now: Time) -> Option<Member> {
+        let last = self.last.filter(|last| self.peers.takes(now, *last));
+        if self.refusals > 0 && self.refusals.is_multiple_of(REFUSALS_BEFORE_LAST) && last.is_some() {
+            self.refusals += 1;
+            return last;
+        }
+        for _ in 0..PASSED_OVER {
+            let Some(next) = self.next_in_ring() else { break };
+            if self.peers.takes(now, next) && !self.outgoing.with(next) {
+                return Some(next);
+            }
+        }
+        last
+    }
+
+    fn refused(&mut self, now: Time, by: Member, complete: bool) {
+        self.stats.refused += 1;
+        if complete {
+            self.peers.completes(by);
+        }
+        self.refusals += 1;
+        if self.refusals >= REFUSALS_BEFORE_PAUSE {
+            self.make_pause(now);
+        }
+    }
+
+    fn make_pause(&mut self, now: Time) {
+        self.refusals = 0;
+        self.follow(self.ring + 1);
+        self.pause_ends = now + self.pause.max(Duration::from_micros(10));
+        self.pause = (self.pause * 2).min(self.spec.waits.block * 8);
+    }
+
+    fn granted(&mut self, now: Time, by: Member, transfer: u32, have: &Have) {
+        self.peers.said(by, have);
+        match self.outgoing.find(by, transfer) {
+            // It came twice.
+            Some(Transfer { block: Some(_), .. }) => {}
+            Some(offered) => {
+                offered.have = have.clone();
+                self.follow(self.ring + 1);
+                self.announce(now, by, transfer);
+            }
+            // Of an offer that was given up: the receiver is to wait for nothing.
+            None => self.say(by, Signal::Withdraw { transfer }),
+        }
+    }
+
+    /// Picks a block for what a member has granted.
+    fn announce(&mut self, now: Time, to: Member, transfer: u32) {
+        let Some(offered) = self.outgoing.find(to, transfer) else { return };
+        let rank = |generation| self.holdings.generation(generation).map_or(0, |held| held.rank());
+        let vain = self.peers.vain_for(now, to, rank);
+        let at_source = u64::from(self.spec.source.is_some());
+        let round = (self.round + at_source).max(1);
+        let phase = Phase { round, settled: self.settled, members: self.peers.len() as u32 + 1 };
+        let known = Knowledge { receiver: &offered.have, holders: self.peers.holders(), phase, vain: &vain };
+        let Some(pick) = self.holdings.pick(&known, &mut self.chance) else {
+            let complete = self.holdings.completes(&offered.have);
+            self.outgoing.take(to, transfer);
+            self.peers.rest(to, now + self.spec.waits.block);
+            self.refused(now, to, complete);
+            return self.say(to, Signal::Withdraw { transfer });
+        };
+        offered.until = now + self.spec.waits.transfer;
+        offered.block = Some((pick.generation, pick.row.clone()));
+        self.round += at_source;
+        self.stats.announced += 1;
+        (self.refusals, self.pause) = (0, self.spec.waits.block / 8);
+        let (generation, terms, round) = (pick.generation, pick.terms, self.round);
+        self.say(to, Signal::Head(BlockHead { transfer, generation, row: pick.row, round }));
+        self.outbox.push_back(Output::Transmit { to, transfer, generation, terms });
+    }
+
+    /// A block was not new: another one, if there is any.
+    fn stopped(&mut self, now: Time, by: Member, transfer: u32) {
+        let Some(stopped) = self.outgoing.find(by, transfer) else { return };
+        let Some((generation, row)) = stopped.block.take() else { return };
+        if let Row::Block(_) = row {
+            stopped.have.add(self.holdings.division(), generation, &row);
+        }
+        self.transfer = self.transfer.wrapping_add(1);
+        (stopped.number, stopped.nearly) = (self.transfer, false);
+        self.stats.stopped += 1;
+        let rank = self.holdings.generation(generation).map_or(0, |held| held.rank());
+        self.peers.vain(by, generation, rank, now + self.spec.waits.transfer);
+        self.outbox.push_back(Output::Cancel { to: by, transfer });
+        self.announce(now, by, self.transfer);
+    }
+
+    fn sent(&mut self, to: Member, transfer: u32, arrived: bool) {
+        let sent = self.outgoing.take(to, transfer).and_then(|transfer| transfer.block);
+        match sent {
+            Some(_) if arrived && to.rack == self.spec.me.rack => self.last = Some(to),
+            Some(_) if arrived => {}
+            Some((generation, row)) => self.holdings.lost(generation, &row),
+            None => {}
+        }
+    }
+}
+
+/// Members and time.
+impl Swarm {
+    fn joined(&mut self, now: Time, member: Member) {
+        if member == self.spec.me {
+            return;
+        }
+        self.parted(member);
+        self.rings.include(member);
+        self.peers.join(member);
+        (self.pause_ends, self.pause) = (now, self.spec.waits.block / 8);
+    }
+
+    fn gone(&mut self, member: Member) {
+        self.parted(member);
+        self.peers.leave(member);
+    }
+
+    /// Ends what is under way with a member.
+    fn parted(&mut self, member: Member) {
+        let outgoing = self.outgoing.of(member);
+        outgoing.into_iter().for_each(|transfer| self.given_up(transfer));
+        for transfer in self.incoming.of(member) {
+            self.discard(&transfer);
+        }
+        self.last = self.last.filter(|last| *last != member);
+        self.asked = self.asked.filter(|asked| *asked != member);
+        self.turned_away = self.turned_away.filter(|away| *away != member);
+    }
+
+    fn given_up(&mut self, transfer: Transfer) {
+        if let Some((generation, row)) = transfer.block {
+            self.holdings.lost(generation, &row);
+            self.outbox.push_back(Output::Cancel { to: transfer.peer, transfer: transfer.number });
+        }
+    }
+
+    fn discard(&mut self, transfer: &Transfer) {
+        if transfer.block.is_some() {
+            self.outbox.push_back(Output::Discard { from: transfer.peer, transfer: transfer.number });
+        }
+    }
+
+    /// Gives up what has been waited for long enough.
+    fn expire(&mut self, now: Time) {
+        for transfer in self.outgoing.expired(now) {
+            // Who does not answer, or is too slow, is left alone for a while: whether it is gone others find out.
+            self.peers.rest(transfer.peer, now + self.spec.waits.block * 4);
+            self.refusals += 1;
+            self.given_up(transfer);
+        }
+        for transfer in self.incoming.expired(now) {
+            self.discard(&transfer);
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let complete = self.holdings.is_complete();
+        let under_way = earliest(self.incoming.next(), self.outgoing.next());
+        let offers = self.offers();
+        let own = earliest(self.starves_at, (!complete).then_some(self.asks_at));
+        earliest(earliest(under_way, own), offers.then_some(self.pause_ends))
+    }
+}
+
+impl Machine for Swarm {
+    type Input<'a> = Input<'a>;
+    type Output = Output;
+
+    fn handle(&mut self, now: Time, input: Input<'_>) {
+        match input {
+            Input::Signal { from, signal } => self.signal(now, from, signal),
+            Input::Nearly { peer, transfer, sent: true } => self.outgoing.nearly(peer, transfer),
+            Input::Nearly { peer, transfer, sent: false } => {
+                self.incoming.nearly(peer, transfer);
+                self.call_back();
+            }
+            Input::Received { from, transfer } => self.received(now, from, transfer),
+            Input::Sent { to, transfer, arrived } => self.sent(to, transfer, arrived),
+            Input::Placed { block } => self.placed(now, block),
+            Input::Decoded { generation } => self.decoded(generation),
+            Input::Joined(member) => self.joined(now, member),
+            Input::Gone(member) => self.gone(member),
+            Input::Settled { generation } => self.settled = self.settled.max(generation),
+        }
+    }
+
+    fn poll(&mut self, now: Time) -> Poll<Output> {
+        if self.outbox.is_empty() {
+            self.expire(now);
+            self.ask(now);
+            self.starve(now);
+            self.offer(now);
+        }
+        match self.outbox.pop_front() {
+            Some(output) => Poll::Output(output),
+            None => Poll::Idle(self.deadline()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! One machine, told what the others would say.
+
+use super::*;
+use crate::holdings::{Division, Share};
+use crate::order::Order;
+
+const SOURCE: Member = Member { rack: 0, slot: 0 };
+const SINK: Member = Member { rack: 0, slot: 1 };
+
+fn swarm(me: Member) -> Swarm {
+    let spec = SwarmSpec {
+        seed: 1,
+        epoch: 1,
+        members: vec![SOURCE, SINK],
+        me,
+        chance: 1,
+        division: Division { blocks: 4, generation: 2 },
+        code: Code::Linear,
+        order: Order::LowestRank { window: 2 },
+        source: (me == SOURCE).then_some(Share { index: 0, of: 1 }),
+        waits: Waits {
+            answer: Duration::from_millis(2),
+            block: Duration::from_millis(10),
+            transfer: Duration::from_millis(100),
+            starved: Duration::from_secs(1),
+        },
+    };
+    Swarm::new(Time::ZERO, spec)
+}
+
+fn outputs(swarm: &mut Swarm, now: Time) -> Vec<Output> {
+    core::iter::from_fn(|| match swarm.poll(now) {
+        Poll::Output(output) => Some(output),
+        Poll::Idle(_) => None,
+    })
+    .collect()
+}
+
+fn tell(swarm: &mut Swarm, from: Member, signal: Signal) -> Vec<Output> {
+    swarm.handle(Time::ZERO, Input::Signal { from, signal: &signal });
+    outputs(swarm, Time::ZERO)
+}
+
+#[test]
+fn rows_that_are_none_of_the_content_are_refused() {
+    let mut sink = swarm(SINK);
+    tell(&mut sink, SOURCE, Signal::Offer { transfer: 7, ring: 0 });
+    for (generation, row) in
+        [(2, Row::Block(0)), (0, Row::Block(2)), (0, Row::Coded([1].into())), (1, Row::Coded([0, 0].into()))]
+    {
+        let head = BlockHead { transfer: 7, generation, row, round: 1 };
+        let stop = Output::Signal { to: SOURCE, signal: Signal::Stop { transfer: 7 } };
+        assert_eq!(tell(&mut sink, SOURCE, Signal::Head(head)), [stop]);
+    }
+    let strangers = Member { rack: 9, slot: 9 };
+    assert_eq!(tell(&mut sink, strangers, Signal::Offer { transfer: 1, ring: 0 }), []);
+}
+
+#[test]
+fn one_block_at_a_time_and_the_next_when_it_is_nearly_through() {
+    let mut source = swarm(SOURCE);
+    let offers = |outputs: &[Output], number: u32| matches!(outputs, [Output::Signal { to: SINK, signal: Signal::Offer { transfer, .. } }] if *transfer == number);
+    let grant = |transfer| Signal::Grant { transfer, ring: 0, have: Have::default() };
+    assert!(offers(&outputs(&mut source, Time::ZERO), 1));
+    for transfer in [1, 2] {
+        let granted = tell(&mut source, SINK, grant(transfer));
+        assert!(matches!(granted[..], [Output::Signal { .. }, Output::Transmit { .. }]), "{granted:?}");
+        let input = match transfer {
+            1 => Input::Sent { to: SINK, transfer, arrived: true },
+            _ => Input::Nearly { peer: SINK, transfer, sent: true },
+        };
+        source.handle(Time::ZERO, input);
+        let next = outputs(&mut source, Time::ZERO);
+        assert!(offers(&next, transfer + 1), "{next:?}");
+    }
+}
+
+#[test]
+fn who_lacks_what_nobody_sends_says_so_once() {
+    let mut sink = swarm(SINK);
+    sink.handle(Time::ZERO, Input::Placed { block: 1 });
+    let later = Time::ZERO + Duration::from_secs(2);
+    let starved =
+        |outputs: &[Output]| outputs.iter().filter(|output| matches!(output, Output::Starved { .. })).count();
+    let said = outputs(&mut sink, later);
+    assert!(said.contains(&Output::Starved { lacking: vec![(0, 1), (1, 2)] }), "{said:?}");
+    assert_eq!(starved(&outputs(&mut sink, later + Duration::from_secs(9))), 0);
+}
+
+#[test]
+fn blocks_that_come_by_other_ways_are_enough() {
+    let mut sink = swarm(SINK);
+    (0..4).for_each(|block| sink.handle(Time::ZERO, Input::Placed { block }));
+    assert!(outputs(&mut sink, Time::ZERO).contains(&Output::Done));
+    assert!(sink.holdings().is_whole());
+}
