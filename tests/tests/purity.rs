@@ -2,11 +2,12 @@
 
 use std::process::Command;
 
-const PURE: [&str; 11] = [
+const PURE: [&str; 12] = [
     "cool-types",
     "cool-machine",
     "rs-openflow",
     "cool-topology",
+    "cool-content",
     "cool-collective",
     "cool-quick",
     "cool-transport",
