@@ -3,7 +3,9 @@
 use cool::{Comm, Error};
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 type Broadcast<'c> = Pin<Box<dyn Future<Output = Result<Vec<u8>, Error>> + 'c>>;
 
@@ -17,14 +19,12 @@ enum Begun<'c> {
 pub(super) struct Flight<'c> {
     comm: &'c Comm,
     root: usize,
-    runtime: tokio::runtime::Runtime,
     begun: VecDeque<Begun<'c>>,
 }
 
 impl<'c> Flight<'c> {
-    pub(super) fn new(comm: &'c Comm, root: usize) -> std::io::Result<Flight<'c>> {
-        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-        Ok(Flight { comm, root, runtime, begun: VecDeque::new() })
+    pub(super) fn new(comm: &'c Comm, root: usize) -> Flight<'c> {
+        Flight { comm, root, begun: VecDeque::new() }
     }
 
     /// Begins to broadcast the root's bytes; the others give as many.
@@ -49,8 +49,28 @@ impl<'c> Flight<'c> {
     /// Awaits the oldest; nothing if there is none.
     pub(super) fn next(&mut self) -> Option<Result<Vec<u8>, Error>> {
         Some(match self.begun.pop_front()? {
-            Begun::Open(broadcast) => self.runtime.block_on(broadcast),
+            Begun::Open(broadcast) => block_on(broadcast),
             Begun::Done(done) => done,
         })
+    }
+}
+
+/// Wakes a thread that awaits a broadcast.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Awaits a broadcast in this thread.
+fn block_on(mut broadcast: Broadcast) -> Result<Vec<u8>, Error> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        if let Poll::Ready(done) = broadcast.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return done;
+        }
+        thread::park();
     }
 }

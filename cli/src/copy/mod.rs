@@ -3,6 +3,7 @@
 mod fault;
 mod flight;
 mod outcome;
+mod pipeline;
 mod rank;
 mod said;
 mod scan;

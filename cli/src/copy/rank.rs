@@ -4,10 +4,10 @@
 //! others begin a pass anew, in which what came before is there already.
 
 use super::fault::Fault;
-use super::flight::Flight;
+use super::pipeline::{self, Form, Head};
 use super::said::{Said, Task};
 use super::scan::scan;
-use super::source::{self, Form};
+use super::source;
 use super::target::Target;
 use super::writer::Writer;
 use cool::{Comm, Op};
@@ -17,8 +17,6 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Broadcasts under way at once: while one ends, the next has begun.
-const FLIGHT: usize = 3;
 /// How often a rank says that it still works, so that the others go on waiting.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -200,7 +198,9 @@ impl<'t> Copying<'t> {
                 failed = Some(fault);
             }
         }
-        let (form, length) = head(comm, root, form, bytes.len())?;
+        let mut head = Head { form, bytes: bytes.len() }.words();
+        comm.bcast(&mut head, root)?;
+        let Head { form, bytes: length } = Head::of(head);
         bytes.resize(length, 0);
         comm.bcast(&mut bytes, root)?;
         if self.is_source() {
@@ -267,26 +267,18 @@ impl<'t> Copying<'t> {
     ) -> Result<(), Stop> {
         let bytes = lacking.iter().map(|block| u64::from(manifest.blocks()[block as usize].bytes)).sum();
         Said::Sending { bytes }.say()?;
-        let mut flight = Flight::new(comm, root)?;
-        for packed in source::read(self.task, manifest, lacking)? {
-            let (form, bytes, fault) = match packed {
-                Ok((form, bytes)) => (form, bytes, None),
-                Err(fault) => (Form::GivesUp, fault.to_string().into_bytes(), Some(fault)),
-            };
-            head(comm, root, form, bytes.len())?;
-            self.sent += bytes.len() as u64;
-            flight.start(bytes);
-            while flight.len() >= FLIGHT || (fault.is_some() && flight.len() > 0) {
-                flight.next().transpose()?;
-            }
-            if let Some(fault) = fault {
-                return Err(fault.into());
-            }
+        let mut fault = None;
+        if !lacking.is_empty() {
+            let mut read = source::read(self.task, manifest, lacking)?.into_iter();
+            let mut packed = std::iter::from_fn(|| match read.next()? {
+                Ok(packed) => Some(packed),
+                Err(why) => Some((Form::GivesUp, fault.insert(why).to_string().into_bytes())),
+            });
+            self.sent += pipeline::send(comm, root, &mut packed)?;
         }
-        while flight.next().transpose()?.is_some() {}
-        let via = if self.sent == 0 { String::new() } else { comm.last_plan() };
+        let via = comm.last_plan();
         Said::Sent { bytes: self.sent, via }.say()?;
-        Ok(())
+        fault.map_or(Ok(()), |fault| Err(fault.into()))
     }
 
     fn receive(
@@ -296,50 +288,20 @@ impl<'t> Copying<'t> {
         manifest: &Arc<Manifest>,
         lacking: &BlockSet,
     ) -> Result<(), Stop> {
+        if lacking.is_empty() {
+            return Ok(());
+        }
         let mut writer = Writer::start(self.target.take(), Duration::from_millis(self.task.tell_every_ms))?;
-        let mut flight = Flight::new(comm, root)?;
-        let mut expected = std::collections::VecDeque::new();
-        let mut pass = || -> Result<(), Stop> {
-            for piece in pieces(manifest, lacking, self.task.piece) {
-                let (form, length) = head(comm, root, Form::Plain, 0)?;
-                flight.start(vec![0; length]);
-                expected.push_back((piece, form));
-                let gives_up = form == Form::GivesUp;
-                while flight.len() >= FLIGHT || (gives_up && flight.len() > 0) {
-                    let Some((came, (piece, form))) = flight.next().zip(expected.pop_front()) else { break };
-                    let bytes = came?;
-                    if form == Form::GivesUp {
-                        return Err(self.given_up(&bytes));
-                    }
-                    writer.write(piece, form, bytes);
-                }
-            }
-            while let Some((came, (piece, form))) = flight.next().zip(expected.pop_front()) {
-                writer.write(piece, form, came?);
-            }
-            Ok(())
-        };
-        let outcome = pass();
+        let mut pieces = pieces(manifest, lacking, self.task.piece);
+        let mut given_up = None;
+        let outcome = pipeline::receive(comm, root, |form, bytes| match pieces.next() {
+            Some(piece) if form != Form::GivesUp => writer.write(piece, form, bytes),
+            _ => given_up = Some(bytes),
+        });
         self.target = writer.finish();
-        outcome
+        outcome?;
+        given_up.map_or(Ok(()), |why| Err(self.given_up(&why)))
     }
-}
-
-/// What is said before each broadcast: what comes, and how long it is.
-fn head(comm: &Comm, root: usize, form: Form, bytes: usize) -> Result<(Form, usize), Stop> {
-    let number = match form {
-        Form::Plain => 0,
-        Form::Compressed => 1,
-        Form::GivesUp => 2,
-    };
-    let mut head = [number, bytes as u64];
-    comm.bcast(&mut head, root)?;
-    let form = match head[0] {
-        0 => Form::Plain,
-        1 => Form::Compressed,
-        _ => Form::GivesUp,
-    };
-    Ok((form, usize::try_from(head[1]).unwrap_or(usize::MAX)))
 }
 
 /// Waits until the work of all ranks is done, however long it takes; who works says so time and again.

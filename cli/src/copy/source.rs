@@ -1,6 +1,7 @@
 //! The source's side: its blocks are read again as they are sent, so that what changed meanwhile is noticed.
 
 use super::fault::Fault;
+use super::pipeline::{Form, Packed};
 use super::said::Task;
 use super::scan::place;
 use cool_content::{BlockSet, Digest, Manifest, Occurrences, pieces};
@@ -15,18 +16,6 @@ use std::time::{Duration, Instant};
 const READY: usize = 2;
 /// Of zstd: what costs least.
 const LEVEL: i32 = 1;
-
-/// How the bytes of a piece go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    Plain,
-    Compressed,
-    /// No piece: the source says why it gives up.
-    GivesUp,
-}
-
-/// A piece on its way: its form and its bytes.
-pub(super) type Packed = (Form, Vec<u8>);
 
 /// Begins to read pieces, in a thread that ends with them or when nobody takes them any more.
 pub(super) fn read(

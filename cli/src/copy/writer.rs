@@ -1,8 +1,8 @@
 //! Writes what comes, in a thread of its own, while more comes.
 
 use super::fault::Fault;
+use super::pipeline::Form;
 use super::said::Said;
-use super::source::Form;
 use super::target::Target;
 use cool_content::Piece;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -64,7 +64,7 @@ fn write(kept: Result<Target, Fault>, piece: &Piece, form: Form, bytes: Vec<u8>)
     let mut target = kept?;
     let plain = match form {
         Form::Compressed => zstd::bulk::decompress(&bytes, piece.bytes).unwrap_or_default(),
-        Form::Plain | Form::GivesUp => bytes,
+        Form::Plain | Form::GivesUp | Form::End => bytes,
     };
     match target.put_piece(piece, &plain) {
         Ok(()) => Ok(target),
