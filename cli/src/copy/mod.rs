@@ -76,9 +76,13 @@ pub(crate) struct Options {
     #[arg(long)]
     verify: bool,
 
-    /// Succeed if so many nodes have a copy: a number, or as in 95% [default: 100%]
+    /// Succeed if as many nodes as this have a copy: a number, or as in 95% [default: 100%]
     #[arg(long, value_name = "P", default_value = "100%", hide_default_value = true)]
     quorum: Quorum,
+
+    /// Write the copies as this user, by name or number: for operators, whose certificates name no user [default: you]
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
 
     /// Print one JSON document at the end, in place of the table
     #[arg(long)]
@@ -149,7 +153,7 @@ pub(crate) async fn run(mut client: ControllerClient<Channel>, options: &Options
         hosts.push(from.clone());
     }
     let task = task(options, from.clone(), own, hosts.len())?;
-    let spec = JobSpec { hosts, ..spec(&task)? };
+    let spec = JobSpec { hosts, ..spec(&task, options)? };
     let mut outcome = Outcome::new(from.clone(), own, absent);
     let ended = job::run(client, spec, |heard| match heard {
         Heard::Started(group) => {
@@ -240,12 +244,12 @@ fn task(options: &Options, from: String, own: bool, nodes: usize) -> Result<Task
     })
 }
 
-fn spec(task: &Task) -> Result<JobSpec, Error> {
+fn spec(task: &Task, options: &Options) -> Result<JobSpec, Error> {
     Ok(JobSpec {
         program: job::this_program()?,
         args: vec!["copy-rank".to_owned(), serde_json::json!(task).to_string()],
         ranks_per_node: 1,
-        user: job::user(),
+        user: options.user.clone().unwrap_or_else(job::user),
         survive: true,
         ..JobSpec::default()
     })
