@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use tonic::transport::Channel;
 
-/// Bytes of a piece, unless the source is slowed down: a broadcast each.
-const PIECE: u64 = 4 << 20;
+/// Bytes of the longest pieces, which are a broadcast each.
+const PIECE_MAX: u64 = 8 << 20;
 /// Pieces in a second of a source that is slowed down.
 const PIECES_PER_SECOND: u64 = 4;
 /// The slowest source: a block does not take longer than others wait for it.
@@ -228,15 +228,15 @@ fn task(options: &Options, from: String, own: bool, nodes: usize) -> Result<Task
     let text = |path: PathBuf| {
         path.into_os_string().into_string().map_err(|path| Error::NotUtf8(path.display().to_string()))
     };
-    let piece = options.limit.map_or(PIECE, |limit| (limit / PIECES_PER_SECOND).clamp(1, PIECE));
+    let piece_max = options.limit.map_or(PIECE_MAX, |limit| (limit / PIECES_PER_SECOND).min(PIECE_MAX));
     Ok(Task {
         from,
         source: text(source)?.into(),
         dest: text(dest)?,
         own,
         limit: options.limit,
-        // No more than 4 MiB.
-        piece: piece as usize,
+        // No more than 8 MiB.
+        piece_max: piece_max as usize,
         compress: options.compress,
         delete: options.delete,
         verify: options.verify,

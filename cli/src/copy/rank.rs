@@ -265,11 +265,11 @@ impl<'t> Copying<'t> {
         manifest: &Arc<Manifest>,
         lacking: BlockSet,
     ) -> Result<(), Stop> {
-        let bytes = lacking.iter().map(|block| u64::from(manifest.blocks()[block as usize].bytes)).sum();
+        let bytes = bytes_of(manifest, &lacking);
         Said::Sending { bytes }.say()?;
         let mut fault = None;
         if !lacking.is_empty() {
-            let mut read = source::read(self.task, manifest, lacking)?.into_iter();
+            let mut read = source::read(self.task, manifest, lacking, self.task.piece(bytes))?.into_iter();
             let mut packed = std::iter::from_fn(|| match read.next()? {
                 Ok(packed) => Some(packed),
                 Err(why) => Some((Form::GivesUp, fault.insert(why).to_string().into_bytes())),
@@ -292,7 +292,7 @@ impl<'t> Copying<'t> {
             return Ok(());
         }
         let mut writer = Writer::start(self.target.take(), Duration::from_millis(self.task.tell_every_ms))?;
-        let mut pieces = pieces(manifest, lacking, self.task.piece);
+        let mut pieces = pieces(manifest, lacking, self.task.piece(bytes_of(manifest, lacking)));
         let mut given_up = None;
         let outcome = pipeline::receive(comm, root, |form, bytes| match pieces.next() {
             Some(piece) if form != Form::GivesUp => writer.write(piece, form, bytes),
@@ -302,6 +302,11 @@ impl<'t> Copying<'t> {
         outcome?;
         given_up.map_or(Ok(()), |why| Err(self.given_up(&why)))
     }
+}
+
+/// Bytes of some blocks.
+fn bytes_of(manifest: &Manifest, blocks: &BlockSet) -> u64 {
+    blocks.iter().map(|block| u64::from(manifest.blocks()[block as usize].bytes)).sum()
 }
 
 /// Waits until the work of all ranks is done, however long it takes; who works says so time and again.

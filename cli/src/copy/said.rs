@@ -5,6 +5,11 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+/// In how many pieces a copy goes, if they are neither too short nor too long.
+const PIECES: u64 = 64;
+/// A shorter piece costs a call more than it spares.
+const PIECE_MIN: usize = 1 << 20;
+
 /// What is to be copied: the same for all ranks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Task {
@@ -18,8 +23,8 @@ pub(super) struct Task {
     pub(super) own: bool,
     /// Bytes in a second that the source sends at most.
     pub(super) limit: Option<u64>,
-    /// Bytes that are sent together.
-    pub(super) piece: usize,
+    /// Bytes that are sent together at most.
+    pub(super) piece_max: usize,
     pub(super) compress: bool,
     pub(super) delete: bool,
     pub(super) verify: bool,
@@ -31,6 +36,12 @@ impl Task {
     /// Where the copy is on a node.
     pub(super) fn dest_on(&self, node: &str) -> PathBuf {
         self.dest.replace("{node}", node).into()
+    }
+
+    /// Bytes of a piece where so much is to be sent: enough pieces to go on from if a node is lost, and not too many calls.
+    pub(super) fn piece(&self, bytes: u64) -> usize {
+        let share = usize::try_from(bytes / PIECES).unwrap_or(usize::MAX);
+        share.clamp(PIECE_MIN.min(self.piece_max), self.piece_max)
     }
 
     /// Whether a path on the source's node is the source.

@@ -22,6 +22,7 @@ pub(super) fn read(
     task: &Task,
     manifest: &Arc<Manifest>,
     lacking: BlockSet,
+    piece_bytes: usize,
 ) -> std::io::Result<Receiver<Result<Packed, Fault>>> {
     let (give, taken) = sync_channel(READY);
     let (task, manifest) = (task.clone(), Arc::clone(manifest));
@@ -29,7 +30,7 @@ pub(super) fn read(
         let mut reader =
             Reader { occurrences: Occurrences::new(&manifest), manifest: &manifest, task: &task, open: None };
         let mut pace = Pace { began: Instant::now(), bytes: 0, limit: task.limit };
-        for piece in pieces(&manifest, &lacking, task.piece) {
+        for piece in pieces(&manifest, &lacking, piece_bytes) {
             let packed = reader.piece(&piece.blocks, piece.bytes);
             pace.wait(packed.as_ref().map_or(0, |(_, bytes)| bytes.len()));
             let failed = packed.is_err();

@@ -56,7 +56,7 @@ fn task(folder: &Path) -> Task {
         dest: folder.join("{node}/copy").display().to_string(),
         own: true,
         limit: None,
-        piece: MIB,
+        piece_max: MIB,
         compress: false,
         delete: false,
         verify: false,
@@ -247,7 +247,7 @@ fn a_file_that_changes_before_it_is_sent_is_named() {
         change(&mut changed);
         std::fs::write(folder.path().join("source"), changed).unwrap();
         let sent: Vec<_> =
-            source::read(&task(folder.path()), &manifest, all.clone()).unwrap().into_iter().collect();
+            source::read(&task(folder.path()), &manifest, all.clone(), MIB).unwrap().into_iter().collect();
         let text = sent.last().unwrap().as_ref().unwrap_err().to_string();
         assert!(text.contains("source: changed while it was read"), "{text}");
     }
