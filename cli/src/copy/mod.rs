@@ -28,8 +28,8 @@ use tonic::transport::Channel;
 
 /// Bytes of the longest pieces, which are a broadcast each.
 const PIECE_MAX: u64 = 8 << 20;
-/// Pieces in a second of a source that is slowed down.
-const PIECES_PER_SECOND: u64 = 4;
+/// Seconds between two pieces of a source that is slowed down.
+const PIECE_SECONDS: u64 = 2;
 /// The slowest source: a block does not take longer than others wait for it.
 const LIMIT_MIN: u64 = 64 << 10;
 /// Nodes that say in a second how far they are.
@@ -60,7 +60,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NODE")]
     from: Option<String>,
 
-    /// Bytes in a second that the source sends at most, as in 200M
+    /// Bytes in a second that the source sends at most, over some seconds, as in 200M
     #[arg(long, value_name = "SIZE", value_parser = limit)]
     limit: Option<u64>,
 
@@ -228,7 +228,8 @@ fn task(options: &Options, from: String, own: bool, nodes: usize) -> Result<Task
     let text = |path: PathBuf| {
         path.into_os_string().into_string().map_err(|path| Error::NotUtf8(path.display().to_string()))
     };
-    let piece_max = options.limit.map_or(PIECE_MAX, |limit| (limit / PIECES_PER_SECOND).min(PIECE_MAX));
+    let piece_max =
+        options.limit.map_or(PIECE_MAX, |limit| limit.saturating_mul(PIECE_SECONDS).min(PIECE_MAX));
     Ok(Task {
         from,
         source: text(source)?.into(),
