@@ -34,6 +34,7 @@ pub(super) struct Outcome {
     nodes: Vec<NodeOutcome>,
     ended: BTreeMap<u32, (f64, Option<String>)>,
     lost: Vec<String>,
+    given_up: Option<String>,
     bytes: u64,
     sent: u64,
     via: String,
@@ -73,6 +74,7 @@ impl Outcome {
             nodes: nodes.collect(),
             ended: BTreeMap::new(),
             lost: Vec::new(),
+            given_up: None,
             bytes: 0,
             sent: 0,
             via: String::new(),
@@ -103,6 +105,7 @@ impl Outcome {
                 self.bar.enable_steady_tick(Duration::from_millis(500));
             }
             Said::Sent { bytes, via } => (self.sent, self.via) = (bytes, via),
+            Said::GivesUp { reason } => self.given_up = Some(reason),
             Said::Lost { nodes } => {
                 self.bar.suspend(|| eprintln!("cool: lost {}; the others go on", nodes.join(", ")));
                 self.lost.extend(nodes);
@@ -147,9 +150,7 @@ impl Outcome {
 
     /// Why the source could not be sent, if that was why.
     pub(super) fn source_fault(&self) -> Option<String> {
-        let rank = self.names.iter().position(|name| *name == self.from)?;
-        let (_, error) = self.ended.get(&(rank as u32))?;
-        error.clone().filter(|_| self.sending == 0 || !self.own)
+        self.given_up.clone()
     }
 
     /// Nodes without a copy, each with the reason.

@@ -194,6 +194,7 @@ impl<'t> Copying<'t> {
             (Ok(None), Some(manifest)) if self.is_source() => bytes = manifest.encode(),
             (Ok(None), _) => {}
             (Err(fault), _) => {
+                Said::GivesUp { reason: fault.to_string() }.say()?;
                 (form, bytes) = (Form::GivesUp, fault.to_string().into_bytes());
                 failed = Some(fault);
             }
@@ -278,7 +279,9 @@ impl<'t> Copying<'t> {
         }
         let via = comm.last_plan();
         Said::Sent { bytes: self.sent, via }.say()?;
-        fault.map_or(Ok(()), |fault| Err(fault.into()))
+        let Some(fault) = fault else { return Ok(()) };
+        Said::GivesUp { reason: fault.to_string() }.say()?;
+        Err(fault.into())
     }
 
     fn receive(

@@ -65,6 +65,8 @@ pub(super) enum Said {
     Sending { bytes: u64 },
     /// By the source: what went over the network so far, and by which plan.
     Sent { bytes: u64, via: String },
+    /// By the source: why nobody gets a copy.
+    GivesUp { reason: String },
     /// By whoever is left: who is not.
     Lost { nodes: Vec<String> },
     /// Bytes that this node lacks.
