@@ -73,6 +73,20 @@ pub(crate) enum Error {
     #[error("{0}")]
     Rank(#[from] RankError),
     #[error("{0}")]
+    CopyRank(#[from] crate::copy::RankError),
+    #[error("no node has an address of this machine; name the node that has SOURCE with --from")]
+    NotHere,
+    #[error("there is no node {0}; `cool topology` shows those that are there")]
+    NoNode(String),
+    #[error("there are no nodes in rack {0}; `cool topology` shows the racks")]
+    NoRack(u32),
+    #[error("{0} is not UTF-8, so no node can be told of it")]
+    NotUtf8(String),
+    #[error("nothing was copied: {node}: {reason}")]
+    CopySource { node: String, reason: String },
+    #[error("{copies} of {asked} nodes have a copy")]
+    Copies { copies: usize, asked: usize },
+    #[error("{0}")]
     Compile(#[from] cool_collective::CompileError),
     #[error(
         "plan {plan} on {topology} takes about {} million events, too many to draw; name a smaller network", (.events / 1e6).ceil()

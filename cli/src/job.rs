@@ -352,6 +352,12 @@ impl Signals {
     }
 }
 
+/// Where this program is: for jobs whose ranks are this program.
+pub(crate) fn this_program() -> Result<String, Error> {
+    let program = std::env::current_exe().map_err(|e| Error::Executable(e.to_string()))?.into_os_string();
+    program.into_string().map_err(|p| Error::Executable(format!("{} is not UTF-8", p.display())))
+}
+
 /// Who runs this command, by its word: a name, or else a number.
 pub(crate) fn user() -> String {
     let name = ["USER", "LOGNAME"].into_iter().find_map(|variable| std::env::var(variable).ok());

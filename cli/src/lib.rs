@@ -4,6 +4,7 @@ mod bench;
 mod certs;
 mod client;
 mod cluster;
+mod copy;
 mod doctor;
 mod error;
 mod groups;
@@ -57,6 +58,9 @@ enum Command {
     /// One rank of `cool bench`, which starts it
     #[command(hide = true)]
     BenchRank(bench::RankOptions),
+    /// One rank of `cool copy`, which starts it
+    #[command(hide = true)]
+    CopyRank(copy::RankOptions),
 }
 
 /// What is asked of the controller.
@@ -65,6 +69,7 @@ enum Ask {
     Topology(topology::Options),
     Groups(groups::Options),
     Run(run::Options),
+    Copy(copy::Options),
     Jobs(jobs::Options),
     Cancel(jobs::CancelOptions),
     Drain(jobs::DrainOptions),
@@ -93,6 +98,7 @@ pub fn run() -> ExitCode {
         Command::Plan(options) => plan::show(&options),
         Command::Simulate(options) => simulate::show(&options),
         Command::BenchRank(options) => bench::rank(&options).map_err(Error::from),
+        Command::CopyRank(options) => copy::rank(&options).map_err(Error::from),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -128,6 +134,7 @@ fn ask(controller: &str, tls: &cool_tls::Options, question: Ask) -> Result<(), E
                 reading(controller, async || doctor::examine(connect().await?, &options).await).await
             }
             Ask::Trace(options) => trace::show(connect().await?, &options).await,
+            Ask::Copy(options) => copy::run(connect().await?, &options).await,
             Ask::Run(options) => run::run(connect().await?, options).await,
             Ask::Cancel(options) => jobs::cancel(connect().await?, &options).await,
             Ask::Drain(options) => jobs::drain(connect().await?, &options).await,

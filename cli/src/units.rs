@@ -17,6 +17,19 @@ pub(crate) fn rate(bytes_per_second: u64) -> Option<String> {
     })
 }
 
+/// Bytes with three digits that count, as "64.0 MiB".
+pub(crate) fn bytes(bytes: u64) -> String {
+    let scales = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match scales.into_iter().find(|(shift, _)| bytes >> shift > 0) {
+        None => count(usize::try_from(bytes).unwrap_or(usize::MAX), "byte"),
+        Some((shift, unit)) => {
+            let value = bytes as f64 / (1u64 << shift) as f64;
+            let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+            format!("{value:.digits$} {unit}")
+        }
+    }
+}
+
 /// `n` of a thing: "1 rank", "2 ranks".
 pub(crate) fn count(n: usize, thing: &str) -> String {
     format!(
@@ -88,6 +101,8 @@ mod tests {
         assert_eq!(rate(1_250_000_000).as_deref(), Some("10 Gbit/s"));
         assert_eq!(rate(2_491_234).as_deref(), Some("19.93 Mbit/s"));
         assert_eq!(rate(0), None);
+        let sizes = [0, 1, 1023, 1536, 64 << 20, 5 << 40].map(bytes);
+        assert_eq!(sizes, ["0 bytes", "1 byte", "1023 bytes", "1.50 KiB", "64.0 MiB", "5120 GiB"]);
         assert_eq!((count(1, "rank"), count(2, "switch")), ("1 rank".into(), "2 switches".into()));
         assert_eq!(
             (seconds(0.000_012_34), seconds(0.0123), seconds(123.4)),

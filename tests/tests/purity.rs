@@ -7,6 +7,7 @@ const PURE: [&str; 12] = [
     "cool-machine",
     "rs-openflow",
     "cool-topology",
+    "cool-content",
     "cool-collective",
     "cool-quick",
     "cool-transport",

@@ -103,11 +103,8 @@ pub(crate) async fn run(client: ControllerClient<Channel>, options: &Options) ->
 }
 
 fn spec(options: &Options, plan: &Plan) -> Result<JobSpec, Error> {
-    let program = std::env::current_exe().map_err(|e| Error::Executable(e.to_string()))?.into_os_string();
-    let program =
-        program.into_string().map_err(|p| Error::Executable(format!("{} is not UTF-8", p.display())))?;
     Ok(JobSpec {
-        program,
+        program: job::this_program()?,
         args: vec!["bench-rank".to_owned(), serde_json::json!(plan).to_string()],
         ..options.ranks.clone().spec()
     })

@@ -1,0 +1,343 @@
+//! One rank of a copy: the source's node reads and broadcasts, the others say what they lack, and write.
+//!
+//! All that ranks do together is a pass: the source's manifest to all, what all of them have, what somebody lacks. If a node is lost the
+//! others begin a pass anew, in which what came before is there already.
+
+use super::fault::Fault;
+use super::pipeline::{self, Form, Head};
+use super::said::{Said, Task};
+use super::scan::scan;
+use super::source;
+use super::target::Target;
+use super::writer::Writer;
+use cool::{Comm, Op};
+use cool_content::{BlockSet, Manifest, ManifestError, pieces};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a rank says that it still works, so that the others go on waiting.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The rank's part of the command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RankOptions {
+    /// What to do, as JSON
+    task: String,
+}
+
+/// Why a rank of a copy fails, rather than its node having no copy.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RankError {
+    #[error("the task is not one that `cool copy` makes: {0}")]
+    Task(serde_json::Error),
+    #[error(transparent)]
+    Cool(#[from] cool::Error),
+    #[error("cannot report: {0}")]
+    Report(std::io::Error),
+}
+
+/// Why a pass comes to nothing.
+#[derive(Debug, thiserror::Error)]
+enum Stop {
+    #[error(transparent)]
+    Group(#[from] cool::Error),
+    #[error("{0}")]
+    Source(String),
+    #[error("{0}, which has the source, is gone")]
+    SourceGone(String),
+    #[error("{0}")]
+    Fault(#[from] Fault),
+    #[error("what the source sends cannot be understood: {0}")]
+    Manifest(#[from] ManifestError),
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Runs as the rank that the job started this process as.
+pub(crate) fn rank(options: &RankOptions) -> Result<(), RankError> {
+    let task: Task = serde_json::from_str(&options.task).map_err(RankError::Task)?;
+    let comm = Comm::world()?;
+    let began = Instant::now();
+    let error = copy(comm, &task).err();
+    let ended = Said::Ended { seconds: began.elapsed().as_secs_f64(), error };
+    ended.say().map_err(RankError::Report)
+}
+
+/// Takes part to the end; why this node has no copy.
+pub(super) fn copy(comm: Comm, task: &Task) -> Result<(), String> {
+    let node = comm.place(comm.rank()).map_or_else(String::new, |place| place.name.clone());
+    let outcome = Copying::new(task, &node).and_then(|copying| copying.run(comm));
+    outcome.map_err(|stop| stop.to_string())
+}
+
+/// Work in a thread of its own, which the calling thread looks after.
+struct Work<T>(Receiver<T>, Option<T>);
+
+impl<T: Send + 'static> Work<T> {
+    fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> std::io::Result<Work<T>> {
+        let (give, taken) = channel();
+        // Nobody may want the result any more.
+        thread::Builder::new().name(name.into()).spawn(move || drop(give.send(work())))?;
+        Ok(Work(taken, None))
+    }
+
+    /// Whether it is done; waits a while for it.
+    fn is_done(&mut self) -> bool {
+        if self.1.is_none() {
+            self.1 = self.0.recv_timeout(TICK).ok();
+        }
+        self.1.is_some()
+    }
+
+    /// What came of it, once it is done; nothing if its thread has panicked.
+    fn take(self) -> Option<T> {
+        self.1.or_else(|| self.0.recv().ok())
+    }
+}
+
+/// A node's copy, or why it has none.
+type Kept = Result<Target, Fault>;
+
+/// A rank's state from pass to pass.
+struct Copying<'t> {
+    task: &'t Task,
+    node: &'t str,
+    scanning: Option<Work<Result<Manifest, Fault>>>,
+    manifest: Option<Arc<Manifest>>,
+    /// On all nodes but the source's.
+    target: Option<Kept>,
+    /// The source's node makes its copy beside sending.
+    own: Option<Work<Result<(), Fault>>>,
+    /// Bytes that went over the network.
+    sent: u64,
+}
+
+impl<'t> Copying<'t> {
+    fn new(task: &'t Task, node: &'t str) -> Result<Copying<'t>, Stop> {
+        let root = task.source.clone();
+        let scanning = (node == task.from).then(|| Work::start("scan", move || scan(&root))).transpose()?;
+        Ok(Copying { task, node, scanning, manifest: None, target: None, own: None, sent: 0 })
+    }
+
+    fn run(mut self, mut comm: Comm) -> Result<(), Stop> {
+        loop {
+            match self.pass(&comm) {
+                Ok(()) => break,
+                Err(Stop::Group(error)) if error.is_loss() => {
+                    let rest = comm.shrink()?;
+                    self.tell_lost(&comm, &rest)?;
+                    comm = rest;
+                    if self.is_whole() {
+                        break;
+                    }
+                }
+                Err(stop) => return Err(stop),
+            }
+        }
+        // Who has all that it needs is of no more use to the others.
+        drop(comm);
+        if let Some(own) = self.own {
+            return Ok(own.take().unwrap_or_else(|| Err(Fault::Wrong(self.task.source.clone())))?);
+        }
+        match self.target {
+            Some(Ok(target)) => Ok(target.finish()?),
+            Some(Err(fault)) => Err(fault.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether this node needs nobody any more.
+    fn is_whole(&self) -> bool {
+        self.target.as_ref().is_some_and(|kept| kept.as_ref().is_ok_and(|target| target.have().is_full()))
+    }
+
+    fn is_source(&self) -> bool {
+        self.node == self.task.from
+    }
+
+    /// One of those that are left says who is not.
+    fn tell_lost(&self, before: &Comm, rest: &Comm) -> std::io::Result<()> {
+        let name = |rank: &usize| Some(before.place(*rank)?.name.clone());
+        let nodes: Vec<String> = rest.gone().iter().filter_map(name).collect();
+        if rest.rank() == 0 && !nodes.is_empty() { Said::Lost { nodes }.say() } else { Ok(()) }
+    }
+
+    fn pass(&mut self, comm: &Comm) -> Result<(), Stop> {
+        let root = (0..comm.size()).find(|rank| comm.place(*rank).is_some_and(|p| p.name == self.task.from));
+        let root = root.ok_or_else(|| Stop::SourceGone(self.task.from.clone()))?;
+        let manifest = self.share_manifest(comm, root)?;
+        self.prepare(comm, &manifest)?;
+        let lacking = self.lacking(comm, &manifest)?;
+        if self.is_source() {
+            self.send(comm, root, &manifest, lacking)?;
+        } else {
+            self.receive(comm, root, &manifest, &lacking)?;
+        }
+        Ok(comm.barrier()?)
+    }
+
+    /// The source's manifest at all ranks.
+    fn share_manifest(&mut self, comm: &Comm, root: usize) -> Result<Arc<Manifest>, Stop> {
+        together(comm, self.scanning.as_mut())?;
+        let scanned = self.scanning.take().and_then(Work::take).transpose();
+        let mut failed = None;
+        let mut bytes = Vec::new();
+        let mut form = Form::Plain;
+        match (scanned, &self.manifest) {
+            (Ok(Some(manifest)), _) => {
+                Said::Source { bytes: manifest.bytes(), items: manifest.items().len() }.say()?;
+                bytes = manifest.encode();
+                self.manifest = Some(Arc::new(manifest));
+            }
+            (Ok(None), Some(manifest)) if self.is_source() => bytes = manifest.encode(),
+            (Ok(None), _) => {}
+            (Err(fault), _) => {
+                Said::GivesUp { reason: fault.to_string() }.say()?;
+                (form, bytes) = (Form::GivesUp, fault.to_string().into_bytes());
+                failed = Some(fault);
+            }
+        }
+        let mut head = Head { form, bytes: bytes.len() }.words();
+        comm.bcast(&mut head, root)?;
+        let Head { form, bytes: length } = Head::of(head);
+        bytes.resize(length, 0);
+        comm.bcast(&mut bytes, root)?;
+        if self.is_source() {
+            self.sent += length as u64;
+        }
+        if let Some(fault) = failed {
+            return Err(fault.into());
+        }
+        if form == Form::GivesUp {
+            return Err(self.given_up(&bytes));
+        }
+        if let Some(known) = &self.manifest {
+            return Ok(Arc::clone(known));
+        }
+        let manifest = Arc::new(Manifest::decode(&bytes)?);
+        self.manifest = Some(Arc::clone(&manifest));
+        Ok(manifest)
+    }
+
+    /// What a node says of a source that has failed.
+    fn given_up(&self, why: &[u8]) -> Stop {
+        Stop::Source(format!("{} gives up: {}", self.task.from, String::from_utf8_lossy(why)))
+    }
+
+    /// Each node looks at what it has.
+    fn prepare(&mut self, comm: &Comm, manifest: &Arc<Manifest>) -> Result<(), Stop> {
+        let dest = self.task.dest_on(self.node);
+        let (manifest, habits) = (Arc::clone(manifest), self.task.habits());
+        let mut preparing = None;
+        if self.is_source() {
+            if self.own.is_none() && self.task.own && !self.task.is_source(&dest) {
+                let source = self.task.source.clone();
+                self.own = Some(Work::start("copy", move || copy_here(&source, &dest, manifest, habits))?);
+            }
+        } else if self.target.is_none() {
+            preparing = Some(Work::start("prepare", move || Target::open(&dest, manifest, habits))?);
+        }
+        together(comm, preparing.as_mut())?;
+        if let Some(kept) = preparing.and_then(Work::take) {
+            self.target = Some(kept);
+        }
+        Ok(())
+    }
+
+    /// What at least one of the nodes lacks that can have it.
+    fn lacking(&self, comm: &Comm, manifest: &Manifest) -> Result<BlockSet, Stop> {
+        let blocks = manifest.blocks().len();
+        let mut words = match &self.target {
+            Some(Ok(target)) => target.have().words().to_vec(),
+            _ => BlockSet::none(blocks).complement().words().to_vec(),
+        };
+        if !words.is_empty() {
+            comm.allreduce_in_place(&mut words, Op::BitAnd)?;
+        }
+        Ok(BlockSet::from_words(blocks, &words).complement())
+    }
+
+    fn send(
+        &mut self,
+        comm: &Comm,
+        root: usize,
+        manifest: &Arc<Manifest>,
+        lacking: BlockSet,
+    ) -> Result<(), Stop> {
+        let bytes = bytes_of(manifest, &lacking);
+        Said::Sending { bytes }.say()?;
+        let mut fault = None;
+        if !lacking.is_empty() {
+            let mut read = source::read(self.task, manifest, lacking, self.task.piece(bytes))?.into_iter();
+            let mut packed = std::iter::from_fn(|| match read.next()? {
+                Ok(packed) => Some(packed),
+                Err(why) => Some((Form::GivesUp, fault.insert(why).to_string().into_bytes())),
+            });
+            self.sent += pipeline::send(comm, root, &mut packed)?;
+        }
+        let via = comm.last_plan();
+        Said::Sent { bytes: self.sent, via }.say()?;
+        let Some(fault) = fault else { return Ok(()) };
+        Said::GivesUp { reason: fault.to_string() }.say()?;
+        Err(fault.into())
+    }
+
+    fn receive(
+        &mut self,
+        comm: &Comm,
+        root: usize,
+        manifest: &Arc<Manifest>,
+        lacking: &BlockSet,
+    ) -> Result<(), Stop> {
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let mut writer = Writer::start(self.target.take(), Duration::from_millis(self.task.tell_every_ms))?;
+        let mut pieces = pieces(manifest, lacking, self.task.piece(bytes_of(manifest, lacking)));
+        let mut given_up = None;
+        let outcome = pipeline::receive(comm, root, |form, bytes| match pieces.next() {
+            Some(piece) if form != Form::GivesUp => writer.write(piece, form, bytes),
+            _ => given_up = Some(bytes),
+        });
+        self.target = writer.finish();
+        outcome?;
+        given_up.map_or(Ok(()), |why| Err(self.given_up(&why)))
+    }
+}
+
+/// Bytes of some blocks.
+fn bytes_of(manifest: &Manifest, blocks: &BlockSet) -> u64 {
+    blocks.iter().map(|block| u64::from(manifest.blocks()[block as usize].bytes)).sum()
+}
+
+/// Waits until the work of all ranks is done, however long it takes; who works says so time and again.
+fn together<T: Send + 'static>(comm: &Comm, mut work: Option<&mut Work<T>>) -> Result<(), Stop> {
+    loop {
+        let busy = work.as_mut().is_some_and(|work| !work.is_done());
+        let mut somebody = [u8::from(busy)];
+        comm.allreduce_in_place(&mut somebody, Op::Max)?;
+        if somebody == [0] {
+            return Ok(());
+        }
+    }
+}
+
+/// The copy on the source's own node, for which nothing has to be sent.
+fn copy_here(
+    source: &std::path::Path,
+    dest: &std::path::Path,
+    manifest: Arc<Manifest>,
+    habits: super::target::Habits,
+) -> Result<(), Fault> {
+    if dest.starts_with(source) {
+        return Err(Fault::Within(dest.to_owned()));
+    }
+    let mut target = Target::open(dest, Arc::clone(&manifest), habits)?;
+    target.take_from(source, &manifest)?;
+    if !target.have().is_full() {
+        return Err(Fault::Changed(source.to_owned()));
+    }
+    target.finish()
+}

@@ -1,0 +1,85 @@
+//! What ranks of a copy are told, and the lines by which they say how far they are.
+
+use super::target::Habits;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// In how many pieces a copy goes, if they are neither too short nor too long.
+const PIECES: u64 = 64;
+/// Shorter ones are broadcast far more slowly: over trees of 16 nodes pieces of 1 MiB take three times as long (docs/copy.md).
+const PIECE_MIN: usize = 4 << 20;
+
+/// What is to be copied: the same for all ranks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Task {
+    /// The node that has the source.
+    pub(super) from: String,
+    /// Absolute.
+    pub(super) source: PathBuf,
+    /// Absolute, with {node} for the node's name.
+    pub(super) dest: String,
+    /// Whether the source's node is to have a copy, too.
+    pub(super) own: bool,
+    /// Bytes in a second that the source sends at most.
+    pub(super) limit: Option<u64>,
+    /// Bytes that are sent together at most.
+    pub(super) piece_max: usize,
+    pub(super) compress: bool,
+    pub(super) delete: bool,
+    pub(super) verify: bool,
+    /// Between two words on how far a node is.
+    pub(super) tell_every_ms: u64,
+}
+
+impl Task {
+    /// Where the copy is on a node.
+    pub(super) fn dest_on(&self, node: &str) -> PathBuf {
+        self.dest.replace("{node}", node).into()
+    }
+
+    /// Bytes of a piece where so much is to be sent: enough pieces to go on from if a node is lost, and not too many calls.
+    pub(super) fn piece(&self, bytes: u64) -> usize {
+        let share = usize::try_from(bytes / PIECES).unwrap_or(usize::MAX);
+        share.clamp(PIECE_MIN.min(self.piece_max), self.piece_max)
+    }
+
+    /// Whether a path on the source's node is the source.
+    pub(super) fn is_source(&self, path: &Path) -> bool {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        real(path) == real(&self.source)
+    }
+
+    pub(super) fn habits(&self) -> Habits {
+        Habits { delete: self.delete, verify: self.verify }
+    }
+}
+
+/// A line of a rank.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Said {
+    /// By the source: what it consists of.
+    Source { bytes: u64, items: usize },
+    /// By the source: bytes that a node lacks, which are sent now.
+    Sending { bytes: u64 },
+    /// By the source: what went over the network so far, and by which plan.
+    Sent { bytes: u64, via: String },
+    /// By the source: why nobody gets a copy.
+    GivesUp { reason: String },
+    /// By whoever is left: who is not.
+    Lost { nodes: Vec<String> },
+    /// Bytes that this node lacks.
+    Lacks { bytes: u64 },
+    /// The last line of each; nothing is wrong with one that has no copy because it is the source.
+    Ended { seconds: f64, error: Option<String> },
+}
+
+impl Said {
+    /// Says it to whoever runs the command.
+    pub(super) fn say(&self) -> std::io::Result<()> {
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        std::io::stdout().write_all(&line)
+    }
+}

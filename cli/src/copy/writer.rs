@@ -1,0 +1,76 @@
+//! Writes what comes, in a thread of its own, while more comes.
+
+use super::fault::Fault;
+use super::pipeline::Form;
+use super::said::Said;
+use super::target::Target;
+use cool_content::Piece;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Pieces that have come and are not written yet; with more the network waits for the disk.
+const WAITING: usize = 2;
+
+type Arrived = (Piece, Form, Vec<u8>);
+
+/// A node's copy while pieces come; a node that has none takes part all the same, so that the others go on.
+pub(super) struct Writer {
+    give: Option<SyncSender<Arrived>>,
+    thread: JoinHandle<Option<Result<Target, Fault>>>,
+}
+
+impl Writer {
+    pub(super) fn start(
+        kept: Option<Result<Target, Fault>>,
+        tell_every: Duration,
+    ) -> std::io::Result<Writer> {
+        let (give, taken) = sync_channel::<Arrived>(WAITING);
+        let thread = thread::Builder::new().name("write".into()).spawn(move || {
+            let mut told = Instant::now();
+            let mut kept = kept;
+            for (piece, form, bytes) in taken {
+                kept = kept.map(|kept| write(kept, &piece, form, bytes));
+                if let Some(Ok(target)) = &kept
+                    && told.elapsed() >= tell_every
+                {
+                    told = Instant::now();
+                    // Whoever does not hear it hears the end.
+                    drop(Said::Lacks { bytes: target.lacking() }.say());
+                }
+            }
+            kept
+        })?;
+        Ok(Writer { give: Some(give), thread })
+    }
+
+    /// Takes a piece that has come, once there is room for it.
+    pub(super) fn write(&mut self, piece: Piece, form: Form, bytes: Vec<u8>) {
+        if let Some(give) = &self.give {
+            // A thread that has panicked is noticed at the end.
+            drop(give.send((piece, form, bytes)));
+        }
+    }
+
+    /// The copy with all that came.
+    pub(super) fn finish(mut self) -> Option<Result<Target, Fault>> {
+        self.give = None;
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+/// Writes a piece; a copy that cannot be written leaves nothing behind, above all on a full disk.
+fn write(kept: Result<Target, Fault>, piece: &Piece, form: Form, bytes: Vec<u8>) -> Result<Target, Fault> {
+    let mut target = kept?;
+    let plain = match form {
+        Form::Compressed => zstd::bulk::decompress(&bytes, piece.bytes).unwrap_or_default(),
+        Form::Plain | Form::GivesUp | Form::End => bytes,
+    };
+    match target.put_piece(piece, &plain) {
+        Ok(()) => Ok(target),
+        Err(fault) => {
+            target.give_up()?;
+            Err(fault)
+        }
+    }
+}

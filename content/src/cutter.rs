@@ -1,0 +1,162 @@
+//! Blocks: where they are cut, and by which hash they are known.
+
+use crate::{BLOCK_BYTES, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
+use fastcdc::v2020;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::{self, Read};
+
+/// A BLAKE3 hash.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// Of some bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Digest {
+        Digest(*blake3::hash(bytes).as_bytes())
+    }
+}
+
+/// In hexadecimal, as `b3sum` prints it.
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The hash of bytes that come one after the other.
+#[derive(Clone, Debug, Default)]
+pub struct Digester(blake3::Hasher);
+
+impl Digester {
+    /// Takes the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The hash of all that came.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        Digest(*self.0.finalize().as_bytes())
+    }
+}
+
+/// A piece of a file's data, 1 to [`BLOCK_BYTES_MAX`] bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Block {
+    /// Of its bytes.
+    pub digest: Digest,
+    /// How many they are.
+    pub bytes: u32,
+}
+
+/// Cuts what a reader gives into blocks where the content says (FastCDC, Xia et al., IEEE TPDS 2020): where bytes are changed, or
+/// come in or go out, the blocks before and some way behind are the same as ever.
+pub struct Cutter<R: Read>(v2020::StreamCDC<R>);
+
+impl<R: Read> Cutter<R> {
+    /// Of all that the reader gives.
+    pub fn new(reader: R) -> Cutter<R> {
+        Cutter(v2020::StreamCDC::new(reader, BLOCK_BYTES_MIN, BLOCK_BYTES, BLOCK_BYTES_MAX))
+    }
+}
+
+impl<R: Read> fmt::Debug for Cutter<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cutter").finish_non_exhaustive()
+    }
+}
+
+impl<R: Read> Iterator for Cutter<R> {
+    /// A block with its bytes, or what the reader failed with.
+    type Item = io::Result<(Block, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let data = match self.0.next()? {
+            Ok(data) => data.data,
+            Err(v2020::Error::IoError(error)) => return Some(Err(error)),
+            Err(other) => return Some(Err(io::Error::other(other))),
+        };
+        // No longer than `BLOCK_BYTES_MAX`.
+        Some(Ok((Block { digest: Digest::of(&data), bytes: data.len() as u32 }, data)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// Bytes without structure, the same on every run.
+    fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&seed.to_le_bytes());
+        let mut noise = vec![0; bytes];
+        hasher.finalize_xof().fill(&mut noise);
+        noise
+    }
+
+    fn blocks(bytes: &[u8]) -> Vec<Block> {
+        Cutter::new(bytes).map(|block| block.unwrap().0).collect()
+    }
+
+    #[test]
+    fn a_digest_is_blake3() {
+        // Of nothing: from the test vectors of BLAKE3.
+        let nothing = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
+        assert_eq!(Digest::of(b"").to_string(), nothing);
+        let mut digester = Digester::default();
+        digester.update(b"ab");
+        digester.update(b"c");
+        assert_eq!(digester.digest(), Digest::of(b"abc"));
+    }
+
+    #[test]
+    fn of_8_mib_with_1_percent_changed_less_than_3_percent_are_new() {
+        let before = noise(1, 8 << 20);
+        let known: BTreeSet<Digest> = blocks(&before).iter().map(|block| block.digest).collect();
+        let mut after = before.clone();
+        after.splice(3_000_000..3_000_000 + (8 << 20) / 100, noise(2, 90_000));
+        let new = blocks(&after).into_iter().filter(|block| !known.contains(&block.digest));
+        let new: u64 = new.map(|block| u64::from(block.bytes)).sum();
+        assert!(new > 0 && new < (8 << 20) * 3 / 100, "{new}");
+    }
+
+    #[test]
+    fn a_reader_that_fails_is_heard() {
+        struct Fails;
+        impl Read for Fails {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::Error::other("no more"))
+            }
+        }
+        let error = Cutter::new(Fails).next().unwrap().unwrap_err();
+        assert!(error.to_string().contains("no more"), "{error}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn blocks_are_all_of_the_bytes_in_order(seed: u64, bytes in 0usize..2_000_000) {
+            let data = noise(seed, bytes);
+            let mut again = Vec::new();
+            for block in Cutter::new(&data[..]) {
+                let (block, bytes) = block.unwrap();
+                prop_assert_eq!(Digest::of(&bytes), block.digest);
+                prop_assert_eq!(bytes.len(), block.bytes as usize);
+                prop_assert!(!bytes.is_empty() && bytes.len() <= BLOCK_BYTES_MAX);
+                again.extend(bytes);
+            }
+            prop_assert!(again == data);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+"""Copies of files and folders to many nodes: all of it and nothing else, little when little has changed, and who has none is named."""
+import json
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+
+from conftest import PATIENCE, run, succeed, wait_for
+from test_jobs import ended, start
+from test_users import ANN, GROUP, PASSWD, environment
+
+MIB = 1 << 20
+
+
+def noise(seed, size):
+    return random.Random(seed).randbytes(size)
+
+
+def write(path, data, mode=0o644):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as f:
+        f.write(data)
+    os.chmod(path, mode)
+    return path
+
+
+def make_folder(path):
+    """A folder with all that folders have."""
+    write(path + "/data/large", noise(1, 3 * MIB), 0o440)
+    write(path + "/bin/program", b"#!/bin/sh\n", 0o751)
+    write(path + "/empty", b"", 0o600)
+    with open(path + "/sparse", "wb") as f:
+        f.seek(50 * MIB)
+        f.write(noise(2, 100_000))
+        f.truncate(90 * MIB)
+    os.symlink("bin/program", path + "/link")
+    os.utime(path + "/empty", ns=(1, 1_234_567_890_123_456_789))
+    os.chmod(path + "/data", 0o1755)
+    return path
+
+
+def described(path):
+    """All that a copy is to have of a file or folder."""
+    found = {}
+    for folder, folders, files in os.walk(path):
+        for name in [""] + folders + files:
+            item = os.path.join(folder, name)
+            about = os.lstat(item)
+            if stat.S_ISREG(about.st_mode):
+                with open(item, "rb") as f:
+                    content = f.read()
+            else:
+                content = os.readlink(item) if stat.S_ISLNK(about.st_mode) else None
+            mode = None if stat.S_ISLNK(about.st_mode) else about.st_mode
+            found[os.path.relpath(item, path)] = (mode, about.st_mtime_ns, content)
+    return found
+
+
+def copied(bed, *arguments):
+    """What `cool copy ... --json` prints when all have a copy."""
+    return json.loads(succeed(bed, "cool", "copy", "--json", *arguments))
+
+
+def names(outcome):
+    return sorted(node["node"] for node in outcome["nodes"])
+
+
+def test_a_folder_reaches_every_node_as_it_is_and_what_is_there_is_not_sent_again(make_bed, tmp_path):
+    bed = make_bed("tree:2x2")
+    source = make_folder(str(tmp_path / "source"))
+    dest = str(tmp_path / "{node}" / "copy")
+    outcome = copied(bed, "--from", "h2", source, dest)
+    assert names(outcome) == ["h1", "h2", "h3", "h4"] and not any(node["error"] for node in outcome["nodes"])
+    # Holes are not counted, but for what the file system has no smaller ones for.
+    assert 3.1 * MIB - 10_000 < outcome["bytes"] < 3.3 * MIB, outcome
+    assert 3 * MIB < outcome["sent"] < 3.3 * MIB, outcome
+    for node in names(outcome):
+        copy = str(tmp_path / node / "copy")
+        assert described(copy) == described(source), node
+        assert os.stat(copy + "/sparse").st_blocks * 512 < MIB, "holes stay holes"
+        assert os.listdir(tmp_path / node) == ["copy"], "nothing else is left"
+    again = copied(bed, "--from", "h2", source, dest)
+    assert again["sent"] < 10_000, again
+    os.chmod(source + "/data/large", 0o600)
+    with open(source + "/data/large", "r+b") as f:
+        f.seek(MIB)
+        f.write(noise(3, 3 * MIB // 100))
+    # The blocks that have changed, and one at each side.
+    assert copied(bed, "--from", "h2", source, dest)["sent"] < 3 * MIB // 4 + 3 * MIB // 100
+    assert all(described(str(tmp_path / node / "copy")) == described(source) for node in names(outcome))
+
+
+def test_a_file_goes_to_the_nodes_that_are_named_and_its_own_node_keeps_the_only_copy(make_bed, tmp_path):
+    bed = make_bed("tree:2x2")
+    source = write(str(tmp_path / "source"), noise(4, MIB))
+    outcome = copied(bed, "--from", "h1", "--nodes", "h3", source, str(tmp_path / "{node}") + "/")
+    assert names(outcome) == ["h3"]
+    assert sorted(os.listdir(tmp_path)) == ["h3", "source"] and os.listdir(tmp_path / "h3") == ["source"]
+    rack = next(node["rack"] for node in bed.cool_json("topology")["nodes"] if node["name"] == "h1")
+    outcome = copied(bed, "--from", "h1", "--racks", str(rack), "--compress", source, str(tmp_path / "{node}" / "other"))
+    assert len(names(outcome)) == 2 and "h1" in names(outcome)
+    for arguments, why in ((["--from", "h1", "--nodes", "h9"], "no node h9"), (["--from", "h1", "--racks", "77"], "no nodes in rack 77"),
+                           (["--from", "h9"], "no node h9")):
+        refused = run(bed, "cool", "copy", *arguments, source, str(tmp_path / "x"))
+        assert refused.returncode == 1 and why in refused.stderr, refused.stderr
+    refused = run(bed, "cool", "copy", "--from", "h1", str(tmp_path / "nothing"), str(tmp_path / "{node}" / "x"))
+    assert refused.returncode == 1 and refused.stderr.count("\n") == 1, refused.stderr
+    assert "h1: %s: No such file" % (tmp_path / "nothing") in refused.stderr, refused.stderr
+    refused = run(bed, "cool", "copy", source, str(tmp_path / "{node}" / "x"))
+    assert refused.returncode == 1 and "--from" in refused.stderr, "no agent is in this namespace"
+
+
+def test_a_node_without_permission_is_named_and_the_others_have_the_users_copy(make_bed):
+    bed = make_bed("tree:2x2", users=(PASSWD, GROUP))
+    bed.run(["cool", "certs", bed.certificates, "--user", "ann"], check=True, capture_output=True)
+    shutil.copy(os.path.join(bed.bin_dir, "cool"), bed.public)
+    source = write(bed.public + "/source", noise(5, MIB))
+    for node in ("h1", "h2", "h3", "h4"):
+        os.makedirs(os.path.join(bed.public, node), exist_ok=True)
+        os.chown(os.path.join(bed.public, node), 0 if node == "h3" else ANN, -1)
+    command = [bed.public + "/cool", "copy", "--from", "h1", "--json", source, bed.public + "/{node}/copy"]
+    for quorum, status in (("100%", 1), ("3", 0), ("75%", 0), ("80%", 1)):
+        done = copy_as(bed, *command, "--quorum", quorum)
+        assert done.returncode == status, done.stderr
+        errors = done.stderr.splitlines()
+        assert errors[0] == "cool: h3: %s/h3/.copy.cool-copy: Permission denied (os error 13)" % bed.public, done.stderr
+        assert errors[1:] == (["cool: 3 of 4 nodes have a copy"] if status else [])
+    for node in ("h1", "h2", "h4"):
+        copy = os.path.join(bed.public, node, "copy")
+        assert described(copy) == described(source) and os.stat(copy).st_uid == ANN
+    assert os.listdir(os.path.join(bed.public, "h3")) == []
+
+
+def copy_as(bed, *command):
+    """A command of ann's."""
+    return subprocess.run(command, env=environment(bed, "ann"), capture_output=True, text=True, timeout=PATIENCE)
+
+
+def test_survivors_of_a_killed_agent_have_the_copy_and_what_was_lost_goes_on_where_it_was(make_bed, tmp_path):
+    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed.wait_until_measured()
+    source = write(str(tmp_path / "source"), noise(6, 16 * MIB))
+    dest = str(tmp_path / "{node}" / "copy")
+    before = sum(bed.link_bytes().values())
+    job = start(bed, "cool", "copy", "--from", "h1", "--json", source, dest)
+    # It crosses six links or so, two pieces of 4 MiB at once.
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * 11 * MIB, "some pieces have come")
+    bed.agents["h3"].signal(signal.SIGKILL)
+    status, out, errors = ended(job)
+    assert status == 1, out + errors
+    assert "cool: lost h3; the others go on" in errors and "cool: h3: it was lost while it copied" in errors, errors
+    assert [node["node"] for node in json.loads(out)["nodes"] if node["error"]] == ["h3"]
+    for node in ("h1", "h2", "h4"):
+        with open(tmp_path / node / "copy", "rb") as f, open(source, "rb") as original:
+            assert f.read() == original.read()
+    assert not os.path.exists(tmp_path / "h3" / "copy"), "nothing half-written is visible"
+    bed.restart_agent("h3")
+    wait_for(bed.whole, "the node is back")
+    again = copied(bed, "--from", "h1", source, dest)
+    assert 0 < again["sent"] < 14 * MIB, "it goes on from what it had: %r" % again
+    with open(tmp_path / "h3" / "copy", "rb") as f, open(source, "rb") as original:
+        assert f.read() == original.read()
+    assert os.listdir(tmp_path / "h3") == ["copy"]
+
+
+def test_an_interrupted_copy_leaves_nothing_visible_and_goes_on_later(make_bed, tmp_path):
+    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed.wait_until_measured()
+    source = write(str(tmp_path / "source"), noise(7, 16 * MIB))
+    dest = str(tmp_path / "{node}" / "copy")
+    before = sum(bed.link_bytes().values())
+    job = start(bed, "cool", "copy", "--from", "h1", "--limit", "2M", source, dest)
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * 6 * MIB, "some pieces have come")
+    job.send_signal(signal.SIGINT)
+    assert ended(job)[0] == 130
+    assert not any(os.path.exists(tmp_path / node / "copy") for node in ("h2", "h3", "h4"))
+    assert 0 < copied(bed, "--from", "h1", source, dest)["sent"] < 14 * MIB
+    for node in ("h1", "h2", "h3", "h4"):
+        assert os.listdir(tmp_path / node) == ["copy"]
+        with open(tmp_path / node / "copy", "rb") as f, open(source, "rb") as original:
+            assert f.read() == original.read()
