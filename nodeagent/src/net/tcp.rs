@@ -105,6 +105,7 @@ async fn greet(
     refusals: Arc<Refusals>,
     events: Events,
 ) {
+    bound_retries(&stream);
     match handshake::respond(&mut stream, &security).await {
         // Without a driver nobody wants to know.
         Ok((proven, records)) => {
@@ -171,7 +172,9 @@ async fn connect_once(
     approach: &Approach,
 ) -> Result<(TcpStream, Option<Records>), HandshakeError> {
     // The other side knows this node by the address of its data interface.
-    let mut stream = socket_from(from)?.connect(to).await?;
+    let socket = socket_from(from)?;
+    bound_retries(&socket);
+    let mut stream = socket.connect(to).await?;
     let Approach { me, key, encrypt } = approach;
     let Some(key) = key else {
         return if *encrypt { Err(HandshakeError::Plain) } else { Ok((stream, None)) };
@@ -445,10 +448,14 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     let probes = TcpKeepalive::new().with_time(DEAD_AFTER / 2).with_interval(Duration::from_secs(1));
     socket.set_tcp_keepalive(&probes)?;
     socket.set_tcp_thin_linear_timeouts(true)?;
-    if let Err(error) = sockopt::set_retries(stream, SHORTEST_RETRY, LONGEST_RETRY) {
+    socket.set_tcp_user_timeout(Some(DEAD_AFTER))
+}
+
+/// Bounds the time between retries: from the first packet on, since of those that connect and prove who connects a few are lost, too.
+fn bound_retries(socket: impl AsFd) {
+    if let Err(error) = sockopt::set_retries(socket, SHORTEST_RETRY, LONGEST_RETRY) {
         tracing::debug!(%error, "the system does not bound the time between retries");
     }
-    socket.set_tcp_user_timeout(Some(DEAD_AFTER))
 }
 
 /// Tells the driver whenever something has come.
