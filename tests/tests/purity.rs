@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-const PURE: [&str; 12] = [
+const PURE: [&str; 13] = [
     "cool-types",
     "cool-machine",
     "rs-openflow",
