@@ -279,7 +279,7 @@ fn a_rank_that_is_stopped_while_it_waits_is_known_by_its_silence() {
             node.watch(rank.into(), rank, if rank == 3 { number } else { 4 }, Operation::Allreduce);
         }
         for _ in 0..10 {
-            node.now = node.now + Duration::from_millis(200);
+            node.now += Duration::from_millis(200);
             (0..3).for_each(|rank| node.says(rank, 4, WatchReport::StillWaits));
         }
         node.says(0, 4, overdue(if number == 4 { &[] } else { &[3] }));
