@@ -6,5 +6,7 @@ mod messages;
 mod operations;
 mod quick_calls;
 mod seeded;
+#[path = "../common/seeds.rs"]
+mod seeds;
 mod support;
 mod watched_calls;

@@ -1,9 +1,11 @@
 //! Broadcasts from seeds: no wrong byte, no stall, who did not get the message is named, and neither repair nor memory
 //! costs more than is said here.
 
+use super::seeds::{assert_none, on_every_seed, seeds};
 use cool_machine::Time;
 use cool_sim::{Broadcast, Outcome, Pattern, Scenario, Settings};
 use cool_transport::{Stats, StreamError};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,16 +14,9 @@ const SEEDS: u64 = 20_000;
 /// The shortest retry timer of transport, in milliseconds.
 const SHORTEST_RTO_MS: u64 = 2;
 
-fn seeds() -> u64 {
-    match std::env::var("COOL_SIM_SEEDS") {
-        Ok(seeds) => seeds.parse().expect("COOL_SIM_SEEDS is a number"),
-        Err(_) => SEEDS,
-    }
-}
-
-fn run(seed: u64, settings: &Settings) -> Result<Outcome, String> {
-    let outcome = Broadcast::run(settings.clone()).map_err(|wrong| format!("seed {seed}: {wrong:?}"))?;
-    judge(settings, &outcome).map_err(|wrong| format!("seed {seed}: {wrong}"))?;
+fn run(settings: &Settings) -> Result<Outcome, String> {
+    let outcome = Broadcast::run(settings.clone()).map_err(|wrong| format!("{wrong:?}"))?;
+    judge(settings, &outcome)?;
     Ok(outcome)
 }
 
@@ -58,40 +53,15 @@ fn judge(settings: &Settings, outcome: &Outcome) -> Result<(), String> {
     }
 }
 
-/// Runs `check` on every seed, on all processors; what was wrong.
-fn on_every_seed(seeds: u64, check: impl Fn(u64) -> Result<(), String> + Sync) -> Vec<String> {
-    let next = AtomicU64::new(0);
-    let work = || {
-        let mut wrong = Vec::new();
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds {
-                return wrong;
-            }
-            wrong.extend(check(seed).err());
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        running.into_iter().flat_map(|thread| thread.join().expect("a broadcast does not panic")).collect()
-    })
-}
-
-fn assert_none(wrong: &[String]) {
-    let first = &wrong[..wrong.len().min(20)];
-    assert!(wrong.is_empty(), "{} wrong, the first:\n{}", wrong.len(), first.join("\n"));
-}
-
 #[test]
 fn many_seeded_broadcasts() {
     let packets = AtomicU64::new(0);
-    let wrong = on_every_seed(seeds(), |seed| {
-        let outcome = run(seed, &Scenario::of(seed))?;
+    let wrong = on_every_seed(seeds(SEEDS), |seed| {
+        let outcome = run(&Scenario::of(seed))?;
         packets.fetch_add(outcome.packets, Ordering::Relaxed);
         Ok(())
     });
-    println!("{} seeded broadcasts, {packets:?} packets, {} wrong", seeds(), wrong.len());
+    println!("{} seeded broadcasts, {packets:?} packets, {} wrong", seeds(SEEDS).count(), wrong.len());
     assert_none(&wrong);
 }
 
@@ -169,7 +139,7 @@ struct Costs {
 /// Runs the broadcast of a pattern and a seed, and adds up what it cost.
 fn check_costs(pattern: Pattern, seed: u64, costs: &Costs) -> Result<(), String> {
     let settings = Scenario::of_pattern(pattern, seed);
-    let outcome = run(seed, &settings).map_err(|wrong| format!("{pattern:?}, {wrong}"))?;
+    let outcome = run(&settings).map_err(|wrong| format!("{pattern:?}, {wrong}"))?;
     let cost = Cost::of(&settings, &outcome);
     let Cost { mended, naks, repairs, duplicates } = cost;
     for (sum, cost) in
@@ -191,7 +161,7 @@ fn check_costs(pattern: Pattern, seed: u64, costs: &Costs) -> Result<(), String>
     if dear || entries {
         let nodes = outcome.stats.len();
         return Err(format!(
-            "{pattern:?}, seed {seed}: {cost:?} of {nodes} nodes ({ratios:.2?}, at most {most:?}), {} entries for {chunks} chunks",
+            "{pattern:?}: {cost:?} of {nodes} nodes ({ratios:.2?}, at most {most:?}), {} entries for {chunks} chunks",
             outcome.entries
         ));
     }
@@ -215,11 +185,12 @@ fn check_sums(pattern: Pattern, costs: &Costs) -> Result<(), String> {
 
 #[test]
 fn repair_costs_no_more_than_is_said_whatever_is_lost() {
-    let each = seeds().div_ceil(Pattern::ALL.len() as u64);
+    let Range { start, end } = seeds(SEEDS);
+    let each = (end - start).div_ceil(Pattern::ALL.len() as u64);
     let mut wrong = Vec::new();
     for pattern in Pattern::ALL {
         let costs = Costs::default();
-        wrong.extend(on_every_seed(each, |seed| check_costs(pattern, seed, &costs)));
+        wrong.extend(on_every_seed(start..start + each, |seed| check_costs(pattern, seed, &costs)));
         println!("{pattern:?}, {each} seeds: {costs:?}");
         wrong.extend(check_sums(pattern, &costs).err());
     }

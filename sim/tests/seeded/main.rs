@@ -4,4 +4,8 @@ mod broadcasts;
 mod cases;
 mod repair;
 mod schedules;
+#[path = "../common/seeds.rs"]
+mod seeds;
+#[path = "../common/snapshot.rs"]
+mod snapshot;
 mod speed;

@@ -2,6 +2,7 @@
 //! seeds, by pattern of loss, of repair from node to node along the chain, of multicasts in the rack, and of
 //! multicasts that nobody hears. `COOL_SIM_BLESS=1` rewrites it.
 
+use super::snapshot;
 use cool_machine::Time;
 use cool_sim::{Broadcast, LinkSpec, Settings, ideal};
 use std::fmt::Write;
@@ -92,10 +93,5 @@ fn the_table_of_repairs_is_as_recorded() {
             }
         }
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/repair.txt");
-    if std::env::var_os("COOL_SIM_BLESS").is_some() {
-        std::fs::write(path, &table).expect("the table can be written");
-    }
-    let recorded = std::fs::read_to_string(path).expect("the table is recorded");
-    assert_eq!(table, recorded, "repairs differ from {path}; COOL_SIM_BLESS=1 records these:\n{table}");
+    snapshot::check("repair", &table);
 }

@@ -2,6 +2,7 @@
 //! Time is the model network's, so the table is the same on every machine. `COOL_SIM_BLESS=1` rewrites it;
 //! `COOL_SIM_ROWS=text` only prints the rows with this text.
 
+use super::snapshot;
 use cool_machine::{Duration, Time};
 use cool_sim::{Broadcast, LinkSpec, Outcome, Rival, Settings, ideal};
 use std::fmt::Write;
@@ -220,10 +221,5 @@ fn the_table_of_speeds_is_as_recorded() {
     if !only.is_empty() {
         return println!("{table}");
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/speed.txt");
-    if std::env::var_os("COOL_SIM_BLESS").is_some() {
-        std::fs::write(path, &table).expect("the table can be written");
-    }
-    let recorded = std::fs::read_to_string(path).expect("the table is recorded");
-    assert_eq!(table, recorded, "speeds differ from {path}; COOL_SIM_BLESS=1 records these:\n{table}");
+    snapshot::check("speed", &table);
 }

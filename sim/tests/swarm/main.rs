@@ -2,4 +2,8 @@
 
 mod paper;
 mod seeded;
+#[path = "../common/seeds.rs"]
+mod seeds;
+#[path = "../common/snapshot.rs"]
+mod snapshot;
 mod table;

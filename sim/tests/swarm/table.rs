@@ -1,6 +1,7 @@
 //! What the swarm takes, as a table under version control. `COOL_SIM_BLESS=1` rewrites it.
 
 use super::paper::{gossip, least, mean, outcomes};
+use super::snapshot;
 use cool_sim::swarm::{Distribution, Gossip};
 use cool_swarm::{Code, Division, Order};
 use std::fmt::Write;
@@ -77,6 +78,11 @@ fn orders(table: &mut String) {
     }
 }
 
+/// Seconds until the last of some nodes had everything.
+fn last_of(done: &[Option<f64>]) -> f64 {
+    done.iter().flatten().copied().fold(0.0, f64::max)
+}
+
 /// Seconds of the last of some nodes over those that the content takes over their link; the mean of two seeds.
 fn last(what: &Distribution, nodes: std::ops::Range<usize>, rate: f64, from: f64) -> String {
     let mut sum = 0.0;
@@ -85,8 +91,7 @@ fn last(what: &Distribution, nodes: std::ops::Range<usize>, rate: f64, from: f64
         if !outcome.bereft.is_empty() {
             return "never".to_owned();
         }
-        let last = outcome.done[nodes.clone()].iter().flatten().fold(0.0f64, |last, done| last.max(*done));
-        sum += (last / what.limit() - from) * rate / 2.0;
+        sum += (last_of(&outcome.done[nodes.clone()]) / what.limit() - from) * rate / 2.0;
     }
     format!("{sum:.3}")
 }
@@ -154,8 +159,7 @@ fn uplinks(table: &mut String) {
                 let clean = Distribution::clean(vec![4; 4], Division { blocks: 1024, generation: 32 });
                 let what = Distribution { together, code, uplink: Some(times * clean.host), ..clean };
                 let outcome = what.run().expect("nothing wrong");
-                let last =
-                    outcome.done.iter().flatten().fold(0.0f64, |last, done| last.max(*done)) / what.limit();
+                let last = last_of(&outcome.done) / what.limit();
                 let content = what.limit() * what.host as f64;
                 let busiest = outcome.uplinks.iter().fold(0.0f64, |most, bytes| most.max(*bytes)) / content;
                 write!(row, "  {last:5.3} {busiest:5.3} ").expect("a string takes all");
@@ -173,10 +177,5 @@ fn the_table_of_the_swarm_is_as_recorded() {
     orders(&mut table);
     links(&mut table);
     uplinks(&mut table);
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/swarm.txt");
-    if std::env::var_os("COOL_SIM_BLESS").is_some() {
-        std::fs::write(path, &table).expect("the table can be written");
-    }
-    let recorded = std::fs::read_to_string(path).expect("the table is recorded");
-    assert_eq!(table, recorded, "differs from {path}; COOL_SIM_BLESS=1 records this:\n{table}");
+    snapshot::check("swarm", &table);
 }

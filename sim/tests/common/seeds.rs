@@ -1,0 +1,64 @@
+//! Seeds that tests run: which, and on all processors.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// After this many seeds it is said how many have run.
+const PROGRESS: u64 = 10_000;
+
+/// `usually` seeds from 0 on, unless `COOL_SIM_SEEDS` says how many and `COOL_SIM_FIRST_SEED` from where.
+pub(crate) fn seeds(usually: u64) -> Range<u64> {
+    let number = |name: &str, usually| match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")),
+        Err(_) => usually,
+    };
+    let first = number("COOL_SIM_FIRST_SEED", 0);
+    first..first + number("COOL_SIM_SEEDS", usually)
+}
+
+/// Does the check of a seed; what was wrong, a panic too.
+pub(crate) fn on_seed(seed: u64, check: impl Fn(u64) -> Result<(), String>) -> Result<(), String> {
+    let ran = catch_unwind(AssertUnwindSafe(|| check(seed)));
+    let checked = ran.unwrap_or_else(|_| Err("it panicked".to_owned()));
+    checked.map_err(|wrong| format!("seed {seed}: {wrong}"))
+}
+
+/// Does the check of every seed; what was wrong.
+pub(crate) fn on_every_seed(
+    seeds: Range<u64>,
+    check: impl Fn(u64) -> Result<(), String> + Sync,
+) -> Vec<String> {
+    let (next, all) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let checked = on_seed(seed, &check);
+            let mut wrong = all.lock().expect("no thread panics while it adds up");
+            if let Err(text) = checked {
+                eprintln!("{text}");
+                wrong.push(text);
+            }
+            let ran = seed + 1 - seeds.start;
+            if ran.is_multiple_of(PROGRESS) {
+                eprintln!("{ran} seeds, {} wrong", wrong.len());
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        (0..threads).for_each(|_| drop(scope.spawn(work)));
+    });
+    all.into_inner().expect("no thread panics while it adds up")
+}
+
+/// # Panics
+/// If anything was wrong.
+pub(crate) fn assert_none(wrong: &[String]) {
+    let first = &wrong[..wrong.len().min(20)];
+    assert!(wrong.is_empty(), "{} wrong, the first:\n{}", wrong.len(), first.join("\n"));
+}
