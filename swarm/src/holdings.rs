@@ -1,4 +1,5 @@
-//! What a node holds of a content, and what of it it sends to a receiver of which it knows what that one holds.
+//! What a node holds of a content, as generations with their ranks, and which block goes to a receiver: a linear combination, a random
+//! block or the rarest (piece selection, as BitTorrent calls it).
 
 use crate::generation::{Generation, Recovery, Row, Slot, Term};
 use crate::order::{Order, Phase, Use};

@@ -3,6 +3,8 @@
 
 mod wires;
 
+use crate::schedule::flows::Finish;
+use crate::swarm::members;
 use crate::swarm::memory::{Memory, content};
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_swarm::{
@@ -11,7 +13,7 @@ use cool_swarm::{
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use wires::Wires;
 
 /// A distribution to simulate. Nodes are numbered rack by rack.
@@ -109,8 +111,8 @@ enum Event {
     Signal { from: usize, to: usize, signal: Signal },
     Wake(usize),
     Shared,
-    Nearly(crate::schedule::flows::Finish),
-    Finished(crate::schedule::flows::Finish),
+    Nearly(Finish),
+    Finished(Finish),
     Arrived(wires::Block, bool),
     Confirmed { from: usize, to: usize, transfer: u32, arrived: bool },
     Decoded { node: usize, generation: u32, life: u32 },
@@ -136,7 +138,7 @@ struct Run<'a> {
     wires: Wires,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     /// By their numbers.
-    details: std::collections::BTreeMap<u64, Event>,
+    details: BTreeMap<u64, Event>,
     number: u64,
     now: u64,
     shares_at: Option<u64>,
@@ -201,10 +203,14 @@ impl Distribution {
         Duration::from_secs_f64(self.block as f64 / self.host as f64)
     }
 
+    /// The least rate of a host's link.
+    fn slowest(&self) -> u64 {
+        self.slow.iter().map(|(_, rate)| *rate).fold(self.host, u64::min)
+    }
+
     /// After which nothing is expected any more.
     fn bound(&self) -> u64 {
-        let slowest = self.slow.iter().map(|(_, rate)| *rate).chain([self.host]).min().unwrap_or(1);
-        let alone = f64::from(self.division.blocks) * self.block as f64 / slowest as f64;
+        let alone = f64::from(self.division.blocks) * self.block as f64 / self.slowest() as f64;
         let last = self.joins.iter().chain(&self.deaths).map(|(_, at)| *at).max().unwrap_or_default();
         ((20.0 * alone + 60.0 + last.as_secs_f64()) * 1e9) as u64
     }
@@ -212,12 +218,7 @@ impl Distribution {
 
 impl<'a> Run<'a> {
     fn new(what: &'a Distribution) -> Run<'a> {
-        let place = |(rack, slots): (u32, &u32)| (0..*slots).map(move |slot| Member { rack, slot });
-        let members: Vec<Member> = if what.together {
-            (0u32..).zip(&what.racks).flat_map(place).collect()
-        } else {
-            (0..what.nodes() as u32).map(|slot| Member { rack: 0, slot }).collect()
-        };
+        let members = if what.together { members(&what.racks) } else { members(&[what.nodes() as u32]) };
         let node = |_| Node {
             machine: None,
             memory: Memory::default(),
@@ -232,7 +233,7 @@ impl<'a> Run<'a> {
             members,
             wires: Wires::new(what),
             events: BinaryHeap::new(),
-            details: std::collections::BTreeMap::new(),
+            details: BTreeMap::new(),
             number: 0,
             now: 0,
             shares_at: None,
@@ -266,8 +267,7 @@ impl<'a> Run<'a> {
         let source = what.sources.iter().position(|source| *source == node);
         let source = source.map(|index| Share { index: index as u16, of: what.sources.len() as u16 });
         let block = what.block_time();
-        let slowest = what.slow.iter().map(|(_, rate)| *rate).chain([what.host]).min().unwrap_or(what.host);
-        let slowness = (what.host / slowest.max(1)).max(1) as u32;
+        let slowness = (what.host / what.slowest().max(1)).max(1) as u32;
         let spec = SwarmSpec {
             seed: what.seed,
             epoch: 1,
@@ -381,14 +381,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn nearly(&mut self, finish: &crate::schedule::flows::Finish) {
+    fn nearly(&mut self, finish: &Finish) {
         let Some((from, to, transfer)) = self.wires.block_of(finish) else { return };
         let [sender, receiver] = [from, to].map(|node| self.members[node]);
         self.handle(from, Input::Nearly { peer: receiver, transfer, sent: true });
         self.handle(to, Input::Nearly { peer: sender, transfer, sent: false });
     }
 
-    fn finished(&mut self, finish: &crate::schedule::flows::Finish) {
+    fn finished(&mut self, finish: &Finish) {
         let Some(block) = self.wires.finish(self.now, finish) else { return };
         let whole = !self.chance.random_bool(self.what.block_loss);
         let content = f64::from(self.what.division.blocks) * self.what.block as f64;

@@ -5,5 +5,18 @@ mod memory;
 mod rounds;
 mod scenario;
 
+use cool_swarm::Member;
+
 pub use links::{Distribution, DistributionError, DistributionOutcome};
 pub use rounds::{Gossip, GossipOutcome, GossipStall};
+
+/// The members of racks, of each of which the number of nodes is given, rack by rack.
+fn members(racks: &[u32]) -> Vec<Member> {
+    let of_rack = |(rack, nodes): (u32, &u32)| (0..*nodes).map(move |slot| Member { rack, slot });
+    (0..).zip(racks).flat_map(of_rack).collect()
+}
+
+/// The rack of each node.
+fn racks_of_nodes(racks: &[u32]) -> Vec<usize> {
+    members(racks).into_iter().map(|member| member.rack as usize).collect()
+}

@@ -1,6 +1,7 @@
 //! Gossip in rounds: the model of Cooper (section 2), in which each node sends one block and receives one in each, and knows
 //! what its successor holds.
 
+use super::{members, racks_of_nodes};
 use cool_swarm::{Code, Division, Holdings, Knowledge, Member, Order, Phase, Pick, Rings, Share};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -57,6 +58,9 @@ pub struct GossipStall {
 /// One under way.
 struct Run<'a> {
     gossip: &'a Gossip,
+    /// The rack of each node, whether rings keep to racks or not.
+    racks: Vec<usize>,
+    rings: Rings,
     members: Vec<Member>,
     /// The number of the member in each slot of each rack of the rings.
     numbers: Vec<Vec<usize>>,
@@ -102,8 +106,7 @@ impl<'a> Run<'a> {
         let &Gossip { division, code, order, .. } = gossip;
         let count: u32 = gossip.racks.iter().sum();
         let racks = if gossip.together { gossip.racks.clone() } else { vec![count] };
-        let slots = |(rack, slots): (u32, &u32)| (0..*slots).map(move |slot| Member { rack, slot });
-        let members: Vec<Member> = (0u32..).zip(&racks).flat_map(slots).collect();
+        let members = members(&racks);
         let mut numbers: Vec<Vec<usize>> = vec![Vec::new(); racks.len()];
         members.iter().enumerate().for_each(|(at, member)| numbers[member.rack as usize].push(at));
         let mut nodes = vec![Holdings::source(division, code, order, Share { index: 0, of: 1 })];
@@ -112,6 +115,8 @@ impl<'a> Run<'a> {
         let generations = division.generations() as usize;
         Run {
             gossip,
+            racks: racks_of_nodes(&gossip.racks),
+            rings: Rings::new(gossip.seed, 1, racks),
             numbers,
             holders: vec![1; blocks as usize],
             lacking: vec![members.len() - 1; generations],
@@ -128,18 +133,16 @@ impl<'a> Run<'a> {
     }
 
     fn round(&mut self) {
-        // Another epoch each round: rings are used once only.
-        let rings = Rings::new(self.gossip.seed, 1, self.slots());
         let round = self.outcome.rounds;
         let phase = Phase { round, settled: self.settled, members: self.members.len() as u32 };
         let mut left = vec![0u32; self.gossip.racks.len()];
-        let racks = self.racks();
+        let racks = &self.racks;
         let mut flying: Vec<(usize, Pick)> = Vec::new();
         for sender in 0..self.nodes.len() {
             if self.nodes[sender].is_empty() {
                 continue;
             }
-            let Some(member) = rings.successor(round, self.members[sender], |_| true) else { continue };
+            let Some(member) = self.rings.successor(round, self.members[sender], |_| true) else { continue };
             let receiver = self.numbers[member.rack as usize][member.slot as usize];
             let Ok([from, to]) = self.nodes.get_disjoint_mut([sender, receiver]) else { continue };
             if to.is_complete() {
@@ -164,16 +167,6 @@ impl<'a> Run<'a> {
         while self.lacking.get(self.settled as usize) == Some(&0) {
             self.settled += 1;
         }
-    }
-
-    fn slots(&self) -> Vec<u32> {
-        self.numbers.iter().map(|slots| slots.len() as u32).collect()
-    }
-
-    /// The rack of each node, whether rings keep to racks or not.
-    fn racks(&self) -> Vec<usize> {
-        let of_rack = |(rack, nodes): (usize, &u32)| (0..*nodes).map(move |_| rack);
-        self.gossip.racks.iter().enumerate().flat_map(of_rack).collect()
     }
 
     fn arrive(&mut self, receiver: usize, pick: &Pick) {

@@ -2,6 +2,7 @@
 
 use super::Distribution;
 use crate::schedule::flows::{Finish, FlowId, Flows};
+use crate::swarm::racks_of_nodes;
 use std::collections::VecDeque;
 
 /// A block on its way.
@@ -32,8 +33,7 @@ pub(super) struct Wires {
 impl Wires {
     /// Links 2n and 2n + 1 are from and to node n; then likewise those of racks.
     pub(super) fn new(what: &Distribution) -> Wires {
-        let of_rack = |(rack, nodes): (usize, &u32)| (0..*nodes).map(move |_| rack);
-        let racks: Vec<usize> = what.racks.iter().enumerate().flat_map(of_rack).collect();
+        let racks = racks_of_nodes(&what.racks);
         let mut rates = vec![what.host as f64 / 1e9; 2 * racks.len()];
         for (node, rate) in &what.slow {
             rates[2 * node..2 * node + 2].fill(*rate as f64 / 1e9);
