@@ -70,10 +70,7 @@ impl Group {
         let waiting: Vec<u32> = self.watched_calls.of(number).map(|(rank, _)| rank).collect();
         let (ranks, reason) = if missing.is_empty() {
             let others: Vec<u32> = self.nameable().filter(|other| *other != rank).collect();
-            self.data_missing(match self.suspects(now, &others) {
-                none if none.is_empty() => others,
-                suspects => suspects,
-            })
+            self.data_missing(self.suspects_or_all(now, others))
         } else {
             self.blame(now, number, missing)
         };
@@ -158,11 +155,7 @@ impl Group {
         let Some(late) = self.point_to_point.late(number) else { return Ok(()) };
         let others: Vec<u32> = self.nameable().filter(|rank| *rank != late.rank).collect();
         let awaited = late.peer.map_or_else(|| others.clone(), |peer| vec![peer]);
-        let blamed = match self.suspects(now, &awaited) {
-            none if none.is_empty() => awaited,
-            suspects => suspects,
-        };
-        Err(late.failure(&self.members, blamed, &others))
+        Err(late.failure(&self.members, self.suspects_or_all(now, awaited), &others))
     }
 
     /// It is time to look after the other nodes. Answers with those who are gone.
@@ -185,6 +178,12 @@ impl Group {
     /// Of ranks that are waited for, and those for whom they wait, those that do not wait themselves; none if they all do.
     fn suspects(&self, now: Time, ranks: &[u32]) -> Vec<u32> {
         self.failure_detector.suspects(&self.members, ranks, &self.who_waits(now))
+    }
+
+    /// The suspects of ranks that are waited for; these themselves if all wait.
+    fn suspects_or_all(&self, now: Time, ranks: Vec<u32>) -> Vec<u32> {
+        let suspects = self.suspects(now, &ranks);
+        if suspects.is_empty() { ranks } else { suspects }
     }
 
     /// Who waits here.

@@ -184,11 +184,10 @@ impl Group {
         report: WatchReport,
     ) -> Result<(), Failure> {
         // It may have been answered meanwhile.
-        let Some(text) = self.watched_calls.text(number, rank) else { return Ok(()) };
+        let Some(watched) = self.watched_calls.0.get_mut(&(number, rank)) else { return Ok(()) };
         match report {
             WatchReport::StillWaits => {
-                let watched = self.watched_calls.0.get_mut(&(number, rank));
-                watched.into_iter().for_each(|watched| watched.said = now);
+                watched.said = now;
                 Ok(())
             }
             WatchReport::Through => {
@@ -196,11 +195,11 @@ impl Group {
                 Ok(())
             }
             WatchReport::Overdue { ranks, timeout } => {
-                let watched = self.watched_calls.0.get_mut(&(number, rank));
-                watched.into_iter().for_each(|watched| watched.overdue = Some((ranks.clone(), timeout)));
+                watched.overdue = Some((ranks, timeout));
                 self.watched_due(now, shared, number)
             }
             WatchReport::Differs { rank: other, text: theirs } => {
+                let text = watched.signature.to_string();
                 Err(mismatch(&self.members, number, (rank, &text), (other, &theirs)))
             }
         }
