@@ -1,4 +1,5 @@
 """Copies of files and folders to many nodes: all of it and nothing else, little when little has changed, and who has none is named."""
+import filecmp
 import json
 import os
 import random
@@ -138,46 +139,45 @@ def copy_as(bed, *command):
     return subprocess.run(command, env=environment(bed, "ann"), capture_output=True, text=True, timeout=PATIENCE)
 
 
+def copy_under_way(bed, folder, come, *options):
+    """A copy of 16 MiB to all nodes of which `come` bytes have come: the job, the source, and where copies will be."""
+    bed.wait_until_measured()
+    source = write(str(folder / "source"), noise(6, 16 * MIB))
+    dest = str(folder / "{node}" / "copy")
+    before = sum(bed.link_bytes().values())
+    job = start(bed, "cool", "copy", "--from", "h1", *options, source, dest)
+    # It crosses six links or so.
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * come, "some pieces have come")
+    return job, source, dest
+
+
 def test_survivors_of_a_killed_agent_have_the_copy_and_what_was_lost_goes_on_where_it_was(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
-    bed.wait_until_measured()
-    source = write(str(tmp_path / "source"), noise(6, 16 * MIB))
-    dest = str(tmp_path / "{node}" / "copy")
-    before = sum(bed.link_bytes().values())
-    job = start(bed, "cool", "copy", "--from", "h1", "--json", source, dest)
-    # It crosses six links or so, two pieces of 4 MiB at once.
-    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * 11 * MIB, "some pieces have come")
+    # Two pieces of 4 MiB go at once.
+    job, source, dest = copy_under_way(bed, tmp_path, 11 * MIB, "--json")
     bed.agents["h3"].signal(signal.SIGKILL)
     status, out, errors = ended(job)
     assert status == 1, out + errors
     assert "cool: lost h3; the others go on" in errors and "cool: h3: it was lost while it copied" in errors, errors
     assert [node["node"] for node in json.loads(out)["nodes"] if node["error"]] == ["h3"]
     for node in ("h1", "h2", "h4"):
-        with open(tmp_path / node / "copy", "rb") as f, open(source, "rb") as original:
-            assert f.read() == original.read()
+        assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
     assert not os.path.exists(tmp_path / "h3" / "copy"), "nothing half-written is visible"
     bed.restart_agent("h3")
     wait_for(bed.whole, "the node is back")
     again = copied(bed, "--from", "h1", source, dest)
     assert 0 < again["sent"] < 14 * MIB, "it goes on from what it had: %r" % again
-    with open(tmp_path / "h3" / "copy", "rb") as f, open(source, "rb") as original:
-        assert f.read() == original.read()
+    assert filecmp.cmp(tmp_path / "h3" / "copy", source, shallow=False)
     assert os.listdir(tmp_path / "h3") == ["copy"]
 
 
 def test_an_interrupted_copy_leaves_nothing_visible_and_goes_on_later(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
-    bed.wait_until_measured()
-    source = write(str(tmp_path / "source"), noise(7, 16 * MIB))
-    dest = str(tmp_path / "{node}" / "copy")
-    before = sum(bed.link_bytes().values())
-    job = start(bed, "cool", "copy", "--from", "h1", "--limit", "2M", source, dest)
-    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * 6 * MIB, "some pieces have come")
+    job, source, dest = copy_under_way(bed, tmp_path, 6 * MIB, "--limit", "2M")
     job.send_signal(signal.SIGINT)
     assert ended(job)[0] == 130
     assert not any(os.path.exists(tmp_path / node / "copy") for node in ("h2", "h3", "h4"))
     assert 0 < copied(bed, "--from", "h1", source, dest)["sent"] < 14 * MIB
     for node in ("h1", "h2", "h3", "h4"):
         assert os.listdir(tmp_path / node) == ["copy"]
-        with open(tmp_path / node / "copy", "rb") as f, open(source, "rb") as original:
-            assert f.read() == original.read()
+        assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)

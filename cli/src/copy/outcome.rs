@@ -97,7 +97,7 @@ impl Outcome {
             return Ok(());
         };
         match said {
-            Said::Source { bytes, items: _ } => self.bytes = bytes,
+            Said::Source { bytes } => self.bytes = bytes,
             Said::Sending { bytes } => {
                 self.sending = bytes;
                 self.lacks.clear();

@@ -187,7 +187,7 @@ impl<'t> Copying<'t> {
         let mut form = Form::Plain;
         match (scanned, &self.manifest) {
             (Ok(Some(manifest)), _) => {
-                Said::Source { bytes: manifest.bytes(), items: manifest.items().len() }.say()?;
+                Said::Source { bytes: manifest.bytes() }.say()?;
                 bytes = manifest.encode();
                 self.manifest = Some(Arc::new(manifest));
             }

@@ -59,8 +59,8 @@ impl Task {
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Said {
-    /// By the source: what it consists of.
-    Source { bytes: u64, items: usize },
+    /// By the source: bytes of all data in it.
+    Source { bytes: u64 },
     /// By the source: bytes that a node lacks, which are sent now.
     Sending { bytes: u64 },
     /// By the source: what went over the network so far, and by which plan.

@@ -4,8 +4,8 @@
 use super::fault::Fault;
 use super::scan::{in_parallel, place, scan};
 use cool_content::{
-    BlockSet, Digest, Digester, FileContent, Item, ItemContent, ItemPath, Manifest, Modified, Occurrences,
-    Piece,
+    Block, BlockSet, Digest, Digester, FileContent, Item, ItemContent, ItemPath, Manifest, Modified,
+    Occurrences, Piece,
 };
 use rustix::fs::{
     Advice, AtFlags, CWD, FlockOperation, RenameFlags, Timespec, Timestamps, fadvise, flock, renameat_with,
@@ -175,9 +175,8 @@ impl Target {
             let opened = File::open(&path).map_err(Fault::at(&path))?;
             for (offset, block) in manifest.blocks_of(file) {
                 let about = manifest.blocks()[block as usize];
-                bytes.resize(about.bytes as usize, 0);
-                opened.read_exact_at(&mut bytes, offset).map_err(Fault::at(&path))?;
-                if Digest::of(&bytes) == about.digest { self.have.insert(block) } else { wrong.insert(block) }
+                let right = read_block(&opened, offset, about, &mut bytes).map_err(Fault::at(&path))?;
+                if right { self.have.insert(block) } else { wrong.insert(block) }
             }
         }
         // A block has to be in all its places.
@@ -190,6 +189,7 @@ impl Target {
         let wanted = self.have.complement();
         let wanted: BTreeMap<Digest, u32> =
             wanted.iter().map(|block| (self.manifest.blocks()[block as usize].digest, block)).collect();
+        let mut bytes = Vec::new();
         for (number, file) in other.files() {
             let mut opened = None;
             for (offset, block) in other.blocks_of(file) {
@@ -203,10 +203,8 @@ impl Target {
                     Some(opened) => opened,
                     none => none.insert(File::open(&path).map_err(Fault::at(&path))?),
                 };
-                let mut bytes = vec![0; about.bytes as usize];
-                opened.read_exact_at(&mut bytes, offset).map_err(Fault::at(&path))?;
                 // One that has changed since it was cut comes from the source.
-                if Digest::of(&bytes) == about.digest {
+                if read_block(opened, offset, about, &mut bytes).map_err(Fault::at(&path))? {
                     self.put(*block, &bytes)?;
                 }
             }
@@ -462,6 +460,13 @@ fn finish_file(
 /// Lets what is in memory of a file be read from the disk again.
 fn read_from_disk(file: &File) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::DontNeed)?)
+}
+
+/// Reads a block; whether it is that one.
+fn read_block(file: &File, offset: u64, block: Block, bytes: &mut Vec<u8>) -> io::Result<bool> {
+    bytes.resize(block.bytes as usize, 0);
+    file.read_exact_at(bytes, offset)?;
+    Ok(Digest::of(bytes) == block.digest)
 }
 
 /// Whether a file has the bytes that it is to have.
