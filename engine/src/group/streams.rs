@@ -406,10 +406,11 @@ fn no_stream(members: &Members, rank: u32, error: &SpecError) -> Failure {
 }
 
 fn failed(members: &Members, id: StreamId, rank: u32, error: StreamError) -> Failure {
-    let (kind, nodes) = match &error {
-        StreamError::NotStarted { source_node, .. } => (FailureKind::Timeout, vec![*source_node]),
-        StreamError::Stalled { source_node, .. } => (FailureKind::Timeout, vec![*source_node]),
-        StreamError::Incomplete { nodes, .. } => (FailureKind::Lost, nodes.clone()),
+    let nodes = match &error {
+        StreamError::NotStarted { source_node, .. } | StreamError::Stalled { source_node, .. } => {
+            vec![*source_node]
+        }
+        StreamError::Incomplete { nodes, .. } => nodes.clone(),
     };
     let nodes = nodes.iter().map(|node| usize::from(*node)).filter(|node| *node < members.nodes.len());
     let nodes: Vec<usize> = nodes.collect();
@@ -422,5 +423,6 @@ fn failed(members: &Members, id: StreamId, rank: u32, error: StreamError) -> Fai
         id.group,
         names.join(", ")
     );
-    Failure::new(kind, text, ranks)
+    // Of nodes that are gone the failure detector says so before: these are there, and their ranks do not come.
+    Failure::new(FailureKind::Timeout, text, ranks)
 }

@@ -87,3 +87,25 @@ fn who_has_called_something_else_is_told_so_also_by_a_root_that_is_many_calls_ah
     assert!(failed.contains(&FailureKind::Mismatch) && !failed.contains(&FailureKind::Timeout), "{covered}");
     assert!(covered.datagrams < 1_000, "{covered}");
 }
+
+#[test]
+fn a_rank_whose_node_is_there_is_not_said_to_be_lost_though_it_never_takes_a_message() {
+    // Agents carry the bcast out, whose root is through at once. All call again when another group is through, which takes so long
+    // that its message has been given up before that call is (seed 7137959).
+    let agents = QuickScenario { declines: Some(0), ..QuickScenario::plain(3) };
+    let late = Duration::from_millis(2_500);
+    let other = QuickScenario { come: vec![Duration::ZERO, late], ..QuickScenario::plain(2) };
+    let bcast = CallScenario { operation: Operation::Bcast, after: vec![Duration::ZERO; 3], ..allreduce() };
+    let mut scenario = two_ranks(other, vec![allreduce()]);
+    scenario.cluster = ClusterSettings::clean(3, Shape::from([3]), 125_000_000);
+    let first = GroupScenario {
+        places: vec![0, 1, 2],
+        calls: vec![bcast],
+        quick: Some(agents),
+        ..scenario.groups[0].clone()
+    };
+    scenario.groups.insert(0, first);
+    scenario.fault = Fault::Absent { group: 0, rank: 2, call: 0 };
+    let covered = ran(&scenario);
+    assert_eq!(covered.failures.keys().collect::<Vec<_>>(), [&FailureKind::Timeout], "{covered}");
+}
