@@ -57,6 +57,7 @@ const RELEASED: [u64; 2] = [3 * LINE, 3 * LINE + 8];
 const BELL: u64 = 4 * LINE;
 const SLEEPERS: u64 = 4 * LINE + 4;
 const ANSWERED: u64 = 5 * LINE;
+const REPAIRED: u64 = 5 * LINE + 8;
 const CALLS: u64 = 6 * LINE;
 
 /// The latest calls that a rank has begun. Nobody is as many ahead of another rank: it would have had to release before.
@@ -314,6 +315,16 @@ impl RankPart<'_> {
     /// Which of the rank's watched calls the agent has answered last, as [`Segment::answer`] says it.
     pub fn answered(&self) -> u64 {
         self.word(ANSWERED).load(Ordering::Acquire)
+    }
+
+    /// How many of the messages that were kept the agent has sent again.
+    pub fn repaired(&self) -> u64 {
+        self.word(REPAIRED).load(Ordering::Relaxed)
+    }
+
+    /// The agent has sent one of them again.
+    pub fn note_repaired(&self) {
+        self.word(REPAIRED).fetch_add(1, Ordering::Relaxed);
     }
 
     /// Copies `data` into a publication, from its byte `offset` on.

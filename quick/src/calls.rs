@@ -1,6 +1,7 @@
 //! A rank's part in the quick calls of its group, one after the other.
 
 use crate::datagram::{AROUND_PAYLOAD, Datagram, DatagramKind, Head};
+use crate::redundancy::Redundancy;
 use crate::schedule::{QuickSchedule, WINDOW, place};
 use cool_collective::{Kind, Layout, Progress, Rank, Span};
 use cool_machine::{Duration, Machine, Poll, Time};
@@ -83,6 +84,8 @@ pub enum Input<'a> {
     Begin(Begin<'a>),
     /// A datagram came. What is none of the group's is left aside.
     Datagram(&'a [u8]),
+    /// As many of its messages its agent has sent again so far, for those that lacked them.
+    Repaired(u64),
 }
 
 /// Where a datagram goes.
@@ -103,6 +106,8 @@ pub struct Message {
     pub name: (u64, u32),
     /// Where it goes.
     pub to: SendTo,
+    /// How often it is sent, one right after the other.
+    pub copies: u8,
     /// The datagram.
     pub bytes: Vec<u8>,
 }
@@ -149,6 +154,7 @@ pub struct QuickCalls {
     barrier: Arc<QuickSchedule>,
     /// Messages that somebody may have sent, at most, since all last heard of each other: the same number at all ranks.
     unheard: u32,
+    redundancy: Redundancy,
     /// Messages of calls that have not begun here, by name: with sender and digest.
     early: BTreeMap<(u64, u32), (u32, u64, Vec<u8>)>,
     /// The latest calls of this rank, with their digests.
@@ -254,6 +260,7 @@ impl QuickCalls {
             layout,
             barrier,
             unheard: 0,
+            redundancy: Redundancy::default(),
             early: BTreeMap::new(),
             recent: VecDeque::new(),
             current: None,
@@ -364,7 +371,8 @@ impl QuickCalls {
         let transfer = transfer | current.part;
         let head = self.head(DatagramKind::Message, (current.number, transfer), current.digest);
         let bytes = Datagram { head, payload: current.span(src) }.seal(&self.key);
-        self.out.push_back(Output::Send(Message { name: (current.number, transfer), to, bytes }));
+        let (name, copies) = ((current.number, transfer), self.redundancy.copies());
+        self.out.push_back(Output::Send(Message { name, to, copies, bytes }));
     }
 
     fn ask(&mut self, current: &Current, of: Rank, transfer: u32) {
@@ -461,6 +469,7 @@ impl Machine for QuickCalls {
         match input {
             Input::Begin(begin) => self.begin(now, &begin),
             Input::Datagram(bytes) => self.datagram(now, bytes),
+            Input::Repaired(total) => self.redundancy.repaired(total),
         }
     }
 

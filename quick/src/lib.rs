@@ -2,12 +2,13 @@
 //! their agents open. Agents know nothing of a call that goes well: none is woken for it.
 //!
 //! ```text
-//! schedule  which calls are quick, and the program of a rank
-//! datagram  messages as bytes, with a tag under the group's key
-//! calls     a rank's part in the calls of its group, one after the other: a machine without I/O
-//! patience  how a rank waits: alone, then watched by its agent
-//! answer    what an agent answers to those that lack a message
-//! leaders   where several ranks are on a node: who goes out for them, and what leaders call among themselves
+//! schedule    which calls are quick, and the program of a rank
+//! datagram    messages as bytes, with a tag under the group's key
+//! calls       a rank's part in the calls of its group, one after the other: a machine without I/O
+//! redundancy  when messages are sent twice
+//! patience    how a rank waits: alone, then watched by its agent
+//! answer      what an agent answers to those that lack a message
+//! leaders     where several ranks are on a node: who goes out for them, and what leaders call among themselves
 //! ```
 //!
 //! What a rank has sent it keeps, until all have it for sure, in memory that its agent reads: who lacks a message **asks** the sender's
@@ -18,6 +19,7 @@ mod calls;
 mod datagram;
 mod leaders;
 mod patience;
+mod redundancy;
 mod schedule;
 
 pub use answer::{Answering, Kept};

@@ -207,6 +207,7 @@ async fn answer(
             Ok((len, from)) => match group.answer(&answering, &shared, &buffer[..len], from.ip()) {
                 Some((answer, to)) => socket.send_to(&answer, to).await.map(|_| {
                     answered.inc();
+                    shared.sent().note_repaired();
                 }),
                 None => Ok(()),
             },

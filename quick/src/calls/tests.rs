@@ -99,6 +99,8 @@ struct World {
     ranks: Vec<QuickCalls>,
     /// What each rank has kept, oldest first.
     kept: Vec<VecDeque<Message>>,
+    /// Messages of each that had to be sent again.
+    repaired: Vec<u64>,
     /// The calls that each is through; whether it is in the next.
     through: Vec<(usize, bool)>,
     /// Datagrams under way.
@@ -117,6 +119,7 @@ impl World {
                 .map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap())
                 .collect(),
             kept: vec![VecDeque::new(); size as usize],
+            repaired: vec![0; size as usize],
             through: vec![(0, false); size as usize],
             network: Vec::new(),
             random,
@@ -132,6 +135,7 @@ impl World {
             let (done, busy) = self.through[rank];
             if !busy && done < calls.len() && self.random.below(3) > 0 {
                 self.through[rank].1 = true;
+                self.ranks[rank].handle(self.now, Input::Repaired(self.repaired[rank]));
                 self.ranks[rank].handle(self.now, Input::Begin(calls[done].begin(rank)));
                 self.poll(rank, calls);
             } else if !self.network.is_empty() && self.random.below(8) > 0 {
@@ -149,7 +153,7 @@ impl World {
         while let Poll::Output(output) = self.ranks[rank].poll(self.now) {
             match output {
                 Output::Send(message) => {
-                    self.send(message.to, rank, message.bytes.clone());
+                    (0..message.copies).for_each(|_| self.send(message.to, rank, message.bytes.clone()));
                     self.kept[rank].push_back(message);
                     if self.kept[rank].len() > WINDOW as usize {
                         self.kept[rank].pop_front();
@@ -196,6 +200,7 @@ impl World {
                 let name = (asked.call, asked.transfer);
                 let kept = self.kept[rank.0 as usize].iter().find(|message| message.name == name).cloned();
                 if let Some(message) = kept {
+                    self.repaired[rank.0 as usize] += 1;
                     self.send(SendTo::Rank(Rank(from)), rank.0 as usize, message.bytes);
                 }
             }

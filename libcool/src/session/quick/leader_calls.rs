@@ -113,10 +113,12 @@ impl LeaderCalls {
         input: &[u8],
     ) -> Result<Vec<u8>, Stop<Error>> {
         let Watch { number, call: Described { digest, text, dtype, op, .. }, .. } = call.watch;
-        self.sent(call).enter(number, *digest, text)?;
+        let sent = self.sent(call);
+        sent.enter(number, *digest, text)?;
         let combining = dtype.zip(*op);
         let begin = Begin { number, digest: *digest, schedule, combining, input };
         let now = self.now();
+        self.machine.handle(now, Input::Repaired(sent.repaired()));
         self.machine.handle(now, Input::Begin(begin));
         let mut watched = None;
         while let Some(next) = self.perform(call, leaders, &mut watched)? {
@@ -144,7 +146,7 @@ impl LeaderCalls {
                     self.sent(call).keep(self.kept, message.name, &message.bytes)?;
                     self.kept += 1;
                     self.count(&message);
-                    self.send(call, message.to, &message.bytes)?;
+                    (0..message.copies).try_for_each(|_| self.send(call, message.to, &message.bytes))?;
                 }
                 Poll::Output(Output::Ask { of, bytes }) => {
                     self.exchanged.traffic.asked += 1;
@@ -163,7 +165,7 @@ impl LeaderCalls {
     fn count(&mut self, message: &Message) {
         let traffic = &mut self.exchanged.traffic;
         let sent = if message.to == SendTo::All { &mut traffic.multicast } else { &mut traffic.unicast };
-        *sent += message.payload_len() as u32;
+        *sent += message.payload_len() as u32 * u32::from(message.copies);
     }
 
     fn send(&self, call: &QuickCall<'_>, to: SendTo, bytes: &[u8]) -> Result<(), Stop<Error>> {

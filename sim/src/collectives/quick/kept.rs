@@ -11,6 +11,8 @@ pub(super) struct KeptByLeader {
     messages: VecDeque<Message>,
     /// By number, digest and words.
     calls: VecDeque<(u64, u64, String)>,
+    /// Messages that its agent has sent again.
+    pub(super) repaired: u64,
 }
 
 impl KeptByLeader {

@@ -275,7 +275,8 @@ impl QuickRank {
     fn carry_out(&mut self, now: Time, effects: &mut Vec<Effect>) -> bool {
         match self.machine.poll(now) {
             Poll::Output(Output::Send(message)) => {
-                effects.push(Effect::Send(message.to, message.bytes.clone()));
+                let send = || Effect::Send(message.to, message.bytes.clone());
+                effects.extend((0..message.copies).map(|_| send()));
                 self.kept.keep(message);
             }
             Poll::Output(Output::Ask { of, bytes }) => effects.push(Effect::Send(SendTo::AgentOf(of), bytes)),
@@ -412,6 +413,7 @@ impl QuickRank {
         let input = given.as_ref().map(Buffer::bytes).unwrap_or_default();
         let combining = call.operation.combines().then_some(request.element).zip(request.reduce);
         let begin = Begin { number: *number, digest: *digest, schedule, combining, input: &input };
+        self.machine.handle(now, Input::Repaired(self.kept.repaired));
         self.machine.handle(now, Input::Begin(begin));
     }
 }

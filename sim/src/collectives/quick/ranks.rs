@@ -231,10 +231,13 @@ impl SimulatedCluster {
     fn answer_for_rank(&mut self, from: u16, node: u16, bytes: &[u8]) {
         let this = &self.nodes[usize::from(node)];
         let (runs, life) = (this.runs(), this.life);
-        let here = self.quick.ranks.values().filter(|rank| runs && (rank.node, rank.life) == (node, life));
+        let all = self.quick.ranks.values_mut();
+        let here = all.filter(|rank| runs && (rank.node, rank.life) == (node, life));
         let answer = here.filter_map(|rank| {
             let (asker, answer) = rank.answering.answer(&rank.kept, bytes)?;
-            (rank.nodes.get(asker.0 as usize) == Some(&from)).then_some(answer)
+            let is_there = rank.nodes.get(asker.0 as usize) == Some(&from);
+            rank.kept.repaired += u64::from(is_there);
+            is_there.then_some(answer)
         });
         if let Some(answer) = answer.collect::<Vec<_>>().pop() {
             self.quick.answered += 1;
