@@ -119,6 +119,14 @@ impl Buffers<'_> {
         }
     }
 
+    /// All bytes that go out.
+    pub(crate) fn whole_input(&self) -> &[u8] {
+        match &self.input {
+            Input::Apart(bytes) => bytes,
+            Input::Within(within) => &self.output[within.clone()],
+        }
+    }
+
     /// Where bytes come in.
     pub(crate) fn output(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.output[range]

@@ -2,6 +2,7 @@
 //! call is described to the others and taken part in. What each operation does there is in [`operations`]; who looks after a
 //! rank that waits is the [session](crate::session)'s matter.
 
+mod direct;
 mod exchange;
 mod nodes;
 mod operations;
@@ -16,6 +17,7 @@ use cool_types::{Call, CallWords, Rank};
 use exchange::Exchange;
 pub(crate) use nodes::NodeRanks;
 use operations::Combining;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 /// What keeps a rank from going on in the segment.
@@ -57,6 +59,8 @@ pub(crate) struct SegmentCalls {
     published: [u64; 2],
     /// Whether all ranks have come, and use it.
     complete: bool,
+    /// Whether all ranks can read each other's memory, once they have tried.
+    direct: Option<bool>,
 }
 
 /// How calls are described. Programs repeat the same few.
@@ -122,7 +126,7 @@ impl SegmentCalls {
     /// Takes part, as `rank` of `size`.
     pub(crate) fn new(segment: Arc<Segment>, rank: usize, size: usize) -> SegmentCalls {
         segment.rank(rank).attach();
-        SegmentCalls { segment, rank, size, published: [0; 2], complete: false }
+        SegmentCalls { segment, rank, size, published: [0; 2], complete: false, direct: None }
     }
 
     /// Begins a call by its number: whether it is for the ranks to carry out. Until all have come, that is not known.
@@ -174,9 +178,29 @@ impl SegmentCalls {
         buffers: &mut Buffers<'_>,
         waits: &mut W,
     ) -> Result<(), Stop<W::Error>> {
-        let used = operations::carry_out(&mut self.exchange(waits), call, combining, buffers)?;
+        let direct = operations::pulls(call, self.size) && self.read_each_other(waits)?;
+        let exchange = &mut self.exchange(waits);
+        let used = if direct {
+            operations::pull(exchange, call, buffers)?
+        } else {
+            operations::carry_out(exchange, call, combining, buffers)?
+        };
         self.used(used);
         Ok(())
+    }
+
+    /// Whether all ranks can read each other's memory.
+    fn read_each_other<W: Waits>(&mut self, waits: &mut W) -> Result<bool, Stop<W::Error>> {
+        if let Some(known) = self.direct {
+            return Ok(known);
+        }
+        let mark = RandomState::new().hash_one(self.rank).to_ne_bytes();
+        let reads = direct::reads_others(&mut self.exchange(waits), &mark)?;
+        self.used([1, 0]);
+        let all = direct::all_say(&mut self.exchange(waits), reads)?;
+        self.used([1, 0]);
+        self.direct = Some(all);
+        Ok(all)
     }
 
     /// As a step of a call, a rank gives bytes to those of the others who take them, of which this one may be.

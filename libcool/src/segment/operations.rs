@@ -1,6 +1,7 @@
 //! What each operation publishes and takes. All combine in rank order, so that all ranks have the same bits.
 
-use super::exchange::{Exchange, Flow, Step};
+use super::direct::{self, Pull};
+use super::exchange::{Exchange, Flow, ShareStep, Step};
 use super::{Stop, Waits};
 use crate::collective::Buffers;
 use crate::{Op, Operation, Type};
@@ -12,6 +13,9 @@ use std::ops::Range;
 /// Vectors of at most this many bytes are combined by all who need the result, each for itself: to give shares to each
 /// other takes longer.
 const WHOLE_BYTES: u64 = 2048;
+
+/// Parts of at most this many bytes go through the segment: to wait until the last has its part takes longer.
+const DIRECT_BYTES: u64 = 32 << 10;
 
 /// Bytes that are combined at a time, so that they stay in the first cache.
 const BLOCK_BYTES: usize = 8 << 10;
@@ -38,6 +42,11 @@ pub(super) fn carry_out<W: Waits>(
         (Operation::ReduceScatter, Some(combining)) => {
             reduce_scatter(exchange, call, combining, buffers).map(given)
         }
+        (Operation::Scan | Operation::Exscan, Some(combining))
+            if call.bytes > CHUNK_BYTES as u64 && exchange.size > 2 =>
+        {
+            prefix_shared(exchange, call, combining, buffers)
+        }
         (Operation::Scan | Operation::Exscan, Some(combining)) => {
             prefix(exchange, call, combining, buffers).map(given)
         }
@@ -51,6 +60,49 @@ pub(super) fn carry_out<W: Waits>(
         (Operation::ReduceScatter | Operation::Scan | Operation::Exscan, None)
         | (Operation::Reduce | Operation::Allreduce, None) => Err(Stop::ByAgent),
     }
+}
+
+/// Whether a call of `size` ranks has parts that are long enough for those who take them to copy them out of the memory of those who give.
+pub(super) fn pulls(call: &Call, size: usize) -> bool {
+    let part = |rank: usize| call.part(Rank(rank as u32));
+    let longest = match call.operation {
+        Operation::Scatter => (0..size).map(part).max(),
+        Operation::Alltoall => (0..size * size).map(|pair| call.block(pair / size, pair % size, size)).max(),
+        _ => None,
+    };
+    longest > Some(DIRECT_BYTES)
+}
+
+/// Takes part in such a call; returns what [`carry_out`] does.
+pub(super) fn pull<W: Waits>(
+    exchange: &mut Exchange<'_, W>,
+    call: &Call,
+    buffers: &mut Buffers<'_>,
+) -> Result<[u64; 2], Stop<W::Error>> {
+    let (me, size, root) = (exchange.rank, exchange.size, call.root.0 as usize);
+    let used = if call.operation == Operation::Scatter {
+        let starts = starts((0..size).map(|rank| call.part(Rank(rank as u32))));
+        let own = call.part(Rank(me as u32)) as usize;
+        if me == root {
+            buffers.keep(starts[me]..starts[me] + own, 0);
+        }
+        let sources = if me == root { 0..0 } else { root..root + 1 };
+        direct::pull(
+            exchange,
+            &Pull { gives: me == root, sources, part: &|_| (starts[me], 0..own) },
+            buffers,
+        )?
+    } else {
+        let block = |from, to| call.block(from, to, size);
+        let start = |from| (0..me).map(|to| block(from, to) as usize).sum::<usize>();
+        let into = starts((0..size).map(|from| block(from, me)));
+        // Others read it while what comes in is written.
+        buffers.set_input_apart();
+        buffers.keep(start(me)..start(me) + block(me, me) as usize, into[me]);
+        let part = |from| (start(from), into[from]..into[from] + block(from, me) as usize);
+        direct::pull(exchange, &Pull { gives: true, sources: 0..size, part: &part }, buffers)?
+    };
+    Ok([used, 0])
 }
 
 /// Publications of as many bytes as each may have; one at least.
@@ -289,58 +341,76 @@ fn reduce_shared<W: Waits>(
     let chunks = chunks(call.bytes, CHUNK_BYTES);
     let share = |k, rank: usize| share(call, chunk(call.bytes, CHUNK_BYTES, k), rank, size);
     let receives = call.operation == Operation::Allreduce || me == call.root.0 as usize;
-    let (mut given, mut made, mut taken) = (0, 0, if receives { 0 } else { chunks });
-    if !receives {
-        exchange.release(Ring::Made, chunks - 1);
-    }
     let mut sum = Vec::new();
-    while given < chunks || made < chunks || taken < chunks {
-        while given < chunks && exchange.occupies(Ring::Given, given).is_none() {
-            write(exchange, given, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, given)))?;
-            exchange.publish(Ring::Given, given);
-            given += 1;
-        }
-        let lacks = (made < given).then(|| exchange.lacks(Ring::Given, made, 0..size));
-        let full = exchange.occupies(Ring::Made, made).filter(|_| made < chunks);
-        if lacks == Some(None) && full.is_none() {
-            if made == 0 {
-                exchange.compare(0..size)?;
-            }
-            let range = share(made, me);
-            let start = range.start - chunk(call.bytes, CHUNK_BYTES, made).start;
+    exchange.flow_by_shares(chunks, receives, |exchange, step| match step {
+        ShareStep::Give(k) => write(exchange, k, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, k))),
+        ShareStep::Make(k) => {
+            let range = share(k, me);
+            let start = range.start - chunk(call.bytes, CHUNK_BYTES, k).start;
             sum.resize(range.len(), 0);
-            fold(exchange, 0..size, (made, start), buffers.input(range.clone()), combining, &mut sum)?;
-            exchange.part(me).write((Ring::Made, exchange.number(Ring::Made, made)), 0, &sum)?;
+            fold(exchange, 0..size, (k, start), buffers.input(range.clone()), combining, &mut sum)?;
+            make(exchange, k, 0, &sum)?;
             if receives {
                 buffers.output(range).copy_from_slice(&sum);
             }
-            exchange.release(Ring::Given, made);
-            exchange.publish(Ring::Made, made);
-            made += 1;
-        } else if taken < made {
-            match exchange.lacks(Ring::Made, taken, 0..size) {
-                Some(on) => exchange.wait_for(Ring::Made, taken, on)?,
-                None => {
-                    for from in (0..size).filter(|from| *from != me) {
-                        let number = exchange.number(Ring::Made, taken);
-                        exchange.part(from).read(
-                            (Ring::Made, number),
-                            0,
-                            buffers.output(share(taken, from)),
-                        )?;
-                    }
-                    exchange.release(Ring::Made, taken);
-                    taken += 1;
+            Ok(())
+        }
+        ShareStep::Take(from, k) => made(exchange, from, k, 0, buffers.output(share(k, from))),
+    })?;
+    Ok([chunks, chunks])
+}
+
+/// Scan and exscan of long vectors: each rank combines its share of each publication for all, and takes what the others have combined for it.
+fn prefix_shared<W: Waits>(
+    exchange: &mut Exchange<'_, W>,
+    call: &Call,
+    (dtype, op): Combining,
+    buffers: &mut Buffers<'_>,
+) -> Result<[u64; 2], Stop<W::Error>> {
+    let (me, size) = (exchange.rank, exchange.size);
+    let place = place(call, size);
+    let each = place * size;
+    let chunks = chunks(call.bytes, each);
+    // Within its publication, and in the vector.
+    let share = |k, rank: usize| chunk(chunk(call.bytes, each, k).len() as u64, place, rank as u64);
+    let within = |k, rank| moved(share(k, rank), chunk(call.bytes, each, k).start);
+    let includes_own = call.operation == Operation::Scan;
+    let (mut own, mut sum, mut operand) = (Vec::new(), Vec::new(), Vec::new());
+    exchange.flow_by_shares(chunks, true, |exchange, step| match step {
+        ShareStep::Give(k) => write(exchange, k, 0, buffers.input(chunk(call.bytes, each, k))),
+        ShareStep::Make(k) => {
+            let range = within(k, me);
+            own.clear();
+            own.extend_from_slice(buffers.input(range.clone()));
+            operand.resize(range.len(), 0);
+            for rank in 0..size {
+                if rank == me {
+                    operand.copy_from_slice(&own);
+                } else {
+                    read(exchange, rank, k, share(k, me).start, &mut operand)?;
+                }
+                let mut give = |sum: &[u8]| match rank == me {
+                    true => Ok(buffers.output(range.clone()).copy_from_slice(sum)),
+                    false => make(exchange, k, rank * place, sum),
+                };
+                if rank > 0 && !includes_own {
+                    give(&sum)?;
+                }
+                if rank == 0 {
+                    sum.clone_from(&operand);
+                } else {
+                    combine(dtype, op, &mut sum, &operand);
+                }
+                if includes_own {
+                    give(&sum)?;
                 }
             }
-        } else if let Some(Some(on)) = lacks {
-            exchange.wait_for(Ring::Given, made, on)?;
-        } else if let Some(on) = full {
-            exchange.wait_for_room(Ring::Made, made, on)?;
-        } else if let Some(on) = exchange.occupies(Ring::Given, given).filter(|_| given < chunks) {
-            exchange.wait_for_room(Ring::Given, given, on)?;
+            Ok(())
         }
-    }
+        // The first has nothing to take of an exscan, and keeps what it has.
+        ShareStep::Take(..) if me == 0 && !includes_own => Ok(()),
+        ShareStep::Take(from, k) => made(exchange, from, k, me * place, buffers.output(within(k, from))),
+    })?;
     Ok([chunks, chunks])
 }
 
@@ -360,6 +430,28 @@ fn write<W: Waits>(
 ) -> Result<(), OutOfBounds> {
     let number = exchange.number(Ring::Given, publication);
     exchange.part(exchange.rank).write((Ring::Given, number), offset, bytes)
+}
+
+/// Writes into what this rank has made.
+fn make<W: Waits>(
+    exchange: &Exchange<'_, W>,
+    publication: u64,
+    offset: usize,
+    bytes: &[u8],
+) -> Result<(), OutOfBounds> {
+    let number = exchange.number(Ring::Made, publication);
+    exchange.part(exchange.rank).write((Ring::Made, number), offset, bytes)
+}
+
+/// Reads what a rank has made.
+fn made<W: Waits>(
+    exchange: &Exchange<'_, W>,
+    by: usize,
+    publication: u64,
+    offset: usize,
+    bytes: &mut [u8],
+) -> Result<(), OutOfBounds> {
+    exchange.part(by).read((Ring::Made, exchange.number(Ring::Made, publication)), offset, bytes)
 }
 
 /// Fills a publication with what it has for each of the others, who find it at their places; `lengths` and `starts` say where

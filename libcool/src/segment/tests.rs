@@ -154,8 +154,8 @@ impl Drawn {
     }
 }
 
-/// Carries out calls with a thread for each rank.
-fn check(size: usize, drawn: &[Drawn]) {
+/// Carries out calls with a thread for each rank. Whether ranks can read each other's memory they find out, or it is said.
+fn check(size: usize, drawn: &[Drawn], direct: Option<bool>) {
     let first = Segment::create(size).unwrap();
     std::thread::scope(|scope| {
         for rank in 0..size {
@@ -163,6 +163,7 @@ fn check(size: usize, drawn: &[Drawn]) {
             let segment = Arc::new(Segment::open(file, first.len(), size).unwrap());
             scope.spawn(move || {
                 let mut calls = SegmentCalls::new(Arc::clone(&segment), rank, size);
+                calls.direct = direct;
                 let mut waits = Patient(&segment);
                 for (number, call) in drawn.iter().enumerate() {
                     let found = call.call((number, rank, size), |described, buffers| {
@@ -213,9 +214,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, max_shrink_time: 60_000, ..ProptestConfig::default() })]
     #[test]
     fn ranks_that_share_a_segment_get_what_operations_say(
-        (size, drawn) in (1..6usize).prop_flat_map(|size| (Just(size), proptest::collection::vec(drawn(size), 1..12)))
+        (size, drawn) in (1..6usize).prop_flat_map(|size| (Just(size), proptest::collection::vec(drawn(size), 1..12))),
+        direct in proptest::sample::select(vec![None, Some(false)])
     ) {
-        check(size, &drawn);
+        check(size, &drawn, direct);
     }
 }
 
@@ -224,7 +226,62 @@ fn a_root_runs_ahead_and_many_short_calls_follow_each_other() {
     let call = |operation| Drawn { operation, root: 1, count: 3, counts: None, in_place: false };
     let calls: Vec<Drawn> =
         (0..3000).map(|i| call(if i % 50 == 0 { Operation::Barrier } else { Operation::Bcast })).collect();
-    check(4, &calls);
+    check(4, &calls, None);
+}
+
+/// Two ranks' parts in a segment of theirs.
+fn pair() -> (Segment, [SegmentCalls; 2]) {
+    let segment = Segment::create(2).unwrap();
+    let file = || segment.descriptor().try_clone_to_owned().unwrap();
+    let open = || Arc::new(Segment::open(file(), segment.len(), 2).unwrap());
+    let calls = [0, 1].map(|rank| SegmentCalls::new(open(), rank, 2));
+    (segment, calls)
+}
+
+/// Waits for nothing that is not there.
+struct Hasty;
+
+impl Waits for Hasty {
+    type Error = ();
+
+    fn wait(&mut self, _on: usize, is_there: &dyn Fn() -> bool) -> Result<(), Stop<()>> {
+        if is_there() { Ok(()) } else { Err(Stop::Failed(())) }
+    }
+}
+
+#[test]
+fn ranks_read_each_others_memory_and_none_does_if_one_cannot() {
+    for reads in [[true, true], [true, false]] {
+        let (segment, calls) = pair();
+        std::thread::scope(|scope| {
+            for (mut calls, says) in calls.into_iter().zip(reads) {
+                let waits = &segment;
+                scope.spawn(move || {
+                    let mark = [calls.rank as u8 + 1; direct::MARK_BYTES];
+                    let read = direct::reads_others(&mut calls.exchange(&mut Patient(waits)), &mark).unwrap();
+                    assert!(read, "a process may read its own memory");
+                    calls.used([1, 0]);
+                    let all = direct::all_say(&mut calls.exchange(&mut Patient(waits)), says).unwrap();
+                    assert_eq!(all, reads == [true, true], "rank {}", calls.rank);
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn what_a_rank_gave_that_has_given_up_is_not_taken() {
+    let (_segment, [mut root, mut late]) = pair();
+    let given = vec![7; 1 << 20];
+    let call = Call::new(Operation::Scatter, Rank(0), given.len() as u64 / 2, 1);
+    for calls in [&mut root, &mut late] {
+        calls.direct = Some(true);
+    }
+    let mut own = vec![0; given.len() / 2];
+    let gave = root.step(&call, None, &mut Buffers::new(&given, &mut own), &mut Hasty);
+    assert!(matches!(gave, Err(Stop::Failed(()))), "nobody has taken it");
+    let took = late.step(&call, None, &mut Buffers::new(&[], &mut own), &mut Hasty);
+    assert!(matches!(took, Err(Stop::Failed(()))), "it may have been changed since");
 }
 
 #[test]
