@@ -115,7 +115,8 @@ def measure_all(options, libraries, report, save):
         for number, (placement, op, asked) in enumerate(cases, start=1):
             whole = moved(op, asked, report["network"]["nodes"])
             least = limit(op, whole, bed.description, options.host_mbit, options.uplink_mbit)
-            case = {"placement": placement, "op": op, "bytes": whole, "reps": max(options.reps, SMALL_REPS) if asked < SMALL else options.reps}
+            case = {"placement": placement, "op": op, "bytes": whole, "calls": options.calls,
+                    "reps": max(options.reps, SMALL_REPS) if asked < SMALL else options.reps}
             say("[%d/%d] %s %s %s: " % (number, len(cases), op, page.size(asked), placement), end="")
             results = {}
             for library in libraries:
@@ -162,7 +163,7 @@ def means(cases, names):
 def prepared(options, report):
     """The libraries that can be measured, COOL first."""
     all_peers = {"openmpi": lambda: peers.OpenMpi(options.out, options.busy_poll), "mpich": lambda: peers.Mpich(options.out, options.busy_poll),
-                 "gloo": lambda: peers.Gloo(options.out, options.gloo)}
+                 "gloo": lambda: peers.Gloo(options.out, options.gloo), "sockets": lambda: peers.Sockets(options.out, options.bin)}
     ready = []
     for library in [peers.Cool(options.bin), *(all_peers[name]() for name in options.peers)]:
         entry = report["libraries"][library.name] = {"title": library.title}
@@ -202,10 +203,13 @@ def parse_arguments():
     p.add_argument("--ops", type=list_of(one_of(OPS)), default=list(OPS), help="default: all six")
     p.add_argument("--bytes", type=list_of(size), default=None, help="default 1K,64K,1M,4M,8M; with --quick 1K,1M")
     p.add_argument("--reps", type=int, default=None, help="measured repetitions, more below 64K; default 5, with --quick 3")
+    p.add_argument("--calls", type=int, default=1, help="calls of each repetition, one right after the other, whose time is that of one of them; "
+                   "default %(default)s (not for Gloo)")
     add_network_options(p)
     p.add_argument("--placements", type=list_of(one_of(PLACEMENTS)), default=list(PLACEMENTS), help="racked (ranks rack by rack), "
                    "interleaved (over racks); default both")
-    p.add_argument("--peers", type=list_of(one_of(PEERS)), default=list(PEERS), help="default openmpi,mpich,gloo")
+    p.add_argument("--peers", type=list_of(one_of((*PEERS, "sockets"))), default=list(PEERS), help="default openmpi,mpich,gloo; sockets: the least "
+                   "that a program reaches with UDP sockets alone, up to 16 KiB")
     p.add_argument("--gloo", metavar="FOLDER", help="Gloo's sources; without them Gloo is left out")
     p.add_argument("--busy-poll", action="store_true", help="let MPICH's ranks spin on their sockets as they do by default; else a rank "
                    "that waits sleeps, since all hosts share this machine's processors")
@@ -216,8 +220,8 @@ def parse_arguments():
     a.bytes = a.bytes or [size(s) for s in (("1K", "1M") if a.quick else ("1K", "64K", "1M", "4M", "8M"))]
     a.reps = a.reps if a.reps is not None else 3 if a.quick else 5
     a.out = os.path.abspath(a.out)
-    if a.reps < 1 or a.timeout < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
-        p.error("--reps and --timeout must be at least 1, rates and --wait not negative")
+    if a.reps < 1 or a.calls < 1 or a.timeout < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
+        p.error("--reps, --calls and --timeout must be at least 1, rates and --wait not negative")
     return a
 
 

@@ -1,9 +1,9 @@
 /* Measures one MPI collective as `cool bench --pause` measures ours: a barrier, an instant at which all begin, the
  * operation, the time from the instant to the slowest rank's end. Every result is checked on every rank.
  *
- *   mpi_collectives OP BYTES REPS PAUSE_MS REQUEST REPLY
+ *   mpi_collectives OP BYTES REPS CALLS PAUSE_MS REQUEST REPLY
  *
- * BYTES: the message of bcast, the vector of reduce, allreduce, reduce_scatter, scan and exscan, the whole array of gather,
+ * A repetition is CALLS calls, one right after the other, and its time that of one of them. BYTES: the message of bcast, the vector of reduce, allreduce, reduce_scatter, scan and exscan, the whole array of gather,
  * allgather, scatter and alltoall. After a first repetition rank 0 writes "start" and its seconds to the pipe REQUEST and waits
  * for a byte from REPLY, so that bench.py reads the links' counters there; after the last one "done" and the seconds of each. */
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static int ranks, me, pause_ms;
+static int ranks, me, calls, pause_ms;
 
 static void fail(const char *what) {
     fprintf(stderr, "rank %d: %s\n", me, what);
@@ -85,8 +85,8 @@ static double once(const char *op, uint32_t *in, uint32_t *out, size_t count, si
     MPI_Bcast(&begin, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
     struct timespec until = {(time_t)begin, (long)((begin - (double)(time_t)begin) * 1e9)};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)) {}
-    run(op, in, out, count, (int)part);
-    double mine = now() - begin;
+    for (int call = 0; call < calls; call++) run(op, in, out, count, (int)part);
+    double mine = (now() - begin) / calls;
     MPI_Barrier(MPI_COMM_WORLD); /* Ranks that share a processor are not to check while others are at work. */
     if (!right(op, in, out, count, part, rep)) fail("wrong data");
     MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
@@ -97,19 +97,20 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
-    if (argc != 7) fail("expected OP BYTES REPS PAUSE_MS REQUEST REPLY");
+    if (argc != 8) fail("expected OP BYTES REPS CALLS PAUSE_MS REQUEST REPLY");
     const char *op = argv[1];
     size_t bytes = strtoull(argv[2], NULL, 10);
     int reps = atoi(argv[3]);
-    pause_ms = atoi(argv[4]);
+    calls = atoi(argv[4]);
+    pause_ms = atoi(argv[5]);
     int parted = !strcmp(op, "gather") || !strcmp(op, "allgather") || !strcmp(op, "scatter") || !strcmp(op, "alltoall")
                  || !strcmp(op, "reduce_scatter");
     size_t part = bytes / 4 / (size_t)ranks ? bytes / 4 / (size_t)ranks : 1;
     size_t count = parted ? part * (size_t)ranks : bytes / 4 ? bytes / 4 : 1;
-    if (reps < 1 || count > INT32_MAX) fail("too many bytes, or no repetitions");
+    if (reps < 1 || calls < 1 || count > INT32_MAX) fail("too many bytes, or no repetitions");
     uint32_t *in = malloc(count * 4), *out = malloc(count * 4);
     double *seconds = malloc((size_t)reps * sizeof *seconds);
-    FILE *request = me ? NULL : fopen(argv[5], "w"), *reply = me ? NULL : fopen(argv[6], "r");
+    FILE *request = me ? NULL : fopen(argv[6], "w"), *reply = me ? NULL : fopen(argv[7], "r");
     if (!in || !out || !seconds || (!me && (!request || !reply))) fail("no memory, or no pipes");
 
     double first = once(op, in, out, count, part, 0);

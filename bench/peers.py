@@ -33,6 +33,11 @@ class Absent(Exception):
     """What is asked for is not there: no failure, a line in the report."""
 
 
+def calls(case):
+    """Of each repetition, one right after the other; its time is that of one of them."""
+    return case.get("calls", 1)
+
+
 class Counters:
     """Bytes on every link direction and processor time, between `start` and `stop`. `ranks` tells the seconds that ranks have
     used so far (processor.sample)."""
@@ -203,7 +208,7 @@ class Cool:
         counters.start()
         with self.started(run.bed, case, "--warmup", "1", "--placement", run.placement, "--pause", str(PAUSE_MS)) as process:
             result = self.result(process, run.timeout)
-        counted = counters.stop(case, case["reps"] + 1, run.start_seconds)
+        counted = counters.stop(case, (case["reps"] + 1) * calls(case), run.start_seconds)
         # The idle share of the repetitions alone, as the busiest rank saw it, not of the job's start too.
         return {**counted, "idle": result["idle"], "seconds": result["seconds"], "chunks_repaired": result["chunks_repaired"]}
 
@@ -223,6 +228,8 @@ class Cool:
     def started(self, bed, case, *flags):
         """A run of `cool bench`, ended with the context."""
         command = ["cool", "bench", "--json", "--ops", case["op"], "--bytes", str(case["bytes"]), "--reps", str(case["reps"]), *flags]
+        if calls(case) > 1:
+            command += ["--calls", str(calls(case))]
         with subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace") as process:
             try:
                 yield process
@@ -272,7 +279,7 @@ class Mpi:
             request, reply = (os.path.join(pipes, p) for p in ("request", "reply"))
             os.mkfifo(request)
             os.mkfifo(reply)
-            program = [self.program, case["op"], str(case["bytes"]), str(case["reps"]), str(PAUSE_MS), request, reply]
+            program = [self.program, case["op"], str(case["bytes"]), str(case["reps"]), str(calls(case)), str(PAUSE_MS), request, reply]
             command, environment = self.launcher(run, program)
             with Processes() as processes:
                 # Opened for both ways: neither we nor rank 0 waits for the other to open it.
@@ -288,7 +295,7 @@ class Mpi:
         counters.start()
         answers.write(b"\n")
         done, *seconds = lines.next()
-        counted = counters.stop(case, case["reps"])
+        counted = counters.stop(case, case["reps"] * calls(case))
         answers.write(b"\n")
         if done != "done" or len(seconds) != case["reps"]:
             raise Failed("the program did not end as expected")
@@ -351,6 +358,69 @@ class Mpich(Mpi):
                 "-n", str(len(hosts)), "-ppn", "1"]
 
 
+class Sockets:
+    """The least that ranks could do: our C program on UDP sockets alone (plain_sockets.c). `cool run` starts it, for the tree of that job."""
+
+    name, title = "sockets", "plain sockets"
+    MOST_BYTES = 16 << 10
+
+    def __init__(self, folder, programs):
+        self.program, self.cool = os.path.join(folder, "plain_sockets"), os.path.join(programs, "cool")
+
+    def prepare(self):
+        run_checked("gcc", "-O2", "-Wall", "-o", self.program, os.path.join(HERE, "plain_sockets.c"))
+        self.version = "of Linux %s" % os.uname().release
+
+    def measure(self, run, case):
+        if calls(case) > 1:
+            raise Absent("one call after the other would need more than to send once")
+        if case["bytes"] > self.MOST_BYTES:
+            raise Absent("of 16 KiB at most: nothing is sent again")
+        rack_of = {host["name"]: number for number, rack in enumerate(racks(run.bed.description)) for host in rack}
+        counters = Counters(run.bed)
+        with tempfile.TemporaryDirectory(dir=run.folder) as folder, tempfile.TemporaryFile() as log, Processes() as processes:
+            os.chmod(folder, 0o777)
+            command = [self.cool, "run", "--placement", run.placement, "--", self.program, case["op"], str(case["bytes"]), str(case["reps"]),
+                       str(PAUSE_MS), ",".join(str(rack_of[host["name"]]) for host in run.hosts), folder]
+            counters.start()
+            process = processes.start(command, run.bed.environment(), log)
+            self.tell_tree(run, folder)
+            try:
+                process.wait(run.timeout)
+            except subprocess.TimeoutExpired:
+                raise Failed("no end within %d s: %s" % (run.timeout, last_words(log))) from None
+            if process.returncode:
+                raise Failed("status %d: %s" % (process.returncode, last_words(log)))
+            counted = counters.stop(case, case["reps"])
+            return {**counted, **self.figures(folder, len(run.hosts))}
+
+    def tell_tree(self, run, folder):
+        """Gives the ranks the address of the tree of their job, once it is there."""
+        end = time.monotonic() + run.timeout
+        while time.monotonic() < end:
+            groups = json.loads(run_checked(self.cool, "groups", "--json", env=run.bed.environment()))["groups"]
+            trees = [tree["address"] for group in groups for tree in group["trees"] if tree["scope"] == "all"]
+            if trees:
+                with open(os.path.join(folder, "tree.new"), "w") as f:
+                    f.write(trees[0])
+                os.rename(f.name, os.path.join(folder, "tree"))
+                return
+            time.sleep(0.05)
+        raise Failed("the job has no tree")
+
+    @staticmethod
+    def figures(folder, ranks):
+        """The seconds of each repetition until its last rank had ended; those in which something was lost are left out."""
+        times = []
+        for rank in range(ranks):
+            with open(os.path.join(folder, "%d.ms" % rank)) as f:
+                times.append([float(line) for line in f])
+        seconds = [max(of_ranks) * 1e-3 for of_ranks in zip(*times) if min(of_ranks) >= 0]
+        if 2 * len(seconds) <= len(times[0]):
+            raise Failed("something was lost in %d of %d repetitions" % (len(times[0]) - len(seconds), len(times[0])))
+        return {"seconds": seconds, "lost": len(times[0]) - len(seconds)}
+
+
 class Gloo:
     """Gloo's own benchmark program, built from a source folder; it verifies what it receives."""
 
@@ -370,6 +440,8 @@ class Gloo:
 
     def algorithm(self, case):
         """Of the two allreduces that it has, the one for the size."""
+        if calls(case) > 1:
+            raise Absent("its benchmark makes one call at a time")
         allreduce = "allreduce_halving_doubling" if case["bytes"] < 1 << 16 else "allreduce_ring_chunked"
         names = {"bcast": "broadcast", "reduce": "reduce", "allreduce": allreduce, "allgather": "allgather", "scatter": "scatter"}
         if case["op"] not in names:

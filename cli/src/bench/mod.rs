@@ -79,6 +79,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pause: Option<u32>,
 
+    /// Calls of each repetition, one right after the other; its time is that of all, divided by them
+    ///
+    /// Ranks are not held together in between: the root of a bcast may be ahead of the others.
+    #[arg(long, default_value = "1", value_name = "N")]
+    calls: NonZeroU32,
+
     /// Print one JSON document at the end, in place of the table
     #[arg(long)]
     json: bool,
@@ -93,6 +99,7 @@ pub(crate) async fn run(client: ControllerClient<Channel>, options: &Options) ->
         root: options.root,
         alloc: options.alloc,
         pause_ms: options.pause,
+        calls: options.calls.get(),
         forced: forced(&options.ops, &options.plans)?,
     };
     let spec = spec(options, &plan)?;

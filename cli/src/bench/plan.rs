@@ -148,6 +148,8 @@ pub(crate) struct Plan {
     pub(crate) alloc: bool,
     /// Milliseconds from the barrier to the instant at which all begin; absent: each as it leaves the barrier.
     pub(crate) pause_ms: Option<u32>,
+    /// Calls of a repetition, one right after the other.
+    pub(crate) calls: u32,
     /// Operations with the plans that are forced for them.
     pub(crate) forced: Vec<(String, String)>,
 }

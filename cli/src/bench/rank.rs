@@ -97,6 +97,7 @@ struct Work<'c> {
     comm: &'c Comm,
     root: usize,
     pause: Option<Duration>,
+    calls: u32,
     number: usize,
     case: Case,
     send: Buffer,
@@ -133,17 +134,20 @@ impl<'c> Work<'c> {
             Ok::<_, RankError>(Buffer { words, bytes })
         };
         let pause = plan.pause_ms.map(|ms| Duration::from_millis(ms.into()));
-        Ok(Work { comm, root, pause, number, case, send: buffer(send)?, receive: buffer(receive)? })
+        let (send, receive) = (buffer(send)?, buffer(receive)?);
+        Ok(Work { comm, root, pause, calls: plan.calls, number, case, send, receive })
     }
 
-    /// Runs the collective once and checks it; returns the seconds that it took at this rank, and its plan.
+    /// Runs the collective and checks it; returns the seconds that a call took at this rank, and its plan.
     fn repeat(&mut self, repetition: u32) -> Result<(f64, String), RankError> {
         self.prepare(repetition);
         let counts = self.counts();
         self.comm.barrier()?;
         let start = self.start()?;
-        self.call(&counts)?;
-        let (seconds, plan) = ((now() - start).as_secs_f64(), self.comm.last_plan());
+        for _ in 0..self.calls {
+            self.call(&counts)?;
+        }
+        let (seconds, plan) = ((now() - start).as_secs_f64() / f64::from(self.calls), self.comm.last_plan());
         // Ranks that share a processor are not to check while others are at work.
         self.comm.barrier()?;
         self.check(repetition)?;
@@ -355,6 +359,7 @@ mod tests {
             root,
             alloc,
             pause_ms,
+            calls: if alloc { 3 } else { 1 },
             forced: Vec::new(),
         }
     }
