@@ -143,59 +143,6 @@ impl<'a, W: Waits> Exchange<'a, W> {
         }
     }
 
-    /// Gives publications, makes of all ranks' what is this one's to make, and takes what others have made if it `receives`.
-    ///
-    /// # Errors
-    /// If others do not come, or a step fails.
-    pub(super) fn flow_by_shares(
-        &mut self,
-        chunks: u64,
-        receives: bool,
-        mut step: impl FnMut(&Self, ShareStep) -> Result<(), OutOfBounds>,
-    ) -> Result<(), Stop<W::Error>> {
-        let all = 0..self.size;
-        let (mut given, mut made, mut taken) = (0, 0, if receives { 0 } else { chunks });
-        if !receives {
-            self.release(Ring::Made, chunks - 1);
-        }
-        while given < chunks || made < chunks || taken < chunks {
-            while given < chunks && self.occupies(Ring::Given, given).is_none() {
-                step(self, ShareStep::Give(given))?;
-                self.publish(Ring::Given, given);
-                given += 1;
-            }
-            let lacks = (made < given).then(|| self.lacks(Ring::Given, made, all.clone()));
-            let full = self.occupies(Ring::Made, made).filter(|_| made < chunks);
-            if lacks == Some(None) && full.is_none() {
-                if made == 0 {
-                    self.compare(all.clone())?;
-                }
-                step(self, ShareStep::Make(made))?;
-                self.release(Ring::Given, made);
-                self.publish(Ring::Made, made);
-                made += 1;
-            } else if taken < made {
-                match self.lacks(Ring::Made, taken, all.clone()) {
-                    Some(on) => self.wait_for(Ring::Made, taken, on)?,
-                    None => {
-                        for from in self.others(all.clone()) {
-                            step(self, ShareStep::Take(from, taken))?;
-                        }
-                        self.release(Ring::Made, taken);
-                        taken += 1;
-                    }
-                }
-            } else if let Some(Some(on)) = lacks {
-                self.wait_for(Ring::Given, made, on)?;
-            } else if let Some(on) = full {
-                self.wait_for_room(Ring::Made, made, on)?;
-            } else if let Some(on) = self.occupies(Ring::Given, given).filter(|_| given < chunks) {
-                self.wait_for_room(Ring::Given, given, on)?;
-            }
-        }
-        Ok(())
-    }
-
     /// A source whose part of a publication is not there.
     fn lacking(&self, flow: &Flow<'_>, publication: u64) -> Option<usize> {
         let number = self.number(Ring::Given, publication);
@@ -215,15 +162,4 @@ pub(super) enum Step {
     Take(usize, u64),
     /// All sources' have been used.
     Taken(u64),
-}
-
-/// What is to be done with a publication, where each rank makes a share of the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ShareStep {
-    /// To fill this rank's.
-    Give(u64),
-    /// To make this rank's share of what all have given.
-    Make(u64),
-    /// To use what another rank has made.
-    Take(usize, u64),
 }

@@ -1,7 +1,7 @@
 //! What each operation publishes and takes. All combine in rank order, so that all ranks have the same bits.
 
 use super::direct::{self, Pull};
-use super::exchange::{Exchange, Flow, ShareStep, Step};
+use super::exchange::{Exchange, Flow, Step};
 use super::{Stop, Waits};
 use crate::collective::Buffers;
 use crate::{Op, Operation, Type};
@@ -41,11 +41,6 @@ pub(super) fn carry_out<W: Waits>(
         (Operation::Alltoall, _) => alltoall(exchange, call, buffers).map(given),
         (Operation::ReduceScatter, Some(combining)) => {
             reduce_scatter(exchange, call, combining, buffers).map(given)
-        }
-        (Operation::Scan | Operation::Exscan, Some(combining))
-            if call.bytes > CHUNK_BYTES as u64 && exchange.size > 2 =>
-        {
-            prefix_shared(exchange, call, combining, buffers)
         }
         (Operation::Scan | Operation::Exscan, Some(combining)) => {
             prefix(exchange, call, combining, buffers).map(given)
@@ -341,76 +336,58 @@ fn reduce_shared<W: Waits>(
     let chunks = chunks(call.bytes, CHUNK_BYTES);
     let share = |k, rank: usize| share(call, chunk(call.bytes, CHUNK_BYTES, k), rank, size);
     let receives = call.operation == Operation::Allreduce || me == call.root.0 as usize;
+    let (mut given, mut made, mut taken) = (0, 0, if receives { 0 } else { chunks });
+    if !receives {
+        exchange.release(Ring::Made, chunks - 1);
+    }
     let mut sum = Vec::new();
-    exchange.flow_by_shares(chunks, receives, |exchange, step| match step {
-        ShareStep::Give(k) => write(exchange, k, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, k))),
-        ShareStep::Make(k) => {
-            let range = share(k, me);
-            let start = range.start - chunk(call.bytes, CHUNK_BYTES, k).start;
+    while given < chunks || made < chunks || taken < chunks {
+        while given < chunks && exchange.occupies(Ring::Given, given).is_none() {
+            write(exchange, given, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, given)))?;
+            exchange.publish(Ring::Given, given);
+            given += 1;
+        }
+        let lacks = (made < given).then(|| exchange.lacks(Ring::Given, made, 0..size));
+        let full = exchange.occupies(Ring::Made, made).filter(|_| made < chunks);
+        if lacks == Some(None) && full.is_none() {
+            if made == 0 {
+                exchange.compare(0..size)?;
+            }
+            let range = share(made, me);
+            let start = range.start - chunk(call.bytes, CHUNK_BYTES, made).start;
             sum.resize(range.len(), 0);
-            fold(exchange, 0..size, (k, start), buffers.input(range.clone()), combining, &mut sum)?;
-            make(exchange, k, 0, &sum)?;
+            fold(exchange, 0..size, (made, start), buffers.input(range.clone()), combining, &mut sum)?;
+            exchange.part(me).write((Ring::Made, exchange.number(Ring::Made, made)), 0, &sum)?;
             if receives {
                 buffers.output(range).copy_from_slice(&sum);
             }
-            Ok(())
-        }
-        ShareStep::Take(from, k) => made(exchange, from, k, 0, buffers.output(share(k, from))),
-    })?;
-    Ok([chunks, chunks])
-}
-
-/// Scan and exscan of long vectors: each rank combines its share of each publication for all, and takes what the others have combined for it.
-fn prefix_shared<W: Waits>(
-    exchange: &mut Exchange<'_, W>,
-    call: &Call,
-    (dtype, op): Combining,
-    buffers: &mut Buffers<'_>,
-) -> Result<[u64; 2], Stop<W::Error>> {
-    let (me, size) = (exchange.rank, exchange.size);
-    let place = place(call, size);
-    let each = place * size;
-    let chunks = chunks(call.bytes, each);
-    // Within its publication, and in the vector.
-    let share = |k, rank: usize| chunk(chunk(call.bytes, each, k).len() as u64, place, rank as u64);
-    let within = |k, rank| moved(share(k, rank), chunk(call.bytes, each, k).start);
-    let includes_own = call.operation == Operation::Scan;
-    let (mut own, mut sum, mut operand) = (Vec::new(), Vec::new(), Vec::new());
-    exchange.flow_by_shares(chunks, true, |exchange, step| match step {
-        ShareStep::Give(k) => write(exchange, k, 0, buffers.input(chunk(call.bytes, each, k))),
-        ShareStep::Make(k) => {
-            let range = within(k, me);
-            own.clear();
-            own.extend_from_slice(buffers.input(range.clone()));
-            operand.resize(range.len(), 0);
-            for rank in 0..size {
-                if rank == me {
-                    operand.copy_from_slice(&own);
-                } else {
-                    read(exchange, rank, k, share(k, me).start, &mut operand)?;
-                }
-                let mut give = |sum: &[u8]| match rank == me {
-                    true => Ok(buffers.output(range.clone()).copy_from_slice(sum)),
-                    false => make(exchange, k, rank * place, sum),
-                };
-                if rank > 0 && !includes_own {
-                    give(&sum)?;
-                }
-                if rank == 0 {
-                    sum.clone_from(&operand);
-                } else {
-                    combine(dtype, op, &mut sum, &operand);
-                }
-                if includes_own {
-                    give(&sum)?;
+            exchange.release(Ring::Given, made);
+            exchange.publish(Ring::Made, made);
+            made += 1;
+        } else if taken < made {
+            match exchange.lacks(Ring::Made, taken, 0..size) {
+                Some(on) => exchange.wait_for(Ring::Made, taken, on)?,
+                None => {
+                    for from in (0..size).filter(|from| *from != me) {
+                        let number = exchange.number(Ring::Made, taken);
+                        exchange.part(from).read(
+                            (Ring::Made, number),
+                            0,
+                            buffers.output(share(taken, from)),
+                        )?;
+                    }
+                    exchange.release(Ring::Made, taken);
+                    taken += 1;
                 }
             }
-            Ok(())
+        } else if let Some(Some(on)) = lacks {
+            exchange.wait_for(Ring::Given, made, on)?;
+        } else if let Some(on) = full {
+            exchange.wait_for_room(Ring::Made, made, on)?;
+        } else if let Some(on) = exchange.occupies(Ring::Given, given).filter(|_| given < chunks) {
+            exchange.wait_for_room(Ring::Given, given, on)?;
         }
-        // The first has nothing to take of an exscan, and keeps what it has.
-        ShareStep::Take(..) if me == 0 && !includes_own => Ok(()),
-        ShareStep::Take(from, k) => made(exchange, from, k, me * place, buffers.output(within(k, from))),
-    })?;
+    }
     Ok([chunks, chunks])
 }
 
@@ -430,28 +407,6 @@ fn write<W: Waits>(
 ) -> Result<(), OutOfBounds> {
     let number = exchange.number(Ring::Given, publication);
     exchange.part(exchange.rank).write((Ring::Given, number), offset, bytes)
-}
-
-/// Writes into what this rank has made.
-fn make<W: Waits>(
-    exchange: &Exchange<'_, W>,
-    publication: u64,
-    offset: usize,
-    bytes: &[u8],
-) -> Result<(), OutOfBounds> {
-    let number = exchange.number(Ring::Made, publication);
-    exchange.part(exchange.rank).write((Ring::Made, number), offset, bytes)
-}
-
-/// Reads what a rank has made.
-fn made<W: Waits>(
-    exchange: &Exchange<'_, W>,
-    by: usize,
-    publication: u64,
-    offset: usize,
-    bytes: &mut [u8],
-) -> Result<(), OutOfBounds> {
-    exchange.part(by).read((Ring::Made, exchange.number(Ring::Made, publication)), offset, bytes)
 }
 
 /// Fills a publication with what it has for each of the others, who find it at their places; `lengths` and `starts` say where
