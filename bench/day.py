@@ -506,7 +506,7 @@ def main():
     p.add_argument("--seed", type=int, default=1, help="of what happens when; default %(default)s")
     p.add_argument("--topology", type=topologies.argument, default="leafspine:3x2x3", help=topologies.FORMS + "; needs two ways between racks; default %(default)s")
     p.add_argument("--bin", default=testbed.BIN, help="folder of the programs; default %(default)s")
-    p.add_argument("--before", metavar="FOLDER", help="of the programs that are upgraded")
+    p.add_argument("--before", metavar="FOLDER", help="of the programs that are upgraded: `tools/build-before FOLDER 4fa9266`, the first of which users have certificates")
     p.add_argument("--logs", metavar="FOLDER", help="for the logs of all programs")
     p.add_argument("--report", metavar="FOLDER", default=os.path.join(ROOT, "target", "day"), help="gets day.json and day.html; default %(default)s")
     a = p.parse_args()
