@@ -2,7 +2,7 @@
 import html
 import math
 
-COLOURS = {"cool": "#e8590c", "openmpi": "#3b7dd8", "mpich": "#6c8aa6", "gloo": "#7b61b8"}
+COLOURS = {"cool": "#e8590c", "openmpi": "#3b7dd8", "mpich": "#6c8aa6", "gloo": "#7b61b8", "sockets": "#8a8a8a"}
 
 STYLE = """
 :root { --ink: #18222d; --quiet: #66737f; --line: #dfe5ea; --faint: #f4f7f9; }

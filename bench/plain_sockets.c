@@ -167,7 +167,7 @@ int main(int argc, char **argv) {
         if (sums) {
             ok = hear(UP, adds, add_or_keep);
             memcpy(sent.words, result, words * 4);
-            if (me) tell(&members[me == leader ? 0 : leader], UP, words);
+            if (ok && me) tell(&members[me == leader ? 0 : leader], UP, words);
         } else if (gathers && me == 0) {
             ok = hear(UP, ranks - 1, place_or_keep);
         } else if (gathers) {
@@ -179,10 +179,10 @@ int main(int argc, char **argv) {
                 tell(&members[r], DOWN, part);
             }
         }
-        if (to_all && me == 0) {
+        if (ok && to_all && me == 0) {
             memcpy(sent.words, result, words * 4);
             tell(&tree, DOWN, words);
-        } else if ((to_all || scatters) && me) {
+        } else if (me && (to_all || scatters)) {
             ok &= hear(DOWN, 1, keep);
         }
         double ended = now();

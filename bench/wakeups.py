@@ -33,6 +33,7 @@ ROLES = (("cool-engine", "agents"), ("cool-nodeagent", "agents"), ("tokio", "age
          ("revalidator", "switches"), ("handler", "switches"), ("ksoftirqd", "kernel"), ("kworker", "kernel"), ("rcu", "kernel"))
 SHOWN = ("ranks", "agents", "switches")
 FEW, MANY = 20, 120
+BUFFER_KB = 32 << 10  # of each processor, for what comes while the reader does not run
 
 
 def role(name):
@@ -46,7 +47,9 @@ class Trace:
     RUNTIME = re.compile(r" sched_stat_runtime: comm=(.+?) pid=\d+ runtime=(\d+)")
 
     def __enter__(self):
-        self.wakeups, self.seconds = collections.Counter(), collections.Counter()
+        self.wakeups, self.seconds, self.lost = collections.Counter(), collections.Counter(), False
+        with open(os.path.join(TRACING, "buffer_size_kb"), "w") as f:
+            f.write(str(BUFFER_KB))
         self.pipe = os.open(os.path.join(TRACING, "trace_pipe"), os.O_RDONLY | os.O_NONBLOCK)
         self.ended = threading.Event()
         self.reader = threading.Thread(target=self._read)
@@ -88,7 +91,7 @@ class Trace:
         elif runtime:
             self.seconds[role(runtime.group(1))] += int(runtime.group(2)) * 1e-9
         elif "LOST" in line:
-            raise peers.Failed("the kernel's trace has lost events")
+            self.lost = True
 
 
 def packets(bed):
@@ -104,6 +107,8 @@ def counted(library, run, op, size, reps, calls):
     before = packets(run.bed)
     with Trace() as trace:
         library.measure(run, {"placement": run.placement, "op": op, "bytes": size, "reps": reps, "calls": calls})
+    if trace.lost:
+        raise peers.Failed("the kernel's trace has lost events")
     figures = {"packets": packets(run.bed) - before}
     for who in SHOWN:
         figures["wakeups " + who], figures["seconds " + who] = trace.wakeups[who], trace.seconds[who]

@@ -60,6 +60,11 @@ const ANSWERED: u64 = 5 * LINE;
 const REPAIRED: u64 = 5 * LINE + 8;
 const CALLS: u64 = 6 * LINE;
 
+/// What a rank that has come says of itself: that it has, and that it knows calls in which ranks read each other's memory, which earlier
+/// releases of the library do not.
+const HAS_COME: u64 = 1;
+const READS_OTHERS: u64 = 2;
+
 /// The latest calls that a rank has begun. Nobody is as many ahead of another rank: it would have had to release before.
 const CALLS_KEPT: u64 = 4 * SLOTS;
 
@@ -229,13 +234,18 @@ impl Segment {
 impl RankPart<'_> {
     /// The rank has come, and can use the segment.
     pub fn attach(&self) {
-        self.word(ATTACHED).store(1, Ordering::SeqCst);
+        self.word(ATTACHED).store(HAS_COME | READS_OTHERS, Ordering::SeqCst);
         self.ring();
     }
 
     /// Whether the rank has come, and can use the segment.
     pub fn is_attached(&self) -> bool {
         self.word(ATTACHED).load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether a rank that has come knows calls in which ranks read each other's memory.
+    pub fn reads_others(&self) -> bool {
+        self.word(ATTACHED).load(Ordering::SeqCst) & READS_OTHERS != 0
     }
 
     /// How many calls of the group the rank has begun.
@@ -488,6 +498,15 @@ mod tests {
         assert_eq!((part.published(ring), part.published(Ring::Given), &read), (10, 0, b"hello"));
         assert_eq!(theirs.rank(0).published(ring) + theirs.rank(2).published(ring), 0);
         assert!(part.write((ring, 9), CHUNK_BYTES - 4, b"hello").is_err());
+    }
+
+    #[test]
+    fn a_rank_of_an_earlier_release_has_come_and_reads_no_others_memory() {
+        let [ours, theirs] = pair(2);
+        ours.rank(0).attach();
+        ours.rank(1).word(ATTACHED).store(HAS_COME, Ordering::SeqCst);
+        let said = |rank| (theirs.rank(rank).is_attached(), theirs.rank(rank).reads_others());
+        assert_eq!([said(0), said(1)], [(true, true), (true, false)]);
     }
 
     #[test]

@@ -131,7 +131,7 @@ fn taken<W: Waits>(exchange: &mut Exchange<'_, W>) -> Result<(), Stop<W::Error>>
 ///
 /// # Errors
 /// If others do not come.
-pub(super) fn reads_others<W: Waits>(
+pub(super) fn can_read_others<W: Waits>(
     exchange: &mut Exchange<'_, W>,
     mark: &[u8; MARK_BYTES],
 ) -> Result<bool, Stop<W::Error>> {

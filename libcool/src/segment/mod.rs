@@ -194,8 +194,12 @@ impl SegmentCalls {
         if let Some(known) = self.direct {
             return Ok(known);
         }
+        if !(0..self.size).all(|rank| self.segment.rank(rank).reads_others()) {
+            self.direct = Some(false);
+            return Ok(false);
+        }
         let mark = RandomState::new().hash_one(self.rank).to_ne_bytes();
-        let reads = direct::reads_others(&mut self.exchange(waits), &mark)?;
+        let reads = direct::can_read_others(&mut self.exchange(waits), &mark)?;
         self.used([1, 0]);
         let all = direct::all_say(&mut self.exchange(waits), reads)?;
         self.used([1, 0]);
