@@ -149,9 +149,15 @@ pub(crate) struct Plan {
     /// Milliseconds from the barrier to the instant at which all begin; absent: each as it leaves the barrier.
     pub(crate) pause_ms: Option<u32>,
     /// Calls of a repetition, one right after the other.
+    #[serde(default = "one_call")]
     pub(crate) calls: u32,
     /// Operations with the plans that are forced for them.
     pub(crate) forced: Vec<(String, String)>,
+}
+
+/// As of earlier releases.
+fn one_call() -> u32 {
+    1
 }
 
 impl Plan {
