@@ -76,7 +76,7 @@ def test_what_a_whole_rack_loses_is_mended_by_one_multicast_there(make_bed):
 
 def test_two_jobs_at_once_do_not_mix(make_bed):
     """Both check every byte; their groups share nodes, switches and links."""
-    bed = make_bed("tree:4x4", host_mbit=50, uplink_mbit=50)
+    bed = make_bed("tree:4x4", host_mbit=50, uplink_mbit=50, peer_timeout_ms=20_000)
     command = ["cool", "bench", "--ops", OPERATIONS, "--bytes", "1000,500K", "--reps", "3", "--json"]
     jobs = [subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for job in jobs:
