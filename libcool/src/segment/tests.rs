@@ -258,7 +258,8 @@ fn ranks_read_each_others_memory_and_none_does_if_one_cannot() {
                 let waits = &segment;
                 scope.spawn(move || {
                     let mark = [calls.rank as u8 + 1; direct::MARK_BYTES];
-                    let read = direct::can_read_others(&mut calls.exchange(&mut Patient(waits)), &mark).unwrap();
+                    let read =
+                        direct::can_read_others(&mut calls.exchange(&mut Patient(waits)), &mark).unwrap();
                     assert!(read, "a process may read its own memory");
                     calls.used([1, 0]);
                     let all = direct::all_say(&mut calls.exchange(&mut Patient(waits)), says).unwrap();
