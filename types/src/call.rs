@@ -197,6 +197,11 @@ impl Call {
         self.counts.as_ref().map_or(self.bytes, |counts| counts[from * size + to])
     }
 
+    /// Bytes of the longest of them, or of the longest of all ranks' parts.
+    pub fn longest(&self) -> u64 {
+        self.lengths().iter().copied().max().unwrap_or(0)
+    }
+
     /// The lengths that the call names.
     fn lengths(&self) -> &[u64] {
         self.counts.as_deref().unwrap_or(core::slice::from_ref(&self.bytes))

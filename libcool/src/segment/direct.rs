@@ -2,9 +2,11 @@
 //! process_vm_readv(2), as Open MPI's smsc/cma): one copy in place of two, and by all who take at once. The system may refuse it, in
 //! containers and by Yama's `ptrace_scope`: whether all ranks can read each other's memory they find out together, once.
 
-use super::exchange::{Exchange, Flow, Step};
+use super::exchange::Exchange;
+use super::operations::{read, write};
 use super::{Stop, Waits};
 use crate::collective::Buffers;
+use bytemuck::{bytes_of, bytes_of_mut};
 use cool_proto::pages::OutOfBounds;
 use cool_proto::segment::Ring;
 use nix::errno::Errno;
@@ -13,9 +15,6 @@ use nix::unistd::{Pid, getpid};
 use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
-
-/// What a rank has others find in its memory, to see whether they read it.
-pub(super) const MARK_BYTES: usize = 8;
 
 /// Who takes what in a call, by copies of its own.
 pub(super) struct Pull<'p> {
@@ -27,43 +26,49 @@ pub(super) struct Pull<'p> {
     pub(super) part: &'p dyn Fn(usize) -> (usize, Range<usize>),
 }
 
-/// Bytes in the memory of a process. That of a rank which gives nothing any more is all zeros.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Address {
-    process: i32,
-    at: u64,
+/// What a rank has others find in its memory, to see whether they read it: its process, where that is there, and what it is.
+pub(super) type Mark = [u64; 3];
+
+/// The mark of what is to be found, which stays where it is until all have looked.
+pub(super) fn mark(content: &u64) -> Mark {
+    let Address([process, at]) = Address::of(bytes_of(content));
+    [process, at, *content]
 }
 
-impl Address {
-    const BYTES: usize = 12;
+/// Whether this rank finds what is marked. In another PID namespace that may be the memory of another process.
+pub(super) fn finds([process, at, content]: Mark) -> bool {
+    let mut found = 0u64;
+    Address([process, at]).copy(0, bytes_of_mut(&mut found)).is_ok() && found == content
+}
 
+/// Bytes in memory: the process, and where they are there. That of a rank which gives nothing any more is all zeros.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Address([u64; 2]);
+
+impl Address {
     fn of(bytes: &[u8]) -> Address {
-        Address { process: getpid().as_raw(), at: bytes.as_ptr().expose_provenance() as u64 }
+        Address([getpid().as_raw() as u64, bytes.as_ptr().expose_provenance() as u64])
     }
 
     fn publish<W: Waits>(self, exchange: &Exchange<'_, W>) -> Result<(), OutOfBounds> {
-        let mut bytes = [0; Address::BYTES];
-        bytes[..4].copy_from_slice(&self.process.to_ne_bytes());
-        bytes[4..].copy_from_slice(&self.at.to_ne_bytes());
-        exchange.part(exchange.rank).write((Ring::Given, exchange.number(Ring::Given, 0)), 0, &bytes)
+        write(exchange, 0, 0, bytes_of(&self.0))
     }
 
     fn published<W: Waits>(exchange: &Exchange<'_, W>, by: usize) -> Result<Address, OutOfBounds> {
-        let (mut process, mut at) = ([0; 4], [0; 8]);
-        let publication = (Ring::Given, exchange.number(Ring::Given, 0));
-        exchange.part(by).read(publication, 0, &mut process)?;
-        exchange.part(by).read(publication, process.len(), &mut at)?;
-        Ok(Address { process: i32::from_ne_bytes(process), at: u64::from_ne_bytes(at) })
+        let mut address = Address::default();
+        read(exchange, by, 0, 0, bytes_of_mut(&mut address.0))?;
+        Ok(address)
     }
 
     /// Copies what is there, from a byte on.
     fn copy(self, from: usize, mut into: &mut [u8]) -> Result<(), Errno> {
-        let mut base = self.at as usize + from;
+        let Address([process, at]) = self;
+        let mut base = at as usize + from;
         while !into.is_empty() {
             let remote = [RemoteIoVec { base, len: into.len() }];
             let local = &mut [IoSliceMut::new(into)];
             // Fewer bytes than asked for at a time: the system's limit, or the end of what can be read.
-            let copied = process_vm_readv(Pid::from_raw(self.process), local, &remote)?;
+            let copied = process_vm_readv(Pid::from_raw(process as i32), local, &remote)?;
             if copied == 0 {
                 return Err(Errno::EFAULT);
             }
@@ -125,56 +130,4 @@ fn taken<W: Waits>(exchange: &mut Exchange<'_, W>) -> Result<(), Stop<W::Error>>
     let (segment, number) = (exchange.segment, exchange.number(Ring::Given, 0));
     let mut others = (0..exchange.size).filter(|rank| *rank != exchange.rank);
     others.try_for_each(|on| exchange.waits.wait(on, &|| segment.rank(on).released(Ring::Given) > number))
-}
-
-/// Whether this rank can read the memory of all others; uses one publication. `mark` stays where it is until all have said so.
-///
-/// # Errors
-/// If others do not come.
-pub(super) fn can_read_others<W: Waits>(
-    exchange: &mut Exchange<'_, W>,
-    mark: &[u8; MARK_BYTES],
-) -> Result<bool, Stop<W::Error>> {
-    let mut reads = true;
-    let flow = Flow { chunks: 1, publishes: true, sources: 0..exchange.size, has: &|_, _| true };
-    exchange.flow(&flow, |exchange, step| match step {
-        Step::Write(_) => {
-            Address::of(mark).publish(exchange)?;
-            let publication = (Ring::Given, exchange.number(Ring::Given, 0));
-            exchange.part(exchange.rank).write(publication, Address::BYTES, mark)
-        }
-        Step::Take(from, _) => {
-            let (mut published, mut read) = ([0; MARK_BYTES], [0; MARK_BYTES]);
-            let publication = (Ring::Given, exchange.number(Ring::Given, 0));
-            exchange.part(from).read(publication, Address::BYTES, &mut published)?;
-            // In another PID namespace it may be another process.
-            reads &= Address::published(exchange, from)?.copy(0, &mut read).is_ok() && read == published;
-            Ok(())
-        }
-        Step::Taken(_) => Ok(()),
-    })?;
-    Ok(reads)
-}
-
-/// Whether all say yes; uses one publication.
-///
-/// # Errors
-/// If others do not come.
-pub(super) fn all_say<W: Waits>(exchange: &mut Exchange<'_, W>, yes: bool) -> Result<bool, Stop<W::Error>> {
-    let mut all = yes;
-    let flow = Flow { chunks: 1, publishes: true, sources: 0..exchange.size, has: &|_, _| true };
-    exchange.flow(&flow, |exchange, step| {
-        let number = |exchange: &Exchange<'_, W>| (Ring::Given, exchange.number(Ring::Given, 0));
-        match step {
-            Step::Write(_) => exchange.part(exchange.rank).write(number(exchange), 0, &[u8::from(yes)]),
-            Step::Take(from, _) => {
-                let mut said = [0];
-                exchange.part(from).read(number(exchange), 0, &mut said)?;
-                all &= said == [1];
-                Ok(())
-            }
-            Step::Taken(_) => Ok(()),
-        }
-    })?;
-    Ok(all)
 }

@@ -11,9 +11,11 @@ mod tests;
 
 use crate::collective::{Buffers, Checked};
 use crate::{Op, Operation, Type};
+use bytemuck::{bytes_of, cast_slice_mut};
 use cool_proto::pages::OutOfBounds;
 use cool_proto::segment::{Ring, Segment};
 use cool_types::{Call, CallWords, Rank};
+use direct::Mark;
 use exchange::Exchange;
 pub(crate) use nodes::NodeRanks;
 use operations::Combining;
@@ -178,13 +180,8 @@ impl SegmentCalls {
         buffers: &mut Buffers<'_>,
         waits: &mut W,
     ) -> Result<(), Stop<W::Error>> {
-        let direct = operations::pulls(call, self.size) && self.read_each_other(waits)?;
-        let exchange = &mut self.exchange(waits);
-        let used = if direct {
-            operations::pull(exchange, call, buffers)?
-        } else {
-            operations::carry_out(exchange, call, combining, buffers)?
-        };
+        let direct = operations::pulls(call) && self.read_each_other(waits)?;
+        let used = operations::carry_out(&mut self.exchange(waits), call, combining, direct, buffers)?;
         self.used(used);
         Ok(())
     }
@@ -194,17 +191,33 @@ impl SegmentCalls {
         if let Some(known) = self.direct {
             return Ok(known);
         }
-        if !(0..self.size).all(|rank| self.segment.rank(rank).reads_others()) {
-            self.direct = Some(false);
-            return Ok(false);
-        }
-        let mark = RandomState::new().hash_one(self.rank).to_ne_bytes();
-        let reads = direct::can_read_others(&mut self.exchange(waits), &mark)?;
-        self.used([1, 0]);
-        let all = direct::all_say(&mut self.exchange(waits), reads)?;
-        self.used([1, 0]);
+        let all_know = (0..self.size).all(|rank| self.segment.rank(rank).reads_others());
+        let all = all_know && {
+            // Others look for it until all have said.
+            let content = RandomState::new().hash_one(self.rank);
+            let can = self.can_read_others(&content, waits)?;
+            self.all_say(can, waits)?
+        };
         self.direct = Some(all);
         Ok(all)
+    }
+
+    /// Whether this rank can read the memory of all others, who look for some content in its own.
+    fn can_read_others<W: Waits>(&mut self, content: &u64, waits: &mut W) -> Result<bool, Stop<W::Error>> {
+        let own = direct::mark(content);
+        let mut marks = vec![Mark::default(); self.size];
+        let allgather = Call::new(Operation::Allgather, Rank(0), size_of::<Mark>() as u64, 1);
+        let buffers = &mut Buffers::new(bytes_of(&own), cast_slice_mut(&mut marks));
+        self.step(&allgather, None, buffers, waits)?;
+        Ok(marks.into_iter().all(direct::finds))
+    }
+
+    /// Whether all ranks say yes.
+    fn all_say<W: Waits>(&mut self, yes: bool, waits: &mut W) -> Result<bool, Stop<W::Error>> {
+        let (said, mut least) = ([u8::from(yes)], [0]);
+        let allreduce = Call::new(Operation::Allreduce, Rank(0), 1, 1);
+        self.step(&allreduce, Some((Type::U8, Op::Min)), &mut Buffers::new(&said, &mut least), waits)?;
+        Ok(least == [1])
     }
 
     /// As a step of a call, a rank gives bytes to those of the others who take them, of which this one may be.

@@ -1,6 +1,6 @@
 //! What each operation publishes and takes. All combine in rank order, so that all ranks have the same bits.
 
-use super::direct::{self, Pull};
+use super::direct::{Pull, pull};
 use super::exchange::{Exchange, Flow, Step};
 use super::{Stop, Waits};
 use crate::collective::Buffers;
@@ -23,11 +23,12 @@ const BLOCK_BYTES: usize = 8 << 10;
 /// How elements are combined.
 pub(super) type Combining = (Type, Op);
 
-/// Takes part in a call; how many publications of each ring it has used, the same at all ranks.
+/// Takes part in a call, `direct`ly if it is one that [`pulls`] and all can read each other's memory; how many publications of each ring it has used, the same at all ranks.
 pub(super) fn carry_out<W: Waits>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
     combining: Option<Combining>,
+    direct: bool,
     buffers: &mut Buffers<'_>,
 ) -> Result<[u64; 2], Stop<W::Error>> {
     let given = |chunks| [chunks, 0];
@@ -37,8 +38,8 @@ pub(super) fn carry_out<W: Waits>(
             spread(exchange, (call.root.0 as usize, true), call.bytes, buffers).map(given)
         }
         (Operation::Gather | Operation::Allgather, _) => collect(exchange, call, buffers).map(given),
-        (Operation::Scatter, _) => scatter(exchange, call, buffers).map(given),
-        (Operation::Alltoall, _) => alltoall(exchange, call, buffers).map(given),
+        (Operation::Scatter, _) => scatter(exchange, call, direct, buffers).map(given),
+        (Operation::Alltoall, _) => alltoall(exchange, call, direct, buffers).map(given),
         (Operation::ReduceScatter, Some(combining)) => {
             reduce_scatter(exchange, call, combining, buffers).map(given)
         }
@@ -57,47 +58,9 @@ pub(super) fn carry_out<W: Waits>(
     }
 }
 
-/// Whether a call of `size` ranks has parts that are long enough for those who take them to copy them out of the memory of those who give.
-pub(super) fn pulls(call: &Call, size: usize) -> bool {
-    let part = |rank: usize| call.part(Rank(rank as u32));
-    let longest = match call.operation {
-        Operation::Scatter => (0..size).map(part).max(),
-        Operation::Alltoall => (0..size * size).map(|pair| call.block(pair / size, pair % size, size)).max(),
-        _ => None,
-    };
-    longest > Some(DIRECT_BYTES)
-}
-
-/// Takes part in such a call; returns what [`carry_out`] does.
-pub(super) fn pull<W: Waits>(
-    exchange: &mut Exchange<'_, W>,
-    call: &Call,
-    buffers: &mut Buffers<'_>,
-) -> Result<[u64; 2], Stop<W::Error>> {
-    let (me, size, root) = (exchange.rank, exchange.size, call.root.0 as usize);
-    let used = if call.operation == Operation::Scatter {
-        let starts = starts((0..size).map(|rank| call.part(Rank(rank as u32))));
-        let own = call.part(Rank(me as u32)) as usize;
-        if me == root {
-            buffers.keep(starts[me]..starts[me] + own, 0);
-        }
-        let sources = if me == root { 0..0 } else { root..root + 1 };
-        direct::pull(
-            exchange,
-            &Pull { gives: me == root, sources, part: &|_| (starts[me], 0..own) },
-            buffers,
-        )?
-    } else {
-        let block = |from, to| call.block(from, to, size);
-        let start = |from| (0..me).map(|to| block(from, to) as usize).sum::<usize>();
-        let into = starts((0..size).map(|from| block(from, me)));
-        // Others read it while what comes in is written.
-        buffers.set_input_apart();
-        buffers.keep(start(me)..start(me) + block(me, me) as usize, into[me]);
-        let part = |from| (start(from), into[from]..into[from] + block(from, me) as usize);
-        direct::pull(exchange, &Pull { gives: true, sources: 0..size, part: &part }, buffers)?
-    };
-    Ok([used, 0])
+/// Whether a call has parts that are long enough for those who take them to copy them out of the memory of those who give.
+pub(super) fn pulls(call: &Call) -> bool {
+    matches!(call.operation, Operation::Scatter | Operation::Alltoall) && call.longest() > DIRECT_BYTES
 }
 
 /// Publications of as many bytes as each may have; one at least.
@@ -154,8 +117,7 @@ fn collect<W: Waits>(
 ) -> Result<u64, Stop<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
     let part = |rank: usize| call.part(Rank(rank as u32));
-    let longest = (0..size).map(part).max().unwrap_or(0);
-    let chunks = chunks(longest, CHUNK_BYTES);
+    let chunks = chunks(call.longest(), CHUNK_BYTES);
     let receives = call.operation == Operation::Allgather || me == call.root.0 as usize;
     let starts: Vec<usize> = starts((0..size).map(part));
     if receives {
@@ -193,18 +155,23 @@ fn place(call: &Call, size: usize) -> usize {
 fn scatter<W: Waits>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
+    direct: bool,
     buffers: &mut Buffers<'_>,
 ) -> Result<u64, Stop<W::Error>> {
     let (me, size, root) = (exchange.rank, exchange.size, call.root.0 as usize);
     let part = |rank: usize| call.part(Rank(rank as u32));
-    let (place, longest) = (place(call, size), (0..size).map(part).max().unwrap_or(0));
-    let chunks = chunks(longest, place);
     let starts = starts((0..size).map(part));
     let publishes = me == root;
     if publishes {
         buffers.keep(starts[me]..starts[me] + part(me) as usize, 0);
     }
     let sources = if publishes { 0..0 } else { root..root + 1 };
+    if direct {
+        let own = |_| (starts[me], 0..part(me) as usize);
+        return pull(exchange, &Pull { gives: publishes, sources, part: &own }, buffers);
+    }
+    let place = place(call, size);
+    let chunks = chunks(call.longest(), place);
     exchange.flow(&Flow { chunks, publishes, sources, has: &all }, |exchange, step| match step {
         Step::Write(k) => write_places(exchange, k, place, (&part, &starts), buffers),
         Step::Take(from, k) => read(exchange, from, k, me * place, buffers.output(chunk(part(me), place, k))),
@@ -216,20 +183,25 @@ fn scatter<W: Waits>(
 fn alltoall<W: Waits>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
+    direct: bool,
     buffers: &mut Buffers<'_>,
 ) -> Result<u64, Stop<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
     let block = |from, to| call.block(from, to, size);
-    let longest = (0..size * size).map(|pair| block(pair / size, pair % size)).max().unwrap_or(0);
-    let place = place(call, size);
-    let chunks = chunks(longest, place);
     let (out, into) =
         (starts((0..size).map(|to| block(me, to))), starts((0..size).map(|from| block(from, me))));
-    if call.counts.is_some() {
-        // What comes in does not lie where what goes out has gone from.
+    if direct || call.counts.is_some() {
+        // What comes in is written while others read, or does not lie where what goes out has gone from.
         buffers.set_input_apart();
     }
     buffers.keep(out[me]..out[me] + block(me, me) as usize, into[me]);
+    if direct {
+        let start = |from| (0..me).map(|to| block(from, to) as usize).sum();
+        let part = |from| (start(from), into[from]..into[from] + block(from, me) as usize);
+        return pull(exchange, &Pull { gives: true, sources: 0..size, part: &part }, buffers);
+    }
+    let place = place(call, size);
+    let chunks = chunks(call.longest(), place);
     let flow = Flow { chunks, publishes: true, sources: 0..size, has: &all };
     exchange.flow(&flow, |exchange, step| match step {
         Step::Write(k) => write_places(exchange, k, place, (&|to| block(me, to), &out), buffers),
@@ -250,8 +222,8 @@ fn reduce_scatter<W: Waits>(
 ) -> Result<u64, Stop<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
     let part = |rank: usize| call.part(Rank(rank as u32));
-    let (place, longest) = (place(call, size), (0..size).map(part).max().unwrap_or(0));
-    let chunks = chunks(longest, place);
+    let place = place(call, size);
+    let chunks = chunks(call.longest(), place);
     let starts = starts((0..size).map(part));
     // What is combined here may come to stand where other parts have yet to go out from.
     buffers.set_input_apart();
@@ -399,7 +371,7 @@ fn share(call: &Call, bytes: Range<usize>, rank: usize, size: usize) -> Range<us
     at(rank)..at(rank + 1)
 }
 
-fn write<W: Waits>(
+pub(super) fn write<W: Waits>(
     exchange: &Exchange<'_, W>,
     publication: u64,
     offset: usize,
@@ -424,7 +396,7 @@ fn write_places<W: Waits>(
     })
 }
 
-fn read<W: Waits>(
+pub(super) fn read<W: Waits>(
     exchange: &Exchange<'_, W>,
     from: usize,
     publication: u64,

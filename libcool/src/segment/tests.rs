@@ -257,12 +257,10 @@ fn ranks_read_each_others_memory_and_none_does_if_one_cannot() {
             for (mut calls, says) in calls.into_iter().zip(reads) {
                 let waits = &segment;
                 scope.spawn(move || {
-                    let mark = [calls.rank as u8 + 1; direct::MARK_BYTES];
-                    let read =
-                        direct::can_read_others(&mut calls.exchange(&mut Patient(waits)), &mark).unwrap();
+                    let content = calls.rank as u64 + 1;
+                    let read = calls.can_read_others(&content, &mut Patient(waits)).unwrap();
                     assert!(read, "a process may read its own memory");
-                    calls.used([1, 0]);
-                    let all = direct::all_say(&mut calls.exchange(&mut Patient(waits)), says).unwrap();
+                    let all = calls.all_say(says, &mut Patient(waits)).unwrap();
                     assert_eq!(all, reads == [true, true], "rank {}", calls.rank);
                 });
             }

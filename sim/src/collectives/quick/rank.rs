@@ -275,8 +275,8 @@ impl QuickRank {
     fn carry_out(&mut self, now: Time, effects: &mut Vec<Effect>) -> bool {
         match self.machine.poll(now) {
             Poll::Output(Output::Send(message)) => {
-                let send = || Effect::Send(message.to, message.bytes.clone());
-                effects.extend((0..message.copies).map(|_| send()));
+                let sent = (0..message.copies).map(|_| Effect::Send(message.to, message.bytes.clone()));
+                effects.extend(sent);
                 self.kept.keep(message);
             }
             Poll::Output(Output::Ask { of, bytes }) => effects.push(Effect::Send(SendTo::AgentOf(of), bytes)),
