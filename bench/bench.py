@@ -163,7 +163,7 @@ def means(cases, names):
 def prepared(options, report):
     """The libraries that can be measured, COOL first."""
     all_peers = {"openmpi": lambda: peers.OpenMpi(options.out, options.busy_poll), "mpich": lambda: peers.Mpich(options.out, options.busy_poll),
-                 "gloo": lambda: peers.Gloo(options.out, options.gloo), "sockets": lambda: peers.Sockets(options.out, options.bin)}
+                 "gloo": lambda: peers.Gloo(options.out, options.gloo), "sockets": lambda: peers.Sockets(options.out)}
     ready = []
     for library in [peers.Cool(options.bin), *(all_peers[name]() for name in options.peers)]:
         entry = report["libraries"][library.name] = {"title": library.title}

@@ -3,8 +3,8 @@
  *
  *   mpi_collectives OP BYTES REPS CALLS PAUSE_MS REQUEST REPLY
  *
- * A repetition is CALLS calls, one right after the other, and its time that of one of them. BYTES: the message of bcast, the vector of reduce, allreduce, reduce_scatter, scan and exscan, the whole array of gather,
- * allgather, scatter and alltoall. After a first repetition rank 0 writes "start" and its seconds to the pipe REQUEST and waits
+ * A repetition is CALLS calls, one right after the other, and its time that of one of them. BYTES: the message of bcast, the
+ * vector of reduce, allreduce, reduce_scatter, scan and exscan, the whole array of gather, allgather, scatter and alltoall. After a first repetition rank 0 writes "start" and its seconds to the pipe REQUEST and waits
  * for a byte from REPLY, so that bench.py reads the links' counters there; after the last one "done" and the seconds of each. */
 #include <fcntl.h>
 #include <mpi.h>

@@ -63,6 +63,16 @@ class Counters:
                 "processor_seconds_per_mib": processor.per_mib(used, case["op"], case["bytes"], len(self.bed.description["hosts"]), repetitions)}
 
 
+def wait_until_done(process, end, timeout, log):
+    """Waits for a process to end well until `end`, which is after `timeout` seconds."""
+    try:
+        process.wait(max(0.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise Failed("no end within %d s: %s" % (timeout, last_words(log))) from None
+    if process.returncode:
+        raise Failed("status %d: %s" % (process.returncode, last_words(log)))
+
+
 class Processes:
     """Commands in emulated hosts, all ended with the context: launchers leave daemons in sessions of their own, so
     what is left is found by a mark in its environment, and ended by process id."""
@@ -364,8 +374,8 @@ class Sockets:
     name, title = "sockets", "plain sockets"
     MOST_BYTES = 16 << 10
 
-    def __init__(self, folder, programs):
-        self.program, self.cool = os.path.join(folder, "plain_sockets"), os.path.join(programs, "cool")
+    def __init__(self, folder):
+        self.program = os.path.join(folder, "plain_sockets")
 
     def prepare(self):
         run_checked("gcc", "-O2", "-Wall", "-o", self.program, os.path.join(HERE, "plain_sockets.c"))
@@ -380,25 +390,21 @@ class Sockets:
         counters = Counters(run.bed)
         with tempfile.TemporaryDirectory(dir=run.folder) as folder, tempfile.TemporaryFile() as log, Processes() as processes:
             os.chmod(folder, 0o777)
-            command = [self.cool, "run", "--placement", run.placement, "--", self.program, case["op"], str(case["bytes"]), str(case["reps"]),
+            command = ["cool", "run", "--placement", run.placement, "--", self.program, case["op"], str(case["bytes"]), str(case["reps"]),
                        str(PAUSE_MS), ",".join(str(rack_of[host["name"]]) for host in run.hosts), folder]
             counters.start()
             process = processes.start(command, run.bed.environment(), log)
-            self.tell_tree(run, folder)
-            try:
-                process.wait(run.timeout)
-            except subprocess.TimeoutExpired:
-                raise Failed("no end within %d s: %s" % (run.timeout, last_words(log))) from None
-            if process.returncode:
-                raise Failed("status %d: %s" % (process.returncode, last_words(log)))
+            end = time.monotonic() + run.timeout
+            self.tell_tree(run, folder, end)
+            wait_until_done(process, end, run.timeout, log)
             counted = counters.stop(case, case["reps"])
             return {**counted, **self.figures(folder, len(run.hosts))}
 
-    def tell_tree(self, run, folder):
+    @staticmethod
+    def tell_tree(run, folder, end):
         """Gives the ranks the address of the tree of their job, once it is there."""
-        end = time.monotonic() + run.timeout
         while time.monotonic() < end:
-            groups = json.loads(run_checked(self.cool, "groups", "--json", env=run.bed.environment()))["groups"]
+            groups = json.loads(run_checked("cool", "groups", "--json", env=run.bed.environment()))["groups"]
             trees = [tree["address"] for group in groups for tree in group["trees"] if tree["scope"] == "all"]
             if trees:
                 with open(os.path.join(folder, "tree.new"), "w") as f:
@@ -440,8 +446,6 @@ class Gloo:
 
     def algorithm(self, case):
         """Of the two allreduces that it has, the one for the size."""
-        if calls(case) > 1:
-            raise Absent("its benchmark makes one call at a time")
         allreduce = "allreduce_halving_doubling" if case["bytes"] < 1 << 16 else "allreduce_ring_chunked"
         names = {"bcast": "broadcast", "reduce": "reduce", "allreduce": allreduce, "allgather": "allgather", "scatter": "scatter"}
         if case["op"] not in names:
@@ -449,6 +453,8 @@ class Gloo:
         return names[case["op"]]
 
     def measure(self, run, case):
+        if calls(case) > 1:
+            raise Absent("its benchmark makes one call at a time")
         algorithm, hosts = self.algorithm(case), run.hosts
         parts = len(hosts) if case["op"] in ("allgather", "scatter") else 1
         elements = str(max(1, case["bytes"] // 4 // parts))
@@ -462,12 +468,7 @@ class Gloo:
                            elements, "--warmup-iters", "1", "--iteration-count", str(case["reps"]), algorithm]
                 processes.start(command, os.environ, log)
             for process in processes.started:
-                try:
-                    process.wait(max(0.0, end - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    raise Failed("no end within %d s: %s" % (run.timeout, last_words(log))) from None
-                if process.returncode:
-                    raise Failed("status %d: %s" % (process.returncode, last_words(log)))
+                wait_until_done(process, end, run.timeout, log)
             counted = counters.stop(case, case["reps"] + 1)
             return {**counted, **self.figures(log)}
 

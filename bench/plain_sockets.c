@@ -5,7 +5,7 @@
  *
  * BYTES as in mpi_collectives.c; RACKS is the rack of each rank, with commas between. Vectors are summed by the first rank of each rack and then by
  * rank 0; what goes to all is multicast; parts go straight from or to rank 0. Repetition k begins at one instant for all (CLOCK_MONOTONIC, which
- * emulated hosts share) and ends before the next. In FOLDER each rank writes ADDRESS.rank when it is ready, finds the address of the tree in `tree`
+ * emulated hosts share) and ends before the next. In FOLDER each rank writes `address.RANK` when it is ready, finds the address of the tree in `tree`
  * and rank 0's `start`, and leaves RANK.ms: milliseconds from the instant to its end, for each repetition; -1 where something was lost. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -161,7 +161,7 @@ int main(int argc, char **argv) {
     for (repetition = 0; repetition < reps; repetition++) {
         begun = start + repetition * interval;
         came[UP] = came[DOWN] = 0;
-        for (int i = 0; i < words; i++) result[i] = sums ? word(i, me) : bcasts || gathers ? word(i, 0) : 0;
+        for (int i = 0; i < words; i++) result[i] = sums || !me ? word(i, me) : 0;
         sleep_until(begun);
         int ok = 1, right = 1;
         if (sums) {
