@@ -5,6 +5,7 @@ use crate::holdings::{Code, Division, Have, Share};
 use crate::order::Order;
 use crate::rings::Member;
 use cool_machine::Duration;
+use serde::{Deserialize, Serialize};
 
 /// A swarm before it runs: who takes part in what, and how long is waited.
 #[derive(Clone, Debug)]
@@ -46,7 +47,7 @@ pub struct Waits {
 }
 
 /// What members say to each other, apart from blocks. Any may be lost, doubled and late.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Signal {
     /// The sender has room on its link. Answered by a grant or a refusal of the same number.
     Offer {
@@ -94,7 +95,7 @@ pub enum Signal {
 }
 
 /// What a block is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockHead {
     /// The sender's number of the transfer.
     pub transfer: u32,

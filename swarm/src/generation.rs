@@ -9,9 +9,10 @@
 use crate::field::{add_multiple, inverse, multiply, scale};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 
 /// What a block on the wire is, by its coefficients.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Row {
     /// A block of the generation as it is.
     Block(u16),

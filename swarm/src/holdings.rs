@@ -5,6 +5,7 @@ use crate::generation::{Generation, Recovery, Row, Slot, Term};
 use crate::order::{Order, Phase, Use};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 
 /// Blocks of a generation at most: a coefficient for each goes with every coded block.
 pub const GENERATION_MAX: u16 = 1024;
@@ -57,7 +58,7 @@ pub enum Code {
 }
 
 /// What a node says that it holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Have {
     /// Its rank in each generation.
     pub ranks: Vec<u16>,

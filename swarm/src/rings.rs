@@ -6,8 +6,10 @@
 //! one leaves it, which is all that an uplink as fast as a host's link can carry. Members that are all said to be in one rack
 //! stand in a uniformly random ring, as in the paper.
 
+use serde::{Deserialize, Serialize};
+
 /// A place in the swarm: a slot of a rack. Whoever has it keeps it; slots may be vacant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
     /// The rack, from 0.
     pub rack: u32,

@@ -1,0 +1,33 @@
+//! A member of a swarm on sockets: [`cool_swarm::Swarm`] with channels to the others, bytes, and a place where they are kept.
+//!
+//! All members get the same [`Plan`]: a key, who takes part, and how the content is divided. Each has a [`Contents`], which reads
+//! generations that are here and keeps those that have come. Members connect to each other by TCP; what they say is sealed by
+//! Noise under the key, so only who has it takes part, and only members read the content.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `wire.rs` | messages as bytes |
+//! | `channel.rs` | a channel in one direction: the handshake, messages sealed and opened |
+//! | `links.rs` | channels to and from all members, opened again when they fail |
+//! | `kernel.rs` | sums of blocks by vector instructions |
+//! | `memory.rs` | rows of generations that come, generations at hand |
+//! | `receiving.rs`, `sending.rs` | blocks that come and that go |
+//! | `driver.rs` | events to the machine, its outputs to all of these |
+//!
+//! A member that cannot be reached is gone for the machine until it can be reached again. Who has really left is the user's to say
+//! ([`Peer::leave`]), as is who comes ([`Peer::join`]).
+
+mod channel;
+mod driver;
+mod kernel;
+mod links;
+mod memory;
+mod peer;
+mod receiving;
+mod sending;
+mod wire;
+
+pub use channel::Key;
+pub use cool_swarm::{Code, Member, Share};
+pub use peer::{Contents, Peer, Plan, Progress, Role};
+pub use wire::{Frame, WireError};

@@ -1,0 +1,284 @@
+//! Links to the other members: a channel each way, opened when it is needed, and opened again while the other is a member.
+
+use crate::channel::{ChannelError, Key, Listener, Speaker};
+use crate::memory::Bytes;
+use crate::wire::{Frame, PART_BYTES};
+use cool_swarm::{Member, Signal};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// Until a link that has failed is tried again; each time twice as long.
+const REOPEN_FIRST: Duration = Duration::from_millis(500);
+const REOPEN_LAST: Duration = Duration::from_secs(8);
+
+/// What a member hears and notices.
+pub(crate) enum Event {
+    /// A member has opened a channel to here.
+    Greeted { from: Member, channel: u64 },
+    /// It said something.
+    Heard { from: Member, heard: Heard },
+    /// All of a block was handed over to the system.
+    HandedOver { to: Member, transfer: u32 },
+    /// A channel that had failed is open again.
+    Opened { to: Member },
+    /// A channel has ended.
+    Closed { with: Member, channel: u64 },
+    /// It is time to try again.
+    Reopen(Member),
+}
+
+/// What comes over a channel.
+pub(crate) enum Heard {
+    Signal(Signal),
+    Part { transfer: u32, bytes: Vec<u8> },
+    Half { transfer: u32 },
+    Whole { transfer: u32 },
+}
+
+/// What is to go over a channel.
+enum Job {
+    Signal(Signal),
+    Half { transfer: u32 },
+    Whole { transfer: u32 },
+    Block { transfer: u32, bytes: Bytes },
+    Cancel { transfer: u32 },
+}
+
+struct Link {
+    address: SocketAddr,
+    /// The channel to the member, and from it.
+    speaking: Option<(u64, UnboundedSender<Job>)>,
+    listening: Option<u64>,
+    /// Until the next try, if the last one has failed.
+    wait: Option<Duration>,
+}
+
+pub(crate) struct Links {
+    key: Key,
+    me: Member,
+    links: BTreeMap<Member, Link>,
+    /// The number of the next channel.
+    channel: u64,
+    events: Sender<Event>,
+}
+
+impl Links {
+    pub(crate) fn new(
+        key: Key,
+        me: Member,
+        others: impl Iterator<Item = (Member, SocketAddr)>,
+        events: Sender<Event>,
+    ) -> Links {
+        let links = others.filter(|(member, _)| *member != me);
+        let link =
+            |(member, address)| (member, Link { address, speaking: None, listening: None, wait: None });
+        Links { key, me, links: links.map(link).collect(), channel: 1 << 32, events }
+    }
+
+    pub(crate) fn signal(&mut self, to: Member, signal: Signal) {
+        self.say(to, Job::Signal(signal));
+    }
+
+    /// Sends a block behind the others to the same member.
+    pub(crate) fn send(&mut self, to: Member, transfer: u32, bytes: Bytes) {
+        self.say(to, Job::Block { transfer, bytes });
+    }
+
+    pub(crate) fn cancel(&mut self, to: Member, transfer: u32) {
+        self.say(to, Job::Cancel { transfer });
+    }
+
+    /// Tells a sender how much of its block has come.
+    pub(crate) fn confirm(&mut self, to: Member, transfer: u32, whole: bool) {
+        self.say(to, if whole { Job::Whole { transfer } } else { Job::Half { transfer } });
+    }
+
+    fn say(&mut self, to: Member, job: Job) {
+        let Some(link) = self.links.get_mut(&to) else { return };
+        // A link that has failed is opened again when its time has come.
+        if link.speaking.is_none() && link.wait.is_none() {
+            self.open(to, false);
+        }
+        if let Some(Link { speaking: Some((_, jobs)), .. }) = self.links.get(&to) {
+            // That a channel has ended is an event of its own.
+            drop(jobs.send(job));
+        }
+    }
+
+    fn open(&mut self, to: Member, again: bool) {
+        let Some(link) = self.links.get_mut(&to) else { return };
+        let (give, jobs) = unbounded_channel();
+        link.speaking = Some((self.channel, give));
+        let speaking = Speaking {
+            key: self.key,
+            me: self.me,
+            to,
+            address: link.address,
+            again,
+            events: self.events.clone(),
+        };
+        let channel = self.channel;
+        self.channel += 1;
+        tokio::spawn(async move {
+            if let Err(error) = speaking.run(jobs).await {
+                tracing::debug!("channel to {to:?} at {}: {error}", speaking.address);
+            }
+            // Nobody may listen any more.
+            drop(speaking.events.send(Event::Closed { with: to, channel }).await);
+        });
+    }
+
+    /// A member is there again, perhaps at another address.
+    pub(crate) fn join(&mut self, member: Member, address: SocketAddr) {
+        if member != self.me {
+            self.links.insert(member, Link { address, speaking: None, listening: None, wait: None });
+        }
+    }
+
+    /// A member is none any more.
+    pub(crate) fn leave(&mut self, member: Member) {
+        self.links.remove(&member);
+    }
+
+    /// A member has opened a channel to here; whether nothing was heard of it for a while. None if it is no member.
+    pub(crate) fn greeted(&mut self, from: Member, channel: u64) -> Option<bool> {
+        let link = self.links.get_mut(&from)?;
+        link.listening = Some(channel);
+        Some(link.wait.take().is_some())
+    }
+
+    /// A channel has ended; whether it was in use, so that what was under way with the member is lost.
+    pub(crate) fn closed(&mut self, with: Member, channel: u64) -> bool {
+        let Some(link) = self.links.get_mut(&with) else { return false };
+        let speaking = link.speaking.as_ref().is_some_and(|(number, _)| *number == channel);
+        if !speaking && link.listening != Some(channel) {
+            return false;
+        }
+        (link.speaking, link.listening) = (None, None);
+        let wait = link.wait.map_or(REOPEN_FIRST, |wait| (2 * wait).min(REOPEN_LAST));
+        link.wait = Some(wait);
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            drop(events.send(Event::Reopen(with)).await);
+        });
+        true
+    }
+
+    /// Tries a link again that has failed.
+    pub(crate) fn reopen(&mut self, member: Member) {
+        if self.links.get(&member).is_some_and(|link| link.speaking.is_none() && link.wait.is_some()) {
+            self.open(member, true);
+        }
+    }
+
+    /// A link that had failed is open again; whether it was still awaited.
+    pub(crate) fn opened(&mut self, to: Member) -> bool {
+        self.links.get_mut(&to).is_some_and(|link| link.wait.take().is_some())
+    }
+}
+
+/// One end of a channel.
+struct Speaking {
+    key: Key,
+    me: Member,
+    to: Member,
+    address: SocketAddr,
+    again: bool,
+    events: Sender<Event>,
+}
+
+impl Speaking {
+    /// Says what there is to say; signals go between the parts of a block. Ends when nobody has more to say.
+    async fn run(&self, mut jobs: UnboundedReceiver<Job>) -> Result<(), ChannelError> {
+        let mut speaker = Speaker::open(self.address, &self.key, self.me).await?;
+        if self.again {
+            drop(self.events.send(Event::Opened { to: self.to }).await);
+        }
+        let mut blocks: VecDeque<(u32, Bytes, usize)> = VecDeque::new();
+        loop {
+            let job = match jobs.try_recv() {
+                Ok(job) => Some(job),
+                Err(TryRecvError::Disconnected) => return Ok(()),
+                Err(TryRecvError::Empty) if blocks.is_empty() => match jobs.recv().await {
+                    Some(job) => Some(job),
+                    None => return Ok(()),
+                },
+                Err(TryRecvError::Empty) => None,
+            };
+            match job {
+                Some(Job::Signal(signal)) => speaker.send(&Frame::Signal(signal)).await?,
+                Some(Job::Half { transfer }) => speaker.send(&Frame::Half { transfer }).await?,
+                Some(Job::Whole { transfer }) => speaker.send(&Frame::Whole { transfer }).await?,
+                Some(Job::Block { transfer, bytes }) => blocks.push_back((transfer, bytes, 0)),
+                Some(Job::Cancel { transfer }) => blocks.retain(|(other, ..)| *other != transfer),
+                None => {
+                    let Some((transfer, bytes, at)) = blocks.front_mut() else { continue };
+                    let (transfer, end) = (*transfer, bytes.len().min(*at + PART_BYTES));
+                    speaker.send(&Frame::Part { transfer, bytes: &bytes[*at..end] }).await?;
+                    *at = end;
+                    if end == bytes.len() {
+                        blocks.pop_front();
+                        let done = Event::HandedOver { to: self.to, transfer };
+                        if self.events.send(done).await.is_err() {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes channels that others open, as long as anybody wants to hear of them.
+pub(crate) async fn listen(socket: TcpListener, key: Key, events: Sender<Event>) {
+    let mut channel = 0;
+    loop {
+        let stream = tokio::select! {
+            accepted = socket.accept() => accepted,
+            () = events.closed() => return,
+        };
+        let Ok((stream, from)) = stream else {
+            // No more descriptors: some may be given back.
+            tokio::time::sleep(REOPEN_FIRST).await;
+            continue;
+        };
+        let (number, events) = (channel, events.clone());
+        channel += 1;
+        tokio::spawn(async move {
+            let (member, listener) = match Listener::accept(stream, &key).await {
+                Ok(opened) => opened,
+                Err(error) => return tracing::debug!("channel from {from}: {error}"),
+            };
+            if let Err(error) = hear(member, number, listener, &events).await {
+                tracing::debug!("channel from {member:?} at {from}: {error}");
+            }
+            drop(events.send(Event::Closed { with: member, channel: number }).await);
+        });
+    }
+}
+
+/// Passes on what a member says, until it ends or nobody listens.
+async fn hear(
+    from: Member,
+    channel: u64,
+    mut listener: Listener,
+    events: &Sender<Event>,
+) -> Result<(), ChannelError> {
+    let mut event = Event::Greeted { from, channel };
+    while events.send(event).await.is_ok() {
+        let heard = match listener.next().await? {
+            Frame::Hello(_) => return Err(ChannelError::Stranger),
+            Frame::Signal(signal) => Heard::Signal(signal),
+            Frame::Part { transfer, bytes } => Heard::Part { transfer, bytes: bytes.to_vec() },
+            Frame::Half { transfer } => Heard::Half { transfer },
+            Frame::Whole { transfer } => Heard::Whole { transfer },
+        };
+        event = Event::Heard { from, heard };
+    }
+    Ok(())
+}

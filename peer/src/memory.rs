@@ -1,0 +1,164 @@
+//! A member's bytes: rows of generations that come, and generations that are whole, as far as there is room for them.
+
+use crate::kernel::add_multiple;
+use cool_swarm::{Recovery, Slot, Term};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Bytes that are shared between threads.
+pub(crate) type Bytes = Arc<[u8]>;
+
+/// Bytes of whole generations that are kept at hand, beside those that are yet to be written.
+const CACHE_BYTES: usize = 64 << 20;
+
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    live: BTreeMap<u32, BTreeMap<Slot, Bytes>>,
+    /// Whole, and yet to be written.
+    unwritten: BTreeMap<u32, Bytes>,
+    /// Whole and written, the one that was used last at the end.
+    cache: VecDeque<(u32, Bytes)>,
+}
+
+/// A sum of rows, apart from the memory that it is of.
+#[derive(Debug)]
+pub(crate) enum Sum {
+    /// Of these rows.
+    Rows(Vec<(u8, Bytes)>),
+    /// Of blocks of a whole generation.
+    Whole(Bytes, Vec<Term>),
+    /// Of blocks of a generation that has to be read first.
+    Unread(Vec<Term>),
+}
+
+impl Memory {
+    pub(crate) fn store(&mut self, generation: u32, slot: Slot, bytes: Bytes) {
+        self.live.entry(generation).or_default().insert(slot, bytes);
+    }
+
+    /// What terms add up to.
+    pub(crate) fn sum(&mut self, generation: u32, terms: Vec<Term>) -> Sum {
+        if let Some(rows) = self.live.get(&generation) {
+            // The machine names slots only that it had filled.
+            let row = |term: &Term| Some((term.factor, Arc::clone(rows.get(&term.slot)?)));
+            return Sum::Rows(terms.iter().filter_map(row).collect());
+        }
+        match self.whole(generation) {
+            Some(bytes) => Sum::Whole(bytes, terms),
+            None => Sum::Unread(terms),
+        }
+    }
+
+    fn whole(&mut self, generation: u32) -> Option<Bytes> {
+        if let Some(bytes) = self.unwritten.get(&generation) {
+            return Some(Arc::clone(bytes));
+        }
+        let at = self.cache.iter().position(|(of, _)| *of == generation)?;
+        let used = self.cache.remove(at)?;
+        let bytes = Arc::clone(&used.1);
+        self.cache.push_back(used);
+        Some(bytes)
+    }
+
+    /// The rows that a generation's last blocks are computed from.
+    pub(crate) fn recoveries(&mut self, generation: u32, recoveries: Vec<Recovery>) -> Vec<(u16, Sum)> {
+        recoveries.into_iter().map(|r| (r.block, self.sum(generation, r.terms))).collect()
+    }
+
+    /// Every block of a generation stands at its place: all of it, which is yet to be written. None if it was whole before.
+    pub(crate) fn complete(&mut self, generation: u32) -> Option<Bytes> {
+        let rows = self.live.remove(&generation)?;
+        // Blocks sort before coded rows, and by their numbers.
+        let blocks = rows.iter().take_while(|(slot, _)| matches!(slot, Slot::Block(_)));
+        let all: Bytes = blocks.flat_map(|(_, bytes)| bytes.iter().copied()).collect();
+        self.unwritten.insert(generation, Arc::clone(&all));
+        Some(all)
+    }
+
+    /// A generation was written.
+    pub(crate) fn written(&mut self, generation: u32) {
+        if let Some(bytes) = self.unwritten.remove(&generation) {
+            self.remember(generation, bytes);
+        }
+    }
+
+    /// Has a generation at hand that was read.
+    pub(crate) fn remember(&mut self, generation: u32, bytes: Bytes) {
+        if self.cache.iter().all(|(of, _)| *of != generation) {
+            self.cache.push_back((generation, bytes));
+        }
+        let mut held: usize = self.cache.iter().map(|(_, bytes)| bytes.len()).sum();
+        while held > CACHE_BYTES
+            && self.cache.len() > 1
+            && let Some((_, oldest)) = self.cache.pop_front()
+        {
+            held -= oldest.len();
+        }
+    }
+}
+
+/// Adds up rows of a block's length.
+pub(crate) fn sum_of_rows(rows: &[(u8, Bytes)], block: usize) -> Bytes {
+    // A block as it is.
+    if let [(1, row)] = rows {
+        return Arc::clone(row);
+    }
+    let mut sum = vec![0; block];
+    rows.iter().for_each(|(factor, row)| add_multiple(&mut sum, *factor, row));
+    sum.into()
+}
+
+/// Adds up blocks of a whole generation.
+pub(crate) fn sum_of_blocks(whole: &[u8], terms: &[Term], block: usize) -> Bytes {
+    let mut sum = vec![0; block];
+    for term in terms {
+        if let Slot::Block(number) = term.slot
+            && let Some(row) = whole.get(usize::from(number) * block..(usize::from(number) + 1) * block)
+        {
+            add_multiple(&mut sum, term.factor, row);
+        }
+    }
+    sum.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(sum: Sum) -> Vec<u8> {
+        match sum {
+            Sum::Rows(rows) => sum_of_rows(&rows, 2).to_vec(),
+            Sum::Whole(bytes, terms) => sum_of_blocks(&bytes, &terms, 2).to_vec(),
+            Sum::Unread(_) => panic!("it is at hand"),
+        }
+    }
+
+    #[test]
+    fn sums_are_the_same_before_and_after_a_generation_is_whole() {
+        let mut memory = Memory::default();
+        let [one, two] = [[1, 2], [3, 4]].map(Bytes::from);
+        memory.store(5, Slot::Block(0), one);
+        memory.store(5, Slot::Coded(0), Bytes::from([9, 9]));
+        memory.store(5, Slot::Block(1), two);
+        let terms =
+            vec![Term { factor: 2, slot: Slot::Block(0) }, Term { factor: 1, slot: Slot::Block(1) }];
+        assert_eq!(rows(memory.sum(5, terms.clone())), [2 ^ 3, 4 ^ 4]);
+        assert_eq!(memory.complete(5).as_deref(), Some(&[1, 2, 3, 4][..]), "coded rows are left out");
+        assert!(memory.complete(5).is_none());
+        assert_eq!(rows(memory.sum(5, terms.clone())), [2 ^ 3, 4 ^ 4]);
+        memory.written(5);
+        assert_eq!(rows(memory.sum(5, terms.clone())), [2 ^ 3, 4 ^ 4]);
+        assert!(matches!(memory.sum(6, terms), Sum::Unread(_)));
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_is_forgotten_once_there_is_too_much() {
+        let mut memory = Memory::default();
+        for generation in 0..4 {
+            memory.remember(generation, vec![0; CACHE_BYTES / 3].into());
+            memory.sum(0, Vec::new());
+        }
+        let held: Vec<u32> = memory.cache.iter().map(|(generation, _)| *generation).collect();
+        assert_eq!(held, [2, 3, 0]);
+    }
+}

@@ -1,0 +1,169 @@
+//! A member as its user sees it.
+
+use crate::channel::Key;
+use crate::driver::Driver;
+use cool_swarm::{Code, Member, Share};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+/// What all members of a swarm know alike.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Who has it takes part.
+    pub key: Key,
+    /// From which rings follow.
+    pub seed: u64,
+    /// Who takes part, and where each listens.
+    pub members: Vec<(Member, SocketAddr)>,
+    /// Bytes of each generation.
+    pub generations: Vec<u64>,
+    /// Blocks of a generation, 1 to [`cool_swarm::GENERATION_MAX`].
+    pub blocks: u16,
+    /// What is sent.
+    pub code: Code,
+    /// What a block takes over a member's link, about: how long is waited for what follows from it.
+    pub block_time: Duration,
+    /// Bytes in a second that a member sends at most.
+    pub limit: Option<u64>,
+}
+
+/// What a member is.
+#[derive(Debug)]
+pub struct Role {
+    /// Which of the members.
+    pub me: Member,
+    /// Where it listens.
+    pub socket: TcpListener,
+    /// Generations that are here from the beginning.
+    pub here: Vec<u32>,
+    /// Set at a source, which has all of them.
+    pub source: Option<Share>,
+}
+
+/// Where a member's content is.
+pub trait Contents: Send + Sync + 'static {
+    /// Why something cannot be read or kept.
+    type Error: Send + 'static;
+
+    /// The bytes of a generation that is here.
+    ///
+    /// # Errors
+    /// If they cannot be had any more; the member takes part no longer.
+    fn read(&self, generation: u32) -> Result<Vec<u8>, Self::Error>;
+
+    /// Keeps the bytes of a generation that has come.
+    ///
+    /// # Errors
+    /// If they are wrong, or cannot be kept; the member takes part no longer.
+    fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), Self::Error>;
+}
+
+/// How far a member is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that are not kept yet.
+    pub lacking: u64,
+    /// Nothing new has come for long, and something is lacking.
+    pub starved: bool,
+    /// It takes part no longer.
+    pub ended: bool,
+}
+
+impl Progress {
+    /// Whether everything is kept.
+    pub fn is_whole(&self) -> bool {
+        self.lacking == 0
+    }
+}
+
+/// How far it is, for whoever waits.
+#[derive(Debug, Default)]
+pub(crate) struct Board {
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        // Numbers are right even if whoever changed them has panicked.
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+}
+
+/// What a member's user says.
+pub(crate) enum Told {
+    Join(Member, SocketAddr),
+    Leave(Member),
+}
+
+/// A member that takes part, in a thread of its own, until it is stopped.
+pub struct Peer<C: Contents> {
+    tell: UnboundedSender<Told>,
+    board: Arc<Board>,
+    thread: JoinHandle<Result<(), C::Error>>,
+}
+
+impl<C: Contents> Peer<C> {
+    /// Begins to take part.
+    ///
+    /// # Errors
+    /// If there can be no thread, or the socket is none to listen on.
+    pub fn start(plan: Plan, role: Role, contents: Arc<C>) -> std::io::Result<Peer<C>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        role.socket.set_nonblocking(true)?;
+        let board = Arc::new(Board::default());
+        let (tell, told) = unbounded_channel();
+        let shown = Arc::clone(&board);
+        let driver = {
+            let _entered = runtime.enter();
+            Driver::new(plan, role, contents, shown)?
+        };
+        let shown = Arc::clone(&board);
+        let thread = thread::Builder::new().name("peer".into()).spawn(move || {
+            let outcome = runtime.block_on(driver.run(told));
+            shown.change(|progress| progress.ended = true);
+            outcome
+        })?;
+        Ok(Peer { tell, board, thread })
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        *self.board.lock()
+    }
+
+    /// Waits until it is so, it takes part no longer, or the time is over.
+    pub fn wait_until(&self, is_so: impl Fn(&Progress) -> bool, at_most: Duration) -> Progress {
+        let waits = |progress: &mut Progress| !is_so(progress) && !progress.ended;
+        let waited = self.board.changed.wait_timeout_while(self.board.lock(), at_most, waits);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// A member takes part from now on, or again with nothing.
+    pub fn join(&self, member: Member, address: SocketAddr) {
+        // Whoever has ended is told by `stop`.
+        drop(self.tell.send(Told::Join(member, address)));
+    }
+
+    /// A member takes part no longer.
+    pub fn leave(&self, member: Member) {
+        drop(self.tell.send(Told::Leave(member)));
+    }
+
+    /// Ends it; the others go on without it.
+    ///
+    /// # Errors
+    /// Why it had ended before.
+    pub fn stop(self) -> Result<(), C::Error> {
+        drop(self.tell);
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}

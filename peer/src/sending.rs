@@ -1,0 +1,147 @@
+//! Blocks that go: one after the other, the next when the one before is half through.
+
+use crate::memory::Bytes;
+use cool_swarm::Member;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Who gets a block, and its number.
+pub(crate) type Transfer = (Member, u32);
+
+#[derive(Debug)]
+struct Current {
+    transfer: Transfer,
+    /// The system has all of it, and the receiver half of it.
+    handed_over: bool,
+    half: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Sending {
+    /// Asked for, and not added up yet.
+    adding: BTreeSet<Transfer>,
+    ready: VecDeque<(Transfer, Bytes)>,
+    current: Option<Current>,
+    /// Bytes in a second at most, and when the next block may go.
+    limit: Option<u64>,
+    due: Option<Instant>,
+}
+
+impl Sending {
+    pub(crate) fn new(limit: Option<u64>) -> Sending {
+        Sending { limit, ..Sending::default() }
+    }
+
+    /// A block is being added up.
+    pub(crate) fn add(&mut self, transfer: Transfer) {
+        self.adding.insert(transfer);
+    }
+
+    /// It is; nothing becomes of it if it was cancelled meanwhile.
+    pub(crate) fn added(&mut self, transfer: Transfer, bytes: Bytes) {
+        if self.adding.remove(&transfer) {
+            self.ready.push_back((transfer, bytes));
+        }
+    }
+
+    /// The next block to hand over at `now`, if its turn has come.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<(Transfer, Bytes)> {
+        if self.current.is_some() || self.due.is_some_and(|due| now < due) {
+            return None;
+        }
+        let (transfer, bytes) = self.ready.pop_front()?;
+        self.current = Some(Current { transfer, handed_over: false, half: false });
+        self.due = self.limit.map(|limit| {
+            // After a pause at once, and no faster later on.
+            let from = self.due.map_or(now, |due| due.max(now));
+            from + Duration::from_secs_f64(bytes.len() as f64 / limit.max(1) as f64)
+        });
+        Some((transfer, bytes))
+    }
+
+    /// When a block may go that has to wait only for its time.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due.filter(|_| self.current.is_none() && !self.ready.is_empty())
+    }
+
+    pub(crate) fn handed_over(&mut self, transfer: Transfer) {
+        self.step(transfer, |current| current.handed_over = true);
+    }
+
+    pub(crate) fn half(&mut self, transfer: Transfer) {
+        self.step(transfer, |current| current.half = true);
+    }
+
+    /// It has arrived, or is not sent any more.
+    pub(crate) fn end(&mut self, transfer: Transfer) {
+        self.adding.remove(&transfer);
+        self.ready.retain(|(other, _)| *other != transfer);
+        self.current.take_if(|current| current.transfer == transfer);
+    }
+
+    /// Nothing goes to a member any more.
+    pub(crate) fn end_all(&mut self, to: Member) {
+        self.adding.retain(|(other, _)| *other != to);
+        self.ready.retain(|((other, _), _)| *other != to);
+        self.current.take_if(|current| current.transfer.0 == to);
+    }
+
+    fn step(&mut self, transfer: Transfer, step: impl FnOnce(&mut Current)) {
+        if let Some(current) = self.current.as_mut().filter(|current| current.transfer == transfer) {
+            step(current);
+        }
+        self.current.take_if(|current| current.handed_over && current.half);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TO: [Member; 2] = [Member { rack: 0, slot: 0 }, Member { rack: 0, slot: 1 }];
+
+    fn two(limit: Option<u64>) -> Sending {
+        let mut sending = Sending::new(limit);
+        for to in TO {
+            sending.add((to, 1));
+            sending.added((to, 1), vec![0; 100].into());
+        }
+        sending
+    }
+
+    #[test]
+    fn a_block_goes_when_the_one_before_is_half_through_or_given_up() {
+        let now = Instant::now();
+        let mut sending = two(None);
+        assert_eq!(sending.next(now).unwrap().0, (TO[0], 1));
+        assert!(sending.next(now).is_none());
+        sending.handed_over((TO[0], 1));
+        assert!(sending.next(now).is_none(), "it may wait anywhere on its way");
+        sending.half((TO[0], 1));
+        assert_eq!(sending.next(now).unwrap().0, (TO[1], 1));
+        let mut sending = two(None);
+        sending.next(now);
+        sending.end_all(TO[0]);
+        assert_eq!(sending.next(now).unwrap().0, (TO[1], 1));
+    }
+
+    #[test]
+    fn what_was_cancelled_while_it_was_added_up_does_not_go() {
+        let mut sending = Sending::new(None);
+        sending.add((TO[0], 1));
+        sending.end((TO[0], 1));
+        sending.added((TO[0], 1), vec![0; 100].into());
+        assert!(sending.next(Instant::now()).is_none());
+    }
+
+    #[test]
+    fn no_more_goes_in_a_second_than_is_allowed() {
+        let now = Instant::now();
+        let mut sending = two(Some(200));
+        sending.next(now);
+        sending.end((TO[0], 1));
+        assert!(sending.next(now + Duration::from_millis(499)).is_none());
+        assert_eq!(sending.due(), Some(now + Duration::from_millis(500)));
+        assert!(sending.next(now + Duration::from_millis(500)).is_some());
+    }
+}

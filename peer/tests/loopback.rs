@@ -1,0 +1,210 @@
+//! Members on sockets of this machine, with real bytes.
+
+use cool_peer::{Code, Contents, Member, Peer, Plan, Progress, Role, Share};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// However busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[derive(Debug, PartialEq)]
+enum Broken {
+    Read(u32),
+    Keep(u32),
+}
+
+/// Generations in memory; some may be broken.
+#[derive(Debug, Default)]
+struct Shelf {
+    held: Mutex<BTreeMap<u32, Vec<u8>>>,
+    cannot_keep: Option<u32>,
+}
+
+impl Contents for Shelf {
+    type Error = Broken;
+
+    fn read(&self, generation: u32) -> Result<Vec<u8>, Broken> {
+        self.held.lock().unwrap().get(&generation).cloned().ok_or(Broken::Read(generation))
+    }
+
+    fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), Broken> {
+        if self.cannot_keep == Some(generation) {
+            return Err(Broken::Keep(generation));
+        }
+        self.held.lock().unwrap().insert(generation, bytes.to_vec());
+        Ok(())
+    }
+}
+
+/// A swarm of members in racks, the first of which is the source.
+struct Swarm {
+    plan: Plan,
+    sockets: Vec<Option<TcpListener>>,
+    content: BTreeMap<u32, Vec<u8>>,
+}
+
+impl Swarm {
+    fn new(racks: &[u32], lengths: &[u64], code: Code) -> Swarm {
+        let mut chance = ChaCha8Rng::seed_from_u64(5);
+        let slots = (0..).zip(racks).flat_map(|(rack, slots)| (0..*slots).map(move |slot| Member { rack, slot }));
+        let (mut members, mut sockets) = (Vec::new(), Vec::new());
+        for member in slots {
+            let socket = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            members.push((member, socket.local_addr().unwrap()));
+            sockets.push(Some(socket));
+        }
+        let mut content = BTreeMap::new();
+        for (generation, length) in (0..).zip(lengths) {
+            let mut bytes = vec![0; *length as usize];
+            chance.fill(&mut bytes[..]);
+            content.insert(generation, bytes);
+        }
+        let plan = Plan {
+            key: [3; 32],
+            seed: 11,
+            members,
+            generations: lengths.to_vec(),
+            blocks: 8,
+            code,
+            block_time: Duration::from_millis(5),
+            limit: None,
+        };
+        Swarm { plan, sockets, content }
+    }
+
+    fn member(&self, number: usize) -> Member {
+        self.plan.members[number].0
+    }
+
+    fn address(&self, number: usize) -> SocketAddr {
+        self.plan.members[number].1
+    }
+
+    /// Starts a member, which has some generations already.
+    fn start(&mut self, number: usize, here: &[u32]) -> (Peer<Shelf>, Arc<Shelf>) {
+        let source = (number == 0).then_some(Share { index: 0, of: 1 });
+        let held: BTreeMap<u32, Vec<u8>> = match source {
+            Some(_) => self.content.clone(),
+            None => here.iter().map(|generation| (*generation, self.content[generation].clone())).collect(),
+        };
+        self.start_with(number, here, Shelf { held: Mutex::new(held), cannot_keep: None }, source)
+    }
+
+    fn start_with(
+        &mut self,
+        number: usize,
+        here: &[u32],
+        shelf: Shelf,
+        source: Option<Share>,
+    ) -> (Peer<Shelf>, Arc<Shelf>) {
+        let shelf = Arc::new(shelf);
+        let socket = self.sockets[number].take().unwrap();
+        let role = Role { me: self.member(number), socket, here: here.to_vec(), source };
+        (Peer::start(self.plan.clone(), role, Arc::clone(&shelf)).unwrap(), shelf)
+    }
+
+    fn start_all(&mut self) -> Vec<(Peer<Shelf>, Arc<Shelf>)> {
+        (0..self.plan.members.len()).map(|number| self.start(number, &[])).collect()
+    }
+
+    /// Waits until a member has everything.
+    fn await_whole(&self, peer: &Peer<Shelf>, shelf: &Shelf) {
+        let progress = peer.wait_until(Progress::is_whole, PATIENCE);
+        assert!(progress.is_whole(), "{progress:?}");
+        assert!(*shelf.held.lock().unwrap() == self.content, "other bytes have come");
+    }
+}
+
+const LENGTHS: [u64; 6] = [80_000, 100_001, 7, 65_536, 200_000, 1];
+
+#[test]
+fn every_member_gets_every_byte_whatever_the_code() {
+    for code in [Code::Linear, Code::RarestBlock, Code::RandomBlock] {
+        let mut swarm = Swarm::new(&[3, 1, 2], &LENGTHS, code);
+        let peers = swarm.start_all();
+        for (peer, shelf) in &peers {
+            swarm.await_whole(peer, shelf);
+        }
+        for (peer, _) in peers {
+            assert_eq!(peer.stop(), Ok(()), "{code:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_here_already_is_served_to_others_and_a_source_may_go() {
+    let mut swarm = Swarm::new(&[2, 2], &LENGTHS, Code::Linear);
+    // Nobody is the source, and two have all between them.
+    let one = swarm.start(1, &[0, 2, 4]);
+    let two = swarm.start(2, &[1, 3, 4, 5]);
+    let three = swarm.start(3, &[]);
+    for (peer, shelf) in [&one, &two, &three] {
+        swarm.await_whole(peer, shelf);
+    }
+}
+
+#[test]
+fn a_member_that_leaves_harms_nobody_and_one_that_comes_late_gets_all() {
+    let mut swarm = Swarm::new(&[3, 2], &[300_000; 8], Code::Linear);
+    // It is not announced: the others do not know of it before it comes.
+    let late = swarm.plan.members.pop().unwrap();
+    let mut peers = swarm.start_all();
+    let (leaves, _) = peers.remove(2);
+    assert_eq!(leaves.stop(), Ok(()));
+    let gone = swarm.member(2);
+    peers.iter().for_each(|(peer, _)| peer.leave(gone));
+    swarm.await_whole(&peers[1].0, &peers[1].1);
+    swarm.plan.members.push(late);
+    peers.iter().for_each(|(peer, _)| peer.join(late.0, late.1));
+    let (peer, shelf) = swarm.start(4, &[]);
+    swarm.await_whole(&peer, &shelf);
+    for (peer, shelf) in &peers {
+        swarm.await_whole(peer, shelf);
+    }
+}
+
+#[test]
+fn a_member_that_cannot_keep_what_comes_says_why_and_the_others_go_on() {
+    let mut swarm = Swarm::new(&[3], &LENGTHS, Code::Linear);
+    let source = swarm.start(0, &[]);
+    let full = Shelf { cannot_keep: Some(4), ..Shelf::default() };
+    let (full, _) = swarm.start_with(1, &[], full, None);
+    let (peer, shelf) = swarm.start(2, &[]);
+    swarm.await_whole(&peer, &shelf);
+    let progress = full.wait_until(|progress| progress.ended, PATIENCE);
+    assert!(progress.ended && !progress.is_whole(), "{progress:?}");
+    assert_eq!(full.stop(), Err(Broken::Keep(4)));
+    assert_eq!(source.0.stop(), Ok(()));
+}
+
+#[test]
+fn a_source_that_cannot_read_says_so() {
+    let mut swarm = Swarm::new(&[2], &LENGTHS, Code::Linear);
+    let source = swarm.start_with(0, &[], Shelf::default(), Some(Share { index: 0, of: 1 })).0;
+    let (_peer, _) = swarm.start(1, &[]);
+    source.wait_until(|progress| progress.ended, PATIENCE);
+    assert!(matches!(source.stop(), Err(Broken::Read(_))));
+}
+
+#[test]
+fn strangers_without_the_key_disturb_nobody() {
+    let mut swarm = Swarm::new(&[2], &LENGTHS, Code::Linear);
+    let to = swarm.address(1);
+    let peers = swarm.start_all();
+    // One that says nothing, one that says anything, and a member of another swarm.
+    let _silent = std::net::TcpStream::connect(to).unwrap();
+    let mut loud = std::net::TcpStream::connect(to).unwrap();
+    std::io::Write::write_all(&mut loud, &[7; 5000]).unwrap();
+    let mut other = Swarm::new(&[2], &LENGTHS, Code::Linear);
+    other.plan.key = [4; 32];
+    other.plan.members[1].1 = to;
+    let (stranger, _) = other.start(0, &[]);
+    for (peer, shelf) in &peers {
+        swarm.await_whole(peer, shelf);
+    }
+    assert_eq!(stranger.stop(), Ok(()));
+}
