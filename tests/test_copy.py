@@ -181,3 +181,18 @@ def test_an_interrupted_copy_leaves_nothing_visible_and_goes_on_later(make_bed, 
     for node in ("h1", "h2", "h3", "h4"):
         assert os.listdir(tmp_path / node) == ["copy"]
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
+
+
+def test_a_swarm_goes_on_without_nodes_that_die_and_without_the_source_once_all_of_it_has_left(make_bed, tmp_path):
+    bed = make_bed("tree:2x3", host_mbit=20, uplink_mbit=40)
+    # What has crossed the network by then is one and a half copies for each of the others.
+    job, source, dest = copy_under_way(bed, tmp_path, 10 * MIB, "--json", "--via", "swarm")
+    bed.agents["h3"].signal(signal.SIGKILL)
+    status, out, errors = ended(job)
+    assert status == 1 and "cool: h3: it was lost while it copied" in errors, out + errors
+    outcome = json.loads(out)
+    assert outcome["via"] == "swarm" and outcome["sent"] < 20 * MIB, "nothing was begun anew: %r" % outcome
+    assert [node["node"] for node in outcome["nodes"] if node["error"]] == ["h3"]
+    for node in ("h1", "h2", "h4", "h5", "h6"):
+        assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
+        assert os.listdir(tmp_path / node) == ["copy"], "nothing else is left"

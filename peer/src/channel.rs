@@ -89,10 +89,7 @@ impl Speaker {
 
 impl Listener {
     /// Takes a connection; who speaks.
-    pub(crate) async fn accept(
-        mut stream: TcpStream,
-        key: &Key,
-    ) -> Result<(Member, Listener), ChannelError> {
+    pub(crate) async fn accept(mut stream: TcpStream, key: &Key) -> Result<(Member, Listener), ChannelError> {
         bounded(OPENING, async {
             tune(&stream)?;
             let mut noise = builder(key)?.build_responder()?;

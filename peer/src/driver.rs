@@ -177,7 +177,9 @@ impl<C: Contents> Driver<C> {
             Output::Store { from, transfer, generation, slot } => {
                 self.board.change(|progress| progress.starved = false);
                 let came = self.arrived.take();
-                if let Some((.., bytes)) = came.filter(|(peer, number, _)| (*peer, *number) == (from, transfer)) {
+                if let Some((.., bytes)) =
+                    came.filter(|(peer, number, _)| (*peer, *number) == (from, transfer))
+                {
                     self.memory.store(generation, slot, bytes.into());
                     self.look_whether_whole(generation);
                 }
@@ -222,9 +224,7 @@ impl<C: Contents> Driver<C> {
         let padded = block * usize::from(self.plan.blocks);
         spawn_blocking(move || {
             let work = match sum {
-                Sum::Rows(rows) => {
-                    Work::Added { transfer, bytes: sum_of_rows(&rows, block), read: None }
-                }
+                Sum::Rows(rows) => Work::Added { transfer, bytes: sum_of_rows(&rows, block), read: None },
                 Sum::Whole(whole, terms) => {
                     Work::Added { transfer, bytes: sum_of_blocks(&whole, &terms, block), read: None }
                 }
@@ -284,6 +284,7 @@ impl<C: Contents> Driver<C> {
 
     fn send_next(&mut self) {
         while let Some(((to, transfer), bytes)) = self.sending.next(Instant::now()) {
+            self.board.change(|progress| progress.sent += bytes.len() as u64);
             self.links.send(to, transfer, bytes);
         }
     }

@@ -58,8 +58,7 @@ mod x86 {
         for (sum, row) in sums.iter_mut().zip(rows) {
             let row: __m256i = bytemuck::cast(*row);
             let of_low = _mm256_shuffle_epi8(low, _mm256_and_si256(row, halves));
-            let of_high =
-                _mm256_shuffle_epi8(high, _mm256_and_si256(_mm256_srli_epi16::<4>(row), halves));
+            let of_high = _mm256_shuffle_epi8(high, _mm256_and_si256(_mm256_srli_epi16::<4>(row), halves));
             let product = _mm256_xor_si256(of_low, of_high);
             *sum = bytemuck::cast(_mm256_xor_si256(bytemuck::cast(*sum), product));
         }

@@ -140,8 +140,7 @@ mod tests {
         memory.store(5, Slot::Block(0), one);
         memory.store(5, Slot::Coded(0), Bytes::from([9, 9]));
         memory.store(5, Slot::Block(1), two);
-        let terms =
-            vec![Term { factor: 2, slot: Slot::Block(0) }, Term { factor: 1, slot: Slot::Block(1) }];
+        let terms = vec![Term { factor: 2, slot: Slot::Block(0) }, Term { factor: 1, slot: Slot::Block(1) }];
         assert_eq!(rows(memory.sum(5, terms.clone())), [2 ^ 3, 4 ^ 4]);
         assert_eq!(memory.complete(5).as_deref(), Some(&[1, 2, 3, 4][..]), "coded rows are left out");
         assert!(memory.complete(5).is_none());

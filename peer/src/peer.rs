@@ -66,6 +66,8 @@ pub trait Contents: Send + Sync + 'static {
 pub struct Progress {
     /// Bytes that are not kept yet.
     pub lacking: u64,
+    /// Bytes of blocks that were sent.
+    pub sent: u64,
     /// Nothing new has come for long, and something is lacking.
     pub starved: bool,
     /// It takes part no longer.

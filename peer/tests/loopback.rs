@@ -50,7 +50,8 @@ struct Swarm {
 impl Swarm {
     fn new(racks: &[u32], lengths: &[u64], code: Code) -> Swarm {
         let mut chance = ChaCha8Rng::seed_from_u64(5);
-        let slots = (0..).zip(racks).flat_map(|(rack, slots)| (0..*slots).map(move |slot| Member { rack, slot }));
+        let slots =
+            (0..).zip(racks).flat_map(|(rack, slots)| (0..*slots).map(move |slot| Member { rack, slot }));
         let (mut members, mut sockets) = (Vec::new(), Vec::new());
         for member in slots {
             let socket = TcpListener::bind(("127.0.0.1", 0)).unwrap();

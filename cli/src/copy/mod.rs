@@ -5,9 +5,11 @@ mod flight;
 mod outcome;
 mod pipeline;
 mod rank;
+mod reader;
 mod said;
 mod scan;
 mod source;
+mod swarm;
 mod target;
 mod writer;
 
@@ -19,7 +21,7 @@ use crate::size;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{JobSpec, Node, TopologyRequest};
 use outcome::Outcome;
-use said::Task;
+use said::{Task, Via};
 use std::io::Write;
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -37,7 +39,8 @@ const TELLERS: u64 = 64;
 
 /// Copy a file or a folder to many nodes
 ///
-/// What each node lacks is read once and broadcast to all: over multicast trees where there are any, else along the chain.
+/// What each node lacks is read once and broadcast to all: over multicast trees where there are any, else along the chain;
+/// or nodes pass it on to each other (--via swarm).
 /// Nodes that have blocks of it already, in an older copy at DEST or from a copy that was interrupted, do not get them
 /// again, and what no node lacks is not sent. A copy comes into being beside its DEST, and takes its place when it is whole and every
 /// byte is checked. It is written as you, with the modes and times of the source. Nodes that cannot have it are named,
@@ -60,11 +63,15 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NODE")]
     from: Option<String>,
 
-    /// Bytes in a second that the source sends at most, over some seconds, as in 200M
+    /// How it goes
+    #[arg(long, value_enum, value_name = "WAY", default_value = "auto")]
+    via: Via,
+
+    /// Bytes in a second that the source sends at most, over some seconds, as in 200M; by swarm, that each node sends
     #[arg(long, value_name = "SIZE", value_parser = limit)]
     limit: Option<u64>,
 
-    /// Compress what is sent, where that makes it smaller
+    /// Compress what is broadcast, where that makes it smaller; a swarm sends it as it is
     #[arg(long)]
     compress: bool,
 
@@ -152,7 +159,7 @@ pub(crate) async fn run(mut client: ControllerClient<Channel>, options: &Options
     if !own {
         hosts.push(from.clone());
     }
-    let task = task(options, from.clone(), own, hosts.len())?;
+    let task = task(options, &nodes, from.clone(), (own, &hosts))?;
     let spec = JobSpec { hosts, ..spec(&task, options)? };
     let mut outcome = Outcome::new(from.clone(), own, absent);
     let ended = job::run(client, spec, |heard| match heard {
@@ -218,7 +225,13 @@ fn chosen(nodes: &[Node], options: &Options) -> Result<Vec<(String, Option<&'sta
     if chosen.is_empty() { Err(Error::NoNodes) } else { Ok(chosen) }
 }
 
-fn task(options: &Options, from: String, own: bool, nodes: usize) -> Result<Task, Error> {
+/// What `hosts` are to do.
+fn task(
+    options: &Options,
+    nodes: &[Node],
+    from: String,
+    (own, hosts): (bool, &[String]),
+) -> Result<Task, Error> {
     let absolute = |path: &Path| std::path::absolute(path).map_err(Error::Runtime);
     let source = absolute(&options.source)?;
     let mut dest = absolute(&options.dest)?;
@@ -228,20 +241,26 @@ fn task(options: &Options, from: String, own: bool, nodes: usize) -> Result<Task
     let text = |path: PathBuf| {
         path.into_os_string().into_string().map_err(|path| Error::NotUtf8(path.display().to_string()))
     };
+    let address = nodes.iter().find(|node| node.name == from).and_then(|node| node.ip.parse().ok());
+    let rates = nodes.iter().filter(|node| hosts.contains(&node.name)).map(|node| node.bytes_per_second);
     let piece_max =
         options.limit.map_or(PIECE_MAX, |limit| limit.saturating_mul(PIECE_SECONDS).min(PIECE_MAX));
     Ok(Task {
-        from,
         source: text(source)?.into(),
         dest: text(dest)?,
         own,
+        via: options.via,
+        // The controller knows every node's.
+        address: address.ok_or_else(|| Error::NoNode(from.clone()))?,
+        rate: rates.filter(|rate| *rate > 0).min().unwrap_or(0),
+        from,
         limit: options.limit,
         // No more than 8 MiB.
         piece_max: piece_max as usize,
         compress: options.compress,
         delete: options.delete,
         verify: options.verify,
-        tell_every_ms: (1000 * nodes as u64 / TELLERS).max(1000),
+        tell_every_ms: (1000 * hosts.len() as u64 / TELLERS).max(1000),
     })
 }
 

@@ -1,16 +1,17 @@
 //! One rank of a copy: the source's node reads and broadcasts, the others say what they lack, and write.
 //!
-//! All that ranks do together is a pass: the source's manifest to all, what all of them have, what somebody lacks. If a node is lost the
-//! others begin a pass anew, in which what came before is there already.
+//! All that ranks do together is a pass: the source's manifest to all, what all of them have, what somebody lacks, first by swarm if that
+//! was asked for. If a node is lost the others begin a pass anew, in which what came before is there already; a swarm goes on.
 
 use super::fault::Fault;
 use super::pipeline::{self, Form, Head};
-use super::said::{Said, Task};
+use super::said::{Said, Task, Via};
 use super::scan::scan;
 use super::source;
+use super::swarm::{State, Swarm};
 use super::target::Target;
 use super::writer::Writer;
-use cool::{Comm, Op};
+use cool::{Comm, Op, Operation};
 use cool_content::{BlockSet, Manifest, ManifestError, pieces};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -40,7 +41,7 @@ pub(crate) enum RankError {
 
 /// Why a pass comes to nothing.
 #[derive(Debug, thiserror::Error)]
-enum Stop {
+pub(super) enum Stop {
     #[error(transparent)]
     Group(#[from] cool::Error),
     #[error("{0}")]
@@ -110,15 +111,31 @@ struct Copying<'t> {
     target: Option<Kept>,
     /// The source's node makes its copy beside sending.
     own: Option<Work<Result<(), Fault>>>,
-    /// Bytes that went over the network.
+    /// While this node takes part in one; it has the target then.
+    swarm: Option<Swarm>,
+    /// Whether all were asked to take part.
+    asked: bool,
+    /// Bytes that went over the network, and whether some went by swarm.
     sent: u64,
+    by_swarm: bool,
 }
 
 impl<'t> Copying<'t> {
     fn new(task: &'t Task, node: &'t str) -> Result<Copying<'t>, Stop> {
         let root = task.source.clone();
         let scanning = (node == task.from).then(|| Work::start("scan", move || scan(&root))).transpose()?;
-        Ok(Copying { task, node, scanning, manifest: None, target: None, own: None, sent: 0 })
+        Ok(Copying {
+            task,
+            node,
+            scanning,
+            manifest: None,
+            target: None,
+            own: None,
+            swarm: None,
+            asked: false,
+            sent: 0,
+            by_swarm: false,
+        })
     }
 
     fn run(mut self, mut comm: Comm) -> Result<(), Stop> {
@@ -127,7 +144,7 @@ impl<'t> Copying<'t> {
                 Ok(()) => break,
                 Err(Stop::Group(error)) if error.is_loss() => {
                     let rest = comm.shrink()?;
-                    self.tell_lost(&comm, &rest)?;
+                    self.lose(&comm, &rest)?;
                     comm = rest;
                     if self.is_whole() {
                         break;
@@ -158,22 +175,40 @@ impl<'t> Copying<'t> {
     }
 
     /// One of those that are left says who is not.
-    fn tell_lost(&self, before: &Comm, rest: &Comm) -> std::io::Result<()> {
+    fn lose(&self, before: &Comm, rest: &Comm) -> std::io::Result<()> {
         let name = |rank: &usize| Some(before.place(*rank)?.name.clone());
         let nodes: Vec<String> = rest.gone().iter().filter_map(name).collect();
+        if let Some(swarm) = &self.swarm {
+            swarm.leave(&nodes);
+        }
         if rest.rank() == 0 && !nodes.is_empty() { Said::Lost { nodes }.say() } else { Ok(()) }
     }
 
     fn pass(&mut self, comm: &Comm) -> Result<(), Stop> {
+        match self.task.via {
+            Via::Auto | Via::Swarm => {}
+            Via::Tree => comm.set_plan(Operation::Bcast, "multicast")?,
+            Via::Chain => comm.set_plan(Operation::Bcast, "racked:chain")?,
+        }
         let root = (0..comm.size()).find(|rank| comm.place(*rank).is_some_and(|p| p.name == self.task.from));
-        let root = root.ok_or_else(|| Stop::SourceGone(self.task.from.clone()))?;
-        let manifest = self.share_manifest(comm, root)?;
-        self.prepare(comm, &manifest)?;
+        let gone = || Stop::SourceGone(self.task.from.clone());
+        if !self.goes_on_by_swarm(comm)? {
+            let root = root.ok_or_else(gone)?;
+            let manifest = self.share_manifest(comm, root)?;
+            self.prepare(comm, &manifest)?;
+            if self.task.via == Via::Swarm {
+                self.start_swarm(comm, root, &manifest)?;
+            }
+        }
+        self.take_part(comm, root)?;
+        let Some(manifest) = self.manifest.clone() else { return Err(gone()) };
         let lacking = self.lacking(comm, &manifest)?;
-        if self.is_source() {
-            self.send(comm, root, &manifest, lacking)?;
-        } else {
-            self.receive(comm, root, &manifest, &lacking)?;
+        match root {
+            // What has not come by now does not.
+            None if self.is_whole() || lacking.is_empty() => return Ok(()),
+            None => return Err(gone()),
+            Some(root) if self.is_source() => self.send(comm, root, &manifest, lacking)?,
+            Some(root) => self.receive(comm, root, &manifest, &lacking)?,
         }
         Ok(comm.barrier()?)
     }
@@ -259,6 +294,89 @@ impl<'t> Copying<'t> {
         Ok(BlockSet::from_words(blocks, &words).complement())
     }
 
+    /// Whether all that are left were asked to take part, so that a swarm goes on whoever has been lost. If only some were, since
+    /// one was lost meanwhile, they end it.
+    fn goes_on_by_swarm(&mut self, comm: &Comm) -> Result<bool, Stop> {
+        if self.task.via != Via::Swarm {
+            return Ok(false);
+        }
+        let mut all = [u8::from(self.asked)];
+        comm.allreduce_in_place(&mut all, Op::Min)?;
+        if all == [0] {
+            self.asked = false;
+            self.end_swarm();
+        }
+        Ok(all == [1])
+    }
+
+    /// Begins to spread what somebody lacks.
+    fn start_swarm(&mut self, comm: &Comm, root: usize, manifest: &Arc<Manifest>) -> Result<(), Stop> {
+        let lacking = self.lacking(comm, manifest)?;
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        if self.is_source() {
+            Said::Sending { bytes: bytes_of(manifest, &lacking) }.say()?;
+        }
+        let target = match self.target.take() {
+            Some(Ok(target)) => Some(target),
+            other => {
+                self.target = other;
+                None
+            }
+        };
+        match Swarm::start(comm, root, self.task, (manifest, &lacking), target)? {
+            Ok(swarm) => (self.swarm, self.by_swarm) = (Some(swarm), true),
+            Err(target) => self.target = self.target.take().or(target.map(Ok)),
+        }
+        self.asked = true;
+        Ok(())
+    }
+
+    /// Passes on what comes, until nobody lacks anything, or nothing comes any more.
+    fn take_part(&mut self, comm: &Comm, root: Option<usize>) -> Result<(), Stop> {
+        let mut worst = State::Content as u8;
+        if self.task.via == Via::Swarm {
+            loop {
+                let mine = self.swarm.as_ref().map_or(State::Content, |swarm| swarm.state(TICK));
+                let mut all = [mine as u8];
+                comm.allreduce_in_place(&mut all, Op::Max)?;
+                [worst] = all;
+                if worst != State::Busy as u8 {
+                    break;
+                }
+            }
+        }
+        let fault = self.end_swarm();
+        if let Some(root) = root.filter(|_| worst == State::GivesUp as u8) {
+            let why = self.share_words(comm, root, fault.as_ref().map(ToString::to_string))?;
+            let Some(fault) = fault else { return Err(self.given_up(&why)) };
+            Said::GivesUp { reason: fault.to_string() }.say()?;
+            return Err(fault.into());
+        }
+        Ok(())
+    }
+
+    /// Takes back what the swarm had; why the source cannot be read, if so.
+    fn end_swarm(&mut self) -> Option<Fault> {
+        let ended = self.swarm.take()?.end();
+        if self.is_source() {
+            self.sent += ended.sent;
+        }
+        self.target = self.target.take().or(ended.target);
+        ended.fault
+    }
+
+    /// What the source says, at all ranks.
+    fn share_words(&self, comm: &Comm, root: usize, words: Option<String>) -> Result<Vec<u8>, Stop> {
+        let mut words = words.unwrap_or_default().into_bytes();
+        let mut length = [words.len() as u64];
+        comm.bcast(&mut length, root)?;
+        words.resize(usize::try_from(length[0]).unwrap_or(0), 0);
+        comm.bcast(&mut words, root)?;
+        Ok(words)
+    }
+
     fn send(
         &mut self,
         comm: &Comm,
@@ -267,9 +385,11 @@ impl<'t> Copying<'t> {
         lacking: BlockSet,
     ) -> Result<(), Stop> {
         let bytes = bytes_of(manifest, &lacking);
-        Said::Sending { bytes }.say()?;
-        let mut fault = None;
-        if !lacking.is_empty() {
+        if !lacking.is_empty() || !self.by_swarm {
+            Said::Sending { bytes }.say()?;
+        }
+        let (mut fault, lacks) = (None, !lacking.is_empty());
+        if lacks {
             let mut read = source::read(self.task, manifest, lacking, self.task.piece(bytes))?.into_iter();
             let mut packed = std::iter::from_fn(|| match read.next()? {
                 Ok(packed) => Some(packed),
@@ -277,7 +397,11 @@ impl<'t> Copying<'t> {
             });
             self.sent += pipeline::send(comm, root, &mut packed)?;
         }
-        let via = comm.last_plan();
+        let via = match (self.by_swarm, lacks) {
+            (true, false) => "swarm".to_owned(),
+            (true, true) => format!("swarm, then {}", comm.last_plan()),
+            (false, _) => comm.last_plan(),
+        };
         Said::Sent { bytes: self.sent, via }.say()?;
         let Some(fault) = fault else { return Ok(()) };
         Said::GivesUp { reason: fault.to_string() }.say()?;
@@ -308,7 +432,7 @@ impl<'t> Copying<'t> {
 }
 
 /// Bytes of some blocks.
-fn bytes_of(manifest: &Manifest, blocks: &BlockSet) -> u64 {
+pub(super) fn bytes_of(manifest: &Manifest, blocks: &BlockSet) -> u64 {
     blocks.iter().map(|block| u64::from(manifest.blocks()[block as usize].bytes)).sum()
 }
 

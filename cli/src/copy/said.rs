@@ -3,12 +3,27 @@
 use super::target::Habits;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// In how many pieces a copy goes, if they are neither too short nor too long.
 const PIECES: u64 = 64;
 /// Shorter ones are broadcast far more slowly: over trees of 16 nodes pieces of 1 MiB take three times as long (docs/copy.md).
 const PIECE_MIN: usize = 4 << 20;
+
+/// How bytes go from the source to the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+pub(super) enum Via {
+    /// As is best where it goes
+    #[default]
+    Auto,
+    /// By broadcasts over multicast trees
+    Tree,
+    /// By broadcasts from node to node, rack by rack
+    Chain,
+    /// By gossip: every node passes on what it has, and none waits for a slow one
+    Swarm,
+}
 
 /// What is to be copied: the same for all ranks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,6 +36,11 @@ pub(super) struct Task {
     pub(super) dest: String,
     /// Whether the source's node is to have a copy, too.
     pub(super) own: bool,
+    pub(super) via: Via,
+    /// The address of the source's node: others have theirs on the way to it.
+    pub(super) address: IpAddr,
+    /// Of the slowest node's link, in bytes per second; 0 if it is unknown.
+    pub(super) rate: u64,
     /// Bytes in a second that the source sends at most.
     pub(super) limit: Option<u64>,
     /// Bytes that are sent together at most.

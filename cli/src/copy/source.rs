@@ -2,11 +2,9 @@
 
 use super::fault::Fault;
 use super::pipeline::{Form, Packed};
+use super::reader::Reader;
 use super::said::Task;
-use super::scan::place;
-use cool_content::{BlockSet, Digest, Manifest, Occurrences, pieces};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use cool_content::{BlockSet, Manifest, pieces};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
@@ -27,11 +25,10 @@ pub(super) fn read(
     let (give, taken) = sync_channel(READY);
     let (task, manifest) = (task.clone(), Arc::clone(manifest));
     thread::Builder::new().name("read".into()).spawn(move || {
-        let mut reader =
-            Reader { occurrences: Occurrences::new(&manifest), manifest: &manifest, task: &task, open: None };
+        let mut reader = Reader::new(task.source, Arc::clone(&manifest));
         let mut pace = Pace { began: Instant::now(), bytes: 0, limit: task.limit };
         for piece in pieces(&manifest, &lacking, piece_bytes) {
-            let packed = reader.piece(&piece.blocks, piece.bytes);
+            let packed = reader.blocks(&piece.blocks, piece.bytes).map(|plain| packed(plain, task.compress));
             pace.wait(packed.as_ref().map_or(0, |(_, bytes)| bytes.len()));
             let failed = packed.is_err();
             if give.send(packed).is_err() || failed {
@@ -42,50 +39,16 @@ pub(super) fn read(
     Ok(taken)
 }
 
-struct Reader<'a> {
-    manifest: &'a Manifest,
-    occurrences: Occurrences,
-    task: &'a Task,
-    /// The file that was read last.
-    open: Option<(u32, File)>,
-}
-
-impl Reader<'_> {
-    fn piece(&mut self, blocks: &[u32], bytes: usize) -> Result<Packed, Fault> {
-        let mut plain = Vec::with_capacity(bytes);
-        for block in blocks {
-            self.block(*block, &mut plain)?;
-        }
-        if self.task.compress {
-            // What cannot be compressed goes as it is.
-            let smaller = zstd::bulk::compress(&plain, LEVEL).ok().filter(|small| small.len() < plain.len());
-            if let Some(small) = smaller {
-                return Ok((Form::Compressed, small));
-            }
-        }
-        Ok((Form::Plain, plain))
-    }
-
-    /// Reads a block behind what was read before.
-    fn block(&mut self, block: u32, bytes: &mut Vec<u8>) -> Result<(), Fault> {
-        let about = self.manifest.blocks()[block as usize];
-        // Every block of a manifest is in a file.
-        let Some(at) = self.occurrences.of(block).first() else { return Ok(()) };
-        let path = place(&self.task.source, &self.manifest.items()[at.item as usize].path);
-        if self.open.as_ref().is_none_or(|(item, _)| *item != at.item) {
-            self.open = Some((at.item, File::open(&path).map_err(Fault::at(&path))?));
-        }
-        let start = bytes.len();
-        bytes.resize(start + about.bytes as usize, 0);
-        let block = &mut bytes[start..];
-        let read = self.open.as_ref().map_or(Ok(()), |(_, file)| file.read_exact_at(block, at.offset));
-        match read {
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(Fault::Changed(path)),
-            Err(reason) => Err(Fault::Path { path, reason }),
-            Ok(()) if Digest::of(block) != about.digest => Err(Fault::Changed(path)),
-            Ok(()) => Ok(()),
+/// A piece as it goes over the network.
+fn packed(plain: Vec<u8>, compress: bool) -> Packed {
+    if compress {
+        // What cannot be compressed goes as it is.
+        let smaller = zstd::bulk::compress(&plain, LEVEL).ok().filter(|small| small.len() < plain.len());
+        if let Some(small) = smaller {
+            return (Form::Compressed, small);
         }
     }
+    (Form::Plain, plain)
 }
 
 /// Lets no more bytes go in a second than are allowed.

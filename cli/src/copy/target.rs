@@ -117,6 +117,11 @@ impl Target {
         self.have.complement().iter().map(|block| u64::from(blocks[block as usize].bytes)).sum()
     }
 
+    /// Where its blocks can be read.
+    pub(super) fn root(&self) -> PathBuf {
+        if self.lock.is_some() { self.tree() } else { self.dest.clone() }
+    }
+
     fn tree(&self) -> PathBuf {
         self.work.join("tree")
     }

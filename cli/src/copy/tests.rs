@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::rank::copy;
-use super::said::Task;
+use super::said::{Task, Via};
 use super::scan::scan;
 use super::source;
 use super::target::{Habits, Target};
@@ -55,6 +55,9 @@ fn task(folder: &Path) -> Task {
         source: folder.join("source"),
         dest: folder.join("{node}/copy").display().to_string(),
         own: true,
+        via: Via::Auto,
+        address: [127, 0, 0, 1].into(),
+        rate: 0,
         limit: None,
         piece_max: MIB,
         compress: false,
@@ -88,8 +91,10 @@ fn check_copies(folder: &Path) {
 fn a_folder_is_the_same_on_all_nodes_with_modes_times_links_and_holes() {
     let folder = TempDir::new().unwrap();
     make_folder(&folder.path().join("source"));
-    for compress in [false, true] {
-        let task = Task { compress, verify: compress, delete: true, ..task(folder.path()) };
+    for (via, compress) in
+        [(Via::Auto, false), (Via::Auto, true), (Via::Tree, false), (Via::Chain, false), (Via::Swarm, false)]
+    {
+        let task = Task { via, compress, verify: compress, delete: true, ..task(folder.path()) };
         all_well(&task);
         check_copies(folder.path());
         let sparse = folder.path().join("n2/copy/sparse").metadata().unwrap();
@@ -108,13 +113,16 @@ fn a_node_that_cannot_have_a_copy_is_named_and_the_others_have_it() {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("source"), noise(4, 2 * MIB)).unwrap();
     std::fs::create_dir_all(folder.path().join("n2/copy/x")).unwrap();
-    let outcomes = copied(&task(folder.path()));
-    let text = outcomes[2].as_deref().unwrap();
-    assert!(text.contains("n2/copy: is a folder, and the source is a file"), "{text}");
-    assert_eq!([&outcomes[0], &outcomes[1], &outcomes[3]], [&None; 3]);
-    for node in [0, 1, 3] {
-        let copy = std::fs::read(folder.path().join(format!("n{node}/copy"))).unwrap();
-        assert!(copy == noise(4, 2 * MIB));
+    for via in [Via::Auto, Via::Swarm] {
+        let outcomes = copied(&Task { via, ..task(folder.path()) });
+        let text = outcomes[2].as_deref().unwrap();
+        assert!(text.contains("n2/copy: is a folder, and the source is a file"), "{text}");
+        assert_eq!([&outcomes[0], &outcomes[1], &outcomes[3]], [&None; 3]);
+        for node in [0, 1, 3] {
+            let copy = folder.path().join(format!("n{node}/copy"));
+            assert!(std::fs::read(&copy).unwrap() == noise(4, 2 * MIB));
+            std::fs::remove_file(&copy).unwrap();
+        }
     }
 }
 
@@ -123,10 +131,39 @@ fn a_source_that_cannot_be_read_is_told_to_all() {
     let folder = TempDir::new().unwrap();
     let outcomes = copied(&task(folder.path()));
     let text = format!("{}: No such file or directory (os error 2)", folder.path().join("source").display());
-    assert_eq!(outcomes[0].as_ref(), Some(&text));
-    assert!(
-        outcomes[1..].iter().all(|outcome| *outcome == Some(format!("n0 gives up: {text}"))),
-        "{outcomes:?}"
+    check_given_up(&outcomes, &text);
+}
+
+fn check_given_up(outcomes: &[Option<String>], why: &str) {
+    assert_eq!(outcomes[0].as_deref(), Some(why));
+    let others = format!("n0 gives up: {why}");
+    assert!(outcomes[1..].iter().all(|outcome| outcome.as_ref() == Some(&others)), "{outcomes:?}");
+}
+
+/// Blocks that have changed since they were cut are found as a member of the swarm reads them. Of ten generations it reads four
+/// at first, which take seconds.
+#[test]
+fn a_source_that_changes_while_a_swarm_spreads_it_is_told_to_all() {
+    let folder = TempDir::new().unwrap();
+    let source = folder.path().join("source");
+    std::fs::write(&source, noise(8, 20 * MIB)).unwrap();
+    let change = noise(9, 20 * MIB);
+    let task = Task { via: Via::Swarm, limit: Some(2 << 20), ..task(folder.path()) };
+    let ranks = Embedded { ranks: 4, ranks_per_node: 1, racks: 2 };
+    let work = folder.path().join("n3/.copy.cool-copy");
+    let outcomes = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let deadline = std::time::Instant::now() + Duration::from_secs(60);
+            while !work.exists() && std::time::Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+            std::fs::write(&source, change).unwrap();
+        });
+        run(ranks, |comm| copy(comm, &task).err()).unwrap()
+    });
+    check_given_up(
+        &outcomes,
+        &format!("{}: changed while it was read; copy it again when nobody writes it", source.display()),
     );
 }
 
