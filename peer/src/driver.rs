@@ -21,6 +21,8 @@ const UNWRITTEN: usize = 8;
 /// An answer takes a way to and fro, both perhaps behind a block, and the turn of a busy processor.
 const ANSWER_MIN: Duration = Duration::from_millis(250);
 const TRANSFER_MIN: Duration = Duration::from_secs(10);
+/// Of links whose rates are unknown, in bytes per second.
+const RATE: u64 = 125_000_000;
 const STARVED_MIN: Duration = Duration::from_secs(20);
 
 /// What was done beside the driver.
@@ -80,7 +82,7 @@ impl<C: Contents> Driver<C> {
             let (contents, done) = (Arc::clone(&contents), done.clone());
             move || keep_all(&*contents, kept, &done)
         });
-        let links = Links::new(plan.key, role.me, plan.members.iter().copied(), give);
+        let links = Links::new(plan.key, (role.me, plan.rate), plan.members.iter().copied(), give);
         let mut chance = [0; 8];
         getrandom::fill(&mut chance)?;
         let spec = spec(&plan, role.me, role.source, u64::from_ne_bytes(chance));
@@ -368,7 +370,8 @@ impl<C: Contents> Driver<C> {
 
 fn spec(plan: &Plan, me: Member, source: Option<cool_swarm::Share>, chance: u64) -> SwarmSpec {
     let generations = plan.generations.len() as u32;
-    let block = plan.block_time;
+    let longest = plan.generations.iter().max().copied().unwrap_or(0) / u64::from(plan.blocks.max(1));
+    let block = Duration::from_secs_f64(longest as f64 / plan.rate.unwrap_or(RATE).max(1) as f64);
     SwarmSpec {
         seed: plan.seed,
         epoch: 1,

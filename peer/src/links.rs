@@ -6,7 +6,7 @@ use crate::wire::{Frame, PART_BYTES};
 use cool_swarm::{Member, Signal};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -14,6 +14,10 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_ch
 /// Until a link that has failed is tried again; each time twice as long.
 const REOPEN_FIRST: Duration = Duration::from_millis(500);
 const REOPEN_LAST: Duration = Duration::from_secs(8);
+/// Parts go this much earlier than the link has room for them: timers are not finer.
+const PACED: Duration = Duration::from_millis(1);
+/// By which timers are late.
+const LATE: Duration = Duration::from_millis(4);
 
 /// What a member hears and notices.
 pub(crate) enum Event {
@@ -60,6 +64,8 @@ struct Link {
 pub(crate) struct Links {
     key: Key,
     me: Member,
+    /// Of this member's link, in bytes per second, if it is known.
+    rate: Option<u64>,
     links: BTreeMap<Member, Link>,
     /// The number of the next channel.
     channel: u64,
@@ -69,14 +75,14 @@ pub(crate) struct Links {
 impl Links {
     pub(crate) fn new(
         key: Key,
-        me: Member,
+        (me, rate): (Member, Option<u64>),
         others: impl Iterator<Item = (Member, SocketAddr)>,
         events: Sender<Event>,
     ) -> Links {
         let links = others.filter(|(member, _)| *member != me);
         let link =
             |(member, address)| (member, Link { address, speaking: None, listening: None, wait: None });
-        Links { key, me, links: links.map(link).collect(), channel: 1 << 32, events }
+        Links { key, me, rate, links: links.map(link).collect(), channel: 1 << 32, events }
     }
 
     pub(crate) fn signal(&mut self, to: Member, signal: Signal) {
@@ -119,6 +125,7 @@ impl Links {
             to,
             address: link.address,
             again,
+            rate: self.rate,
             events: self.events.clone(),
         };
         let channel = self.channel;
@@ -189,7 +196,31 @@ struct Speaking {
     to: Member,
     address: SocketAddr,
     again: bool,
+    rate: Option<u64>,
     events: Sender<Event>,
+}
+
+/// Lets parts of blocks go no faster than the link: what waits in its queue is what signals wait behind.
+struct Pace {
+    rate: Option<u64>,
+    /// The next part may go then.
+    due: Instant,
+}
+
+impl Pace {
+    /// For how long the next part has to wait.
+    fn wait(&self) -> Option<Instant> {
+        Some(self.due).filter(|due| *due > Instant::now() + PACED)
+    }
+
+    /// So many bytes have gone.
+    fn went(&mut self, bytes: usize) {
+        let Some(rate) = self.rate else { return };
+        let takes = Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+        // What a late timer has cost is made good.
+        let since = Instant::now().checked_sub(LATE).unwrap_or(self.due);
+        self.due = self.due.max(since) + takes;
+    }
 }
 
 impl Speaking {
@@ -200,15 +231,21 @@ impl Speaking {
             drop(self.events.send(Event::Opened { to: self.to }).await);
         }
         let mut blocks: VecDeque<(u32, Bytes, usize)> = VecDeque::new();
+        let mut pace = Pace { rate: self.rate, due: Instant::now() };
         loop {
             let job = match jobs.try_recv() {
                 Ok(job) => Some(job),
                 Err(TryRecvError::Disconnected) => return Ok(()),
-                Err(TryRecvError::Empty) if blocks.is_empty() => match jobs.recv().await {
-                    Some(job) => Some(job),
-                    None => return Ok(()),
-                },
-                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Empty) => {
+                    let due = if blocks.is_empty() { None } else { Some(pace.wait()) };
+                    tokio::select! {
+                        job = jobs.recv() => match job {
+                            Some(job) => Some(job),
+                            None => return Ok(()),
+                        },
+                        () = until(due), if due.is_some() => None,
+                    }
+                }
             };
             match job {
                 Some(Job::Signal(signal)) => speaker.send(&Frame::Signal(signal)).await?,
@@ -220,6 +257,7 @@ impl Speaking {
                     let Some((transfer, bytes, at)) = blocks.front_mut() else { continue };
                     let (transfer, end) = (*transfer, bytes.len().min(*at + PART_BYTES));
                     speaker.send(&Frame::Part { transfer, bytes: &bytes[*at..end] }).await?;
+                    pace.went(end - *at);
                     *at = end;
                     if end == bytes.len() {
                         blocks.pop_front();
@@ -231,6 +269,13 @@ impl Speaking {
                 }
             }
         }
+    }
+}
+
+/// Waits until a part may go: at once, if it has not to wait.
+async fn until(due: Option<Option<Instant>>) {
+    if let Some(Some(due)) = due {
+        tokio::time::sleep_until(due.into()).await;
     }
 }
 

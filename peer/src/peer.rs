@@ -24,8 +24,8 @@ pub struct Plan {
     pub blocks: u16,
     /// What is sent.
     pub code: Code,
-    /// What a block takes over a member's link, about: how long is waited for what follows from it.
-    pub block_time: Duration,
+    /// What members' links carry, in bytes per second, if it is known: they send no faster, and what is waited for follows from it.
+    pub rate: Option<u64>,
     /// Bytes in a second that a member sends at most.
     pub limit: Option<u64>,
 }

@@ -71,7 +71,7 @@ impl Swarm {
             generations: lengths.to_vec(),
             blocks: 8,
             code,
-            block_time: Duration::from_millis(5),
+            rate: None,
             limit: None,
         };
         Swarm { plan, sockets, content }

@@ -18,8 +18,8 @@ const BLOCKS: u16 = 32;
 /// Bytes of a generation, unless there would be too many: each has a number in what members say.
 const GENERATION_BYTES: u64 = 2 << 20;
 const GENERATIONS_MAX: u64 = 4096;
-/// Of links whose rates are unknown, in bytes per second.
-const RATE: u64 = 125_000_000;
+/// Of what a link carries, what is left of packets of 1500 bytes beside heads of Ethernet, IP, TCP and Noise, and signals.
+const PAYLOAD_PERCENT: u64 = 93;
 /// What a member tells the others: an address as IPv6, and a port, which is 0 if it does not take part.
 const CONTACT_BYTES: usize = 18;
 /// What the source tells all: the key, and what rings follow from.
@@ -242,8 +242,6 @@ fn plan(
 ) -> Plan {
     let [key @ .., a, b, c, d, e, f, g, h] = secret;
     let generations: Vec<u64> = pieces.iter().map(|piece| piece.bytes as u64).collect();
-    let block = generations.iter().max().copied().unwrap_or(0) / u64::from(BLOCKS);
-    let rate = if task.rate > 0 { task.rate } else { RATE };
     Plan {
         key,
         seed: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
@@ -251,7 +249,7 @@ fn plan(
         generations,
         blocks: BLOCKS,
         code: Code::Linear,
-        block_time: Duration::from_secs_f64(block as f64 / rate as f64),
+        rate: task.rate.checked_mul(PAYLOAD_PERCENT).map(|rate| rate / 100).filter(|rate| *rate > 0),
         limit: task.limit,
     }
 }
