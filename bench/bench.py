@@ -34,6 +34,8 @@ IN_PARTS = ("gather", "allgather", "scatter")
 PEERS = ("openmpi", "mpich", "gloo")
 # Below this a repetition is short, so that more of them steady the median.
 SMALL, SMALL_REPS = 1 << 16, 15
+# Agents of 64 nodes on two processors do not always answer within 2 s.
+PEER_TIMEOUT_MS = 20_000
 
 
 def size(text):
@@ -105,7 +107,7 @@ def measure_all(options, libraries, report, save):
     """Every case on one network, libraries in turn."""
     cases = [(p, op, b) for p in options.placements for op in options.ops for b in options.bytes]
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
-                          logs=os.path.join(options.out, "logs"))
+                          peer_timeout_ms=PEER_TIMEOUT_MS, logs=os.path.join(options.out, "logs"))
     with started(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-bench-") as folder:
         bed.wait_until_measured()
         report["network"].update(nodes=len(bed.description["hosts"]), racks=len(peers.racks(bed.description)))

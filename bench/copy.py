@@ -151,7 +151,7 @@ def ways(options, bed, source):
 
 def on_network(options, uplink, say):
     """All ways on a network with uplinks of this rate."""
-    bed = testbed.Testbed(options.topology, options.host_mbit, uplink, bin_dir=options.bin, log_level="warn", peer_timeout_ms=20_000,
+    bed = testbed.Testbed(options.topology, options.host_mbit, uplink, bin_dir=options.bin, log_level="warn", peer_timeout_ms=bench.PEER_TIMEOUT_MS,
                           logs=os.path.join(options.out, "logs"))
     with bench.started(bed, options.wait), tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         bed.wait_until_measured()

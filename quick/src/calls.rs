@@ -2,7 +2,7 @@
 
 use crate::datagram::{AROUND_PAYLOAD, Datagram, DatagramKind, Head};
 use crate::redundancy::Redundancy;
-use crate::schedule::{QuickSchedule, WINDOW, place};
+use crate::schedule::{QuickSchedule, Traffic, WINDOW, place};
 use cool_collective::{Kind, Layout, Progress, Rank, Span};
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_types::{ElementType, Key, ReduceOp, combine};
@@ -152,8 +152,8 @@ pub struct QuickCalls {
     rank: Rank,
     layout: Layout,
     barrier: Arc<QuickSchedule>,
-    /// Messages that somebody may have sent, at most, since all last heard of each other: the same number at all ranks.
-    unheard: u32,
+    /// What may have been sent since all last heard of each other: the same at all ranks.
+    unheard: Traffic,
     redundancy: Redundancy,
     /// Messages of calls that have not begun here, by name: with sender and digest.
     early: BTreeMap<(u64, u32), (u32, u64, Vec<u8>)>,
@@ -259,7 +259,7 @@ impl QuickCalls {
             rank,
             layout,
             barrier,
-            unheard: 0,
+            unheard: Traffic::default(),
             redundancy: Redundancy::default(),
             early: BTreeMap::new(),
             recent: VecDeque::new(),
@@ -294,13 +294,13 @@ impl QuickCalls {
         self.early.retain(|(number, _), _| *number >= begin.number);
         self.arrived = CallArrivals::default();
         let call = Current::new(begin, self.rank, size);
-        let meets_first = self.unheard + begin.schedule.messages > WINDOW / 2;
+        let meets_first = self.unheard != Traffic::default() && !self.unheard.and(begin.schedule.traffic).fits();
         self.go_on(now, if meets_first { call.after(&self.barrier, self.rank, size) } else { call });
     }
 
     /// A call, or the barrier before it, begins.
     fn go_on(&mut self, now: Time, mut current: Current) {
-        self.unheard += current.schedule.messages;
+        self.unheard = self.unheard.and(current.schedule.traffic);
         current.put_off(now);
         let first: Vec<u32> = current.progress.first().collect();
         self.current = Some(current);
@@ -322,7 +322,7 @@ impl QuickCalls {
         }
         if schedule.synchronizes() {
             // All before it is with all others; what was sent in it may be lacking.
-            self.unheard = schedule.messages;
+            self.unheard = schedule.traffic;
         }
         match current.then {
             Some(call) => self.go_on(now, *call),

@@ -18,8 +18,32 @@ const AT_ONCE: u64 = 16 << 10;
 const QUEUE: u64 = 64 << 10;
 
 /// Messages that a rank keeps, at least, for others that may lack them. Before a call with which somebody would send more than half as
-/// many since all last heard of each other, the ranks meet in a barrier.
+/// many since all last heard of each other, or more bytes would come to somebody than a queue holds, the ranks meet in a barrier.
 pub const WINDOW: u32 = 128;
+
+/// Bytes that come to one rank with a message beside its own: heads of Ethernet, IP and UDP, ours and a tag.
+const HEADS: u64 = 100;
+
+/// What may be under way: each the most of any rank, so that all ranks find the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    /// Messages that a rank sends.
+    pub(crate) messages: u32,
+    /// Bytes that come to a rank.
+    pub(crate) bytes: u64,
+}
+
+impl Traffic {
+    /// With that of another call.
+    pub(crate) fn and(self, other: Traffic) -> Traffic {
+        Traffic { messages: self.messages + other.messages, bytes: self.bytes + other.bytes }
+    }
+
+    /// Whether ranks that have sent as much, without hearing of each other, have kept it all, and no queue overflows.
+    pub(crate) fn fits(self) -> bool {
+        self.messages <= WINDOW / 2 && self.bytes <= QUEUE
+    }
+}
 
 /// A quick call as one rank carries it out.
 #[derive(Debug)]
@@ -27,8 +51,8 @@ pub struct QuickSchedule {
     pub(crate) call: Call,
     pub(crate) program: Program,
     pub(crate) dependents: Dependents,
-    /// Messages that one rank sends at most.
-    pub(crate) messages: u32,
+    /// Messages that one rank sends at most, and bytes that come to one rank at most.
+    pub(crate) traffic: Traffic,
     /// The plan.
     plan: Plan,
 }
@@ -51,11 +75,13 @@ impl QuickSchedule {
     fn by(plan: &str, call: &Call, layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
         let plan: Plan = plan.parse().ok()?;
         let schedule = compile(call, layout, &plan, |_| true).ok()?;
-        let messages = schedule.programs.iter().flatten().map(sent).collect::<Option<Vec<u32>>>()?;
-        let messages = messages.into_iter().max().filter(|most| *most <= WINDOW / 2)?;
+        let sent = schedule.programs.iter().flatten().map(sent).collect::<Option<Vec<u32>>>()?;
+        let messages = sent.into_iter().max().filter(|most| *most <= WINDOW / 2)?;
+        let bytes = schedule.programs.iter().flatten().map(received).max().unwrap_or(0);
+        let traffic = Traffic { messages, bytes };
         let Schedule { call, mut programs } = schedule;
         let program = programs.get_mut(rank.0 as usize)?.take()?;
-        Some(QuickSchedule { call, dependents: Dependents::of(&program), program, messages, plan })
+        Some(QuickSchedule { call, dependents: Dependents::of(&program), program, traffic, plan })
     }
 
     /// The barrier in which ranks meet between calls.
@@ -148,6 +174,15 @@ fn sent(program: &Program) -> Option<u32> {
         }
     }
     Some(sent)
+}
+
+/// How many bytes come to a rank by a program.
+fn received(program: &Program) -> u64 {
+    let bytes = program.actions.iter().map(|action| match action.kind {
+        Kind::Receive { dst, .. } | Kind::ReceiveMulticast { dst, .. } => dst.len + HEADS,
+        Kind::Send { .. } | Kind::Multicast { .. } | Kind::Reduce { .. } | Kind::Copy { .. } => 0,
+    });
+    bytes.sum()
 }
 
 /// Where a span lies: which of the three buffers, and from which byte to which.

@@ -226,18 +226,17 @@ fn calls_bring_the_right_bytes_whatever_is_lost_doubled_or_overtaken() {
     (0..seeds).for_each(run);
 }
 
-#[test]
-fn a_root_that_runs_ahead_keeps_all_that_others_may_lack() {
+/// How many messages a rank sends in calls one after the other until it waits for others.
+fn sent_ahead(rank: u32, call: &Call, input: &[u8]) -> usize {
     let layout = layout(3, 2);
-    let call = Call::new(Operation::Bcast, Rank(0), 4, 4);
-    let mut root = QuickCalls::new(key(), GROUP, Rank(0), layout.clone()).unwrap();
-    let schedule = Arc::new(QuickSchedule::of(&call, &layout, Rank(0)).unwrap());
+    let mut ahead = QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap();
+    let schedule = Arc::new(QuickSchedule::of(call, &layout, Rank(rank)).unwrap());
     let mut sent = 0;
     for number in 0..1000 {
-        let begin = Begin { number, digest: 1, schedule: &schedule, combining: None, input: b"abcd" };
-        root.handle(Time::ZERO, Input::Begin(begin));
+        let begin = Begin { number, digest: 1, schedule: &schedule, combining: None, input };
+        ahead.handle(Time::ZERO, Input::Begin(begin));
         let mut done = false;
-        while let Poll::Output(output) = root.poll(Time::ZERO) {
+        while let Poll::Output(output) = ahead.poll(Time::ZERO) {
             sent += usize::from(matches!(output, Output::Send(_)));
             done |= output == Output::Done;
         }
@@ -245,7 +244,23 @@ fn a_root_that_runs_ahead_keeps_all_that_others_may_lack() {
             break;
         }
     }
+    sent
+}
+
+#[test]
+fn a_root_that_runs_ahead_keeps_all_that_others_may_lack() {
+    let sent = sent_ahead(0, &Call::new(Operation::Bcast, Rank(0), 4, 4), b"abcd");
     assert_eq!(sent, WINDOW as usize / 2, "then it waits for the others");
+}
+
+/// The root of the gathers that a leaf runs ahead in has two such leaves.
+#[test]
+fn those_that_run_ahead_fill_no_queue() {
+    let bytes = 2048;
+    let sent = sent_ahead(2, &Call::new(Operation::Gather, Rank(0), bytes, 1), &[7; 2048]);
+    let queue = 64 << 10;
+    // One is the message of the barrier in which it waits.
+    assert!((3..=queue / (2 * bytes as usize) + 1).contains(&sent), "{sent}");
 }
 
 #[test]
