@@ -294,7 +294,8 @@ impl QuickCalls {
         self.early.retain(|(number, _), _| *number >= begin.number);
         self.arrived = CallArrivals::default();
         let call = Current::new(begin, self.rank, size);
-        let meets_first = self.unheard != Traffic::default() && !self.unheard.and(begin.schedule.traffic).fits();
+        let meets_first =
+            self.unheard != Traffic::default() && !self.unheard.and(begin.schedule.traffic).fits();
         self.go_on(now, if meets_first { call.after(&self.barrier, self.rank, size) } else { call });
     }
 
@@ -371,7 +372,9 @@ impl QuickCalls {
         let transfer = transfer | current.part;
         let head = self.head(DatagramKind::Message, (current.number, transfer), current.digest);
         let bytes = Datagram { head, payload: current.span(src) }.seal(&self.key);
-        let (name, copies) = ((current.number, transfer), self.redundancy.copies());
+        let name = (current.number, transfer);
+        // What takes long is not made to take twice as long.
+        let copies = if current.schedule.is_long { 1 } else { self.redundancy.copies() };
         self.out.push_back(Output::Send(Message { name, to, copies, bytes }));
     }
 

@@ -53,6 +53,9 @@ pub struct QuickSchedule {
     pub(crate) dependents: Dependents,
     /// Messages that one rank sends at most, and bytes that come to one rank at most.
     pub(crate) traffic: Traffic,
+    /// Whether this rank sends so much that twice as much would take long beside the call; if it is still more, who waits for the last of it asks
+    /// for it though nothing is lost.
+    pub(crate) is_long: bool,
     /// The plan.
     plan: Plan,
 }
@@ -81,7 +84,8 @@ impl QuickSchedule {
         let traffic = Traffic { messages, bytes };
         let Schedule { call, mut programs } = schedule;
         let program = programs.get_mut(rank.0 as usize)?.take()?;
-        Some(QuickSchedule { call, dependents: Dependents::of(&program), program, traffic, plan })
+        let is_long = sent_bytes(&program) > MESSAGE_MAX;
+        Some(QuickSchedule { call, dependents: Dependents::of(&program), program, traffic, is_long, plan })
     }
 
     /// The barrier in which ranks meet between calls.
@@ -174,6 +178,15 @@ fn sent(program: &Program) -> Option<u32> {
         }
     }
     Some(sent)
+}
+
+/// How many bytes a rank sends by a program, those to all once.
+fn sent_bytes(program: &Program) -> u64 {
+    let bytes = program.actions.iter().map(|action| match action.kind {
+        Kind::Send { src, .. } | Kind::Multicast { src, .. } => src.len,
+        Kind::Receive { .. } | Kind::ReceiveMulticast { .. } | Kind::Reduce { .. } | Kind::Copy { .. } => 0,
+    });
+    bytes.sum()
 }
 
 /// How many bytes come to a rank by a program.
