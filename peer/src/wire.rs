@@ -1,7 +1,7 @@
 //! What members say to each other over a channel, as bytes: one message of Noise each.
 
 use cool_swarm::{Member, Signal};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Bytes of a block in a message at most: what a signal waits behind.
 pub(crate) const PART_BYTES: usize = 16 << 10;
@@ -22,7 +22,7 @@ pub enum Frame<'a> {
         /// The sender's number of the transfer.
         transfer: u32,
         /// At most some KiB.
-        #[serde(borrow)]
+        #[serde(borrow, serialize_with = "at_once")]
         bytes: &'a [u8],
     },
     /// The receiver has half of a block.
@@ -35,6 +35,12 @@ pub enum Frame<'a> {
         /// The sender's number of the transfer.
         transfer: u32,
     },
+}
+
+/// As bytes, which are not looked at one by one.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn at_once<S: Serializer>(bytes: &&[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bytes(bytes)
 }
 
 /// Why bytes are no message.
