@@ -163,14 +163,14 @@ impl Swarm {
         let have = self.expected();
         match known {
             Some(true) => {}
-            None if !self.incoming.room() || self.holdings.completes(&have) => {
+            None if !self.incoming.room(self.is_far(from)) || self.holdings.completes(&have) => {
                 self.turned_away = Some(from);
                 self.say(from, Signal::Refuse { transfer, ring: self.ring, complete });
             }
             _ => {
                 if known.is_none() {
                     let until = now + self.spec.waits.answer * 2;
-                    self.incoming.add(from, transfer, until);
+                    self.incoming.add((from, self.is_far(from)), transfer, until);
                 }
                 self.say(from, Signal::Grant { transfer, ring: self.ring, have });
             }
@@ -234,10 +234,11 @@ impl Swarm {
 
     /// There is room: who was turned away for want of it may come.
     fn call_back(&mut self) {
-        if self.incoming.room()
-            && !self.holdings.is_complete()
-            && let Some(to) = self.turned_away.take()
+        if !self.holdings.is_complete()
+            && let Some(to) = self.turned_away
+            && self.incoming.room(self.is_far(to))
         {
+            self.turned_away = None;
             self.stats.asks += 1;
             self.say(to, Signal::Ask { have: self.holdings.have().clone() });
         }
@@ -315,23 +316,46 @@ impl Swarm {
     }
 
     /// Whether there is room for another block, something to send, and perhaps somebody who lacks it.
-    fn offers(&self) -> bool {
-        self.outgoing.room() && !self.holdings.is_empty() && self.peers.any_lacks()
+    fn offers(&self, now: Time) -> bool {
+        let room = self.outgoing.room(false) || self.far_successor(now).is_some();
+        room && !self.holdings.is_empty() && self.peers.any_lacks()
+    }
+
+    fn is_far(&self, member: Member) -> bool {
+        member.rack != self.spec.me.rack
+    }
+
+    /// The successor in the present ring, if that is in another rack, was not tried, and may be offered a block.
+    fn far_successor(&self, now: Time) -> Option<Member> {
+        if self.attempt > 0 || !self.outgoing.room(true) {
+            return None;
+        }
+        let next = self.rings.successor(self.ring << 8, self.spec.me, |member| self.peers.is_here(member))?;
+        (self.is_far(next) && self.can_be_offered(now, next)).then_some(next)
+    }
+
+    fn can_be_offered(&self, now: Time, member: Member) -> bool {
+        self.peers.takes(now, member)
+            && !self.outgoing.with(member)
+            && self.outgoing.room(self.is_far(member))
     }
 
     /// Offers a block, if there is room and somebody who may take it.
     fn offer(&mut self, now: Time) {
-        if !self.offers() {
+        if !self.offers(now) {
             return;
         }
-        let asked = self.asked.take().filter(|asked| self.peers.takes(now, *asked));
+        let asked = self.asked.filter(|asked| self.can_be_offered(now, *asked));
+        self.asked.take_if(|_| asked.is_some());
         if asked.is_none() && now < self.pause_ends {
             return;
         }
-        let Some(to) = asked.or_else(|| self.receiver(now)) else { return self.make_pause(now) };
+        let near = self.outgoing.room(false);
+        let next = asked.or_else(|| if near { self.receiver(now) } else { self.next_in_ring() });
+        let Some(to) = next else { return self.make_pause(now) };
         self.transfer = self.transfer.wrapping_add(1);
         let until = now + self.spec.waits.answer;
-        self.outgoing.add(to, self.transfer, until);
+        self.outgoing.add((to, self.is_far(to)), self.transfer, until);
         self.stats.offers += 1;
         self.say(to, Signal::Offer { transfer: self.transfer, ring: self.ring });
     }
@@ -345,7 +369,7 @@ impl Swarm {
         }
         for _ in 0..PASSED_OVER {
             let Some(next) = self.next_in_ring() else { break };
-            if self.peers.takes(now, next) && !self.outgoing.with(next) {
+            if self.can_be_offered(now, next) {
                 return Some(next);
             }
         }
@@ -430,7 +454,7 @@ impl Swarm {
     fn sent(&mut self, to: Member, transfer: u32, arrived: bool) {
         let sent = self.outgoing.take(to, transfer).and_then(|transfer| transfer.block);
         match sent {
-            Some(_) if arrived && to.rack == self.spec.me.rack => self.last = Some(to),
+            Some(_) if arrived && !self.is_far(to) => self.last = Some(to),
             Some(_) if arrived => {}
             Some((generation, row)) => self.holdings.lost(generation, &row),
             None => {}
@@ -493,10 +517,10 @@ impl Swarm {
         }
     }
 
-    fn deadline(&self) -> Option<Time> {
+    fn deadline(&self, now: Time) -> Option<Time> {
         let complete = self.holdings.is_complete();
         let under_way = earliest(self.incoming.next(), self.outgoing.next());
-        let offers = self.offers();
+        let offers = self.offers(now);
         let own = earliest(self.starves_at, (!complete).then_some(self.asks_at));
         earliest(earliest(under_way, own), offers.then_some(self.pause_ends))
     }
@@ -533,7 +557,7 @@ impl Machine for Swarm {
         }
         match self.outbox.pop_front() {
             Some(output) => Poll::Output(output),
-            None => Poll::Idle(self.deadline()),
+            None => Poll::Idle(self.deadline(now)),
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::holdings::Have;
 use crate::rings::Member;
 use cool_machine::Time;
 
-/// At most: one, and the next beside the last part of it.
+/// At most, within the rack and beyond it: one, and the next beside the last part of it.
 const UNDER_WAY: usize = 2;
 
 /// A block that was offered or granted, or is under way.
@@ -13,6 +13,8 @@ const UNDER_WAY: usize = 2;
 pub(crate) struct Transfer {
     /// Where it goes to or comes from.
     pub(crate) peer: Member,
+    /// Whether that is in another rack.
+    pub(crate) far: bool,
     /// The sender's number.
     pub(crate) number: u32,
     /// Whether it is nearly through, so that the next may be arranged.
@@ -30,18 +32,20 @@ pub(crate) struct Transfers(Vec<Transfer>);
 
 impl Transfers {
     /// One that is offered or granted, and waited for until then.
-    pub(crate) fn add(&mut self, peer: Member, number: u32, until: Time) {
+    pub(crate) fn add(&mut self, (peer, far): (Member, bool), number: u32, until: Time) {
         let have = Have::default();
-        self.0.push(Transfer { peer, number, nearly: false, until, block: None, have });
+        self.0.push(Transfer { peer, far, number, nearly: false, until, block: None, have });
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether another may be arranged.
-    pub(crate) fn room(&self) -> bool {
-        self.0.len() < UNDER_WAY && self.0.iter().all(|transfer| transfer.nearly)
+    /// Whether another may be arranged, from or to another rack or within this one. These do not wait for each other: what comes
+    /// from another rack is new to the whole rack, and should find no node busy with what is new to itself alone.
+    pub(crate) fn room(&self, far: bool) -> bool {
+        let mut alike = self.0.iter().filter(|transfer| transfer.far == far);
+        alike.clone().count() < UNDER_WAY && alike.all(|transfer| transfer.nearly)
     }
 
     /// A block is nearly through.
