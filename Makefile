@@ -19,7 +19,7 @@ QUICK := $(TARGET)/quick
 # Modules of end-to-end tests that run side by side; they mostly wait for the emulated links.
 WORKERS := 2
 
-.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans recovery faults day load solver calibrate lint release bindings packages image test-packages packages-demo packages-test packages-bench packages-packages
+.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans bench-copy recovery faults day load solver calibrate lint release bindings packages image test-packages packages-demo packages-test packages-bench packages-packages
 
 demo: packages-demo
 	cargo build --profile quick --package cool-cli --package cool-controller --package cool-nodeagent --package cool-kmeans --bins
@@ -90,6 +90,11 @@ solver: packages-bench release
 recovery: packages-bench release
 	$(SUDO) bench/recovery.py --failure port
 	$(SUDO) bench/recovery.py --failure silent
+
+# Files to all nodes by every way of `cool copy`, and by BitTorrent: docs/copy.md
+bench-copy: packages-bench release
+	@tools/install-packages python3-libtorrent
+	$(SUDO) bench/copy.py $(COPY)
 
 # 500 played switches and 10,000 agents, and packet-ins beside os-ken: docs/scale.md
 load: release

@@ -1,0 +1,31 @@
+//! Messages between members of a swarm: any bytes are one or an error, and what was read is written as the same.
+#![cfg_attr(fuzzing, no_main)]
+
+use cool_peer::Frame;
+
+fn check(bytes: &[u8]) {
+    if let Ok(frame) = Frame::decode(bytes)
+        && let Ok(again) = frame.encode()
+    {
+        assert_eq!(Frame::decode(&again).as_ref(), Ok(&frame));
+    }
+}
+
+#[cfg(test)]
+fn seeds() -> Vec<Vec<u8>> {
+    use cool_swarm::{BlockHead, Have, Member, Row, Signal};
+    let have = Have { ranks: vec![3, 300, 0], blocks: vec![u64::MAX] };
+    let head = |row| Frame::Signal(Signal::Head(BlockHead { transfer: 9, generation: 4, row, round: 1 << 40 }));
+    let frames = [
+        Frame::Hello(Member { rack: 3, slot: 70_000 }),
+        Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, have }),
+        head(Row::Coded([1, 0, 255].into())),
+        head(Row::Block(1023)),
+        Frame::Part { transfer: u32::MAX, bytes: &[0, 1, 2] },
+        Frame::Half { transfer: 1 },
+        Frame::Whole { transfer: 2 },
+    ];
+    frames.iter().map(|frame| frame.encode().unwrap()).collect()
+}
+
+cool_fuzz::target!();
