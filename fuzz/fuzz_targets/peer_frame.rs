@@ -15,7 +15,8 @@ fn check(bytes: &[u8]) {
 fn seeds() -> Vec<Vec<u8>> {
     use cool_swarm::{BlockHead, Have, Member, Row, Signal};
     let have = Have { ranks: vec![3, 300, 0], blocks: vec![u64::MAX] };
-    let head = |row| Frame::Signal(Signal::Head(BlockHead { transfer: 9, generation: 4, row, round: 1 << 40 }));
+    let head =
+        |row| Frame::Signal(Signal::Head(BlockHead { transfer: 9, generation: 4, row, round: 1 << 40 }));
     let frames = [
         Frame::Hello(Member { rack: 3, slot: 70_000 }),
         Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, have }),

@@ -1,6 +1,6 @@
 //! Events to the machine, and its outputs to links, memory and contents.
 
-use crate::links::{Event, Heard, Links, listen};
+use crate::links::{Event, Heard, Links, listen, sleep_until};
 use crate::memory::{Bytes, Memory, Sum, sum_of_blocks, sum_of_rows};
 use crate::peer::{Board, Contents, Plan, Role, Told};
 use crate::receiving::{Receiving, Step};
@@ -405,13 +405,5 @@ fn keep_all<C: Contents>(
         if done.send(work).is_err() {
             return;
         }
-    }
-}
-
-/// Sleeps until then, or for ever.
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
     }
 }

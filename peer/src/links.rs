@@ -208,9 +208,9 @@ struct Pace {
 }
 
 impl Pace {
-    /// For how long the next part has to wait.
-    fn wait(&self) -> Option<Instant> {
-        Some(self.due).filter(|due| *due > Instant::now() + PACED)
+    /// When the next part may go.
+    fn due(&self) -> Instant {
+        self.due.checked_sub(PACED).unwrap_or(self.due)
     }
 
     /// So many bytes have gone.
@@ -237,13 +237,13 @@ impl Speaking {
                 Ok(job) => Some(job),
                 Err(TryRecvError::Disconnected) => return Ok(()),
                 Err(TryRecvError::Empty) => {
-                    let due = if blocks.is_empty() { None } else { Some(pace.wait()) };
+                    let due = if blocks.is_empty() { None } else { Some(pace.due()) };
                     tokio::select! {
                         job = jobs.recv() => match job {
                             Some(job) => Some(job),
                             None => return Ok(()),
                         },
-                        () = until(due), if due.is_some() => None,
+                        () = sleep_until(due) => None,
                     }
                 }
             };
@@ -272,10 +272,11 @@ impl Speaking {
     }
 }
 
-/// Waits until a part may go: at once, if it has not to wait.
-async fn until(due: Option<Option<Instant>>) {
-    if let Some(Some(due)) = due {
-        tokio::time::sleep_until(due.into()).await;
+/// Sleeps until then, or for ever.
+pub(crate) async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
     }
 }
 
