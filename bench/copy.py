@@ -68,7 +68,7 @@ def copy(bed, source, way):
 
 
 def torrent(bed, source, piece):
-    """By BitTorrent, in pieces of so many bytes."""
+    """By BitTorrent, in pieces of `piece` bytes."""
     import libtorrent
     files = libtorrent.file_storage()
     libtorrent.add_files(files, source.path)

@@ -26,7 +26,7 @@ const STUCK: Duration = Duration::from_secs(30);
 const LENGTH_BYTES: usize = 2;
 
 /// A key that all members of a swarm have, and nobody else.
-pub type Key = [u8; 32];
+pub type SwarmKey = [u8; 32];
 
 /// Why there is no channel (any more).
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +60,7 @@ pub(crate) struct Listener {
 
 impl Speaker {
     /// Opens a channel to a member, as `me`.
-    pub(crate) async fn open(to: SocketAddr, key: &Key, me: Member) -> Result<Speaker, ChannelError> {
+    pub(crate) async fn open(to: SocketAddr, key: &SwarmKey, me: Member) -> Result<Speaker, ChannelError> {
         bounded(OPENING, async {
             let mut stream = TcpStream::connect(to).await?;
             tune(&stream)?;
@@ -89,7 +89,10 @@ impl Speaker {
 
 impl Listener {
     /// Takes a connection; who speaks.
-    pub(crate) async fn accept(mut stream: TcpStream, key: &Key) -> Result<(Member, Listener), ChannelError> {
+    pub(crate) async fn accept(
+        mut stream: TcpStream,
+        key: &SwarmKey,
+    ) -> Result<(Member, Listener), ChannelError> {
         bounded(OPENING, async {
             tune(&stream)?;
             let mut noise = builder(key)?.build_responder()?;
@@ -124,7 +127,7 @@ impl Listener {
     }
 }
 
-fn builder(key: &Key) -> Result<Builder<'_>, snow::Error> {
+fn builder(key: &SwarmKey) -> Result<Builder<'_>, snow::Error> {
     Builder::new(PATTERN.parse()?).psk(0, key)?.prologue(PROLOGUE)
 }
 

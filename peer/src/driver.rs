@@ -2,7 +2,7 @@
 
 use crate::links::{Event, Heard, Links, listen, sleep_until};
 use crate::memory::{Bytes, Memory, Sum, sum_of_blocks, sum_of_rows};
-use crate::peer::{Board, Contents, Plan, Role, Told};
+use crate::peer::{Board, Contents, MemberRole, SwarmPlan, Told};
 use crate::receiving::{Receiving, Step};
 use crate::sending::{Sending, Transfer};
 use cool_machine::{Machine, Poll, Time};
@@ -45,7 +45,7 @@ struct Whole {
 }
 
 pub(crate) struct Driver<C: Contents> {
-    plan: Plan,
+    plan: SwarmPlan,
     machine: Swarm,
     began: Instant,
     memory: Memory,
@@ -68,8 +68,8 @@ pub(crate) struct Driver<C: Contents> {
 impl<C: Contents> Driver<C> {
     /// Begins; within a runtime.
     pub(crate) fn new(
-        plan: Plan,
-        role: Role,
+        plan: SwarmPlan,
+        role: MemberRole,
         contents: Arc<C>,
         board: Arc<Board>,
     ) -> std::io::Result<Driver<C>> {
@@ -368,7 +368,7 @@ impl<C: Contents> Driver<C> {
     }
 }
 
-fn spec(plan: &Plan, me: Member, source: Option<cool_swarm::Share>, chance: u64) -> SwarmSpec {
+fn spec(plan: &SwarmPlan, me: Member, source: Option<cool_swarm::Share>, chance: u64) -> SwarmSpec {
     let generations = plan.generations.len() as u32;
     let longest = plan.generations.iter().max().copied().unwrap_or(0) / u64::from(plan.blocks.max(1));
     let block = Duration::from_secs_f64(longest as f64 / plan.rate.unwrap_or(RATE).max(1) as f64);

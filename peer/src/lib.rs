@@ -1,6 +1,6 @@
 //! A member of a swarm on sockets: [`cool_swarm::Swarm`] with channels to the others, bytes, and a place where they are kept.
 //!
-//! All members get the same [`Plan`]: a key, who takes part, and how the content is divided. Each has a [`Contents`], which reads
+//! All members get the same [`SwarmPlan`]: a key, who takes part, and how the content is divided. Each has a [`Contents`], which reads
 //! generations that are here and keeps those that have come. Members connect to each other by TCP; what they say is sealed by
 //! Noise under the key, so only who has it takes part, and only members read the content.
 //!
@@ -15,7 +15,7 @@
 //! | `driver.rs` | events to the machine, its outputs to all of these |
 //!
 //! A member that cannot be reached is gone for the machine until it can be reached again. Who has really left is the user's to say
-//! ([`Peer::leave`]), as is who comes ([`Peer::join`]).
+//! ([`SwarmPeer::leave`]), as is who comes ([`SwarmPeer::join`]).
 
 mod channel;
 mod driver;
@@ -27,7 +27,7 @@ mod receiving;
 mod sending;
 mod wire;
 
-pub use channel::Key;
+pub use channel::SwarmKey;
 pub use cool_swarm::{Code, Member, Share};
-pub use peer::{Contents, Peer, Plan, Progress, Role};
+pub use peer::{Contents, MemberRole, PeerProgress, SwarmPeer, SwarmPlan};
 pub use wire::{Frame, WireError};

@@ -1,6 +1,6 @@
 //! Links to the other members: a channel each way, opened when it is needed, and opened again while the other is a member.
 
-use crate::channel::{ChannelError, Key, Listener, Speaker};
+use crate::channel::{ChannelError, Listener, Speaker, SwarmKey};
 use crate::memory::Bytes;
 use crate::wire::{Frame, PART_BYTES};
 use cool_swarm::{Member, Signal};
@@ -62,7 +62,7 @@ struct Link {
 }
 
 pub(crate) struct Links {
-    key: Key,
+    key: SwarmKey,
     me: Member,
     /// Of this member's link, in bytes per second, if it is known.
     rate: Option<u64>,
@@ -74,7 +74,7 @@ pub(crate) struct Links {
 
 impl Links {
     pub(crate) fn new(
-        key: Key,
+        key: SwarmKey,
         (me, rate): (Member, Option<u64>),
         others: impl Iterator<Item = (Member, SocketAddr)>,
         events: Sender<Event>,
@@ -191,7 +191,7 @@ impl Links {
 
 /// One end of a channel.
 struct Speaking {
-    key: Key,
+    key: SwarmKey,
     me: Member,
     to: Member,
     address: SocketAddr,
@@ -213,7 +213,7 @@ impl Pace {
         self.due.checked_sub(PACED).unwrap_or(self.due)
     }
 
-    /// So many bytes have gone.
+    /// A part of this length has gone.
     fn went(&mut self, bytes: usize) {
         let Some(rate) = self.rate else { return };
         let takes = Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
@@ -281,7 +281,7 @@ pub(crate) async fn sleep_until(at: Option<Instant>) {
 }
 
 /// Takes channels that others open, as long as anybody wants to hear of them.
-pub(crate) async fn listen(socket: TcpListener, key: Key, events: Sender<Event>) {
+pub(crate) async fn listen(socket: TcpListener, key: SwarmKey, events: Sender<Event>) {
     let mut channel = 0;
     loop {
         let stream = tokio::select! {

@@ -1,6 +1,6 @@
 //! A member as its user sees it.
 
-use crate::channel::Key;
+use crate::channel::SwarmKey;
 use crate::driver::Driver;
 use cool_swarm::{Code, Member, Share};
 use std::net::{SocketAddr, TcpListener};
@@ -11,9 +11,9 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 /// What all members of a swarm know alike.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SwarmPlan {
     /// Who has it takes part.
-    pub key: Key,
+    pub key: SwarmKey,
     /// From which rings follow.
     pub seed: u64,
     /// Who takes part, and where each listens.
@@ -32,7 +32,7 @@ pub struct Plan {
 
 /// What a member is.
 #[derive(Debug)]
-pub struct Role {
+pub struct MemberRole {
     /// Which of the members.
     pub me: Member,
     /// Where it listens.
@@ -63,7 +63,7 @@ pub trait Contents: Send + Sync + 'static {
 
 /// How far a member is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct PeerProgress {
     /// Bytes that are not kept yet.
     pub lacking: u64,
     /// Bytes of blocks that were sent.
@@ -74,7 +74,7 @@ pub struct Progress {
     pub ended: bool,
 }
 
-impl Progress {
+impl PeerProgress {
     /// Whether everything is kept.
     pub fn is_whole(&self) -> bool {
         self.lacking == 0
@@ -84,17 +84,17 @@ impl Progress {
 /// How far it is, for whoever waits.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
-    progress: Mutex<Progress>,
+    progress: Mutex<PeerProgress>,
     changed: Condvar,
 }
 
 impl Board {
-    fn lock(&self) -> MutexGuard<'_, Progress> {
+    fn lock(&self) -> MutexGuard<'_, PeerProgress> {
         // Numbers are right even if whoever changed them has panicked.
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn change(&self, change: impl FnOnce(&mut Progress)) {
+    pub(crate) fn change(&self, change: impl FnOnce(&mut PeerProgress)) {
         change(&mut self.lock());
         self.changed.notify_all();
     }
@@ -107,18 +107,18 @@ pub(crate) enum Told {
 }
 
 /// A member that takes part, in a thread of its own, until it is stopped.
-pub struct Peer<C: Contents> {
+pub struct SwarmPeer<C: Contents> {
     tell: UnboundedSender<Told>,
     board: Arc<Board>,
     thread: JoinHandle<Result<(), C::Error>>,
 }
 
-impl<C: Contents> Peer<C> {
+impl<C: Contents> SwarmPeer<C> {
     /// Begins to take part.
     ///
     /// # Errors
     /// If there can be no thread, or the socket is none to listen on.
-    pub fn start(plan: Plan, role: Role, contents: Arc<C>) -> std::io::Result<Peer<C>> {
+    pub fn start(plan: SwarmPlan, role: MemberRole, contents: Arc<C>) -> std::io::Result<SwarmPeer<C>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         role.socket.set_nonblocking(true)?;
         let board = Arc::new(Board::default());
@@ -134,17 +134,17 @@ impl<C: Contents> Peer<C> {
             shown.change(|progress| progress.ended = true);
             outcome
         })?;
-        Ok(Peer { tell, board, thread })
+        Ok(SwarmPeer { tell, board, thread })
     }
 
     /// How far it is.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> PeerProgress {
         *self.board.lock()
     }
 
     /// Waits until it is so, it takes part no longer, or the time is over.
-    pub fn wait_until(&self, is_so: impl Fn(&Progress) -> bool, at_most: Duration) -> Progress {
-        let waits = |progress: &mut Progress| !is_so(progress) && !progress.ended;
+    pub fn wait_until(&self, is_so: impl Fn(&PeerProgress) -> bool, at_most: Duration) -> PeerProgress {
+        let waits = |progress: &mut PeerProgress| !is_so(progress) && !progress.ended;
         let waited = self.board.changed.wait_timeout_while(self.board.lock(), at_most, waits);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }

@@ -38,7 +38,6 @@ pub enum Frame<'a> {
 }
 
 /// As bytes, which are not looked at one by one.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn at_once<S: Serializer>(bytes: &&[u8], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_bytes(bytes)
 }

@@ -1,6 +1,6 @@
 //! Members on sockets of this machine, with real bytes.
 
-use cool_peer::{Code, Contents, Member, Peer, Plan, Progress, Role, Share};
+use cool_peer::{Code, Contents, Member, MemberRole, PeerProgress, Share, SwarmPeer, SwarmPlan};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ impl Contents for Shelf {
 
 /// A swarm of members in racks, the first of which is the source.
 struct Swarm {
-    plan: Plan,
+    plan: SwarmPlan,
     sockets: Vec<Option<TcpListener>>,
     content: BTreeMap<u32, Vec<u8>>,
 }
@@ -64,7 +64,7 @@ impl Swarm {
             chance.fill(&mut bytes[..]);
             content.insert(generation, bytes);
         }
-        let plan = Plan {
+        let plan = SwarmPlan {
             key: [3; 32],
             seed: 11,
             members,
@@ -86,7 +86,7 @@ impl Swarm {
     }
 
     /// Starts a member, which has some generations already.
-    fn start(&mut self, number: usize, here: &[u32]) -> (Peer<Shelf>, Arc<Shelf>) {
+    fn start(&mut self, number: usize, here: &[u32]) -> (SwarmPeer<Shelf>, Arc<Shelf>) {
         let source = (number == 0).then_some(Share { index: 0, of: 1 });
         let held: BTreeMap<u32, Vec<u8>> = match source {
             Some(_) => self.content.clone(),
@@ -101,20 +101,20 @@ impl Swarm {
         here: &[u32],
         shelf: Shelf,
         source: Option<Share>,
-    ) -> (Peer<Shelf>, Arc<Shelf>) {
+    ) -> (SwarmPeer<Shelf>, Arc<Shelf>) {
         let shelf = Arc::new(shelf);
         let socket = self.sockets[number].take().unwrap();
-        let role = Role { me: self.member(number), socket, here: here.to_vec(), source };
-        (Peer::start(self.plan.clone(), role, Arc::clone(&shelf)).unwrap(), shelf)
+        let role = MemberRole { me: self.member(number), socket, here: here.to_vec(), source };
+        (SwarmPeer::start(self.plan.clone(), role, Arc::clone(&shelf)).unwrap(), shelf)
     }
 
-    fn start_all(&mut self) -> Vec<(Peer<Shelf>, Arc<Shelf>)> {
+    fn start_all(&mut self) -> Vec<(SwarmPeer<Shelf>, Arc<Shelf>)> {
         (0..self.plan.members.len()).map(|number| self.start(number, &[])).collect()
     }
 
     /// Waits until a member has everything.
-    fn await_whole(&self, peer: &Peer<Shelf>, shelf: &Shelf) {
-        let progress = peer.wait_until(Progress::is_whole, PATIENCE);
+    fn await_whole(&self, peer: &SwarmPeer<Shelf>, shelf: &Shelf) {
+        let progress = peer.wait_until(PeerProgress::is_whole, PATIENCE);
         assert!(progress.is_whole(), "{progress:?}");
         assert!(*shelf.held.lock().unwrap() == self.content, "other bytes have come");
     }

@@ -6,7 +6,7 @@ use super::said::{Said, Task};
 use super::target::Target;
 use cool::Comm;
 use cool_content::{BlockSet, Manifest, Piece, pieces};
-use cool_peer::{Code, Contents, Member, Peer, Plan, Progress, Role, Share};
+use cool_peer::{Code, Contents, Member, MemberRole, PeerProgress, Share, SwarmPeer, SwarmPlan};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -78,7 +78,7 @@ pub(super) enum State {
 
 /// A rank that takes part.
 pub(super) struct Swarm {
-    peer: Peer<Held>,
+    peer: SwarmPeer<Held>,
     held: Arc<Held>,
     is_source: bool,
     /// By their names.
@@ -127,7 +127,7 @@ impl Swarm {
         };
         let here = (0..).zip(&pieces).filter(|(_, piece)| here(piece)).map(|(number, _)| number).collect();
         let source = is_source.then_some(Share { index: 0, of: 1 });
-        let role = Role { me: mine, socket, here, source };
+        let role = MemberRole { me: mine, socket, here, source };
         let root = target.as_ref().map_or_else(|| task.source.clone(), Target::root);
         let held = Arc::new(Held {
             pieces,
@@ -136,19 +136,19 @@ impl Swarm {
             told: Mutex::new(Instant::now()),
             tell_every: Duration::from_millis(task.tell_every_ms),
         });
-        let peer = Peer::start(plan, role, Arc::clone(&held))?;
+        let peer = SwarmPeer::start(plan, role, Arc::clone(&held))?;
         let members = members.into_iter().map(|(name, member, _)| (name, member)).collect();
         Ok(Ok(Swarm { peer, held, is_source, members }))
     }
 
     /// How far this rank is; waits a while if more is to come.
     pub(super) fn state(&self, at_most: Duration) -> State {
-        let progress = self.peer.wait_until(Progress::is_whole, at_most);
+        let progress = self.peer.wait_until(PeerProgress::is_whole, at_most);
         match progress {
-            Progress { ended: true, .. } if self.is_source => State::GivesUp,
-            Progress { ended: true, .. } => State::Content,
+            PeerProgress { ended: true, .. } if self.is_source => State::GivesUp,
+            PeerProgress { ended: true, .. } => State::Content,
             _ if progress.is_whole() => State::Content,
-            Progress { starved: true, .. } => State::Starved,
+            PeerProgress { starved: true, .. } => State::Starved,
             _ => State::Busy,
         }
     }
@@ -239,10 +239,10 @@ fn plan(
     secret: [u8; SECRET_BYTES],
     members: &[(String, Member, SocketAddr)],
     pieces: &[Piece],
-) -> Plan {
+) -> SwarmPlan {
     let [key @ .., a, b, c, d, e, f, g, h] = secret;
     let generations: Vec<u64> = pieces.iter().map(|piece| piece.bytes as u64).collect();
-    Plan {
+    SwarmPlan {
         key,
         seed: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
         members: members.iter().map(|(_, member, contact)| (*member, *contact)).collect(),

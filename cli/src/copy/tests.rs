@@ -147,7 +147,7 @@ fn a_source_that_changes_while_a_swarm_spreads_it_is_told_to_all() {
     let folder = TempDir::new().unwrap();
     let source = folder.path().join("source");
     std::fs::write(&source, noise(8, 20 * MIB)).unwrap();
-    let change = noise(9, 20 * MIB);
+    let change = noise(11, 20 * MIB);
     let task = Task { via: Via::Swarm, limit: Some(2 << 20), ..task(folder.path()) };
     let ranks = Embedded { ranks: 4, ranks_per_node: 1, racks: 2 };
     let work = folder.path().join("n3/.copy.cool-copy");
