@@ -66,8 +66,8 @@ mod x86 {
     }
 
     #[cfg(test)]
-    pub(super) fn all() -> Vec<(&'static str, fn(&mut [u8], u8, &[u8]))> {
-        let mut all: Vec<(&'static str, fn(&mut [u8], u8, &[u8]))> = Vec::new();
+    pub(super) fn all() -> Vec<(&'static str, super::tests::Kernel)> {
+        let mut all: Vec<(&'static str, super::tests::Kernel)> = Vec::new();
         if is_x86_feature_detected!("avx2") {
             // SAFETY (both): the processor has what they need.
             all.push(("lookup", |sum, factor, row| unsafe { by_lookup(sum, factor, row) }));
@@ -83,6 +83,9 @@ mod x86 {
 mod tests {
     use super::*;
 
+    /// Adds a multiple of a row.
+    pub(super) type Kernel = fn(&mut [u8], u8, &[u8]);
+
     /// Whatever instructions are there, for every factor and lengths around whole vectors.
     #[test]
     fn sums_by_vector_instructions_are_those_of_the_field() {
@@ -91,7 +94,7 @@ mod tests {
         #[cfg(target_arch = "x86_64")]
         let kernels = x86::all();
         #[cfg(not(target_arch = "x86_64"))]
-        let kernels: Vec<(&str, fn(&mut [u8], u8, &[u8]))> = vec![("any", add_multiple)];
+        let kernels: Vec<(&str, Kernel)> = vec![("any", add_multiple)];
         for (name, kernel) in kernels {
             for factor in 0..=255 {
                 for bytes in [0, 1, 31, 32, 33, 64, row.len()] {
