@@ -6,7 +6,7 @@
     sudo bench/copy.py --slow 10                              # every second host's link with half the rate
 
 Ways take turns, every copy is compared with the source, and times count from the command to the last copy; BitTorrent's from when all
-connect, so its start, the hash of the file and the torrent are left out. Its piece size is the best of --pieces. The limit is the file over the rate of a
+connect, so its start, the hash of the file and the torrent are left out. It is tried with each piece size of --pieces. The limit is the file over the rate of a
 host's link. Needs root, Debian's mininet, openvswitch-switch and ethtool, and for BitTorrent python3-libtorrent; the machine
 must have nothing else to do.
 """
@@ -26,7 +26,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
 import bench  # noqa: E402
-import network  # noqa: E402
 import page  # noqa: E402
 import peers  # noqa: E402
 import processor  # noqa: E402
@@ -64,7 +63,7 @@ def copy(bed, source, way):
                             os.path.join(source.copies, "{node}", "copy"), env=bed.environment())
     outcome = json.loads(out)
     source.check(os.path.join(source.copies, host, "copy") for host in hosts[1:])
-    return {"seconds": outcome["seconds"], "nodes": [node["seconds"] for node in outcome["nodes"]], "sent": outcome["sent"] / source.size}
+    return {"seconds": outcome["seconds"], "nodes": [node["seconds"] for node in outcome["nodes"]]}
 
 
 def torrent(bed, source, piece):
@@ -100,18 +99,16 @@ def torrent(bed, source, piece):
         raise peers.Failed("a BitTorrent peer has ended")
     source.check(os.path.join(source.copies, host["ip"], "source") for host in hosts[1:])
     nodes = [float(seconds) - began for _, seconds in ended]
-    return {"seconds": max(nodes), "nodes": nodes, "piece": piece}
+    return {"seconds": max(nodes), "nodes": nodes}
 
 
 def measured(bed, source, action):
     """What an action says, with the bytes on the busiest link between switches, over the file, and the idle share."""
-    switches = {s["name"] for s in bed.description["switches"]}
     before, ticks = bed.link_bytes(), processor.machine_ticks()
     outcome = action()
     after, now = bed.link_bytes(), processor.machine_ticks()
-    busiest = max(after[a, b] - before[a, b] for a, b in after if a in switches and b in switches)
-    passed = [later - earlier for earlier, later in zip(ticks, now)]
-    return {**outcome, "uplink": busiest / source.size, "idle": (passed[3] + passed[4]) / max(1, sum(passed))}
+    busiest = max(peers.between_switches(bed.description, {link: after[link] - before[link] for link in after}))
+    return {**outcome, "uplink": busiest / source.size, "idle": processor.idle_share(ticks, now)}
 
 
 def slow_down(bed, mbit):
@@ -119,9 +116,7 @@ def slow_down(bed, mbit):
     slow = [host["name"] for host in bed.description["hosts"][1::2]]
     for link in bed.network.net.links:
         if any(intf.node.name in slow for intf in (link.intf1, link.intf2)):
-            for intf in (link.intf1, link.intf2):
-                bed.network.run_in(intf.node, "tc", "qdisc", "change", "dev", intf.name, "root", "tbf", "rate", "%gmbit" % mbit, "burst",
-                                   "%dkb" % network.BURST_KB, "limit", "%dkb" % network.QUEUE_KB)
+            bed.network.shape(link, mbit)
     return slow
 
 

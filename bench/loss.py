@@ -50,8 +50,7 @@ def measure(options, loss):
         after = bed.link_bytes()
         # One more is run before those that are counted.
         carried = {ends: (after[ends] - before[ends]) / (options.reps + 1) for ends in after}
-        uplinks = {l[e] for l in bed.description["links"] if l["kind"] == "uplink" for e in ("a", "b")}
-        across = [sent for ends, sent in carried.items() if set(ends) <= uplinks]
+        across = peers.between_switches(bed.description, carried)
         least = bench.limit("bcast", options.bytes, bed.description, options.mbit, options.mbit)
     over = statistics.median(figures["seconds"]) / least
     return {"loss": loss, "seconds": figures["seconds"], "over_limit": over, "target": TARGETS.get(loss), "idle": figures["idle"],

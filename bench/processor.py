@@ -35,6 +35,12 @@ def machine_ticks():
         return [int(t) for t in f.readline().split()[1:9]]
 
 
+def idle_share(before, after):
+    """Of the machine's time between two of `machine_ticks`; None if there was none."""
+    passed = sum(after) - sum(before)
+    return (after[3] + after[4] - before[3] - before[4]) / passed if passed else None
+
+
 def sample(bed, ranks=None):
     """Seconds used so far, by who used them. `ranks` tells those of the ranks; without it they are the agents' children, which
     count when they have ended."""

@@ -48,8 +48,7 @@ class Network:
         for switch in self.net.switches:
             self.connect(switch.name)
         for link in self.net.links:
-            for intf in (link.intf1, link.intf2):
-                self._configure(intf, self.mbit(link))
+            self.shape(link, self.mbit(link))
         for number, host in enumerate(self.net.hosts, start=2):
             self._connect_management(host, "10.255.0.%d" % number)
             if host.name in self.ipv6:
@@ -91,6 +90,11 @@ class Network:
     def uplinks(self):
         """The links between switches, each as its two interfaces."""
         return [(link.intf1, link.intf2) for link in self.net.links if is_uplink(link)]
+
+    def shape(self, link, mbit):
+        """Both directions of a link get a rate; 0: none."""
+        for intf in (link.intf1, link.intf2):
+            self._configure(intf, mbit)
 
     def cut(self, link):
         """The cable is pulled: both ends see it."""

@@ -183,7 +183,7 @@ def test_an_interrupted_copy_leaves_nothing_visible_and_goes_on_later(make_bed, 
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
 
 
-def test_a_swarm_goes_on_without_nodes_that_die_and_without_the_source_once_all_of_it_has_left(make_bed, tmp_path):
+def test_a_swarm_goes_on_without_a_node_that_dies_and_begins_nothing_anew(make_bed, tmp_path):
     bed = make_bed("tree:2x3", host_mbit=20, uplink_mbit=40)
     # What has crossed the network by then is one and a half copies for each of the others.
     job, source, dest = copy_under_way(bed, tmp_path, 10 * MIB, "--json", "--via", "swarm")

@@ -1,7 +1,7 @@
 //! Channels: each carries what one member says to another, over TCP, sealed by Noise (revision 34, pattern NNpsk0).
 //!
-//! Who does not have the swarm's key cannot open one, read what is said or change it. A channel has one direction; what the
-//! other member answers goes over its own.
+//! Noise encrypts and authenticates messages under the swarm's pre-shared key: without it nobody opens a channel, reads a message or
+//! changes one unnoticed. A channel has one direction; what the other member answers goes over its own.
 
 use crate::wire::{Frame, MESSAGE_BYTES, TAG_BYTES, WireError};
 use cool_swarm::Member;

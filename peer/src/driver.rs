@@ -5,6 +5,7 @@ use crate::memory::{Bytes, Memory, Sum, sum_of_blocks, sum_of_rows};
 use crate::peer::{Board, Contents, MemberRole, SwarmPlan, Told};
 use crate::receiving::{Receiving, Step};
 use crate::sending::{Sending, Transfer};
+use crate::wire::Frame;
 use cool_machine::{Machine, Poll, Time};
 use cool_swarm::{Division, Input, Member, Order, Output, Signal, Swarm, SwarmSpec, Term, Waits};
 use std::sync::Arc;
@@ -20,10 +21,12 @@ const EVENTS: usize = 256;
 const UNWRITTEN: usize = 8;
 /// An answer takes a way to and fro, both perhaps behind a block, and the turn of a busy processor.
 const ANSWER_MIN: Duration = Duration::from_millis(250);
+/// A block may wait for other traffic, and for a node that is busy.
 const TRANSFER_MIN: Duration = Duration::from_secs(10);
+/// Two blocks may fail before a node counts as starved.
+const STARVED_MIN: Duration = Duration::from_secs(20);
 /// Of links whose rates are unknown, in bytes per second.
 const RATE: u64 = 125_000_000;
-const STARVED_MIN: Duration = Duration::from_secs(20);
 
 /// What was done beside the driver.
 enum Work<E> {
@@ -166,7 +169,7 @@ impl<C: Contents> Driver<C> {
                 if let Signal::Stop { transfer } = signal {
                     self.receiving.forget(to, transfer);
                 }
-                self.links.signal(to, signal);
+                self.links.say(to, Frame::Signal(signal));
             }
             Output::Transmit { to, transfer, generation, terms } => {
                 self.sending.add((to, transfer));
@@ -188,14 +191,11 @@ impl<C: Contents> Driver<C> {
             }
             Output::Discard { from, transfer } => self.receiving.forget(from, transfer),
             Output::Decode { generation, recoveries } => {
-                let (sums, block) = (self.memory.recoveries(generation, recoveries), self.block(generation));
+                let rows = recoveries.iter().map(|r| (r.block, self.memory.rows(generation, &r.terms)));
+                let (rows, block): (Vec<_>, _) = (rows.collect(), self.block(generation));
                 let done = self.done.clone();
                 spawn_blocking(move || {
-                    let blocks = sums.into_iter().filter_map(|(number, sum)| match sum {
-                        Sum::Rows(rows) => Some((number, sum_of_rows(&rows, block))),
-                        // Rows of a generation that is not whole are all in memory.
-                        Sum::Whole(..) | Sum::Unread(_) => None,
-                    });
+                    let blocks = rows.iter().map(|(number, rows)| (*number, sum_of_rows(rows, block)));
                     let blocks = blocks.collect();
                     // Nobody may want it any more.
                     drop(done.send(Work::Decoded { generation, blocks }));
@@ -225,23 +225,20 @@ impl<C: Contents> Driver<C> {
         let (contents, done) = (Arc::clone(&self.contents), self.done.clone());
         let padded = block * usize::from(self.plan.blocks);
         spawn_blocking(move || {
-            let work = match sum {
-                Sum::Rows(rows) => Work::Added { transfer, bytes: sum_of_rows(&rows, block), read: None },
-                Sum::Whole(whole, terms) => {
-                    Work::Added { transfer, bytes: sum_of_blocks(&whole, &terms, block), read: None }
-                }
-                Sum::Unread(terms) => match contents.read(generation) {
-                    Ok(mut bytes) => {
-                        bytes.resize(padded, 0);
-                        let whole = Bytes::from(bytes);
-                        let bytes = sum_of_blocks(&whole, &terms, block);
-                        Work::Added { transfer, bytes, read: Some((generation, whole)) }
-                    }
-                    Err(error) => Work::Failed(error),
-                },
+            let added = match sum {
+                Sum::Rows(rows) => Ok((sum_of_rows(&rows, block), None)),
+                Sum::Whole(whole, terms) => Ok((sum_of_blocks(&whole, &terms, block), None)),
+                Sum::Unread(terms) => contents.read(generation).map(|mut bytes| {
+                    bytes.resize(padded, 0);
+                    let whole = Bytes::from(bytes);
+                    (sum_of_blocks(&whole, &terms, block), Some((generation, whole)))
+                }),
             };
             // Nobody may want it any more.
-            drop(done.send(work));
+            drop(done.send(match added {
+                Ok((bytes, read)) => Work::Added { transfer, bytes, read },
+                Err(error) => Work::Failed(error),
+            }));
         });
     }
 
@@ -330,11 +327,11 @@ impl<C: Contents> Driver<C> {
             Heard::Part { transfer, bytes } => match self.receiving.take(from, transfer, &bytes) {
                 Step::More => {}
                 Step::Half => {
-                    self.links.confirm(from, transfer, false);
+                    self.links.say(from, Frame::Half { transfer });
                     self.handle(Input::Nearly { peer: from, transfer, sent: false });
                 }
                 Step::Whole(bytes) => {
-                    self.links.confirm(from, transfer, true);
+                    self.links.say(from, Frame::Whole { transfer });
                     self.arrived = Some((from, transfer, bytes));
                     self.handle(Input::Received { from, transfer });
                 }

@@ -11,7 +11,7 @@
 //! | `links.rs` | channels to and from all members, opened again when they fail |
 //! | `kernel.rs` | sums of blocks by vector instructions |
 //! | `memory.rs` | rows of generations that come, generations at hand |
-//! | `receiving.rs`, `sending.rs` | blocks that come and that go |
+//! | `receiving.rs`, `sending.rs`, `pace.rs` | blocks that come and that go, and how fast |
 //! | `driver.rs` | events to the machine, its outputs to all of these |
 //!
 //! A member that cannot be reached is gone for the machine until it can be reached again. Who has really left is the user's to say
@@ -22,6 +22,7 @@ mod driver;
 mod kernel;
 mod links;
 mod memory;
+mod pace;
 mod peer;
 mod receiving;
 mod sending;

@@ -2,6 +2,7 @@
 
 use crate::channel::{ChannelError, Listener, Speaker, SwarmKey};
 use crate::memory::Bytes;
+use crate::pace::Pace;
 use crate::wire::{Frame, PART_BYTES};
 use cool_swarm::{Member, Signal};
 use std::collections::{BTreeMap, VecDeque};
@@ -45,9 +46,7 @@ pub(crate) enum Heard {
 
 /// What is to go over a channel.
 enum Job {
-    Signal(Signal),
-    Half { transfer: u32 },
-    Whole { transfer: u32 },
+    Say(Frame<'static>),
     Block { transfer: u32, bytes: Bytes },
     Cancel { transfer: u32 },
 }
@@ -85,25 +84,21 @@ impl Links {
         Links { key, me, rate, links: links.map(link).collect(), channel: 1 << 32, events }
     }
 
-    pub(crate) fn signal(&mut self, to: Member, signal: Signal) {
-        self.say(to, Job::Signal(signal));
+    /// Says something, before what is left of blocks to the same member.
+    pub(crate) fn say(&mut self, to: Member, frame: Frame<'static>) {
+        self.give(to, Job::Say(frame));
     }
 
     /// Sends a block behind the others to the same member.
     pub(crate) fn send(&mut self, to: Member, transfer: u32, bytes: Bytes) {
-        self.say(to, Job::Block { transfer, bytes });
+        self.give(to, Job::Block { transfer, bytes });
     }
 
     pub(crate) fn cancel(&mut self, to: Member, transfer: u32) {
-        self.say(to, Job::Cancel { transfer });
+        self.give(to, Job::Cancel { transfer });
     }
 
-    /// Tells a sender how much of its block has come.
-    pub(crate) fn confirm(&mut self, to: Member, transfer: u32, whole: bool) {
-        self.say(to, if whole { Job::Whole { transfer } } else { Job::Half { transfer } });
-    }
-
-    fn say(&mut self, to: Member, job: Job) {
+    fn give(&mut self, to: Member, job: Job) {
         let Some(link) = self.links.get_mut(&to) else { return };
         // A link that has failed is opened again when its time has come.
         if link.speaking.is_none() && link.wait.is_none() {
@@ -200,29 +195,6 @@ struct Speaking {
     events: Sender<Event>,
 }
 
-/// Lets parts of blocks go no faster than the link: what waits in its queue is what signals wait behind.
-struct Pace {
-    rate: Option<u64>,
-    /// The next part may go then.
-    due: Instant,
-}
-
-impl Pace {
-    /// When the next part may go.
-    fn due(&self) -> Instant {
-        self.due.checked_sub(PACED).unwrap_or(self.due)
-    }
-
-    /// A part of this length has gone.
-    fn went(&mut self, bytes: usize) {
-        let Some(rate) = self.rate else { return };
-        let takes = Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
-        // What a late timer has cost is made good.
-        let since = Instant::now().checked_sub(LATE).unwrap_or(self.due);
-        self.due = self.due.max(since) + takes;
-    }
-}
-
 impl Speaking {
     /// Says what there is to say; signals go between the parts of a block. Ends when nobody has more to say.
     async fn run(&self, mut jobs: UnboundedReceiver<Job>) -> Result<(), ChannelError> {
@@ -231,13 +203,15 @@ impl Speaking {
             drop(self.events.send(Event::Opened { to: self.to }).await);
         }
         let mut blocks: VecDeque<(u32, Bytes, usize)> = VecDeque::new();
-        let mut pace = Pace { rate: self.rate, due: Instant::now() };
+        // What waits in the queue of this node's link is what signals wait behind.
+        let mut pace = Pace::new(self.rate, LATE);
         loop {
             let job = match jobs.try_recv() {
                 Ok(job) => Some(job),
                 Err(TryRecvError::Disconnected) => return Ok(()),
                 Err(TryRecvError::Empty) => {
-                    let due = if blocks.is_empty() { None } else { Some(pace.due()) };
+                    let early = |due: Instant| due.checked_sub(PACED).unwrap_or(due);
+                    let due = (!blocks.is_empty()).then(|| pace.due().map_or_else(Instant::now, early));
                     tokio::select! {
                         job = jobs.recv() => match job {
                             Some(job) => Some(job),
@@ -248,16 +222,14 @@ impl Speaking {
                 }
             };
             match job {
-                Some(Job::Signal(signal)) => speaker.send(&Frame::Signal(signal)).await?,
-                Some(Job::Half { transfer }) => speaker.send(&Frame::Half { transfer }).await?,
-                Some(Job::Whole { transfer }) => speaker.send(&Frame::Whole { transfer }).await?,
+                Some(Job::Say(frame)) => speaker.send(&frame).await?,
                 Some(Job::Block { transfer, bytes }) => blocks.push_back((transfer, bytes, 0)),
                 Some(Job::Cancel { transfer }) => blocks.retain(|(other, ..)| *other != transfer),
                 None => {
                     let Some((transfer, bytes, at)) = blocks.front_mut() else { continue };
                     let (transfer, end) = (*transfer, bytes.len().min(*at + PART_BYTES));
                     speaker.send(&Frame::Part { transfer, bytes: &bytes[*at..end] }).await?;
-                    pace.went(end - *at);
+                    pace.went(Instant::now(), end - *at);
                     *at = end;
                     if end == bytes.len() {
                         blocks.pop_front();

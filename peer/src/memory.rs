@@ -1,7 +1,7 @@
 //! A member's bytes: rows of generations that come, and generations that are whole, as far as there is room for them.
 
 use crate::kernel::add_multiple;
-use cool_swarm::{Recovery, Slot, Term};
+use cool_swarm::{Slot, Term};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -38,10 +38,8 @@ impl Memory {
 
     /// What terms add up to.
     pub(crate) fn sum(&mut self, generation: u32, terms: Vec<Term>) -> Sum {
-        if let Some(rows) = self.live.get(&generation) {
-            // The machine names slots only that it had filled.
-            let row = |term: &Term| Some((term.factor, Arc::clone(rows.get(&term.slot)?)));
-            return Sum::Rows(terms.iter().filter_map(row).collect());
+        if self.live.contains_key(&generation) {
+            return Sum::Rows(self.rows(generation, &terms));
         }
         match self.whole(generation) {
             Some(bytes) => Sum::Whole(bytes, terms),
@@ -60,9 +58,11 @@ impl Memory {
         Some(bytes)
     }
 
-    /// The rows that a generation's last blocks are computed from.
-    pub(crate) fn recoveries(&mut self, generation: u32, recoveries: Vec<Recovery>) -> Vec<(u16, Sum)> {
-        recoveries.into_iter().map(|r| (r.block, self.sum(generation, r.terms))).collect()
+    /// The rows that terms of a generation name which is not whole, each with its factor.
+    pub(crate) fn rows(&self, generation: u32, terms: &[Term]) -> Vec<(u8, Bytes)> {
+        // The machine names slots only that it had filled.
+        let row = |term: &Term| Some((term.factor, Arc::clone(self.live.get(&generation)?.get(&term.slot)?)));
+        terms.iter().filter_map(row).collect()
     }
 
     /// Every block of a generation stands at its place: all of it, which is yet to be written. None if it was whole before.
@@ -70,7 +70,8 @@ impl Memory {
         let rows = self.live.remove(&generation)?;
         // Blocks sort before coded rows, and by their numbers.
         let blocks = rows.iter().take_while(|(slot, _)| matches!(slot, Slot::Block(_)));
-        let all: Bytes = blocks.flat_map(|(_, bytes)| bytes.iter().copied()).collect();
+        let blocks: Vec<&[u8]> = blocks.map(|(_, bytes)| &bytes[..]).collect();
+        let all: Bytes = blocks.concat().into();
         self.unwritten.insert(generation, Arc::clone(&all));
         Some(all)
     }

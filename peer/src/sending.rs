@@ -1,6 +1,7 @@
 //! Blocks that go: one after the other, the next when the one before is half through.
 
 use crate::memory::Bytes;
+use crate::pace::Pace;
 use cool_swarm::Member;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -22,14 +23,13 @@ pub(crate) struct Sending {
     adding: BTreeSet<Transfer>,
     ready: VecDeque<(Transfer, Bytes)>,
     current: Option<Current>,
-    /// Bytes in a second at most, and when the next block may go.
-    limit: Option<u64>,
-    due: Option<Instant>,
+    pace: Pace,
 }
 
 impl Sending {
+    /// `limit` bytes go in a second at most.
     pub(crate) fn new(limit: Option<u64>) -> Sending {
-        Sending { limit, ..Sending::default() }
+        Sending { pace: Pace::new(limit, Duration::ZERO), ..Sending::default() }
     }
 
     /// A block is being added up.
@@ -46,22 +46,18 @@ impl Sending {
 
     /// The next block to hand over at `now`, if its turn has come.
     pub(crate) fn next(&mut self, now: Instant) -> Option<(Transfer, Bytes)> {
-        if self.current.is_some() || self.due.is_some_and(|due| now < due) {
+        if self.current.is_some() || self.pace.due().is_some_and(|due| now < due) {
             return None;
         }
         let (transfer, bytes) = self.ready.pop_front()?;
         self.current = Some(Current { transfer, handed_over: false, half: false });
-        self.due = self.limit.map(|limit| {
-            // After a pause at once, and no faster later on.
-            let from = self.due.map_or(now, |due| due.max(now));
-            from + Duration::from_secs_f64(bytes.len() as f64 / limit.max(1) as f64)
-        });
+        self.pace.went(now, bytes.len());
         Some((transfer, bytes))
     }
 
     /// When a block may go that has to wait only for its time.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.due.filter(|_| self.current.is_none() && !self.ready.is_empty())
+        self.pace.due().filter(|_| self.current.is_none() && !self.ready.is_empty())
     }
 
     pub(crate) fn handed_over(&mut self, transfer: Transfer) {

@@ -78,13 +78,15 @@ impl QuickSchedule {
     fn by(plan: &str, call: &Call, layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
         let plan: Plan = plan.parse().ok()?;
         let schedule = compile(call, layout, &plan, |_| true).ok()?;
-        let sent = schedule.programs.iter().flatten().map(sent).collect::<Option<Vec<u32>>>()?;
-        let messages = sent.into_iter().max().filter(|most| *most <= WINDOW / 2)?;
+        let all_sent = schedule.programs.iter().flatten().map(sent).collect::<Option<Vec<_>>>()?;
+        let messages =
+            all_sent.iter().map(|(messages, _)| *messages).max().filter(|most| *most <= WINDOW / 2)?;
         let bytes = schedule.programs.iter().flatten().map(received).max().unwrap_or(0);
         let traffic = Traffic { messages, bytes };
         let Schedule { call, mut programs } = schedule;
         let program = programs.get_mut(rank.0 as usize)?.take()?;
-        let is_long = sent_bytes(&program) > MESSAGE_MAX;
+        let (_, sent_bytes) = sent(&program)?;
+        let is_long = sent_bytes > MESSAGE_MAX;
         Some(QuickSchedule { call, dependents: Dependents::of(&program), program, traffic, is_long, plan })
     }
 
@@ -158,35 +160,23 @@ fn plans(operation: Operation) -> &'static [(&'static str, u64)] {
     }
 }
 
-/// How many messages a program sends; `None` if one is too long, or goes over other trees.
-fn sent(program: &Program) -> Option<u32> {
-    let mut sent = 0;
+/// How many messages a program sends, and their bytes, those to all once; `None` if one is too long, or goes over other trees.
+fn sent(program: &Program) -> Option<(u32, u64)> {
+    let (mut messages, mut bytes) = (0, 0);
     for action in &program.actions {
-        match action.kind {
-            Kind::Send { src, .. } => {
-                sent += 1;
-                (src.len <= MESSAGE_MAX).then_some(())?;
-            }
-            Kind::Multicast { src, scope, .. } => {
-                sent += 1;
-                (src.len <= MESSAGE_MAX && scope == Scope::All).then_some(())?;
-            }
+        let (src, scope) = match action.kind {
+            Kind::Send { src, .. } => (src, Scope::All),
+            Kind::Multicast { src, scope, .. } => (src, scope),
             Kind::Receive { .. }
             | Kind::ReceiveMulticast { .. }
             | Kind::Reduce { .. }
-            | Kind::Copy { .. } => {}
-        }
+            | Kind::Copy { .. } => continue,
+        };
+        (src.len <= MESSAGE_MAX && scope == Scope::All).then_some(())?;
+        messages += 1;
+        bytes += src.len;
     }
-    Some(sent)
-}
-
-/// How many bytes a rank sends by a program, those to all once.
-fn sent_bytes(program: &Program) -> u64 {
-    let bytes = program.actions.iter().map(|action| match action.kind {
-        Kind::Send { src, .. } | Kind::Multicast { src, .. } => src.len,
-        Kind::Receive { .. } | Kind::ReceiveMulticast { .. } | Kind::Reduce { .. } | Kind::Copy { .. } => 0,
-    });
-    bytes.sum()
+    Some((messages, bytes))
 }
 
 /// How many bytes come to a rank by a program.

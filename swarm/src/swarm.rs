@@ -73,8 +73,8 @@ impl Swarm {
             peers: Peers::new(others, counted),
             holdings,
             chance: ChaCha8Rng::seed_from_u64(spec.chance),
-            incoming: Transfers::default(),
-            outgoing: Transfers::default(),
+            incoming: Transfers::new(spec.me),
+            outgoing: Transfers::new(spec.me),
             outbox: VecDeque::new(),
             ring: 0,
             attempt: 0,
@@ -163,14 +163,14 @@ impl Swarm {
         let have = self.expected();
         match known {
             Some(true) => {}
-            None if !self.incoming.room(self.is_far(from)) || self.holdings.completes(&have) => {
+            None if !self.incoming.room(from) || self.holdings.completes(&have) => {
                 self.turned_away = Some(from);
                 self.say(from, Signal::Refuse { transfer, ring: self.ring, complete });
             }
             _ => {
                 if known.is_none() {
                     let until = now + self.spec.waits.answer * 2;
-                    self.incoming.add((from, self.is_far(from)), transfer, until);
+                    self.incoming.add(from, transfer, until);
                 }
                 self.say(from, Signal::Grant { transfer, ring: self.ring, have });
             }
@@ -236,7 +236,7 @@ impl Swarm {
     fn call_back(&mut self) {
         if !self.holdings.is_complete()
             && let Some(to) = self.turned_away
-            && self.incoming.room(self.is_far(to))
+            && self.incoming.room(to)
         {
             self.turned_away = None;
             self.stats.asks += 1;
@@ -317,7 +317,7 @@ impl Swarm {
 
     /// Whether there is room for another block, something to send, and perhaps somebody who lacks it.
     fn offers(&self, now: Time) -> bool {
-        let room = self.outgoing.room(false) || self.far_successor(now).is_some();
+        let room = self.outgoing.room(self.spec.me) || self.far_successor(now).is_some();
         room && !self.holdings.is_empty() && self.peers.any_lacks()
     }
 
@@ -327,7 +327,7 @@ impl Swarm {
 
     /// The successor in the present ring, if that is in another rack, was not tried, and may be offered a block.
     fn far_successor(&self, now: Time) -> Option<Member> {
-        if self.attempt > 0 || !self.outgoing.room(true) {
+        if self.attempt > 0 {
             return None;
         }
         let next = self.rings.successor(self.ring << 8, self.spec.me, |member| self.peers.is_here(member))?;
@@ -335,9 +335,7 @@ impl Swarm {
     }
 
     fn can_be_offered(&self, now: Time, member: Member) -> bool {
-        self.peers.takes(now, member)
-            && !self.outgoing.with(member)
-            && self.outgoing.room(self.is_far(member))
+        self.peers.takes(now, member) && !self.outgoing.with(member) && self.outgoing.room(member)
     }
 
     /// Offers a block, if there is room and somebody who may take it.
@@ -350,12 +348,12 @@ impl Swarm {
         if asked.is_none() && now < self.pause_ends {
             return;
         }
-        let near = self.outgoing.room(false);
+        let near = self.outgoing.room(self.spec.me);
         let next = asked.or_else(|| if near { self.receiver(now) } else { self.next_in_ring() });
         let Some(to) = next else { return self.make_pause(now) };
         self.transfer = self.transfer.wrapping_add(1);
         let until = now + self.spec.waits.answer;
-        self.outgoing.add((to, self.is_far(to)), self.transfer, until);
+        self.outgoing.add(to, self.transfer, until);
         self.stats.offers += 1;
         self.say(to, Signal::Offer { transfer: self.transfer, ring: self.ring });
     }

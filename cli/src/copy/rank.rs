@@ -200,7 +200,9 @@ impl<'t> Copying<'t> {
                 self.start_swarm(comm, root, &manifest)?;
             }
         }
-        self.take_part(comm, root)?;
+        if self.task.via == Via::Swarm {
+            self.take_part(comm, root)?;
+        }
         let Some(manifest) = self.manifest.clone() else { return Err(gone()) };
         let lacking = self.lacking(comm, &manifest)?;
         match root {
@@ -229,21 +231,16 @@ impl<'t> Copying<'t> {
             (Ok(None), Some(manifest)) if self.is_source() => bytes = manifest.encode(),
             (Ok(None), _) => {}
             (Err(fault), _) => {
-                Said::GivesUp { reason: fault.to_string() }.say()?;
                 (form, bytes) = (Form::GivesUp, fault.to_string().into_bytes());
-                failed = Some(fault);
+                failed = Some(give_up(fault));
             }
         }
-        let mut head = Head { form, bytes: bytes.len() }.words();
-        comm.bcast(&mut head, root)?;
-        let Head { form, bytes: length } = Head::of(head);
-        bytes.resize(length, 0);
-        comm.bcast(&mut bytes, root)?;
+        let (form, bytes) = share(comm, root, (form, bytes))?;
         if self.is_source() {
-            self.sent += length as u64;
+            self.sent += bytes.len() as u64;
         }
-        if let Some(fault) = failed {
-            return Err(fault.into());
+        if let Some(stop) = failed {
+            return Err(stop);
         }
         if form == Form::GivesUp {
             return Err(self.given_up(&bytes));
@@ -300,13 +297,12 @@ impl<'t> Copying<'t> {
         if self.task.via != Via::Swarm {
             return Ok(false);
         }
-        let mut all = [u8::from(self.asked)];
-        comm.allreduce_in_place(&mut all, Op::Min)?;
-        if all == [0] {
+        let all = of_all(comm, u8::from(self.asked), Op::Min)? == 1;
+        if !all {
             self.asked = false;
             self.end_swarm();
         }
-        Ok(all == [1])
+        Ok(all)
     }
 
     /// Begins to spread what somebody lacks.
@@ -318,13 +314,7 @@ impl<'t> Copying<'t> {
         if self.is_source() {
             Said::Sending { bytes: bytes_of(manifest, &lacking) }.say()?;
         }
-        let target = match self.target.take() {
-            Some(Ok(target)) => Some(target),
-            other => {
-                self.target = other;
-                None
-            }
-        };
+        let target = self.target.take_if(|kept| kept.is_ok()).and_then(Result::ok);
         match Swarm::start(comm, root, self.task, (manifest, &lacking), target)? {
             Ok(swarm) => (self.swarm, self.by_swarm) = (Some(swarm), true),
             Err(target) => self.target = self.target.take().or(target.map(Ok)),
@@ -335,24 +325,18 @@ impl<'t> Copying<'t> {
 
     /// Passes on what comes, until nobody lacks anything, or nothing comes any more.
     fn take_part(&mut self, comm: &Comm, root: Option<usize>) -> Result<(), Stop> {
-        let mut worst = State::Content as u8;
-        if self.task.via == Via::Swarm {
-            loop {
-                let mine = self.swarm.as_ref().map_or(State::Content, |swarm| swarm.state(TICK));
-                let mut all = [mine as u8];
-                comm.allreduce_in_place(&mut all, Op::Max)?;
-                [worst] = all;
-                if worst != State::Busy as u8 {
-                    break;
-                }
+        let worst = loop {
+            let mine = self.swarm.as_ref().map_or(State::Content, |swarm| swarm.state(TICK));
+            let worst = of_all(comm, mine as u8, Op::Max)?;
+            if worst != State::Busy as u8 {
+                break worst;
             }
-        }
+        };
         let fault = self.end_swarm();
         if let Some(root) = root.filter(|_| worst == State::GivesUp as u8) {
-            let why = self.share_words(comm, root, fault.as_ref().map(ToString::to_string))?;
-            let Some(fault) = fault else { return Err(self.given_up(&why)) };
-            Said::GivesUp { reason: fault.to_string() }.say()?;
-            return Err(fault.into());
+            let why = fault.as_ref().map_or_else(Vec::new, |fault| fault.to_string().into_bytes());
+            let (_, why) = share(comm, root, (Form::GivesUp, why))?;
+            return Err(fault.map_or_else(|| self.given_up(&why), give_up));
         }
         Ok(())
     }
@@ -365,16 +349,6 @@ impl<'t> Copying<'t> {
         }
         self.target = self.target.take().or(ended.target);
         ended.fault
-    }
-
-    /// What the source says, at all ranks.
-    fn share_words(&self, comm: &Comm, root: usize, words: Option<String>) -> Result<Vec<u8>, Stop> {
-        let mut words = words.unwrap_or_default().into_bytes();
-        let mut length = [words.len() as u64];
-        comm.bcast(&mut length, root)?;
-        words.resize(usize::try_from(length[0]).unwrap_or(0), 0);
-        comm.bcast(&mut words, root)?;
-        Ok(words)
     }
 
     fn send(
@@ -403,9 +377,7 @@ impl<'t> Copying<'t> {
             (false, _) => comm.last_plan(),
         };
         Said::Sent { bytes: self.sent, via }.say()?;
-        let Some(fault) = fault else { return Ok(()) };
-        Said::GivesUp { reason: fault.to_string() }.say()?;
-        Err(fault.into())
+        fault.map_or(Ok(()), |fault| Err(give_up(fault)))
     }
 
     fn receive(
@@ -418,7 +390,7 @@ impl<'t> Copying<'t> {
         if lacking.is_empty() {
             return Ok(());
         }
-        let mut writer = Writer::start(self.target.take(), Duration::from_millis(self.task.tell_every_ms))?;
+        let mut writer = Writer::start(self.target.take(), self.task.teller())?;
         let mut pieces = pieces(manifest, lacking, self.task.piece(bytes_of(manifest, lacking)));
         let mut given_up = None;
         let outcome = pipeline::receive(comm, root, |form, bytes| match pieces.next() {
@@ -436,13 +408,38 @@ pub(super) fn bytes_of(manifest: &Manifest, blocks: &BlockSet) -> u64 {
     blocks.iter().map(|block| u64::from(manifest.blocks()[block as usize].bytes)).sum()
 }
 
+/// The least or the most of what all ranks give.
+fn of_all(comm: &Comm, mine: u8, op: Op) -> Result<u8, cool::Error> {
+    let mut all = [mine];
+    comm.allreduce_in_place(&mut all, op)?;
+    Ok(all[0])
+}
+
+/// What the source says, at all ranks; the others give anything.
+fn share(
+    comm: &Comm,
+    root: usize,
+    (form, mut bytes): (Form, Vec<u8>),
+) -> Result<(Form, Vec<u8>), cool::Error> {
+    let mut head = Head { form, bytes: bytes.len() }.words();
+    comm.bcast(&mut head, root)?;
+    let Head { form, bytes: length } = Head::of(head);
+    bytes.resize(length, 0);
+    comm.bcast(&mut bytes, root)?;
+    Ok((form, bytes))
+}
+
+/// The source says that nobody gets a copy.
+fn give_up(fault: Fault) -> Stop {
+    let told = Said::GivesUp { reason: fault.to_string() }.say();
+    told.map_or_else(Stop::System, |()| fault.into())
+}
+
 /// Waits until the work of all ranks is done, however long it takes; who works says so time and again.
 fn together<T: Send + 'static>(comm: &Comm, mut work: Option<&mut Work<T>>) -> Result<(), Stop> {
     loop {
         let busy = work.as_mut().is_some_and(|work| !work.is_done());
-        let mut somebody = [u8::from(busy)];
-        comm.allreduce_in_place(&mut somebody, Op::Max)?;
-        if somebody == [0] {
+        if of_all(comm, u8::from(busy), Op::Max)? == 0 {
             return Ok(());
         }
     }

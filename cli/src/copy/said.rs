@@ -1,10 +1,11 @@
 //! What ranks of a copy are told, and the lines by which they say how far they are.
 
-use super::target::Habits;
+use super::target::{Habits, Target};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// In how many pieces a copy goes, if they are neither too short nor too long.
 const PIECES: u64 = 64;
@@ -70,8 +71,34 @@ impl Task {
         real(path) == real(&self.source)
     }
 
+    /// How this node says how far it is.
+    pub(super) fn teller(&self) -> Teller {
+        Teller::new(Duration::from_millis(self.tell_every_ms))
+    }
+
     pub(super) fn habits(&self) -> Habits {
         Habits { delete: self.delete, verify: self.verify }
+    }
+}
+
+/// Says time and again how much this node lacks.
+pub(super) struct Teller {
+    told: Instant,
+    every: Duration,
+}
+
+impl Teller {
+    pub(super) fn new(every: Duration) -> Teller {
+        Teller { told: Instant::now(), every }
+    }
+
+    /// Says it if it is time to.
+    pub(super) fn tell(&mut self, target: &Target) {
+        if self.told.elapsed() >= self.every {
+            self.told = Instant::now();
+            // Whoever does not hear it hears the end.
+            drop(Said::Lacks { bytes: target.lacking() }.say());
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! A copy by swarm: each rank is a member, and passes on what has come to it.
 
 use super::fault::Fault;
+use super::rank::{Stop, bytes_of};
 use super::reader::Reader;
-use super::said::{Said, Task};
+use super::said::{Task, Teller};
 use super::target::Target;
 use cool::Comm;
 use cool_content::{BlockSet, Manifest, Piece, pieces};
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Blocks of a generation. Adding them up takes as many multiplications for each byte, and a link as many blocks to fill.
 const BLOCKS: u16 = 32;
@@ -30,9 +31,7 @@ struct Held {
     pieces: Vec<Piece>,
     reader: Mutex<Reader>,
     /// Not at the source.
-    target: Option<Mutex<Target>>,
-    told: Mutex<Instant>,
-    tell_every: Duration,
+    target: Option<Mutex<(Target, Teller)>>,
 }
 
 impl Contents for Held {
@@ -45,14 +44,9 @@ impl Contents for Held {
 
     fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), Fault> {
         let Some(target) = &self.target else { return Ok(()) };
-        let mut target = locked(target);
+        let (target, teller) = &mut *locked(target);
         target.put_piece(&self.pieces[generation as usize], bytes)?;
-        let mut told = locked(&self.told);
-        if told.elapsed() >= self.tell_every {
-            *told = Instant::now();
-            // Whoever does not hear it hears the end.
-            drop(Said::Lacks { bytes: target.lacking() }.say());
-        }
+        teller.tell(target);
         Ok(())
     }
 }
@@ -96,15 +90,15 @@ pub(super) struct Ended {
 }
 
 impl Swarm {
-    /// Begins to spread what somebody lacks: all ranks call this together. A node without a target has only to know that. None
-    /// if the source cannot take part; then the target is given back.
+    /// Begins to spread what somebody lacks: all ranks call this together. A node that cannot take part, or
+    /// whose source cannot, gets its target back.
     pub(super) fn start(
         comm: &Comm,
         root: usize,
         task: &Task,
         (manifest, lacking): (&Arc<Manifest>, &BlockSet),
         target: Option<Target>,
-    ) -> Result<Result<Swarm, Option<Target>>, super::rank::Stop> {
+    ) -> Result<Result<Swarm, Option<Target>>, Stop> {
         let is_source = comm.rank() == root;
         let takes_part = is_source || target.is_some();
         let socket = takes_part.then(|| listen(task.address)).transpose().unwrap_or_else(|error| {
@@ -128,13 +122,11 @@ impl Swarm {
         let here = (0..).zip(&pieces).filter(|(_, piece)| here(piece)).map(|(number, _)| number).collect();
         let source = is_source.then_some(Share { index: 0, of: 1 });
         let role = MemberRole { me: mine, socket, here, source };
-        let root = target.as_ref().map_or_else(|| task.source.clone(), Target::root);
+        let readable = target.as_ref().map_or_else(|| task.source.clone(), Target::root);
         let held = Arc::new(Held {
             pieces,
-            reader: Mutex::new(Reader::new(root, Arc::clone(manifest))),
-            target: target.map(Mutex::new),
-            told: Mutex::new(Instant::now()),
-            tell_every: Duration::from_millis(task.tell_every_ms),
+            reader: Mutex::new(Reader::new(readable, Arc::clone(manifest))),
+            target: target.map(|target| Mutex::new((target, task.teller()))),
         });
         let peer = SwarmPeer::start(plan, role, Arc::clone(&held))?;
         let members = members.into_iter().map(|(name, member, _)| (name, member)).collect();
@@ -164,7 +156,7 @@ impl Swarm {
         let fault = self.peer.stop().err();
         // Nobody else holds it once the member has ended.
         let target = Arc::into_inner(self.held).and_then(|held| held.target);
-        let target = target.map(|target| target.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let target = target.map(|held| held.into_inner().unwrap_or_else(PoisonError::into_inner).0);
         match (target, fault) {
             (Some(target), Some(fault)) => {
                 let given_up = target.give_up().err();
@@ -188,7 +180,7 @@ fn unspecified(like: IpAddr) -> IpAddr {
 }
 
 /// Where all ranks listen; with port 0, those that do not take part.
-fn share_contacts(comm: &Comm, socket: Option<&TcpListener>) -> Result<Vec<SocketAddr>, super::rank::Stop> {
+fn share_contacts(comm: &Comm, socket: Option<&TcpListener>) -> Result<Vec<SocketAddr>, Stop> {
     let mut mine = [0; CONTACT_BYTES];
     if let Some(socket) = socket {
         let address = socket.local_addr()?;
@@ -230,7 +222,7 @@ fn members(comm: &Comm, contacts: &[SocketAddr]) -> (Vec<(String, Member, Socket
 }
 
 fn generation_bytes(manifest: &Manifest, lacking: &BlockSet) -> usize {
-    let bytes = super::rank::bytes_of(manifest, lacking);
+    let bytes = bytes_of(manifest, lacking);
     usize::try_from(GENERATION_BYTES.max(bytes.div_ceil(GENERATIONS_MAX))).unwrap_or(usize::MAX)
 }
 

@@ -2,12 +2,11 @@
 
 use super::fault::Fault;
 use super::pipeline::Form;
-use super::said::Said;
+use super::said::Teller;
 use super::target::Target;
 use cool_content::Piece;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 /// Pieces that have come and are not written yet; with more the network waits for the disk.
 const WAITING: usize = 2;
@@ -21,22 +20,14 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(
-        kept: Option<Result<Target, Fault>>,
-        tell_every: Duration,
-    ) -> std::io::Result<Writer> {
+    pub(super) fn start(kept: Option<Result<Target, Fault>>, mut teller: Teller) -> std::io::Result<Writer> {
         let (give, taken) = sync_channel::<Arrived>(WAITING);
         let thread = thread::Builder::new().name("write".into()).spawn(move || {
-            let mut told = Instant::now();
             let mut kept = kept;
             for (piece, form, bytes) in taken {
                 kept = kept.map(|kept| write(kept, &piece, form, bytes));
-                if let Some(Ok(target)) = &kept
-                    && told.elapsed() >= tell_every
-                {
-                    told = Instant::now();
-                    // Whoever does not hear it hears the end.
-                    drop(Said::Lacks { bytes: target.lacking() }.say());
+                if let Some(Ok(target)) = &kept {
+                    teller.tell(target);
                 }
             }
             kept
