@@ -14,7 +14,8 @@ fn check(bytes: &[u8]) {
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
     use cool_swarm::{BlockHead, Have, Member, Row, Signal};
-    let have = Have { ranks: vec![3, 300, 0], blocks: vec![u64::MAX] };
+    let have =
+        Have { ranks: vec![3, 300, 0], blocks: vec![u64::MAX], null_vectors: vec![(1, [7; 32].into())] };
     let head =
         |row| Frame::Signal(Signal::Head(BlockHead { transfer: 9, generation: 4, row, round: 1 << 40 }));
     let frames = [

@@ -83,7 +83,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn frames() -> Vec<Frame<'static>> {
-        let have = Have { ranks: vec![3, 300, 0], blocks: vec![u64::MAX] };
+        let have =
+            Have { ranks: vec![3, 300, 0], blocks: vec![u64::MAX], null_vectors: vec![(1, [7; 32].into())] };
         let coded = Row::Coded([1, 0, 255].into());
         let head = |row| Signal::Head(BlockHead { transfer: 9, generation: 4, row, round: 1 << 40 });
         vec![
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn what_fits_into_no_message_is_not_sent() {
-        let have = Have { ranks: vec![300; 40_000], blocks: Vec::new() };
+        let have = Have { ranks: vec![300; 40_000], ..Have::default() };
         assert!(matches!(Frame::Signal(Signal::Ask { have }).encode(), Err(WireError::Long(_))));
     }
 

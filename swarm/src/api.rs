@@ -90,6 +90,13 @@ pub enum Signal {
         /// What it holds.
         have: Have,
     },
+    /// A row has come to the sender's rack, which all in that rack are told: it needs to come no second time.
+    Entered {
+        /// The generation.
+        generation: u32,
+        /// Its coefficients.
+        row: Row,
+    },
     /// Announces a granted block, whose bytes follow.
     Head(BlockHead),
 }

@@ -68,6 +68,11 @@ pub fn add_multiple(sum: &mut [u8], factor: u8, row: &[u8]) {
     }
 }
 
+/// The inner product of two rows.
+pub fn product(a: &[u8], b: &[u8]) -> u8 {
+    a.iter().zip(b).fold(0, |sum, (a, b)| sum ^ multiply(*a, *b))
+}
+
 /// Multiplies a row by `factor`.
 pub fn scale(row: &mut [u8], factor: u8) {
     let products = &PRODUCTS[factor as usize];

@@ -6,7 +6,7 @@
 //! alone; bytes are combined once, when the last row has come ([`Generation::decoding`]), and only for blocks that did not
 //! come as they are. That is as much work as eliminating bytes row by row, in one pass over each slot.
 
-use crate::field::{add_multiple, inverse, multiply, scale};
+use crate::field::{add_multiple, inverse, multiply, product, scale};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -175,6 +175,37 @@ impl Generation {
             }
         }
         None
+    }
+
+    /// A random vector of the null space of the rows that are held: each row's inner product with it is 0. None if nothing is
+    /// held, or all.
+    pub fn null_vector(&self, chance: &mut ChaCha8Rng) -> Option<Box<[u8]>> {
+        let State::Rows(rows) = &self.state else { return None };
+        if self.rank == 0 || self.rank == self.size {
+            return None;
+        }
+        let size = usize::from(self.size);
+        let mut vector = vec![0; size];
+        chance.fill(&mut vector[..]);
+        // Places without a pivot are free; the others follow, from the last to the first.
+        for (pivot, row) in rows.echelon.chunks_exact(size).enumerate().rev() {
+            if row[pivot] != 0 {
+                vector[pivot] = product(&row[pivot + 1..], &vector[pivot + 1..]);
+            }
+        }
+        Some(vector.into())
+    }
+
+    /// Whether a row is held that is not orthogonal to a vector. If so it is new to whoever has this vector from its null space; if
+    /// not, nothing here is new to it, but for a chance of 1 in 256.
+    pub fn exceeds(&self, null_vector: &[u8]) -> bool {
+        match &self.state {
+            State::Whole => null_vector.iter().any(|element| *element != 0),
+            State::Rows(rows) => {
+                let held = rows.echelon.chunks_exact(usize::from(self.size).max(1));
+                held.into_iter().any(|row| product(row, null_vector) != 0)
+            }
+        }
     }
 
     /// A random combination of all that is held, and what adds up to it; none if nothing is held.
@@ -358,6 +389,32 @@ mod tests {
             last.decode();
             prop_assert_eq!(last.slots, source.slots);
             prop_assert!(last.generation.is_whole() && last.generation.holds(size - 1));
+        }
+
+        /// Two nodes that have some rows in common.
+        #[test]
+        fn a_null_vector_tells_whether_another_has_anything_new(seed: u64, size in 1u16..40, common in 0u16..40, own in 0u16..4) {
+            let mut chance = ChaCha8Rng::seed_from_u64(seed);
+            let source = Generation::whole(size);
+            let mut nodes = [Generation::new(size), Generation::new(size)];
+            for _ in 0..common.min(size) {
+                let (row, _) = source.combined(&mut chance).unwrap();
+                for node in &mut nodes {
+                    node.insert(&row);
+                }
+            }
+            for _ in 0..own {
+                nodes[1].insert(&source.combined(&mut chance).unwrap().0);
+            }
+            let [mine, other] = &nodes;
+            let Some(vectors) = (0..20).map(|_| mine.null_vector(&mut chance)).collect::<Option<Vec<_>>>() else {
+                prop_assert!(mine.rank() == 0 || mine.rank() == size);
+                return Ok(());
+            };
+            prop_assert!(vectors.iter().all(|vector| !mine.exceeds(vector)));
+            // Each misses it with a chance of 1 in 256.
+            prop_assert_eq!(vectors.iter().any(|vector| other.exceeds(vector)), other.rank() > mine.rank());
+            prop_assert!(vectors.iter().any(|vector| source.exceeds(vector)));
         }
 
         /// Another implementation, which eliminates bytes with the coefficients, finds the same blocks. (Of sparse rows it takes some

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 /// Blocks of a generation at most: a coefficient for each goes with every coded block.
 pub const GENERATION_MAX: u16 = 1024;
+/// Generations of which a receiver tells more than its rank, at most.
+const NULL_VECTORS: usize = 8;
 
 /// How a content is divided. Blocks are numbered through all generations; the last generation may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +64,12 @@ pub enum Code {
 pub struct Have {
     /// Its rank in each generation.
     pub ranks: Vec<u16>,
-    /// Which blocks, 64 to a word from the lowest bit on; empty if blocks are coded, where ranks are all that is asked for.
+    /// Which blocks, 64 to a word from the lowest bit on; empty if blocks are coded.
     pub blocks: Vec<u64>,
+    /// Of generations held in part that are wanted next, each with a random vector that is orthogonal to all that is held of it
+    /// ([`Generation::null_vector`]): so a sender knows whether it has anything new, which ranks alone do not tell (null-space-based
+    /// feedback: Koutsonikolas, Wang and Hu, CCACK, INFOCOM 2010).
+    pub null_vectors: Vec<(u32, Box<[u8]>)>,
 }
 
 impl Have {
@@ -87,6 +93,10 @@ impl Have {
 
     fn rank(&self, generation: u32) -> u16 {
         self.ranks.get(generation as usize).copied().unwrap_or(0)
+    }
+
+    fn null_vector(&self, generation: u32) -> Option<&[u8]> {
+        self.null_vectors.iter().find(|(number, _)| *number == generation).map(|(_, vector)| &**vector)
     }
 }
 
@@ -169,7 +179,7 @@ impl Holdings {
                 blocks[block as usize / 64] |= 1 << (block % 64);
             }
         }
-        let have = Have { ranks, blocks };
+        let have = Have { ranks, blocks, null_vectors: Vec::new() };
         Holdings { division, code, order, generations, have, complete: whole, whole, owed: Vec::new() }
     }
 
@@ -178,9 +188,38 @@ impl Holdings {
         &self.division
     }
 
-    /// What is held, as it is told to senders.
+    /// How much is held.
     pub fn have(&self) -> &Have {
         &self.have
+    }
+
+    /// What a sender is told: what will be held when some rows that are under way have come.
+    pub fn expected<'r>(
+        &self,
+        under_way: impl Iterator<Item = &'r (u32, Row)> + Clone,
+        chance: &mut ChaCha8Rng,
+    ) -> Have {
+        let mut have = self.have.clone();
+        under_way.clone().for_each(|(number, row)| have.add(&self.division, *number, row));
+        if self.code != Code::Linear {
+            return have;
+        }
+        let lacked = (0..).zip(&self.generations).filter(|(_, held)| held.rank() < held.size());
+        for (number, held) in lacked.take(self.order.window().min(NULL_VECTORS)) {
+            let rows = under_way.clone().filter(|(of, _)| *of == number).map(|(_, row)| row);
+            let vector = match rows.clone().count() {
+                0 => held.null_vector(chance),
+                _ => {
+                    let mut held = held.clone();
+                    for row in rows {
+                        held.insert(row);
+                    }
+                    held.null_vector(chance)
+                }
+            };
+            have.null_vectors.extend(vector.map(|vector| (number, vector)));
+        }
+        have
     }
 
     /// A generation.
@@ -220,6 +259,12 @@ impl Holdings {
         self.complete += u32::from(generation.rank() == generation.size());
         self.have.add(&self.division, number, row);
         Some(slot)
+    }
+
+    /// Takes a row whose bytes are of no interest.
+    pub(crate) fn learn(&mut self, number: u32, row: &Row) {
+        self.insert(number, row);
+        self.decoded(number);
     }
 
     /// Once all rows of a generation are held: what is left to compute ([`Generation::decoding`]).
@@ -281,6 +326,8 @@ impl Holdings {
         if theirs >= generation.size() {
             Use::Had
         } else if generation.rank() == 0 || known.vain.contains(&number) {
+            Use::Nothing
+        } else if known.receiver.null_vector(number).is_some_and(|vector| !generation.exceeds(vector)) {
             Use::Nothing
         } else if generation.rank() > theirs {
             Use::Surely

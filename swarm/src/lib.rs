@@ -15,7 +15,7 @@
 //! sender                                            receiver
 //!   has room, takes its successor in its ring
 //!   Offer ----------------------------------------->  has room, lacks something
-//!   <--------------------------------- Grant, ranks   (else Refuse: the sender tries the next ring)
+//!   <------------------- Grant: ranks, null vectors   (else Refuse: the sender tries the next ring)
 //!   picks a generation, draws coefficients
 //!   Head (coefficients) --------------------------->  not new: Stop, and the sender picks another
 //!   Transmit: bytes =============================>    Received: Store, and perhaps Decode

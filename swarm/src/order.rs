@@ -40,13 +40,22 @@ pub(crate) enum Use {
     Had,
     /// Nothing is there to send.
     Nothing,
-    /// What is sent may be new.
+    /// What is sent may be new, though the receiver holds as much.
     Perhaps,
-    /// What is sent is new, but for a chance of 1 in 256 at most.
+    /// The receiver holds less: what is sent is new, but for a chance of 1 in 256 at most.
     Surely,
 }
 
 impl Order {
+    /// Of how many generations that a receiver lacks one is picked, at most.
+    pub(crate) fn window(self) -> usize {
+        match self {
+            Order::Sequential | Order::Overlap1 => 1,
+            Order::Overlap2 { .. } => 2,
+            Order::LowestRank { window } => window.max(1) as usize,
+        }
+    }
+
     /// The generation to send of, given what each would be good for and the receiver's rank in it.
     pub(crate) fn pick(
         self,
@@ -68,8 +77,8 @@ impl Order {
                 // sent: rounds are blocks of the source, and without its next block would not go on.
                 schedule.first(division, phase.round).filter(can).or_else(|| (0..all).find(can))
             }
-            Order::LowestRank { window } => {
-                let window = || lacked().take(window.max(1) as usize);
+            Order::LowestRank { .. } => {
+                let window = || lacked().take(self.window());
                 let least = |which: Use| {
                     window().filter(|of| good(*of) == which).min_by_key(|generation| rank(*generation))
                 };

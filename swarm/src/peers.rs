@@ -45,6 +45,12 @@ impl Peers {
         self.peers.contains_key(&member)
     }
 
+    /// Those in a rack.
+    pub(crate) fn in_rack(&self, rack: u32) -> impl Iterator<Item = Member> {
+        let [first, last] = [0, u32::MAX].map(|slot| Member { rack, slot });
+        self.peers.range(first..=last).map(|(member, _)| *member)
+    }
+
     /// A member, of which nothing is known yet.
     pub(crate) fn join(&mut self, member: Member) {
         self.leave(member);
@@ -133,7 +139,7 @@ mod tests {
     fn holders_are_those_that_said_so_and_are_here() {
         let [one, two] = [0, 1].map(|slot| Member { rack: 0, slot });
         let mut peers = Peers::new([one, two].into_iter(), Some(3));
-        let have = |bits| Have { ranks: Vec::new(), blocks: vec![bits] };
+        let have = |bits| Have { blocks: vec![bits], ..Have::default() };
         peers.said(one, &have(0b001));
         peers.said(one, &have(0b011));
         peers.said(two, &have(0b110));

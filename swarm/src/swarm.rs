@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 
 /// After this many refusals in a row the next offer goes to the last receiver, which is likely to be free.
 const REFUSALS_BEFORE_LAST: u32 = 4;
-/// After this many a pause is made.
-const REFUSALS_BEFORE_PAUSE: u32 = 32;
+/// After as many a pause is made as if all in the rack had refused twice, but not after more than this.
+const REFUSALS_BEFORE_PAUSE: usize = 32;
 /// Successors that are passed over, because they want nothing, before a pause is made.
 const PASSED_OVER: u32 = 64;
 
@@ -26,6 +26,8 @@ pub struct Swarm {
     rings: Rings,
     peers: Peers,
     holdings: Holdings,
+    /// What the members of this node's rack hold together, as far as it has heard.
+    rack: Holdings,
     chance: ChaCha8Rng,
     incoming: Transfers,
     outgoing: Transfers,
@@ -71,6 +73,7 @@ impl Swarm {
         Swarm {
             rings,
             peers: Peers::new(others, counted),
+            rack: holdings.clone(),
             holdings,
             chance: ChaCha8Rng::seed_from_u64(spec.chance),
             incoming: Transfers::new(spec.me),
@@ -146,6 +149,11 @@ impl Swarm {
                 }
             }
             Signal::Stop { transfer } => self.stopped(now, from, *transfer),
+            Signal::Entered { generation, row } => {
+                if !self.is_far(from) {
+                    self.rack.learn(*generation, row);
+                }
+            }
             Signal::Ask { have } => {
                 self.peers.said(from, have);
                 self.peers.lacks(from);
@@ -160,7 +168,10 @@ impl Swarm {
     fn offered(&mut self, now: Time, from: Member, transfer: u32) {
         let known = self.incoming.find(from, transfer).map(|granted| granted.block.is_some());
         let complete = self.holdings.is_complete();
-        let have = self.expected();
+        // What the rack has comes from within it; unless it does not, as if what was announced there has not come.
+        let idle = self.incoming.is_empty() && self.ask_wait > self.ask_wait_min();
+        let held = if self.is_far(from) && !idle { &self.rack } else { &self.holdings };
+        let have = held.expected(self.incoming.blocks(), &mut self.chance);
         match known {
             Some(true) => {}
             None if !self.incoming.room(from) || self.holdings.completes(&have) => {
@@ -175,15 +186,6 @@ impl Swarm {
                 self.say(from, Signal::Grant { transfer, ring: self.ring, have });
             }
         }
-    }
-
-    /// What is held once the blocks under way have come.
-    fn expected(&self) -> Have {
-        let mut have = self.holdings.have().clone();
-        for (generation, row) in self.incoming.blocks() {
-            have.add(self.holdings.division(), *generation, row);
-        }
-        have
     }
 
     /// Whether a row is new beside what is held, and beside what is under way as far as can be told.
@@ -208,7 +210,7 @@ impl Swarm {
             granted.until = now + if wanted { whole } else { answer * 2 };
             granted.block = wanted.then(|| (*generation, row.clone()));
             if wanted {
-                return;
+                return self.enters(from, *generation, row);
             }
         }
         self.say(from, Signal::Stop { transfer: *transfer });
@@ -217,11 +219,12 @@ impl Swarm {
     fn received(&mut self, now: Time, from: Member, transfer: u32) {
         let block = self.incoming.take(from, transfer).and_then(|transfer| transfer.block);
         let slot = block.as_ref().and_then(|(generation, row)| self.holdings.insert(*generation, row));
-        self.ask_wait = self.spec.waits.block / 2;
+        self.ask_wait = self.ask_wait_min();
         self.asks_at = now + self.ask_wait + self.spec.waits.answer;
         match (block, slot) {
-            (Some((generation, _)), Some(slot)) => {
+            (Some((generation, row)), Some(slot)) => {
                 self.outbox.push_back(Output::Store { from, transfer, generation, slot });
+                self.rack.learn(generation, &row);
                 self.grown(now, generation);
             }
             _ => {
@@ -230,6 +233,18 @@ impl Swarm {
             }
         }
         self.call_back();
+    }
+
+    /// A row comes: if it is from another rack, all in this one are told.
+    fn enters(&mut self, from: Member, generation: u32, row: &Row) {
+        if !self.is_far(from) {
+            return;
+        }
+        self.rack.learn(generation, row);
+        for to in self.peers.in_rack(self.spec.me.rack) {
+            let signal = Signal::Entered { generation, row: row.clone() };
+            self.outbox.push_back(Output::Signal { to, signal });
+        }
     }
 
     /// There is room: who was turned away for want of it may come.
@@ -247,6 +262,7 @@ impl Swarm {
     fn placed(&mut self, now: Time, block: u32) {
         let (generation, block) = self.holdings.division().place(block);
         if self.holdings.insert(generation, &Row::Block(block)).is_some() {
+            self.rack.learn(generation, &Row::Block(block));
             self.grown(now, generation);
         }
     }
@@ -272,6 +288,10 @@ impl Swarm {
         if self.holdings.is_whole() && !core::mem::replace(&mut self.done, true) {
             self.outbox.push_back(Output::Done);
         }
+    }
+
+    fn ask_wait_min(&self) -> Duration {
+        self.spec.waits.block / 2
     }
 
     /// Asks somebody else each time, while nothing is under way.
@@ -380,7 +400,8 @@ impl Swarm {
             self.peers.completes(by);
         }
         self.refusals += 1;
-        if self.refusals >= REFUSALS_BEFORE_PAUSE {
+        let enough = 2 * self.peers.in_rack(self.spec.me.rack).take(REFUSALS_BEFORE_PAUSE / 2).count();
+        if self.refusals as usize >= enough {
             self.make_pause(now);
         }
     }
@@ -389,7 +410,7 @@ impl Swarm {
         self.refusals = 0;
         self.follow(self.ring + 1);
         self.pause_ends = now + self.pause.max(Duration::from_micros(10));
-        self.pause = (self.pause * 2).min(self.spec.waits.block * 8);
+        self.pause = (self.pause * 2).min(self.spec.waits.block);
     }
 
     fn granted(&mut self, now: Time, by: Member, transfer: u32, have: &Have) {
@@ -479,6 +500,10 @@ impl Swarm {
 
     /// Ends what is under way with a member.
     fn parted(&mut self, member: Member) {
+        if !self.is_far(member) {
+            // What it alone held is held no more.
+            self.rack = self.holdings.clone();
+        }
         let outgoing = self.outgoing.of(member);
         outgoing.into_iter().for_each(|transfer| self.given_up(transfer));
         for transfer in self.incoming.of(member) {

@@ -47,12 +47,12 @@ impl Transfers {
         self.list.is_empty()
     }
 
-    /// Whether another may be arranged with a member. Those within the rack and those beyond it do not wait for each other: what
-    /// comes from another rack is new to the whole rack, and should find no node busy with what is new to itself alone.
+    /// Whether another may be arranged with a member. What comes from another rack is new to the whole rack: it finds no node busy with
+    /// what is new to itself alone, and while it comes nothing else is arranged that would share the link with it.
     pub(crate) fn room(&self, with: Member) -> bool {
         let far = |member: Member| member.rack != self.me.rack;
-        let mut alike = self.list.iter().filter(|transfer| far(transfer.peer) == far(with));
-        alike.clone().count() < UNDER_WAY && alike.all(|transfer| transfer.nearly)
+        let mut first = self.list.iter().filter(|transfer| far(transfer.peer) || !far(with));
+        first.clone().count() < UNDER_WAY && first.all(|transfer| transfer.nearly)
     }
 
     /// A block is nearly through.
@@ -67,7 +67,7 @@ impl Transfers {
     }
 
     /// Those blocks of which it is known what they are.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = &(u32, Row)> {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = &(u32, Row)> + Clone {
         self.list.iter().filter_map(|transfer| transfer.block.as_ref())
     }
 

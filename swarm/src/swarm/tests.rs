@@ -6,12 +6,13 @@ use crate::order::Order;
 
 const SOURCE: Member = Member { rack: 0, slot: 0 };
 const SINK: Member = Member { rack: 0, slot: 1 };
+const FAR: Member = Member { rack: 1, slot: 0 };
 
 fn swarm(me: Member) -> Swarm {
     let spec = SwarmSpec {
         seed: 1,
         epoch: 1,
-        members: vec![SOURCE, SINK],
+        members: vec![SOURCE, SINK, FAR],
         me,
         chance: 1,
         division: Division { blocks: 4, generation: 2 },
@@ -93,4 +94,39 @@ fn blocks_that_come_by_other_ways_are_enough() {
     (0..4).for_each(|block| sink.handle(Time::ZERO, Input::Placed { block }));
     assert!(outputs(&mut sink, Time::ZERO).contains(&Output::Done));
     assert!(sink.holdings().is_whole());
+}
+
+/// The ranks that a grant tells.
+fn granted_ranks(sink: &mut Swarm, from: Member, transfer: u32) -> Vec<u16> {
+    match &tell(sink, from, Signal::Offer { transfer, ring: 0 })[..] {
+        [Output::Signal { signal: Signal::Grant { have, .. }, .. }] => have.ranks.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_has_entered_the_rack_need_not_enter_again() {
+    let mut sink = swarm(SINK);
+    let entered = || Signal::Entered { generation: 1, row: Row::Coded([3, 4].into()) };
+    tell(&mut sink, FAR, entered());
+    assert_eq!(
+        granted_ranks(&mut sink, FAR, 1),
+        [0, 0],
+        "who is in another rack does not know what this one has"
+    );
+    tell(&mut sink, SOURCE, entered());
+    assert_eq!(granted_ranks(&mut sink, FAR, 1), [0, 1]);
+    assert_eq!(granted_ranks(&mut swarm(SINK), SOURCE, 1), [0, 0]);
+    sink.handle(Time::ZERO, Input::Gone(SOURCE));
+    assert_eq!(granted_ranks(&mut sink, FAR, 1), [0, 0], "who had it may be gone");
+}
+
+#[test]
+fn all_in_the_rack_are_told_what_enters_it() {
+    let mut sink = swarm(SINK);
+    granted_ranks(&mut sink, FAR, 1);
+    let row = Row::Coded([3, 4].into());
+    let head = BlockHead { transfer: 1, generation: 0, row: row.clone(), round: 1 };
+    let signal = Signal::Entered { generation: 0, row };
+    assert_eq!(tell(&mut sink, FAR, Signal::Head(head)), [Output::Signal { to: SOURCE, signal }]);
 }
