@@ -4,6 +4,7 @@ mod fault;
 mod flight;
 mod outcome;
 mod pipeline;
+mod progress;
 mod rank;
 mod reader;
 mod said;
@@ -34,8 +35,9 @@ const PIECE_MAX: u64 = 8 << 20;
 const PIECE_SECONDS: u64 = 2;
 /// The slowest source: a block does not take longer than others wait for it.
 const LIMIT_MIN: u64 = 64 << 10;
-/// Nodes that say in a second how far they are.
+/// Nodes that say in a second how far they are; fewer say it more often, up to ten times.
 const TELLERS: u64 = 64;
+const TELL_EVERY_MS_MIN: u64 = 100;
 
 /// Copy a file or a folder to many nodes
 ///
@@ -91,7 +93,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 
-    /// Print one JSON document at the end, in place of the table
+    /// Print one JSON document at the end, in place of the table: with what each node lacked at which time, too
     #[arg(long)]
     json: bool,
 
@@ -260,7 +262,7 @@ fn task(
         compress: options.compress,
         delete: options.delete,
         verify: options.verify,
-        tell_every_ms: (1000 * hosts.len() as u64 / TELLERS).max(1000),
+        tell_every_ms: (1000 * hosts.len() as u64 / TELLERS).max(TELL_EVERY_MS_MIN),
     })
 }
 
