@@ -20,7 +20,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of one of so many nodes.
+    /// Of one of these nodes.
     pub(super) fn of_one_in(nodes: usize) -> Progress {
         let most = (POINTS_OF_ALL / nodes.max(1)).clamp(POINTS_MIN, POINTS_MAX);
         Progress { points: Vec::new(), most, heard: 0, every: 1 }
