@@ -1,5 +1,5 @@
 # The two commands that do all, on a fresh Debian machine with Rust:
-#   make demo   K-means over 16 emulated nodes in 4 racks, with a report in target/demo/
+#   make demo   K-means over 16 emulated nodes in 4 racks, and a file to 15 of them, with a report in target/demo/
 #   make test   every test: unit, property, simulator, and end to end in Mininet
 # For developers: make test-quick (without root, a few minutes at most), make lint (both are part of CONTRIBUTING.md).
 # To install it: make packages (Debian packages and the wheel for Python, in target/packages; PROFILE=quick to try them), make image

@@ -11,21 +11,17 @@ host's link. Needs root, Debian's mininet, openvswitch-switch and ethtool, and f
 must have nothing else to do.
 """
 import argparse
-import contextlib
-import filecmp
 import json
 import os
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
 import bench  # noqa: E402
+import copies  # noqa: E402
 import page  # noqa: E402
 import peers  # noqa: E402
 import processor  # noqa: E402
@@ -37,78 +33,22 @@ WAYS = ("tree", "chain", "swarm", "torrent")
 DOCUMENT = os.path.join(ROOT, "docs", "copy.md")
 
 
-class Source:
-    """A file of random bytes in memory, and where its copies are."""
-
-    def __init__(self, folder, size):
-        self.path, self.copies, self.size = os.path.join(folder, "source"), os.path.join(folder, "copies"), size
-        with open(self.path, "wb") as f:
-            for _ in range(0, size, 1 << 20):
-                f.write(os.urandom(min(1 << 20, size - f.tell())))
-
-    def check(self, copies):
-        """Whether every copy is the same."""
-        for copy in copies:
-            if not filecmp.cmp(self.path, copy, shallow=False):
-                raise peers.Failed("%s is not as the source" % copy)
-
-    def clear(self):
-        shutil.rmtree(self.copies, ignore_errors=True)
-
-
-def copy(bed, source, way):
-    """By `cool copy`; seconds of each node beside those of the whole command."""
-    hosts = [host["name"] for host in bed.description["hosts"]]
-    out = peers.run_checked("cool", "copy", "--json", "--from", hosts[0], "--nodes", ",".join(hosts[1:]), "--via", way, source.path,
-                            os.path.join(source.copies, "{node}", "copy"), env=bed.environment())
-    outcome = json.loads(out)
-    source.check(os.path.join(source.copies, host, "copy") for host in hosts[1:])
-    return {"seconds": outcome["seconds"], "nodes": [node["seconds"] for node in outcome["nodes"]]}
-
-
-def torrent(bed, source, piece):
-    """By BitTorrent, in pieces of `piece` bytes."""
-    import libtorrent
-    files = libtorrent.file_storage()
-    libtorrent.add_files(files, source.path)
-    made = libtorrent.create_torrent(files, piece)
-    libtorrent.set_piece_hashes(made, os.path.dirname(source.path))
-    os.makedirs(source.copies, exist_ok=True)
-    path = os.path.join(source.copies, "torrent")
+def spread(bed, folder, size):
+    """A file of random bytes in memory, on its way to all hosts."""
+    path = os.path.join(folder, "source")
     with open(path, "wb") as f:
-        f.write(libtorrent.bencode(made.generate()))
-    hosts = bed.description["hosts"]
-    everybody = ",".join(host["ip"] for host in hosts)
-    with contextlib.ExitStack() as stack:
-        running = []
-        for number, host in enumerate(hosts):
-            command = [sys.executable, os.path.join(HERE, "torrent_peer.py"), source.copies, path, host["ip"], "-" if number else source.path, everybody]
-            process = bed.network.net.get(host["name"]).popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            running.append(process)
-        for process in running:
-            if process.stdout.readline() != "ready\n":
-                raise peers.Failed("a BitTorrent peer does not start")
-        began = time.monotonic()
-        for process in running:
-            process.stdin.write("\n")
-            process.stdin.flush()
-        ended = [process.stdout.readline().split() for process in running[1:]]
-    if any(len(words) != 2 for words in ended):
-        raise peers.Failed("a BitTorrent peer has ended")
-    source.check(os.path.join(source.copies, host["ip"], "source") for host in hosts[1:])
-    nodes = [float(seconds) - began for _, seconds in ended]
-    return {"seconds": max(nodes), "nodes": nodes}
+        for _ in range(0, size, 1 << 20):
+            f.write(os.urandom(min(1 << 20, size - f.tell())))
+    return copies.Spread(path, folder, bed.description)
 
 
-def measured(bed, source, action):
+def measured(bed, of, action):
     """What an action says, with the bytes on the busiest link between switches, over the file, and the idle share."""
     before, ticks = bed.link_bytes(), processor.machine_ticks()
     outcome = action()
     after, now = bed.link_bytes(), processor.machine_ticks()
     busiest = max(peers.between_switches(bed.description, {link: after[link] - before[link] for link in after}))
-    return {**outcome, "uplink": busiest / source.size, "idle": processor.idle_share(ticks, now)}
+    return {**outcome, "uplink": busiest / of.size, "idle": processor.idle_share(ticks, now)}
 
 
 def slow_down(bed, mbit):
@@ -120,28 +60,27 @@ def slow_down(bed, mbit):
     return slow
 
 
-def figures(options, source, uplink, runs, slow):
+def figures(options, size, uplink, runs, slow):
     """Of a way's runs: medians over the limit of a host's link, of fast and slow hosts apart."""
-    limit = source.size * 8 / (options.host_mbit * 1e6)
+    limit = size * 8 / (options.host_mbit * 1e6)
     middle = lambda key: statistics.median(run[key] for run in runs)
-    row = {"bytes": source.size, "uplink_mbit": uplink, "seconds": [run["seconds"] for run in runs], "over_limit": middle("seconds") / limit,
+    row = {"bytes": size, "uplink_mbit": uplink, "seconds": [run["seconds"] for run in runs], "over_limit": middle("seconds") / limit,
            "uplink": middle("uplink"), "idle": middle("idle")}
     if slow:
-        names = [host["name"] for host in slow["hosts"][1:]]
-        last = lambda run, of: max(s for name, s in zip(names, run["nodes"]) if (name in slow["slow"]) == of)
+        last = lambda run, of: max(node["seconds"] for name, node in run["nodes"].items() if (name in slow) == of)
         row["fast_over_limit"] = statistics.median(last(run, False) for run in runs) / limit
         row["slow_over_limit"] = statistics.median(last(run, True) for run in runs) / (limit * options.host_mbit / options.slow)
     return row
 
 
-def ways(options, bed, source):
+def ways(options, bed, of):
     """What is tried, by name."""
     for way in options.ways:
         if way != "torrent":
-            yield way, lambda way=way: copy(bed, source, way)
+            yield way, lambda way=way: of.by_cool(bed.environment(), "--via", way)
         else:
             for piece in options.pieces:
-                yield "torrent, pieces of %s" % page.size(piece), lambda piece=piece: torrent(bed, source, piece)
+                yield "torrent, pieces of %s" % page.size(piece), lambda piece=piece: of.by_torrent(piece)
 
 
 def on_network(options, uplink, say):
@@ -150,17 +89,17 @@ def on_network(options, uplink, say):
                           logs=os.path.join(options.out, "logs"))
     with bench.started(bed, options.wait), tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         bed.wait_until_measured()
-        slow = {"slow": slow_down(bed, options.slow), "hosts": bed.description["hosts"]} if options.slow else None
+        slow = slow_down(bed, options.slow) if options.slow else []
         for size in options.bytes:
-            source = Source(folder, size)
-            runs = {name: [] for name, _ in ways(options, bed, source)}
+            of = spread(bed, folder, size)
+            runs = {name: [] for name, _ in ways(options, bed, of)}
             for _ in range(options.reps):
-                for name, action in ways(options, bed, source):
-                    source.clear()
-                    runs[name].append(measured(bed, source, action))
+                for name, action in ways(options, bed, of):
+                    of.clear()
+                    runs[name].append(measured(bed, of, action))
             for name, of_way in runs.items():
-                say(name, figures(options, source, uplink, of_way, slow))
-            source.clear()
+                say(name, figures(options, of.size, uplink, of_way, slow))
+            of.clear()
 
 
 def parse_arguments():
@@ -182,8 +121,8 @@ def main():
     options = parse_arguments()
     testbed.unwind_on_signals()
     os.makedirs(options.out, exist_ok=True)
-    if "torrent" in options.ways:
-        peers.run_checked(sys.executable, "-c", "import libtorrent")
+    if "torrent" in options.ways and not copies.has_torrent():
+        raise RuntimeError("no BitTorrent to measure: apt-get install python3-libtorrent, or leave it out of --ways")
     rows, lines = [], ["| file | uplinks | way | seconds | over limit | busiest uplink / file | idle |", "| --- | --: | --- | --: | --: | --: | --: |"]
     if options.slow:
         lines = ["| file | uplinks | way | seconds | fast hosts over their limit | slow hosts over theirs | busiest uplink / file | idle |",

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""The demonstration, run inside the testbed (`make demo`): K-means over photographs, then a broadcast, link by link.
+"""The demonstration, run inside the testbed (`make demo`): K-means over photographs, a broadcast, link by link, and a file copied to all nodes.
 
     sudo mininet/testbed.py --topology tree:4x4 --host-mbit 20 --uplink-mbit 20 -- mininet/demo.py
 
 Writes summary.json and report.html to target/demo (--out names another folder). Needs the photographs of Debian's
-package lomiri-wallpapers-16.04, or others named with --photographs.
+package lomiri-wallpapers-16.04, or others named with --photographs. Copies by BitTorrent, too, if Debian's python3-libtorrent is there.
 """
 import argparse
 import json
@@ -12,16 +12,21 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 sys.path.insert(0, HERE)
+import copies  # noqa: E402
 import demo_page  # noqa: E402
 import network  # noqa: E402
+import testbed  # noqa: E402
 
 PACKAGE = "lomiri-wallpapers-16.04"
 MESSAGE = 8 << 20
 LEAST_POINTS = 100_000
+# Of BitTorrent.
+PIECE = 256 << 10
 
 
 class Failure(Exception):
@@ -129,6 +134,49 @@ def print_links(figures):
         ", %.2f times the least possible" % figures["over_limit"] if figures["over_limit"] else "", figures["repairs"]))
 
 
+def ways_of_copies(of):
+    """How the file is copied: the name of each way, and what does it."""
+    yield "cool copy", lambda: of.by_cool(os.environ)
+    yield "cool copy --via swarm", lambda: of.by_cool(os.environ, "--via", "swarm")
+    if copies.has_torrent():
+        yield demo_page.TORRENT, lambda: of.by_torrent(PIECE)
+
+
+def copy_file(description, rack_of):
+    """A file from the first node to all others, by every way; its figures."""
+    with tempfile.TemporaryDirectory(prefix="cool-demo-", dir="/dev/shm") as folder:
+        # A file that is there in any case, and that every node has to have.
+        of = copies.Spread(shutil.which("cool"), folder, description)
+        slowest = min(link["mbit"] for link in description["links"] if link["kind"] == "host")
+        limit = of.size * 8 / (slowest * 1e6) if slowest else None
+        switches = {(l["a"], l["b"]) for l in description["links"] if l["kind"] == "uplink"}
+        ways = []
+        for name, action in ways_of_copies(of):
+            of.clear()
+            outcome, carried = measured(description, action)
+            nodes = [{"node": node, "rack": rack_of[node], **figures} for node, figures in outcome.pop("nodes").items()]
+            most = max([n for (a, b), n in carried.items() if switches & {(a, b), (b, a)}], default=0)
+            ways.append({"name": name, **outcome, "over_limit": outcome["seconds"] / limit if limit else None,
+                         "most": most / of.size, "nodes": nodes})
+        return {"file": os.path.basename(of.path), "bytes": of.size, "from": of.source["name"], "mbit": slowest, "limit": limit, "ways": ways}
+
+
+def print_copies(figures):
+    """The copies' table: a column for each way."""
+    heading("A file of %.1f MiB (the program `%s`) from %s to %d others: seconds until each had its copy" % (
+        figures["bytes"] / 2**20, figures["file"], figures["from"], len(figures["ways"][0]["nodes"])))
+    row = lambda title, cells: print("%-22s" % title + "".join(" %22s" % cell for cell in cells))
+    row("node", [way["name"] for way in figures["ways"]])
+    for node, rack, seconds in demo_page.by_node(figures["ways"]):
+        row("%s (rack %d)" % (node, rack), ["%.2f" % s for s in seconds])
+    row("all", ["%.2f" % way["seconds"] for way in figures["ways"]])
+    if figures["limit"]:
+        row("over the limit, %.2f s" % figures["limit"], ["%.2f" % way["over_limit"] for way in figures["ways"]])
+    row("busiest uplink / file", ["%.2f" % way["most"] for way in figures["ways"]])
+    if not copies.has_torrent():
+        print("(for BitTorrent beside: %s)" % demo_page.HOW_TO_HAVE_TORRENT)
+
+
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--out", default=os.path.join(ROOT, "target", "demo"), help="folder for what is written (%(default)s)")
@@ -142,6 +190,7 @@ def parse_arguments():
 
 def main():
     options = parse_arguments()
+    testbed.unwind_on_signals()
     if "COOL_TESTBED" not in os.environ:
         raise Failure("this runs inside the testbed: make demo, or mininet/testbed.py ... -- mininet/demo.py")
     with open(os.environ["COOL_TESTBED"]) as f:
@@ -173,6 +222,8 @@ def main():
                       "most": max(r["bytes"] for r in links) / MESSAGE, "links": links},
     })
     print_links(summary["broadcast"])
+    summary["copies"] = copy_file(description, {node["name"]: node["rack"] for node in topology["nodes"]})
+    print_copies(summary["copies"])
     with open(os.path.join(out, "summary.json"), "w") as f:
         json.dump(summary, f, indent=1)
     with open(os.path.join(out, "words.png"), "rb") as f:
@@ -185,5 +236,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except (Failure, OSError, ValueError, KeyError) as e:
+    except (Failure, RuntimeError, OSError, ValueError, KeyError) as e:
         sys.exit("demo: %s" % e)

@@ -3,6 +3,9 @@ import base64
 import html
 import math
 
+TORRENT = "BitTorrent"
+HOW_TO_HAVE_TORRENT = "apt-get install python3-libtorrent, then make demo again"
+
 STYLE = """
 :root { --ink: #18222d; --quiet: #66737f; --line: #dfe5ea; --faint: #f4f7f9; --tree: #e8590c; --compute: #3b7dd8; --talk: #f2a33a; }
 * { box-sizing: border-box; }
@@ -15,6 +18,9 @@ p { margin: 4px 0 16px; color: var(--quiet); max-width: 76ch; }
 .figure { background: var(--faint); border-radius: 10px; padding: 14px 16px; }
 .figure b { display: block; font-size: 25px; line-height: 1.2; font-variant-numeric: tabular-nums; }
 .figure span { color: var(--quiet); font-size: 13.5px; }
+.below { margin-bottom: 20px; }
+.thirds { display: grid; grid-template-columns: repeat(auto-fit, minmax(310px, 1fr)); gap: 24px; }
+h3 { font-size: 16px; margin: 8px 0 0; } h3 + p { font-size: 13.5px; margin: 0 0 8px; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 24px; }
 svg { width: 100%; height: auto; display: block; }
 svg text { font: 12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: var(--quiet); paint-order: stroke; stroke: var(--halo, none); stroke-width: 4px; }
@@ -67,6 +73,7 @@ def page(summary, topology, description, mosaic):
         "the bytes on each link as a multiple of the message. %d chunks had to be repaired.</p>" % (
             size(b["bytes"]), html.escape(b["root"]), b["repairs"]),
         drawing(topology, b),
+        *copied(summary["copies"]),
         "<h2>Visual words</h2>",
         "<p>Each row shows the patches nearest to one centroid, over clusters from large to small (left column first, from its top). What they "
         "have in common are edges and texture: colour plays no part.</p>",
@@ -254,4 +261,80 @@ def table(broadcast):
         lines.append('<tr><td>%s → %s<td>%s<td>%s<td>%s<td>%s<td class=bar><div style="width:%.1f%%"></div></tr>' % (
             html.escape(r["from"]), html.escape(r["to"]), number(r["bytes"]), number(r["minimum"]), times,
             number(carried[r["to"], r["from"]]), 100 * r["bytes"] / most))
+    return "<div class=wide><table>%s</table></div>" % "".join(lines)
+
+
+HOW_COPIES_COUNT = (
+    "Pieces count once they have come whole and are checked: 4 MiB in a broadcast, which brings them to all nodes at once, 2 MiB in a swarm, whose nodes stay "
+    "until all have everything, 256 KiB in BitTorrent. Seconds of <code>cool copy</code> begin with the command, and a copy is in its place when its files were "
+    "read again and checked; those of BitTorrent leave out the start of its programs, the hash of the file and the torrent.")
+# The panels of copies stand beside each other, so that their text is as large as that of charts.
+PANEL, MARGIN, BELOW = 340, 56, 50
+RACKS = ("#3b7dd8", "#e8590c", "#2f9e44", "#9c36b5", "#f2a33a", "#1098ad")
+
+
+def by_node(ways):
+    """Of copies: each node, its rack, and its seconds by every way."""
+    seconds = [{node["node"]: node["seconds"] for node in way["nodes"]} for way in ways]
+    nodes = sorted(ways[0]["nodes"], key=lambda node: (node["rack"], len(node["node"]), node["node"]))
+    return [(node["node"], node["rack"], [of[node["node"]] for of in seconds]) for node in nodes]
+
+
+def copied(copies):
+    """How a file came to all nodes."""
+    ways, mib = copies["ways"], copies["bytes"] / 2**20
+    yield "<h2>A file on %d nodes</h2>" % len(ways[0]["nodes"])
+    limit = ", all that a link of %g Mbit/s carries: the file in %.2f s" % (copies["mbit"], copies["limit"]) if copies["limit"] else ""
+    yield "<p>The program <code>%s</code>, %.1f MiB, from %s to the %d others: what each of them had of it over time. %s%s</p>" % (
+        html.escape(copies["file"]), mib, html.escape(copies["from"]), len(ways[0]["nodes"]),
+        "Nothing can be faster than the dashed line%s. " % limit if limit else "", HOW_COPIES_COUNT)
+    if all(way["name"] != TORRENT for way in ways):
+        yield "<p>For BitTorrent beside it: %s.</p>" % HOW_TO_HAVE_TORRENT
+    yield "<div class=thirds>"
+    marks = steps(0, max(way["seconds"] for way in ways)), steps(0, mib)
+    for way in ways:
+        over = "%.2f × the limit; " % way["over_limit"] if way["over_limit"] else ""
+        yield "<section><h3>%s: %s</h3><p>%sbusiest uplink: %.2f × the file</p>" % (html.escape(way["name"]), seconds(way["seconds"]), over, way["most"])
+        yield panel(way, copies, *marks) + "</section>"
+    racks = sorted({node["rack"] for node in ways[0]["nodes"]})
+    keys = "".join('<i style="background:%s"></i>rack %d' % (RACKS[rack % len(RACKS)], rack) for rack in racks)
+    dashed = "; dashed: the limit" if copies["limit"] else ""
+    yield '</div><div class="key below">A line for each node, colours:%s. A dot: its copy is in its place%s.</div>' % (keys, dashed)
+    yield copies_table(copies)
+
+
+def panel(way, copies, times, amounts):
+    """What each node had over time; `times` and `amounts` (MiB) are marks that all panels share."""
+    x = lambda s: MARGIN + (PANEL - MARGIN - 12) * s / times[-1]
+    y = lambda n: TOP + (H - TOP - BELOW) * (1 - n / 2**20 / amounts[-1])
+    text = '<text x="%.1f" y="%.1f" text-anchor="%s">%s</text>'
+    lines = []
+    for mark in amounts:
+        at = y(mark * 2**20)
+        lines.append('<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="var(--line)"/>' % (MARGIN, PANEL - 8, at, at))
+        lines.append(text % (MARGIN - 8, at + 4, "end", label(mark, amounts[1]) + " MiB"))
+    lines += [text % (x(mark), H - BELOW + 18, "middle", label(mark, times[1])) for mark in times]
+    lines.append(text % ((MARGIN + PANEL) / 2, H - BELOW + 38, "middle", "seconds"))
+    if copies["limit"]:
+        lines.append('<path d="M%.1f %.1f L%.1f %.1f" stroke="var(--ink)" stroke-dasharray="5 4"/>' % (x(0), y(0), x(copies["limit"]), y(copies["bytes"])))
+    for node in way["nodes"]:
+        lines.append(node_curve(node, copies["bytes"], x, y))
+    return '<svg viewBox="0 0 %d %d" role="img">%s</svg>' % (PANEL, H, "".join(lines))
+
+
+def node_curve(node, whole, x, y):
+    """What a node had: nothing between two pieces is known to be right, so it goes by steps."""
+    colour, end = RACKS[node["rack"] % len(RACKS)], node["seconds"]
+    path = "M%.1f %.1f" % (x(0), y(0)) + "".join("H%.1f V%.1f" % (x(s), y(has)) for s, has in node["progress"])
+    return ('<g stroke="%s"><title>%s: %.2f s</title><path d="%s" fill="none" stroke-width="1.6" stroke-opacity="0.75"/>'
+            '<circle cx="%.1f" cy="%.1f" r="3" fill="%s" stroke="none"/></g>' % (
+                colour, html.escape(node["node"]), end, path, x(end), y(whole), colour))
+
+
+def copies_table(copies):
+    ways = copies["ways"]
+    lines = ["<tr><th>node<th>rack%s</tr>" % "".join("<th>%s, s" % html.escape(way["name"]) for way in ways)]
+    for node, rack, of_ways in by_node(ways):
+        lines.append("<tr><td>%s<td>%d%s</tr>" % (html.escape(node), rack, "".join("<td>%.2f" % s for s in of_ways)))
+    lines.append("<tr><td>all<td>%s</tr>" % "".join("<td><b>%.2f</b>" % way["seconds"] for way in ways))
     return "<div class=wide><table>%s</table></div>" % "".join(lines)

@@ -1,5 +1,6 @@
 """Copies of files and folders to many nodes: all of it and nothing else, little when little has changed, and who has none is named."""
 import filecmp
+import hashlib
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import stat
 import subprocess
 
 from conftest import PATIENCE, run, succeed, wait_for
+from network import MANAGEMENT_ADDRESS
 from test_jobs import ended, start
 from test_users import ANN, GROUP, PASSWD, environment
 
@@ -200,3 +202,65 @@ def test_a_swarm_goes_on_without_a_node_that_dies_and_begins_nothing_anew(make_b
     for node in ("h1", "h2", "h4", "h5", "h6"):
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
         assert os.listdir(tmp_path / node) == ["copy"], "nothing else is left"
+
+
+def copy_of_input(bed, folder, *arguments):
+    """`cool copy - ...` on h1, which is this machine to it, kept in `folder` meanwhile."""
+    os.makedirs(folder, exist_ok=True)
+    environment = {**bed.environment(), "COOL_CONTROLLER": bed.controller_address(MANAGEMENT_ADDRESS), "TMPDIR": folder}
+    return subprocess.Popen(["mnexec", "-a", str(bed.network.net.get("h1").pid), "cool", "copy", "-", *arguments], env=environment, umask=0o027,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def with_input(job, data):
+    """Its status, output and errors when this was all of its input."""
+    try:
+        out, errors = job.communicate(data, timeout=PATIENCE)
+    finally:
+        job.kill()
+    return job.returncode, out.decode(), errors.decode()
+
+
+def test_what_comes_by_standard_input_is_on_all_nodes_and_nowhere_else(make_bed, tmp_path):
+    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    data, spool = noise(7, 5 * MIB + 1), str(tmp_path / "spool")
+    status, out, errors = with_input(copy_of_input(bed, spool, "--json", str(tmp_path / "{node}" / "copy")), data)
+    assert status == 0, errors
+    assert names(json.loads(out)) == ["h1", "h2", "h3", "h4"]
+    for node in ("h1", "h2", "h3", "h4"):
+        copy = tmp_path / node / "copy"
+        assert hashlib.sha256(copy.read_bytes()).digest() == hashlib.sha256(data).digest(), node
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o640 and os.listdir(tmp_path / node) == ["copy"]
+    assert os.listdir(spool) == []
+    for arguments, why in (([str(tmp_path) + "/"], "SOURCE - has no name"), (["--from", "h2", str(tmp_path / "x")], "leave out --from")):
+        status, _, errors = with_input(copy_of_input(bed, spool, *arguments), b"")
+        assert status == 1 and why in errors and errors.count("\n") == 1, errors
+    assert os.listdir(spool) == []
+
+
+def test_of_standard_input_nothing_is_left_by_an_interrupt_while_it_comes_or_while_it_is_copied(make_bed, tmp_path):
+    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed.wait_until_measured()
+    spool, dest = tmp_path / "spool", str(tmp_path / "{node}" / "copy")
+    for number, interrupted in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        job = copy_of_input(bed, str(spool), dest)
+        job.stdin.write(noise(8, MIB))
+        job.stdin.flush()
+        wait_for(lambda: [kept for kept in spool.glob("*/input") if kept.stat().st_size == MIB], "what has come so far is kept")
+        [folder] = spool.iterdir()
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700, "only its user can reach it"
+        job.send_signal(number)
+        job.wait(PATIENCE)
+        status, _, errors = with_input(job, None)
+        assert status == interrupted and errors == "cool: interrupted while standard input was read; nothing was copied\n", errors
+        assert list(spool.iterdir()) == []
+    before = sum(bed.link_bytes().values())
+    job = copy_of_input(bed, str(spool), "--limit", "2M", dest)
+    job.stdin.write(noise(9, 16 * MIB))
+    job.stdin.close()
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * MIB, "some of it has come")
+    job.stdin = None
+    job.send_signal(signal.SIGINT)
+    assert with_input(job, None)[0] == 130
+    assert list(spool.iterdir()) == []
+    assert not any(os.path.exists(tmp_path / node / "copy") for node in ("h2", "h3", "h4"))

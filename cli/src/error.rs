@@ -1,6 +1,7 @@
 //! Why a command did not do what was asked, in one line.
 
 use crate::bench::RankError;
+use crate::copy::SpoolError;
 use cool_proto::control::Finished;
 use cool_proto::numbers;
 use std::process::ExitCode;
@@ -80,6 +81,8 @@ pub(crate) enum Error {
     NoNode(String),
     #[error("there are no nodes in rack {0}; `cool topology` shows the racks")]
     NoRack(u32),
+    #[error("{0}")]
+    Spool(#[from] SpoolError),
     #[error("{0} is not UTF-8, so no node can be told of it")]
     NotUtf8(String),
     #[error("nothing was copied: {node}: {reason}")]
@@ -109,7 +112,9 @@ impl Error {
     pub(crate) fn exit_code(&self) -> ExitCode {
         let code = match self {
             Error::Failed { finished, .. } => finished.code.clamp(1, 255) as u8,
-            Error::Interrupted { signal, .. } => (128 + signal).clamp(1, 255) as u8,
+            Error::Interrupted { signal, .. } | Error::Spool(SpoolError::Interrupted { signal }) => {
+                (128 + signal).clamp(1, 255) as u8
+            }
             _ => 1,
         };
         ExitCode::from(code)

@@ -326,16 +326,26 @@ async fn at(until: Option<Instant>) {
 }
 
 /// The signals that mean something to whoever runs a job.
-struct Signals {
+pub(crate) struct Signals {
     listeners: Vec<(i32, Signal)>,
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Signals> {
+    pub(crate) fn new() -> std::io::Result<Signals> {
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
         let kinds = kinds.into_iter().chain(PASSED_ON.map(SignalKind::from_raw));
         let listeners = kinds.map(|kind| Ok((kind.as_raw_value(), signal(kind)?)));
         Ok(Signals { listeners: listeners.collect::<std::io::Result<_>>()? })
+    }
+
+    /// The next one by which the command is to end.
+    pub(crate) async fn ending(&mut self) -> i32 {
+        loop {
+            let signal = self.next().await;
+            if !PASSED_ON.contains(&signal) {
+                return signal;
+            }
+        }
     }
 
     /// The next one. May be dropped and called again.

@@ -4,24 +4,28 @@ mod fault;
 mod flight;
 mod outcome;
 mod pipeline;
+mod progress;
 mod rank;
 mod reader;
 mod said;
 mod scan;
 mod source;
+mod spool;
 mod swarm;
 mod target;
 mod writer;
 
 pub(crate) use rank::{RankError, RankOptions, rank};
+pub(crate) use spool::SpoolError;
 
 use crate::error::Error;
-use crate::job::{self, Heard};
+use crate::job::{self, Heard, Signals};
 use crate::size;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{JobSpec, Node, TopologyRequest};
 use outcome::Outcome;
 use said::{Task, Via};
+use spool::Spool;
 use std::io::Write;
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -34,8 +38,9 @@ const PIECE_MAX: u64 = 8 << 20;
 const PIECE_SECONDS: u64 = 2;
 /// The slowest source: a block does not take longer than others wait for it.
 const LIMIT_MIN: u64 = 64 << 10;
-/// Nodes that say in a second how far they are.
+/// Nodes that say in a second how far they are; fewer say it more often, up to ten times.
 const TELLERS: u64 = 64;
+const TELL_EVERY_MS_MIN: u64 = 100;
 
 /// Copy a file or a folder to many nodes
 ///
@@ -91,11 +96,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 
-    /// Print one JSON document at the end, in place of the table
+    /// Print one JSON document at the end, in place of the table: with what each node lacked at which time, too
     #[arg(long)]
     json: bool,
 
-    /// A file or a folder on its node
+    /// A file or a folder on its node; - is what comes to this command by standard input
     source: PathBuf,
 
     /// The copy's path on every node; with / at its end, the folder that it is in. {node} stands for the node's name
@@ -108,6 +113,18 @@ fn limit(text: &str) -> Result<u64, String> {
         Ok(limit)
     } else {
         Err(format!("less than {} makes others wait too long", size::named(LIMIT_MIN)))
+    }
+}
+
+impl Options {
+    /// Whether SOURCE is standard input.
+    fn is_of_input(&self) -> bool {
+        self.source == Path::new("-")
+    }
+
+    /// Whether DEST is the folder that the copy is in.
+    fn names_folder(&self) -> bool {
+        self.dest.as_os_str().as_encoded_bytes().ends_with(b"/")
     }
 }
 
@@ -146,22 +163,17 @@ impl FromStr for Quorum {
 
 /// Copies, and tells what came of it.
 pub(crate) async fn run(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
-    let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
-    let from = match &options.from {
-        Some(from) => from.clone(),
-        None => here(&nodes).ok_or(Error::NotHere)?,
-    };
-    let chosen = chosen(&nodes, options)?;
-    let (ready, absent): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|(_, absent)| absent.is_none());
-    let absent = absent.into_iter().map(|(name, why)| (name, why.unwrap_or_default().to_owned())).collect();
-    let mut hosts: Vec<String> = ready.into_iter().map(|(name, _)| name).collect();
-    let own = hosts.contains(&from);
-    if !own {
-        hosts.push(from.clone());
+    let mut ends = Ends::find(&mut client, options).await?;
+    let mut source = options.source.clone();
+    // Gone with the end of this function.
+    let kept;
+    if options.is_of_input() {
+        (kept, ends) = keep_input(&mut client, options).await?;
+        source = kept.path();
     }
-    let task = task(options, &nodes, from.clone(), (own, &hosts))?;
-    let spec = JobSpec { hosts, ..spec(&task, options)? };
-    let mut outcome = Outcome::new(from.clone(), own, absent);
+    let task = task(options, &ends, &source)?;
+    let spec = JobSpec { hosts: ends.hosts, ..spec(&task, options)? };
+    let mut outcome = Outcome::new(ends.from.clone(), ends.own, ends.absent);
     let ended = job::run(client, spec, |heard| match heard {
         Heard::Started(group) => {
             outcome.started(&group);
@@ -175,10 +187,64 @@ pub(crate) async fn run(mut client: ControllerClient<Channel>, options: &Options
         Err(other) => return Err(other),
     }
     if let Some(reason) = outcome.source_fault() {
-        return Err(Error::CopySource { node: from, reason });
+        return Err(Error::CopySource { node: ends.from, reason });
     }
     outcome.end(ended.as_ref().err());
     report(&outcome, options)
+}
+
+/// Standard input as a file, and which nodes there are when it has come.
+async fn keep_input(
+    client: &mut ControllerClient<Channel>,
+    options: &Options,
+) -> Result<(Spool, Ends), Error> {
+    if options.from.is_some() {
+        return Err(SpoolError::From.into());
+    }
+    if options.user.is_some() {
+        return Err(SpoolError::User.into());
+    }
+    if options.names_folder() {
+        return Err(SpoolError::NoName(options.dest.clone()).into());
+    }
+    let mut signals = Signals::new().map_err(Error::Runtime)?;
+    let spool = Spool::of_input(signals.ending()).await?;
+    tokio::select! {
+        ends = Ends::find(client, options) => Ok((spool, ends?)),
+        signal = signals.ending() => Err(SpoolError::Interrupted { signal }.into()),
+    }
+}
+
+/// From which node to which ones.
+struct Ends {
+    nodes: Vec<Node>,
+    from: String,
+    /// Whether that one is to have a copy, too.
+    own: bool,
+    /// All that take part.
+    hosts: Vec<String>,
+    /// Which cannot have a copy, and why.
+    absent: Vec<(String, String)>,
+}
+
+impl Ends {
+    async fn find(client: &mut ControllerClient<Channel>, options: &Options) -> Result<Ends, Error> {
+        let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
+        let from = match &options.from {
+            Some(from) => from.clone(),
+            None => here(&nodes).ok_or(Error::NotHere)?,
+        };
+        let chosen = chosen(&nodes, options)?;
+        let (ready, absent): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|(_, absent)| absent.is_none());
+        let absent =
+            absent.into_iter().map(|(name, why)| (name, why.unwrap_or_default().to_owned())).collect();
+        let mut hosts: Vec<String> = ready.into_iter().map(|(name, _)| name).collect();
+        let own = hosts.contains(&from);
+        if !own {
+            hosts.push(from.clone());
+        }
+        Ok(Ends { nodes, from, own, hosts, absent })
+    }
 }
 
 /// Prints what came of it; an error if too few nodes have a copy.
@@ -225,42 +291,38 @@ fn chosen(nodes: &[Node], options: &Options) -> Result<Vec<(String, Option<&'sta
     if chosen.is_empty() { Err(Error::NoNodes) } else { Ok(chosen) }
 }
 
-/// What `hosts` are to do.
-fn task(
-    options: &Options,
-    nodes: &[Node],
-    from: String,
-    (own, hosts): (bool, &[String]),
-) -> Result<Task, Error> {
+/// What all that take part are to do.
+fn task(options: &Options, ends: &Ends, source: &Path) -> Result<Task, Error> {
+    let Ends { nodes, from, own, hosts, .. } = ends;
     let absolute = |path: &Path| std::path::absolute(path).map_err(Error::Runtime);
-    let source = absolute(&options.source)?;
+    let source = absolute(source)?;
     let mut dest = absolute(&options.dest)?;
-    if options.dest.as_os_str().as_encoded_bytes().ends_with(b"/") {
+    if options.names_folder() {
         dest.push(source.file_name().unwrap_or_default());
     }
     let text = |path: PathBuf| {
         path.into_os_string().into_string().map_err(|path| Error::NotUtf8(path.display().to_string()))
     };
-    let address = nodes.iter().find(|node| node.name == from).and_then(|node| node.ip.parse().ok());
+    let address = nodes.iter().find(|node| node.name == *from).and_then(|node| node.ip.parse().ok());
     let rates = nodes.iter().filter(|node| hosts.contains(&node.name)).map(|node| node.bytes_per_second);
     let piece_max =
         options.limit.map_or(PIECE_MAX, |limit| limit.saturating_mul(PIECE_SECONDS).min(PIECE_MAX));
     Ok(Task {
         source: text(source)?.into(),
         dest: text(dest)?,
-        own,
+        own: *own,
         via: options.via,
         // The controller knows every node's.
         address: address.ok_or_else(|| Error::NoNode(from.clone()))?,
         rate: rates.filter(|rate| *rate > 0).min().unwrap_or(0),
-        from,
+        from: from.clone(),
         limit: options.limit,
         // No more than 8 MiB.
         piece_max: piece_max as usize,
         compress: options.compress,
         delete: options.delete,
         verify: options.verify,
-        tell_every_ms: (1000 * hosts.len() as u64 / TELLERS).max(1000),
+        tell_every_ms: (1000 * hosts.len() as u64 / TELLERS).max(TELL_EVERY_MS_MIN),
     })
 }
 

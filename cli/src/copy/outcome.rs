@@ -1,5 +1,6 @@
 //! What comes of a copy, node by node, as it is heard: a bar while it runs, then a table or JSON.
 
+use super::progress::Progress;
 use super::said::Said;
 use crate::error::Error;
 use crate::units;
@@ -20,6 +21,8 @@ pub(super) struct NodeOutcome {
     /// From the start of its rank to the copy in its place.
     seconds: Option<f64>,
     error: Option<String>,
+    /// As the command heard it, from when it began: so that nodes can be compared.
+    progress: Progress,
 }
 
 /// What is known of a copy.
@@ -41,6 +44,7 @@ pub(super) struct Outcome {
     sending: u64,
     /// Bytes that each rank lacks.
     lacks: BTreeMap<u32, u64>,
+    progress: BTreeMap<u32, Progress>,
 }
 
 /// All of it in numbers.
@@ -53,18 +57,24 @@ struct Document<'a> {
     nodes: &'a [NodeOutcome],
 }
 
+/// A bar for people who look at a terminal.
+pub(super) fn bar(template: &str) -> ProgressBar {
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
+    // The template is a constant; a wrong one would only lose the style.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
 impl Outcome {
     /// Of a copy from a node; `absent` are nodes that cannot have one, each with the reason.
     pub(super) fn new(from: String, own: bool, absent: Vec<(String, String)>) -> Outcome {
-        let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
-        // The template is a constant; a wrong one would only lose the style.
-        if let Ok(style) =
-            ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left {msg}")
-        {
-            bar.set_style(style);
-        }
-        let nodes =
-            absent.into_iter().map(|(node, why)| NodeOutcome { node, seconds: None, error: Some(why) });
+        let bar = bar("{bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left {msg}");
+        let nodes = absent.into_iter().map(|(node, why)| {
+            let (error, progress) = (Some(why), Progress::of_one_in(1));
+            NodeOutcome { node, seconds: None, error, progress }
+        });
         Outcome {
             from,
             own,
@@ -80,6 +90,7 @@ impl Outcome {
             via: String::new(),
             sending: 0,
             lacks: BTreeMap::new(),
+            progress: BTreeMap::new(),
         }
     }
 
@@ -100,7 +111,6 @@ impl Outcome {
             Said::Source { bytes } => self.bytes = bytes,
             Said::Sending { bytes } => {
                 self.sending = bytes;
-                self.lacks.clear();
                 self.bar.set_length(bytes);
                 self.bar.enable_steady_tick(Duration::from_millis(500));
             }
@@ -109,16 +119,31 @@ impl Outcome {
             Said::Lost { nodes } => {
                 self.bar.suspend(|| eprintln!("cool: lost {}; the others go on", nodes.join(", ")));
                 self.lost.extend(nodes);
+                // The slowest is one of the others.
+                self.lacks.retain(|rank, _| {
+                    self.names.get(*rank as usize).is_none_or(|name| !self.lost.contains(name))
+                });
             }
             Said::Lacks { bytes } => {
                 self.lacks.insert(output.rank, bytes);
+                let now = self.began.elapsed().as_secs_f64();
+                self.progress(output.rank).hear(now, bytes);
                 self.show();
             }
             Said::Ended { seconds, error } => {
+                if error.is_none() {
+                    let now = self.began.elapsed().as_secs_f64();
+                    self.progress(output.rank).end(now);
+                }
                 self.ended.insert(output.rank, (seconds, error));
             }
         }
         Ok(())
+    }
+
+    fn progress(&mut self, rank: u32) -> &mut Progress {
+        let ranks = self.names.len();
+        self.progress.entry(rank).or_insert_with(|| Progress::of_one_in(ranks))
     }
 
     /// How far the slowest node is.
@@ -144,7 +169,8 @@ impl Outcome {
                     (None, Some(format!("it did not say how it ended{why}")))
                 }
             };
-            self.nodes.push(NodeOutcome { node: name.clone(), seconds, error });
+            let progress = self.progress.remove(&rank).unwrap_or_else(|| Progress::of_one_in(1));
+            self.nodes.push(NodeOutcome { node: name.clone(), seconds, error, progress });
         }
     }
 
@@ -197,5 +223,67 @@ impl Outcome {
             units::bytes(self.sent),
             units::columns(&rows)
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_proto::control::Member;
+
+    /// Of ranks on n0, n1 and n2, of which n0 has the source and is not to have a copy.
+    fn outcome() -> Outcome {
+        let mut outcome =
+            Outcome::new("n0".to_owned(), false, vec![("n3".to_owned(), "it is away".to_owned())]);
+        let member = |node: &str| Member { node: node.to_owned(), ..Member::default() };
+        outcome.started(&Group { members: ["n0", "n1", "n2"].map(member).to_vec(), ..Group::default() });
+        outcome
+    }
+
+    fn hear(outcome: &mut Outcome, rank: u32, said: &Said) {
+        let line = serde_json::to_vec(said).unwrap();
+        outcome.hear(&Output { rank, line, ..Output::default() }).unwrap();
+    }
+
+    /// The bytes that each node lacked, one after the other; times only grow.
+    fn lacked(document: &serde_json::Value) -> Vec<(String, Vec<u64>)> {
+        let nodes = document["nodes"].as_array().unwrap().iter();
+        nodes
+            .map(|node| {
+                let points = node["progress"].as_array().unwrap();
+                let seconds: Vec<f64> = points.iter().map(|point| point[0].as_f64().unwrap()).collect();
+                assert!(seconds.is_sorted(), "{seconds:?}");
+                let bytes = points.iter().map(|point| point[1].as_u64().unwrap()).collect();
+                (node["node"].as_str().unwrap().to_owned(), bytes)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_document_tells_what_each_node_lacked_until_it_had_its_copy() {
+        let mut outcome = outcome();
+        for rank in [1, 2] {
+            hear(&mut outcome, rank, &Said::Lacks { bytes: 300 });
+        }
+        hear(&mut outcome, 0, &Said::Sending { bytes: 300 });
+        hear(&mut outcome, 2, &Said::Lacks { bytes: 100 });
+        hear(&mut outcome, 0, &Said::Ended { seconds: 1.0, error: None });
+        hear(&mut outcome, 1, &Said::Ended { seconds: 1.5, error: Some("no room".to_owned()) });
+        hear(&mut outcome, 2, &Said::Ended { seconds: 1.5, error: None });
+        outcome.end(None);
+        let document = serde_json::from_str(&outcome.json().unwrap()).unwrap();
+        let named = |name: &str, bytes: &[u64]| (name.to_owned(), bytes.to_vec());
+        assert_eq!(lacked(&document), [named("n3", &[]), named("n1", &[300]), named("n2", &[300, 100, 0])]);
+    }
+
+    #[test]
+    fn a_node_that_is_lost_is_not_the_slowest_and_others_stay_where_they_are() {
+        let mut outcome = outcome();
+        hear(&mut outcome, 1, &Said::Lacks { bytes: 300 });
+        hear(&mut outcome, 2, &Said::Lacks { bytes: 100 });
+        hear(&mut outcome, 0, &Said::Lost { nodes: vec!["n1".to_owned()] });
+        // The next pass.
+        hear(&mut outcome, 0, &Said::Sending { bytes: 100 });
+        assert_eq!(outcome.lacks, BTreeMap::from([(2, 100)]));
     }
 }

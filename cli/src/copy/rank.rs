@@ -390,7 +390,7 @@ impl<'t> Copying<'t> {
         if lacking.is_empty() {
             return Ok(());
         }
-        let mut writer = Writer::start(self.target.take(), self.task.teller())?;
+        let mut writer = Writer::start(self.target.take(), self.task)?;
         let mut pieces = pieces(manifest, lacking, self.task.piece(bytes_of(manifest, lacking)));
         let mut given_up = None;
         let outcome = pipeline::receive(comm, root, |form, bytes| match pieces.next() {

@@ -71,9 +71,11 @@ impl Task {
         real(path) == real(&self.source)
     }
 
-    /// How this node says how far it is.
-    pub(super) fn teller(&self) -> Teller {
-        Teller::new(Duration::from_millis(self.tell_every_ms))
+    /// Says how far this node is, and will say it again.
+    pub(super) fn teller(&self, target: &Target) -> Teller {
+        say_lacks(target);
+        let every = Duration::from_millis(self.tell_every_ms);
+        Teller { told: Instant::now(), every, whole: target.have().is_full() }
     }
 
     pub(super) fn habits(&self) -> Habits {
@@ -81,25 +83,28 @@ impl Task {
     }
 }
 
-/// Says time and again how much this node lacks.
+/// Says time and again how much this node lacks, as long as it lacks anything.
 pub(super) struct Teller {
     told: Instant,
     every: Duration,
+    /// Whether it was said that nothing is lacking.
+    whole: bool,
 }
 
 impl Teller {
-    pub(super) fn new(every: Duration) -> Teller {
-        Teller { told: Instant::now(), every }
-    }
-
-    /// Says it if it is time to.
+    /// Says it if it is time to, and at once that it lacks nothing any more.
     pub(super) fn tell(&mut self, target: &Target) {
-        if self.told.elapsed() >= self.every {
-            self.told = Instant::now();
-            // Whoever does not hear it hears the end.
-            drop(Said::Lacks { bytes: target.lacking() }.say());
+        let whole = target.have().is_full();
+        if !self.whole && (whole || self.told.elapsed() >= self.every) {
+            (self.told, self.whole) = (Instant::now(), whole);
+            say_lacks(target);
         }
     }
+}
+
+fn say_lacks(target: &Target) {
+    // Whoever does not hear it hears the end.
+    drop(Said::Lacks { bytes: target.lacking() }.say());
 }
 
 /// A line of a rank.

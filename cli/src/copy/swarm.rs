@@ -126,7 +126,10 @@ impl Swarm {
         let held = Arc::new(Held {
             pieces,
             reader: Mutex::new(Reader::new(readable, Arc::clone(manifest))),
-            target: target.map(|target| Mutex::new((target, task.teller()))),
+            target: target.map(|target| {
+                let teller = task.teller(&target);
+                Mutex::new((target, teller))
+            }),
         });
         let peer = SwarmPeer::start(plan, role, Arc::clone(&held))?;
         let members = members.into_iter().map(|(name, member, _)| (name, member)).collect();

@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::pipeline::Form;
-use super::said::Teller;
+use super::said::Task;
 use super::target::Target;
 use cool_content::Piece;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -20,13 +20,14 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(kept: Option<Result<Target, Fault>>, mut teller: Teller) -> std::io::Result<Writer> {
+    pub(super) fn start(kept: Option<Result<Target, Fault>>, task: &Task) -> std::io::Result<Writer> {
+        let mut teller = kept.as_ref().and_then(|kept| kept.as_ref().ok()).map(|target| task.teller(target));
         let (give, taken) = sync_channel::<Arrived>(WAITING);
         let thread = thread::Builder::new().name("write".into()).spawn(move || {
             let mut kept = kept;
             for (piece, form, bytes) in taken {
                 kept = kept.map(|kept| write(kept, &piece, form, bytes));
-                if let Some(Ok(target)) = &kept {
+                if let (Some(Ok(target)), Some(teller)) = (&kept, &mut teller) {
                     teller.tell(target);
                 }
             }

@@ -1,0 +1,63 @@
+#!/usr/bin/python3
+"""One BitTorrent peer (copies.py), tuned for a cluster: TCP alone, all peers told, every one unchoked at once.
+
+    torrent_peer.py FOLDER TORRENT IP SEED IP,IP,...
+
+A seed (SEED is the path of the file) serves it, others (SEED is -) get it into FOLDER/IP. When a line comes on the standard input all connect.
+Who has got all prints one line of JSON: pairs of seconds, by the machine's monotonic clock, and the bytes of the pieces that were there and checked
+by then. The next line ends it.
+"""
+import json
+import os
+import sys
+import time
+
+import libtorrent
+
+PORT = 6881
+PATIENCE_MS = 1000
+CATEGORIES = libtorrent.alert.category_t
+SETTINGS = {
+    "enable_dht": False, "enable_lsd": False, "enable_upnp": False, "enable_natpmp": False,
+    "enable_outgoing_utp": False, "enable_incoming_utp": False, "allow_multiple_connections_per_ip": True,
+    "unchoke_slots_limit": -1, "connections_limit": 2000, "connection_speed": 500, "mixed_mode_algorithm": 0, "hashing_threads": 1,
+    "alert_mask": CATEGORIES.status_notification | CATEGORIES.error_notification | CATEGORIES.piece_progress_notification,
+}
+
+
+def get(session, handle, info):
+    """Waits until all is there; how that went on."""
+    progress, has = [(time.monotonic(), 0)], 0
+    while not handle.status().is_seeding:
+        session.wait_for_alert(PATIENCE_MS)
+        for alert in session.pop_alerts():
+            if isinstance(alert, libtorrent.piece_finished_alert):
+                has += info.piece_size(alert.piece_index)
+                progress.append((time.monotonic(), has))
+            elif alert.category() & CATEGORIES.error_notification:
+                print(alert.message(), file=sys.stderr, flush=True)
+    return [*progress, (time.monotonic(), info.total_size())]
+
+
+def main():
+    folder, torrent, ip, seed, peers = sys.argv[1:]
+    session = libtorrent.session(dict(SETTINGS, listen_interfaces="%s:%d" % (ip, PORT)))
+    what = libtorrent.add_torrent_params()
+    what.ti = libtorrent.torrent_info(torrent)
+    what.save_path = os.path.join(folder, ip) if seed == "-" else os.path.dirname(seed)
+    os.makedirs(what.save_path, exist_ok=True)
+    if seed != "-":
+        what.flags |= libtorrent.torrent_flags.seed_mode
+    handle = session.add_torrent(what)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for peer in peers.split(","):
+        if peer != ip:
+            handle.connect_peer((peer, PORT))
+    if seed == "-":
+        print(json.dumps(get(session, handle, what.ti)), flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main()
