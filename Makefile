@@ -94,7 +94,7 @@ recovery: packages-bench release
 # Files to all nodes by every way of `cool copy`, and by BitTorrent: docs/copy.md
 bench-copy: packages-bench release
 	@tools/install-packages python3-libtorrent
-	$(SUDO) bench/copy.py $(COPY)
+	$(SUDO) bench/copying.py $(COPY)
 
 # 500 played switches and 10,000 agents, and packet-ins beside os-ken: docs/scale.md
 load: release

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """How long a file takes to all nodes of an emulated network, by every way of `cool copy` and by BitTorrent (docs/copy.md).
 
-    sudo bench/copy.py                                        # 16 and 64 MiB, uplinks as fast as a host's link and twice as fast
-    sudo bench/copy.py --bytes 16M --uplinks 40 --ways swarm,torrent --reps 5
-    sudo bench/copy.py --slow 10                              # every second host's link with half the rate
+    sudo bench/copying.py                                        # 16 and 64 MiB, uplinks as fast as a host's link and twice as fast
+    sudo bench/copying.py --bytes 16M --uplinks 40 --ways swarm,torrent --reps 5
+    sudo bench/copying.py --slow 10                              # every second host's link with half the rate
 
 Ways take turns, every copy is compared with the source, and times count from the command to the last copy; BitTorrent's from when all
 connect, so its start, the hash of the file and the torrent are left out. It is tried with each piece size of --pieces. The limit is the file over the rate of a
