@@ -86,6 +86,8 @@ pub(crate) enum Error {
     CopySource { node: String, reason: String },
     #[error("{copies} of {asked} nodes have a copy")]
     Copies { copies: usize, asked: usize },
+    #[error("{copies} of {asked} nodes have {what}; the job was not started")]
+    Staged { copies: usize, asked: usize, what: String },
     #[error("{0}")]
     Compile(#[from] cool_collective::CompileError),
     #[error(

@@ -2,6 +2,7 @@
 
 mod fault;
 mod flight;
+mod options;
 mod outcome;
 mod pipeline;
 mod rank;
@@ -9,31 +10,29 @@ mod reader;
 mod said;
 mod scan;
 mod source;
+mod stage;
 mod swarm;
 mod target;
 mod writer;
 
+use options::{Chosen, CopyReport, CopyWay, NodeChoice, source_node};
 pub(crate) use rank::{RankError, RankOptions, rank};
+pub(crate) use stage::{StageOptions, stage};
 
 use crate::error::Error;
 use crate::job::{self, Heard};
-use crate::size;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{JobSpec, Node, TopologyRequest};
 use outcome::Outcome;
-use said::{Task, Via};
+use said::Task;
 use std::io::Write;
-use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use tonic::transport::Channel;
 
 /// Bytes of the longest pieces, which are a broadcast each.
 const PIECE_MAX: u64 = 8 << 20;
 /// Seconds between two pieces of a source that is slowed down.
 const PIECE_SECONDS: u64 = 2;
-/// The slowest source: a block does not take longer than others wait for it.
-const LIMIT_MIN: u64 = 64 << 10;
 /// Nodes that say in a second how far they are.
 const TELLERS: u64 = 64;
 
@@ -47,53 +46,22 @@ const TELLERS: u64 = 64;
 /// each with the reason, and the others go on.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Only to these nodes, as h1,h7
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', conflicts_with_all = ["racks", "all"])]
-    nodes: Vec<String>,
-
-    /// Only to nodes of these racks, by the numbers of `cool topology`
-    #[arg(long, value_name = "RACK,..", value_delimiter = ',', conflicts_with = "all")]
-    racks: Vec<u32>,
-
-    /// To all nodes, as without --nodes and --racks
-    #[arg(long)]
-    all: bool,
+    #[command(flatten)]
+    nodes: NodeChoice,
 
     /// The node that has SOURCE [default: this machine's]
     #[arg(long, value_name = "NODE")]
     from: Option<String>,
 
-    /// How it goes
-    #[arg(long, value_enum, value_name = "WAY", default_value = "auto")]
-    via: Via,
-
-    /// Bytes in a second that the source sends at most, over some seconds, as in 200M; by swarm, that each node sends
-    #[arg(long, value_name = "SIZE", value_parser = limit)]
-    limit: Option<u64>,
-
-    /// Compress what is broadcast, where that makes it smaller; a swarm sends it as it is
-    #[arg(long)]
-    compress: bool,
+    #[command(flatten)]
+    way: CopyWay,
 
     /// Remove what a folder at DEST has and SOURCE has not; else such a folder is left as it is, and named
     #[arg(long)]
     delete: bool,
 
-    /// Read every copy again from the disk before it takes its place
-    #[arg(long)]
-    verify: bool,
-
-    /// Succeed if as many nodes as this have a copy: a number, or as in 95% [default: 100%]
-    #[arg(long, value_name = "P", default_value = "100%", hide_default_value = true)]
-    quorum: Quorum,
-
-    /// Write the copies as this user, by name or number: for operators, whose certificates name no user [default: you]
-    #[arg(long, value_name = "NAME")]
-    user: Option<String>,
-
-    /// Print one JSON document at the end, in place of the table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    report: CopyReport,
 
     /// A file or a folder on its node
     source: PathBuf,
@@ -102,65 +70,70 @@ pub(crate) struct Options {
     dest: PathBuf,
 }
 
-fn limit(text: &str) -> Result<u64, String> {
-    let limit = size::parse(text)?;
-    if limit >= LIMIT_MIN {
-        Ok(limit)
-    } else {
-        Err(format!("less than {} makes others wait too long", size::named(LIMIT_MIN)))
-    }
-}
-
-/// How many nodes are to have a copy.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Quorum {
-    Nodes(usize),
-    Percent(f64),
-}
-
-impl Quorum {
-    /// Of some nodes.
-    fn of(self, nodes: usize) -> usize {
-        match self {
-            Quorum::Nodes(count) => count,
-            // No more than there are.
-            Quorum::Percent(percent) => (percent / 100.0 * nodes as f64).ceil() as usize,
-        }
-    }
-}
-
-impl FromStr for Quorum {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Quorum, String> {
-        let wrong = || format!("{text:?} is neither a number of nodes nor a percentage from 0% to 100%");
-        match text.strip_suffix('%') {
-            None => text.parse().map(Quorum::Nodes).map_err(|_| wrong()),
-            Some(percent) => match percent.parse::<f64>() {
-                Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(Quorum::Percent(percent)),
-                _ => Err(wrong()),
-            },
-        }
-    }
-}
-
 /// Copies, and tells what came of it.
 pub(crate) async fn run(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
     let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
-    let from = match &options.from {
-        Some(from) => from.clone(),
-        None => here(&nodes).ok_or(Error::NotHere)?,
+    let order = CopyOrder {
+        from: source_node(&nodes, options.from.as_deref())?,
+        chosen: options.nodes.of(&nodes)?,
+        what: CopyPaths::new(&options.source, Some(&options.dest))?,
+        delete: options.delete,
+        way: &options.way,
     };
-    let chosen = chosen(&nodes, options)?;
-    let (ready, absent): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|(_, absent)| absent.is_none());
+    let outcome = carry_out(client, &nodes, order).await?;
+    report(&outcome, &options.report)
+}
+
+/// What is copied where.
+pub(crate) struct CopyOrder<'a> {
+    /// The node that has the source.
+    from: String,
+    chosen: Vec<Chosen>,
+    what: CopyPaths,
+    delete: bool,
+    way: &'a CopyWay,
+}
+
+/// From where on its node to where on each node.
+struct CopyPaths {
+    source: String,
+    dest: String,
+}
+
+impl CopyPaths {
+    /// Both from this working directory; without a destination it is the source's path.
+    fn new(source: &Path, dest: Option<&Path>) -> Result<CopyPaths, Error> {
+        let absolute = |path: &Path| std::path::absolute(path).map_err(Error::Runtime);
+        let from = absolute(source)?;
+        let mut to = dest.map_or_else(|| Ok(from.clone()), absolute)?;
+        if dest.is_some_and(|dest| dest.as_os_str().as_encoded_bytes().ends_with(b"/")) {
+            to.push(from.file_name().unwrap_or_default());
+        }
+        let text = |path: PathBuf| {
+            path.into_os_string().into_string().map_err(|path| Error::NotUtf8(path.display().to_string()))
+        };
+        Ok(CopyPaths { source: text(from)?, dest: text(to)? })
+    }
+}
+
+/// Copies by a job; what came of it, unless the source could not be read.
+async fn carry_out(
+    client: ControllerClient<Channel>,
+    nodes: &[Node],
+    mut order: CopyOrder<'_>,
+) -> Result<Outcome, Error> {
+    let (ready, absent): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut order.chosen).into_iter().partition(|(_, absent)| absent.is_none());
     let absent = absent.into_iter().map(|(name, why)| (name, why.unwrap_or_default().to_owned())).collect();
     let mut hosts: Vec<String> = ready.into_iter().map(|(name, _)| name).collect();
+    let from = order.from.clone();
     let own = hosts.contains(&from);
     if !own {
         hosts.push(from.clone());
     }
-    let task = task(options, &nodes, from.clone(), (own, &hosts))?;
-    let spec = JobSpec { hosts, ..spec(&task, options)? };
+    let user = order.way.user.clone();
+    let task = task(order, nodes, (own, &hosts))?;
+    let spec = JobSpec { hosts, ..spec(&task, user)? };
     let mut outcome = Outcome::new(from.clone(), own, absent);
     let ended = job::run(client, spec, |heard| match heard {
         Heard::Started(group) => {
@@ -178,98 +151,55 @@ pub(crate) async fn run(mut client: ControllerClient<Channel>, options: &Options
         return Err(Error::CopySource { node: from, reason });
     }
     outcome.end(ended.as_ref().err());
-    report(&outcome, options)
+    Ok(outcome)
 }
 
 /// Prints what came of it; an error if too few nodes have a copy.
-fn report(outcome: &Outcome, options: &Options) -> Result<(), Error> {
-    let text = if options.json { outcome.json()? } else { outcome.table() };
+fn report(outcome: &Outcome, how: &CopyReport) -> Result<(), Error> {
+    let text = if how.json { outcome.json()? } else { outcome.table() };
     std::io::stdout().write_all(text.as_bytes())?;
-    let mut failed = 0;
-    for (node, why) in outcome.failed() {
-        eprintln!("cool: {node}: {why}");
-        failed += 1;
-    }
+    let copies = say_failed(outcome);
     let asked = outcome.asked();
-    let copies = asked - failed;
-    if copies >= options.quorum.of(asked) { Ok(()) } else { Err(Error::Copies { copies, asked }) }
+    if copies >= how.quorum.of(asked) { Ok(()) } else { Err(Error::Copies { copies, asked }) }
 }
 
-/// The node of this machine: the one whose address is here.
-fn here(nodes: &[Node]) -> Option<String> {
-    let is_here = |node: &&Node| node.ip.parse::<IpAddr>().is_ok_and(|ip| UdpSocket::bind((ip, 0)).is_ok());
-    Some(nodes.iter().find(is_here)?.name.clone())
-}
-
-/// The nodes that are to have a copy, each with the reason why it cannot.
-fn chosen(nodes: &[Node], options: &Options) -> Result<Vec<(String, Option<&'static str>)>, Error> {
-    let known = |name: &&String| nodes.iter().any(|node| node.name == **name);
-    if let Some(unknown) = options.nodes.iter().chain(&options.from).find(|name| !known(name)) {
-        return Err(Error::NoNode(unknown.clone()));
-    }
-    let has = |rack: &u32| nodes.iter().any(|node| node.located && node.rack == *rack);
-    if let Some(unknown) = options.racks.iter().find(|rack| !has(rack)) {
-        return Err(Error::NoRack(*unknown));
-    }
-    let is_chosen = |node: &&Node| {
-        (options.nodes.is_empty() || options.nodes.contains(&node.name))
-            && (options.racks.is_empty() || (node.located && options.racks.contains(&node.rack)))
-    };
-    let absent = |node: &Node| match node {
-        Node { away_ms: Some(_), .. } => Some("its agent is away"),
-        Node { located: false, .. } => Some("the controller does not know where it is"),
-        _ => None,
-    };
-    let chosen: Vec<_> =
-        nodes.iter().filter(is_chosen).map(|node| (node.name.clone(), absent(node))).collect();
-    if chosen.is_empty() { Err(Error::NoNodes) } else { Ok(chosen) }
+/// Names the nodes without a copy; how many have one.
+fn say_failed(outcome: &Outcome) -> usize {
+    let failed = outcome.failed().inspect(|(node, why)| eprintln!("cool: {node}: {why}")).count();
+    outcome.asked() - failed
 }
 
 /// What `hosts` are to do.
-fn task(
-    options: &Options,
-    nodes: &[Node],
-    from: String,
-    (own, hosts): (bool, &[String]),
-) -> Result<Task, Error> {
-    let absolute = |path: &Path| std::path::absolute(path).map_err(Error::Runtime);
-    let source = absolute(&options.source)?;
-    let mut dest = absolute(&options.dest)?;
-    if options.dest.as_os_str().as_encoded_bytes().ends_with(b"/") {
-        dest.push(source.file_name().unwrap_or_default());
-    }
-    let text = |path: PathBuf| {
-        path.into_os_string().into_string().map_err(|path| Error::NotUtf8(path.display().to_string()))
-    };
+fn task(order: CopyOrder, nodes: &[Node], (own, hosts): (bool, &[String])) -> Result<Task, Error> {
+    let CopyOrder { from, what, way, delete, .. } = order;
     let address = nodes.iter().find(|node| node.name == from).and_then(|node| node.ip.parse().ok());
     let rates = nodes.iter().filter(|node| hosts.contains(&node.name)).map(|node| node.bytes_per_second);
-    let piece_max =
-        options.limit.map_or(PIECE_MAX, |limit| limit.saturating_mul(PIECE_SECONDS).min(PIECE_MAX));
+    let piece_max = way.limit.map_or(PIECE_MAX, |limit| limit.saturating_mul(PIECE_SECONDS).min(PIECE_MAX));
     Ok(Task {
-        source: text(source)?.into(),
-        dest: text(dest)?,
+        source: what.source.into(),
+        dest: what.dest,
         own,
-        via: options.via,
+        via: way.via,
         // The controller knows every node's.
         address: address.ok_or_else(|| Error::NoNode(from.clone()))?,
         rate: rates.filter(|rate| *rate > 0).min().unwrap_or(0),
         from,
-        limit: options.limit,
+        limit: way.limit,
         // No more than 8 MiB.
         piece_max: piece_max as usize,
-        compress: options.compress,
-        delete: options.delete,
-        verify: options.verify,
+        compress: way.compress,
+        delete,
+        verify: way.verify,
         tell_every_ms: (1000 * hosts.len() as u64 / TELLERS).max(1000),
     })
 }
 
-fn spec(task: &Task, options: &Options) -> Result<JobSpec, Error> {
+fn spec(task: &Task, user: Option<String>) -> Result<JobSpec, Error> {
     Ok(JobSpec {
         program: job::this_program()?,
         args: vec!["copy-rank".to_owned(), serde_json::json!(task).to_string()],
         ranks_per_node: 1,
-        user: options.user.clone().unwrap_or_else(job::user),
+        user: user.unwrap_or_else(job::user),
         survive: true,
         ..JobSpec::default()
     })
