@@ -86,6 +86,14 @@ pub(crate) enum Error {
     CopySource { node: String, reason: String },
     #[error("{copies} of {asked} nodes have a copy")]
     Copies { copies: usize, asked: usize },
+    #[error("no node has an address of this machine; name the nodes that get it with --nodes")]
+    NotHereToGet,
+    #[error("none of these nodes has {0}; `cool ls` shows what there is")]
+    NotStored(String),
+    #[error("{answers} of {asked} nodes have answered")]
+    Unanswered { answers: usize, asked: usize },
+    #[error("{0} files are damaged; `cool verify --drop` removes their contents")]
+    DamagedContents(usize),
     #[error("{copies} of {asked} nodes have {what}; the job was not started")]
     Staged { copies: usize, asked: usize, what: String },
     #[error("{0}")]

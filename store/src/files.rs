@@ -57,7 +57,7 @@ pub(crate) fn unlink(folder: &Path, name: &str) -> Result<bool, StoreError> {
 }
 
 /// Brings a folder's names to the disk.
-fn sync(folder: &Path) -> Result<(), StoreError> {
+pub(crate) fn sync(folder: &Path) -> Result<(), StoreError> {
     File::open(folder).and_then(|opened| opened.sync_all()).map_err(StoreError::at(folder))
 }
 

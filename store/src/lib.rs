@@ -28,7 +28,7 @@ mod store;
 pub use error::StoreError;
 pub use files::remove_tree;
 pub use name::StoreName;
-pub use object::{NamedObject, ObjectAbout, ObjectReading};
+pub use object::{NameEntry, NamedObject, ObjectAbout, ObjectReading};
 pub use put::{Put, PutRequest};
 pub use store::{Store, StoreUsage};
 

@@ -28,13 +28,22 @@ pub struct ObjectAbout {
     pub used: SystemTime,
 }
 
+/// What a name says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameEntry {
+    /// The identity of the object.
+    pub id: Digest,
+    /// When it was put, in milliseconds since 1970.
+    pub put_ms: u64,
+}
+
 /// A name, and what it stands for.
 #[derive(Debug)]
 pub struct NamedObject {
     /// The name.
     pub name: StoreName,
-    /// The object's identity, and when it was put, in milliseconds since 1970; none if that cannot be read.
-    pub entry: Option<(Digest, u64)>,
+    /// What it says; none if that cannot be read.
+    pub entry: Option<NameEntry>,
     /// What is there.
     pub about: Result<ObjectAbout, StoreError>,
 }
@@ -85,18 +94,25 @@ impl Object {
         if self.is_whole() { Ok(()) } else { Err(damaged(&self.tree(), "it is not there")) }
     }
 
-    /// Locks it for reading or writing, under the store's lock; it counts as used.
+    /// Locks it for reading or writing, under the store's lock.
     pub(crate) fn hold(&self) -> Result<File, StoreError> {
         let path = self.manifest_path();
         let file = File::options().read(true).write(true).open(&path).map_err(StoreError::at(&path))?;
         // Who has it alone has the store's lock, too.
         try_lock(&path, &file, FlockOperation::LockShared)?;
-        file.set_modified(SystemTime::now()).map_err(StoreError::at(&path))?;
         Ok(file)
     }
 
-    pub(crate) fn read(&self) -> Result<ObjectReading, StoreError> {
+    /// It counts as used now.
+    pub(crate) fn touch(&self, held: &File) -> Result<(), StoreError> {
+        held.set_modified(SystemTime::now()).map_err(StoreError::at(&self.manifest_path()))
+    }
+
+    pub(crate) fn read(&self, uses: bool) -> Result<ObjectReading, StoreError> {
         let lock = self.hold()?;
+        if uses {
+            self.touch(&lock)?;
+        }
         let manifest = Arc::new(self.manifest()?);
         self.check_whole()?;
         Ok(ObjectReading { tree: self.tree(), manifest, _lock: lock })

@@ -44,15 +44,17 @@ impl Store {
         let object = self.object(Digest::of(&encoded));
         let before = match self.entry(&request.name) {
             Err(StoreError::Damaged { .. }) => None,
-            entry => entry?.map(|(id, _)| id),
+            entry => entry?.map(|entry| entry.id),
         };
         self.make_room(&request, &object, before, manifest.bytes())?;
         files::make_folder(&object.folder)?;
+        files::sync(&self.root.join("objects"))?;
         let path = object.manifest_path();
         if files::read(&path)?.as_ref() != Some(&encoded) {
             files::write(&object.folder, "manifest", &encoded)?;
         }
         let lock = object.hold()?;
+        object.touch(&lock)?;
         Ok(Put { store: self.clone(), request, object, before, lock })
     }
 
@@ -70,7 +72,7 @@ impl Store {
         };
         let entries = self.entries()?;
         let named: Vec<(&StoreName, Digest)> =
-            entries.iter().filter_map(|(name, entry)| Some((name, entry.as_ref()?.0))).collect();
+            entries.iter().filter_map(|(name, entry)| Some((name, entry.as_ref()?.id))).collect();
         let is_replaced = |id: Digest| {
             before == Some(id) && named.iter().all(|(name, named)| *named != id || **name == request.name)
         };
@@ -127,12 +129,14 @@ impl Put {
     /// # Errors
     /// What the system says; the content is there without this name then.
     pub fn commit(self) -> Result<(), StoreError> {
-        let Put { store, request, object, before, .. } = &self;
+        let Put { store, request, object, .. } = &self;
         let _lock = store.lock()?;
+        // Another put of the same name may have ended meanwhile.
+        let before = store.entry(&request.name).ok().flatten();
         let entry = format!("{} {}\n", object.id, request.put_ms);
         files::write(&store.names_folder(), request.name.as_str(), entry.as_bytes())?;
         match before {
-            Some(before) if *before != object.id => store.remove_unnamed(*before),
+            Some(before) if before.id != object.id => store.remove_unnamed(before.id),
             _ => Ok(()),
         }
     }

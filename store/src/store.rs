@@ -3,7 +3,7 @@
 use crate::error::StoreError;
 use crate::files::{self, found, make_folder, remove_tree, try_lock};
 use crate::name::StoreName;
-use crate::object::{NamedObject, Object, ObjectReading, damaged};
+use crate::object::{NameEntry, NamedObject, Object, ObjectReading, damaged};
 use cool_content::Digest;
 use rustix::fs::FlockOperation;
 use rustix::process::geteuid;
@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// What the file `format` says.
 const FORMAT: &str = "cool-store 1";
+/// What is in it; some of that may be there before `format` is, when others begin with it, too.
+const OWN: [&str; 6] = ["format", "gone", "lock", "names", "objects", "quota"];
 /// Who else may write: nobody.
 const OTHERS_WRITE: u32 = 0o022;
 
@@ -72,7 +74,7 @@ impl Store {
         let format = match files::read(&path)? {
             Some(format) => format,
             None => {
-                let other = files::names(&self.root)?.into_iter().find(|name| name != "lock");
+                let other = files::names(&self.root)?.into_iter().find(|name| !OWN.contains(&name.as_str()));
                 if let Some(other) = other {
                     let what = format!("has {other} and is no store");
                     return Err(StoreError::Foreign { path: self.root.clone(), what });
@@ -112,19 +114,19 @@ impl Store {
         self.object(id).tree()
     }
 
-    /// What a name stands for: an object's identity, and when it was put.
-    pub(crate) fn entry(&self, name: &StoreName) -> Result<Option<(Digest, u64)>, StoreError> {
+    /// What a name says.
+    pub(crate) fn entry(&self, name: &StoreName) -> Result<Option<NameEntry>, StoreError> {
         let path = self.names_folder().join(name.as_str());
         let Some(bytes) = files::read(&path)? else { return Ok(None) };
         let parse = || {
             let (id, put_ms) = std::str::from_utf8(&bytes).ok()?.trim_end().split_once(' ')?;
-            Some((id.parse().ok()?, put_ms.parse().ok()?))
+            Some(NameEntry { id: id.parse().ok()?, put_ms: put_ms.parse().ok()? })
         };
         parse().map(Some).ok_or_else(|| damaged(&path, "it names no object"))
     }
 
     /// All names, with what they stand for; a damaged one with nothing.
-    pub(crate) fn entries(&self) -> Result<Vec<(StoreName, Option<(Digest, u64)>)>, StoreError> {
+    pub(crate) fn entries(&self) -> Result<Vec<(StoreName, Option<NameEntry>)>, StoreError> {
         let names = files::names(&self.names_folder())?;
         let names = names.into_iter().filter_map(|name| name.parse::<StoreName>().ok());
         names
@@ -150,7 +152,7 @@ impl Store {
         let _lock = self.lock()?;
         let named = self.entries()?.into_iter().map(|(name, entry)| NamedObject {
             about: match entry {
-                Some((id, _)) => self.object(id).about(),
+                Some(NameEntry { id, .. }) => self.object(id).about(),
                 None => Err(damaged(&self.names_folder().join(name.as_str()), "it names no object")),
             },
             name,
@@ -183,7 +185,17 @@ impl Store {
     pub fn read(&self, id: Digest) -> Result<Option<ObjectReading>, StoreError> {
         let _lock = self.lock()?;
         let object = self.object(id);
-        if object.is_whole() { object.read().map(Some) } else { Ok(None) }
+        if object.is_whole() { object.read(true).map(Some) } else { Ok(None) }
+    }
+
+    /// As [`Store::read`], but that does not count as a use.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub fn examine(&self, id: Digest) -> Result<Option<ObjectReading>, StoreError> {
+        let _lock = self.lock()?;
+        let object = self.object(id);
+        if object.is_whole() { object.read(false).map(Some) } else { Ok(None) }
     }
 
     /// Reads what a name stands for; nothing if there is no such name.
@@ -193,7 +205,7 @@ impl Store {
     pub fn read_name(&self, name: &StoreName) -> Result<Option<ObjectReading>, StoreError> {
         let _lock = self.lock()?;
         match self.entry(name)? {
-            Some((id, _)) => self.object(id).read().map(Some),
+            Some(NameEntry { id, .. }) => self.object(id).read(true).map(Some),
             None => Ok(None),
         }
     }
@@ -209,7 +221,7 @@ impl Store {
             entry => entry?,
         };
         let was_there = files::unlink(&self.names_folder(), name.as_str())?;
-        if let Some((id, _)) = entry {
+        if let Some(NameEntry { id, .. }) = entry {
             self.remove_unnamed(id)?;
         }
         Ok(was_there)
@@ -226,7 +238,7 @@ impl Store {
 
     pub(crate) fn evict(&self, id: Digest) -> Result<(), StoreError> {
         for (name, entry) in self.entries()? {
-            if entry.is_some_and(|(named, _)| named == id) {
+            if entry.is_some_and(|entry| entry.id == id) {
                 files::unlink(&self.names_folder(), name.as_str())?;
             }
         }
@@ -236,7 +248,7 @@ impl Store {
     /// Removes an object that has no name, unless it is being read or written.
     pub(crate) fn remove_unnamed(&self, id: Digest) -> Result<(), StoreError> {
         let object = self.object(id);
-        let is_named = self.entries()?.iter().any(|(_, entry)| entry.is_some_and(|(named, _)| named == id));
+        let is_named = self.entries()?.iter().any(|(_, entry)| entry.is_some_and(|entry| entry.id == id));
         if is_named || !object.is_free()? {
             return Ok(());
         }

@@ -116,7 +116,8 @@ fn the_content_that_was_used_longest_ago_goes_and_one_that_is_read_stays() {
     for (ago, id) in (10..).zip(&ids) {
         used(&store, *id, ago);
     }
-    // c was used longest ago, but is being read, which is a use.
+    // To be looked at is no use; c was used longest ago, but is being read, which is one.
+    drop(store.examine(ids[1]).unwrap().unwrap());
     let reading = store.read(ids[2]).unwrap().unwrap();
     put(&store, "d", b"d", None).unwrap();
     assert_eq!(names(&store), ["a", "c", "d"]);
@@ -207,5 +208,8 @@ fn a_folder_that_is_not_this_users_store_is_refused_and_left_as_it_is() {
         refused(&at("store"))
             .contains("is a store of format \"cool-store 2\", and this program knows \"cool-store 1\"")
     );
+    // One that others have just begun with.
+    std::fs::remove_file(at("store/format")).unwrap();
+    Store::open(&at("store")).unwrap();
     assert!(Store::open_existing(&at("none")).unwrap().is_none() && !at("none").exists());
 }

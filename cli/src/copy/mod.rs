@@ -11,13 +11,17 @@ mod said;
 mod scan;
 mod source;
 mod stage;
+mod stored;
 mod swarm;
 mod target;
+mod verify;
 mod writer;
 
-use options::{Chosen, CopyReport, CopyWay, NodeChoice, source_node};
+pub(crate) use options::{Chosen, CopyReport, CopyWay, NodeChoice, source_node};
 pub(crate) use rank::{RankError, RankOptions, rank};
 pub(crate) use stage::{StageOptions, stage};
+pub(crate) use stored::{PutTask, StoreTask};
+pub(crate) use verify::damages;
 
 use crate::error::Error;
 use crate::job::{self, Heard};
@@ -77,6 +81,7 @@ pub(crate) async fn run(mut client: ControllerClient<Channel>, options: &Options
         from: source_node(&nodes, options.from.as_deref())?,
         chosen: options.nodes.of(&nodes)?,
         what: CopyPaths::new(&options.source, Some(&options.dest))?,
+        store: None,
         delete: options.delete,
         way: &options.way,
     };
@@ -87,22 +92,24 @@ pub(crate) async fn run(mut client: ControllerClient<Channel>, options: &Options
 /// What is copied where.
 pub(crate) struct CopyOrder<'a> {
     /// The node that has the source.
-    from: String,
-    chosen: Vec<Chosen>,
-    what: CopyPaths,
-    delete: bool,
-    way: &'a CopyWay,
+    pub(crate) from: String,
+    pub(crate) chosen: Vec<Chosen>,
+    pub(crate) what: CopyPaths,
+    /// If it is out of stores, or into them.
+    pub(crate) store: Option<StoreTask>,
+    pub(crate) delete: bool,
+    pub(crate) way: &'a CopyWay,
 }
 
 /// From where on its node to where on each node.
-struct CopyPaths {
+pub(crate) struct CopyPaths {
     source: String,
     dest: String,
 }
 
 impl CopyPaths {
     /// Both from this working directory; without a destination it is the source's path.
-    fn new(source: &Path, dest: Option<&Path>) -> Result<CopyPaths, Error> {
+    pub(crate) fn new(source: &Path, dest: Option<&Path>) -> Result<CopyPaths, Error> {
         let absolute = |path: &Path| std::path::absolute(path).map_err(Error::Runtime);
         let from = absolute(source)?;
         let mut to = dest.map_or_else(|| Ok(from.clone()), absolute)?;
@@ -117,7 +124,7 @@ impl CopyPaths {
 }
 
 /// Copies by a job; what came of it, unless the source could not be read.
-async fn carry_out(
+pub(crate) async fn carry_out(
     client: ControllerClient<Channel>,
     nodes: &[Node],
     mut order: CopyOrder<'_>,
@@ -155,7 +162,7 @@ async fn carry_out(
 }
 
 /// Prints what came of it; an error if too few nodes have a copy.
-fn report(outcome: &Outcome, how: &CopyReport) -> Result<(), Error> {
+pub(crate) fn report(outcome: &Outcome, how: &CopyReport) -> Result<(), Error> {
     let text = if how.json { outcome.json()? } else { outcome.table() };
     std::io::stdout().write_all(text.as_bytes())?;
     let copies = say_failed(outcome);
@@ -171,7 +178,7 @@ fn say_failed(outcome: &Outcome) -> usize {
 
 /// What `hosts` are to do.
 fn task(order: CopyOrder, nodes: &[Node], (own, hosts): (bool, &[String])) -> Result<Task, Error> {
-    let CopyOrder { from, what, way, delete, .. } = order;
+    let CopyOrder { from, what, way, store, delete, .. } = order;
     let address = nodes.iter().find(|node| node.name == from).and_then(|node| node.ip.parse().ok());
     let rates = nodes.iter().filter(|node| hosts.contains(&node.name)).map(|node| node.bytes_per_second);
     let piece_max = way.limit.map_or(PIECE_MAX, |limit| limit.saturating_mul(PIECE_SECONDS).min(PIECE_MAX));
@@ -190,6 +197,7 @@ fn task(order: CopyOrder, nodes: &[Node], (own, hosts): (bool, &[String])) -> Re
         compress: way.compress,
         delete,
         verify: way.verify,
+        store,
         tell_every_ms: (1000 * hosts.len() as u64 / TELLERS).max(1000),
     })
 }

@@ -21,7 +21,7 @@ pub(crate) struct NodeChoice {
     #[arg(long, value_name = "RACK,..", value_delimiter = ',', conflicts_with = "all")]
     pub(crate) racks: Vec<u32>,
 
-    /// All nodes, as without --nodes and --racks
+    /// All nodes
     #[arg(long)]
     pub(crate) all: bool,
 }
@@ -30,6 +30,11 @@ pub(crate) struct NodeChoice {
 pub(crate) type Chosen = (String, Option<&'static str>);
 
 impl NodeChoice {
+    /// Whether nothing was said.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.all && self.nodes.is_empty() && self.racks.is_empty()
+    }
+
     /// The nodes that were chosen.
     pub(crate) fn of(&self, nodes: &[Node]) -> Result<Vec<Chosen>, Error> {
         self.nodes.iter().try_for_each(|name| known(nodes, name))?;
