@@ -45,6 +45,8 @@ def test_a_job_finds_what_was_staged_on_its_nodes_and_on_no_other(make_bed, tmp_
     assert refused.returncode == 1 and errors[0].startswith("cool: %s: %s/%s/file: is a folder" % (b, tmp_path, b)), errors
     assert errors[1:] == ["cool: 1 of 2 nodes have %s; the job was not started" % model], errors
     assert not os.path.exists(tmp_path / "ran")
+    refused = run(bed, "cool", "run", "--stage", model, "--", "true")
+    assert refused.returncode == 1 and "with --stage-from" in refused.stderr, "no agent is in this namespace"
 
 
 class Stores:

@@ -74,8 +74,8 @@ pub(crate) enum Error {
     Rank(#[from] RankError),
     #[error("{0}")]
     CopyRank(#[from] crate::copy::RankError),
-    #[error("no node has an address of this machine; name the node that has SOURCE with --from")]
-    NotHere,
+    #[error("no node has an address of this machine; name {remedy}")]
+    NotHere { remedy: &'static str },
     #[error("there is no node {0}; `cool topology` shows those that are there")]
     NoNode(String),
     #[error("there are no nodes in rack {0}; `cool topology` shows the racks")]
@@ -86,8 +86,6 @@ pub(crate) enum Error {
     CopySource { node: String, reason: String },
     #[error("{copies} of {asked} nodes have a copy")]
     Copies { copies: usize, asked: usize },
-    #[error("no node has an address of this machine; name the nodes that get it with --nodes")]
-    NotHereToGet,
     #[error("none of these nodes has {0}; `cool ls` shows what there is")]
     NotStored(String),
     #[error("{answers} of {asked} nodes have answered")]

@@ -213,3 +213,56 @@ fn a_folder_that_is_not_this_users_store_is_refused_and_left_as_it_is() {
     Store::open(&at("store")).unwrap();
     assert!(Store::open_existing(&at("none")).unwrap().is_none() && !at("none").exists());
 }
+
+/// What threads do that stand for ranks of several commands.
+fn play(store: &Store, seed: u64) {
+    let mut state = seed;
+    let mut next = |below: u64| {
+        // xorshift (Marsaglia 2003).
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    for turn in 0..40 {
+        let (called, bytes) = (["a", "b", "c"][next(3) as usize], vec![b'x'; 1 + next(4) as usize]);
+        match next(5) {
+            0 => drop(store.remove(&name(called)).unwrap()),
+            1 => {
+                if let Some(reading) = store.read_name(&name(called)).unwrap() {
+                    assert_eq!(content(&std::fs::read(&reading.tree).unwrap()), *reading.manifest);
+                }
+            }
+            _ => match begin(store, called, &bytes, None) {
+                Ok(put) => {
+                    let coming = put.tree().with_file_name(format!(".{seed}.{turn}"));
+                    std::fs::write(&coming, &bytes).unwrap();
+                    std::fs::rename(coming, put.tree()).unwrap();
+                    put.commit().unwrap();
+                }
+                Err(StoreError::Full { .. }) => {}
+                Err(error) => panic!("{error}"),
+            },
+        }
+    }
+}
+
+#[test]
+fn commands_at_once_never_see_half_a_content_and_keep_to_the_quota() {
+    let (_folder, store) = make();
+    put(&store, "a", b"x", Some(8)).unwrap();
+    std::thread::scope(|scope| {
+        for seed in 1..=4 {
+            let store = &store;
+            scope.spawn(move || play(store, seed));
+        }
+    });
+    let listed = store.list().unwrap();
+    assert!(listed.iter().all(|named| named.about.is_ok()), "{listed:?}");
+    // The next one collects what had no name any more when somebody read it.
+    put(&store, "a", b"x", None).unwrap();
+    let kept: std::collections::BTreeSet<Digest> =
+        store.list().unwrap().iter().filter_map(|named| Some(named.entry?.id)).collect();
+    assert_eq!(objects(&store), kept.len());
+    assert!(store.usage().unwrap().bytes <= 8);
+}

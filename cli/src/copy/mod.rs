@@ -17,7 +17,7 @@ mod target;
 mod verify;
 mod writer;
 
-pub(crate) use options::{Chosen, CopyReport, CopyWay, NodeChoice, source_node};
+pub(crate) use options::{Chosen, CopyReport, CopyWay, NAME_SOURCE, NodeChoice, node_named};
 pub(crate) use rank::{RankError, RankOptions, rank};
 pub(crate) use stage::{StageOptions, stage};
 pub(crate) use stored::{PutTask, StoreTask};
@@ -78,7 +78,7 @@ pub(crate) struct Options {
 pub(crate) async fn run(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
     let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
     let order = CopyOrder {
-        from: source_node(&nodes, options.from.as_deref())?,
+        from: node_named(&nodes, options.from.as_deref(), NAME_SOURCE)?,
         chosen: options.nodes.of(&nodes)?,
         what: CopyPaths::new(&options.source, Some(&options.dest))?,
         store: None,
@@ -120,6 +120,11 @@ impl CopyPaths {
             path.into_os_string().into_string().map_err(|path| Error::NotUtf8(path.display().to_string()))
         };
         Ok(CopyPaths { source: text(from)?, dest: text(to)? })
+    }
+
+    /// Into stores: to no path, so that ranks that know of no stores write nowhere.
+    pub(crate) fn into_stores(source: &Path) -> Result<CopyPaths, Error> {
+        Ok(CopyPaths { dest: String::new(), ..CopyPaths::new(source, None)? })
     }
 }
 

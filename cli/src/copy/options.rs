@@ -10,6 +10,9 @@ use std::str::FromStr;
 /// The slowest source: a block does not take longer than others wait for it.
 const LIMIT_MIN: u64 = 64 << 10;
 
+/// What to name where a command is on no node.
+pub(crate) const NAME_SOURCE: &str = "the node that has SOURCE with --from";
+
 /// Some of the cluster's nodes.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct NodeChoice {
@@ -63,13 +66,13 @@ fn known(nodes: &[Node], name: &str) -> Result<(), Error> {
     if found { Ok(()) } else { Err(Error::NoNode(name.to_owned())) }
 }
 
-/// The node that has the source: the one that was named, or this machine's, the one whose address is here.
-pub(crate) fn source_node(nodes: &[Node], named: Option<&str>) -> Result<String, Error> {
+/// The node that was named, or else this machine's, the one whose address is here; if there is none, `remedy` is what to name.
+pub(crate) fn node_named(nodes: &[Node], named: Option<&str>, remedy: &'static str) -> Result<String, Error> {
     if let Some(name) = named {
         return known(nodes, name).map(|()| name.to_owned());
     }
     let is_here = |node: &&Node| node.ip.parse::<IpAddr>().is_ok_and(|ip| UdpSocket::bind((ip, 0)).is_ok());
-    nodes.iter().find(is_here).map(|node| node.name.clone()).ok_or(Error::NotHere)
+    nodes.iter().find(is_here).map(|node| node.name.clone()).ok_or(Error::NotHere { remedy })
 }
 
 /// How bytes go to the nodes.

@@ -1,6 +1,6 @@
 //! Staging: what a job needs is on its nodes before it starts.
 
-use super::options::{CopyWay, NodeChoice, source_node};
+use super::options::{CopyWay, NodeChoice, node_named};
 use super::{CopyOrder, CopyPaths, carry_out, say_failed};
 use crate::error::Error;
 use crate::job::{self, Heard};
@@ -10,6 +10,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::str::FromStr;
 use tonic::transport::Channel;
+
+/// What to name where a command is on no node.
+const NAME_SOURCE: &str = "the node that has SOURCE with --stage-from";
 
 /// What is brought to a job's nodes before it starts.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -64,7 +67,7 @@ pub(crate) async fn stage(
         .map(|staged| CopyPaths::new(&staged.source, staged.dest.as_deref()))
         .collect::<Result<_, _>>()?;
     let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
-    let from = source_node(&nodes, options.stage_from.as_deref())?;
+    let from = node_named(&nodes, options.stage_from.as_deref(), NAME_SOURCE)?;
     let hosts = hosts(client.clone(), &spec).await?;
     let choice = NodeChoice { nodes: hosts.clone(), ..NodeChoice::default() };
     let way = CopyWay { user: Some(spec.user.clone()), ..CopyWay::default() };

@@ -4,7 +4,7 @@ use super::ask::ask;
 use super::said::{StoreDeed, StoreQuestion, StoredContent};
 use super::{StoreChoice, StorePlace, name, newest};
 use crate::copy::{
-    Chosen, CopyOrder, CopyPaths, CopyReport, CopyWay, NodeChoice, StoreTask, carry_out, report, source_node,
+    Chosen, CopyOrder, CopyPaths, CopyReport, CopyWay, NodeChoice, StoreTask, carry_out, node_named, report,
 };
 use crate::error::Error;
 use cool_proto::control::controller_client::ControllerClient;
@@ -52,7 +52,7 @@ pub(crate) struct GetOptions {
 pub(crate) async fn get(mut client: ControllerClient<Channel>, options: &GetOptions) -> Result<(), Error> {
     let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
     let chosen = if options.nodes.is_open() {
-        let here = source_node(&nodes, None).map_err(|_| Error::NotHereToGet)?;
+        let here = node_named(&nodes, None, "the nodes that get it with --nodes")?;
         NodeChoice { nodes: vec![here], ..NodeChoice::default() }.of(&nodes)?
     } else {
         options.nodes.of(&nodes)?

@@ -3,7 +3,8 @@
 use super::get::Wanted;
 use super::{StoreChoice, name};
 use crate::copy::{
-    CopyOrder, CopyPaths, CopyReport, CopyWay, NodeChoice, PutTask, StoreTask, carry_out, report, source_node,
+    CopyOrder, CopyPaths, CopyReport, CopyWay, NAME_SOURCE, NodeChoice, PutTask, StoreTask, carry_out,
+    node_named, report,
 };
 use crate::error::Error;
 use crate::size;
@@ -57,7 +58,7 @@ pub(crate) async fn put(mut client: ControllerClient<Channel>, options: &PutOpti
     let (from, source, object, put_ms) = match &options.source {
         Some(source) => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-            let from = source_node(&nodes, options.from.as_deref())?;
+            let from = node_named(&nodes, options.from.as_deref(), NAME_SOURCE)?;
             (from, source.clone(), None, u64::try_from(now).unwrap_or(u64::MAX))
         }
         None => {
@@ -70,7 +71,7 @@ pub(crate) async fn put(mut client: ControllerClient<Channel>, options: &PutOpti
     let order = CopyOrder {
         from,
         chosen,
-        what: CopyPaths::new(&source, None)?,
+        what: CopyPaths::into_stores(&source)?,
         store: Some(StoreTask { store, name: options.name.clone(), object, put: Some(put) }),
         delete: false,
         way: &options.way,
