@@ -171,10 +171,11 @@ def test_a_flipped_byte_is_found_named_dropped_and_mended(make_bed, tmp_path):
         f.seek(MIB)
         f.write(bytes([byte ^ 1]))
     line = "cool: h3: model: data/large is not what was put"
-    assert stores.refused("verify", "model")[0] == line
-    assert stores.refused("get", "--from", "h3", "--nodes", "h3", "model", str(tmp_path / "x")) != []
+    assert stores.refused("verify", "model") == [line, "cool: 1 damaged file; `cool verify --drop` removes their contents"]
+    errors = stores.refused("get", "--from", "h3", "--nodes", "h3", "model", str(tmp_path / "x"))
+    assert errors[0].startswith("cool: h3: ") and "is not what was put; `cool verify --drop`" in errors[0], errors
     assert not os.path.exists(tmp_path / "x")
-    assert stores.refused("verify", "--drop")[0] == line
+    assert stores.refused("verify", "--drop") == [line, "cool: what was damaged is removed; `cool put NAME` brings it from a node that has it whole"]
     assert stores.objects("h3") == [] and stores.contents()[("model", True)]["nodes"] == ["h1", "h2", "h4"]
     stores.done("put", "model")
     assert re.match("4 contents on 4 nodes whole", succeed(bed, *stores.command("verify")))

@@ -90,8 +90,10 @@ pub(crate) enum Error {
     NotStored(String),
     #[error("{answers} of {asked} nodes have answered")]
     Unanswered { answers: usize, asked: usize },
-    #[error("{0} files are damaged; `cool verify --drop` removes their contents")]
+    #[error("{}; `cool verify --drop` removes their contents", crate::units::count(*.0, "damaged file"))]
     DamagedContents(usize),
+    #[error("what was damaged is removed; `cool put NAME` brings it from a node that has it whole")]
+    Dropped,
     #[error("{copies} of {asked} nodes have {what}; the job was not started")]
     Staged { copies: usize, asked: usize, what: String },
     #[error("{0}")]

@@ -455,10 +455,13 @@ fn copy_here(task: &Task, node: &str, manifest: Arc<Manifest>) -> Result<(), Fau
         return Err(Fault::Within(dest));
     }
     let mut target = stored::open(task, node, Arc::clone(&manifest))?;
-    target.take_from(&task.source, &manifest)?;
-    if !target.have().is_full() {
-        target.give_up()?;
-        return Err(task.blame(Fault::Changed(task.source.clone())));
+    let taken = target.take_from(&task.source, &manifest);
+    let changed = (!target.have().is_full()).then(|| Fault::Changed(task.source.clone()));
+    match taken.err().or(changed) {
+        None => target.finish(),
+        Some(fault) => {
+            target.give_up()?;
+            Err(task.blame(fault))
+        }
     }
-    target.finish()
 }

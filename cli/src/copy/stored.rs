@@ -8,6 +8,7 @@ use crate::store::StorePlace;
 use cool_content::{Digest, Manifest};
 use cool_store::{ObjectReading, PutRequest, Store, StoreName};
 use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 /// What ranks of a copy do with their stores.
@@ -54,8 +55,12 @@ impl Source {
 impl Task {
     /// Why the source cannot be read: what is in a store changes by no program.
     pub(super) fn blame(&self, fault: Fault) -> Fault {
+        let is_stored = self.store.as_ref().is_some_and(|stored| stored.object.is_some());
         match fault {
-            Fault::Changed(path) if self.store.as_ref().is_some_and(|stored| stored.object.is_some()) => {
+            Fault::Changed(path) if is_stored => Fault::Damaged(path),
+            Fault::Path { path, reason }
+                if is_stored && reason.kind() == ErrorKind::NotFound && path.starts_with(&self.source) =>
+            {
                 Fault::Damaged(path)
             }
             fault => fault,
@@ -179,6 +184,14 @@ mod tests {
             let why = format!("{}: is not what was put; `cool verify --drop`", tree.display());
             assert!(outcomes.iter().all(|outcome| outcome.as_ref().unwrap().contains(&why)), "{outcomes:?}");
         }
+        std::fs::remove_file(&tree).unwrap();
+        std::fs::create_dir(&tree).unwrap();
+        let outcomes = copied(&Task { source: tree.clone(), ..stored(at, "a", Some(id), None) });
+        assert!(
+            outcomes[0].is_some() && outcomes[1..] == [const { None }; 3],
+            "others have it: {outcomes:?}"
+        );
+        assert_eq!(std::fs::read_dir(at.join("n0")).unwrap().count(), 0, "nothing is left of it");
         // Put again it is mended.
         std::fs::write(at.join("source"), noise(2, MIB)).unwrap();
         all_well(&put(at, "a", Some(0)));
