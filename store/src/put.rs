@@ -58,7 +58,7 @@ impl Store {
         Ok(Put { store: self.clone(), request, object, before, lock })
     }
 
-    /// Evicts what has to go. What only the same name stands for is replaced, and does not count.
+    /// Evicts what has to go.
     fn make_room(
         &self,
         request: &PutRequest,
@@ -70,31 +70,8 @@ impl Store {
             Some(quota) => Some(quota).filter(|quota| *quota > 0),
             None => self.quota()?,
         };
-        let entries = self.entries()?;
-        let named: Vec<(&StoreName, Digest)> =
-            entries.iter().filter_map(|(name, entry)| Some((name, entry.as_ref()?.id))).collect();
-        let is_replaced = |id: Digest| {
-            before == Some(id) && named.iter().all(|(name, named)| *named != id || **name == request.name)
-        };
-        let mut kept = Vec::new();
-        for other in self.objects()?.into_iter().filter(|o| o.id != object.id && !is_replaced(o.id)) {
-            let free = other.is_free()?;
-            let is_named = named.iter().any(|(_, named)| *named == other.id);
-            // What an interrupted put has left is collected.
-            if is_named || !free {
-                // One that is damaged is nobody's to evict before it was looked at.
-                let about = other.manifest().map(|manifest| manifest.bytes());
-                let used = other.manifest_path().metadata().and_then(|about| about.modified());
-                kept.push(Kept {
-                    id: other.id,
-                    bytes: about.unwrap_or(0),
-                    used: used.unwrap_or(SystemTime::UNIX_EPOCH),
-                    free,
-                });
-            }
-        }
         let gone = match quota {
-            Some(quota) => evictions(kept, needed, quota)
+            Some(quota) => evictions(self.kept(&request.name, object.id, before)?, needed, quota)
                 .map_err(|unfit| StoreError::Full { path: self.root.clone(), unfit })?,
             None => Vec::new(),
         };
@@ -107,6 +84,32 @@ impl Store {
         }
         gone.into_iter().try_for_each(|id| self.evict(id))?;
         self.collect(object.id)
+    }
+
+    /// The objects that count beside the one that is put. What only its name stands for is replaced, and does not count; nor does
+    /// what an interrupted put has left, which is collected.
+    fn kept(&self, name: &StoreName, put: Digest, before: Option<Digest>) -> Result<Vec<Kept>, StoreError> {
+        let entries = self.entries()?;
+        let names_of = |id: Digest| {
+            entries
+                .iter()
+                .filter(move |(_, entry)| entry.is_some_and(|entry| entry.id == id))
+                .map(|(name, _)| name)
+        };
+        let mut kept = Vec::new();
+        for object in self.objects()?.into_iter().filter(|object| object.id != put) {
+            let (id, free) = (object.id, object.is_free()?);
+            let is_replaced = before == Some(id) && names_of(id).all(|named| named == name);
+            let is_left = free && names_of(id).next().is_none();
+            if is_replaced || is_left {
+                continue;
+            }
+            // One that is damaged is nobody's to evict before it was looked at.
+            let bytes = object.manifest().map_or(0, |manifest| manifest.bytes());
+            let used = object.manifest_path().metadata().and_then(|about| about.modified());
+            kept.push(Kept { id, bytes, used: used.unwrap_or(SystemTime::UNIX_EPOCH), free });
+        }
+        Ok(kept)
     }
 }
 

@@ -74,7 +74,23 @@ pub(super) async fn ask(
     if hosts.is_empty() {
         return Ok(answers);
     }
-    let spec = JobSpec {
+    let mut hearing = Hearing::default();
+    let ended = job::run(client, spec(hosts, user, question)?, |heard| {
+        hearing.hear(heard);
+        Ok(())
+    })
+    .await;
+    match ended {
+        Ok(()) | Err(Error::Failed { .. }) => {}
+        Err(other) => return Err(other),
+    }
+    answers.failed.extend(hearing.silent(ended.as_ref().err()));
+    answers.said = hearing.said;
+    Ok(answers)
+}
+
+fn spec(hosts: Vec<String>, user: Option<String>, question: &StoreQuestion) -> Result<JobSpec, Error> {
+    Ok(JobSpec {
         program: job::this_program()?,
         args: vec!["store-rank".to_owned(), serde_json::json!(question).to_string()],
         ranks_per_node: 1,
@@ -82,41 +98,71 @@ pub(super) async fn ask(
         user: user.unwrap_or_else(job::user),
         survive: true,
         ..JobSpec::default()
-    };
-    let mut ended: BTreeMap<String, Option<String>> = BTreeMap::new();
-    let mut names: Vec<String> = Vec::new();
-    let outcome = job::run(client, spec, |heard| {
-        match heard {
-            Heard::Started(group) => {
-                names = group.members.into_iter().map(|member| member.node).collect();
-            }
-            Heard::Line(output) => {
-                let node = names.get(output.rank as usize).cloned().unwrap_or_default();
-                let answer = if output.stderr { None } else { serde_json::from_slice(&output.line).ok() };
-                match answer {
-                    Some(StoreAnswer::Ended { error }) => drop(ended.insert(node, error)),
-                    Some(answer) => answers.said.push((node, answer)),
-                    None => eprintln!("{node}: {}", String::from_utf8_lossy(&output.line)),
-                }
-            }
-        }
-        Ok(())
     })
-    .await;
-    match outcome {
-        Ok(()) | Err(Error::Failed { .. }) => {}
-        Err(other) => return Err(other),
-    }
-    for node in names {
-        let why = match ended.remove(&node) {
-            Some(None) => continue,
-            Some(Some(error)) => error,
-            None => {
-                let why = outcome.as_ref().err().map_or_else(String::new, |job| format!(": {job}"));
-                format!("it did not answer{why}")
+}
+
+/// What ranks say while they run.
+#[derive(Default)]
+struct Hearing {
+    /// The node of each rank.
+    names: Vec<String>,
+    said: Vec<(String, StoreAnswer)>,
+    /// How those that have ended say they did.
+    ended: BTreeMap<String, Option<String>>,
+}
+
+impl Hearing {
+    fn hear(&mut self, heard: Heard) {
+        let output = match heard {
+            Heard::Started(group) => {
+                self.names = group.members.into_iter().map(|member| member.node).collect();
+                return;
             }
+            Heard::Line(output) => output,
         };
-        answers.failed.insert(node, why);
+        let node = self.names.get(output.rank as usize).cloned().unwrap_or_default();
+        let answer = if output.stderr { None } else { serde_json::from_slice(&output.line).ok() };
+        match answer {
+            Some(StoreAnswer::Ended { error }) => drop(self.ended.insert(node, error)),
+            Some(answer) => self.said.push((node, answer)),
+            None => eprintln!("{node}: {}", String::from_utf8_lossy(&output.line)),
+        }
     }
-    Ok(answers)
+
+    /// Nodes that have not answered to the end, each with the reason; the job may have failed.
+    fn silent(&self, job: Option<&Error>) -> Vec<(String, String)> {
+        let why = |node: &String| match self.ended.get(node) {
+            Some(error) => error.clone(),
+            None => Some(
+                job.map_or_else(|| "it did not answer".to_owned(), |job| format!("it did not answer: {job}")),
+            ),
+        };
+        self.names.iter().filter_map(|node| Some((node.clone(), why(node)?))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_proto::control::{Group, Member, Output};
+
+    #[test]
+    fn nodes_that_do_not_answer_to_the_end_are_named() {
+        let mut hearing = Hearing::default();
+        let member = |node: &str| Member { node: node.to_owned(), ..Member::default() };
+        let members = vec![member("h1"), member("h2"), member("h3")];
+        hearing.hear(Heard::Started(Group { members, ..Group::default() }));
+        let mut say = |rank, answer: &StoreAnswer| {
+            let line = serde_json::to_vec(answer).unwrap();
+            hearing.hear(Heard::Line(Output { rank, line, ..Output::default() }));
+        };
+        say(1, &StoreAnswer::Removed);
+        say(1, &StoreAnswer::Ended { error: None });
+        say(2, &StoreAnswer::Ended { error: Some("full".to_owned()) });
+        assert_eq!(hearing.said, [("h2".to_owned(), StoreAnswer::Removed)]);
+        let silent = hearing.silent(None);
+        assert_eq!(silent, [("h1".into(), "it did not answer".into()), ("h3".into(), "full".into())]);
+        let answers = Answers { failed: silent.into_iter().collect(), asked: 3, ..Answers::default() };
+        assert_eq!(answers.check().unwrap_err().to_string(), "1 of 3 nodes have answered");
+    }
 }

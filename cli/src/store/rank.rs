@@ -100,36 +100,36 @@ fn verify(
         }
         let found = match (about, id) {
             (Err(error), _) => vec![error.to_string()],
-            (Ok(_), Some(id)) => match store.examine(id)? {
-                // Removed meanwhile.
-                None => continue,
-                Some(reading) => {
-                    let found = damages(&reading.tree, &reading.manifest);
-                    if found.is_empty() {
-                        say(StoreAnswer::Whole { bytes: reading.manifest.bytes() })?;
-                    }
-                    let line = |(path, why): (String, String)| match path.as_str() {
-                        "" => format!("it {why}"),
-                        _ => format!("{path} {why}"),
-                    };
-                    found.into_iter().map(line).collect()
-                }
-            },
+            (Ok(_), Some(id)) => read_again(store, id, say)?,
+            // A content that is known has an identity.
             (Ok(_), None) => continue,
         };
-        if found.is_empty() {
-            continue;
-        }
+        let is_damaged = !found.is_empty();
         for what in found {
             say(StoreAnswer::Damaged { name: name.clone(), what })?;
         }
         match id {
-            Some(id) if drops => store.drop_object(id)?,
-            None if drops => store.remove(&name).map(drop)?,
-            _ => {}
+            _ if !(is_damaged && drops) => {}
+            Some(id) => store.drop_object(id)?,
+            None => drop(store.remove(&name)?),
         }
     }
     Ok(())
+}
+
+/// What of an object is not as it was put.
+fn read_again(store: &Store, id: Digest, say: Say) -> Result<Vec<String>, Unanswered> {
+    // Otherwise removed meanwhile.
+    let Some(reading) = store.examine(id)? else { return Ok(Vec::new()) };
+    let found = damages(&reading.tree, &reading.manifest);
+    if found.is_empty() {
+        say(StoreAnswer::Whole { bytes: reading.manifest.bytes() })?;
+    }
+    let line = |(path, why): (String, String)| match path.as_str() {
+        "" => format!("it {why}"),
+        _ => format!("{path} {why}"),
+    };
+    Ok(found.into_iter().map(line).collect())
 }
 
 /// Since 1970.
