@@ -8,6 +8,7 @@ import subprocess
 
 import network
 from conftest import PATIENCE, run, succeed, wait_for
+from test_away import away
 from test_copy import MIB, described, make_folder, noise, write
 from test_jobs import ended, racks, start
 from test_users import ANN, GROUP, PASSWD, environment
@@ -247,3 +248,9 @@ def test_an_interrupted_put_leaves_nothing_visible_and_goes_on_when_it_is_repeat
     again = stores.done("put", "--from", "h1", "data", source)
     assert 0 < again["sent"] < 14 * MIB, again
     assert stores.contents()[("data", True)]["nodes"] == ["h1", "h2", "h3", "h4"]
+    # A node that is away is named; the others answer.
+    bed.agents["h3"].signal(signal.SIGKILL)
+    wait_for(lambda: "h3" in away(bed), "the agent of h3 is away")
+    listed = stores.run("ls", "--json")
+    assert listed.returncode == 1 and listed.stderr.splitlines() == ["cool: h3: its agent is away", "cool: 3 of 4 nodes have answered"]
+    assert json.loads(listed.stdout)["contents"][0]["nodes"] == ["h1", "h2", "h4"]

@@ -30,6 +30,7 @@ pub use files::remove_tree;
 pub use name::StoreName;
 pub use object::{NameEntry, NamedObject, ObjectAbout, ObjectReading};
 pub use put::{Put, PutRequest};
+pub use quota::Unfit;
 pub use store::{Store, StoreUsage};
 
 #[cfg(test)]
