@@ -165,17 +165,24 @@ def test_a_flipped_byte_is_found_named_dropped_and_mended(make_bed, tmp_path):
     stores.done("put", "--from", "h1", "model", source)
     assert re.match("4 contents on 4 nodes whole", succeed(bed, *stores.command("verify")))
     [identity] = stores.objects("h3")
-    damaged = "%s/objects/%s/tree/data/large" % (stores.path("h3"), identity)
-    with open(damaged, "r+b") as f:
-        f.seek(MIB)
-        byte = f.read(1)[0]
-        f.seek(MIB)
-        f.write(bytes([byte ^ 1]))
+
+    def flip():
+        with open("%s/objects/%s/tree/data/large" % (stores.path("h3"), identity), "r+b") as f:
+            f.seek(MIB)
+            byte = f.read(1)[0]
+            f.seek(MIB)
+            f.write(bytes([byte ^ 1]))
+
+    flip()
     line = "cool: h3: model: data/large is not what was put"
     assert stores.refused("verify", "model") == [line, "cool: 1 damaged file; `cool verify --drop` removes their contents"]
     errors = stores.refused("get", "--from", "h3", "--nodes", "h3", "model", str(tmp_path / "x"))
     assert errors[0].startswith("cool: h3: ") and "is not what was put; `cool verify --drop`" in errors[0], errors
     assert not os.path.exists(tmp_path / "x")
+    # The same content mends it, in place and by the block that is wrong; or it is dropped, and comes from another store.
+    assert 0 < stores.done("put", "--from", "h1", "model", source)["sent"] < MIB
+    assert re.match("4 contents on 4 nodes whole", succeed(bed, *stores.command("verify")))
+    flip()
     assert stores.refused("verify", "--drop") == [line, "cool: what was damaged is removed; `cool put NAME` brings it from a node that has it whole"]
     assert stores.objects("h3") == [] and stores.contents()[("model", True)]["nodes"] == ["h1", "h2", "h4"]
     stores.done("put", "model")

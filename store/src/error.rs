@@ -50,6 +50,9 @@ pub enum StoreError {
         /// In figures.
         unfit: Unfit,
     },
+    /// The quota cannot be read.
+    #[error("{}: is no number; `cool put --quota` writes it anew", .0.display())]
+    Quota(PathBuf),
     /// What is there is not what was put.
     #[error("{}: is damaged ({why}); `cool verify --drop` removes such contents", .path.display())]
     Damaged {

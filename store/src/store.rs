@@ -175,7 +175,7 @@ impl Store {
         let path = self.root.join("quota");
         let Some(bytes) = files::read(&path)? else { return Ok(None) };
         let quota = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim_end().parse().ok());
-        quota.map(Some).ok_or_else(|| damaged(&path, "it is no number"))
+        quota.map(Some).ok_or(StoreError::Quota(path))
     }
 
     /// Reads an object; nothing if it is not there, or not whole yet.

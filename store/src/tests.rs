@@ -165,6 +165,12 @@ fn what_is_damaged_is_named_and_can_be_put_anew_or_dropped() {
     assert!(listed[1].entry.is_none() && listed[1].about.is_err());
     assert!(store.remove(&name("c")).unwrap());
     assert_eq!(names(&store), ["b"]);
+    // The quota.
+    std::fs::write(store.root.join("quota"), "much").unwrap();
+    let text = put(&store, "d", b"more", None).unwrap_err().to_string();
+    assert!(text.ends_with("quota: is no number; `cool put --quota` writes it anew"), "{text}");
+    put(&store, "d", b"more", Some(100)).unwrap();
+    assert_eq!((names(&store), store.usage().unwrap().quota), (vec!["b".into(), "d".into()], Some(100)));
 }
 
 #[test]
