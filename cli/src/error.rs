@@ -75,8 +75,8 @@ pub(crate) enum Error {
     Rank(#[from] RankError),
     #[error("{0}")]
     CopyRank(#[from] crate::copy::RankError),
-    #[error("no node has an address of this machine; name the node that has SOURCE with --from")]
-    NotHere,
+    #[error("no node has an address of this machine; name {remedy}")]
+    NotHere { remedy: &'static str },
     #[error("there is no node {0}; `cool topology` shows those that are there")]
     NoNode(String),
     #[error("there are no nodes in rack {0}; `cool topology` shows the racks")]
@@ -89,6 +89,16 @@ pub(crate) enum Error {
     CopySource { node: String, reason: String },
     #[error("{copies} of {asked} nodes have a copy")]
     Copies { copies: usize, asked: usize },
+    #[error("none of these nodes has {0}; `cool ls` shows what there is")]
+    NotStored(String),
+    #[error("{answers} of {asked} nodes have answered")]
+    Unanswered { answers: usize, asked: usize },
+    #[error("{}; `cool verify --drop` removes their contents", crate::units::count(*.0, "damaged file"))]
+    DamagedContents(usize),
+    #[error("what was damaged is removed; `cool put NAME` brings it from a node that has it whole")]
+    Dropped,
+    #[error("{copies} of {asked} nodes have {what}; the job was not started")]
+    Staged { copies: usize, asked: usize, what: String },
     #[error("{0}")]
     Compile(#[from] cool_collective::CompileError),
     #[error(

@@ -15,6 +15,7 @@ mod plan;
 mod run;
 mod simulate;
 mod size;
+mod store;
 mod topology;
 mod trace;
 mod units;
@@ -61,6 +62,9 @@ enum Command {
     /// One rank of `cool copy`, which starts it
     #[command(hide = true)]
     CopyRank(copy::RankOptions),
+    /// One rank of `cool ls` and its like, which start it
+    #[command(hide = true)]
+    StoreRank(store::StoreRankOptions),
 }
 
 /// What is asked of the controller.
@@ -70,6 +74,12 @@ enum Ask {
     Groups(groups::Options),
     Run(run::Options),
     Copy(copy::Options),
+    Put(store::PutOptions),
+    Get(store::GetOptions),
+    Ls(store::ListOptions),
+    Stat(store::StatOptions),
+    Rm(store::RemoveOptions),
+    Verify(store::VerifyOptions),
     Jobs(jobs::Options),
     Cancel(jobs::CancelOptions),
     Drain(jobs::DrainOptions),
@@ -99,6 +109,7 @@ pub fn run() -> ExitCode {
         Command::Simulate(options) => simulate::show(&options),
         Command::BenchRank(options) => bench::rank(&options).map_err(Error::from),
         Command::CopyRank(options) => copy::rank(&options).map_err(Error::from),
+        Command::StoreRank(options) => store::rank(&options).map_err(Error::from),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -135,6 +146,12 @@ fn ask(controller: &str, tls: &cool_tls::Options, question: Ask) -> Result<(), E
             }
             Ask::Trace(options) => trace::show(connect().await?, &options).await,
             Ask::Copy(options) => copy::run(connect().await?, &options).await,
+            Ask::Put(options) => store::put(connect().await?, &options).await,
+            Ask::Get(options) => store::get(connect().await?, &options).await,
+            Ask::Ls(options) => store::list(connect().await?, &options).await,
+            Ask::Stat(options) => store::stat(connect().await?, &options).await,
+            Ask::Rm(options) => store::remove(connect().await?, &options).await,
+            Ask::Verify(options) => store::verify(connect().await?, &options).await,
             Ask::Run(options) => run::run(connect().await?, options).await,
             Ask::Cancel(options) => jobs::cancel(connect().await?, &options).await,
             Ask::Drain(options) => jobs::drain(connect().await?, &options).await,

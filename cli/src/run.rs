@@ -2,6 +2,7 @@
 
 mod output;
 
+use crate::copy::{self, StageOptions};
 use crate::error::Error;
 use crate::job::{self, Heard, Ranks};
 use crate::units;
@@ -20,7 +21,7 @@ use tonic::transport::Channel;
 /// the first that failed is the command's (but see --survive): 128 and the signal if one ended it, 124 after the time
 /// limit. To end, ranks
 /// and all they have started get SIGTERM, and SIGKILL 3 s later. Ctrl-C, SIGTERM and SIGHUP end the job, SIGUSR1 and
-/// SIGUSR2 go to its ranks. The program must be there on every node.
+/// SIGUSR2 go to its ranks. The program must be there on every node, or be brought there by --stage.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -57,6 +58,9 @@ pub(crate) struct Options {
     #[arg(long)]
     survive: bool,
 
+    #[command(flatten)]
+    stage: StageOptions,
+
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     command: Vec<String>,
@@ -65,7 +69,8 @@ pub(crate) struct Options {
 /// Runs the job to its end.
 pub(crate) async fn run(client: ControllerClient<Channel>, options: Options) -> Result<(), Error> {
     let mut files = options.output.as_deref().map(Files::new).transpose()?;
-    let spec = spec(options)?;
+    let stage = options.stage.clone();
+    let spec = copy::stage(client.clone(), spec(options)?, &stage).await?;
     job::run(client, spec, |heard| match (heard, &mut files) {
         (Heard::Started(_), _) => Ok(()),
         (Heard::Line(output), None) => forward(&output),

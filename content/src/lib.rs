@@ -11,7 +11,7 @@ mod item;
 mod manifest;
 mod order;
 
-pub use cutter::{Block, Cutter, Digest, Digester};
+pub use cutter::{Block, Cutter, Digest, DigestError, Digester};
 pub use have::BlockSet;
 pub use item::{Extent, FileContent, Item, ItemContent, ItemPath, MODE_BITS, Modified, PathError};
 pub use manifest::{Builder, Manifest, ManifestError};

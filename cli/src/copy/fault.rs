@@ -1,6 +1,7 @@
 //! Why there is no copy on a node, in one line that begins with the path.
 
 use cool_content::{ManifestError, PathError};
+use cool_store::StoreError;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ pub(super) enum Fault {
     Special(PathBuf),
     #[error("{}: has {extra}, which the source has not; --delete removes such", .path.display())]
     Extra { path: PathBuf, extra: String },
-    #[error("{}: another copy writes there; where nodes share a file system, let {{node}} stand in DEST", .0.display())]
+    #[error("{}: another copy writes there; where nodes share a file system, let {{node}} stand in DEST or --store", .0.display())]
     Locked(PathBuf),
     #[error("{}: is within the source", .0.display())]
     Within(PathBuf),
@@ -27,6 +28,12 @@ pub(super) enum Fault {
     Name { path: PathBuf, reason: PathError },
     #[error("{}: {reason}", .path.display())]
     Manifest { path: PathBuf, reason: ManifestError },
+    #[error("{}: is not what was put; `cool verify --drop` removes such contents from stores", .0.display())]
+    Damaged(PathBuf),
+    #[error("{}: is no longer in the store; look at `cool ls`", .0.display())]
+    Gone(PathBuf),
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 impl Fault {

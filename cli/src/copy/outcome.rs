@@ -26,7 +26,7 @@ pub(super) struct NodeOutcome {
 }
 
 /// What is known of a copy.
-pub(super) struct Outcome {
+pub(crate) struct Outcome {
     from: String,
     /// Whether the source's node is to have a copy.
     own: bool,

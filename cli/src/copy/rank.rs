@@ -6,8 +6,8 @@
 use super::fault::Fault;
 use super::pipeline::{self, Form, Head};
 use super::said::{Said, Task, Via};
-use super::scan::scan;
 use super::source;
+use super::stored::{self, Source};
 use super::swarm::{State, Swarm};
 use super::target::Target;
 use super::writer::Writer;
@@ -105,8 +105,10 @@ type Kept = Result<Target, Fault>;
 struct Copying<'t> {
     task: &'t Task,
     node: &'t str,
-    scanning: Option<Work<Result<Manifest, Fault>>>,
+    scanning: Option<Work<Result<Source, Fault>>>,
     manifest: Option<Arc<Manifest>>,
+    /// Held so that its store keeps it.
+    source: Option<Source>,
     /// On all nodes but the source's.
     target: Option<Kept>,
     /// The source's node makes its copy beside sending.
@@ -122,13 +124,15 @@ struct Copying<'t> {
 
 impl<'t> Copying<'t> {
     fn new(task: &'t Task, node: &'t str) -> Result<Copying<'t>, Stop> {
-        let root = task.source.clone();
-        let scanning = (node == task.from).then(|| Work::start("scan", move || scan(&root))).transpose()?;
+        let what = task.clone();
+        let scanning = (node == task.from).then(|| Work::start("scan", move || Source::open(&what)));
+        let scanning = scanning.transpose()?;
         Ok(Copying {
             task,
             node,
             scanning,
             manifest: None,
+            source: None,
             target: None,
             own: None,
             swarm: None,
@@ -223,10 +227,11 @@ impl<'t> Copying<'t> {
         let mut bytes = Vec::new();
         let mut form = Form::Plain;
         match (scanned, &self.manifest) {
-            (Ok(Some(manifest)), _) => {
-                Said::Source { bytes: manifest.bytes() }.say()?;
-                bytes = manifest.encode();
-                self.manifest = Some(Arc::new(manifest));
+            (Ok(Some(source)), _) => {
+                Said::Source { bytes: source.manifest.bytes() }.say()?;
+                bytes = source.manifest.encode();
+                self.manifest = Some(Arc::clone(&source.manifest));
+                self.source = Some(source);
             }
             (Ok(None), Some(manifest)) if self.is_source() => bytes = manifest.encode(),
             (Ok(None), _) => {}
@@ -260,16 +265,14 @@ impl<'t> Copying<'t> {
 
     /// Each node looks at what it has.
     fn prepare(&mut self, comm: &Comm, manifest: &Arc<Manifest>) -> Result<(), Stop> {
-        let dest = self.task.dest_on(self.node);
-        let (manifest, habits) = (Arc::clone(manifest), self.task.habits());
+        let (task, node, manifest) = (self.task.clone(), self.node.to_owned(), Arc::clone(manifest));
         let mut preparing = None;
         if self.is_source() {
-            if self.own.is_none() && self.task.own && !self.task.is_source(&dest) {
-                let source = self.task.source.clone();
-                self.own = Some(Work::start("copy", move || copy_here(&source, &dest, manifest, habits))?);
+            if self.own.is_none() && task.own && !task.is_source(&task.dest_on(&node)) {
+                self.own = Some(Work::start("copy", move || copy_here(&task, &node, manifest))?);
             }
         } else if self.target.is_none() {
-            preparing = Some(Work::start("prepare", move || Target::open(&dest, manifest, habits))?);
+            preparing = Some(Work::start("prepare", move || stored::open(&task, &node, manifest))?);
         }
         together(comm, preparing.as_mut())?;
         if let Some(kept) = preparing.and_then(Work::take) {
@@ -332,7 +335,7 @@ impl<'t> Copying<'t> {
                 break worst;
             }
         };
-        let fault = self.end_swarm();
+        let fault = self.end_swarm().map(|fault| self.task.blame(fault));
         if let Some(root) = root.filter(|_| worst == State::GivesUp as u8) {
             let why = fault.as_ref().map_or_else(Vec::new, |fault| fault.to_string().into_bytes());
             let (_, why) = share(comm, root, (Form::GivesUp, why))?;
@@ -446,19 +449,19 @@ fn together<T: Send + 'static>(comm: &Comm, mut work: Option<&mut Work<T>>) -> R
 }
 
 /// The copy on the source's own node, for which nothing has to be sent.
-fn copy_here(
-    source: &std::path::Path,
-    dest: &std::path::Path,
-    manifest: Arc<Manifest>,
-    habits: super::target::Habits,
-) -> Result<(), Fault> {
-    if dest.starts_with(source) {
-        return Err(Fault::Within(dest.to_owned()));
+fn copy_here(task: &Task, node: &str, manifest: Arc<Manifest>) -> Result<(), Fault> {
+    let dest = task.dest_on(node);
+    if dest.starts_with(&task.source) {
+        return Err(Fault::Within(dest));
     }
-    let mut target = Target::open(dest, Arc::clone(&manifest), habits)?;
-    target.take_from(source, &manifest)?;
-    if !target.have().is_full() {
-        return Err(Fault::Changed(source.to_owned()));
+    let mut target = stored::open(task, node, Arc::clone(&manifest))?;
+    let taken = target.take_from(&task.source, &manifest);
+    let changed = (!target.have().is_full()).then(|| Fault::Changed(task.source.clone()));
+    match taken.err().or(changed) {
+        None => target.finish(),
+        Some(fault) => {
+            target.give_up()?;
+            Err(task.blame(fault))
+        }
     }
-    target.finish()
 }

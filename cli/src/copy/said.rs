@@ -1,5 +1,6 @@
 //! What ranks of a copy are told, and the lines by which they say how far they are.
 
+use super::stored::StoreTask;
 use super::target::{Habits, Target};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -49,14 +50,19 @@ pub(super) struct Task {
     pub(super) compress: bool,
     pub(super) delete: bool,
     pub(super) verify: bool,
+    /// If it is out of the nodes' stores, or into them.
+    pub(super) store: Option<StoreTask>,
     /// Between two words on how far a node is.
     pub(super) tell_every_ms: u64,
 }
 
 impl Task {
-    /// Where the copy is on a node.
+    /// Where the copy is on a node; the store in which it is to be.
     pub(super) fn dest_on(&self, node: &str) -> PathBuf {
-        self.dest.replace("{node}", node).into()
+        match &self.store {
+            Some(store) if store.put.is_some() => store.store.on(node),
+            _ => self.dest.replace("{node}", node).into(),
+        }
     }
 
     /// Bytes of a piece where so much is to be sent: enough pieces to go on from if a node is lost, and not too many calls.
@@ -65,8 +71,11 @@ impl Task {
         share.clamp(PIECE_MIN.min(self.piece_max), self.piece_max)
     }
 
-    /// Whether a path on the source's node is the source.
+    /// Whether a path on the source's node is the source, so that there is nothing to copy.
     pub(super) fn is_source(&self, path: &Path) -> bool {
+        if self.store.as_ref().is_some_and(|store| store.put.is_some()) {
+            return false;
+        }
         let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
         real(path) == real(&self.source)
     }

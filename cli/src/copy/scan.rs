@@ -44,6 +44,11 @@ pub(super) fn scan(root: &Path) -> Result<Manifest, Fault> {
     manifest.finish().map_err(|reason| Fault::Manifest { path: root.to_owned(), reason })
 }
 
+/// The paths of all that is there, in their order.
+pub(super) fn items_at(root: &Path) -> Result<Vec<ItemPath>, Fault> {
+    Ok(walk(root)?.into_iter().map(|(path, _)| path).collect())
+}
+
 /// All items in the order of their paths.
 fn walk(root: &Path) -> Result<Vec<(ItemPath, Metadata)>, Fault> {
     let about = std::fs::metadata(root).map_err(Fault::at(root))?;

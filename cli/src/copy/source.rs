@@ -25,10 +25,11 @@ pub(super) fn read(
     let (give, taken) = sync_channel(READY);
     let (task, manifest) = (task.clone(), Arc::clone(manifest));
     thread::Builder::new().name("read".into()).spawn(move || {
-        let mut reader = Reader::new(task.source, Arc::clone(&manifest));
+        let mut reader = Reader::new(task.source.clone(), Arc::clone(&manifest));
         let mut pace = Pace { began: Instant::now(), bytes: 0, limit: task.limit };
         for piece in pieces(&manifest, &lacking, piece_bytes) {
-            let packed = reader.blocks(&piece.blocks, piece.bytes).map(|plain| packed(plain, task.compress));
+            let read = reader.blocks(&piece.blocks, piece.bytes).map_err(|fault| task.blame(fault));
+            let packed = read.map(|plain| packed(plain, task.compress));
             pace.wait(packed.as_ref().map_or(0, |(_, bytes)| bytes.len()));
             let failed = packed.is_err();
             if give.send(packed).is_err() || failed {

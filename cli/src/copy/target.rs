@@ -7,6 +7,7 @@ use cool_content::{
     Block, BlockSet, Digest, Digester, FileContent, Item, ItemContent, ItemPath, Manifest, Modified,
     Occurrences, Piece,
 };
+use cool_store::{Put, remove_tree};
 use rustix::fs::{
     Advice, AtFlags, CWD, FlockOperation, RenameFlags, Timespec, Timestamps, fadvise, flock, renameat_with,
     syncfs, utimensat,
@@ -53,6 +54,8 @@ pub(super) struct Target {
     open: BTreeMap<u32, File>,
     /// Held until the copy is in its place; none if it was there before.
     lock: Option<File>,
+    /// If it is a store's, which gives it its name at the end.
+    put: Option<Put>,
 }
 
 impl Target {
@@ -69,8 +72,17 @@ impl Target {
         let occurrences = Occurrences::new(&manifest);
         let have = BlockSet::none(manifest.blocks().len());
         let dest = dest.to_owned();
-        let mut target =
-            Target { dest, work, manifest, occurrences, habits, have, open: BTreeMap::new(), lock: None };
+        let mut target = Target {
+            dest,
+            work,
+            manifest,
+            occurrences,
+            habits,
+            have,
+            open: BTreeMap::new(),
+            lock: None,
+            put: None,
+        };
         if before.as_ref() == Some(&*target.manifest) {
             target.have = target.have.complement();
             return Ok(target);
@@ -104,6 +116,11 @@ impl Target {
             }
         }
         Ok(())
+    }
+
+    /// It is what a store is to have.
+    pub(super) fn into_store(self, put: Put) -> Target {
+        Target { put: Some(put), ..self }
     }
 
     /// The blocks that it has.
@@ -261,7 +278,7 @@ impl Target {
     /// Checks every file, and puts all of it in its place; else nothing is left of it.
     pub(super) fn finish(mut self) -> Result<(), Fault> {
         match self.complete() {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(self.put.map_or(Ok(()), Put::commit)?),
             Err(fault) => {
                 self.give_up()?;
                 Err(fault)
@@ -357,7 +374,10 @@ impl Target {
 
     /// Leaves nothing behind.
     pub(super) fn give_up(self) -> Result<(), Fault> {
-        if self.lock.is_some() { remove(&self.work) } else { Ok(()) }
+        if self.lock.is_some() {
+            remove(&self.work)?;
+        }
+        Ok(self.put.map_or(Ok(()), Put::abandon)?)
     }
 }
 
@@ -463,7 +483,7 @@ fn finish_file(
 }
 
 /// Lets what is in memory of a file be read from the disk again.
-fn read_from_disk(file: &File) -> io::Result<()> {
+pub(super) fn read_from_disk(file: &File) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
@@ -475,7 +495,7 @@ fn read_block(file: &File, offset: u64, block: Block, bytes: &mut Vec<u8>) -> io
 }
 
 /// Whether a file has the bytes that it is to have.
-fn is_right(file: &File, content: &FileContent, manifest: &Manifest) -> io::Result<bool> {
+pub(super) fn is_right(file: &File, content: &FileContent, manifest: &Manifest) -> io::Result<bool> {
     let (mut digester, mut bytes) = (Digester::default(), Vec::new());
     for (offset, block) in manifest.blocks_of(content) {
         bytes.resize(manifest.blocks()[block as usize].bytes as usize, 0);
@@ -495,30 +515,6 @@ fn set_modified(path: &Path, modified: Modified) -> io::Result<()> {
     Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// Removes a file or folder, also folders that their owner may not write; fine if there is none.
 fn remove(path: &Path) -> Result<(), Fault> {
-    let removed = match path.symlink_metadata() {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => Err(error),
-        Ok(about) if about.is_dir() => match std::fs::remove_dir_all(path) {
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                unlock_folders(path).and_then(|()| std::fs::remove_dir_all(path))
-            }
-            removed => removed,
-        },
-        Ok(_) => std::fs::remove_file(path),
-    };
-    removed.map_err(Fault::at(path))
-}
-
-/// Lets all folders be written, so that what is in them can be removed.
-fn unlock_folders(folder: &Path) -> io::Result<()> {
-    set_mode(folder, PRIVATE_FOLDER)?;
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            unlock_folders(&entry.path())?;
-        }
-    }
-    Ok(())
+    remove_tree(path).map_err(Fault::at(path))
 }

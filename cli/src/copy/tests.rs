@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
-const MIB: usize = 1 << 20;
+pub(super) const MIB: usize = 1 << 20;
 
 /// Bytes without structure, the same on every run.
-fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+pub(super) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
         // xorshift (Marsaglia 2003).
@@ -31,7 +31,7 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
 }
 
 /// A folder with all that folders have.
-fn make_folder(path: &Path) {
+pub(super) fn make_folder(path: &Path) {
     std::fs::create_dir_all(path.join("d/e")).unwrap();
     std::fs::write(path.join("d/large"), noise(1, 3 * MIB)).unwrap();
     std::fs::write(path.join("d/again"), noise(1, 3 * MIB)).unwrap();
@@ -49,7 +49,7 @@ fn make_folder(path: &Path) {
     File::open(path.join("d/e/program")).unwrap().set_modified(old).unwrap();
 }
 
-fn task(folder: &Path) -> Task {
+pub(super) fn task(folder: &Path) -> Task {
     Task {
         from: "n0".into(),
         source: folder.join("source"),
@@ -63,17 +63,18 @@ fn task(folder: &Path) -> Task {
         compress: false,
         delete: false,
         verify: false,
+        store: None,
         tell_every_ms: 60_000,
     }
 }
 
 /// Copies to four nodes; what each of them says was wrong.
-fn copied(task: &Task) -> Vec<Option<String>> {
+pub(super) fn copied(task: &Task) -> Vec<Option<String>> {
     let ranks = Embedded { ranks: 4, ranks_per_node: 1, racks: 2 };
     run(ranks, |comm| copy(comm, task).err()).unwrap()
 }
 
-fn all_well(task: &Task) {
+pub(super) fn all_well(task: &Task) {
     assert_eq!(copied(task), vec![None; 4]);
 }
 

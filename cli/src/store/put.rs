@@ -1,0 +1,80 @@
+//! `cool put`: a file or folder into the stores of nodes.
+
+use super::get::Wanted;
+use super::{StoreChoice, name};
+use crate::copy::{
+    CopyOrder, CopyPaths, CopyReport, CopyWay, NAME_SOURCE, NodeChoice, PutTask, StoreTask, carry_out,
+    node_named, report,
+};
+use crate::error::Error;
+use crate::size;
+use cool_proto::control::TopologyRequest;
+use cool_proto::control::controller_client::ControllerClient;
+use cool_store::StoreName;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tonic::transport::Channel;
+
+/// Put a file or a folder into the stores of many nodes, where it stays by a name
+///
+/// It goes and is checked as by `cool copy`, to all nodes unless some are named. Blocks of what has the name already are not sent, and
+/// the same content is kept once, whatever names it has. It has its name on a node when it is whole there; what had the name
+/// before goes then. What does not fit into a quota lets contents go that were used longest ago, but none that is being read or written.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PutOptions {
+    #[command(flatten)]
+    nodes: NodeChoice,
+
+    /// The node that has SOURCE [default: this machine's]; without SOURCE, whose store has NAME [default: one that has it]
+    #[arg(long, value_name = "NODE")]
+    from: Option<String>,
+
+    #[command(flatten)]
+    way: CopyWay,
+
+    #[command(flatten)]
+    report: CopyReport,
+
+    #[command(flatten)]
+    store: StoreChoice,
+
+    /// Bytes that all contents of a store may have from now on, as in 200G; 0: any [default: as before]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    quota: Option<u64>,
+
+    /// What it is to be called by
+    #[arg(value_parser = name)]
+    name: StoreName,
+
+    /// A file or a folder on its node [default: what a node's store has as NAME]
+    source: Option<PathBuf>,
+}
+
+/// Copies, and tells what came of it.
+pub(crate) async fn put(mut client: ControllerClient<Channel>, options: &PutOptions) -> Result<(), Error> {
+    let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
+    let chosen = options.nodes.of(&nodes)?;
+    let store = options.store.place()?;
+    let (from, source, object, put_ms) = match &options.source {
+        Some(source) => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+            let from = node_named(&nodes, options.from.as_deref(), NAME_SOURCE)?;
+            (from, source.clone(), None, u64::try_from(now).unwrap_or(u64::MAX))
+        }
+        None => {
+            let wanted = Wanted { store: &store, name: &options.name, from: options.from.as_deref() };
+            let (from, found) = wanted.find(client.clone(), &nodes, &[], options.way.user.clone()).await?;
+            (from, found.tree, Some(found.id), found.put_ms)
+        }
+    };
+    let put = PutTask { put_ms, quota: options.quota };
+    let order = CopyOrder {
+        from,
+        chosen,
+        what: CopyPaths::into_stores(&source)?,
+        store: Some(StoreTask { store, name: options.name.clone(), object, put: Some(put) }),
+        delete: false,
+        way: &options.way,
+    };
+    report(&carry_out(client, &nodes, order).await?, &options.report)
+}

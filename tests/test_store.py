@@ -1,0 +1,263 @@
+"""What is on nodes before a job starts: staged by `cool run`, or kept by name in their stores."""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+
+import network
+from conftest import PATIENCE, run, succeed, wait_for
+from test_away import away
+from test_copy import MIB, described, make_folder, noise, write
+from test_jobs import ended, racks, start
+from test_users import ANN, GROUP, PASSWD, environment
+
+
+def on_node(bed, name, *command):
+    """A command on a node, from which the controller is elsewhere."""
+    host = bed.network.net.get(name)
+    controller = "COOL_CONTROLLER=" + bed.controller_address(network.MANAGEMENT_ADDRESS)
+    return ("mnexec", "-a", str(host.pid), "env", controller, *command)
+
+
+def test_a_job_finds_what_was_staged_on_its_nodes_and_on_no_other(make_bed, tmp_path):
+    bed = make_bed("tree:2x2")
+    model = write(str(tmp_path / "model"), noise(1, MIB))
+    scripts = make_folder(str(tmp_path / "scripts"))
+    dest = str(tmp_path / "{node}")
+    (a, b), _ = racks(bed)[0], racks(bed)[1]
+    # By the node that this command runs on; the nodes are the controller's choice.
+    command = on_node(bed, a, "cool", "run", "-n", "2", "--stage", model + ":" + dest + "/", "--stage", scripts + ":" + dest + "/s",
+                      "--", "sh", "-c", "wc -c < %s/$(basename $COOL_SOCKET .sock)/model" % tmp_path)
+    assert sorted(succeed(bed, *command).splitlines()) == ["[0] %d" % MIB, "[1] %d" % MIB]
+    for node in (a, b):
+        assert described(str(tmp_path / node / "s")) == described(scripts)
+    assert sorted(os.listdir(tmp_path)) == sorted([a, b, "model", "scripts"]), "no other node has it"
+    # At the same path, which nodes share here, it is there already.
+    inode = os.stat(model).st_ino
+    lines = succeed(bed, "cool", "run", "--stage", model, "--stage-from", a, "--", "wc", "-c", model).splitlines()
+    assert len(lines) == 4 and os.stat(model).st_ino == inode
+    # A node that cannot have it is named, and nothing runs.
+    os.makedirs(tmp_path / b / "file")
+    command = ("cool", "run", "--stage-from", a, "--hosts", a + "," + b, "--stage", model + ":" + dest + "/file", "--", "touch", str(tmp_path / "ran"))
+    refused = run(bed, *command)
+    errors = refused.stderr.splitlines()
+    assert refused.returncode == 1 and errors[0].startswith("cool: %s: %s/%s/file: is a folder" % (b, tmp_path, b)), errors
+    assert errors[1:] == ["cool: 1 of 2 nodes have %s; the job was not started" % model], errors
+    assert not os.path.exists(tmp_path / "ran")
+    refused = run(bed, "cool", "run", "--stage", model, "--", "true")
+    assert refused.returncode == 1 and "with --stage-from" in refused.stderr, "no agent is in this namespace"
+
+
+class Stores:
+    """Stores of nodes that share a file system here: each in a folder of its own."""
+
+    def __init__(self, bed, folder):
+        self.bed, self.folder = bed, folder
+
+    def path(self, node):
+        return str(self.folder / node)
+
+    def command(self, verb, *arguments):
+        return ("cool", verb, "--store", self.path("{node}"), *arguments)
+
+    def run(self, verb, *arguments):
+        return run(self.bed, *self.command(verb, *arguments))
+
+    def done(self, verb, *arguments):
+        """What the command prints as JSON when all is well."""
+        return json.loads(succeed(self.bed, *self.command(verb, "--json", *arguments)))
+
+    def refused(self, verb, *arguments):
+        """The lines by which it fails."""
+        done = self.run(verb, *arguments)
+        assert done.returncode == 1, done
+        return done.stderr.splitlines()
+
+    def contents(self, *arguments):
+        return {(c["name"], c["newest"]): c for c in self.done("ls", *arguments)["contents"]}
+
+    def objects(self, node):
+        return os.listdir(self.path(node) + "/objects")
+
+
+def test_what_was_put_is_on_all_16_nodes_and_comes_back_from_any(make_bed, tmp_path):
+    bed = make_bed("tree:4x4")
+    stores = Stores(bed, tmp_path / "stores")
+    source = make_folder(str(tmp_path / "source"))
+    put = stores.done("put", "--from", "h1", "model", source)
+    nodes = {"h%d" % n for n in range(1, 17)}
+    assert {node["node"] for node in put["nodes"]} == nodes and not any(node["error"] for node in put["nodes"])
+    assert put["sent"] < 1.1 * put["bytes"]
+    assert os.stat(stores.path("h7")).st_mode & 0o777 == 0o700
+    [listed] = stores.contents().values()
+    assert listed["bytes"] == put["bytes"] and set(listed["nodes"]) == nodes
+    # Another name of the same content is kept with it, and nothing is sent but the manifest.
+    again = stores.done("put", "--from", "h2", "--via", "swarm", "same", source)
+    assert again["sent"] < 10_000, again
+    assert set(stores.contents()) == {("model", True), ("same", True)}
+    assert all(len(stores.objects(node)) == 1 for node in nodes)
+    # From a node's own store; from another's.
+    got = stores.done("get", "--nodes", "h5", "model", str(tmp_path / "{node}") + "/")
+    assert got["sent"] < 10_000 and described(str(tmp_path / "h5" / "model")) == described(source)
+    succeed(bed, *stores.command("rm", "--nodes", "h6", "model"))
+    succeed(bed, *stores.command("rm", "--nodes", "h6", "same"))
+    assert stores.objects("h6") == []
+    got = stores.done("get", "--nodes", "h6", "model", str(tmp_path / "{node}" / "x"))
+    assert got["sent"] > 3 * MIB and described(str(tmp_path / "h6" / "x")) == described(source)
+    # On the node where the command is, if none is named.
+    succeed(bed, *on_node(bed, "h9", *stores.command("get", "same", str(tmp_path / "{node}" / "y"))))
+    assert described(str(tmp_path / "h9" / "y")) == described(source)
+    # And into the stores of nodes that have lost it.
+    assert [node["node"] for node in stores.done("put", "--nodes", "h6", "model")["nodes"]] == ["h6"]
+    assert set(stores.contents("model")[("model", True)]["nodes"]) == nodes
+    assert stores.done("stat", "model")["nodes"][0]["bytes"] == put["bytes"]
+    table = succeed(bed, *stores.command("stat", "--nodes", "h6", "model")).splitlines()
+    assert len(table) == 2 and table[1].startswith("h6 "), table
+
+
+def test_a_new_version_takes_the_place_of_the_old_and_only_what_has_changed_is_sent(make_bed, tmp_path):
+    bed = make_bed("tree:2x2")
+    stores = Stores(bed, tmp_path / "stores")
+    data = noise(2, 4 * MIB)
+    source = write(str(tmp_path / "source"), data)
+    stores.done("put", "--from", "h1", "data", source)
+    write(source, data[: 2 * MIB] + b"new" + data[2 * MIB :])
+    put = stores.done("put", "--from", "h1", "--nodes", "h1,h2,h3", "data", source)
+    assert 0 < put["sent"] < MIB, put
+    assert all(len(stores.objects(node)) == 1 for node in ("h1", "h2", "h3", "h4"))
+    contents = stores.contents()
+    assert contents[("data", True)]["nodes"] == ["h1", "h2", "h3"] and contents[("data", False)]["nodes"] == ["h4"]
+    # h4 gets the new one, of which it has most.
+    got = stores.done("get", "--nodes", "h4", "data", str(tmp_path / "copy"))
+    assert 0 < got["sent"] < MIB and described(str(tmp_path / "copy")) == described(source)
+    assert stores.done("put", "data")["sent"] < MIB
+    assert stores.contents()[("data", True)]["nodes"] == ["h1", "h2", "h3", "h4"]
+
+
+def test_a_quota_lets_the_least_recently_used_go_and_what_cannot_fit_changes_nothing(make_bed, tmp_path):
+    bed = make_bed("tree:2x2")
+    stores = Stores(bed, tmp_path / "stores")
+    for number, name in enumerate(("a", "b", "c")):
+        write(str(tmp_path / name), noise(number, MIB))
+    put = ("put", "--from", "h1")
+    stores.done(*put, "--quota", "2500K", "a", str(tmp_path / "a"))
+    stores.done(*put, "b", str(tmp_path / "b"))
+    # It is used, so that b is the oldest.
+    stores.done("get", "--nodes", "h1,h2,h3,h4", "a", str(tmp_path / "got" / "{node}"))
+    stores.done(*put, "c", str(tmp_path / "c"))
+    assert set(stores.contents()) == {("a", True), ("c", True)}
+    large = write(str(tmp_path / "large"), noise(9, 3 * MIB))
+    errors = stores.refused(*put, "--nodes", "h2,h3", "large", large)
+    for node, error in zip(("h2", "h3"), sorted(errors[:2])):
+        assert error == "cool: %s: %s: %d bytes do not fit into the quota of %d; nothing was changed" % (
+            node, stores.path(node), 3 * MIB, 2500 << 10)
+    assert errors[2:] == ["cool: 0 of 2 nodes have a copy"]
+    assert set(stores.contents()) == {("a", True), ("c", True)}
+    assert [store["quota"] for store in stores.done("ls")["stores"]] == [2500 << 10] * 4
+
+
+def test_a_flipped_byte_is_found_named_dropped_and_mended(make_bed, tmp_path):
+    bed = make_bed("tree:2x2")
+    stores = Stores(bed, tmp_path / "stores")
+    source = make_folder(str(tmp_path / "source"))
+    stores.done("put", "--from", "h1", "model", source)
+    assert re.match("4 contents on 4 nodes whole", succeed(bed, *stores.command("verify")))
+    [identity] = stores.objects("h3")
+
+    def flip():
+        with open("%s/objects/%s/tree/data/large" % (stores.path("h3"), identity), "r+b") as f:
+            f.seek(MIB)
+            byte = f.read(1)[0]
+            f.seek(MIB)
+            f.write(bytes([byte ^ 1]))
+
+    flip()
+    line = "cool: h3: model: data/large is not what was put"
+    assert stores.refused("verify", "model") == [line, "cool: 1 damaged file; `cool verify --drop` removes their contents"]
+    errors = stores.refused("get", "--from", "h3", "--nodes", "h3", "model", str(tmp_path / "x"))
+    assert errors[0].startswith("cool: h3: ") and "is not what was put; `cool verify --drop`" in errors[0], errors
+    assert not os.path.exists(tmp_path / "x")
+    # The same content mends it, in place and by the block that is wrong; or it is dropped, and comes from another store.
+    assert 0 < stores.done("put", "--from", "h1", "model", source)["sent"] < MIB
+    assert re.match("4 contents on 4 nodes whole", succeed(bed, *stores.command("verify")))
+    flip()
+    assert stores.refused("verify", "--drop") == [line, "cool: what was damaged is removed; `cool put NAME` brings it from a node that has it whole"]
+    assert stores.objects("h3") == [] and stores.contents()[("model", True)]["nodes"] == ["h1", "h2", "h4"]
+    stores.done("put", "model")
+    assert re.match("4 contents on 4 nodes whole", succeed(bed, *stores.command("verify")))
+    # A node whose store others may write is named; the others answer.
+    os.chmod(stores.path("h2"), 0o777)
+    errors = stores.refused("ls")
+    assert errors == ["cool: h2: %s: may be written by others; name another folder with --store" % stores.path("h2"),
+                      "cool: 3 of 4 nodes have answered"]
+    os.chmod(stores.path("h2"), 0o700)
+    succeed(bed, *stores.command("rm", "model"))
+    assert stores.contents() == {} and all(stores.objects(node) == [] for node in ("h1", "h2", "h3", "h4"))
+    assert stores.refused("rm", "model") == ["cool: none of these nodes has model; `cool ls` shows what there is"]
+    for name, why in (("a/b", "it contains a slash"), ("..", "it begins with a dot"), ("", "it is empty"), ("x" * 201, "it is longer than 200 bytes")):
+        assert "is no name: " + why in stores.run("rm", name).stderr
+
+
+def test_a_node_without_room_on_its_disk_is_named_and_keeps_what_it_had(make_bed, tmp_path):
+    bed = make_bed("tree:2x2")
+    stores = Stores(bed, tmp_path / "stores")
+    small, large = write(str(tmp_path / "small"), noise(7, 100_000)), write(str(tmp_path / "large"), noise(8, 3 * MIB))
+    os.makedirs(stores.path("h3"), mode=0o700)
+    for node, options, folder in (("h3", "size=2m,mode=0700", stores.path("h3")), ("h2", "mode=1777", "/var/tmp")):
+        subprocess.run(on_node(bed, node, "mount", "-t", "tmpfs", "-o", options, "tmpfs", folder), check=True)
+    stores.done("put", "--from", "h1", "data", small)
+    errors = stores.refused("put", "--from", "h1", "data", large)
+    assert re.fullmatch("cool: h3: .*: No space left on device .*", errors[0]) and errors[1:] == ["cool: 3 of 4 nodes have a copy"], errors
+    contents = stores.contents()
+    assert contents[("data", True)]["nodes"] == ["h1", "h2", "h4"] and contents[("data", False)]["nodes"] == ["h3"]
+    assert re.match("4 contents on 4 nodes whole", succeed(bed, *stores.command("verify"))), "what h3 had is whole"
+    # Where a store is if nothing is said.
+    succeed(bed, "cool", "put", "--from", "h1", "--nodes", "h2", "data", large)
+    [stat] = json.loads(succeed(bed, "cool", "stat", "--nodes", "h2", "--json", "data"))["nodes"]
+    assert stat["path"] == "/var/tmp/cool-store-0/objects/%s/tree" % stat["id"], stat
+
+
+def test_a_store_is_its_users_and_no_other_users(make_bed):
+    bed = make_bed("tree:2x2", users=(PASSWD, GROUP))
+    bed.run(["cool", "certs", bed.certificates, "--user", "ann", "--user", "bob"], check=True, capture_output=True)
+    shutil.copy(os.path.join(bed.bin_dir, "cool"), bed.public)
+    os.chmod(bed.public, 0o1777)
+    source = write(bed.public + "/source", noise(5, MIB))
+
+    def asked(user, verb, *arguments):
+        command = (bed.public + "/cool", verb, "--store", bed.public + "/{node}", *arguments)
+        return subprocess.run(command, env=environment(bed, user), capture_output=True, text=True, timeout=PATIENCE)
+
+    done = asked("ann", "put", "--from", "h1", "data", source)
+    assert done.returncode == 0, done.stderr
+    about = os.stat(bed.public + "/h2")
+    assert (about.st_uid, about.st_mode & 0o777) == (ANN, 0o700)
+    assert asked("ann", "stat", "data").stdout.count("\n") == 5
+    refused = asked("bob", "get", "--nodes", "h2", "data", bed.public + "/x")
+    assert refused.returncode == 1 and "cool: h2: %s/h2: is another user's" % bed.public in refused.stderr, refused.stderr
+    assert not os.path.exists(bed.public + "/x")
+
+
+def test_an_interrupted_put_leaves_nothing_visible_and_goes_on_when_it_is_repeated(make_bed, tmp_path):
+    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed.wait_until_measured()
+    stores = Stores(bed, tmp_path / "stores")
+    source = write(str(tmp_path / "source"), noise(6, 16 * MIB))
+    before = sum(bed.link_bytes().values())
+    job = start(bed, *stores.command("put", "--from", "h1", "--limit", "2M", "data", source))
+    # It crosses six links or so.
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * 6 * MIB, "some pieces have come")
+    job.send_signal(signal.SIGINT)
+    assert ended(job)[0] == 130
+    assert all(content["nodes"] == ["h1"] for content in stores.contents().values()), "of the source's own node it may be whole"
+    again = stores.done("put", "--from", "h1", "data", source)
+    assert 0 < again["sent"] < 14 * MIB, again
+    assert stores.contents()[("data", True)]["nodes"] == ["h1", "h2", "h3", "h4"]
+    # A node that is away is named; the others answer.
+    bed.agents["h3"].signal(signal.SIGKILL)
+    wait_for(lambda: "h3" in away(bed), "the agent of h3 is away")
+    listed = stores.run("ls", "--json")
+    assert listed.returncode == 1 and listed.stderr.splitlines() == ["cool: h3: its agent is away", "cool: 3 of 4 nodes have answered"]
+    assert json.loads(listed.stdout)["contents"][0]["nodes"] == ["h1", "h2", "h4"]
