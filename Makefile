@@ -16,8 +16,8 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export PATH := $(PATH):$(HOME)/.cargo/bin:$(TARGET)/tools/bin
 # What runs on the emulated network in the demonstration and in tests.
 QUICK := $(TARGET)/quick
-# Modules of end-to-end tests that run side by side; they mostly wait for the emulated links.
-WORKERS := 2
+# Modules of end-to-end tests that run side by side, on two processors; they wait for emulated links half of the time.
+WORKERS := 3
 
 .PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans bench-copy recovery faults day load solver calibrate lint release bindings packages image test-packages packages-demo packages-test packages-bench packages-packages
 

@@ -3,6 +3,7 @@
 With pytest-xdist, modules run side by side, each worker in an emulation of its own (mininet/apart, as `make test` does).
 """
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -58,6 +59,12 @@ def make_bed():
 
     yield make
     stop()
+
+
+@pytest.fixture(scope="module")
+def patient_bed(make_bed):
+    """As `make_bed`, for tests that are about bytes: while beds share few processors nobody is taken for gone."""
+    return functools.partial(make_bed, peer_timeout_ms=10_000)
 
 
 def end_controller(bed, number=signal.SIGTERM):

@@ -11,8 +11,8 @@ ALL = ("h1", "h2", "h3", "h4")
 
 
 @pytest.fixture
-def bed(make_bed):
-    return make_bed("tree:2x2", ipv6=ALL)
+def bed(patient_bed):
+    return patient_bed("tree:2x2", ipv6=ALL)
 
 
 def test_all_collectives_are_right_over_ipv6(bed):
@@ -33,8 +33,8 @@ def test_a_group_over_ipv6_has_trees_and_its_short_calls_are_carried_out_by_agen
     assert not any("quick" in result["plan"] for result in report["results"]), report["results"]
 
 
-def test_a_broadcast_over_ipv6_crosses_every_link_once(make_bed):
-    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20, ipv6=ALL)
+def test_a_broadcast_over_ipv6_crosses_every_link_once(patient_bed):
+    bed = patient_bed("tree:2x2", host_mbit=20, uplink_mbit=20, ipv6=ALL)
     size = 4 << 20
     before = bed.link_bytes()
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", str(size), "--reps", "1", "--warmup", "0", "--json")
@@ -46,13 +46,13 @@ def test_a_broadcast_over_ipv6_crosses_every_link_once(make_bed):
 
 
 @pytest.mark.parametrize("loss,sizes", [(0.02, "0,1000,256K"), (0.1, "0,1000,64K")])
-def test_all_collectives_are_right_over_ipv6_with_loss(make_bed, loss, sizes):
-    bed = make_bed("tree:2x2", host_mbit=50, uplink_mbit=50, loss=loss, ipv6=ALL)
+def test_all_collectives_are_right_over_ipv6_with_loss(patient_bed, loss, sizes):
+    bed = patient_bed("tree:2x2", host_mbit=50, uplink_mbit=50, loss=loss, ipv6=ALL)
     bench(bed, OPERATIONS, sizes, 0, "--reps", "2", timeout=600)
 
 
-def test_collectives_over_ipv6_go_round_a_lost_link_and_over_a_restart_of_the_controller(make_bed):
-    bed = make_bed("leafspine:2x2x2", ipv6=ALL)
+def test_collectives_over_ipv6_go_round_a_lost_link_and_over_a_restart_of_the_controller(patient_bed):
+    bed = patient_bed("leafspine:2x2x2", ipv6=ALL)
     bench(bed, OPERATIONS, "1000,256K", 2, "--reps", "1")
     link = bed.network.uplinks()[0]
     bed.network.cut(link)
@@ -67,8 +67,8 @@ def test_collectives_over_ipv6_go_round_a_lost_link_and_over_a_restart_of_the_co
     bench(bed, OPERATIONS, "1000,256K", 3, "--reps", "1")
 
 
-def test_a_group_with_a_node_that_has_ipv4_only_is_refused_by_name(make_bed):
-    bed = make_bed("tree:2x2", ipv6=("h1", "h2", "h3"))
+def test_a_group_with_a_node_that_has_ipv4_only_is_refused_by_name(patient_bed):
+    bed = patient_bed("tree:2x2", ipv6=("h1", "h2", "h3"))
     done = run(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
     assert done.returncode != 0
     said = done.stdout + done.stderr
@@ -78,8 +78,8 @@ def test_a_group_with_a_node_that_has_ipv4_only_is_refused_by_name(make_bed):
             "--bytes", "30000")
 
 
-def test_where_only_agents_are_carried_an_agent_that_speaks_ipv6_says_why_it_cannot_join(make_bed):
-    bed = make_bed("tree:2x2", ipv6=("h4",), without_agent=("h4",), controller_flags=("--agents-only",))
+def test_where_only_agents_are_carried_an_agent_that_speaks_ipv6_says_why_it_cannot_join(patient_bed):
+    bed = patient_bed("tree:2x2", ipv6=("h4",), without_agent=("h4",), controller_flags=("--agents-only",))
     bed.start_agent("h4")
     agent = bed.agents["h4"]
     assert agent.process.wait(PATIENCE) != 0
@@ -88,13 +88,13 @@ def test_where_only_agents_are_carried_an_agent_that_speaks_ipv6_says_why_it_can
     bed.daemons.remove(agent)
 
 
-def test_collectives_over_ipv6_are_right_where_switches_forward_unicast_themselves(make_bed):
-    bed = make_bed("tree:2x2", ipv6=ALL, controller_flags=("--unicast", "normal"))
+def test_collectives_over_ipv6_are_right_where_switches_forward_unicast_themselves(patient_bed):
+    bed = patient_bed("tree:2x2", ipv6=ALL, controller_flags=("--unicast", "normal"))
     bench(bed, OPERATIONS, "1000,256K", 3, "--reps", "1")
 
 
-def test_what_outsiders_send_to_a_tree_of_ipv6_is_dropped_and_counted(make_bed):
-    bed = make_bed("tree:2x2", ipv6=ALL)
+def test_what_outsiders_send_to_a_tree_of_ipv6_is_dropped_and_counted(patient_bed):
+    bed = patient_bed("tree:2x2", ipv6=ALL)
     host = bed.network.net.get("h4")
     script = ("import socket\n"
               "u=socket.socket(socket.AF_INET6,socket.SOCK_DGRAM); u.bind(('fd00::4',0))\n"

@@ -17,7 +17,7 @@ use proptest::test_runner::{Config, TestRunner};
 use std::path::Path;
 
 /// How many cases are run, unless `COOL_CASES` says otherwise.
-const CASES: u32 = 150;
+const CASES: u32 = 80;
 
 #[derive(Clone, Debug)]
 struct Case {

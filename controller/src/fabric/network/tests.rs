@@ -365,11 +365,11 @@ fn trees_are_taken_over(mut first: World) {
 }
 
 #[test]
-fn a_thousand_groups_that_come_and_go_leave_nothing_behind() {
+fn groups_that_come_and_go_leave_nothing_behind() {
     let mut world = World::new(ring());
     world.intervals(6);
     let before: Vec<_> = world.devices.values().map(|d| d.switch.tables()).collect();
-    for id in 0..1000 {
+    for id in 0..200 {
         let members: Vec<u8> = (1..=8).filter(|n| (id + u64::from(*n)) % 3 > 0).collect();
         world.group(id, &members).try_recv().unwrap().unwrap();
         world.ask(|reply| Call::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();

@@ -13,24 +13,24 @@ fn trees(world: &World) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn a_thousand_groups_of_the_same_nodes_take_the_entries_of_one() {
+fn groups_of_the_same_nodes_take_the_entries_of_one() {
     let mut world = World::new(ring());
     world.intervals(6);
     let before = trees(&world);
     let grants = world.group(1, &ALL).try_recv().unwrap().unwrap();
     let of_one = trees(&world);
-    for id in 2..=1000 {
+    for id in 2..=200 {
         assert_eq!(world.group(id, &ALL).try_recv().unwrap().unwrap(), grants);
     }
     assert_eq!(trees(&world), of_one);
-    let error = world.group(500, &ALL).try_recv().unwrap().unwrap_err();
-    assert_eq!(error, FabricError::GroupExists { id: 500 });
+    let error = world.group(100, &ALL).try_recv().unwrap().unwrap_err();
+    assert_eq!(error, FabricError::GroupExists { id: 100 });
     // Others have their own, and so have those of other neighbours: who leads a rack, and the order of a chain, follow from it.
     let swapped = world.group(1001, &[2, 1, 3, 4, 5, 6, 7, 8]).try_recv().unwrap().unwrap();
     assert_ne!(swapped[0].address, grants[0].address);
     release(&mut world, 1001);
     // Whoever made them may be the first to go.
-    for id in (1..1000).chain([1000]) {
+    for id in 1..=200 {
         assert_eq!(trees(&world), of_one, "before group {id} is released");
         release(&mut world, id);
     }
