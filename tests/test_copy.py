@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 
+import pytest
 from conftest import PATIENCE, run, succeed, wait_for
 from network import MANAGEMENT_ADDRESS
 from test_jobs import ended, start
@@ -137,6 +138,26 @@ def test_a_node_without_permission_is_named_and_the_others_have_the_users_copy(m
         copy = os.path.join(bed.public, node, "copy")
         assert described(copy) == described(source) and os.stat(copy).st_uid == ANN
     assert os.listdir(os.path.join(bed.public, "h3")) == []
+
+
+@pytest.mark.parametrize("way", ["auto", "swarm"])
+def test_a_node_whose_disk_is_full_is_named_keeps_nothing_and_holds_up_nobody(make_bed, tmp_path, way):
+    bed = make_bed("tree:2x2")
+    source = write(str(tmp_path / "source"), noise(7, 8 * MIB))
+    small, host = str(tmp_path / "h3"), bed.network.net.get("h3")
+    os.mkdir(small)
+    bed.network.run_in(host, "mount", "-t", "tmpfs", "-o", "size=3m", "small", small)
+    try:
+        done = run(bed, "cool", "copy", "--from", "h1", "--via", way, source, str(tmp_path / "{node}" / "copy"))
+        left = bed.network.run_in(host, "ls", "-A", small)
+    finally:
+        bed.network.run_in(host, "umount", small)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["cool: h3: %s/.copy.cool-copy: No space left on device (os error 28)" % small,
+                                        "cool: 3 of 4 nodes have a copy"], done.stderr
+    assert left.strip() == ""
+    for node in ("h1", "h2", "h4"):
+        assert filecmp.cmp(str(tmp_path / node / "copy"), source, shallow=False)
 
 
 def copy_as(bed, *command):

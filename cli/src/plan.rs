@@ -1,6 +1,7 @@
 //! `cool plan`: which plan a call gets, what it puts on the network, and what it looks like; and the tables of
 //! the COOL paper beside what schedules count. It asks the controller for the network, unless it is given one.
 
+mod copy;
 mod svg;
 mod table;
 
@@ -14,6 +15,7 @@ use cool_proto::control::{Node, TopologyRequest};
 use cool_sim::schedule::{Costs, FabricModel, limit, trace};
 use std::io::Write;
 use std::path::PathBuf;
+use std::str::FromStr;
 use tonic::transport::Channel;
 
 /// Plans that are named beside the one that is picked.
@@ -25,9 +27,10 @@ const ALTERNATIVES: usize = 4;
 /// found. Short calls that ranks carry out themselves go by plans of their own (docs/data-path.md), whatever is picked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The operation: bcast, reduce, allreduce, gather, allgather, scatter, reduce_scatter, alltoall, scan, exscan, barrier
+    /// The operation: bcast, reduce, allreduce, gather, allgather, scatter, reduce_scatter, alltoall, scan, exscan, barrier; or copy,
+    /// what a file takes by each way of cool copy
     #[arg(long, value_name = "OPERATION", required_unless_present = "table")]
-    op: Option<Operation>,
+    op: Option<Planned>,
 
     #[command(flatten)]
     asked: Asked,
@@ -49,14 +52,28 @@ pub(crate) struct Options {
     per_rack: u32,
 }
 
+/// What is planned.
+#[derive(Clone, Copy, Debug)]
+enum Planned {
+    Call(Operation),
+    Copy,
+}
+
+impl FromStr for Planned {
+    type Err = <Operation as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Planned, Self::Err> {
+        if text == "copy" { Ok(Planned::Copy) } else { text.parse().map(Planned::Call) }
+    }
+}
+
 /// Prints what was asked for.
 pub(crate) fn show(options: &Options) -> Result<(), Error> {
     let out = &mut std::io::stdout().lock();
     match (options.table, options.op) {
         (Some(number), _) => table::print(out, number, options.racks, options.per_rack),
-        (None, Some(operation)) => {
-            let (fabric, layout) = options.asked.network.build()?;
-            one(out, options, operation, (fabric, layout), &Costs::default())
+        (None, Some(planned)) => {
+            one(out, options, planned, options.asked.network.build()?, &Costs::default())
         }
         (None, None) => Ok(()),
     }
@@ -74,7 +91,7 @@ pub(crate) async fn show_cluster(
     mut client: ControllerClient<Channel>,
     options: &Options,
 ) -> Result<(), Error> {
-    let Some(operation) = options.op else { return Ok(()) };
+    let Some(planned) = options.op else { return Ok(()) };
     let topology = client.get_topology(TopologyRequest {}).await?.into_inner();
     let mut nodes: Vec<&Node> = topology.nodes.iter().filter(|n| n.located).collect();
     if nodes.is_empty() {
@@ -86,18 +103,22 @@ pub(crate) async fn show_cluster(
     let out = &mut std::io::stdout().lock();
     let fabric = FabricModel::of_group(&layout, &model)?;
     let layout = layout.with_stripes(fabric.stripes());
-    one(out, options, operation, (fabric, layout), &model.costs)?;
+    one(out, options, planned, (fabric, layout), &model.costs)?;
     Ok(writeln!(out, "  costs: {}", cluster::describe(&model))?)
 }
 
 fn one(
     out: &mut impl Write,
     options: &Options,
-    operation: Operation,
+    planned: Planned,
     (fabric, layout): (FabricModel, Layout),
     costs: &Costs,
 ) -> Result<(), Error> {
     let asked = &options.asked;
+    let operation = match planned {
+        Planned::Call(operation) => operation,
+        Planned::Copy => return copy::show(out, asked, (fabric, layout), costs),
+    };
     let call = asked.call(operation);
     let mut planner = Planner::new(fabric.cost_model(costs), layout.clone());
     let plan = match asked.plan {

@@ -323,11 +323,13 @@ impl Holdings {
     fn use_of(&self, known: &Knowledge<'_>, number: u32) -> Use {
         let generation = &self.generations[number as usize];
         let theirs = known.receiver.rank(number);
+        let holds_nothing_new = || {
+            let vector = known.receiver.null_vector(number);
+            vector.is_some_and(|vector| !generation.exceeds(vector))
+        };
         if theirs >= generation.size() {
             Use::Had
-        } else if generation.rank() == 0 || known.vain.contains(&number) {
-            Use::Nothing
-        } else if known.receiver.null_vector(number).is_some_and(|vector| !generation.exceeds(vector)) {
+        } else if generation.rank() == 0 || known.vain.contains(&number) || holds_nothing_new() {
             Use::Nothing
         } else if generation.rank() > theirs {
             Use::Surely

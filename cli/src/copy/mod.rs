@@ -14,13 +14,14 @@ mod source;
 mod spool;
 mod stage;
 mod stored;
-mod swarm;
+pub(crate) mod swarm;
 mod target;
 mod verify;
 mod writer;
 
 pub(crate) use options::{Chosen, CopyReport, CopyWay, NAME_SOURCE, NodeChoice, node_named};
 pub(crate) use rank::{RankError, RankOptions, rank};
+pub(crate) use said::Via;
 pub(crate) use spool::SpoolError;
 pub(crate) use stage::{StageOptions, stage};
 pub(crate) use stored::{PutTask, StoreTask};

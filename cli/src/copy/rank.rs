@@ -189,10 +189,8 @@ impl<'t> Copying<'t> {
     }
 
     fn pass(&mut self, comm: &Comm) -> Result<(), Stop> {
-        match self.task.via {
-            Via::Auto | Via::Swarm => {}
-            Via::Tree => comm.set_plan(Operation::Bcast, "multicast")?,
-            Via::Chain => comm.set_plan(Operation::Bcast, "racked:chain")?,
+        if let Some(plan) = self.task.via.plan() {
+            comm.set_plan(Operation::Bcast, plan)?;
         }
         let root = (0..comm.size()).find(|rank| comm.place(*rank).is_some_and(|p| p.name == self.task.from));
         let gone = || Stop::SourceGone(self.task.from.clone());

@@ -15,7 +15,7 @@ const PIECE_MIN: usize = 4 << 20;
 
 /// How bytes go from the source to the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-pub(super) enum Via {
+pub(crate) enum Via {
     /// As is best where it goes
     #[default]
     Auto,
@@ -25,6 +25,17 @@ pub(super) enum Via {
     Chain,
     /// By gossip: every node passes on what it has, and none waits for a slow one
     Swarm,
+}
+
+impl Via {
+    /// The plan of its broadcasts, unless that is picked or it has none.
+    pub(crate) fn plan(self) -> Option<&'static str> {
+        match self {
+            Via::Tree => Some("multicast"),
+            Via::Chain => Some("racked:chain"),
+            Via::Auto | Via::Swarm => None,
+        }
+    }
 }
 
 /// What is to be copied: the same for all ranks.

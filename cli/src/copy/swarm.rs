@@ -15,9 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Blocks of a generation. Adding them up takes as many multiplications for each byte, and a link as many blocks to fill.
-const BLOCKS: u16 = 32;
+pub(crate) const BLOCKS: u16 = 32;
 /// Bytes of a generation, unless there would be too many: each has a number in what members say.
 const GENERATION_BYTES: u64 = 2 << 20;
+/// Of a block, unless there would be too many.
+pub(crate) const BLOCK_BYTES: u64 = GENERATION_BYTES / BLOCKS as u64;
 const GENERATIONS_MAX: u64 = 4096;
 /// Of what a link carries, what is left of packets of 1500 bytes beside heads of Ethernet, IP, TCP and Noise, and signals.
 const PAYLOAD_PERCENT: u64 = 93;

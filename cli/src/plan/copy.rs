@@ -1,0 +1,119 @@
+//! `cool plan --op copy`: what a copy takes by each way of `cool copy --via`.
+
+use crate::copy::Via;
+use crate::copy::swarm::{BLOCK_BYTES, BLOCKS};
+use crate::error::Error;
+use crate::network::Asked;
+use crate::{size, units};
+use clap::ValueEnum;
+use cool_collective::{Layout, Operation, Planner};
+use cool_sim::schedule::{Costs, FabricModel, limit};
+use cool_sim::swarm::Distribution;
+use cool_swarm::Division;
+use std::io::Write;
+
+/// Blocks that reach all nodes of a swarm that is simulated, at most: some seconds of a processor.
+const DELIVERIES_MAX: u64 = 8192;
+/// Fewer blocks say nothing about a long copy.
+const BLOCKS_MIN: u64 = 64;
+
+/// A way, and the seconds that it is expected to take.
+struct Expected {
+    via: Via,
+    seconds: f64,
+}
+
+/// Prints the way that `auto` takes, what is expected of it, and of the others.
+pub(super) fn show(
+    out: &mut impl Write,
+    asked: &Asked,
+    (fabric, layout): (FabricModel, Layout),
+    costs: &Costs,
+) -> Result<(), Error> {
+    let call = asked.call(Operation::Bcast);
+    let least = limit(&call, &layout, &fabric).map_or(0.0, |limit| limit.as_secs_f64());
+    let mut planner = Planner::new(fabric.cost_model(costs), layout.clone());
+    let picked = planner.pick(&call);
+    let broadcasts = [Via::Tree, Via::Chain].into_iter().filter_map(|via| {
+        let seconds = planner.estimate(&call, via.plan()?.parse().ok()?)?.seconds;
+        Some(Expected { via, seconds })
+    });
+    let mut ways: Vec<Expected> = broadcasts.collect();
+    ways.extend(by_swarm(asked.bytes, &fabric, &layout));
+    ways.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    writeln!(out, "copy of {} on {fabric}: broadcast by {picked} (auto)", size::named(asked.bytes))?;
+    for Expected { via, seconds } in ways {
+        let over =
+            if least > 0.0 { format!(", {:.2} times the limit", seconds / least) } else { String::new() };
+        let how =
+            if via == Via::Swarm { "; the swarm is simulated, without the time of processors" } else { "" };
+        let name = via.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        writeln!(out, "  {name}: about {}{over}{how}", units::seconds(seconds))?;
+    }
+    Ok(writeln!(out, "  the limit of links: {}", units::seconds(least))?)
+}
+
+/// What the swarm's machines take over links like these; none where there are too many nodes to simulate. Of a long copy
+/// the first blocks are simulated.
+fn by_swarm(bytes: u64, fabric: &FabricModel, layout: &Layout) -> Option<Expected> {
+    let racks: Vec<u32> = (0..layout.racks()).map(|rack| layout.nodes_of_rack(rack).len() as u32).collect();
+    let nodes: u64 = racks.iter().map(|nodes| u64::from(*nodes)).sum();
+    let blocks = bytes.div_ceil(BLOCK_BYTES).max(1);
+    let simulated = blocks.min(DELIVERIES_MAX / nodes.max(1));
+    if nodes < 2 || simulated < blocks.min(BLOCKS_MIN) {
+        return None;
+    }
+    let division = Division { blocks: u32::try_from(simulated).ok()?, generation: BLOCKS };
+    let what = Distribution {
+        host: fabric.host,
+        uplink: Some(fabric.uplink.saturating_mul(fabric.stripes().into())),
+        block: bytes.div_ceil(blocks),
+        ..Distribution::clean(racks, division)
+    };
+    let outcome = what.run().ok()?;
+    let last = outcome.done.iter().flatten().copied().fold(0.0, f64::max);
+    Some(Expected { via: Via::Swarm, seconds: last * blocks as f64 / simulated as f64 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        asked: Asked,
+    }
+
+    /// The ways in the order that is printed, and what is said of each.
+    fn ways(line: &str) -> Vec<(String, String)> {
+        let Line { asked } = Line::parse_from(line.split(' '));
+        let mut out = Vec::new();
+        show(&mut out, &asked, asked.network.build().unwrap(), &Costs::default()).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let split = |line: &str| {
+            Some(line.trim().split_once(": ")).map(|parts| parts.map(|(a, b)| (a.into(), b.into())))
+        };
+        text.lines().skip(1).filter_map(|line| split(line).flatten()).collect()
+    }
+
+    #[test]
+    fn where_switches_copy_and_all_links_are_alike_a_tree_is_fastest_and_a_swarm_slower_on_narrow_uplinks() {
+        let swarm = |uplink: &str| {
+            let ways = ways(&format!("plan --bytes 16M --topology tree:4x4 --uplink-mbit {uplink}"));
+            assert_eq!(ways[0].0, "tree");
+            let (_, said) = ways.iter().find(|(way, _)| way == "swarm").unwrap();
+            let over = said.split_once(", ").unwrap().1.split_once(' ').unwrap().0;
+            over.parse::<f64>().unwrap()
+        };
+        let (narrow, wide) = (swarm("20"), swarm("40"));
+        assert!(1.0 < wide && wide < narrow && narrow < 2.0, "{wide} {narrow}");
+    }
+
+    #[test]
+    fn a_swarm_that_takes_long_to_simulate_is_left_out() {
+        let ways = ways("plan --bytes 1G --topology tree:40x40");
+        assert!(ways.iter().any(|(way, _)| way == "chain") && ways.iter().all(|(way, _)| way != "swarm"));
+    }
+}
