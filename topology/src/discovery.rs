@@ -1,6 +1,6 @@
 //! Discovery: a machine that finds the network by LLDP and keeps the [`Graph`] of it.
 //!
-//! Every interval it announces each port of each connected switch that is new or has another switch at it, and some of the
+//! Every interval, which in large networks is longer, it announces each port of each connected switch that is new or has another switch at it, and some of the
 //! others in turn: a link that comes there by itself is found a little later. What is heard at a port is the port's
 //! neighbour until three announcements in a row have been missed, or the port goes down. Two ports that are
 //! each other's neighbours are a link. A registered node is located at the port that hears its name and
@@ -34,6 +34,9 @@ pub use checks::Refused;
 const MISSED: u8 = 3;
 /// A port without another switch is announced in each of its first 8 intervals, and then in one of 8.
 const SELDOM: u32 = 8;
+/// What an announcement takes of a controller's time at least: of more ports than are announced in an interval at this pace, intervals
+/// are longer. Else a large network would keep it busy with nothing but this (docs/scale.md).
+const ANNOUNCEMENT: Duration = Duration::from_micros(100);
 /// Intervals that a warning stays after its cause was last seen.
 const WARNED: u8 = 10;
 
@@ -497,8 +500,8 @@ impl Discovery {
     /// One interval is over: age, then announce.
     ///
     /// Age is counted in announcements, not in time: if this program was not run for a while, nothing has
-    /// been missed.
-    fn tick(&mut self) {
+    /// been missed. Returns how many ports are announced.
+    fn tick(&mut self) -> u32 {
         let (vocal, caught_up) = (std::mem::take(&mut self.vocal), std::mem::take(&mut self.caught_up));
         let waited_for = self.waited_for(&vocal, &caught_up);
         let there = sessions::there(&vocal, &caught_up);
@@ -540,9 +543,11 @@ impl Discovery {
             *left > 0
         });
         self.revision += u64::from(self.warnings.len() < warnings);
+        let announced = u32::try_from(due.len()).unwrap_or(u32::MAX);
         for port in due {
             self.announce(port);
         }
+        announced
     }
 }
 
@@ -576,8 +581,8 @@ impl Machine for Discovery {
 
     fn poll(&mut self, now: Time) -> Poll<Output> {
         if self.outputs.is_empty() && self.next.is_some_and(|next| next <= now) {
-            self.next = Some(now + self.interval);
-            self.tick();
+            let announced = self.tick();
+            self.next = Some(now + self.interval.max(ANNOUNCEMENT * announced));
         }
         match self.outputs.pop_front() {
             Some(output) => {

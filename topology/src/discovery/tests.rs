@@ -246,6 +246,21 @@ fn ports_without_another_switch_are_announced_seldom_once_they_are_no_longer_new
 }
 
 #[test]
+fn in_a_large_network_intervals_are_as_long_as_its_announcements_take() {
+    let mut discovery = Discovery::new(INTERVAL, GRACE, key("controller"));
+    let ports: Vec<(u32, MacAddr)> = (1..=20_000).map(|number| (number, mac("port"))).collect();
+    discovery.handle(Time::ZERO, Input::SwitchUp { switch: DatapathId(1), ports: &ports });
+    let mut next_after = |now: Time| loop {
+        if let Poll::Idle(next) = discovery.poll(now) {
+            return next.unwrap();
+        }
+    };
+    let first = next_after(Time::ZERO);
+    assert_eq!(first, Time::ZERO + INTERVAL);
+    assert_eq!(next_after(first), first + Duration::from_secs(2));
+}
+
+#[test]
 fn one_direction_makes_no_link() {
     let mut world = World::new(leaf_spine(2, 1, 0));
     let link = world.truth.links().next().unwrap();
