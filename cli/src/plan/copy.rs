@@ -99,16 +99,20 @@ mod tests {
     }
 
     #[test]
-    fn where_switches_copy_and_all_links_are_alike_a_tree_is_fastest_and_a_swarm_slower_on_narrow_uplinks() {
-        let swarm = |uplink: &str| {
+    fn every_way_is_predicted_and_a_swarm_takes_longer_over_narrow_uplinks() {
+        let over = |uplink: &str| {
             let ways = ways(&format!("plan --bytes 16M --topology tree:4x4 --uplink-mbit {uplink}"));
-            assert_eq!(ways[0].0, "tree");
-            let (_, said) = ways.iter().find(|(way, _)| way == "swarm").unwrap();
-            let over = said.split_once(", ").unwrap().1.split_once(' ').unwrap().0;
-            over.parse::<f64>().unwrap()
+            ["tree", "chain", "swarm"].map(|name| {
+                let (_, said) = ways.iter().find(|(way, _)| way == name).unwrap();
+                said.split_once(", ").unwrap().1.split_once(' ').unwrap().0.parse::<f64>().unwrap()
+            })
         };
-        let (narrow, wide) = (swarm("20"), swarm("40"));
-        assert!(1.0 < wide && wide < narrow && narrow < 2.0, "{wide} {narrow}");
+        let [narrow, wide] = ["20", "40"].map(over);
+        assert!(
+            narrow[..2].iter().chain(&wide[..2]).all(|over| (1.0..1.3).contains(over)),
+            "{narrow:?} {wide:?}"
+        );
+        assert!(1.0 < wide[2] && wide[2] < narrow[2] && narrow[2] < 2.0, "{narrow:?} {wide:?}");
     }
 
     #[test]
