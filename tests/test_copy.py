@@ -153,7 +153,7 @@ def test_a_node_whose_disk_is_full_is_named_keeps_nothing_and_holds_up_nobody(ma
     finally:
         bed.network.run_in(host, "umount", small)
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["cool: h3: %s/.copy.cool-copy: No space left on device (os error 28)" % small,
+    assert done.stderr.splitlines() == ["cool: h3: %s/.copy.cool-copy/tree: No space left on device (os error 28)" % small,
                                         "cool: 3 of 4 nodes have a copy"], done.stderr
     assert left.strip() == ""
     for node in ("h1", "h2", "h4"):
