@@ -47,7 +47,7 @@ def measured(bed, of, action):
     before, ticks = bed.link_bytes(), processor.machine_ticks()
     outcome = action()
     after, now = bed.link_bytes(), processor.machine_ticks()
-    busiest = max(peers.between_switches(bed.description, {link: after[link] - before[link] for link in after}))
+    busiest = max(bed.between_switches({link: after[link] - before[link] for link in after}))
     return {**outcome, "uplink": busiest / of.size, "idle": processor.idle_share(ticks, now)}
 
 

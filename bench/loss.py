@@ -50,7 +50,7 @@ def measure(options, loss):
         after = bed.link_bytes()
         # One more is run before those that are counted.
         carried = {ends: (after[ends] - before[ends]) / (options.reps + 1) for ends in after}
-        across = peers.between_switches(bed.description, carried)
+        across = bed.between_switches(carried)
         least = bench.limit("bcast", options.bytes, bed.description, options.mbit, options.mbit)
     over = statistics.median(figures["seconds"]) / least
     return {"loss": loss, "seconds": figures["seconds"], "over_limit": over, "target": TARGETS.get(loss), "idle": figures["idle"],

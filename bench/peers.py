@@ -38,12 +38,6 @@ def calls(case):
     return case.get("calls", 1)
 
 
-def between_switches(description, carried):
-    """Of bytes by (from, to), those on links between switches."""
-    switches = {s["name"] for s in description["switches"]}
-    return [n for (a, b), n in carried.items() if a in switches and b in switches]
-
-
 class Counters:
     """Bytes on every link direction and processor time, between `start` and `stop`. `ranks` tells the seconds that ranks have
     used so far (processor.sample)."""
@@ -60,7 +54,7 @@ class Counters:
         used = {who: seconds - (start_seconds or {}).get(who, 0) for who, seconds in used.items()}
         bytes_now, ticks = self.bed.link_bytes(), processor.machine_ticks()
         carried = {link: (bytes_now[link] - self.bytes[link]) / repetitions for link in bytes_now}
-        return {"link_bytes": round(sum(carried.values())), "uplink_bytes": round(sum(between_switches(self.bed.description, carried))),
+        return {"link_bytes": round(sum(carried.values())), "uplink_bytes": round(sum(self.bed.between_switches(carried))),
                 "busiest_link_bytes": round(max(carried.values())), "idle": processor.idle_share(self.ticks, ticks),
                 "processor_seconds_per_mib": processor.per_mib(used, case["op"], case["bytes"], len(self.bed.description["hosts"]), repetitions)}
 

@@ -149,13 +149,12 @@ def copy_file(description, rack_of):
         of = copies.Spread(shutil.which("cool"), folder, description)
         slowest = min(link["mbit"] for link in description["links"] if link["kind"] == "host")
         limit = of.size * 8 / (slowest * 1e6) if slowest else None
-        switches = {(l["a"], l["b"]) for l in description["links"] if l["kind"] == "uplink"}
         ways = []
         for name, action in ways_of_copies(of):
             of.clear()
             outcome, carried = measured(description, action)
             nodes = [{"node": node, "rack": rack_of[node], **figures} for node, figures in outcome.pop("nodes").items()]
-            most = max([n for (a, b), n in carried.items() if switches & {(a, b), (b, a)}], default=0)
+            most = max(network.between_switches(description, carried), default=0)
             ways.append({"name": name, **outcome, "over_limit": outcome["seconds"] / limit if limit else None,
                          "most": most / of.size, "nodes": nodes})
         return {"file": os.path.basename(of.path), "bytes": of.size, "from": of.source["name"], "mbit": slowest, "limit": limit, "ways": ways}

@@ -202,3 +202,9 @@ def link_counters(description, unit):
             with open("/sys/class/net/%s/statistics/%s_%s" % (link["a_intf"], counter, unit)) as f:
                 carried[link[ends[0]], link[ends[1]]] += int(f.read())
     return carried
+
+
+def between_switches(description, carried):
+    """Of bytes by (from, to), those on links between switches."""
+    switches = {s["name"] for s in description["switches"]}
+    return [n for (a, b), n in carried.items() if a in switches and b in switches]

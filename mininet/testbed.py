@@ -396,6 +396,10 @@ class Testbed:
     def link_bytes(self):
         return network.link_bytes(self.description)
 
+    def between_switches(self, carried):
+        """Of bytes by (from, to), those on links between switches."""
+        return network.between_switches(self.description, carried)
+
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

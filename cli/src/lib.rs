@@ -11,6 +11,7 @@ mod groups;
 mod job;
 mod jobs;
 mod network;
+mod own_ranks;
 mod plan;
 mod run;
 mod simulate;

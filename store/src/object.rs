@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 /// The folder of one object.
 #[derive(Clone, Debug)]
-pub(crate) struct Object {
+pub(crate) struct StoredObject {
     pub(crate) id: Digest,
     pub(crate) folder: PathBuf,
 }
@@ -58,7 +58,7 @@ pub struct ObjectReading {
     _lock: File,
 }
 
-impl Object {
+impl StoredObject {
     pub(crate) fn manifest_path(&self) -> PathBuf {
         self.folder.join("manifest")
     }

@@ -3,8 +3,8 @@
 use crate::error::StoreError;
 use crate::files;
 use crate::name::StoreName;
-use crate::object::{Object, ObjectReading};
-use crate::quota::{Kept, evictions};
+use crate::object::{ObjectReading, StoredObject};
+use crate::quota::{EvictionCandidate, evictions};
 use crate::store::Store;
 use cool_content::{Digest, Manifest};
 use std::fs::File;
@@ -27,7 +27,7 @@ pub struct PutRequest {
 pub struct Put {
     store: Store,
     request: PutRequest,
-    object: Object,
+    object: StoredObject,
     /// What the name stands for now.
     before: Option<Digest>,
     lock: File,
@@ -62,7 +62,7 @@ impl Store {
     fn make_room(
         &self,
         request: &PutRequest,
-        object: &Object,
+        object: &StoredObject,
         before: Option<Digest>,
         needed: u64,
     ) -> Result<(), StoreError> {
@@ -88,7 +88,12 @@ impl Store {
 
     /// The objects that count beside the one that is put. What only its name stands for is replaced, and does not count; nor does
     /// what an interrupted put has left, which is collected.
-    fn kept(&self, name: &StoreName, put: Digest, before: Option<Digest>) -> Result<Vec<Kept>, StoreError> {
+    fn kept(
+        &self,
+        name: &StoreName,
+        put: Digest,
+        before: Option<Digest>,
+    ) -> Result<Vec<EvictionCandidate>, StoreError> {
         let entries = self.entries()?;
         let names_of = |id: Digest| {
             entries
@@ -107,7 +112,7 @@ impl Store {
             // One that is damaged is nobody's to evict before it was looked at.
             let bytes = object.manifest().map_or(0, |manifest| manifest.bytes());
             let used = object.manifest_path().metadata().and_then(|about| about.modified());
-            kept.push(Kept { id, bytes, used: used.unwrap_or(SystemTime::UNIX_EPOCH), free });
+            kept.push(EvictionCandidate { id, bytes, used: used.unwrap_or(SystemTime::UNIX_EPOCH), free });
         }
         Ok(kept)
     }

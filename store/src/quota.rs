@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 /// An object beside the one that is to fit.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct EvictionCandidate {
     pub(crate) id: Digest,
     pub(crate) bytes: u64,
     pub(crate) used: SystemTime,
@@ -31,7 +31,11 @@ impl fmt::Display for Unfit {
 }
 
 /// What has to go so that `needed` bytes fit into the quota beside the rest.
-pub(crate) fn evictions(mut kept: Vec<Kept>, needed: u64, quota: u64) -> Result<Vec<Digest>, Unfit> {
+pub(crate) fn evictions(
+    mut kept: Vec<EvictionCandidate>,
+    needed: u64,
+    quota: u64,
+) -> Result<Vec<Digest>, Unfit> {
     let in_use = kept.iter().filter(|object| !object.free).map(|object| object.bytes).sum::<u64>();
     if in_use.saturating_add(needed) > quota {
         return Err(Unfit { needed, quota, in_use });
@@ -55,8 +59,8 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    fn kept(objects: &[(u64, u64, bool)]) -> Vec<Kept> {
-        let object = |(number, (bytes, used, free)): (u8, &(u64, u64, bool))| Kept {
+    fn kept(objects: &[(u64, u64, bool)]) -> Vec<EvictionCandidate> {
+        let object = |(number, (bytes, used, free)): (u8, &(u64, u64, bool))| EvictionCandidate {
             id: Digest::of(&[number]),
             bytes: *bytes,
             used: SystemTime::UNIX_EPOCH + Duration::from_secs(*used),

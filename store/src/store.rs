@@ -3,7 +3,7 @@
 use crate::error::StoreError;
 use crate::files::{self, found, make_folder, remove_tree, try_lock};
 use crate::name::StoreName;
-use crate::object::{NameEntry, NamedObject, Object, ObjectReading, damaged};
+use crate::object::{NameEntry, NamedObject, ObjectReading, StoredObject, damaged};
 use cool_content::Digest;
 use rustix::fs::FlockOperation;
 use rustix::process::geteuid;
@@ -104,8 +104,8 @@ impl Store {
         self.root.join("names")
     }
 
-    pub(crate) fn object(&self, id: Digest) -> Object {
-        Object { id, folder: self.root.join("objects").join(id.to_string()) }
+    pub(crate) fn object(&self, id: Digest) -> StoredObject {
+        StoredObject { id, folder: self.root.join("objects").join(id.to_string()) }
     }
 
     /// Where the file or folder of an object is, if it is there.
@@ -139,7 +139,7 @@ impl Store {
     }
 
     /// All objects, whole or not.
-    pub(crate) fn objects(&self) -> Result<Vec<Object>, StoreError> {
+    pub(crate) fn objects(&self) -> Result<Vec<StoredObject>, StoreError> {
         let names = files::names(&self.root.join("objects"))?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).map(|id| self.object(id)).collect())
     }
@@ -183,9 +183,7 @@ impl Store {
     /// # Errors
     /// If it is damaged.
     pub fn read(&self, id: Digest) -> Result<Option<ObjectReading>, StoreError> {
-        let _lock = self.lock()?;
-        let object = self.object(id);
-        if object.is_whole() { object.read(true).map(Some) } else { Ok(None) }
+        self.reading(id, true)
     }
 
     /// As [`Store::read`], but that does not count as a use.
@@ -193,9 +191,13 @@ impl Store {
     /// # Errors
     /// If it is damaged.
     pub fn examine(&self, id: Digest) -> Result<Option<ObjectReading>, StoreError> {
+        self.reading(id, false)
+    }
+
+    fn reading(&self, id: Digest, uses: bool) -> Result<Option<ObjectReading>, StoreError> {
         let _lock = self.lock()?;
         let object = self.object(id);
-        if object.is_whole() { object.read(false).map(Some) } else { Ok(None) }
+        if object.is_whole() { object.read(uses).map(Some) } else { Ok(None) }
     }
 
     /// Reads what a name stands for; nothing if there is no such name.

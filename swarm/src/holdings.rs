@@ -193,33 +193,32 @@ impl Holdings {
         &self.have
     }
 
-    /// What a sender is told: what will be held when some rows that are under way have come.
-    pub fn expected<'r>(
+    /// How much will be held when some rows that are under way have come.
+    pub(crate) fn expected<'r>(&self, under_way: impl Iterator<Item = &'r (u32, Row)>) -> Have {
+        let mut have = self.have.clone();
+        under_way.for_each(|(number, row)| have.add(&self.division, *number, row));
+        have
+    }
+
+    /// What a sender is told beside that ([`Have::null_vectors`]).
+    pub(crate) fn null_vectors<'r>(
         &self,
         under_way: impl Iterator<Item = &'r (u32, Row)> + Clone,
         chance: &mut ChaCha8Rng,
-    ) -> Have {
-        let mut have = self.have.clone();
-        under_way.clone().for_each(|(number, row)| have.add(&self.division, *number, row));
+    ) -> Vec<(u32, Box<[u8]>)> {
         if self.code != Code::Linear {
-            return have;
+            return Vec::new();
         }
         let lacked = (0..).zip(&self.generations).filter(|(_, held)| held.rank() < held.size());
-        for (number, held) in lacked.take(self.order.window().min(NULL_VECTORS)) {
-            let rows = under_way.clone().filter(|(of, _)| *of == number).map(|(_, row)| row);
-            let vector = match rows.clone().count() {
-                0 => held.null_vector(chance),
-                _ => {
-                    let mut held = held.clone();
-                    for row in rows {
-                        held.insert(row);
-                    }
-                    held.null_vector(chance)
-                }
-            };
-            have.null_vectors.extend(vector.map(|vector| (number, vector)));
-        }
-        have
+        let wanted = lacked.take(self.order.window().min(NULL_VECTORS));
+        let vector = |(number, held): (u32, &Generation)| {
+            let mut held = held.clone();
+            for (_, row) in under_way.clone().filter(|(of, _)| *of == number) {
+                held.insert(row);
+            }
+            Some((number, held.null_vector(chance)?))
+        };
+        wanted.filter_map(vector).collect()
     }
 
     /// A generation.

@@ -171,7 +171,7 @@ impl Swarm {
         // What the rack has comes from within it; unless it does not, as if what was announced there has not come.
         let idle = self.incoming.is_empty() && self.ask_wait > self.ask_wait_min();
         let held = if self.is_far(from) && !idle { &self.rack } else { &self.holdings };
-        let have = held.expected(self.incoming.blocks(), &mut self.chance);
+        let have = held.expected(self.incoming.blocks());
         match known {
             Some(true) => {}
             None if !self.incoming.room(from) || self.holdings.completes(&have) => {
@@ -183,6 +183,8 @@ impl Swarm {
                     let until = now + self.spec.waits.answer * 2;
                     self.incoming.add(from, transfer, until);
                 }
+                let null_vectors = held.null_vectors(self.incoming.blocks(), &mut self.chance);
+                let have = Have { null_vectors, ..have };
                 self.say(from, Signal::Grant { transfer, ring: self.ring, have });
             }
         }

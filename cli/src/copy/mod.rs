@@ -21,7 +21,7 @@ mod writer;
 
 pub(crate) use options::{Chosen, CopyReport, CopyWay, NAME_SOURCE, NodeChoice, node_named};
 pub(crate) use rank::{RankError, RankOptions, rank};
-pub(crate) use said::Via;
+pub(crate) use said::CopyVia;
 pub(crate) use spool::SpoolError;
 pub(crate) use stage::{StageOptions, stage};
 pub(crate) use stored::{PutTask, StoreTask};
@@ -29,8 +29,9 @@ pub(crate) use verify::damages;
 
 use crate::error::Error;
 use crate::job::{self, Heard, Signals};
+use crate::own_ranks;
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{JobSpec, Node, TopologyRequest};
+use cool_proto::control::{Node, TopologyRequest};
 use outcome::Outcome;
 use said::Task;
 use spool::Spool;
@@ -86,11 +87,6 @@ impl Options {
         self.source == Path::new("-")
     }
 
-    /// Whether DEST is the folder that the copy is in.
-    fn names_folder(&self) -> bool {
-        self.dest.as_os_str().as_encoded_bytes().ends_with(b"/")
-    }
-
     /// To copy what is at a path.
     fn order(&self, nodes: &[Node], source: &Path) -> Result<CopyOrder<'_>, Error> {
         Ok(CopyOrder {
@@ -129,7 +125,7 @@ async fn keep_input(
     if options.way.user.is_some() {
         return Err(SpoolError::User.into());
     }
-    if options.names_folder() {
+    if names_folder(&options.dest) {
         return Err(SpoolError::NoName(options.dest.clone()).into());
     }
     let mut signals = Signals::new().map_err(Error::Runtime)?;
@@ -152,6 +148,11 @@ pub(crate) struct CopyOrder<'a> {
     pub(crate) way: &'a CopyWay,
 }
 
+/// Whether a destination is the folder that the copy is in.
+pub(crate) fn names_folder(dest: &Path) -> bool {
+    dest.as_os_str().as_encoded_bytes().ends_with(b"/")
+}
+
 /// From where on its node to where on each node.
 pub(crate) struct CopyPaths {
     source: String,
@@ -164,7 +165,7 @@ impl CopyPaths {
         let absolute = |path: &Path| std::path::absolute(path).map_err(Error::Runtime);
         let from = absolute(source)?;
         let mut to = dest.map_or_else(|| Ok(from.clone()), absolute)?;
-        if dest.is_some_and(|dest| dest.as_os_str().as_encoded_bytes().ends_with(b"/")) {
+        if dest.is_some_and(names_folder) {
             to.push(from.file_name().unwrap_or_default());
         }
         let text = |path: PathBuf| {
@@ -196,7 +197,7 @@ pub(crate) async fn carry_out(
     }
     let user = order.way.user.clone();
     let task = task(order, nodes, (own, &hosts))?;
-    let spec = JobSpec { hosts, ..spec(&task, user)? };
+    let spec = own_ranks::spec("copy-rank", &task, hosts, user)?;
     let mut outcome = Outcome::new(from.clone(), own, absent);
     let ended = job::run(client, spec, |heard| match heard {
         Heard::Started(group) => {
@@ -255,17 +256,6 @@ fn task(order: CopyOrder, nodes: &[Node], (own, hosts): (bool, &[String])) -> Re
         verify: way.verify,
         store,
         tell_every_ms: (1000 * hosts.len() as u64 / TELLERS).max(TELL_EVERY_MS_MIN),
-    })
-}
-
-fn spec(task: &Task, user: Option<String>) -> Result<JobSpec, Error> {
-    Ok(JobSpec {
-        program: job::this_program()?,
-        args: vec!["copy-rank".to_owned(), serde_json::json!(task).to_string()],
-        ranks_per_node: 1,
-        user: user.unwrap_or_else(job::user),
-        survive: true,
-        ..JobSpec::default()
     })
 }
 

@@ -1,6 +1,6 @@
 //! What commands that copy have in common: to which nodes, how, and how many of them have to have it.
 
-use super::said::Via;
+use super::said::CopyVia;
 use crate::error::Error;
 use crate::size;
 use cool_proto::control::Node;
@@ -80,7 +80,7 @@ pub(crate) fn node_named(nodes: &[Node], named: Option<&str>, remedy: &'static s
 pub(crate) struct CopyWay {
     /// How it goes
     #[arg(long, value_enum, value_name = "WAY", default_value = "auto")]
-    pub(super) via: Via,
+    pub(super) via: CopyVia,
 
     /// Bytes in a second that the source sends at most, over some seconds, as in 200M; by swarm, that each node sends
     #[arg(long, value_name = "SIZE", value_parser = limit)]

@@ -1,8 +1,9 @@
 //! What comes of a copy, node by node, as it is heard: a bar while it runs, then a table or JSON.
 
-use super::progress::Progress;
+use super::progress::CopyProgress;
 use super::said::Said;
 use crate::error::Error;
+use crate::own_ranks;
 use crate::units;
 use cool_proto::control::{Group, Output};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -22,7 +23,7 @@ pub(super) struct NodeOutcome {
     seconds: Option<f64>,
     error: Option<String>,
     /// As the command heard it, from when it began: so that nodes can be compared.
-    progress: Progress,
+    progress: CopyProgress,
 }
 
 /// What is known of a copy.
@@ -44,7 +45,7 @@ pub(crate) struct Outcome {
     sending: u64,
     /// Bytes that each rank lacks.
     lacks: BTreeMap<u32, u64>,
-    progress: BTreeMap<u32, Progress>,
+    progress: BTreeMap<u32, CopyProgress>,
 }
 
 /// All of it in numbers.
@@ -72,7 +73,7 @@ impl Outcome {
     pub(super) fn new(from: String, own: bool, absent: Vec<(String, String)>) -> Outcome {
         let bar = bar("{bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left {msg}");
         let nodes = absent.into_iter().map(|(node, why)| {
-            let (error, progress) = (Some(why), Progress::of_one_in(1));
+            let (error, progress) = (Some(why), CopyProgress::of_one_in(1));
             NodeOutcome { node, seconds: None, error, progress }
         });
         Outcome {
@@ -101,8 +102,7 @@ impl Outcome {
 
     /// A line of a rank; whatever else it prints is passed on.
     pub(super) fn hear(&mut self, output: &Output) -> Result<(), Error> {
-        let said = if output.stderr { None } else { serde_json::from_slice(&output.line).ok() };
-        let Some(said) = said else {
+        let Some(said) = own_ranks::answer(output) else {
             let node = self.names.get(output.rank as usize).map_or("?", String::as_str);
             self.bar.suspend(|| eprintln!("{node}: {}", String::from_utf8_lossy(&output.line)));
             return Ok(());
@@ -141,9 +141,9 @@ impl Outcome {
         Ok(())
     }
 
-    fn progress(&mut self, rank: u32) -> &mut Progress {
+    fn progress(&mut self, rank: u32) -> &mut CopyProgress {
         let ranks = self.names.len();
-        self.progress.entry(rank).or_insert_with(|| Progress::of_one_in(ranks))
+        self.progress.entry(rank).or_insert_with(|| CopyProgress::of_one_in(ranks))
     }
 
     /// How far the slowest node is.
@@ -169,7 +169,7 @@ impl Outcome {
                     (None, Some(format!("it did not say how it ended{why}")))
                 }
             };
-            let progress = self.progress.remove(&rank).unwrap_or_else(|| Progress::of_one_in(1));
+            let progress = self.progress.remove(&rank).unwrap_or_else(|| CopyProgress::of_one_in(1));
             self.nodes.push(NodeOutcome { node: name.clone(), seconds, error, progress });
         }
     }
@@ -194,7 +194,7 @@ impl Outcome {
         let Outcome { bytes, sent, via, nodes, .. } = self;
         let document =
             Document { seconds: self.began.elapsed().as_secs_f64(), bytes: *bytes, sent: *sent, via, nodes };
-        Ok(serde_json::to_string(&document).map_err(std::io::Error::from)? + "\n")
+        own_ranks::document(&document)
     }
 
     /// For people.

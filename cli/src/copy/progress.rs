@@ -10,7 +10,7 @@ const POINTS_MIN: usize = 8;
 
 /// What a node lacked, at times: of a long copy every second, fourth, eighth word is kept, as it goes on.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Progress {
+pub(super) struct CopyProgress {
     /// Seconds, and bytes that were lacking then.
     points: Vec<(f64, u64)>,
     most: usize,
@@ -19,11 +19,11 @@ pub(super) struct Progress {
     every: usize,
 }
 
-impl Progress {
+impl CopyProgress {
     /// Of one of these nodes.
-    pub(super) fn of_one_in(nodes: usize) -> Progress {
+    pub(super) fn of_one_in(nodes: usize) -> CopyProgress {
         let most = (POINTS_OF_ALL / nodes.max(1)).clamp(POINTS_MIN, POINTS_MAX);
-        Progress { points: Vec::new(), most, heard: 0, every: 1 }
+        CopyProgress { points: Vec::new(), most, heard: 0, every: 1 }
     }
 
     /// So much it lacks now; later times come later.
@@ -49,7 +49,7 @@ impl Progress {
     }
 }
 
-impl Serialize for Progress {
+impl Serialize for CopyProgress {
     /// Pairs of seconds and bytes.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // What is heard over a network is not known to less than a millisecond.
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_short_copy_is_told_word_by_word() {
-        let mut progress = Progress::of_one_in(15);
+        let mut progress = CopyProgress::of_one_in(15);
         progress.hear(0.5, 300);
         progress.hear(1.25004, 100);
         progress.end(2.0);
@@ -74,12 +74,12 @@ mod tests {
     #[test]
     fn a_long_copy_keeps_its_beginning_its_end_and_equal_steps_between() {
         for (nodes, most) in [(1, POINTS_MAX), (1000, POINTS_OF_ALL / 1000), (1_000_000, POINTS_MIN)] {
-            let mut progress = Progress::of_one_in(nodes);
+            let mut progress = CopyProgress::of_one_in(nodes);
             for word in 0..10_000 {
                 progress.hear(f64::from(word), 10_000 - u64::from(word as u16));
             }
             progress.end(10_000.0);
-            let Progress { points, every, .. } = progress;
+            let CopyProgress { points, every, .. } = progress;
             assert!((most / 2..=most).contains(&points.len()), "{} of {most} points", points.len());
             assert_eq!((points[0], points[points.len() - 1]), ((0.0, 10_000), (10_000.0, 0)));
             let told = &points[..points.len() - 1];

@@ -5,9 +5,9 @@
 
 use super::fault::Fault;
 use super::pipeline::{self, Form, Head};
-use super::said::{Said, Task, Via};
+use super::said::{CopyVia, Said, Task};
 use super::source;
-use super::stored::{self, Source};
+use super::stored::{self, CopySource};
 use super::swarm::{State, Swarm};
 use super::target::Target;
 use super::writer::Writer;
@@ -105,10 +105,10 @@ type Kept = Result<Target, Fault>;
 struct Copying<'t> {
     task: &'t Task,
     node: &'t str,
-    scanning: Option<Work<Result<Source, Fault>>>,
+    scanning: Option<Work<Result<CopySource, Fault>>>,
     manifest: Option<Arc<Manifest>>,
     /// Held so that its store keeps it.
-    source: Option<Source>,
+    source: Option<CopySource>,
     /// On all nodes but the source's.
     target: Option<Kept>,
     /// The source's node makes its copy beside sending.
@@ -125,7 +125,7 @@ struct Copying<'t> {
 impl<'t> Copying<'t> {
     fn new(task: &'t Task, node: &'t str) -> Result<Copying<'t>, Stop> {
         let what = task.clone();
-        let scanning = (node == task.from).then(|| Work::start("scan", move || Source::open(&what)));
+        let scanning = (node == task.from).then(|| Work::start("scan", move || CopySource::open(&what)));
         let scanning = scanning.transpose()?;
         Ok(Copying {
             task,
@@ -198,11 +198,11 @@ impl<'t> Copying<'t> {
             let root = root.ok_or_else(gone)?;
             let manifest = self.share_manifest(comm, root)?;
             self.prepare(comm, &manifest)?;
-            if self.task.via == Via::Swarm {
+            if self.task.via == CopyVia::Swarm {
                 self.start_swarm(comm, root, &manifest)?;
             }
         }
-        if self.task.via == Via::Swarm {
+        if self.task.via == CopyVia::Swarm {
             self.take_part(comm, root)?;
         }
         let Some(manifest) = self.manifest.clone() else { return Err(gone()) };
@@ -295,7 +295,7 @@ impl<'t> Copying<'t> {
     /// Whether all that are left were asked to take part, so that a swarm goes on whoever has been lost. If only some were, since
     /// one was lost meanwhile, they end it.
     fn goes_on_by_swarm(&mut self, comm: &Comm) -> Result<bool, Stop> {
-        if self.task.via != Via::Swarm {
+        if self.task.via != CopyVia::Swarm {
             return Ok(false);
         }
         let all = of_all(comm, u8::from(self.asked), Op::Min)? == 1;

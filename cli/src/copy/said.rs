@@ -2,8 +2,8 @@
 
 use super::stored::StoreTask;
 use super::target::{Habits, Target};
+use crate::own_ranks;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const PIECE_MIN: usize = 4 << 20;
 
 /// How bytes go from the source to the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-pub(crate) enum Via {
+pub(crate) enum CopyVia {
     /// As is best where it goes
     #[default]
     Auto,
@@ -27,13 +27,13 @@ pub(crate) enum Via {
     Swarm,
 }
 
-impl Via {
+impl CopyVia {
     /// The plan of its broadcasts, unless that is picked or it has none.
     pub(crate) fn plan(self) -> Option<&'static str> {
         match self {
-            Via::Tree => Some("multicast"),
-            Via::Chain => Some("racked:chain"),
-            Via::Auto | Via::Swarm => None,
+            CopyVia::Tree => Some("multicast"),
+            CopyVia::Chain => Some("racked:chain"),
+            CopyVia::Auto | CopyVia::Swarm => None,
         }
     }
 }
@@ -49,7 +49,7 @@ pub(super) struct Task {
     pub(super) dest: String,
     /// Whether the source's node is to have a copy, too.
     pub(super) own: bool,
-    pub(super) via: Via,
+    pub(super) via: CopyVia,
     /// The address of the source's node: others have theirs on the way to it.
     pub(super) address: IpAddr,
     /// Of the slowest node's link, in bytes per second; 0 if it is unknown.
@@ -150,8 +150,6 @@ pub(super) enum Said {
 impl Said {
     /// Says it to whoever runs the command.
     pub(super) fn say(&self) -> std::io::Result<()> {
-        let mut line = serde_json::to_vec(self)?;
-        line.push(b'\n');
-        std::io::stdout().write_all(&line)
+        own_ranks::say(self)
     }
 }

@@ -33,22 +33,22 @@ pub(crate) struct PutTask {
 }
 
 /// What is copied.
-pub(super) struct Source {
+pub(super) struct CopySource {
     pub(super) manifest: Arc<Manifest>,
     /// Kept by its store until this is dropped.
     _held: Option<ObjectReading>,
 }
 
-impl Source {
+impl CopySource {
     /// On the source's node.
-    pub(super) fn open(task: &Task) -> Result<Source, Fault> {
+    pub(super) fn open(task: &Task) -> Result<CopySource, Fault> {
         let stored = task.store.as_ref().and_then(|stored| Some((stored, stored.object?)));
         let Some((stored, id)) = stored else {
-            return Ok(Source { manifest: Arc::new(scan(&task.source)?), _held: None });
+            return Ok(CopySource { manifest: Arc::new(scan(&task.source)?), _held: None });
         };
         let store = Store::open(&stored.store.on(&task.from))?;
         let held = store.read(id)?.ok_or_else(|| Fault::Gone(task.source.clone()))?;
-        Ok(Source { manifest: Arc::clone(&held.manifest), _held: Some(held) })
+        Ok(CopySource { manifest: Arc::clone(&held.manifest), _held: Some(held) })
     }
 }
 
@@ -105,7 +105,7 @@ fn take(target: &mut Target, here: Option<ObjectReading>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::said::Via;
+    use super::super::said::CopyVia;
     use super::super::tests::{MIB, all_well, copied, make_folder, noise, task};
     use super::*;
     use std::os::unix::fs::FileExt;
@@ -137,7 +137,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let at = folder.path();
         make_folder(&at.join("source"));
-        for via in [Via::Auto, Via::Chain, Via::Swarm] {
+        for via in [CopyVia::Auto, CopyVia::Chain, CopyVia::Swarm] {
             let name = format!("{via:?}");
             std::fs::write(at.join("source/way"), &name).unwrap();
             all_well(&Task { via, ..put(at, &name, None) });
@@ -178,7 +178,7 @@ mod tests {
         }
         let tree = store(at, "n0").tree(id);
         std::fs::File::options().write(true).open(&tree).unwrap().write_all_at(b"wrong", 5).unwrap();
-        for via in [Via::Auto, Via::Swarm] {
+        for via in [CopyVia::Auto, CopyVia::Swarm] {
             let get = Task { via, source: tree.clone(), own: false, ..stored(at, "other", Some(id), None) };
             let outcomes = copied(&get);
             let why = format!("{}: is not what was put; `cool verify --drop`", tree.display());

@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::rank::copy;
-use super::said::{Task, Via};
+use super::said::{CopyVia, Task};
 use super::scan::scan;
 use super::source;
 use super::target::{Habits, Target};
@@ -55,7 +55,7 @@ pub(super) fn task(folder: &Path) -> Task {
         source: folder.join("source"),
         dest: folder.join("{node}/copy").display().to_string(),
         own: true,
-        via: Via::Auto,
+        via: CopyVia::Auto,
         address: [127, 0, 0, 1].into(),
         rate: 0,
         limit: None,
@@ -92,9 +92,13 @@ fn check_copies(folder: &Path) {
 fn a_folder_is_the_same_on_all_nodes_with_modes_times_links_and_holes() {
     let folder = TempDir::new().unwrap();
     make_folder(&folder.path().join("source"));
-    for (via, compress) in
-        [(Via::Auto, false), (Via::Auto, true), (Via::Tree, false), (Via::Chain, false), (Via::Swarm, false)]
-    {
+    for (via, compress) in [
+        (CopyVia::Auto, false),
+        (CopyVia::Auto, true),
+        (CopyVia::Tree, false),
+        (CopyVia::Chain, false),
+        (CopyVia::Swarm, false),
+    ] {
         let task = Task { via, compress, verify: compress, delete: true, ..task(folder.path()) };
         all_well(&task);
         check_copies(folder.path());
@@ -114,7 +118,7 @@ fn a_node_that_cannot_have_a_copy_is_named_and_the_others_have_it() {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("source"), noise(4, 2 * MIB)).unwrap();
     std::fs::create_dir_all(folder.path().join("n2/copy/x")).unwrap();
-    for via in [Via::Auto, Via::Swarm] {
+    for via in [CopyVia::Auto, CopyVia::Swarm] {
         let outcomes = copied(&Task { via, ..task(folder.path()) });
         let text = outcomes[2].as_deref().unwrap();
         assert!(text.contains("n2/copy: is a folder, and the source is a file"), "{text}");
@@ -149,7 +153,7 @@ fn a_source_that_changes_while_a_swarm_spreads_it_is_told_to_all() {
     let source = folder.path().join("source");
     std::fs::write(&source, noise(8, 20 * MIB)).unwrap();
     let change = noise(11, 20 * MIB);
-    let task = Task { via: Via::Swarm, limit: Some(2 << 20), ..task(folder.path()) };
+    let task = Task { via: CopyVia::Swarm, limit: Some(2 << 20), ..task(folder.path()) };
     let ranks = Embedded { ranks: 4, ranks_per_node: 1, racks: 2 };
     let work = folder.path().join("n3/.copy.cool-copy");
     let outcomes = std::thread::scope(|scope| {

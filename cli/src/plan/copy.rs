@@ -1,6 +1,6 @@
 //! `cool plan --op copy`: what a copy takes by each way of `cool copy --via`.
 
-use crate::copy::Via;
+use crate::copy::CopyVia;
 use crate::copy::swarm::{BLOCK_BYTES, BLOCKS};
 use crate::error::Error;
 use crate::network::Asked;
@@ -19,7 +19,7 @@ const BLOCKS_MIN: u64 = 64;
 
 /// A way, and the seconds that it is expected to take.
 struct Expected {
-    via: Via,
+    via: CopyVia,
     seconds: f64,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn show(
     let least = limit(&call, &layout, &fabric).map_or(0.0, |limit| limit.as_secs_f64());
     let mut planner = Planner::new(fabric.cost_model(costs), layout.clone());
     let picked = planner.pick(&call);
-    let broadcasts = [Via::Tree, Via::Chain].into_iter().filter_map(|via| {
+    let broadcasts = [CopyVia::Tree, CopyVia::Chain].into_iter().filter_map(|via| {
         let seconds = planner.estimate(&call, via.plan()?.parse().ok()?)?.seconds;
         Some(Expected { via, seconds })
     });
@@ -45,8 +45,11 @@ pub(super) fn show(
     for Expected { via, seconds } in ways {
         let over =
             if least > 0.0 { format!(", {:.2} times the limit", seconds / least) } else { String::new() };
-        let how =
-            if via == Via::Swarm { "; the swarm is simulated, without the time of processors" } else { "" };
+        let how = if via == CopyVia::Swarm {
+            "; the swarm is simulated, without the time of processors"
+        } else {
+            ""
+        };
         let name = via.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
         writeln!(out, "  {name}: about {}{over}{how}", units::seconds(seconds))?;
     }
@@ -72,7 +75,7 @@ fn by_swarm(bytes: u64, fabric: &FabricModel, layout: &Layout) -> Option<Expecte
     };
     let outcome = what.run().ok()?;
     let last = outcome.done.iter().flatten().copied().fold(0.0, f64::max);
-    Some(Expected { via: Via::Swarm, seconds: last * blocks as f64 / simulated as f64 })
+    Some(Expected { via: CopyVia::Swarm, seconds: last * blocks as f64 / simulated as f64 })
 }
 
 #[cfg(test)]
@@ -86,7 +89,7 @@ mod tests {
         asked: Asked,
     }
 
-    /// The ways in the order that is printed, and what is said of each.
+    /// What `cool plan --op copy` prints, by way: the seconds that are expected, and how often the limit.
     fn ways(line: &str) -> Vec<(String, String)> {
         let Line { asked } = Line::parse_from(line.split(' '));
         let mut out = Vec::new();

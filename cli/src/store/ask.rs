@@ -4,7 +4,7 @@ use super::said::{StoreAnswer, StoreQuestion, StoredContent};
 use crate::copy::Chosen;
 use crate::error::Error;
 use crate::job::{self, Heard};
-use cool_proto::control::JobSpec;
+use crate::own_ranks;
 use cool_proto::control::controller_client::ControllerClient;
 use std::collections::BTreeMap;
 use tonic::transport::Channel;
@@ -75,7 +75,7 @@ pub(super) async fn ask(
         return Ok(answers);
     }
     let mut hearing = Hearing::default();
-    let ended = job::run(client, spec(hosts, user, question)?, |heard| {
+    let ended = job::run(client, own_ranks::spec("store-rank", question, hosts, user)?, |heard| {
         hearing.hear(heard);
         Ok(())
     })
@@ -87,18 +87,6 @@ pub(super) async fn ask(
     answers.failed.extend(hearing.silent(ended.as_ref().err()));
     answers.said = hearing.said;
     Ok(answers)
-}
-
-fn spec(hosts: Vec<String>, user: Option<String>, question: &StoreQuestion) -> Result<JobSpec, Error> {
-    Ok(JobSpec {
-        program: job::this_program()?,
-        args: vec!["store-rank".to_owned(), serde_json::json!(question).to_string()],
-        ranks_per_node: 1,
-        hosts,
-        user: user.unwrap_or_else(job::user),
-        survive: true,
-        ..JobSpec::default()
-    })
 }
 
 /// What ranks say while they run.
@@ -121,8 +109,7 @@ impl Hearing {
             Heard::Line(output) => output,
         };
         let node = self.names.get(output.rank as usize).cloned().unwrap_or_default();
-        let answer = if output.stderr { None } else { serde_json::from_slice(&output.line).ok() };
-        match answer {
+        match own_ranks::answer(&output) {
             Some(StoreAnswer::Ended { error }) => drop(self.ended.insert(node, error)),
             Some(answer) => self.said.push((node, answer)),
             None => eprintln!("{node}: {}", String::from_utf8_lossy(&output.line)),

@@ -2,9 +2,10 @@
 
 use super::ask::ask;
 use super::said::{StoreDeed, StoreQuestion, StoredContent};
-use super::{StoreChoice, StorePlace, name, newest};
+use super::{StoreChoice, StorePlace, name};
 use crate::copy::{
-    Chosen, CopyOrder, CopyPaths, CopyReport, CopyWay, NodeChoice, StoreTask, carry_out, node_named, report,
+    Chosen, CopyOrder, CopyPaths, CopyReport, CopyWay, NodeChoice, StoreTask, carry_out, names_folder,
+    node_named, report,
 };
 use crate::error::Error;
 use cool_proto::control::controller_client::ControllerClient;
@@ -61,8 +62,7 @@ pub(crate) async fn get(mut client: ControllerClient<Channel>, options: &GetOpti
     let wanted = Wanted { store: &store, name: &options.name, from: options.from.as_deref() };
     let (from, content) = wanted.find(client.clone(), &nodes, &chosen, options.way.user.clone()).await?;
     let dest = std::path::absolute(&options.dest).map_err(Error::Runtime)?;
-    let into = options.dest.as_os_str().as_encoded_bytes().ends_with(b"/");
-    let dest = if into { dest.join(options.name.as_str()) } else { dest };
+    let dest = if names_folder(&options.dest) { dest.join(options.name.as_str()) } else { dest };
     let order = CopyOrder {
         from,
         chosen,
@@ -96,7 +96,7 @@ impl Wanted<'_> {
         let question =
             StoreQuestion { store: self.store.clone(), name: Some(self.name.clone()), deed: StoreDeed::List };
         let answers = ask(client, among, user, &question).await?;
-        let Some((_, last)) = newest(answers.contents(), |(_, content)| content.put_ms) else {
+        let Some((_, last)) = answers.contents().max_by_key(|(_, content)| content.put_ms) else {
             answers.check()?;
             return Err(Error::NotStored(self.name.to_string()));
         };

@@ -2,17 +2,19 @@
 
 use super::ask::Answers;
 use super::said::{StoreAnswer, StoreDeed, StoredContent};
-use super::{StoresAsked, name, newest};
+use super::{StoresAsked, milliseconds, name};
 use crate::error::Error;
+use crate::own_ranks;
 use crate::units;
 use cool_content::Digest;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_store::StoreName;
 use serde::Serialize;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 use tonic::transport::Channel;
 
 /// Digits of an identity that tell it from others of a store.
@@ -114,9 +116,9 @@ pub(crate) async fn list(client: ControllerClient<Channel>, options: &ListOption
     let text = if options.json {
         let document =
             ListDocument { contents: &contents, stores: stores(&answers), failed: failing(&answers) };
-        json(&document)?
+        own_ranks::document(&document)?
     } else {
-        table(&contents, now_ms())
+        table(&contents, milliseconds(SystemTime::now()))
     };
     std::io::stdout().write_all(text.as_bytes())?;
     answers.check()
@@ -129,10 +131,10 @@ pub(crate) async fn stat(client: ControllerClient<Channel>, options: &StatOption
     holders.sort_by_key(|holder| holder.node);
     if options.json {
         let document = StatDocument { name: &options.name, nodes: &holders, failed: failing(&answers) };
-        std::io::stdout().write_all(json(&document)?.as_bytes())?;
+        std::io::stdout().write_all(own_ranks::document(&document)?.as_bytes())?;
     } else if !holders.is_empty() {
         let head = ["NODE", "BYTES", "ITEMS", "PUT", "USED", "ID", "PATH"].map(str::to_owned);
-        let now = now_ms();
+        let now = milliseconds(SystemTime::now());
         let row = |holder: &Holder| {
             [
                 holder.node.to_owned(),
@@ -153,18 +155,23 @@ pub(crate) async fn stat(client: ControllerClient<Channel>, options: &StatOption
 
 /// Contents by name, of one name the newest first.
 fn listed(answers: &Answers) -> Vec<Listed<'_>> {
-    let mut found: BTreeMap<(&StoreName, std::cmp::Reverse<u64>, Digest), Listed> = BTreeMap::new();
+    let mut last: BTreeMap<&StoreName, &StoredContent> = BTreeMap::new();
+    for (_, content) in answers.contents() {
+        let known = last.entry(&content.name).or_insert(content);
+        if known.put_ms <= content.put_ms {
+            *known = content;
+        }
+    }
+    let mut found: BTreeMap<(&StoreName, Reverse<u64>, Digest), Listed> = BTreeMap::new();
     for (node, content) in answers.contents() {
         let StoredContent { name, id, put_ms, bytes, items, .. } = content;
-        let of_name = answers.contents().filter(|(_, other)| other.name == *name);
-        let last = newest(of_name, |(_, other)| other.put_ms);
-        let listed = found.entry((name, std::cmp::Reverse(*put_ms), *id)).or_insert_with(|| Listed {
+        let listed = found.entry((name, Reverse(*put_ms), *id)).or_insert_with(|| Listed {
             name,
             id: id.to_string(),
             bytes: *bytes,
             items: *items,
             put_ms: *put_ms,
-            newest: last.is_some_and(|(_, last)| last.id == *id),
+            newest: last.get(name).is_some_and(|last| last.id == *id),
             nodes: Vec::new(),
         });
         listed.nodes.push(node);
@@ -224,15 +231,6 @@ fn table(contents: &[Listed], now_ms: u64) -> String {
     }
     let rows: Vec<_> = std::iter::once(head).chain(contents.iter().map(row)).collect();
     units::columns(&rows)
-}
-
-fn json(document: &impl Serialize) -> Result<String, Error> {
-    Ok(serde_json::to_string(document).map_err(std::io::Error::from)? + "\n")
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn ago(now_ms: u64, then_ms: u64) -> String {

@@ -26,6 +26,7 @@ use cool_store::{Store, StoreName};
 use said::{StoreDeed, StoreQuestion};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 use tonic::transport::Channel;
 
 /// Where stores are.
@@ -98,7 +99,8 @@ fn name(text: &str) -> Result<StoreName, cool_store::StoreError> {
     text.parse()
 }
 
-/// Of something that may be on several nodes in several versions: the one that was put last.
-fn newest<T>(all: impl IntoIterator<Item = T>, put_ms: impl Fn(&T) -> u64) -> Option<T> {
-    all.into_iter().max_by_key(put_ms)
+/// In milliseconds since 1970.
+fn milliseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,7 @@
 //! `cool put`: a file or folder into the stores of nodes.
 
 use super::get::Wanted;
-use super::{StoreChoice, name};
+use super::{StoreChoice, milliseconds, name};
 use crate::copy::{
     CopyOrder, CopyPaths, CopyReport, CopyWay, NAME_SOURCE, NodeChoice, PutTask, StoreTask, carry_out,
     node_named, report,
@@ -12,7 +12,7 @@ use cool_proto::control::TopologyRequest;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_store::StoreName;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 use tonic::transport::Channel;
 
 /// Put a file or a folder into the stores of many nodes, where it stays by a name
@@ -57,9 +57,8 @@ pub(crate) async fn put(mut client: ControllerClient<Channel>, options: &PutOpti
     let store = options.store.place()?;
     let (from, source, object, put_ms) = match &options.source {
         Some(source) => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
             let from = node_named(&nodes, options.from.as_deref(), NAME_SOURCE)?;
-            (from, source.clone(), None, u64::try_from(now).unwrap_or(u64::MAX))
+            (from, source.clone(), None, milliseconds(SystemTime::now()))
         }
         None => {
             let wanted = Wanted { store: &store, name: &options.name, from: options.from.as_deref() };

@@ -1,14 +1,15 @@
 //! One rank of a question to stores: looks into this node's.
 
+use super::milliseconds;
 use super::said::{StoreAnswer, StoreDeed, StoreQuestion, StoredContent};
 use crate::copy::{RankError, damages};
+use crate::own_ranks;
 use cool::Comm;
 use cool_content::Digest;
 use cool_store::{NameEntry, NamedObject, ObjectAbout, Store, StoreError, StoreName};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The rank's part of the command line.
 #[derive(Debug, clap::Args)]
@@ -33,8 +34,9 @@ pub(crate) fn rank(options: &StoreRankOptions) -> Result<(), RankError> {
     let node = comm.place(comm.rank()).map_or_else(String::new, |place| place.name.clone());
     // Nobody waits for another.
     drop(comm);
-    let error = answer(&question, &node, &mut |answer| answer.say()).err().map(|error| error.to_string());
-    StoreAnswer::Ended { error }.say().map_err(RankError::Report)
+    let error =
+        answer(&question, &node, &mut |answer| own_ranks::say(&answer)).err().map(|error| error.to_string());
+    own_ranks::say(&StoreAnswer::Ended { error }).map_err(RankError::Report)
 }
 
 type Say<'s> = &'s mut dyn FnMut(StoreAnswer) -> io::Result<()>;
@@ -130,10 +132,4 @@ fn read_again(store: &Store, id: Digest, say: Say) -> Result<Vec<String>, Unansw
         _ => format!("{path} {why}"),
     };
     Ok(found.into_iter().map(line).collect())
-}
-
-/// Since 1970.
-fn milliseconds(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -4,7 +4,6 @@ use super::StorePlace;
 use cool_content::Digest;
 use cool_store::StoreName;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
 use std::path::PathBuf;
 
 /// What ranks are to do, the same for all.
@@ -57,13 +56,4 @@ pub(super) enum StoreAnswer {
     Damaged { name: StoreName, what: String },
     /// The last line of each.
     Ended { error: Option<String> },
-}
-
-impl StoreAnswer {
-    /// Says it to whoever runs the command.
-    pub(super) fn say(&self) -> std::io::Result<()> {
-        let mut line = serde_json::to_vec(self)?;
-        line.push(b'\n');
-        std::io::stdout().write_all(&line)
-    }
 }
