@@ -103,10 +103,32 @@ impl Comm {
     /// `COOL_PLAN` is not as [`Comm::set_plan`] would have it.
     pub fn world() -> Result<Comm, Error> {
         let plans = Plans::from_environment()?;
-        Comm::join(&Environment::of_process()?.ok_or(Error::NotLaunched)?, &plans)
+        Comm::of_environment(&Environment::of_process()?.ok_or(Error::NotLaunched)?, &plans)
     }
 
-    pub(crate) fn join(environment: &Environment, plans: &Plans) -> Result<Comm, Error> {
+    /// A group of processes that have agreed on a key by themselves: rank `rank` of `size`, with all others of the same
+    /// user that give the same `key` (1 to 200 bytes). It returns when all `size` have come. No launcher is needed; the agent is the one at
+    /// `COOL_SOCKET`, or else the only one in /run/cool. A key can be used again when its group has been made, but
+    /// a random one cannot meet a process that was left over.
+    ///
+    /// # Errors
+    /// If the agent does not answer, a rank is there twice, sizes differ, not all ranks come within `timeout`, or
+    /// `COOL_PLAN` is not as [`Comm::set_plan`] would have it.
+    pub fn join(key: &str, rank: usize, size: usize, timeout: Duration) -> Result<Comm, Error> {
+        let plans = Plans::from_environment()?;
+        let wrong = |reason: String| Error::Argument { rank, operation: "join", reason };
+        if rank >= size {
+            return Err(wrong(format!("there is no rank {rank} in a group of {size}")));
+        }
+        let Ok(count) = u32::try_from(size) else {
+            return Err(wrong(format!("no group has {size} ranks")));
+        };
+        let mode = JoinMode::Enlist { key: format!("key {key}"), size: count, timeout };
+        // Less than the size.
+        Comm::attach(&Environment::socket()?, rank as u32, &mode, &plans)
+    }
+
+    pub(crate) fn of_environment(environment: &Environment, plans: &Plans) -> Result<Comm, Error> {
         let Environment { socket, rank, size, mode } = environment;
         let comm = Comm::attach(socket, *rank, mode, plans)?;
         if comm.size() != *size as usize {

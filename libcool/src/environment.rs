@@ -64,12 +64,14 @@ impl Environment {
         Environment::read(|name| std::env::var_os(name), Path::new(SOCKETS))
     }
 
+    /// Where this process' agent is.
+    pub(crate) fn socket() -> Result<PathBuf, Error> {
+        socket(|name| std::env::var_os(name), Path::new(SOCKETS))
+    }
+
     /// Reads the variables, by `lookup`.
     fn read(lookup: impl Fn(&str) -> Option<OsString>, sockets: &Path) -> Result<Option<Environment>, Error> {
-        let socket = || match lookup("COOL_SOCKET") {
-            Some(socket) => Ok(socket.into()),
-            None => only_socket(sockets),
-        };
+        let socket = || socket(&lookup, sockets);
         if lookup("COOL_GROUP").is_some() {
             return Ok(Some(Environment {
                 socket: socket()?,
@@ -98,6 +100,11 @@ impl Environment {
             mode: JoinMode::Enlist { key, size, timeout: ALL_COME },
         }))
     }
+}
+
+/// The socket that is named, or else the only one in a directory.
+fn socket(lookup: impl Fn(&str) -> Option<OsString>, sockets: &Path) -> Result<PathBuf, Error> {
+    lookup("COOL_SOCKET").map_or_else(|| only_socket(sockets), |socket| Ok(socket.into()))
 }
 
 /// The socket in a directory, if there is one.
