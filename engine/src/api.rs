@@ -122,13 +122,15 @@ pub struct CallRequest<M = MemoryRange> {
     /// The ranks, which are all on this node, carry it out themselves, and this one waits in it: a watched call. It has no buffers,
     /// and its rank looks after its time.
     pub watch: bool,
+    /// What this node multicasts for it gives way to all else on its path.
+    pub background: bool,
 }
 
 impl<M> CallRequest<M> {
     /// The same with buffers named in another way.
     pub fn map<N>(self, mut name: impl FnMut(M) -> N) -> CallRequest<N> {
         let CallRequest { group, rank, operation, root, element, reduce, count, counts, plan, .. } = self;
-        let (number, watch) = (self.number, self.watch);
+        let (number, watch, background) = (self.number, self.watch, self.background);
         let (input, output, timeout) = (self.input.map(&mut name), self.output.map(name), self.timeout);
         CallRequest {
             group,
@@ -145,6 +147,7 @@ impl<M> CallRequest<M> {
             timeout,
             number,
             watch,
+            background,
         }
     }
 }

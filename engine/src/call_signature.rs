@@ -120,6 +120,7 @@ mod tests {
             timeout: None,
             number: None,
             watch: false,
+            background: false,
         }
     }
 

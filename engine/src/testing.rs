@@ -102,6 +102,7 @@ impl Collective {
                 timeout: None,
                 number: None,
                 watch: false,
+                background: false,
             });
             given.push(input);
             expected.push(want);

@@ -204,6 +204,13 @@ impl Comm {
         self.inner.state().timeout = timeout;
     }
 
+    /// Lets what this rank's node multicasts for later calls of the group give way to whatever else uses its path, other calls of COOL among
+    /// that: it takes what others leave, so the calls may take long. Each rank may say it for itself. What goes from node to node
+    /// without multicast, and short calls, are as ever.
+    pub fn set_background(&self, background: bool) {
+        self.inner.session.set_background(background);
+    }
+
     /// Forces the plan of later calls of an operation; `""` leaves it to the agents again. All ranks must
     /// force the same.
     ///

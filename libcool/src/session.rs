@@ -23,6 +23,7 @@ use inbox::{Disconnected, Inbox};
 use quick::Quick;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use watch::Segmented;
@@ -48,6 +49,8 @@ pub(crate) struct Session {
     segmented: Option<Segmented>,
     /// If they can by datagrams.
     quick: Option<Quick>,
+    /// Whether what this rank's node multicasts for its calls gives way to others.
+    background: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -102,7 +105,13 @@ impl Session {
             inbox: Inbox::new(receiver),
             segmented: None,
             quick: None,
+            background: AtomicBool::new(false),
         })
+    }
+
+    /// Whether later calls are in the background.
+    pub(crate) fn set_background(&self, background: bool) {
+        self.background.store(background, Ordering::Relaxed);
     }
 
     /// Connects to the agent and attaches as a rank of a group.

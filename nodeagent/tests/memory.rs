@@ -98,6 +98,7 @@ async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
             timeout: None,
             number: None,
             watch: false,
+            background: false,
         })
     };
     let calls: Vec<_> = (0..).zip(&agents).map(call).collect();

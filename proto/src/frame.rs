@@ -139,6 +139,7 @@ mod tests {
             plan: "x".repeat(MAX_PLAN),
             number: Some(u64::MAX),
             watch: true,
+            background: true,
         };
         assert!(encode(Body::Call(call), MAX_TO_AGENT).is_ok());
     }

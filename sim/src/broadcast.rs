@@ -257,7 +257,7 @@ impl Broadcast {
             chain: Chain::new(hops).map_err(Wrong::Spec)?,
             multicast,
             rack_tree: rack_trees,
-            rate: RateSpec { ceiling, verified },
+            rate: RateSpec { ceiling, verified, background: false },
             eager,
             timers,
         };

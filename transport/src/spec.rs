@@ -118,6 +118,8 @@ pub struct RateSpec {
     /// below the ceiling, which may be that of a fast port before a slow path. Rates that were given or measured are verified;
     /// those of ports are not.
     pub verified: bool,
+    /// Whether it gives way to whoever else uses the path (a less-than-best-effort service, RFC 6297).
+    pub background: bool,
 }
 
 /// How long a stream waits for what. Retries are timed by measured round trips; these are where it begins

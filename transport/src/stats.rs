@@ -41,4 +41,6 @@ pub enum RatePhase {
     Draining,
     /// Others keep a queue: goes by loss, as TCP does.
     Competing,
+    /// In the background: gives way to others.
+    Yielding,
 }

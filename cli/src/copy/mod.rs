@@ -186,6 +186,7 @@ pub(crate) async fn carry_out(
     nodes: &[Node],
     mut order: CopyOrder<'_>,
 ) -> Result<Outcome, Error> {
+    order.way.check()?;
     let (ready, absent): (Vec<_>, Vec<_>) =
         std::mem::take(&mut order.chosen).into_iter().partition(|(_, absent)| absent.is_none());
     let absent = absent.into_iter().map(|(name, why)| (name, why.unwrap_or_default().to_owned())).collect();
@@ -251,6 +252,7 @@ fn task(order: CopyOrder, nodes: &[Node], (own, hosts): (bool, &[String])) -> Re
         limit: way.limit,
         // No more than 8 MiB.
         piece_max: piece_max as usize,
+        background: way.background,
         compress: way.compress,
         delete,
         verify: way.verify,

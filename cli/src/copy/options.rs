@@ -86,6 +86,10 @@ pub(crate) struct CopyWay {
     #[arg(long, value_name = "SIZE", value_parser = limit)]
     pub(super) limit: Option<u64>,
 
+    /// Give way to whatever else uses the network: broadcasts over trees take what others leave. Neither by chain nor by swarm
+    #[arg(long)]
+    pub(super) background: bool,
+
     /// Compress what is broadcast, where that makes it smaller; a swarm sends it as it is
     #[arg(long)]
     pub(super) compress: bool,
@@ -109,6 +113,16 @@ pub(crate) struct CopyReport {
     /// Print one JSON document at the end, in place of the table: with what each node lacked at which time, too
     #[arg(long)]
     pub(super) json: bool,
+}
+
+impl CopyWay {
+    /// That it can go so.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match self.via {
+            CopyVia::Chain | CopyVia::Swarm if self.background => Err(Error::NoBackground),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn limit(text: &str) -> Result<u64, String> {

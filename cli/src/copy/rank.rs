@@ -189,6 +189,7 @@ impl<'t> Copying<'t> {
     }
 
     fn pass(&mut self, comm: &Comm) -> Result<(), Stop> {
+        comm.set_background(self.task.background);
         if let Some(plan) = self.task.via.plan() {
             comm.set_plan(Operation::Bcast, plan)?;
         }

@@ -58,6 +58,8 @@ pub(super) struct Task {
     pub(super) limit: Option<u64>,
     /// Bytes that are sent together at most.
     pub(super) piece_max: usize,
+    /// Whether broadcasts give way to others.
+    pub(super) background: bool,
     pub(super) compress: bool,
     pub(super) delete: bool,
     pub(super) verify: bool,

@@ -60,6 +60,7 @@ pub(super) fn task(folder: &Path) -> Task {
         rate: 0,
         limit: None,
         piece_max: MIB,
+        background: false,
         compress: false,
         delete: false,
         verify: false,

@@ -59,6 +59,7 @@ fn alltoall(rank: u32) -> CallRequest {
         timeout: None,
         number: None,
         watch: false,
+        background: false,
     }
 }
 

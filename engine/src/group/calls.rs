@@ -39,6 +39,8 @@ pub(super) struct Call {
     pub(super) progress: Time,
     /// How long nothing may move.
     pub(super) timeout: Duration,
+    /// Whether all ranks here let it give way to others.
+    pub(super) background: bool,
     /// Whether the other agents have been told that it has begun here.
     pub(super) announced: bool,
     notes: Notes,
@@ -46,8 +48,8 @@ pub(super) struct Call {
 
 impl Call {
     fn new(now: Time, signature: CallSignature, compiled: Arc<Compiled>, timeout: Duration) -> Call {
-        let (runs, announced, notes) = (BTreeMap::new(), false, Notes::default());
-        Call { signature, compiled, runs, begun: now, progress: now, timeout, announced, notes }
+        let (runs, background, announced, notes) = (BTreeMap::new(), true, false, Notes::default());
+        Call { signature, compiled, runs, begun: now, progress: now, timeout, background, announced, notes }
     }
 
     pub(super) fn operation(&self) -> Operation {
@@ -134,6 +136,7 @@ impl Calls {
         let timeout = request.timeout.unwrap_or(DEFAULT_TIMEOUT).max(Duration::from_millis(1));
         let call = self.calls.entry(number).or_insert_with(|| Call::new(now, signature, compiled, timeout));
         call.timeout = call.timeout.min(timeout);
+        call.background &= request.background;
         call.progress = now;
         let rank = request.rank;
         let scratch = out.allocate(call.compiled.program(rank).scratch);

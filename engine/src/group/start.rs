@@ -51,9 +51,10 @@ impl Group {
             Kind::Multicast { .. } => self.calls.queue_multicast(of),
             Kind::ReceiveMulticast { from, scope, transfer, dst } => {
                 let source = members.layout.node_of(from);
-                let (operation, timeout) = (call.operation(), call.timeout);
+                let (operation, timeout, background) = (call.operation(), call.timeout, call.background);
                 let (transfer, data) = (transfer.0, run.range(dst));
-                let multicast = Multicast { of, operation, digest, timeout, scope, transfer, source, data };
+                let multicast =
+                    Multicast { of, operation, digest, timeout, background, scope, transfer, source, data };
                 self.streams.receive(&mut context, &multicast)?;
             }
         }
@@ -89,6 +90,7 @@ impl Group {
             operation: call.operation(),
             digest: call.compiled.digest,
             timeout: call.timeout,
+            background: call.background,
             scope,
             transfer,
             source: self.members.me,

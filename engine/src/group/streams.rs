@@ -37,6 +37,7 @@ pub(super) struct Multicast {
     pub(super) operation: Operation,
     pub(super) digest: u64,
     pub(super) timeout: Duration,
+    pub(super) background: bool,
     pub(super) scope: Scope,
     pub(super) transfer: u32,
     /// The place of the node that sends.
@@ -119,7 +120,7 @@ impl Streams {
         let share = context.members.share(scope, stripe, concurrent_senders);
         let ceiling = share.ceiling(&context.shared.sending.with(&share));
         let mut spec = self.spec(context.members, multicast);
-        spec.rate = RateSpec { ceiling, verified: share.verified };
+        spec.rate = RateSpec { ceiling, verified: share.verified, background: multicast.background };
         let id = spec.id;
         let sender = Sender::new(context.now, spec).map_err(|e| no_stream(context.members, of.rank, &e))?;
         let tree = context.members.tree(scope, stripe).map(|tree| tree.address);

@@ -207,6 +207,16 @@ pub extern "C" fn cool_set_timeout(comm: cool_comm, milliseconds: u64) -> cool_s
     })
 }
 
+/// Lets what this rank's node multicasts for later calls of the group give way to whatever else uses its path, if
+/// `background` is not 0: it takes what others leave.
+#[unsafe(no_mangle)]
+pub extern "C" fn cool_set_background(comm: cool_comm, background: c_int) -> cool_status {
+    guarded(|| {
+        comm_of(comm)?.set_background(background != 0);
+        Ok(())
+    })
+}
+
 /// Forces the plan of later calls of an operation, as `cool plan` writes it; "" leaves it to the agents again. All
 /// ranks force the same.
 ///

@@ -89,6 +89,12 @@ impl Comm {
         Ok(())
     }
 
+    /// Lets what this rank's node multicasts for later calls of the group give way to whatever else uses its path.
+    fn set_background(&self, py: Python<'_>, background: bool) -> PyResult<()> {
+        self.get_rank(py)?.set_background(background);
+        Ok(())
+    }
+
     /// Forces the plan of later calls of an operation ("allreduce"), as `cool plan` writes it; "" leaves it to the
     /// agents again. All ranks force the same.
     fn set_plan(&self, py: Python<'_>, operation: &str, plan: &str) -> PyResult<()> {

@@ -12,6 +12,7 @@ use cool_proto::region::RegionError;
 use cool_types::limits::OPEN_CALLS;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -150,6 +151,7 @@ impl Session {
             plan: plan.to_owned(),
             number: None,
             watch: false,
+            background: self.background.load(Ordering::Relaxed),
         };
         let number = Numbered::Call(number);
         let id = self.send_call(name, number, |id, number| Body::Call(Call { id, number, ..call }))?;

@@ -218,6 +218,7 @@ impl<'a> AttachedRank<'a> {
             timeout: (call.timeout_ms > 0).then(|| Duration::from_millis(call.timeout_ms)),
             number: call.number,
             watch: call.watch,
+            background: call.background,
         })
     }
 

@@ -9,6 +9,9 @@
 //! others', who fill it until it overflows: then the source *competes* (Copa's competitive mode) as TCP does, by what
 //! is lost while the queue is long.
 //!
+//! A stream in the *background* gives way instead (a less-than-best-effort service, RFC 6297, by delay as LEDBAT, RFC 6817): it begins
+//! slowly, lets a quarter as much wait, and goes ever slower as long as a queue stays.
+//!
 //! Where queues are too short to be seen, loss that rises is answered by a trial: at a slower rate, is it cured?
 //! If not, the path loses that much anyway and the old rate is taken up again.
 
@@ -39,8 +42,13 @@ const QUEUED_PACKETS: u64 = 16;
 const GONE: u32 = 4;
 /// The rate is changed by one part in this many, or by up to eight times that when there is no queue.
 const STEP: u64 = 16;
-/// Rounds of draining without curing the queue until it counts as others'.
+/// Rounds of draining without curing the queue until it counts as others'; and in the background.
 const DRAIN_ROUNDS: u32 = 6;
+const BACKGROUND_DRAIN_ROUNDS: u32 = 1;
+/// What a stream in the background begins with, and what it falls back to once a queue is others', is one part in as many.
+const BACKGROUND_PART: u64 = 4;
+/// As many times fewer packets may wait in the background.
+const BACKGROUND_QUEUE_PART: u64 = 4;
 /// Loss beyond the baseline, in 65535ths, that may be congestion: where there is no queue, and where it is long.
 const CONGESTED: u64 = ALL / 16;
 const OVERFLOW: u64 = ALL / 64;
@@ -73,6 +81,8 @@ enum Phase {
     Draining { before: u64, times: u32 },
     /// Others fill the queue.
     Competing,
+    /// As `Competing`, in the background: gives way, from the rate `before`.
+    Yielding { before: u64 },
 }
 
 /// The rate of a source.
@@ -81,6 +91,7 @@ pub(crate) struct Rate {
     /// Bytes of a packet.
     frame: u64,
     ceiling: Option<u64>,
+    background: bool,
     current: u64,
     phase: Phase,
     /// One past the last chunk that has been reported on.
@@ -112,11 +123,18 @@ impl Rate {
     /// The rate to begin with, of packets of `frame` bytes each.
     pub(crate) fn new(spec: RateSpec, frame: u64) -> Rate {
         let verified = spec.verified && spec.ceiling.is_some();
+        let most = spec.ceiling.unwrap_or(AT_ONCE).max(1);
+        let (phase, current) = match (verified, spec.background) {
+            (false, _) => (Phase::PacketTrain, most),
+            (true, false) => (Phase::Increasing(0), most),
+            (true, true) => (Phase::Yielding { before: most }, (most / BACKGROUND_PART).max(1)),
+        };
         Rate {
             frame,
             ceiling: spec.ceiling,
-            current: spec.ceiling.unwrap_or(AT_ONCE).max(1),
-            phase: if verified { Phase::Increasing(0) } else { Phase::PacketTrain },
+            background: spec.background,
+            current,
+            phase,
             reported: 0,
             since: 0,
             at: Time::ZERO,
@@ -140,6 +158,7 @@ impl Rate {
             Phase::Increasing(_) => RatePhase::Increasing,
             Phase::Draining { .. } => RatePhase::Draining,
             Phase::Competing => RatePhase::Competing,
+            Phase::Yielding { .. } => RatePhase::Yielding,
         };
         (self.current, self.queue, phase)
     }
@@ -173,6 +192,10 @@ impl Rate {
     pub(crate) fn set_ceiling(&mut self, ceiling: Option<u64>) {
         let before = core::mem::replace(&mut self.ceiling, ceiling);
         let Some(ceiling) = ceiling else { return };
+        if self.background {
+            self.current = self.current.min(ceiling.max(1));
+            return;
+        }
         if before.is_none_or(|before| self.current >= before) || self.current > ceiling {
             self.current = ceiling.max(1);
             self.trial = None;
@@ -237,10 +260,21 @@ impl Rate {
                 self.phase = Phase::Increasing(0);
                 self.current = (before + self.current) / 2;
             }
+            Phase::Draining { before, times: BACKGROUND_DRAIN_ROUNDS.. } if self.background => {
+                self.phase = Phase::Yielding { before };
+                self.current /= BACKGROUND_PART;
+            }
             Phase::Draining { times: DRAIN_ROUNDS.., .. } => self.phase = Phase::Competing,
             Phase::Draining { before, times } => {
                 self.phase = Phase::Draining { before, times: times + 1 };
                 self.drain(through, sample.queue > 4 * long);
+            }
+            Phase::Yielding { .. } if !gone => self.current /= 2,
+            Phase::Yielding { before } => {
+                self.current = self.current.saturating_mul(2);
+                if self.current > before / 2 {
+                    self.phase = Phase::Increasing(0);
+                }
             }
             Phase::Competing if gone => self.phase = Phase::Increasing(0),
             Phase::Competing if loss > self.baseline_loss + OVERFLOW && sample.queue > self.longest / 2 => {
@@ -281,7 +315,10 @@ impl Rate {
 
     /// The longest that packets are to wait in queues.
     fn long(&self) -> Duration {
-        SHORTEST_QUEUE.max(time_of(QUEUED_PACKETS * self.frame, self.current))
+        let packets = if self.background { QUEUED_PACKETS / BACKGROUND_QUEUE_PART } else { QUEUED_PACKETS };
+        // A stream that has given way is far slower than the path.
+        let rate = if let Phase::Yielding { before } = self.phase { before } else { self.current };
+        SHORTEST_QUEUE.max(time_of(packets * self.frame, rate))
     }
 
     /// Whether the path carries what is sent, as far as a single round tells.

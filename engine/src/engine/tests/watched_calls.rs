@@ -108,6 +108,7 @@ fn request(rank: u32, operation: Operation) -> CallRequest {
         timeout: None,
         number: None,
         watch: false,
+        background: false,
     }
 }
 

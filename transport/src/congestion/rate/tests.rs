@@ -15,17 +15,19 @@ struct Path {
     loses: u64,
     /// Bytes per second that others keep on it unless it overflows.
     others: f64,
+    /// Steps so far.
+    steps: u32,
 }
 
 impl Path {
     fn new(carries: u64) -> Path {
-        Path { carries, queue: carries as f64 / 10.0, waiting: 0.0, loses: 0, others: 0.0 }
+        Path { carries, queue: carries as f64 / 10.0, waiting: 0.0, loses: 0, others: 0.0, steps: 0 }
     }
 
     /// Lets the sources send for this many steps of 10 ms; returns the mean rates of the second half.
     fn run(&mut self, rates: &mut [Rate], steps: u32) -> Vec<u64> {
         let mut sent = vec![0; rates.len()];
-        for step in 0..steps {
+        for step in self.steps..self.steps + steps {
             // The first packets alone are no load.
             let of = |rate: &Rate| if rate.phase == Phase::PacketTrain { MODEST } else { rate.current };
             let offered = rates.iter().map(of).sum::<u64>() as f64 + self.others;
@@ -40,7 +42,7 @@ impl Path {
             };
             let now = Time::ZERO + 10 * MS * step;
             for (rate, sent) in rates.iter_mut().zip(&mut sent) {
-                *sent += if step >= steps / 2 { rate.current } else { 0 };
+                *sent += if step - self.steps >= steps / 2 { rate.current } else { 0 };
                 let carried = if rate.phase == Phase::PacketTrain {
                     self.carries.min(rate.current)
                 } else {
@@ -50,12 +52,17 @@ impl Path {
                 rate.on_round(now, step * 64..step * 64 + 64, step * 64, sample, MS);
             }
         }
+        self.steps += steps;
         sent.into_iter().map(|sent| sent / u64::from(steps - steps / 2)).collect()
     }
 }
 
 fn rate(ceiling: Option<u64>) -> Rate {
-    Rate::new(RateSpec { ceiling, verified: true }, FRAME)
+    Rate::new(RateSpec { ceiling, verified: true, background: false }, FRAME)
+}
+
+fn in_background(ceiling: Option<u64>) -> Rate {
+    Rate::new(RateSpec { ceiling, verified: true, background: true }, FRAME)
 }
 
 #[test]
@@ -89,7 +96,8 @@ fn until_reports_come_only_a_few_packets_leave_at_once() {
 
 #[test]
 fn a_ceiling_that_is_not_verified_is_not_where_it_starts() {
-    let unverified = || Rate::new(RateSpec { ceiling: Some(1_250_000_000), verified: false }, FRAME);
+    let unverified =
+        || Rate::new(RateSpec { ceiling: Some(1_250_000_000), verified: false, background: false }, FRAME);
     let mut rate = unverified();
     assert_eq!((rate.of(15), rate.of(16)), (1_250_000_000, MODEST));
     let sample = RateSample { loss: 0, carried: Some(7_000_000), queue: 20 * MS };
@@ -176,4 +184,27 @@ fn when_nobody_hears_half_it_slows_to_a_floor() {
     }
     assert_eq!(rate.of(2000), SLOWEST);
     assert!(rate.is_useless());
+}
+
+#[test]
+fn in_the_background_it_fills_a_free_path_and_leaves_a_used_one_to_others() {
+    for ceiling in [None, Some(2_500_000)] {
+        let mut path = Path::new(2_500_000);
+        let mut rates = [in_background(ceiling)];
+        let alone = path.run(&mut rates, 200)[0];
+        assert!(alone > 2_100_000, "{alone}");
+        path.others = 2_400_000.0;
+        let beside = path.run(&mut rates, 400)[0];
+        assert!(beside < 120_000, "{beside}");
+        path.others = 0.0;
+        path.run(&mut rates, 30);
+        assert!(rates[0].current > 2_000_000, "{}", rates[0].current);
+    }
+}
+
+#[test]
+fn a_stream_of_the_foreground_gets_nearly_all_of_what_it_shares_with_one_in_the_background() {
+    let mut rates = [rate(Some(2_500_000)), in_background(Some(2_500_000))];
+    let shares = Path::new(2_500_000).run(&mut rates, 600);
+    assert!(shares[0] > 2_200_000, "{shares:?}");
 }
