@@ -648,6 +648,13 @@ cool_status cool_free(cool_comm comm);
 cool_status cool_set_timeout(cool_comm comm, uint64_t milliseconds);
 
 /**
+ * Lets what this rank's node multicasts for later calls of the group give way to whatever else uses its path, if
+ * `background` is not 0: it takes what others leave.
+ */
+cool_status cool_set_background(cool_comm comm,
+                                int background);
+
+/**
  * Forces the plan of later calls of an operation, as `cool plan` writes it; "" leaves it to the agents again. All
  * ranks force the same.
  *
