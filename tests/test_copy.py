@@ -259,6 +259,32 @@ def test_what_comes_by_standard_input_is_on_all_nodes_and_nowhere_else(make_bed,
     assert os.listdir(spool) == []
 
 
+def test_a_stream_reaches_files_and_pipes_in_order_is_kept_nowhere_and_goes_on_without_a_node(make_bed, tmp_path):
+    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed.wait_until_measured()
+    spool, dest = tmp_path / "spool", str(tmp_path / "{node}" / "copy")
+    os.makedirs(tmp_path / "h4")
+    os.mkfifo(tmp_path / "h4" / "copy")
+    reader = subprocess.Popen(["sha256sum", tmp_path / "h4" / "copy"], stdout=subprocess.PIPE, text=True)
+    job = copy_of_input(bed, str(spool), "--json", "--stream", dest)
+    data, before = noise(10, 24 * MIB), sum(bed.link_bytes().values())
+    job.stdin.write(data[:20 * MIB])
+    job.stdin.flush()
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 40 * MIB, "some of it has come while more is to come")
+    assert [name.name for name in spool.glob("*/*")] == ["input"] and not [kept for kept in spool.glob("*/*") if kept.is_file()]
+    bed.agents["h3"].signal(signal.SIGKILL)
+    status, out, errors = with_input(job, data[20 * MIB:])
+    assert status == 1 and "cool: lost h3; the others go on" in errors, errors
+    hashed = hashlib.sha256(data).hexdigest()
+    assert [hashlib.sha256((tmp_path / node / "copy").read_bytes()).hexdigest() for node in ("h1", "h2")] == [hashed] * 2
+    assert reader.communicate(timeout=PATIENCE)[0].split()[0] == hashed
+    assert not os.path.exists(tmp_path / "h3" / "copy") and json.loads(out)["bytes"] == len(data)
+    assert os.listdir(spool) == []
+    for arguments, why in ((["--via", "swarm"], "a swarm does not pass on in order"), (["--verify"], "cannot be used with")):
+        status, _, errors = with_input(copy_of_input(bed, str(spool), "--stream", *arguments, dest), b"")
+        assert status in (1, 2) and why in errors, errors
+
+
 def test_of_standard_input_nothing_is_left_by_an_interrupt_while_it_comes_or_while_it_is_copied(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     bed.wait_until_measured()

@@ -63,6 +63,9 @@ enum Command {
     /// One rank of `cool copy`, which starts it
     #[command(hide = true)]
     CopyRank(copy::RankOptions),
+    /// One rank of `cool copy --stream`, which starts it
+    #[command(hide = true)]
+    CopyStreamRank(copy::StreamRankOptions),
     /// One rank of `cool ls` and its like, which start it
     #[command(hide = true)]
     StoreRank(store::StoreRankOptions),
@@ -110,6 +113,7 @@ pub fn run() -> ExitCode {
         Command::Simulate(options) => simulate::show(&options),
         Command::BenchRank(options) => bench::rank(&options).map_err(Error::from),
         Command::CopyRank(options) => copy::rank(&options).map_err(Error::from),
+        Command::CopyStreamRank(options) => copy::stream_rank(&options).map_err(Error::from),
         Command::StoreRank(options) => store::rank(&options).map_err(Error::from),
     };
     match outcome {

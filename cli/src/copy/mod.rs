@@ -14,6 +14,7 @@ mod source;
 mod spool;
 mod stage;
 mod stored;
+mod stream;
 pub(crate) mod swarm;
 mod target;
 mod verify;
@@ -25,13 +26,14 @@ pub(crate) use said::CopyVia;
 pub(crate) use spool::SpoolError;
 pub(crate) use stage::{StageOptions, stage};
 pub(crate) use stored::{PutTask, StoreTask};
+pub(crate) use stream::{StreamRankOptions, rank as stream_rank};
 pub(crate) use verify::damages;
 
 use crate::error::Error;
 use crate::job::{self, Heard, Signals};
 use crate::own_ranks;
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{Node, TopologyRequest};
+use cool_proto::control::{JobSpec, Node, TopologyRequest};
 use outcome::Outcome;
 use said::Task;
 use spool::Spool;
@@ -71,6 +73,10 @@ pub(crate) struct Options {
     #[arg(long)]
     delete: bool,
 
+    /// Send what comes by standard input (SOURCE -) while it comes, in order, and keep it nowhere on its way; DEST may be a pipe
+    #[arg(long, conflicts_with_all = ["from", "user", "delete", "compress", "verify", "limit"])]
+    stream: bool,
+
     #[command(flatten)]
     report: CopyReport,
 
@@ -103,6 +109,10 @@ impl Options {
 /// Copies, and tells what came of it.
 pub(crate) async fn run(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
     let mut nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
+    if options.stream {
+        let outcome = stream::stream(client, &nodes, options).await?;
+        return report(&outcome, &options.report);
+    }
     let mut order = options.order(&nodes, &options.source)?;
     // Gone with the end of this function.
     let kept;
@@ -187,19 +197,43 @@ pub(crate) async fn carry_out(
     mut order: CopyOrder<'_>,
 ) -> Result<Outcome, Error> {
     order.way.check()?;
-    let (ready, absent): (Vec<_>, Vec<_>) =
-        std::mem::take(&mut order.chosen).into_iter().partition(|(_, absent)| absent.is_none());
-    let absent = absent.into_iter().map(|(name, why)| (name, why.unwrap_or_default().to_owned())).collect();
-    let mut hosts: Vec<String> = ready.into_iter().map(|(name, _)| name).collect();
     let from = order.from.clone();
-    let own = hosts.contains(&from);
-    if !own {
-        hosts.push(from.clone());
-    }
+    let Hosts { all, own, absent } = Hosts::of(std::mem::take(&mut order.chosen), &from);
     let user = order.way.user.clone();
-    let task = task(order, nodes, (own, &hosts))?;
-    let spec = own_ranks::spec("copy-rank", &task, hosts, user)?;
-    let mut outcome = Outcome::new(from.clone(), own, absent);
+    let task = task(order, nodes, (own, &all))?;
+    let spec = own_ranks::spec("copy-rank", &task, all, user)?;
+    follow(client, spec, Outcome::new(from, own, absent)).await
+}
+
+/// Where a copy's ranks run.
+struct Hosts {
+    /// The chosen nodes that are there, and the source's.
+    all: Vec<String>,
+    /// Whether the source's was chosen.
+    own: bool,
+    /// The others that were chosen, each with the reason.
+    absent: Vec<(String, String)>,
+}
+
+impl Hosts {
+    fn of(chosen: Vec<Chosen>, from: &str) -> Hosts {
+        let (ready, absent): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|(_, absent)| absent.is_none());
+        let mut all: Vec<String> = ready.into_iter().map(|(name, _)| name).collect();
+        let own = all.iter().any(|name| name == from);
+        if !own {
+            all.push(from.to_owned());
+        }
+        let absent = absent.into_iter().map(|(name, why)| (name, why.unwrap_or_default().to_owned()));
+        Hosts { all, own, absent: absent.collect() }
+    }
+}
+
+/// Hears a copy's job to its end.
+async fn follow(
+    client: ControllerClient<Channel>,
+    spec: JobSpec,
+    mut outcome: Outcome,
+) -> Result<Outcome, Error> {
     let ended = job::run(client, spec, |heard| match heard {
         Heard::Started(group) => {
             outcome.started(&group);
@@ -213,7 +247,7 @@ pub(crate) async fn carry_out(
         Err(other) => return Err(other),
     }
     if let Some(reason) = outcome.source_fault() {
-        return Err(Error::CopySource { node: from, reason });
+        return Err(Error::CopySource { node: outcome.from().to_owned(), reason });
     }
     outcome.end(ended.as_ref().err());
     Ok(outcome)

@@ -174,6 +174,11 @@ impl Outcome {
         }
     }
 
+    /// The node that has the source.
+    pub(super) fn from(&self) -> &str {
+        &self.from
+    }
+
     /// Why the source could not be sent, if that was why.
     pub(super) fn source_fault(&self) -> Option<String> {
         self.given_up.clone()

@@ -28,6 +28,12 @@ pub(crate) struct RankOptions {
     task: String,
 }
 
+impl RankOptions {
+    pub(super) fn task(&self) -> &str {
+        &self.task
+    }
+}
+
 /// Why a rank of a copy fails, rather than its node having no copy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RankError {

@@ -24,6 +24,10 @@ pub(crate) enum SpoolError {
     From,
     #[error("SOURCE - is kept where only you can read it until it is copied; leave out --user")]
     User,
+    #[error("--stream sends what comes by standard input: let SOURCE be - and give it {}", .0.display())]
+    Stream(PathBuf),
+    #[error("a swarm does not pass on in order: leave out --via swarm, or --stream")]
+    StreamBySwarm,
     #[error("SOURCE - has no name that its copies in {} could have; name them, too", .0.display())]
     NoName(PathBuf),
     #[error("standard input: {0}")]
@@ -42,6 +46,23 @@ impl SpoolError {
     }
 }
 
+/// A folder that only this user can enter, and which is gone with it.
+pub(super) fn private_folder() -> Result<TempDir, SpoolError> {
+    private_folder_in(&place())
+}
+
+fn private_folder_in(within: &Path) -> Result<TempDir, SpoolError> {
+    // The job's ranks have to find what is there by its path, so it cannot be without a name.
+    let private = Permissions::from_mode(0o700);
+    let folder = tempfile::Builder::new().prefix(PREFIX).permissions(private).tempdir_in(within);
+    folder.map_err(SpoolError::Folder)
+}
+
+fn place() -> PathBuf {
+    let folder = std::env::var_os("TMPDIR").filter(|folder| !folder.is_empty());
+    folder.map_or_else(|| FOLDER.into(), PathBuf::from)
+}
+
 /// A file that is gone with this.
 #[derive(Debug)]
 pub(super) struct Spool {
@@ -51,9 +72,7 @@ pub(super) struct Spool {
 impl Spool {
     /// All of standard input, unless a signal comes before its end.
     pub(super) async fn of_input(interrupted: impl Future<Output = i32>) -> Result<Spool, SpoolError> {
-        let folder = std::env::var_os("TMPDIR").filter(|folder| !folder.is_empty());
-        let folder = folder.map_or_else(|| FOLDER.into(), PathBuf::from);
-        Spool::of(io::stdin(), &folder, interrupted).await
+        Spool::of(io::stdin(), &place(), interrupted).await
     }
 
     async fn of(
@@ -61,10 +80,7 @@ impl Spool {
         within: &Path,
         interrupted: impl Future<Output = i32>,
     ) -> Result<Spool, SpoolError> {
-        // The job's ranks have to find it by its path, so it cannot be without a name.
-        let private = Permissions::from_mode(0o700);
-        let folder = tempfile::Builder::new().prefix(PREFIX).permissions(private).tempdir_in(within);
-        let spool = Spool { folder: folder.map_err(SpoolError::Folder)? };
+        let spool = Spool { folder: private_folder_in(within)? };
         let path = spool.path();
         let bar = bar("{spinner} {bytes} read, {bytes_per_sec}");
         bar.enable_steady_tick(Duration::from_millis(500));
