@@ -101,7 +101,7 @@ def test_what_was_put_is_on_all_16_nodes_and_comes_back_from_any(make_bed, tmp_p
     # From a node's own store; from another's.
     got = stores.done("get", "--nodes", "h5", "model", str(tmp_path / "{node}") + "/")
     assert got["sent"] < 10_000 and described(str(tmp_path / "h5" / "model")) == described(source)
-    succeed(bed, *stores.command("rm", "--nodes", "h6", "model"))
+    assert stores.done("rm", "--nodes", "h6", "model") == {"name": "model", "nodes": ["h6"]}
     succeed(bed, *stores.command("rm", "--nodes", "h6", "same"))
     assert stores.objects("h6") == []
     got = stores.done("get", "--nodes", "h6", "model", str(tmp_path / "{node}" / "x"))
@@ -183,6 +183,8 @@ def test_a_flipped_byte_is_found_named_dropped_and_mended(make_bed, tmp_path):
     assert 0 < stores.done("put", "--from", "h1", "model", source)["sent"] < MIB
     assert re.match("4 contents on 4 nodes whole", succeed(bed, *stores.command("verify")))
     flip()
+    found = json.loads(stores.run("verify", "--json").stdout)
+    assert found["nodes"] == 4 and [damage["node"] for damage in found["damaged"]] == [line.split(": ")[1]], found
     assert stores.refused("verify", "--drop") == [line, "cool: what was damaged is removed; `cool put NAME` brings it from a node that has it whole"]
     assert stores.objects("h3") == [] and stores.contents()[("model", True)]["nodes"] == ["h1", "h2", "h4"]
     stores.done("put", "model")

@@ -35,6 +35,8 @@ pub(crate) enum Error {
     Failed { job: u64, finished: Finished },
     #[error("interrupted; {}", if *ended { "the job has ended" } else { "the job is being ended" })]
     Interrupted { signal: i32, ended: bool },
+    #[error("--plan and --svg are of one collective; `cool copy --via` says how a copy goes")]
+    PlanOfCopy,
     #[error("--background is for broadcasts over trees: leave out --via, or say --via tree")]
     NoBackground,
     #[error("cannot write: {0}")]

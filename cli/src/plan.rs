@@ -117,6 +117,7 @@ fn one(
     let asked = &options.asked;
     let operation = match planned {
         Planned::Call(operation) => operation,
+        Planned::Copy if asked.plan.is_some() || options.svg.is_some() => return Err(Error::PlanOfCopy),
         Planned::Copy => return copy::show(out, asked, (fabric, layout), costs),
     };
     let call = asked.call(operation);

@@ -3,9 +3,12 @@
 use super::said::{StoreAnswer, StoreDeed};
 use super::{StoresAsked, name};
 use crate::error::Error;
+use crate::own_ranks;
 use crate::units;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_store::StoreName;
+use serde::Serialize;
+use std::io::Write;
 use tonic::transport::Channel;
 
 /// Read what is in the stores of nodes again, and name what is damaged
@@ -21,9 +24,31 @@ pub(crate) struct VerifyOptions {
     #[arg(long)]
     drop: bool,
 
+    /// Print one JSON document in place of the line
+    #[arg(long)]
+    json: bool,
+
     /// Only what this name stands for
     #[arg(value_parser = name)]
     name: Option<StoreName>,
+}
+
+/// What was found.
+#[derive(Serialize)]
+struct VerifiedDocument<'a> {
+    /// Contents that are whole, those of each node counted, and their bytes.
+    whole: usize,
+    bytes: u64,
+    /// Nodes that have answered.
+    nodes: usize,
+    damaged: Vec<DamageListed<'a>>,
+}
+
+/// Something that is not as it was put: the name, the file and what is wrong.
+#[derive(Serialize)]
+struct DamageListed<'a> {
+    node: &'a str,
+    what: String,
 }
 
 /// Has them read, and tells what is whole.
@@ -39,12 +64,15 @@ pub(crate) async fn verify(client: ControllerClient<Channel>, options: &VerifyOp
         })
         .collect();
     let answered = answers.asked - answers.failed.len();
-    println!(
-        "{} on {} whole, of {}",
-        units::count(whole.len(), "content"),
-        units::count(answered, "node"),
-        units::bytes(whole.iter().sum())
-    );
+    let bytes = whole.iter().sum();
+    if options.json {
+        let damaged = answers.damages().map(|(node, what)| DamageListed { node, what }).collect();
+        let document = VerifiedDocument { whole: whole.len(), bytes, nodes: answered, damaged };
+        std::io::stdout().write_all(own_ranks::document(&document)?.as_bytes())?;
+    } else {
+        let (contents, nodes) = (units::count(whole.len(), "content"), units::count(answered, "node"));
+        println!("{contents} on {nodes} whole, of {}", units::bytes(bytes));
+    }
     match answers.check() {
         Err(Error::DamagedContents(_)) if options.drop => Err(Error::Dropped),
         checked => checked,
