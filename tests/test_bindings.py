@@ -1,5 +1,6 @@
 """The same program in Rust, C and Python (`make bindings` builds them), over 16 nodes and in one process: each prints what the
 operations mean, as tests/suite.py has it."""
+import json
 import os
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import subprocess
 import pytest
 import suite
 from conftest import PATIENCE, ROOT, succeed
+from network import MANAGEMENT_ADDRESS
 
 BINDINGS = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "bindings")
 PYTHON = os.path.join(BINDINGS, "python/bin/python3")
@@ -48,3 +50,25 @@ def test_a_program_prints_the_same_in_one_process(language, ranks):
     done = embedded(PROGRAMS[language], ranks)
     assert done.returncode == 0, done.stderr
     same(done.stdout, ranks)
+
+
+def test_a_program_copies_files_to_nodes_and_is_told_which_have_none(make_bed, tmp_path):
+    bed = make_bed("tree:2x2")
+    source, dest = tmp_path / "source", str(tmp_path / "{node}" / "%s")
+    source.write_bytes(os.urandom(1 << 20))
+    # The program is on h1, which is this machine to it.
+    on_h1 = ["mnexec", "-a", str(bed.network.net.get("h1").pid)]
+    environment = {**bed.environment(), "COOL_CONTROLLER": bed.controller_address(MANAGEMENT_ADDRESS)}
+
+    def run(command, *arguments):
+        return subprocess.run([*on_h1, *command, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=PATIENCE)
+
+    for language, command in programs("copy_files").items():
+        done = run(command, source, dest % language)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["bytes"] == 1 << 20 if language == "c" else done.stdout == "1048576 bytes on 4 nodes\n", done.stdout
+        assert all((tmp_path / node / language).read_bytes() == source.read_bytes() for node in ("h1", "h2", "h3", "h4"))
+        os.makedirs(tmp_path / "h3" / "taken")
+        done = run(command, source, dest % "taken")
+        assert done.returncode == 1 and "copy: h3: %s: is a folder" % (tmp_path / "h3" / "taken") in done.stderr, done.stderr
+        shutil.rmtree(tmp_path / "h3" / "taken")

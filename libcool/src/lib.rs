@@ -47,6 +47,7 @@ mod element;
 pub mod embedded;
 mod environment;
 mod error;
+pub mod files;
 mod launch;
 mod pending;
 mod segment;

@@ -681,6 +681,26 @@ size_t cool_error_ranks(size_t *ranks,
                         size_t room);
 
 /**
+ * Runs a command on files and waits for its end: copy, put, get, ls, stat, rm or verify, as `cool` has them (docs/copy.md, docs/store.md). `arguments` are
+ * those of its command line, the command first, and a null pointer last; with --json, `outcome` gets the document that
+ * it prints, also if not all nodes have what they should (COOL_OTHER, and the message names them), or null if there is none. Free it by cool_free_text.
+ * The program is `cool` in the PATH, or COOL_PROGRAM. The process need not be a rank.
+ *
+ * # Safety
+ * `arguments` is an array of strings that ends with a null pointer; `outcome` points to a pointer.
+ */
+cool_status cool_files(const char *const *arguments,
+                       char **outcome);
+
+/**
+ * Frees a text that was given to the program. Null is nothing.
+ *
+ * # Safety
+ * `text` is null, or came from cool_files and was not freed before.
+ */
+void cool_free_text(char *text);
+
+/**
  * `bytes` zeros in memory that is shared with the agent, for any type of elements: calls of this communicator that wait
  * (not those that begin with cool_i) take what they send from there, and put there what they receive, without a copy;
  * what is overwritten in place is copied all the same before it is sent, and so is what comes into a part of the memory

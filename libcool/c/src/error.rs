@@ -1,6 +1,7 @@
 //! Errors: a code to return, and a text for whoever asks. No panic leaves a function.
 
 use crate::codes::*;
+use cool_rust::files::FilesError;
 use cool_rust::{Error, FailureKind};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -22,6 +23,8 @@ thread_local! {
 pub(crate) enum Wrong {
     /// The library's.
     Cool(Error),
+    /// That of a command on files.
+    Files(FilesError),
     /// The arguments', in words.
     Argument(String),
 }
@@ -36,6 +39,8 @@ impl Wrong {
     fn code(&self) -> cool_status {
         let error = match self {
             Wrong::Argument(_) => return COOL_INVALID,
+            Wrong::Files(FilesError::Start { .. }) => return COOL_SYSTEM,
+            Wrong::Files(_) => return COOL_OTHER,
             Wrong::Cool(error) => error,
         };
         match error {
@@ -60,6 +65,7 @@ impl Wrong {
         let code = self.code();
         let (message, ranks) = match self {
             Wrong::Argument(reason) => (reason, Vec::new()),
+            Wrong::Files(error) => (error.to_string(), Vec::new()),
             Wrong::Cool(error) => {
                 let ranks = match &error {
                     Error::Collective { ranks, .. } => ranks.clone(),

@@ -36,6 +36,7 @@ create_exception!(
 );
 
 create_exception!(cool, RevokedError, CoolError, "A rank has revoked the group.");
+create_exception!(cool, FilesError, CoolError, "A command on files did not do all that was asked.");
 
 /// Adds the exceptions to the module.
 pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -48,7 +49,8 @@ pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("TimeoutError", py.get_type::<TimeoutError>())?;
     module.add("LostError", py.get_type::<LostError>())?;
     module.add("AbortedError", py.get_type::<AbortedError>())?;
-    module.add("RevokedError", py.get_type::<RevokedError>())
+    module.add("RevokedError", py.get_type::<RevokedError>())?;
+    module.add("FilesError", py.get_type::<FilesError>())
 }
 
 /// An error of the library.

@@ -3,6 +3,7 @@
 mod arrays;
 mod comm;
 mod error;
+mod files;
 #[cfg(feature = "kmeans")]
 mod kmeans;
 mod map;
@@ -54,6 +55,7 @@ fn _cool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(launch, module)?)?;
     module.add_class::<comm::Comm>()?;
     module.add_class::<request::Request>()?;
+    files::add(module)?;
     map::add(module)?;
     #[cfg(feature = "kmeans")]
     kmeans::add(module)?;

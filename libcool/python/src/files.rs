@@ -1,0 +1,26 @@
+//! Files to many nodes, by the installed program `cool`; `cool.files` is its face.
+
+use crate::error::{FilesError, described};
+use cool_rust::files::{self, run};
+use pyo3::prelude::*;
+use std::ffi::OsString;
+
+/// Runs `cool` with arguments; what it prints. Raises `FilesError` if it did not do all that was asked, with what it prints as `outcome`.
+#[pyfunction]
+fn run_files(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<String> {
+    py.detach(|| run(arguments)).map_err(|error| {
+        let json = match &error {
+            files::FilesError::Failed { json, .. } => json.as_str(),
+            _ => "",
+        };
+        let raised = FilesError::new_err(error.to_string());
+        let value = raised.value(py);
+        let set = value.setattr("ranks", Vec::<usize>::new()).and_then(|()| value.setattr("outcome", json));
+        set.map_or_else(|_| described(py, error.to_string(), &[]), |()| raised)
+    })
+}
+
+/// Adds it to the module.
+pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(run_files, module)?)
+}
