@@ -10,7 +10,7 @@ import stat
 import subprocess
 
 import pytest
-from conftest import PATIENCE, run, succeed, wait_for
+from conftest import PATIENCE, end_agent, run, succeed, wait_for
 from network import MANAGEMENT_ADDRESS
 from test_jobs import ended, start
 from test_users import ANN, GROUP, PASSWD, environment
@@ -223,6 +223,71 @@ def test_a_swarm_goes_on_without_a_node_that_dies_and_begins_nothing_anew(make_b
     for node in ("h1", "h2", "h4", "h5", "h6"):
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
         assert os.listdir(tmp_path / node) == ["copy"], "nothing else is left"
+
+
+def left(bed, host):
+    """Bytes that have left a host."""
+    return sum(carried for (a, _), carried in bed.link_bytes().items() if a == host)
+
+
+def came(bed, host):
+    """Bytes that have come to a host."""
+    return sum(carried for (_, b), carried in bed.link_bytes().items() if b == host)
+
+
+@pytest.mark.parametrize("victims", [(), ("h4", "h6")], ids=["alone", "and-two-others"])
+def test_survivors_of_the_source_have_the_copy_once_a_little_more_than_one_has_left_it(make_bed, tmp_path, victims):
+    bed = make_bed("tree:1x6", host_mbit=20)
+    wait_for(bed.whole, "all nodes are there")
+    bed.wait_until_measured()
+    size = 8 * MIB
+    source, dest = write(str(tmp_path / "source"), noise(11, size)), str(tmp_path / "{node}" / "copy")
+    before = left(bed, "h1")
+    job = start(bed, "cool", "copy", "--from", "h1", "--json", "--via", "swarm", source, dest)
+    # Bytes in frames are a fifteenth more; what went to the others that die is to have left it, too.
+    chance = random.Random(len(victims))
+    deaths = sorted((chance.uniform(0.2, 0.9), node) for node in victims) + [(1.2 + 0.1 * len(victims), "h1")]
+    for share, node in deaths:
+        wait_for(lambda: left(bed, "h1") - before > share * size, "%.2f copies have left the source" % share)
+        bed.agents[node].signal(signal.SIGKILL)
+    survivors = {"h2", "h3", "h5"} | ({"h4", "h6"} - set(victims))
+    assert not all(os.path.exists(tmp_path / node / "copy") for node in survivors), "they have needed each other"
+    status, out, errors = ended(job)
+    outcome = json.loads(out)
+    # What has its copy is no failure, even if it is lost later: the source's node has its own at once.
+    assert status == bool(victims) and {node["node"] for node in outcome["nodes"] if node["error"]} == set(victims), out + errors
+    for node in survivors:
+        assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
+        assert os.listdir(tmp_path / node) == ["copy"]
+    for _, node in deaths:
+        bed.restart_agent(node)
+
+
+def test_nodes_that_come_when_a_swarm_is_under_way_get_their_copies_and_what_one_had_counts(make_bed, tmp_path):
+    bed = make_bed("tree:1x6", host_mbit=20)
+    wait_for(bed.whole, "all nodes are there")
+    end_agent(bed, "h5")
+    wait_for(lambda: bed.found()[0] == 5, "one node is away")
+    bed.wait_until_measured()
+    size = 16 * MIB
+    source, dest = write(str(tmp_path / "source"), noise(12, size)), str(tmp_path / "{node}" / "copy")
+    before, given = came(bed, "h3"), left(bed, "h1")
+    job = start(bed, "cool", "copy", "--from", "h1", "--json", "--via", "swarm", source, dest)
+    wait_for(lambda: came(bed, "h3") - before > MIB, "some of it has come")
+    bed.start_agent("h5")
+    # Four generations of 2 MiB come at once; what is not whole when a node is lost comes again.
+    wait_for(lambda: came(bed, "h3") - before > 10 * MIB, "some generations are whole")
+    bed.restart_agent("h3")
+    status, out, errors = ended(job)
+    assert status == 0 and "cool: lost h3; the others go on" in errors, out + errors
+    outcome = json.loads(out)
+    assert names(outcome) == ["h1", "h2", "h3", "h4", "h5", "h6"] and outcome["via"] == "swarm", out
+    for node in names(outcome):
+        assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
+        assert os.listdir(tmp_path / node) == ["copy"], "nothing else is left"
+    assert came(bed, "h3") - before < 24 * MIB, "it went on from what it had"
+    seconds = {node["node"]: node["progress"][-1][0] for node in outcome["nodes"]}
+    assert max(seconds[node] for node in ("h2", "h4", "h6")) < seconds["h5"], "no copy waits for others: %r" % seconds
 
 
 def copy_of_input(bed, folder, *arguments):

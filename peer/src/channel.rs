@@ -1,11 +1,12 @@
 //! Channels: each carries what one member says to another, over TCP, sealed by Noise (revision 34, pattern NNpsk0).
 //!
 //! Noise encrypts and authenticates messages under the swarm's pre-shared key: without it nobody opens a channel, reads a message or
-//! changes one unnoticed. A channel has one direction; what the other member answers goes over its own.
+//! changes one unnoticed. A channel has one direction; what the other member answers goes over its own. Only an inquiry, by one that is no
+//! member yet, is answered over the same channel.
 
 use crate::wire::{Frame, MESSAGE_BYTES, TAG_BYTES, WireError};
 use cool_swarm::Member;
-use rustix::net::sockopt::set_tcp_user_timeout;
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout};
 use snow::{Builder, HandshakeState, TransportState};
 use std::io;
 use std::net::SocketAddr;
@@ -16,11 +17,13 @@ use tokio::time::timeout;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
 /// Both ends speak the same version of the same protocol.
-const PROLOGUE: &[u8] = b"cool-peer 1";
+const PROLOGUE: &[u8] = b"cool-peer 2";
 /// For a connection and its handshake.
 const OPENING: Duration = Duration::from_secs(5);
 /// Until a connection is given up whose other end acknowledges nothing.
 const SILENCE: Duration = Duration::from_secs(4);
+/// After how much silence it is looked whether the other end is there.
+const KEEPALIVE: Duration = Duration::from_secs(2);
 /// Until it is given up if the other end takes nothing.
 const STUCK: Duration = Duration::from_secs(30);
 const LENGTH_BYTES: usize = 2;
@@ -50,6 +53,14 @@ pub(crate) struct Speaker {
     sealed: Vec<u8>,
 }
 
+/// Who has opened a channel.
+pub(crate) enum Caller {
+    /// A member, which can be reached there.
+    Member { member: Member, contact: SocketAddr, listener: Listener },
+    /// One that will be a member, and is to be told what members know.
+    Newcomer { member: Member, speaker: Speaker },
+}
+
 /// The end that listens.
 pub(crate) struct Listener {
     stream: BufReader<TcpStream>,
@@ -59,8 +70,19 @@ pub(crate) struct Listener {
 }
 
 impl Speaker {
-    /// Opens a channel to a member, as `me`.
-    pub(crate) async fn open(to: SocketAddr, key: &SwarmKey, me: Member) -> Result<Speaker, ChannelError> {
+    /// Opens a channel to a member, as the member `me` that can be reached at `contact`.
+    pub(crate) async fn open(
+        to: SocketAddr,
+        key: &SwarmKey,
+        (me, contact): (Member, SocketAddr),
+    ) -> Result<Speaker, ChannelError> {
+        let mut speaker = Speaker::connect(to, key).await?;
+        speaker.send(&Frame::Hello { member: me, contact }).await?;
+        Ok(speaker)
+    }
+
+    /// Opens a channel on which nothing was said.
+    pub(crate) async fn connect(to: SocketAddr, key: &SwarmKey) -> Result<Speaker, ChannelError> {
         bounded(OPENING, async {
             let mut stream = TcpStream::connect(to).await?;
             tune(&stream)?;
@@ -68,11 +90,25 @@ impl Speaker {
             say(&mut stream, &mut noise).await?;
             hear(&mut stream, &mut noise).await?;
             let noise = noise.into_transport_mode()?;
-            let mut speaker = Speaker { stream, noise, sealed: vec![0; LENGTH_BYTES + MESSAGE_BYTES] };
-            speaker.send(&Frame::Hello(me)).await?;
-            Ok(speaker)
+            Ok(Speaker::on(stream, noise))
         })
         .await
+    }
+
+    fn on(stream: TcpStream, noise: TransportState) -> Speaker {
+        Speaker { stream, noise, sealed: vec![0; LENGTH_BYTES + MESSAGE_BYTES] }
+    }
+
+    /// Asks for what members know, as one that will be `me`; the end at which the answer comes.
+    pub(crate) async fn inquire(mut self, me: Member) -> Result<Listener, ChannelError> {
+        self.send(&Frame::Inquire { member: me }).await?;
+        Ok(Listener::on(self.stream, self.noise))
+    }
+
+    /// Waits until the other end, which says nothing, has closed the channel or cannot be reached any more.
+    pub(crate) async fn closed(&mut self) {
+        let mut said = [0; 64];
+        while self.stream.read(&mut said).await.is_ok_and(|bytes| bytes > 0) {}
     }
 
     /// Sends a message, once there is room for it.
@@ -88,30 +124,37 @@ impl Speaker {
 }
 
 impl Listener {
+    fn on(stream: TcpStream, noise: TransportState) -> Listener {
+        let stream = BufReader::with_capacity(LENGTH_BYTES + MESSAGE_BYTES, stream);
+        let sealed = Vec::with_capacity(MESSAGE_BYTES);
+        Listener { stream, noise, sealed, plain: vec![0; MESSAGE_BYTES] }
+    }
+
     /// Takes a connection; who speaks.
-    pub(crate) async fn accept(
-        mut stream: TcpStream,
-        key: &SwarmKey,
-    ) -> Result<(Member, Listener), ChannelError> {
+    pub(crate) async fn accept(mut stream: TcpStream, key: &SwarmKey) -> Result<Caller, ChannelError> {
         bounded(OPENING, async {
             tune(&stream)?;
             let mut noise = builder(key)?.build_responder()?;
             hear(&mut stream, &mut noise).await?;
             say(&mut stream, &mut noise).await?;
             let noise = noise.into_transport_mode()?;
-            let stream = BufReader::with_capacity(LENGTH_BYTES + MESSAGE_BYTES, stream);
-            let mut listener = Listener {
-                stream,
-                noise,
-                sealed: Vec::with_capacity(MESSAGE_BYTES),
-                plain: vec![0; MESSAGE_BYTES],
-            };
+            let mut listener = Listener::on(stream, noise);
             match listener.next().await? {
-                Frame::Hello(member) => Ok((member, listener)),
+                Frame::Hello { member, contact } => Ok(Caller::Member { member, contact, listener }),
+                // It says nothing more before it has its answer.
+                Frame::Inquire { member } => {
+                    let speaker = Speaker::on(listener.stream.into_inner(), listener.noise);
+                    Ok(Caller::Newcomer { member, speaker })
+                }
                 _ => Err(ChannelError::Stranger),
             }
         })
         .await
+    }
+
+    /// Says and hears nothing more; the channel is open as long as this is.
+    pub(crate) fn hold(self) -> io::Result<std::net::TcpStream> {
+        self.stream.into_inner().into_std()
     }
 
     /// The next message, however long it takes to come.
@@ -134,6 +177,9 @@ fn builder(key: &SwarmKey) -> Result<Builder<'_>, snow::Error> {
 /// Signals are short and wait for nobody; a dead end is noticed.
 fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    set_socket_keepalive(stream, true)?;
+    set_tcp_keepidle(stream, KEEPALIVE)?;
+    set_tcp_keepintvl(stream, KEEPALIVE)?;
     // 4000 ms.
     Ok(set_tcp_user_timeout(stream, SILENCE.as_millis() as u32)?)
 }
@@ -170,21 +216,32 @@ mod tests {
 
     const ME: Member = Member { rack: 1, slot: 2 };
 
+    fn who(caller: Caller) -> (Member, SocketAddr) {
+        match caller {
+            Caller::Member { member, contact, .. } => (member, contact),
+            Caller::Newcomer { .. } => panic!("it has said hello"),
+        }
+    }
+
+    fn at() -> SocketAddr {
+        "127.0.0.1:9".parse().unwrap()
+    }
+
     /// What an end with that key hears of one that opens a channel with key 7, and what that one gets.
-    async fn meeting(key: u8) -> (Result<Member, ChannelError>, Result<Speaker, ChannelError>) {
+    async fn meeting(key: u8) -> (Result<(Member, SocketAddr), ChannelError>, Result<Speaker, ChannelError>) {
         let socket = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let to = socket.local_addr().unwrap();
         let hearing = async {
             let (stream, _) = socket.accept().await.unwrap();
-            Listener::accept(stream, &[key; 32]).await.map(|(member, _)| member)
+            Listener::accept(stream, &[key; 32]).await.map(who)
         };
-        tokio::join!(hearing, Speaker::open(to, &[7; 32], ME))
+        tokio::join!(hearing, Speaker::open(to, &[7; 32], (ME, at())))
     }
 
     #[tokio::test]
     async fn who_has_the_key_is_heard_and_who_has_another_is_not() {
         let (heard, opened) = meeting(7).await;
-        assert_eq!(heard.unwrap(), ME);
+        assert_eq!(heard.unwrap(), (ME, at()));
         assert!(opened.is_ok());
         let (heard, opened) = meeting(8).await;
         assert!(matches!(heard, Err(ChannelError::Noise(_))));
@@ -213,9 +270,9 @@ mod tests {
         };
         let hearing = async {
             let (stream, _) = far.accept().await.unwrap();
-            Listener::accept(stream, &[7; 32]).await.map(|(member, _)| member)
+            Listener::accept(stream, &[7; 32]).await.map(who)
         };
-        let (_, heard, _) = tokio::join!(relay, hearing, Speaker::open(middle, &[7; 32], ME));
+        let (_, heard, _) = tokio::join!(relay, hearing, Speaker::open(middle, &[7; 32], (ME, at())));
         assert!(matches!(heard, Err(ChannelError::Noise(_))), "{heard:?}");
     }
 }

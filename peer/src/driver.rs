@@ -5,9 +5,12 @@ use crate::memory::{Bytes, Memory, Sum, sum_of_blocks, sum_of_rows};
 use crate::peer::{Board, Contents, MemberRole, SwarmPlan, Told};
 use crate::receiving::{Receiving, Step};
 use crate::sending::{Sending, Transfer};
+use crate::welcome;
 use crate::wire::Frame;
 use cool_machine::{Machine, Poll, Time};
 use cool_swarm::{Division, Input, Member, Order, Output, Signal, Swarm, SwarmSpec, Term, Waits};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
@@ -25,6 +28,8 @@ const ANSWER_MIN: Duration = Duration::from_millis(250);
 const TRANSFER_MIN: Duration = Duration::from_secs(10);
 /// Two blocks may fail before a node counts as starved.
 const STARVED_MIN: Duration = Duration::from_secs(20);
+/// Racks, and members of each, that late ones may make known: more than there are ports.
+const MEMBERS_MAX: u32 = 1 << 16;
 /// Of links whose rates are unknown, in bytes per second.
 const RATE: u64 = 125_000_000;
 
@@ -36,6 +41,8 @@ enum Work<E> {
     Decoded { generation: u32, blocks: Vec<(u16, Bytes)> },
     /// A generation is kept.
     Kept { generation: u32 },
+    /// One that has asked what members know needs no more of that.
+    Prepared(Member),
     /// The content cannot be read or kept.
     Failed(E),
 }
@@ -59,6 +66,10 @@ pub(crate) struct Driver<C: Contents> {
     arrived: Option<(Member, u32, Vec<u8>)>,
     sending: Sending,
     board: Arc<Board>,
+    /// Who came late, and when it was heard last.
+    guests: BTreeMap<Member, Instant>,
+    /// Who will come.
+    preparing: BTreeSet<Member>,
     events: Receiver<Event>,
     done: UnboundedSender<Work<C::Error>>,
     work: UnboundedReceiver<Work<C::Error>>,
@@ -79,13 +90,14 @@ impl<C: Contents> Driver<C> {
         let (give, events) = channel(EVENTS);
         let (done, work) = unbounded_channel();
         let (keep, kept) = unbounded_channel();
+        let contact = role.socket.local_addr()?;
         let socket = tokio::net::TcpListener::from_std(role.socket)?;
         tokio::spawn(listen(socket, plan.key, give.clone()));
         spawn_blocking({
             let (contents, done) = (Arc::clone(&contents), done.clone());
             move || keep_all(&*contents, kept, &done)
         });
-        let links = Links::new(plan.key, (role.me, plan.rate), plan.members.iter().copied(), give);
+        let links = Links::new(plan.key, (role.me, contact), plan.rate, plan.members.iter().copied(), give);
         let mut chance = [0; 8];
         getrandom::fill(&mut chance)?;
         let spec = spec(&plan, role.me, role.source, u64::from_ne_bytes(chance));
@@ -99,6 +111,8 @@ impl<C: Contents> Driver<C> {
             arrived: None,
             sending: Sending::new(plan.limit),
             board,
+            guests: BTreeMap::new(),
+            preparing: BTreeSet::new(),
             events,
             done,
             work,
@@ -117,6 +131,9 @@ impl<C: Contents> Driver<C> {
             for block in first..first + u32::from(division.size(*generation)) {
                 driver.handle(Input::Placed { block });
             }
+        }
+        if role.late {
+            driver.links.greet_all();
         }
         Ok(driver)
     }
@@ -156,11 +173,25 @@ impl<C: Contents> Driver<C> {
                 Poll::Output(output) => self.act(output),
                 Poll::Idle(at) => {
                     self.send_next();
+                    self.show_others();
                     let at = at.map(|at| self.began + Duration::from_nanos(at.as_nanos()));
                     return [at, self.sending.due()].into_iter().flatten().min();
                 }
             }
         }
+    }
+
+    /// Tells whoever waits what others lack, if that has changed.
+    fn show_others(&self) {
+        let now = Instant::now();
+        let heard = |at: Instant| now.saturating_duration_since(at) < STARVED_MIN;
+        let lacks = |(member, at): &(&Member, &Instant)| heard(**at) && self.machine.may_lack(**member);
+        let guests = self.guests.iter().filter(lacks).count() + self.preparing.len();
+        let (wanted, alone) = (self.machine.is_wanted(), self.machine.is_alone());
+        self.board.change_if(
+            |progress| (progress.guests, progress.wanted, progress.alone) != (guests, wanted, alone),
+            |progress| (progress.guests, progress.wanted, progress.alone) = (guests, wanted, alone),
+        );
     }
 
     fn act(&mut self, output: Output) {
@@ -263,6 +294,9 @@ impl<C: Contents> Driver<C> {
                 let bytes = self.bytes(generation) as u64;
                 self.board.change(|progress| progress.lacking = progress.lacking.saturating_sub(bytes));
             }
+            Work::Prepared(member) => {
+                self.preparing.remove(&member);
+            }
             Work::Failed(error) => return Err(error),
         }
         Ok(())
@@ -293,10 +327,26 @@ impl<C: Contents> Driver<C> {
 impl<C: Contents> Driver<C> {
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Greeted { from, channel } => {
+            Event::Greeted { from, contact, channel } => {
+                self.preparing.remove(&from);
+                if self.links.is_new(from) && from.rack.max(from.slot) < MEMBERS_MAX {
+                    self.guests.insert(from, Instant::now());
+                    self.join(from, contact);
+                }
                 if self.links.greeted(from, channel) == Some(true) {
                     self.handle(Input::Joined(from));
                 }
+            }
+            Event::Inquired { by, speaker } => {
+                self.preparing.insert(by);
+                let told = welcome::Told::new(&self.plan, self.links.members());
+                let contents = Arc::clone(&self.contents);
+                let done = self.done.clone();
+                tokio::spawn(async move {
+                    welcome::answer(speaker, told, move || contents.describe()).await;
+                    // Nobody may want it any more.
+                    drop(done.send(Work::Prepared(by)));
+                });
             }
             Event::Opened { to } => {
                 if self.links.opened(to) {
@@ -315,6 +365,9 @@ impl<C: Contents> Driver<C> {
     }
 
     fn hear(&mut self, from: Member, heard: Heard) {
+        if let Some(at) = self.guests.get_mut(&from) {
+            *at = Instant::now();
+        }
         match heard {
             Heard::Signal(signal) => {
                 if let Signal::Head(head) = &signal
@@ -354,12 +407,13 @@ impl<C: Contents> Driver<C> {
         self.handle(Input::Gone(member));
     }
 
-    fn join(&mut self, member: Member, address: std::net::SocketAddr) {
+    fn join(&mut self, member: Member, address: SocketAddr) {
         self.links.join(member, address);
         self.handle(Input::Joined(member));
     }
 
     fn leave(&mut self, member: Member) {
+        self.guests.remove(&member);
         self.links.leave(member);
         self.part(member);
     }
@@ -367,8 +421,9 @@ impl<C: Contents> Driver<C> {
 
 fn spec(plan: &SwarmPlan, me: Member, source: Option<cool_swarm::Share>, chance: u64) -> SwarmSpec {
     let generations = plan.generations.len() as u32;
-    let longest = plan.generations.iter().max().copied().unwrap_or(0) / u64::from(plan.blocks.max(1));
-    let block = Duration::from_secs_f64(longest as f64 / plan.rate.unwrap_or(RATE).max(1) as f64);
+    // Those behind the first ones may be longer: what only late members lack.
+    let block = plan.generations.first().copied().unwrap_or(0) / u64::from(plan.blocks.max(1));
+    let block = Duration::from_secs_f64(block as f64 / plan.rate.unwrap_or(RATE).max(1) as f64);
     SwarmSpec {
         seed: plan.seed,
         epoch: 1,

@@ -9,13 +9,14 @@
 //! | `wire.rs` | messages as bytes |
 //! | `channel.rs` | a channel in one direction: the handshake, messages sealed and opened |
 //! | `links.rs` | channels to and from all members, opened again when they fail |
+//! | `welcome.rs` | what one that comes late is told |
 //! | `kernel.rs` | sums of blocks by vector instructions |
 //! | `memory.rs` | rows of generations that come, generations at hand |
 //! | `receiving.rs`, `sending.rs`, `pace.rs` | blocks that come and that go, and how fast |
 //! | `driver.rs` | events to the machine, its outputs to all of these |
 //!
 //! A member that cannot be reached is gone for the machine until it can be reached again. Who has really left is the user's to say
-//! ([`SwarmPeer::leave`]), as is who comes ([`SwarmPeer::join`]).
+//! ([`SwarmPeer::leave`]). Who comes late asks any member what all of them know ([`inquire`]), and greets each; or it is the user who says it ([`SwarmPeer::join`]).
 
 mod channel;
 mod driver;
@@ -26,9 +27,11 @@ mod pace;
 mod peer;
 mod receiving;
 mod sending;
+mod welcome;
 mod wire;
 
 pub use channel::SwarmKey;
 pub use cool_swarm::{Code, Member, Share};
 pub use peer::{Contents, MemberRole, PeerProgress, SwarmPeer, SwarmPlan};
+pub use welcome::{InquiryError, InquiryHold, Welcome, inquire};
 pub use wire::{Frame, WireError};

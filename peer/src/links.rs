@@ -1,11 +1,11 @@
 //! Links to the other members: a channel each way, opened when it is needed, and opened again while the other is a member.
 
-use crate::channel::{ChannelError, Listener, Speaker, SwarmKey};
+use crate::channel::{Caller, ChannelError, Listener, Speaker, SwarmKey};
 use crate::memory::Bytes;
 use crate::pace::Pace;
 use crate::wire::{Frame, PART_BYTES};
 use cool_swarm::{Member, Signal};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -22,8 +22,10 @@ const LATE: Duration = Duration::from_millis(4);
 
 /// What a member hears and notices.
 pub(crate) enum Event {
-    /// A member has opened a channel to here.
-    Greeted { from: Member, channel: u64 },
+    /// A member, that listens there, has opened a channel to here.
+    Greeted { from: Member, contact: SocketAddr, channel: u64 },
+    /// One that will be a member wants to be told what members know.
+    Inquired { by: Member, speaker: Speaker },
     /// It said something.
     Heard { from: Member, heard: Heard },
     /// All of a block was handed over to the system.
@@ -63,9 +65,13 @@ struct Link {
 pub(crate) struct Links {
     key: SwarmKey,
     me: Member,
+    /// Where this member listens.
+    contact: SocketAddr,
     /// Of this member's link, in bytes per second, if it is known.
     rate: Option<u64>,
     links: BTreeMap<Member, Link>,
+    /// Who is no member any more, and is not to come again.
+    left: BTreeSet<Member>,
     /// The number of the next channel.
     channel: u64,
     events: Sender<Event>,
@@ -74,14 +80,33 @@ pub(crate) struct Links {
 impl Links {
     pub(crate) fn new(
         key: SwarmKey,
-        (me, rate): (Member, Option<u64>),
+        (me, contact): (Member, SocketAddr),
+        rate: Option<u64>,
         others: impl Iterator<Item = (Member, SocketAddr)>,
         events: Sender<Event>,
     ) -> Links {
         let links = others.filter(|(member, _)| *member != me);
         let link =
             |(member, address)| (member, Link { address, speaking: None, listening: None, wait: None });
-        Links { key, me, rate, links: links.map(link).collect(), channel: 1 << 32, events }
+        let links = links.map(link).collect();
+        Links { key, me, contact, rate, links, left: BTreeSet::new(), channel: 1 << 32, events }
+    }
+
+    /// All members, this one among them, and where they listen.
+    pub(crate) fn members(&self) -> Vec<(Member, SocketAddr)> {
+        let others = self.links.iter().map(|(member, link)| (*member, link.address));
+        others.chain([(self.me, self.contact)]).collect()
+    }
+
+    /// Whether one that says hello is a member that was not known before.
+    pub(crate) fn is_new(&self, member: Member) -> bool {
+        member != self.me && !self.links.contains_key(&member) && !self.left.contains(&member)
+    }
+
+    /// Opens a channel to everyone, so that all know of this member.
+    pub(crate) fn greet_all(&mut self) {
+        let all: Vec<Member> = self.links.keys().copied().collect();
+        all.into_iter().for_each(|member| self.open(member, false));
     }
 
     /// Says something, before what is left of blocks to the same member.
@@ -116,7 +141,7 @@ impl Links {
         link.speaking = Some((self.channel, give));
         let speaking = Speaking {
             key: self.key,
-            me: self.me,
+            me: (self.me, self.contact),
             to,
             address: link.address,
             again,
@@ -137,6 +162,7 @@ impl Links {
     /// A member is there again, perhaps at another address.
     pub(crate) fn join(&mut self, member: Member, address: SocketAddr) {
         if member != self.me {
+            self.left.remove(&member);
             self.links.insert(member, Link { address, speaking: None, listening: None, wait: None });
         }
     }
@@ -144,6 +170,7 @@ impl Links {
     /// A member is none any more.
     pub(crate) fn leave(&mut self, member: Member) {
         self.links.remove(&member);
+        self.left.insert(member);
     }
 
     /// A member has opened a channel to here; whether nothing was heard of it for a while. None if it is no member.
@@ -187,7 +214,7 @@ impl Links {
 /// One end of a channel.
 struct Speaking {
     key: SwarmKey,
-    me: Member,
+    me: (Member, SocketAddr),
     to: Member,
     address: SocketAddr,
     again: bool,
@@ -268,11 +295,16 @@ pub(crate) async fn listen(socket: TcpListener, key: SwarmKey, events: Sender<Ev
         let (number, events) = (channel, events.clone());
         channel += 1;
         tokio::spawn(async move {
-            let (member, listener) = match Listener::accept(stream, &key).await {
-                Ok(opened) => opened,
+            let (member, contact, listener) = match Listener::accept(stream, &key).await {
+                Ok(Caller::Member { member, contact, listener }) => (member, contact, listener),
+                Ok(Caller::Newcomer { member, speaker }) => {
+                    // Nobody may listen any more.
+                    return drop(events.send(Event::Inquired { by: member, speaker }).await);
+                }
                 Err(error) => return tracing::debug!("channel from {from}: {error}"),
             };
-            if let Err(error) = hear(member, number, listener, &events).await {
+            let greeted = Event::Greeted { from: member, contact, channel: number };
+            if let Err(error) = hear(member, greeted, listener, &events).await {
                 tracing::debug!("channel from {member:?} at {from}: {error}");
             }
             drop(events.send(Event::Closed { with: member, channel: number }).await);
@@ -283,14 +315,14 @@ pub(crate) async fn listen(socket: TcpListener, key: SwarmKey, events: Sender<Ev
 /// Passes on what a member says, until it ends or nobody listens.
 async fn hear(
     from: Member,
-    channel: u64,
+    greeted: Event,
     mut listener: Listener,
     events: &Sender<Event>,
 ) -> Result<(), ChannelError> {
-    let mut event = Event::Greeted { from, channel };
+    let mut event = greeted;
     while events.send(event).await.is_ok() {
         let heard = match listener.next().await? {
-            Frame::Hello(_) => return Err(ChannelError::Stranger),
+            Frame::Hello { .. } | Frame::Inquire { .. } => return Err(ChannelError::Stranger),
             Frame::Signal(signal) => Heard::Signal(signal),
             Frame::Part { transfer, bytes } => Heard::Part { transfer, bytes: bytes.to_vec() },
             Frame::Half { transfer } => Heard::Half { transfer },

@@ -41,6 +41,8 @@ pub struct MemberRole {
     pub here: Vec<u32>,
     /// Set at a source, which has all of them.
     pub source: Option<Share>,
+    /// Whether the others do not know of it yet: it comes when they are under way, and says so to each of them.
+    pub late: bool,
 }
 
 /// Where a member's content is.
@@ -59,6 +61,9 @@ pub trait Contents: Send + Sync + 'static {
     /// # Errors
     /// If they are wrong, or cannot be kept; the member takes part no longer.
     fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), Self::Error>;
+
+    /// What the content is, for one that comes late ([`crate::inquire`]).
+    fn describe(&self) -> Vec<u8>;
 }
 
 /// How far a member is.
@@ -70,6 +75,12 @@ pub struct PeerProgress {
     pub sent: u64,
     /// Nothing new has come for long, and something is lacking.
     pub starved: bool,
+    /// Members that came late and may lack something, or still prepare; not those that were silent for 20 s.
+    pub guests: usize,
+    /// Whether another member can be reached that may lack something.
+    pub wanted: bool,
+    /// Whether no other member can be reached.
+    pub alone: bool,
     /// It takes part no longer.
     pub ended: bool,
 }
@@ -92,6 +103,19 @@ impl Board {
     fn lock(&self) -> MutexGuard<'_, PeerProgress> {
         // Numbers are right even if whoever changed them has panicked.
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes it, and wakes whoever waits, only if that is so.
+    pub(crate) fn change_if(
+        &self,
+        differs: impl FnOnce(&PeerProgress) -> bool,
+        change: impl FnOnce(&mut PeerProgress),
+    ) {
+        let mut progress = self.lock();
+        if differs(&progress) {
+            change(&mut progress);
+            self.changed.notify_all();
+        }
     }
 
     pub(crate) fn change(&self, change: impl FnOnce(&mut PeerProgress)) {

@@ -2,6 +2,7 @@
 
 use cool_swarm::{Member, Signal};
 use serde::{Deserialize, Serialize, Serializer};
+use std::net::SocketAddr;
 
 /// Bytes of a block in a message at most: what a signal waits behind.
 pub(crate) const PART_BYTES: usize = 16 << 10;
@@ -10,11 +11,16 @@ pub(crate) const MESSAGE_BYTES: usize = 65_535;
 /// By which a message is longer once it is sealed.
 pub(crate) const TAG_BYTES: usize = 16;
 
-/// A message. The first on a channel is a [`Frame::Hello`], and no other is one.
+/// A message. The first on a channel is a [`Frame::Hello`] or a [`Frame::Inquire`], and no other is one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Frame<'a> {
-    /// Who speaks on this channel.
-    Hello(Member),
+    /// Who speaks on this channel, and where it listens: members may not know of it yet.
+    Hello {
+        /// Who.
+        member: Member,
+        /// Where it can be reached.
+        contact: SocketAddr,
+    },
     /// Of the protocol.
     Signal(Signal),
     /// The next bytes of a block that was announced.
@@ -34,6 +40,12 @@ pub enum Frame<'a> {
     Whole {
         /// The sender's number of the transfer.
         transfer: u32,
+    },
+    /// By one that is no member yet: what all members know is to go back over the same channel, as parts of a block. As long
+    /// as that is open and it has not said hello, it prepares for being a member.
+    Inquire {
+        /// Which one it will be.
+        member: Member,
     },
 }
 
@@ -88,7 +100,11 @@ mod tests {
         let coded = Row::Coded([1, 0, 255].into());
         let head = |row| Signal::Head(BlockHead { transfer: 9, generation: 4, row, round: 1 << 40 });
         vec![
-            Frame::Hello(Member { rack: 3, slot: 70_000 }),
+            Frame::Hello {
+                member: Member { rack: 3, slot: 70_000 },
+                contact: "[fd00::7]:9000".parse().unwrap(),
+            },
+            Frame::Inquire { member: Member { rack: 0, slot: 300 } },
             Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, have }),
             Frame::Signal(head(coded)),
             Frame::Signal(head(Row::Block(1023))),

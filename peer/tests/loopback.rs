@@ -1,6 +1,8 @@
 //! Members on sockets of this machine, with real bytes.
 
-use cool_peer::{Code, Contents, Member, MemberRole, PeerProgress, Share, SwarmPeer, SwarmPlan};
+use cool_peer::{
+    Code, Contents, InquiryError, Member, MemberRole, PeerProgress, Share, SwarmPeer, SwarmPlan, inquire,
+};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -16,6 +18,9 @@ enum Broken {
     Read(u32),
     Keep(u32),
 }
+
+/// What newcomers are told of the content: more than a message takes.
+const DESCRIBED: [u8; 200_000] = [7; 200_000];
 
 /// Generations in memory; some may be broken.
 #[derive(Debug, Default)]
@@ -37,6 +42,10 @@ impl Contents for Shelf {
         }
         self.held.lock().unwrap().insert(generation, bytes.to_vec());
         Ok(())
+    }
+
+    fn describe(&self) -> Vec<u8> {
+        DESCRIBED.to_vec()
     }
 }
 
@@ -104,7 +113,7 @@ impl Swarm {
     ) -> (SwarmPeer<Shelf>, Arc<Shelf>) {
         let shelf = Arc::new(shelf);
         let socket = self.sockets[number].take().unwrap();
-        let role = MemberRole { me: self.member(number), socket, here: here.to_vec(), source };
+        let role = MemberRole { me: self.member(number), socket, here: here.to_vec(), source, late: false };
         (SwarmPeer::start(self.plan.clone(), role, Arc::clone(&shelf)).unwrap(), shelf)
     }
 
@@ -166,6 +175,44 @@ fn a_member_that_leaves_harms_nobody_and_one_that_comes_late_gets_all() {
     for (peer, shelf) in &peers {
         swarm.await_whole(peer, shelf);
     }
+}
+
+#[test]
+fn one_that_comes_late_asks_any_member_and_all_wait_for_it_while_it_lacks_something() {
+    let mut swarm = Swarm::new(&[2, 2], &[300_000; 8], Code::Linear);
+    let mut peers = swarm.start_all();
+    for (peer, shelf) in &peers {
+        swarm.await_whole(peer, shelf);
+    }
+    let gone = peers.remove(1).0;
+    assert_eq!(gone.stop(), Ok(()));
+    let left = swarm.member(1);
+    peers.iter().for_each(|(peer, _)| peer.leave(left));
+    let me = Member { rack: 0, slot: 2 };
+    // The first of these is there no longer.
+    let contacts = [swarm.address(1), swarm.address(2)];
+    assert!(matches!(inquire(&contacts[..1], [3; 32], me), Err(InquiryError::Silent { members: 1, .. })));
+    assert!(
+        matches!(inquire(&contacts, [4; 32], me), Err(InquiryError::Silent { members: 2, .. })),
+        "no key"
+    );
+    let told = inquire(&contacts, [3; 32], me).unwrap();
+    assert!(told.content == DESCRIBED && told.plan.generations == swarm.plan.generations);
+    let waits = |(peer, _): &&(SwarmPeer<Shelf>, Arc<Shelf>)| peer.progress().guests == 1;
+    assert_eq!(peers.iter().filter(waits).count(), 1, "it is waited for before it says hello");
+    let socket = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let role = MemberRole { me, socket, here: vec![3], source: None, late: true };
+    let shelf =
+        Arc::new(Shelf { held: Mutex::new([(3, swarm.content[&3].clone())].into()), cannot_keep: None });
+    let late = SwarmPeer::start(told.plan, role, Arc::clone(&shelf)).unwrap();
+    swarm.await_whole(&late, &shelf);
+    for (peer, _) in &peers {
+        // They have heard that it has all.
+        let progress = peer.wait_until(|progress| progress.guests == 0 && !progress.wanted, PATIENCE);
+        assert!(progress.guests == 0 && !progress.wanted, "{progress:?}");
+    }
+    peers.into_iter().for_each(|(peer, _)| assert_eq!(peer.stop(), Ok(())));
+    assert!(late.wait_until(|progress| progress.alone, PATIENCE).alone);
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl Division {
 }
 
 /// What goes over the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Code {
     /// Random linear combinations of a generation, anew at every node; from a source each block as it is first.
     Linear,

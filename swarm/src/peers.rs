@@ -68,6 +68,11 @@ impl Peers {
         self.peers.get(&member).is_some_and(|peer| !peer.complete && peer.until <= now)
     }
 
+    /// Whether a member is here and may lack something.
+    pub(crate) fn may_lack(&self, member: Member) -> bool {
+        self.peers.get(&member).is_some_and(|peer| !peer.complete)
+    }
+
     /// Whether anybody may lack anything.
     pub(crate) fn any_lacks(&self) -> bool {
         self.peers.values().any(|peer| !peer.complete)

@@ -2,6 +2,8 @@
 
 mod fault;
 mod flight;
+mod join;
+mod late;
 mod options;
 mod outcome;
 mod pipeline;
@@ -10,6 +12,7 @@ mod rank;
 mod reader;
 mod said;
 mod scan;
+mod secret;
 mod source;
 mod spool;
 mod stage;
@@ -18,6 +21,7 @@ mod stream;
 pub(crate) mod swarm;
 mod target;
 mod verify;
+mod work;
 mod writer;
 
 pub(crate) use options::{Chosen, CopyReport, CopyWay, NAME_SOURCE, NodeChoice, node_named};
@@ -30,12 +34,13 @@ pub(crate) use stream::{StreamRankOptions, rank as stream_rank};
 pub(crate) use verify::damages;
 
 use crate::error::Error;
-use crate::job::{self, Heard, Signals};
-use crate::own_ranks;
+use crate::job::Signals;
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{JobSpec, Node, TopologyRequest};
+use cool_proto::control::{Node, TopologyRequest};
+use late::LateNodes;
 use outcome::Outcome;
 use said::Task;
+use secret::Secret;
 use spool::Spool;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -97,7 +102,7 @@ impl Options {
     fn order(&self, nodes: &[Node], source: &Path) -> Result<CopyOrder<'_>, Error> {
         Ok(CopyOrder {
             from: node_named(nodes, self.from.as_deref(), NAME_SOURCE)?,
-            chosen: self.nodes.of(nodes)?,
+            to: self.nodes.clone(),
             what: CopyPaths::new(source, Some(&self.dest))?,
             store: None,
             delete: self.delete,
@@ -150,7 +155,8 @@ async fn keep_input(
 pub(crate) struct CopyOrder<'a> {
     /// The node that has the source.
     pub(crate) from: String,
-    pub(crate) chosen: Vec<Chosen>,
+    /// The nodes that get it.
+    pub(crate) to: NodeChoice,
     pub(crate) what: CopyPaths,
     /// If it is out of stores, or into them.
     pub(crate) store: Option<StoreTask>,
@@ -194,15 +200,23 @@ impl CopyPaths {
 pub(crate) async fn carry_out(
     client: ControllerClient<Channel>,
     nodes: &[Node],
-    mut order: CopyOrder<'_>,
+    order: CopyOrder<'_>,
 ) -> Result<Outcome, Error> {
     order.way.check()?;
+    let to = order.to.clone();
+    let chosen = to.of(nodes)?;
+    let names = chosen.iter().map(|(name, _)| name.clone()).collect();
     let from = order.from.clone();
-    let Hosts { all, own, absent } = Hosts::of(std::mem::take(&mut order.chosen), &from);
+    let Hosts { all, own, absent } = Hosts::of(chosen, &from);
     let user = order.way.user.clone();
     let task = task(order, nodes, (own, &all))?;
-    let spec = own_ranks::spec("copy-rank", &task, all, user)?;
-    follow(client, spec, Outcome::new(from, own, absent)).await
+    let by_swarm = task.via == CopyVia::Swarm;
+    let secret = by_swarm.then(Secret::new).transpose().map_err(Error::Runtime)?;
+    let spec = late::spec(&task, all, user.clone(), secret)?;
+    let mut outcome = Outcome::new(from, own, absent);
+    let late = LateNodes { to: &to, chosen: names, task, secret, user };
+    let ended = late::run(client, spec, &late, &mut outcome).await;
+    concluded(outcome, ended)
 }
 
 /// Where a copy's ranks run.
@@ -228,20 +242,8 @@ impl Hosts {
     }
 }
 
-/// Hears a copy's job to its end.
-async fn follow(
-    client: ControllerClient<Channel>,
-    spec: JobSpec,
-    mut outcome: Outcome,
-) -> Result<Outcome, Error> {
-    let ended = job::run(client, spec, |heard| match heard {
-        Heard::Started(group) => {
-            outcome.started(&group);
-            Ok(())
-        }
-        Heard::Line(output) => outcome.hear(&output),
-    })
-    .await;
+/// What came of a copy whose job has ended.
+fn concluded(mut outcome: Outcome, ended: Result<(), Error>) -> Result<Outcome, Error> {
     match ended {
         Ok(()) | Err(Error::Failed { .. }) => {}
         Err(other) => return Err(other),
@@ -291,6 +293,8 @@ fn task(order: CopyOrder, nodes: &[Node], (own, hosts): (bool, &[String])) -> Re
         delete,
         verify: way.verify,
         store,
+        late: None,
+        secret: None,
         tell_every_ms: (1000 * hosts.len() as u64 / TELLERS).max(TELL_EVERY_MS_MIN),
     })
 }

@@ -1,5 +1,6 @@
 //! What comes of a copy, node by node, as it is heard: a bar while it runs, then a table or JSON.
 
+use super::join::Late;
 use super::progress::CopyProgress;
 use super::said::Said;
 use crate::error::Error;
@@ -8,12 +9,16 @@ use crate::units;
 use cool_proto::control::{Group, Output};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Nodes in the table: the last ones.
 const SHOWN: usize = 16;
+/// Members that one that comes late may ask.
+const CONTACTS: usize = 8;
+const NOT_SAID: &str = "it did not say how it ended";
 
 /// A node's copy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,6 +31,28 @@ pub(super) struct NodeOutcome {
     progress: CopyProgress,
 }
 
+/// How far a rank is.
+#[derive(Debug, PartialEq)]
+enum RankState {
+    Runs,
+    /// Its node has a copy since then, or has none for a reason that stays.
+    Ended(f64, Option<String>),
+    Lost,
+    /// It came late, or its job has failed: it may come again.
+    Missed(String),
+}
+
+/// What is known of a rank. A node may have one after another.
+struct RankOutcome {
+    node: String,
+    state: RankState,
+    progress: CopyProgress,
+    /// Bytes.
+    lacks: Option<u64>,
+    /// Its rack in the swarm, and where it listens.
+    member: Option<(u32, SocketAddr)>,
+}
+
 /// What is known of a copy.
 pub(crate) struct Outcome {
     from: String,
@@ -33,19 +60,18 @@ pub(crate) struct Outcome {
     own: bool,
     began: Instant,
     bar: ProgressBar,
-    /// Of each rank.
-    names: Vec<String>,
+    /// Of the first job, then of nodes that came late, in that order.
+    ranks: Vec<RankOutcome>,
+    /// Who could have none when it began, and why.
+    absent: Vec<(String, String)>,
     nodes: Vec<NodeOutcome>,
-    ended: BTreeMap<u32, (f64, Option<String>)>,
-    lost: Vec<String>,
+    /// Of each rack of the swarm, how many slots were given away.
+    slots: BTreeMap<u32, u32>,
     given_up: Option<String>,
     bytes: u64,
     sent: u64,
     via: String,
     sending: u64,
-    /// Bytes that each rank lacks.
-    lacks: BTreeMap<u32, u64>,
-    progress: BTreeMap<u32, CopyProgress>,
 }
 
 /// All of it in numbers.
@@ -68,45 +94,51 @@ pub(super) fn bar(template: &str) -> ProgressBar {
     bar
 }
 
+impl RankOutcome {
+    /// Of a rank that runs, one of so many.
+    fn new(node: &str, of: usize) -> RankOutcome {
+        let (node, state, progress) = (node.to_owned(), RankState::Runs, CopyProgress::of_one_in(of));
+        RankOutcome { node, state, progress, lacks: None, member: None }
+    }
+}
+
 impl Outcome {
     /// Of a copy from a node; `absent` are nodes that cannot have one, each with the reason.
     pub(super) fn new(from: String, own: bool, absent: Vec<(String, String)>) -> Outcome {
         let bar = bar("{bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left {msg}");
-        let nodes = absent.into_iter().map(|(node, why)| {
-            let (error, progress) = (Some(why), CopyProgress::of_one_in(1));
-            NodeOutcome { node, seconds: None, error, progress }
-        });
         Outcome {
             from,
             own,
             began: Instant::now(),
             bar,
-            names: Vec::new(),
-            nodes: nodes.collect(),
-            ended: BTreeMap::new(),
-            lost: Vec::new(),
+            ranks: Vec::new(),
+            absent,
+            nodes: Vec::new(),
+            slots: BTreeMap::new(),
             given_up: None,
             bytes: 0,
             sent: 0,
             via: String::new(),
             sending: 0,
-            lacks: BTreeMap::new(),
-            progress: BTreeMap::new(),
         }
     }
 
-    /// The ranks run.
+    /// The ranks of the first job run.
     pub(super) fn started(&mut self, group: &Group) {
-        self.names = group.members.iter().map(|member| member.node.clone()).collect();
+        let of = group.members.len();
+        self.ranks = group.members.iter().map(|member| RankOutcome::new(&member.node, of)).collect();
     }
 
-    /// A line of a rank; whatever else it prints is passed on.
-    pub(super) fn hear(&mut self, output: &Output) -> Result<(), Error> {
+    /// A line of a rank, of the job whose first rank has that number; whatever else it prints is passed on.
+    pub(super) fn hear(&mut self, first: usize, output: &Output) {
+        let number = first + output.rank as usize;
+        let Some(rank) = self.ranks.get_mut(number) else { return };
         let Some(said) = own_ranks::answer(output) else {
-            let node = self.names.get(output.rank as usize).map_or("?", String::as_str);
-            self.bar.suspend(|| eprintln!("{node}: {}", String::from_utf8_lossy(&output.line)));
-            return Ok(());
+            return self
+                .bar
+                .suspend(|| eprintln!("{}: {}", rank.node, String::from_utf8_lossy(&output.line)));
         };
+        let now = self.began.elapsed().as_secs_f64();
         match said {
             Said::Source { bytes } => self.bytes = bytes,
             Said::Sending { bytes } => {
@@ -116,62 +148,108 @@ impl Outcome {
             }
             Said::Sent { bytes, via } => (self.sent, self.via) = (bytes, via),
             Said::GivesUp { reason } => self.given_up = Some(reason),
-            Said::Lost { nodes } => {
-                self.bar.suspend(|| eprintln!("cool: lost {}; the others go on", nodes.join(", ")));
-                self.lost.extend(nodes);
-                // The slowest is one of the others.
-                self.lacks.retain(|rank, _| {
-                    self.names.get(*rank as usize).is_none_or(|name| !self.lost.contains(name))
-                });
+            Said::Lost { nodes } => self.lose(&nodes),
+            Said::Member { rack, slot, contact } => {
+                rank.member = Some((rack, contact));
+                let slots = self.slots.entry(rack).or_default();
+                *slots = (*slots).max(slot.saturating_add(1));
             }
+            Said::Missed { reason } => rank.state = RankState::Missed(reason),
             Said::Lacks { bytes } => {
-                self.lacks.insert(output.rank, bytes);
-                let now = self.began.elapsed().as_secs_f64();
-                self.progress(output.rank).hear(now, bytes);
+                rank.lacks = Some(bytes);
+                rank.progress.hear(now, bytes);
                 self.show();
             }
             Said::Ended { seconds, error } => {
                 if error.is_none() {
-                    let now = self.began.elapsed().as_secs_f64();
-                    self.progress(output.rank).end(now);
+                    rank.progress.end(now);
                 }
-                self.ended.insert(output.rank, (seconds, error));
+                rank.state = RankState::Ended(seconds, error);
             }
         }
-        Ok(())
     }
 
-    fn progress(&mut self, rank: u32) -> &mut CopyProgress {
-        let ranks = self.names.len();
-        self.progress.entry(rank).or_insert_with(|| CopyProgress::of_one_in(ranks))
+    /// Nodes of the first job are lost; one that has its copy keeps it.
+    fn lose(&mut self, nodes: &[String]) {
+        self.bar.suspend(|| eprintln!("cool: lost {}; the others go on", nodes.join(", ")));
+        for rank in self.ranks.iter_mut().filter(|rank| nodes.contains(&rank.node)) {
+            // The slowest is one of the others, and nobody asks it.
+            (rank.lacks, rank.member) = (None, None);
+            if rank.state == RankState::Runs {
+                rank.state = RankState::Lost;
+            }
+        }
     }
 
     /// How far the slowest node is.
     fn show(&self) {
-        let Some((rank, lacks)) = self.lacks.iter().max_by_key(|(_, lacks)| **lacks) else { return };
-        self.bar.set_position(self.sending.saturating_sub(*lacks));
-        let name = self.names.get(*rank as usize).map_or("", String::as_str);
-        self.bar.set_message(format!("(slowest: {name})"));
+        let ranks = self.ranks.iter().filter_map(|rank| Some((rank.lacks?, &rank.node)));
+        let Some((lacks, node)) = ranks.max_by_key(|(lacks, _)| *lacks) else { return };
+        self.bar.set_position(self.sending.saturating_sub(lacks));
+        self.bar.set_message(format!("(slowest: {node})"));
     }
 
-    /// The job has ended, if not well for this reason.
+    /// Whether nodes that come may still get a copy.
+    pub(super) fn is_open(&self) -> bool {
+        self.via.is_empty() && self.ranks.iter().any(|rank| rank.member.is_some())
+    }
+
+    /// A node is there: if it has no rank that runs or has ended, the number of a new one, and how it comes to the swarm.
+    /// `neighbours` are nodes of its rack.
+    pub(super) fn admit(&mut self, node: &str, neighbours: impl Fn(&str) -> bool) -> Option<(usize, Late)> {
+        let served = |state: &RankState| matches!(state, RankState::Runs | RankState::Ended(..));
+        if self.ranks.iter().any(|rank| rank.node == node && served(&rank.state)) {
+            return None;
+        }
+        let members = || self.ranks.iter().filter_map(|rank| Some((&rank.node, rank.member?)));
+        let rack = members().find(|(of, _)| neighbours(of)).map(|(_, (rack, _))| rack);
+        let rack = rack.unwrap_or_else(|| self.slots.keys().next_back().map_or(0, |last| last + 1));
+        let contacts = members().map(|(_, (_, contact))| contact).take(CONTACTS).collect();
+        let slots = self.slots.entry(rack).or_default();
+        let slot = *slots;
+        *slots += 1;
+        self.ranks.push(RankOutcome::new(node, self.ranks.len()));
+        Some((self.ranks.len() - 1, Late { rack, slot, contacts }))
+    }
+
+    /// The job of a rank that came late has ended, if not well for this reason.
+    pub(super) fn ended(&mut self, rank: usize, why: Option<Error>) {
+        let Some(rank) = self.ranks.get_mut(rank) else { return };
+        rank.member = None;
+        if rank.state == RankState::Runs {
+            let why = why.map_or_else(|| NOT_SAID.to_owned(), |why| why.to_string());
+            rank.state = RankState::Missed(why);
+        }
+    }
+
+    /// All has ended, the first job if not well for this reason.
     pub(super) fn end(&mut self, job: Option<&Error>) {
         self.bar.finish_and_clear();
-        for (rank, name) in (0..).zip(&self.names) {
-            if *name == self.from && !self.own {
-                continue;
+        let absent = self.absent.iter().map(|(node, _)| node);
+        let mut names: Vec<String> =
+            absent.chain(self.ranks.iter().map(|rank| &rank.node)).cloned().collect();
+        let mut known = BTreeSet::new();
+        names.retain(|name| (*name != self.from || self.own) && known.insert(name.clone()));
+        self.nodes = names.into_iter().map(|node| self.of_node(node, job)).collect();
+    }
+
+    fn of_node(&self, node: String, job: Option<&Error>) -> NodeOutcome {
+        let ranks = || self.ranks.iter().rev().filter(|rank| rank.node == node);
+        let has_copy = |rank: &&RankOutcome| matches!(rank.state, RankState::Ended(_, None));
+        let Some(rank) = ranks().find(has_copy).or_else(|| ranks().next()) else {
+            let why = self.absent.iter().find(|(absent, _)| *absent == node).map(|(_, why)| why.clone());
+            return NodeOutcome { node, seconds: None, error: why, progress: CopyProgress::of_one_in(1) };
+        };
+        let (seconds, error) = match &rank.state {
+            RankState::Ended(seconds, error) => (Some(*seconds), error.clone()),
+            RankState::Lost => (None, Some("it was lost while it copied".to_owned())),
+            RankState::Missed(why) => (None, Some(why.clone())),
+            RankState::Runs => {
+                let why = job.map_or_else(String::new, |job| format!(": {job}"));
+                (None, Some(format!("{NOT_SAID}{why}")))
             }
-            let (seconds, error) = match self.ended.remove(&rank) {
-                Some((seconds, error)) => (Some(seconds), error),
-                None if self.lost.contains(name) => (None, Some("it was lost while it copied".to_owned())),
-                None => {
-                    let why = job.map_or_else(String::new, |job| format!(": {job}"));
-                    (None, Some(format!("it did not say how it ended{why}")))
-                }
-            };
-            let progress = self.progress.remove(&rank).unwrap_or_else(|| CopyProgress::of_one_in(1));
-            self.nodes.push(NodeOutcome { node: name.clone(), seconds, error, progress });
-        }
+        };
+        NodeOutcome { node, seconds, error, progress: rank.progress.clone() }
     }
 
     /// The node that has the source.
@@ -247,7 +325,7 @@ mod tests {
 
     fn hear(outcome: &mut Outcome, rank: u32, said: &Said) {
         let line = serde_json::to_vec(said).unwrap();
-        outcome.hear(&Output { rank, line, ..Output::default() }).unwrap();
+        outcome.hear(0, &Output { rank, line, ..Output::default() });
     }
 
     /// The bytes that each node lacked, one after the other; times only grow.
@@ -289,6 +367,7 @@ mod tests {
         hear(&mut outcome, 0, &Said::Lost { nodes: vec!["n1".to_owned()] });
         // The next pass.
         hear(&mut outcome, 0, &Said::Sending { bytes: 100 });
-        assert_eq!(outcome.lacks, BTreeMap::from([(2, 100)]));
+        let lacks: Vec<Option<u64>> = outcome.ranks.iter().map(|rank| rank.lacks).collect();
+        assert_eq!(lacks, [None, None, Some(100)]);
     }
 }

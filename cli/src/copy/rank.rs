@@ -4,22 +4,21 @@
 //! was asked for. If a node is lost the others begin a pass anew, in which what came before is there already; a swarm goes on.
 
 use super::fault::Fault;
+use super::join::join;
 use super::pipeline::{self, Form, Head};
 use super::said::{CopyVia, Said, Task};
+use super::secret::SECRET_VARIABLE;
 use super::source;
 use super::stored::{self, CopySource};
 use super::swarm::{State, Swarm};
 use super::target::Target;
+use super::work::{Placed, Placing, TICK, Work};
 use super::writer::Writer;
 use cool::{Comm, Op, Operation};
 use cool_content::{BlockSet, Manifest, ManifestError, pieces};
+use cool_peer::InquiryError;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// How often a rank says that it still works, so that the others go on waiting.
-const TICK: Duration = Duration::from_secs(1);
+use std::time::Instant;
 
 /// The rank's part of the command line.
 #[derive(Debug, clap::Args)]
@@ -39,6 +38,8 @@ impl RankOptions {
 pub(crate) enum RankError {
     #[error("the task is not one that `cool copy` makes: {0}")]
     Task(serde_json::Error),
+    #[error("{SECRET_VARIABLE}: {0}")]
+    Secret(&'static str),
     #[error(transparent)]
     Cool(#[from] cool::Error),
     #[error("cannot report: {0}")]
@@ -60,47 +61,66 @@ pub(super) enum Stop {
     Manifest(#[from] ManifestError),
     #[error("{0}")]
     System(#[from] std::io::Error),
+    #[error("the task has no secret, by which members of a swarm know each other")]
+    Secret,
+    #[error(transparent)]
+    Inquiry(#[from] InquiryError),
+    #[error("it came when the copy was under way, and nobody is left that has what it lacks")]
+    Alone,
 }
 
 /// Runs as the rank that the job started this process as.
 pub(crate) fn rank(options: &RankOptions) -> Result<(), RankError> {
-    let task: Task = serde_json::from_str(&options.task).map_err(RankError::Task)?;
+    let mut task: Task = serde_json::from_str(&options.task).map_err(RankError::Task)?;
+    let secret = std::env::var(SECRET_VARIABLE).ok().map(|text| text.parse()).transpose();
+    task.secret = secret.map_err(RankError::Secret)?;
     let comm = Comm::world()?;
     let began = Instant::now();
-    let error = copy(comm, &task).err();
-    let ended = Said::Ended { seconds: began.elapsed().as_secs_f64(), error };
-    ended.say().map_err(RankError::Report)
+    let ended = match &task.late {
+        Some(late) => join(&own_node(&comm), &task, late, began),
+        None => Ok(copy(comm, &task, began)),
+    };
+    let CopyEnd { error, told } = match ended {
+        Ok(ended) => ended,
+        Err(stop) => return Said::Missed { reason: stop.to_string() }.say().map_err(RankError::Report),
+    };
+    if told { Ok(()) } else { Said::ended(began, error).say().map_err(RankError::Report) }
 }
 
-/// Takes part to the end; why this node has no copy.
-pub(super) fn copy(comm: Comm, task: &Task) -> Result<(), String> {
-    let node = comm.place(comm.rank()).map_or_else(String::new, |place| place.name.clone());
-    let outcome = Copying::new(task, &node).and_then(|copying| copying.run(comm));
-    outcome.map_err(|stop| stop.to_string())
+/// How a rank has ended.
+pub(super) struct CopyEnd {
+    /// Why this node has no copy.
+    pub(super) error: Option<String>,
+    /// Whether that was said when it was known.
+    told: bool,
 }
 
-/// Work in a thread of its own, which the calling thread looks after.
-struct Work<T>(Receiver<T>, Option<T>);
-
-impl<T: Send + 'static> Work<T> {
-    fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> std::io::Result<Work<T>> {
-        let (give, taken) = channel();
-        // Nobody may want the result any more.
-        thread::Builder::new().name(name.into()).spawn(move || drop(give.send(work())))?;
-        Ok(Work(taken, None))
+impl CopyEnd {
+    pub(super) fn untold(stop: Option<Stop>) -> CopyEnd {
+        CopyEnd { error: stop.map(|stop| stop.to_string()), told: false }
     }
 
-    /// Whether it is done; waits a while for it.
-    fn is_done(&mut self) -> bool {
-        if self.1.is_none() {
-            self.1 = self.0.recv_timeout(TICK).ok();
+    /// Waits until a copy is in its place.
+    pub(super) fn placed(placing: Placing, task: &Task) -> CopyEnd {
+        let wrong = || Placed { outcome: Err(Fault::Wrong(task.source.clone())), told: false };
+        let Placed { outcome, told } = placing.end().unwrap_or_else(wrong);
+        CopyEnd { error: outcome.err().map(|fault| fault.to_string()), told }
+    }
+}
+
+fn own_node(comm: &Comm) -> String {
+    comm.place(comm.rank()).map_or_else(String::new, |place| place.name.clone())
+}
+
+/// Takes part to the end.
+pub(super) fn copy(comm: Comm, task: &Task, began: Instant) -> CopyEnd {
+    let node = own_node(&comm);
+    match Copying::new(task, &node, began) {
+        Ok(mut copying) => {
+            let stop = copying.run(comm).err();
+            copying.end(stop)
         }
-        self.1.is_some()
-    }
-
-    /// What came of it, once it is done; nothing if its thread has panicked.
-    fn take(self) -> Option<T> {
-        self.1.or_else(|| self.0.recv().ok())
+        Err(stop) => CopyEnd::untold(Some(stop)),
     }
 }
 
@@ -111,15 +131,16 @@ type Kept = Result<Target, Fault>;
 struct Copying<'t> {
     task: &'t Task,
     node: &'t str,
+    began: Instant,
     scanning: Option<Work<Result<CopySource, Fault>>>,
     manifest: Option<Arc<Manifest>>,
     /// Held so that its store keeps it.
     source: Option<CopySource>,
-    /// On all nodes but the source's.
+    /// On all nodes but the source's, until it is being placed.
     target: Option<Kept>,
-    /// The source's node makes its copy beside sending.
-    own: Option<Work<Result<(), Fault>>>,
-    /// While this node takes part in one; it has the target then.
+    /// The copy that a swarm has completed; or the source's node's own, which it makes beside sending.
+    placing: Option<Placing>,
+    /// While this node takes part in one; it has the copy then, however far that is.
     swarm: Option<Swarm>,
     /// Whether all were asked to take part.
     asked: bool,
@@ -129,18 +150,19 @@ struct Copying<'t> {
 }
 
 impl<'t> Copying<'t> {
-    fn new(task: &'t Task, node: &'t str) -> Result<Copying<'t>, Stop> {
+    fn new(task: &'t Task, node: &'t str, began: Instant) -> Result<Copying<'t>, Stop> {
         let what = task.clone();
         let scanning = (node == task.from).then(|| Work::start("scan", move || CopySource::open(&what)));
         let scanning = scanning.transpose()?;
         Ok(Copying {
             task,
             node,
+            began,
             scanning,
             manifest: None,
             source: None,
             target: None,
-            own: None,
+            placing: None,
             swarm: None,
             asked: false,
             sent: 0,
@@ -148,36 +170,55 @@ impl<'t> Copying<'t> {
         })
     }
 
-    fn run(mut self, mut comm: Comm) -> Result<(), Stop> {
+    /// Does all that ranks do together. Who has all that it needs may leave the others, to which it is of no more use.
+    fn run(&mut self, mut comm: Comm) -> Result<(), Stop> {
         loop {
             match self.pass(&comm) {
-                Ok(()) => break,
+                Ok(()) => return Ok(()),
                 Err(Stop::Group(error)) if error.is_loss() => {
                     let rest = comm.shrink()?;
                     self.lose(&comm, &rest)?;
                     comm = rest;
                     if self.is_whole() {
-                        break;
+                        return Ok(());
                     }
                 }
                 Err(stop) => return Err(stop),
             }
         }
-        // Who has all that it needs is of no more use to the others.
-        drop(comm);
-        if let Some(own) = self.own {
-            return Ok(own.take().unwrap_or_else(|| Err(Fault::Wrong(self.task.source.clone())))?);
+    }
+
+    /// Brings the copy to its place, if it is not there yet; `stop` is why the ranks do nothing together any more.
+    fn end(mut self, stop: Option<Stop>) -> CopyEnd {
+        self.end_swarm();
+        if let Some(placing) = self.placing.take() {
+            let placed = CopyEnd::placed(placing, self.task);
+            return match stop {
+                // Nobody gets a copy of a source that has changed, whatever its own node has.
+                Some(stop) if placed.error.is_none() && self.is_source() => CopyEnd::untold(Some(stop)),
+                _ => placed,
+            };
         }
-        match self.target {
-            Some(Ok(target)) => Ok(target.finish()?),
-            Some(Err(fault)) => Err(fault.into()),
-            None => Ok(()),
-        }
+        let outcome = match (stop, self.target) {
+            (Some(stop), _) => Err(stop),
+            (None, Some(kept)) => kept.and_then(Target::finish).map_err(Stop::from),
+            (None, None) => Ok(()),
+        };
+        CopyEnd::untold(outcome.err())
     }
 
     /// Whether this node needs nobody any more.
     fn is_whole(&self) -> bool {
-        self.target.as_ref().is_some_and(|kept| kept.as_ref().is_ok_and(|target| target.have().is_full()))
+        self.is_placed()
+            || self
+                .target
+                .as_ref()
+                .is_some_and(|kept| kept.as_ref().is_ok_and(|target| target.have().is_full()))
+    }
+
+    /// Whether its copy came by swarm and is in its place, or on its way to it.
+    fn is_placed(&self) -> bool {
+        !self.is_source() && self.placing.is_some()
     }
 
     fn is_source(&self) -> bool {
@@ -273,10 +314,10 @@ impl<'t> Copying<'t> {
         let (task, node, manifest) = (self.task.clone(), self.node.to_owned(), Arc::clone(manifest));
         let mut preparing = None;
         if self.is_source() {
-            if self.own.is_none() && task.own && !task.is_source(&task.dest_on(&node)) {
-                self.own = Some(Work::start("copy", move || copy_here(&task, &node, manifest))?);
+            if self.placing.is_none() && task.own && !task.is_source(&task.dest_on(&node)) {
+                self.placing = Some(Placing::start(self.began, move || copy_here(&task, &node, manifest))?);
             }
-        } else if self.target.is_none() {
+        } else if self.target.is_none() && !self.is_placed() {
             preparing = Some(Work::start("prepare", move || stored::open(&task, &node, manifest))?);
         }
         together(comm, preparing.as_mut())?;
@@ -323,7 +364,7 @@ impl<'t> Copying<'t> {
             Said::Sending { bytes: bytes_of(manifest, &lacking) }.say()?;
         }
         let target = self.target.take_if(|kept| kept.is_ok()).and_then(Result::ok);
-        match Swarm::start(comm, root, self.task, (manifest, &lacking), target)? {
+        match Swarm::start(comm, root, (self.task, self.began), (manifest, &lacking), target)? {
             Ok(swarm) => (self.swarm, self.by_swarm) = (Some(swarm), true),
             Err(target) => self.target = self.target.take().or(target.map(Ok)),
         }
@@ -356,6 +397,7 @@ impl<'t> Copying<'t> {
             self.sent += ended.sent;
         }
         self.target = self.target.take().or(ended.target);
+        self.placing = self.placing.take().or(ended.placing);
         ended.fault
     }
 

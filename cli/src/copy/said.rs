@@ -1,10 +1,13 @@
 //! What ranks of a copy are told, and the lines by which they say how far they are.
 
+use super::join::Late;
+use super::secret::Secret;
 use super::stored::StoreTask;
 use super::target::{Habits, Target};
 use crate::own_ranks;
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -67,6 +70,11 @@ pub(super) struct Task {
     pub(super) store: Option<StoreTask>,
     /// Between two words on how far a node is.
     pub(super) tell_every_ms: u64,
+    /// Of a rank that joins a swarm which is under way.
+    pub(super) late: Option<Late>,
+    /// Of a copy by swarm; it is told otherwise, since other users see what a program is told to do.
+    #[serde(skip)]
+    pub(super) secret: Option<Secret>,
 }
 
 impl Task {
@@ -143,13 +151,23 @@ pub(super) enum Said {
     GivesUp { reason: String },
     /// By whoever is left: who is not.
     Lost { nodes: Vec<String> },
+    /// By a member of a swarm: which one it is, and where it listens.
+    Member { rack: u32, slot: u32, contact: SocketAddr },
+    /// By one that came late: the others are gone, or cannot be reached.
+    Missed { reason: String },
     /// Bytes that this node lacks.
     Lacks { bytes: u64 },
-    /// The last line of each; nothing is wrong with one that has no copy because it is the source.
+    /// The copy of this node is in its place, or there is none for this reason; nothing is wrong with one that has none
+    /// because it is the source. The rank may go on serving others, and say it again if that changes it.
     Ended { seconds: f64, error: Option<String> },
 }
 
 impl Said {
+    /// The end of a rank that began then, if not well for this reason.
+    pub(super) fn ended(began: Instant, why: Option<impl Display>) -> Said {
+        Said::Ended { seconds: began.elapsed().as_secs_f64(), error: why.map(|why| why.to_string()) }
+    }
+
     /// Says it to whoever runs the command.
     pub(super) fn say(&self) -> std::io::Result<()> {
         own_ranks::say(self)

@@ -73,8 +73,8 @@ pub(crate) async fn stage(
     let way = CopyWay { user: Some(spec.user.clone()), ..CopyWay::default() };
     for what in what {
         let source = what.source.clone();
-        let chosen = choice.of(&nodes)?;
-        let order = CopyOrder { from: from.clone(), chosen, what, store: None, delete: false, way: &way };
+        let to = choice.clone();
+        let order = CopyOrder { from: from.clone(), to, what, store: None, delete: false, way: &way };
         let outcome = carry_out(client.clone(), &nodes, order).await?;
         let (copies, asked) = (say_failed(&outcome), outcome.asked());
         if copies < asked {

@@ -12,8 +12,9 @@ pub(crate) use rank::{StreamRankOptions, rank};
 use super::outcome::Outcome;
 use super::said::CopyVia;
 use super::spool::SpoolError;
-use super::{CopyPaths, NAME_SOURCE, Options, node_named};
+use super::{CopyPaths, Hosts, NAME_SOURCE, Options, late, node_named};
 use crate::error::Error;
+use crate::job::{self, Heard};
 use crate::own_ranks;
 use cool_proto::control::Node;
 use cool_proto::control::controller_client::ControllerClient;
@@ -51,7 +52,7 @@ pub(super) async fn stream(
         return Err(SpoolError::StreamBySwarm.into());
     }
     let from = node_named(nodes, None, NAME_SOURCE)?;
-    let hosts = super::Hosts::of(options.nodes.of(nodes)?, &from);
+    let hosts = Hosts::of(options.nodes.of(nodes)?, &from);
     let mut feed = Feed::of_input()?;
     let task = StreamTask {
         from: from.clone(),
@@ -62,7 +63,16 @@ pub(super) async fn stream(
         background: options.way.background,
     };
     let spec = own_ranks::spec("copy-stream-rank", &task, hosts.all, None)?;
-    let outcome = super::follow(client, spec, Outcome::new(from, hosts.own, hosts.absent)).await;
+    let mut outcome = Outcome::new(from, hosts.own, hosts.absent);
+    let ended = job::run(client, spec, |heard| {
+        match heard {
+            Heard::Started(group) => outcome.started(&group),
+            Heard::Line(output) => outcome.hear(late::FIRST, &output),
+        }
+        Ok(())
+    })
+    .await;
+    let outcome = super::concluded(outcome, ended);
     // Why the input ended says more than that it did.
     feed.failed().map_or(outcome, |error| Err(error.into()))
 }

@@ -3,16 +3,20 @@
 use super::fault::Fault;
 use super::rank::{Stop, bytes_of};
 use super::reader::Reader;
-use super::said::{Task, Teller};
+use super::said::{Said, Task, Teller};
+use super::secret::Secret;
 use super::target::Target;
+use super::work::{Placing, TICK};
 use cool::Comm;
 use cool_content::{BlockSet, Manifest, Piece, pieces};
-use cool_peer::{Code, Contents, Member, MemberRole, PeerProgress, Share, SwarmPeer, SwarmPlan};
+use cool_peer::{
+    Code, Contents, InquiryHold, Member, MemberRole, PeerProgress, Share, SwarmPeer, SwarmPlan, Welcome,
+};
 use std::collections::BTreeMap;
-use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{io, iter};
 
 /// Blocks of a generation. Adding them up takes as many multiplications for each byte, and a link as many blocks to fill.
 pub(crate) const BLOCKS: u16 = 32;
@@ -21,19 +25,44 @@ const GENERATION_BYTES: u64 = 2 << 20;
 /// Of a block, unless there would be too many.
 pub(crate) const BLOCK_BYTES: u64 = GENERATION_BYTES / BLOCKS as u64;
 const GENERATIONS_MAX: u64 = 4096;
+/// Until a rank that has its copy, and came late, goes if nobody takes anything of it.
+const SERVED: Duration = Duration::from_secs(20);
 /// Of what a link carries, what is left of packets of 1500 bytes beside heads of Ethernet, IP, TCP and Noise, and signals.
 const PAYLOAD_PERCENT: u64 = 93;
 /// What a member tells the others: an address as IPv6, and a port, which is 0 if it does not take part.
 const CONTACT_BYTES: usize = 18;
-/// What the source tells all: the key, and what rings follow from.
-const SECRET_BYTES: usize = 40;
 
 /// Where a member has its content.
 struct Held {
+    manifest: Arc<Manifest>,
+    /// What somebody lacked when it began: the first generations.
+    lacking: BlockSet,
     pieces: Vec<Piece>,
     reader: Mutex<Reader>,
     /// Not at the source.
-    target: Option<Mutex<(Target, Teller)>>,
+    coming: Option<Mutex<Coming>>,
+}
+
+/// A node's copy, which takes its place as soon as it is whole, whatever others lack.
+struct Coming {
+    began: Instant,
+    /// Until it is whole.
+    target: Option<(Target, Teller)>,
+    placing: Option<Placing>,
+}
+
+impl Coming {
+    /// Brings it to its place if it is whole; what is served to others is read there from then on.
+    fn place_if_whole(&mut self, reader: &Mutex<Reader>) -> Result<(), Fault> {
+        let Some((target, _)) = self.target.take_if(|(target, _)| target.have().is_full()) else {
+            return Ok(());
+        };
+        let dest = target.dest().to_owned();
+        locked(reader).may_move_to(dest.clone());
+        let placing = Placing::start(self.began, move || target.finish());
+        self.placing = Some(placing.map_err(Fault::at(&dest))?);
+        Ok(())
+    }
 }
 
 impl Contents for Held {
@@ -45,11 +74,19 @@ impl Contents for Held {
     }
 
     fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), Fault> {
-        let Some(target) = &self.target else { return Ok(()) };
-        let (target, teller) = &mut *locked(target);
+        let Some(coming) = &self.coming else { return Ok(()) };
+        let mut coming = locked(coming);
+        let Some((target, teller)) = &mut coming.target else { return Ok(()) };
         target.put_piece(&self.pieces[generation as usize], bytes)?;
         teller.tell(target);
-        Ok(())
+        coming.place_if_whole(&self.reader)
+    }
+
+    /// The set of what somebody lacked, then the manifest.
+    fn describe(&self) -> Vec<u8> {
+        let words = self.lacking.words();
+        let words = iter::once(words.len() as u64).chain(words.iter().copied()).flat_map(u64::to_le_bytes);
+        words.chain(self.manifest.encode()).collect()
     }
 }
 
@@ -79,12 +116,16 @@ pub(super) struct Swarm {
     is_source: bool,
     /// By their names.
     members: BTreeMap<String, Member>,
+    /// Of one that came late.
+    hold: Option<InquiryHold>,
 }
 
 /// How it has gone.
 pub(super) struct Ended {
-    /// The copy, or why there is none; none at the source.
+    /// The copy, or why there is none; none at the source, and if it is whole.
     pub(super) target: Option<Result<Target, Fault>>,
+    /// The copy if it is whole.
+    pub(super) placing: Option<Placing>,
     /// Why the source cannot be read.
     pub(super) fault: Option<Fault>,
     /// Bytes that have left this node.
@@ -97,56 +138,79 @@ impl Swarm {
     pub(super) fn start(
         comm: &Comm,
         root: usize,
-        task: &Task,
+        (task, began): (&Task, Instant),
         (manifest, lacking): (&Arc<Manifest>, &BlockSet),
         target: Option<Target>,
     ) -> Result<Result<Swarm, Option<Target>>, Stop> {
         let is_source = comm.rank() == root;
+        let secret = task.secret.ok_or(Stop::Secret)?;
         let takes_part = is_source || target.is_some();
         let socket = takes_part.then(|| listen(task.address)).transpose().unwrap_or_else(|error| {
             eprintln!("no member of the swarm: {error}");
             None
         });
         let contacts = share_contacts(comm, socket.as_ref())?;
-        let mut secret = [0; SECRET_BYTES];
-        if is_source {
-            getrandom::fill(&mut secret).map_err(io::Error::from)?;
-        }
-        comm.bcast(&mut secret, root)?;
         let (Some(socket), true) = (socket, contacts[root].port() != 0) else { return Ok(Err(target)) };
-        let (members, mine) = members(comm, &contacts);
-        let generation = generation_bytes(manifest, lacking);
-        let pieces: Vec<Piece> = pieces(manifest, lacking, generation).collect();
+        let (members, me) = members(comm, &contacts);
+        let pieces = divided(manifest, lacking);
         let plan = plan(task, secret, &members, &pieces);
-        let here = |piece: &Piece| {
-            target.as_ref().is_some_and(|t| piece.blocks.iter().all(|block| t.have().contains(*block)))
-        };
-        let here = (0..).zip(&pieces).filter(|(_, piece)| here(piece)).map(|(number, _)| number).collect();
         let source = is_source.then_some(Share { index: 0, of: 1 });
-        let role = MemberRole { me: mine, socket, here, source };
-        let readable = target.as_ref().map_or_else(|| task.source.clone(), Target::root);
-        let held = Arc::new(Held {
-            pieces,
-            reader: Mutex::new(Reader::new(readable, Arc::clone(manifest))),
-            target: target.map(|target| {
-                let teller = task.teller(&target);
-                Mutex::new((target, teller))
-            }),
-        });
-        let peer = SwarmPeer::start(plan, role, Arc::clone(&held))?;
+        let part = Part { me, socket, source, late: false };
+        let held = Held::new(task, manifest, lacking.clone(), pieces, target.map(|target| (began, target)));
+        let peer = held.take_part(plan, part)?;
         let members = members.into_iter().map(|(name, member, _)| (name, member)).collect();
-        Ok(Ok(Swarm { peer, held, is_source, members }))
+        Ok(Ok(Swarm { members, is_source, ..peer }))
     }
 
-    /// How far this rank is; waits a while if more is to come.
+    /// Begins to take part in a swarm that is under way, as the member `me`; what is copied comes from its members, and
+    /// `open` looks at what is here.
+    pub(super) fn join(
+        task: &Task,
+        began: Instant,
+        (me, contacts): (Member, &[SocketAddr]),
+        open: impl FnOnce(Arc<Manifest>) -> Result<Target, Stop>,
+    ) -> Result<Swarm, Stop> {
+        let secret = task.secret.ok_or(Stop::Secret)?;
+        let socket = listen(task.address)?;
+        let Welcome { plan, content, hold } = cool_peer::inquire(contacts, secret.key(), me)?;
+        let (lacking, manifest) = described(&content)?;
+        let manifest = Arc::new(manifest);
+        let pieces = divided(&manifest, &lacking);
+        let target = open(Arc::clone(&manifest))?;
+        let part = Part { me, socket, source: None, late: true };
+        let held = Held::new(task, &manifest, lacking, pieces, Some((began, target)));
+        Ok(Swarm { hold: Some(hold), ..held.take_part(plan, part)? })
+    }
+
+    /// How far this rank is, and those that have come late, as far as it knows; waits a while if more is to come.
     pub(super) fn state(&self, at_most: Duration) -> State {
-        let progress = self.peer.wait_until(PeerProgress::is_whole, at_most);
+        let progress = self.peer.wait_until(|progress| progress.is_whole() && progress.guests == 0, at_most);
         match progress {
+            PeerProgress { ended: false, guests: 1.., starved: false, .. } => State::Busy,
             PeerProgress { ended: true, .. } if self.is_source => State::GivesUp,
             PeerProgress { ended: true, .. } => State::Content,
             _ if progress.is_whole() => State::Content,
             PeerProgress { starved: true, .. } => State::Starved,
             _ => State::Busy,
+        }
+    }
+
+    /// Takes part, without a group, until this rank has its copy and nobody lacks anything any more, or until nothing comes.
+    pub(super) fn serve(&self) {
+        let over = |progress: &PeerProgress| {
+            let lacks = if progress.is_whole() { !progress.wanted } else { progress.starved };
+            lacks || progress.alone
+        };
+        let (mut sent, mut moved) = (0, Instant::now());
+        loop {
+            let progress = self.peer.wait_until(over, TICK);
+            if progress.sent != sent {
+                (sent, moved) = (progress.sent, Instant::now());
+            }
+            let idle = progress.is_whole() && moved.elapsed() > SERVED;
+            if progress.ended || idle || over(&progress) {
+                return;
+            }
         }
     }
 
@@ -157,19 +221,96 @@ impl Swarm {
 
     /// Takes part no longer.
     pub(super) fn end(self) -> Ended {
-        let sent = self.peer.progress().sent;
-        let fault = self.peer.stop().err();
+        let Swarm { peer, held, hold, .. } = self;
+        let sent = peer.progress().sent;
+        let fault = peer.stop().err();
+        drop(hold);
         // Nobody else holds it once the member has ended.
-        let target = Arc::into_inner(self.held).and_then(|held| held.target);
-        let target = target.map(|held| held.into_inner().unwrap_or_else(PoisonError::into_inner).0);
-        match (target, fault) {
-            (Some(target), Some(fault)) => {
-                let given_up = target.give_up().err();
-                Ended { target: Some(Err(given_up.unwrap_or(fault))), fault: None, sent }
+        let coming = Arc::into_inner(held).and_then(|held| held.coming);
+        let coming = coming.map(|held| held.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let Some(Coming { target, placing, .. }) = coming else {
+            return Ended { target: None, placing: None, fault, sent };
+        };
+        let target = match (target, fault) {
+            (Some((target, _)), Some(fault)) => Some(Err(target.give_up().err().unwrap_or(fault))),
+            (Some((target, _)), None) => Some(Ok(target)),
+            (None, Some(fault)) => {
+                // It has its copy all the same.
+                eprintln!("{fault}; others were served no longer");
+                None
             }
-            (target, fault) => Ended { target: target.map(Ok), fault, sent },
-        }
+            (None, None) => None,
+        };
+        Ended { target, placing, fault: None, sent }
     }
+}
+
+/// What a rank is in a swarm.
+struct Part {
+    me: Member,
+    socket: TcpListener,
+    source: Option<Share>,
+    late: bool,
+}
+
+impl Held {
+    /// Of a node's copy, whose rank began then; or of the source.
+    fn new(
+        task: &Task,
+        manifest: &Arc<Manifest>,
+        lacking: BlockSet,
+        pieces: Vec<Piece>,
+        target: Option<(Instant, Target)>,
+    ) -> Held {
+        let readable = target.as_ref().map_or_else(|| task.source.clone(), |(_, target)| target.root());
+        let coming = target.map(|(began, target)| {
+            let teller = task.teller(&target);
+            Mutex::new(Coming { began, target: Some((target, teller)), placing: None })
+        });
+        let reader = Mutex::new(Reader::new(readable, Arc::clone(manifest)));
+        Held { manifest: Arc::clone(manifest), lacking, pieces, reader, coming }
+    }
+
+    /// Generations that are here.
+    fn here(&self) -> Vec<u32> {
+        let Some(coming) = &self.coming else { return Vec::new() };
+        let coming = locked(coming);
+        let Some((target, _)) = &coming.target else { return Vec::new() };
+        let here = |piece: &Piece| piece.blocks.iter().all(|block| target.have().contains(*block));
+        (0..).zip(&self.pieces).filter(|(_, piece)| here(piece)).map(|(number, _)| number).collect()
+    }
+
+    /// Becomes a member's content; a copy that is whole already takes its place.
+    fn take_part(self, plan: SwarmPlan, part: Part) -> Result<Swarm, Stop> {
+        let Part { me, socket, source, late } = part;
+        let (rack, slot, contact) = (me.rack, me.slot, socket.local_addr()?);
+        let role = MemberRole { me, socket, here: self.here(), source, late };
+        if let Some(coming) = &self.coming {
+            locked(coming).place_if_whole(&self.reader)?;
+        }
+        let held = Arc::new(self);
+        let peer = SwarmPeer::start(plan, role, Arc::clone(&held))?;
+        Said::Member { rack, slot, contact }.say()?;
+        Ok(Swarm { peer, held, is_source: false, members: BTreeMap::new(), hold: None })
+    }
+}
+
+/// The content's generations: first what somebody lacked when it began, then what only one that comes late can lack.
+fn divided(manifest: &Manifest, lacking: &BlockSet) -> Vec<Piece> {
+    let of = |blocks: &BlockSet| pieces(manifest, blocks, generation_bytes(manifest, blocks)).collect();
+    let all: [Vec<Piece>; 2] = [of(lacking), of(&lacking.complement())];
+    all.concat()
+}
+
+/// What [`Contents::describe`] has said.
+fn described(content: &[u8]) -> Result<(BlockSet, Manifest), Stop> {
+    let cut = || Stop::Source("what members of the swarm tell is cut short".to_owned());
+    let (count, rest) = content.split_first_chunk().ok_or_else(cut)?;
+    let bytes = usize::try_from(u64::from_le_bytes(*count)).ok().and_then(|count| count.checked_mul(8));
+    let (words, manifest) = bytes.and_then(|bytes| rest.split_at_checked(bytes)).ok_or_else(cut)?;
+    let manifest = Manifest::decode(manifest)?;
+    let words: Vec<u64> = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    Ok((BlockSet::from_words(manifest.blocks().len(), &words), manifest))
 }
 
 /// Listens at the address that leads to the source's node.
@@ -233,15 +374,14 @@ fn generation_bytes(manifest: &Manifest, lacking: &BlockSet) -> usize {
 
 fn plan(
     task: &Task,
-    secret: [u8; SECRET_BYTES],
+    secret: Secret,
     members: &[(String, Member, SocketAddr)],
     pieces: &[Piece],
 ) -> SwarmPlan {
-    let [key @ .., a, b, c, d, e, f, g, h] = secret;
     let generations: Vec<u64> = pieces.iter().map(|piece| piece.bytes as u64).collect();
     SwarmPlan {
-        key,
-        seed: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        key: secret.key(),
+        seed: secret.seed(),
         members: members.iter().map(|(_, member, contact)| (*member, *contact)).collect(),
         generations,
         blocks: BLOCKS,

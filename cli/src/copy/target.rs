@@ -139,6 +139,11 @@ impl Target {
         if self.lock.is_some() { self.tree() } else { self.dest.clone() }
     }
 
+    /// Where it is to be.
+    pub(super) fn dest(&self) -> &Path {
+        &self.dest
+    }
+
     fn tree(&self) -> PathBuf {
         self.work.join("tree")
     }

@@ -4,6 +4,7 @@ use super::fault::Fault;
 use super::rank::copy;
 use super::said::{CopyVia, Task};
 use super::scan::scan;
+use super::secret::Secret;
 use super::source;
 use super::target::{Habits, Target};
 use cool::embedded::{Embedded, run};
@@ -12,7 +13,7 @@ use std::fs::{File, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 
 pub(super) const MIB: usize = 1 << 20;
@@ -66,13 +67,15 @@ pub(super) fn task(folder: &Path) -> Task {
         verify: false,
         store: None,
         tell_every_ms: 60_000,
+        late: None,
+        secret: Some(Secret::new().unwrap()),
     }
 }
 
 /// Copies to four nodes; what each of them says was wrong.
 pub(super) fn copied(task: &Task) -> Vec<Option<String>> {
     let ranks = Embedded { ranks: 4, ranks_per_node: 1, racks: 2 };
-    run(ranks, |comm| copy(comm, task).err()).unwrap()
+    run(ranks, |comm| copy(comm, task, Instant::now()).error).unwrap()
 }
 
 pub(super) fn all_well(task: &Task) {
@@ -159,13 +162,13 @@ fn a_source_that_changes_while_a_swarm_spreads_it_is_told_to_all() {
     let work = folder.path().join("n3/.copy.cool-copy");
     let outcomes = std::thread::scope(|scope| {
         scope.spawn(|| {
-            let deadline = std::time::Instant::now() + Duration::from_secs(60);
-            while !work.exists() && std::time::Instant::now() < deadline {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !work.exists() && Instant::now() < deadline {
                 std::thread::yield_now();
             }
             std::fs::write(&source, change).unwrap();
         });
-        run(ranks, |comm| copy(comm, &task).err()).unwrap()
+        run(ranks, |comm| copy(comm, &task, Instant::now()).error).unwrap()
     });
     check_given_up(
         &outcomes,

@@ -52,12 +52,13 @@ pub(crate) struct GetOptions {
 /// Copies, and tells what came of it.
 pub(crate) async fn get(mut client: ControllerClient<Channel>, options: &GetOptions) -> Result<(), Error> {
     let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
-    let chosen = if options.nodes.is_open() {
+    let to = if options.nodes.is_open() {
         let here = node_named(&nodes, None, "the nodes that get it with --nodes")?;
-        NodeChoice { nodes: vec![here], ..NodeChoice::default() }.of(&nodes)?
+        NodeChoice { nodes: vec![here], ..NodeChoice::default() }
     } else {
-        options.nodes.of(&nodes)?
+        options.nodes.clone()
     };
+    let chosen = to.of(&nodes)?;
     let store = options.store.place()?;
     let wanted = Wanted { store: &store, name: &options.name, from: options.from.as_deref() };
     let (from, content) = wanted.find(client.clone(), &nodes, &chosen, options.way.user.clone()).await?;
@@ -65,7 +66,7 @@ pub(crate) async fn get(mut client: ControllerClient<Channel>, options: &GetOpti
     let dest = if names_folder(&options.dest) { dest.join(options.name.as_str()) } else { dest };
     let order = CopyOrder {
         from,
-        chosen,
+        to,
         what: CopyPaths::new(&content.tree, Some(&dest))?,
         store: Some(StoreTask { store, name: options.name.clone(), object: Some(content.id), put: None }),
         delete: options.delete,

@@ -53,7 +53,8 @@ pub(crate) struct PutOptions {
 /// Copies, and tells what came of it.
 pub(crate) async fn put(mut client: ControllerClient<Channel>, options: &PutOptions) -> Result<(), Error> {
     let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
-    let chosen = options.nodes.of(&nodes)?;
+    // Before anything is asked: whether there are such nodes.
+    options.nodes.of(&nodes)?;
     let store = options.store.place()?;
     let (from, source, object, put_ms) = match &options.source {
         Some(source) => {
@@ -69,7 +70,7 @@ pub(crate) async fn put(mut client: ControllerClient<Channel>, options: &PutOpti
     let put = PutTask { put_ms, quota: options.quota };
     let order = CopyOrder {
         from,
-        chosen,
+        to: options.nodes.clone(),
         what: CopyPaths::into_stores(&source)?,
         store: Some(StoreTask { store, name: options.name.clone(), object, put: Some(put) }),
         delete: false,

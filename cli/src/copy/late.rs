@@ -1,0 +1,139 @@
+//! Nodes that come while a copy by swarm is under way: that were away when it began, were lost, or are new. Each gets a rank in a
+//! job of its own, which joins the swarm.
+
+use super::join::Late;
+use super::options::NodeChoice;
+use super::outcome::Outcome;
+use super::said::Task;
+use super::secret::{SECRET_VARIABLE, Secret};
+use crate::error::Error;
+use crate::job::{self, Heard};
+use crate::own_ranks;
+use cool_proto::control::controller_client::ControllerClient;
+use cool_proto::control::{JobSpec, Node, TopologyRequest};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tonic::transport::Channel;
+
+/// How often it is looked for nodes that have come; of many nodes it is less often, by so much for each.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY_NODE: Duration = Duration::from_micros(500);
+/// Until the controller counts as busy with something else.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
+
+/// The job that a copy begins with is that of the first rank.
+pub(super) const FIRST: usize = 0;
+
+/// The jobs of a copy, and what is heard of their ranks, by the number of each one's first rank.
+struct CopyJobs {
+    client: ControllerClient<Channel>,
+    running: JoinSet<(usize, Result<(), Error>)>,
+    tell: UnboundedSender<(usize, Heard)>,
+    told: UnboundedReceiver<(usize, Heard)>,
+}
+
+impl CopyJobs {
+    fn new(client: ControllerClient<Channel>) -> CopyJobs {
+        let (tell, told) = unbounded_channel();
+        CopyJobs { client, running: JoinSet::new(), tell, told }
+    }
+
+    fn start(&mut self, first: usize, spec: JobSpec) {
+        let (client, tell) = (self.client.clone(), self.tell.clone());
+        self.running.spawn(async move {
+            // Whoever hears it lives longer than this.
+            let hear = |heard| {
+                drop(tell.send((first, heard)));
+                Ok(())
+            };
+            (first, job::run(client, spec, hear).await)
+        });
+    }
+}
+
+/// For whom it is looked.
+pub(super) struct LateNodes<'a> {
+    pub(super) to: &'a NodeChoice,
+    /// Who was chosen when it began.
+    pub(super) chosen: Vec<String>,
+    pub(super) task: Task,
+    /// With which nodes come late; none if they cannot.
+    pub(super) secret: Option<Secret>,
+    pub(super) user: Option<String>,
+}
+
+/// Runs a copy's job, and those of nodes that come late, to their ends; that of the first.
+pub(super) async fn run(
+    client: ControllerClient<Channel>,
+    spec: JobSpec,
+    late: &LateNodes<'_>,
+    outcome: &mut Outcome,
+) -> Result<(), Error> {
+    let mut jobs = CopyJobs::new(client);
+    jobs.start(FIRST, spec);
+    let mut looks =
+        interval(LOOK_EVERY + LOOK_EVERY_NODE * u32::try_from(late.chosen.len()).unwrap_or(u32::MAX));
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ended = None;
+    loop {
+        tokio::select! {
+            // What ranks have said comes before the ends of their jobs.
+            biased;
+            Some((first, heard)) = jobs.told.recv() => match heard {
+                Heard::Started(group) if first == FIRST => outcome.started(&group),
+                Heard::Started(_) => {}
+                Heard::Line(output) => outcome.hear(first, &output),
+            },
+            done = jobs.running.join_next() => match done {
+                Some(Ok((FIRST, end))) => ended = Some(end),
+                Some(Ok((rank, end))) => outcome.ended(rank, end.err()),
+                Some(Err(panic)) => std::panic::resume_unwind(panic.into_panic()),
+                None => return ended.unwrap_or(Ok(())),
+            },
+            _ = looks.tick(), if late.secret.is_some() && ended.is_none() && outcome.is_open() => {
+                late.look(&mut jobs, outcome).await?;
+            }
+        }
+    }
+}
+
+impl LateNodes<'_> {
+    /// Starts ranks on nodes that have come.
+    async fn look(&self, jobs: &mut CopyJobs, outcome: &mut Outcome) -> Result<(), Error> {
+        // Without an answer it is looked again, and whether there is a controller at all is for the first job to say.
+        let asked = timeout(LOOK_WITHIN, jobs.client.get_topology(TopologyRequest {})).await;
+        let Ok(Ok(topology)) = asked else { return Ok(()) };
+        let nodes = topology.into_inner().nodes;
+        let mut chosen = self.chosen.clone();
+        // A rack or a node may have gone.
+        chosen.extend(self.to.of(&nodes).unwrap_or_default().into_iter().map(|(name, _)| name));
+        let is_here = |node: &&Node| node.located && node.away_ms.is_none() && chosen.contains(&node.name);
+        let racks: BTreeMap<&str, u32> = nodes.iter().map(|node| (node.name.as_str(), node.rack)).collect();
+        for node in nodes.iter().filter(is_here) {
+            if let Some((first, late)) = outcome.admit(&node.name, |of| racks.get(of) == Some(&node.rack)) {
+                jobs.start(first, self.spec(&node.name, late)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn spec(&self, node: &str, late: Late) -> Result<JobSpec, Error> {
+        let task = Task { late: Some(late), ..self.task.clone() };
+        spec(&task, vec![node.to_owned()], self.user.clone(), self.secret)
+    }
+}
+
+/// The job of a task on these nodes.
+pub(super) fn spec(
+    task: &Task,
+    hosts: Vec<String>,
+    user: Option<String>,
+    secret: Option<Secret>,
+) -> Result<JobSpec, Error> {
+    let mut spec = own_ranks::spec("copy-rank", task, hosts, user)?;
+    spec.env.extend(secret.map(|secret| (SECRET_VARIABLE.to_owned(), secret.variable())));
+    Ok(spec)
+}
