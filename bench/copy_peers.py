@@ -8,7 +8,6 @@ import concurrent.futures
 import contextlib
 import functools
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -145,8 +144,13 @@ class Peer:
     def as_host(self, host, command):
         """A command in a host, under its name, that finds others by theirs and its own copy in `local`."""
         os.makedirs(self.local(), exist_ok=True)
-        names = self.write("hosts", "127.0.0.1 localhost\n" + "".join("%s %s\n" % (h["ip"], h["name"]) for h in self.hosts))
-        return self.enter(host, ["unshare", "--mount", "--uts", "sh", "-c", AS_HOST, host["name"], names, os.path.dirname(self.of.copy_of(host)), self.local(), *command])
+        return self.enter(host, ["unshare", "--mount", "--uts", "sh", "-c", AS_HOST, host["name"], self.names, os.path.dirname(self.of.copy_of(host)),
+                                 self.local(), *command])
+
+    @functools.cached_property
+    def names(self):
+        """A file of the hosts' names and addresses."""
+        return self.write("hosts", "127.0.0.1 localhost\n" + "".join("%s %s\n" % (h["ip"], h["name"]) for h in self.hosts))
 
 
 class Rsync(Peer):
@@ -171,7 +175,7 @@ class Rsync(Peer):
 
     def get(self, host, server):
         name = os.path.basename(self.of.path if server is self.of.source else self.of.copy_of(server))
-        # A path that is not this machine's: a hundredth that changes is found by the daemon's sums.
+        # By the daemon, not as between paths of one machine, which would be written whole.
         return self.run(self.enter(host, ["rsync", "--times", "--no-compress", "rsync://%s/source/%s" % (server["ip"], name), self.of.copy_of(host)]))
 
     def spread(self):
@@ -195,8 +199,10 @@ class RsyncTree(Rsync):
         for head, _ in self.racks():
             yield head, os.path.dirname(self.of.path if head is self.of.source else self.of.copy_of(head))
 
-    def get_after(self, first, host, server):
-        first.result()
+    def get_after(self, firsts, host, server):
+        """As soon as others have it."""
+        for first in firsts:
+            first.result()
         return self.get(host, server)
 
     def spread(self):
@@ -205,9 +211,8 @@ class RsyncTree(Rsync):
             got = dict(heads)
             for head, others in self.racks():
                 # Those of the source's own rack wait, too, until its link is free.
-                for host in others:
-                    firsts = [heads[head["name"]]] if head["name"] in heads else list(heads.values())
-                    got[host["name"]] = threads.submit(lambda host=host, head=head, firsts=firsts: [f.result() for f in firsts] and self.get(host, head))
+                firsts = [heads[head["name"]]] if head["name"] in heads else list(heads.values())
+                got.update({host["name"]: threads.submit(self.get_after, firsts, host, head) for host in others})
             return {name: future.result() for name, future in got.items()}
 
 
@@ -249,10 +254,25 @@ class ClushTree(Clush):
     through_heads = True
 
 
+# Runs a command, and writes its seconds into a file.
+TIMED = """import subprocess, sys, time
+began = time.monotonic()
+subprocess.run(sys.argv[2:], check=True)
+with open(sys.argv[1], "w") as f:
+    f.write(str(time.monotonic() - began))
+"""
+# Of sbcast; its own are 8 MiB.
+BLOCK_KIB = 1024
+
+
 class Sbcast(Peer):
     """Slurm's: its controller at the source, all over the data network."""
 
     programs = ("sbcast", "slurmctld", "slurmd")
+
+    def __init__(self, bed, of, fanout=2):
+        super().__init__(bed, of)
+        self.fanout = fanout
 
     def prepare(self):
         self.make_folders()
@@ -273,15 +293,10 @@ class Sbcast(Peer):
     def spread(self):
         """Of an allocation of all nodes, whose making is not counted."""
         report = os.path.join(self.folder, "seconds")
-        script = 'import subprocess, sys, time; b = time.monotonic(); s = subprocess.run(sys.argv[2:]).returncode; open(sys.argv[1], "w").write(str(time.monotonic() - b)); sys.exit(s)'
-        sbcast = ["sbcast", "--force", "--compress=none", "--fanout=%d" % FANOUT, "--size=%dk" % BLOCK_KIB, self.of.path, os.path.join(self.local(), "copy")]
-        self.run(self.as_host(self.of.source, ["salloc", "-Q", "-N", str(len(self.hosts)), "/usr/bin/python3", "-c", script, report, *sbcast]), self.environment)
+        sbcast = ["sbcast", "--force", "--compress=none", "--fanout=%d" % self.fanout, "--size=%dk" % BLOCK_KIB, self.of.path, os.path.join(self.local(), "copy")]
+        self.run(self.as_host(self.of.source, ["salloc", "-Q", "-N", str(len(self.hosts)), "/usr/bin/python3", "-c", TIMED, report, *sbcast]), self.environment)
         with open(report, encoding="utf-8") as f:
             return self.all_at(float(f.read()))
-
-
-# Of sbcast. Blocks go one after the other, and each to the whole tree: a small fan-out suits narrow links.
-FANOUT, BLOCK_KIB = 2, 1024
 
 
 class Multicast(Peer):
@@ -302,24 +317,32 @@ class Multicast(Peer):
         return self.passed()
 
 
+# Where udpcast's sender and receivers find each other: at its own choice, 224.0.0.1, they did not.
+RENDEZVOUS = "230.1.1.1"
+
+
 class Udpcast(Multicast):
+    """Its sender, and a receiver in each host that has started before it."""
+
     programs = ("udp-sender", "udp-receiver")
 
     def prepare(self):
         self.make_folders()
-        command = lambda host: ["udp-receiver", "--nokbd", "--interface", host["interface"], "--file", self.of.copy_of(host)]
+        command = lambda host: ["udp-receiver", "--nokbd", "--interface", host["interface"], "--mcast-rdv-address", RENDEZVOUS, "--file", self.of.copy_of(host)]
         self.receivers = {host["name"]: self.daemon(self.enter(host, command(host))) for host in self.of.receivers}
 
     def spread(self):
         sender = self.daemon(self.enter(self.of.source, [
             "udp-sender", "--nokbd", "--no-progress", "--full-duplex", "--interface", self.of.source["interface"], "--file", self.of.path,
-            "--min-receivers", str(len(self.receivers)), "--max-bitrate", "%dk" % self.kbit(), "--ttl", "4"]))
+            "--min-receivers", str(len(self.receivers)), "--max-bitrate", "%dk" % self.kbit(), "--mcast-rdv-address", RENDEZVOUS]))
         seconds = self.received(self.receivers)
         self.ended(sender)
         return seconds
 
 
 class Uftp(Multicast):
+    """UFTP: a daemon in each host receives."""
+
     programs = ("uftp", "uftpd")
 
     def prepare(self):

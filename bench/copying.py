@@ -14,8 +14,8 @@
     sudo bench/copying.py --ways tree,swarm,udpcast,uftp --unicast normal    # switches that flood multicast
 
 Ways take turns, every copy is compared with the source, and times count from the command to the last copy; BitTorrent's and others' from when all
-of them are ready, so their start, and the hash of the file and the torrent are left out. BitTorrent is tried with each piece size of --pieces. The
-limit is the file over the rate of a host's link. With --docs the table goes into docs/copy.md. Needs root, Debian's mininet, openvswitch-switch and
+of them are ready, so their start, and the hash of the file and the torrent are left out. BitTorrent is tried with each piece size of --pieces, sbcast
+with each of --fanouts. The limit is the file over the rate of a host's link. With --docs the table goes into docs/copy.md. Needs root, Debian's mininet, openvswitch-switch and
 ethtool, and what the ways need: python3-libtorrent, rsync, clustershell, openssh-server, slurmctld, slurmd, slurm-client, udpcast, uftp (`make
 bench-copy` installs them); the machine must have nothing else to do.
 """
@@ -121,6 +121,9 @@ def ways(options, bed, of):
         elif way == "torrent":
             for piece in options.pieces:
                 yield copy_tables.of_torrent(piece), lambda piece=piece: of.by_torrent(piece)
+        elif way == "sbcast":
+            for fanout in options.fanouts:
+                yield "sbcast, fan-out %d" % fanout, lambda fanout=fanout: copy_peers.Sbcast(bed, of, fanout).copy()
         elif way == "bcast":
             yield way, lambda: broadcast(bed, of)
         else:
@@ -199,6 +202,7 @@ def parse_arguments():
     p.add_argument("--seeds", type=int, default=3, help="copies with --kill (of each kind), --join and --restart; default %(default)s")
     p.add_argument("--source-leaves", type=float, default=1.05, metavar="COPIES", help="the source is killed when as much has left it; default %(default)s")
     p.add_argument("--pieces", type=bench.list_of(bench.size), default=[256 << 10], help="of BitTorrent; default 256K")
+    p.add_argument("--fanouts", type=bench.list_of(int), default=[2], help="of sbcast, 1 to 8; default 2")
     p.add_argument("--unicast", choices=["routed", "normal"], default="routed", help="who forwards: COOL, or switches by themselves, which flood multicast")
     p.add_argument("--reps", type=int, default=3, help="default %(default)s")
     p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
