@@ -97,6 +97,7 @@ class Nodes:
         for pid in reversed(with_children(self.bed.agents[name].process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self.bed.agents[name].process.wait(testbed.PATIENCE)
 
     def start(self, name):
         self.bed.restart_agent(name)
@@ -105,7 +106,6 @@ class Nodes:
         """These have no agent, and the controller has heard it."""
         for name in names:
             self.kill(name)
-            self.bed.agents[name].process.wait(testbed.PATIENCE)
         testbed.wait_for(lambda: self.bed.found()[0] == len(self.bed.description["hosts"]) - len(names), "the controller misses those who have left")
 
     def mend(self):
@@ -131,7 +131,7 @@ def with_children(pid):
 
 
 class Disturbed:
-    """Copies of one file by one way, beside what happens to nodes. `copy(beside, late)` makes one, in which nodes may fail."""
+    """Copies of one file by one way, beside what happens to nodes. `copy(nodes, beside, late)` makes one, in which nodes may fail."""
 
     def __init__(self, bed, of, copy, limit, reps):
         self.bed, self.of, self.copy, self.limit, self.nodes = bed, of, copy, limit, Nodes(bed)
@@ -153,7 +153,7 @@ class Disturbed:
         names = [host["name"] for host in self.of.receivers if host["name"] not in victims]
         without = [name for name in names if name not in outcome["nodes"]]
         return {"seconds": None if without else max(outcome["nodes"][name]["seconds"] for name in names), "done": outcome["done"],
-                "why": ["%s: %s" % (name, outcome["missing"].get(name, "says nothing")) for name in without]}
+                "why": reasons(outcome, without)}
 
     def with_killed(self, count, seed):
         """The survivors when this many receivers are killed."""
@@ -177,8 +177,13 @@ class Disturbed:
         own = [outcome["nodes"][name]["own"] for name in names if name in outcome["nodes"]]
         into = max(carried[link] - before[link] for link in carried if link[1] in names)
         late = {"seconds": max(own) if len(own) == count else None, "done": outcome["done"],
-                "why": ["%s: %s" % (name, outcome["missing"].get(name, "says nothing")) for name in names if name not in outcome["nodes"]]}
+                "why": reasons(outcome, [name for name in names if name not in outcome["nodes"]])}
         return {"late": late, "others": self.survivors(outcome, names), "into": into / self.of.size}
+
+
+def reasons(outcome, names):
+    """Why these have no copy."""
+    return ["%s: %s" % (name, outcome["missing"].get(name, "says nothing")) for name in names]
 
 
 def copier(of, environment, way, piece):

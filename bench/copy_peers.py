@@ -19,7 +19,7 @@ import testbed
 
 # The name, addresses and folder of its own that a host's command has: $0, $1 and $2, the latter seen as $3.
 AS_HOST = 'mount --bind "$1" /etc/hosts && mount --bind "$2" "$3" && hostname "$0" && shift 3 && exec "$@"'
-RSYNC_PORT, SSH_PORT, SLURMCTLD_PORT, SLURMD_PORT = 873, 22, 6817, 6818
+RSYNC_PORT, SSH_PORT, SLURMCTLD_PORT = 873, 22, 6817
 # Of the rate of the slowest link, for programs that do not find theirs: frames and the switches' other traffic need the rest.
 RATE_SHARE = 0.93
 SLURM = """ClusterName=copies
