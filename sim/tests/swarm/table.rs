@@ -172,10 +172,14 @@ fn uplinks(table: &mut String) {
 /// Formula (1) of the paper, with rounds as they are: a round takes the time of a block on a link, or that of coding it, whichever is
 /// longer. Columns are what a processor multiplies and adds in a second over what a link carries; two encoders have twice as much.
 fn blocks_of_a_generation(table: &mut String) {
-    line(table, "\n20 nodes, one generation of k blocks: time over that of the content on a link, by speed of coding over that of a link.\n");
+    line(
+        table,
+        "\n20 nodes, one generation of k blocks: time over that of the content on a link, by speed of coding over that of a link.\n",
+    );
     line(table, "  k  no limit     16     32     64");
     for k in [4, 8, 11, 16, 22, 32, 45, 64, 90, 128, 256] {
-        let rounds = mean(&outcomes(&gossip(20, k, 1, Order::Sequential), SEEDS), |outcome| outcome.rounds as f64);
+        let rounds =
+            mean(&outcomes(&gossip(20, k, 1, Order::Sequential), SEEDS), |outcome| outcome.rounds as f64);
         let over = rounds / f64::from(k);
         let mut row = format!("{k:3}  {over:8.2}");
         for speed in [16.0, 32.0, 64.0] {
