@@ -82,6 +82,9 @@ def slow_down(bed, mbit):
     for link in bed.network.net.links:
         if any(intf.node.name in slow for intf in (link.intf1, link.intf2)):
             bed.network.shape(link, mbit)
+    for link in bed.description["links"]:
+        if link["b"] in slow:
+            link["mbit"] = mbit
     return slow
 
 
