@@ -10,6 +10,7 @@
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 NETWORK_PACKAGES := gcc libc6-dev mininet openvswitch-switch ethtool iptables iproute2 procps python3
 LAUNCHERS := openmpi-bin slurmctld slurmd slurm-client
+COPIERS := python3-libtorrent rsync clustershell openssh-client openssh-server slurmctld slurmd slurm-client udpcast uftp
 PHOTOGRAPHS := lomiri-wallpapers-16.04
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 # Cargo subcommands of our own come last: whoever has them installed uses those.
@@ -91,9 +92,10 @@ recovery: packages-bench release
 	$(SUDO) bench/recovery.py --failure port
 	$(SUDO) bench/recovery.py --failure silent
 
-# Files to all nodes by every way of `cool copy`, and by BitTorrent: docs/copy.md
+# Files to all nodes by every way of `cool copy`, and by BitTorrent: docs/copy.md. COPY=... gives options, as COPY="--slow 10":
+# bench/copying.py --help has those of each table, also beside rsync, ClusterShell, sbcast, udpcast and UFTP
 bench-copy: packages-bench release
-	@tools/install-packages python3-libtorrent
+	@tools/install-packages $(COPIERS)
 	$(SUDO) bench/copying.py $(COPY)
 
 # 500 played switches and 10,000 agents, and packet-ins beside os-ken: docs/scale.md

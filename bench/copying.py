@@ -1,18 +1,28 @@
 #!/usr/bin/python3
-"""How long a file takes to all nodes of an emulated network, by every way of `cool copy` and by BitTorrent (docs/copy.md).
+"""How long a file takes to all nodes of an emulated network, by every way of `cool copy` and by other programs (docs/copy.md).
 
     sudo bench/copying.py                                        # 16 and 64 MiB, uplinks as fast as a host's link and twice as fast
     sudo bench/copying.py --bytes 16M --uplinks 40 --ways swarm,torrent --reps 5
     sudo bench/copying.py --slow 10                              # every second host's link with half the rate
+    sudo bench/copying.py --kill 4 --seeds 20 --ways swarm,torrent --bytes 64M --uplinks 20    # nodes are killed meanwhile
+    sudo bench/copying.py --join 4 --ways swarm,torrent          # nodes whose agents start at half time
+    sudo bench/copying.py --restart 4 --ways swarm,torrent       # nodes that are killed at half time, and start again
+    sudo bench/copying.py --loss 0.01,0.05,0.2                   # lost at every receiver
+    sudo bench/copying.py --delta --ways tree,swarm,rsync        # again, when 1 % has changed
+    sudo bench/copying.py --ways tree,chain,bcast                # beside a broadcast of as many bytes from memory
+    sudo bench/copying.py --ways tree,chain,swarm,rsync,rsync-tree,clush,sbcast
+    sudo bench/copying.py --ways tree,swarm,udpcast,uftp --unicast normal    # switches that flood multicast
 
-Ways take turns, every copy is compared with the source, and times count from the command to the last copy; BitTorrent's from when all
-connect, so its start, the hash of the file and the torrent are left out. It is tried with each piece size of --pieces. The limit is the file over the rate of a
-host's link. Needs root, Debian's mininet, openvswitch-switch and ethtool, and for BitTorrent python3-libtorrent; the machine
-must have nothing else to do.
+Ways take turns, every copy is compared with the source, and times count from the command to the last copy; BitTorrent's and others' from when all
+of them are ready, so their start, and the hash of the file and the torrent are left out. BitTorrent is tried with each piece size of --pieces, sbcast
+with each of --fanouts. The limit is the file over the rate of a host's link. With --docs the table goes into docs/copy.md. Needs root, Debian's mininet, openvswitch-switch and
+ethtool, and what the ways need: python3-libtorrent, rsync, clustershell, openssh-server, slurmctld, slurmd, slurm-client, udpcast, uftp (`make
+bench-copy` installs them); the machine must have nothing else to do.
 """
 import argparse
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -22,33 +32,48 @@ ROOT = os.path.dirname(HERE)
 sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
 import bench  # noqa: E402
 import copies  # noqa: E402
-import page  # noqa: E402
+import copy_faults  # noqa: E402
+import copy_peers  # noqa: E402
+import copy_tables  # noqa: E402
 import peers  # noqa: E402
 import processor  # noqa: E402
 import section  # noqa: E402
 import testbed  # noqa: E402
 import topologies  # noqa: E402
 
-WAYS = ("tree", "chain", "swarm", "torrent")
+BY_COOL = ("tree", "chain", "swarm", "auto")
+DEFAULT_WAYS = ("tree", "chain", "swarm", "torrent")
+WAYS = (*BY_COOL, "torrent", "bcast", *copy_peers.PEERS)
+# Those that send again only what has changed.
+BY_DELTA = (*BY_COOL, "rsync", "rsync-tree")
+CHANGED = 0.01
 DOCUMENT = os.path.join(ROOT, "docs", "copy.md")
 
 
-def spread(bed, folder, size):
+def spread(options, bed, folder, size):
     """A file of random bytes in memory, on its way to all hosts."""
     path = os.path.join(folder, "source")
     with open(path, "wb") as f:
         for _ in range(0, size, 1 << 20):
             f.write(os.urandom(min(1 << 20, size - f.tell())))
-    return copies.Spread(path, folder, bed.description)
+    return copies.Spread(path, folder, bed.description, options.patience)
+
+
+def change(of):
+    """A hundredth of the file becomes another one, in one place."""
+    with open(of.path, "r+b") as f:
+        f.seek(random.Random(of.size).randrange(of.size - int(CHANGED * of.size)))
+        f.write(os.urandom(int(CHANGED * of.size)))
 
 
 def measured(bed, of, action):
-    """What an action says, with the bytes on the busiest link between switches, over the file, and the idle share."""
+    """What an action says, with the bytes on the busiest link between switches and on the source's, over the file, and the idle share."""
     before, ticks = bed.link_bytes(), processor.machine_ticks()
     outcome = action()
     after, now = bed.link_bytes(), processor.machine_ticks()
-    busiest = max(bed.between_switches({link: after[link] - before[link] for link in after}))
-    return {**outcome, "uplink": busiest / of.size, "idle": processor.idle_share(ticks, now)}
+    carried = {link: (after[link] - before[link]) / of.size for link in after}
+    source = sum(share for (a, _), share in carried.items() if a == of.source["name"])
+    return {**outcome, "uplink": max(bed.between_switches(carried)), "source": source, "idle": processor.idle_share(ticks, now)}
 
 
 def slow_down(bed, mbit):
@@ -57,95 +82,173 @@ def slow_down(bed, mbit):
     for link in bed.network.net.links:
         if any(intf.node.name in slow for intf in (link.intf1, link.intf2)):
             bed.network.shape(link, mbit)
+    for link in bed.description["links"]:
+        if link["b"] in slow:
+            link["mbit"] = mbit
     return slow
 
 
-def figures(options, size, uplink, runs, slow):
+def limit(options, size):
+    """The least seconds."""
+    return size * 8 / (options.host_mbit * 1e6)
+
+
+def figures(options, of, runs, slow):
     """Of a way's runs: medians over the limit of a host's link, of fast and slow hosts apart."""
-    limit = size * 8 / (options.host_mbit * 1e6)
+    least = limit(options, of.size)
     middle = lambda key: statistics.median(run[key] for run in runs)
-    row = {"bytes": size, "uplink_mbit": uplink, "seconds": [run["seconds"] for run in runs], "over_limit": middle("seconds") / limit,
-           "uplink": middle("uplink"), "idle": middle("idle")}
+    own = [max(node["own"] for node in run["nodes"].values()) for run in runs if run["nodes"]]
+    row = {"seconds": [run["seconds"] for run in runs], "over_limit": middle("seconds") / least, "own": statistics.median(own) if own else None,
+           "uplink": middle("uplink"), "source": middle("source"), "idle": middle("idle"),
+           "sent": middle("sent") / of.size if all("sent" in run for run in runs) else None}
     if slow:
         last = lambda run, of: max(node["seconds"] for name, node in run["nodes"].items() if (name in slow) == of)
-        row["fast_over_limit"] = statistics.median(last(run, False) for run in runs) / limit
-        row["slow_over_limit"] = statistics.median(last(run, True) for run in runs) / (limit * options.host_mbit / options.slow)
+        row["fast_over_limit"] = statistics.median(last(run, False) for run in runs) / least
+        row["slow_over_limit"] = statistics.median(last(run, True) for run in runs) / (least * options.host_mbit / options.slow)
     return row
+
+
+def broadcast(bed, of):
+    """As many bytes from the memory of the first node to that of all, by one call."""
+    found = peers.run_checked("cool", "bench", "--json", "--ops", "bcast", "--bytes", str(of.size), "--reps", "1", "--warmup", "0",
+                              env=bed.environment(), timeout=of.patience)
+    [result] = json.loads(found)["results"]
+    return {"seconds": result["seconds"][0], "nodes": {}}
 
 
 def ways(options, bed, of):
     """What is tried, by name."""
     for way in options.ways:
-        if way != "torrent":
+        if way in BY_COOL:
             yield way, lambda way=way: of.by_cool(bed.environment(), "--via", way)
-        else:
+        elif way == "torrent":
             for piece in options.pieces:
-                yield "torrent, pieces of %s" % page.size(piece), lambda piece=piece: of.by_torrent(piece)
+                yield copy_tables.of_torrent(piece), lambda piece=piece: of.by_torrent(piece)
+        elif way == "sbcast":
+            for fanout in options.fanouts:
+                yield "sbcast, fan-out %d" % fanout, lambda fanout=fanout: copy_peers.Sbcast(bed, of, fanout).copy()
+        elif way == "bcast":
+            yield way, lambda: broadcast(bed, of)
+        else:
+            yield way, lambda way=way: copy_peers.PEERS[way](bed, of).copy()
 
 
-def on_network(options, uplink, say):
-    """All ways on a network with uplinks of this rate."""
-    bed = testbed.Testbed(options.topology, options.host_mbit, uplink, bin_dir=options.bin, log_level="warn", peer_timeout_ms=bench.PEER_TIMEOUT_MS,
-                          logs=os.path.join(options.out, "logs"))
+def in_turn(options, bed, of, slow, say):
+    """All ways, one after the other, as often as asked; one that has failed is not tried again."""
+    runs, failed = {name: [] for name, _ in ways(options, bed, of)}, {}
+    for _ in range(options.reps):
+        for name, action in ways(options, bed, of):
+            if name in failed:
+                continue
+            of.clear()
+            try:
+                if options.delta:
+                    action()
+                    change(of)
+                runs[name].append(measured(bed, of, action))
+            except (peers.Failed, RuntimeError) as e:
+                failed[name] = str(e)
+                print("%s failed: %s" % (name, e), file=sys.stderr, flush=True)
+    for name, of_way in runs.items():
+        say(name, {"failed": failed[name]} if name in failed else figures(options, of, of_way, slow))
+
+
+def disturbed(options, bed, of, say):
+    """All ways beside what happens to nodes."""
+    measure = copy_faults.killed if options.kill else copy_faults.late
+    for way in options.ways:
+        for piece in options.pieces if way == "torrent" else [0]:
+            of.patience = options.patience
+            copy = copy_faults.copier(of, bed.environment(), way, piece)
+            try:
+                row = measure(copy_faults.Disturbed(bed, of, copy, limit(options, of.size), options.reps), options)
+            except (peers.Failed, RuntimeError) as e:
+                row = {"failed": str(e)}
+            say(copy_tables.of_torrent(piece) if piece else way, row)
+
+
+def on_network(options, uplink, loss, say):
+    """All ways on a network with uplinks of this rate, and with this share lost."""
+    bed = testbed.Testbed(options.topology, options.host_mbit, uplink, loss, bin_dir=options.bin, log_level="warn", peer_timeout_ms=bench.PEER_TIMEOUT_MS,
+                          logs=os.path.join(options.out, "logs"), controller_flags=("--unicast", options.unicast))
     with bench.started(bed, options.wait), tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         bed.wait_until_measured()
         slow = slow_down(bed, options.slow) if options.slow else []
         for size in options.bytes:
-            of = spread(bed, folder, size)
-            runs = {name: [] for name, _ in ways(options, bed, of)}
-            for _ in range(options.reps):
-                for name, action in ways(options, bed, of):
-                    of.clear()
-                    runs[name].append(measured(bed, of, action))
-            for name, of_way in runs.items():
-                say(name, figures(options, of.size, uplink, of_way, slow))
+            of = spread(options, bed, folder, size)
+            tell = lambda way, row: say({"way": way, "bytes": of.size, "uplink_mbit": uplink, "loss": loss, **row})
+            if copy_tables.with_faults(options):
+                disturbed(options, bed, of, tell)
+            else:
+                in_turn(options, bed, of, slow, tell)
             of.clear()
+
+
+def share(text):
+    if not 0 <= float(text) <= 0.5:
+        raise argparse.ArgumentTypeError("%r: expected a share from 0 to 0.5" % text)
+    return float(text)
 
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--bytes", type=bench.list_of(bench.size), default=[16 << 20, 64 << 20], help="default 16M,64M")
-    p.add_argument("--ways", type=bench.list_of(bench.one_of(WAYS)), default=list(WAYS), help="default %s" % ",".join(WAYS))
+    p.add_argument("--ways", type=bench.list_of(bench.one_of(WAYS)), help="of %s; default %s" % (", ".join(WAYS), ",".join(DEFAULT_WAYS)))
     p.add_argument("--uplinks", type=bench.list_of(float), default=[20.0, 40.0], help="rates of links between switches; default 20,40")
-    p.add_argument("--slow", type=float, help="rate of every second host's link")
+    case = p.add_mutually_exclusive_group()
+    case.add_argument("--slow", type=float, metavar="MBIT", help="rate of every second host's link")
+    case.add_argument("--kill", type=int, metavar="N", help="receivers that are killed at random moments; then, in other copies, the source is")
+    case.add_argument("--join", type=int, metavar="N", help="nodes whose agents start when half of the time of an undisturbed copy is over")
+    case.add_argument("--restart", type=int, metavar="N", help="nodes that are killed then, and start again at once")
+    case.add_argument("--loss", type=bench.list_of(share), metavar="SHARE,...", help="shares of packets that are lost where a host receives")
+    case.add_argument("--delta", action="store_true", help="what a second copy takes, when 1 %% of the file has changed in one place")
+    p.add_argument("--seeds", type=int, default=3, help="copies with --kill (of each kind), --join and --restart; default %(default)s")
+    p.add_argument("--source-leaves", type=float, default=1.05, metavar="COPIES", help="the source is killed when as much has left it; default %(default)s")
     p.add_argument("--pieces", type=bench.list_of(bench.size), default=[256 << 10], help="of BitTorrent; default 256K")
+    p.add_argument("--fanouts", type=bench.list_of(int), default=[2], help="of sbcast, 1 to 8; default 2")
+    p.add_argument("--unicast", choices=["routed", "normal"], default="routed", help="who forwards: COOL, or switches by themselves, which flood multicast")
     p.add_argument("--reps", type=int, default=3, help="default %(default)s")
     p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     p.add_argument("--host-mbit", type=float, default=20, help="rate of host links; default %(default)s")
+    p.add_argument("--patience", type=float, default=copies.PATIENCE, help="seconds for one copy; default %(default)g")
     p.add_argument("--docs", action="store_true", help="write the table into docs/copy.md")
     bench.add_run_options(p, "bench", "for copy.json and logs; ")
-    return p.parse_args()
+    options = p.parse_args()
+    options.ways = options.ways or [way for way in DEFAULT_WAYS if way in BY_DELTA or not options.delta]
+    unfit = [way for way in options.ways if copy_tables.with_faults(options) and way not in (*BY_COOL, "torrent") or options.delta and way not in BY_DELTA
+             or options.slow and way == "bcast"]
+    if unfit:
+        p.error("not of these: %s" % ", ".join(unfit))
+    if min(options.reps, options.seeds) < 1:
+        p.error("--reps and --seeds must be at least 1")
+    return options
 
 
 def main():
     options = parse_arguments()
     testbed.unwind_on_signals()
     os.makedirs(options.out, exist_ok=True)
-    if "torrent" in options.ways and not copies.has_torrent():
-        raise RuntimeError("no BitTorrent to measure: apt-get install python3-libtorrent, or leave it out of --ways")
-    rows, lines = [], ["| file | uplinks | way | seconds | over limit | busiest uplink / file | idle |", "| --- | --: | --- | --: | --: | --: | --: |"]
-    if options.slow:
-        lines = ["| file | uplinks | way | seconds | fast hosts over their limit | slow hosts over theirs | busiest uplink / file | idle |",
-                 "| --- | --: | --- | --: | --: | --: | --: | --: |"]
-    print("\n".join(lines), flush=True)
+    for way in options.ways:
+        copy_peers.check_installed(way)
+    table, rows = copy_tables.Table(options), []
+    print("\n".join(table.lines), flush=True)
 
-    def say(way, row):
-        over = "%.2f | %.2f" % (row["fast_over_limit"], row["slow_over_limit"]) if options.slow else "%.2f" % row["over_limit"]
-        rows.append({"way": way, **row})
-        lines.append("| %s | %g | %s | %.1f | %s | %.2f | %.0f %% |" % (
-            page.size(row["bytes"]), row["uplink_mbit"], way, statistics.median(row["seconds"]), over, row["uplink"], 100 * row["idle"]))
-        print(lines[-1], flush=True)
+    def say(row):
+        rows.append(row)
+        print(table.add(row), flush=True)
 
     for uplink in options.uplinks:
-        on_network(options, uplink, say)
+        for loss in options.loss or [0.0]:
+            on_network(options, uplink, loss, say)
     with open(os.path.join(options.out, "copy.json"), "w", encoding="utf-8") as f:
         json.dump(rows, f, indent=1)
     if options.docs:
-        section.replace(DOCUMENT, "slow copies" if options.slow else "copies", "\n".join(lines))
+        section.replace(DOCUMENT, copy_tables.section(options), "\n".join(table.lines))
+    return int(any("failed" in row for row in rows))
 
 
 if __name__ == "__main__":
     try:
-        main()
+        sys.exit(main())
     except (testbed.Failure, peers.Failed, RuntimeError, OSError) as e:
         sys.exit("copy: %s" % e)

@@ -9,11 +9,17 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+# Seconds within which all have a copy, or it is given up.
+PATIENCE = 600.0
+# Seconds within which a command ends that is interrupted.
+PATIENCE_FOR_END = 60.0
 
 
 def has_torrent():
@@ -21,64 +27,86 @@ def has_torrent():
     return importlib.util.find_spec("libtorrent") is not None
 
 
+def nothing_beside(_kill, _start):
+    """Nothing happens to nodes meanwhile."""
+    return contextlib.nullcontext()
+
+
+class Endless(RuntimeError):
+    """Something that has not ended in time."""
+
+
 class Spread:
     """A file, the hosts of a testbed's description, and a folder for their copies.
 
-    Each way of it returns `seconds` of the whole, and `nodes`: by the host's name, `seconds` until its copy was there, and `progress`, pairs
-    of seconds and the bytes that it had then."""
+    Each way of it returns `seconds` of the whole, and `nodes`: by the host's name, `seconds` until its copy was there, `own`, those from its own
+    start, and `progress`, pairs of seconds and the bytes that it had then. Who has no copy is not among them, but by `missing`, with the reason:
+    an error, unless nodes may fail."""
 
-    def __init__(self, path, folder, description):
-        self.path, self.copies, self.size = path, os.path.join(folder, "copies"), os.path.getsize(path)
+    def __init__(self, path, folder, description, patience=PATIENCE):
+        self.path, self.copies, self.size, self.patience = path, os.path.join(folder, "copies"), os.path.getsize(path), patience
         self.source, *self.receivers = description["hosts"]
 
     def clear(self):
         shutil.rmtree(self.copies, ignore_errors=True)
+
+    def copy_of(self, host):
+        """The path of a host's copy, of ways that let us choose it."""
+        return os.path.join(self.copies, host["name"], "copy")
 
     def check(self, host, copy):
         """The host's copy has to be the same."""
         if not filecmp.cmp(self.path, copy, shallow=False):
             raise RuntimeError("the copy of %s is not as the source" % host["name"])
 
-    def by_cool(self, environment, *options):
-        """By `cool copy` with some options; `via` is the plan that it took."""
+    def by_cool(self, environment, *options, may_fail=False):
+        """By `cool copy` with some options; `via` is the plan that it took, and `sent` the bytes that were broadcast."""
         names = [host["name"] for host in self.receivers]
         command = ["cool", "copy", "--json", "--from", self.source["name"], "--nodes", ",".join(names), *options, self.path,
                    os.path.join(self.copies, "{node}", "copy")]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment)
-        if done.returncode:
-            raise RuntimeError("%s: status %d: %s" % (" ".join(command[:2]), done.returncode, done.stderr.strip()[-300:]))
+        try:
+            status, out, errors = ended(command, environment, self.patience)
+        except Endless as e:
+            if not may_fail:
+                raise
+            return {"seconds": self.patience, "via": "", "sent": 0, "nodes": {}, "missing": dict.fromkeys(names, str(e))}
+        if status and not (may_fail and out):
+            raise RuntimeError("%s: status %d: %s" % (" ".join(command[:2]), status, errors.strip()[-300:]))
+        outcome = json.loads(out)
+        missing = {node["node"]: node["error"] for node in outcome["nodes"] if node["error"]}
         for host in self.receivers:
-            self.check(host, os.path.join(self.copies, host["name"], "copy"))
-        outcome = json.loads(done.stdout)
-        nodes = {node["node"]: outcome_of([(s, self.size - lacks) for s, lacks in node["progress"]]) for node in outcome["nodes"]}
-        return {"seconds": outcome["seconds"], "via": outcome["via"], "nodes": nodes}
+            if host["name"] not in missing:
+                self.check(host, self.copy_of(host))
+        nodes = {node["node"]: {**outcome_of([(s, self.size - lacks) for s, lacks in node["progress"]]), "own": node["seconds"]}
+                 for node in outcome["nodes"] if not node["error"]}
+        return {"seconds": outcome["seconds"], "via": outcome["via"], "sent": outcome["sent"], "nodes": nodes, "missing": missing}
 
-    def by_torrent(self, piece):
-        """By BitTorrent, in pieces of `piece` bytes."""
-        torrent = self.make_torrent(piece)
-        addresses = ",".join(host["ip"] for host in [self.source, *self.receivers])
-        with contextlib.ExitStack() as stack:
-            def start(host, seed):
-                command = ["mnexec", "-a", str(host["pid"]), sys.executable, os.path.join(HERE, "torrent_peer.py"), self.copies, torrent, host["ip"], seed, addresses]
-                peer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-                stack.callback(peer.wait)
-                stack.callback(peer.kill)
-                return peer
-
-            seed, *peers = [start(self.source, self.path), *(start(host, "-") for host in self.receivers)]
-            if any(peer.stdout.readline() != "ready\n" for peer in [seed, *peers]):
-                raise RuntimeError("a BitTorrent peer does not start")
+    def by_torrent(self, piece, may_fail=False, late=(), beside=nothing_beside):
+        """By BitTorrent, in pieces of `piece` bytes. Hosts that are `late` have no peer until `beside`, a context that is given functions to kill and
+        to start the peer of a name, starts it."""
+        with Torrent(self, self.make_torrent(piece)) as torrent:
+            hosts = {host["name"]: host for host in [self.source, *self.receivers]}
+            punctual = [name for name in hosts if name not in late]
+            for name in punctual:
+                torrent.start(hosts[name])
+            for name in punctual:
+                torrent.await_ready(name)
             began = time.monotonic()
-            for peer in [seed, *peers]:
-                peer.stdin.write("\n")
-                peer.stdin.flush()
-            progress = [json.loads(peer.stdout.readline() or "[]") for peer in peers]
-        if not all(progress):
-            raise RuntimeError("a BitTorrent peer has ended")
+            with beside(torrent.kill, lambda name: torrent.join(hosts[name])):
+                for name in punctual:
+                    torrent.connect(name)
+                points = {host["name"]: torrent.answer(host["name"]) for host in self.receivers}
+            starts = torrent.connected
+        missing = {name: "its peer has ended, or lacks something after %g s" % self.patience for name, has in points.items() if not has}
+        if missing and not may_fail:
+            raise RuntimeError("no copy by BitTorrent: %s" % "; ".join("%s: %s" % one for one in missing.items()))
+        nodes = {}
         for host in self.receivers:
-            self.check(host, os.path.join(self.copies, host["ip"], os.path.basename(self.path)))
-        nodes = {host["name"]: outcome_of([(round(s - began, 3), has) for s, has in points]) for host, points in zip(self.receivers, progress)}
-        return {"seconds": max(node["seconds"] for node in nodes.values()), "nodes": nodes}
+            if host["name"] not in missing:
+                self.check(host, os.path.join(self.copies, host["ip"], os.path.basename(self.path)))
+                node = outcome_of([(round(s - began, 3), has) for s, has in points[host["name"]]])
+                nodes[host["name"]] = {**node, "own": round(node["seconds"] + began - starts[host["name"]], 3)}
+        return {"seconds": max((node["seconds"] for node in nodes.values()), default=0.0), "nodes": nodes, "missing": missing}
 
     def make_torrent(self, piece):
         """The path of a file that tells what is in the source."""
@@ -92,6 +120,95 @@ class Spread:
         with open(path, "wb") as f:
             f.write(libtorrent.bencode(made.generate()))
         return path
+
+
+class Torrent:
+    """The peers of one torrent, each in its host, ended with the context; and all of them when patience is over."""
+
+    def __init__(self, of, torrent):
+        self.of, self.torrent = of, torrent
+        self.addresses = ",".join(host["ip"] for host in [of.source, *of.receivers])
+        self.peers, self.connected, self.all = {}, {}, []
+        self.changed = threading.Condition()
+        self.timer = threading.Timer(of.patience, self.end)
+
+    def __enter__(self):
+        self.timer.start()
+        return self
+
+    def __exit__(self, *_):
+        self.timer.cancel()
+        self.end()
+        for peer in self.all:
+            peer.wait()
+
+    def end(self):
+        with self.changed:
+            for peer in self.all:
+                peer.kill()
+
+    def start(self, host):
+        """Starts the peer of a host."""
+        command = ["mnexec", "-a", str(host["pid"]), sys.executable, os.path.join(HERE, "torrent_peer.py"), self.of.copies, self.torrent, host["ip"],
+                   self.of.path if host is self.of.source else "-", self.addresses]
+        peer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        with self.changed:
+            self.all.append(peer)
+            self.peers[host["name"]] = peer
+
+    def await_ready(self, name):
+        """Until it could connect."""
+        if self.peers[name].stdout.readline() != "ready\n":
+            raise RuntimeError("the BitTorrent peer of %s does not start" % name)
+
+    def join(self, host):
+        """A peer that comes when the others are under way."""
+        self.start(host)
+        self.await_ready(host["name"])
+        self.connect(host["name"])
+
+    def connect(self, name):
+        """The peer of this name connects to all others. It may have been killed meanwhile."""
+        with self.changed:
+            self.connected[name] = time.monotonic()
+            self.changed.notify_all()
+        with contextlib.suppress(BrokenPipeError):
+            self.peers[name].stdin.write("\n")
+            self.peers[name].stdin.flush()
+
+    def kill(self, name, starts_again=False):
+        """Kills the peer of this name; whether another one takes its place decides whom `answer` waits for."""
+        with self.changed:
+            if starts_again:
+                del self.connected[name]
+            self.peers[name].kill()
+
+    def answer(self, name):
+        """How it went on at the peer of this name; nothing if it has ended before it had all."""
+        while True:
+            with self.changed:
+                if not self.changed.wait_for(lambda: name in self.connected, self.of.patience):
+                    return []
+                peer = self.peers[name]
+            line = peer.stdout.readline()
+            with self.changed:
+                if line or name in self.connected and self.peers[name] is peer:
+                    return json.loads(line or "[]")
+
+
+def ended(command, environment, seconds):
+    """A command's status, output and errors; if it takes longer, it is interrupted, and fails."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            out, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=PATIENCE_FOR_END)
+            raise Endless("%s: no end within %g s" % (" ".join(command[:2]), seconds)) from None
+        finally:
+            process.kill()
+    return process.returncode, out, errors
 
 
 def outcome_of(progress):

@@ -151,11 +151,11 @@ fn uplinks(table: &mut String) {
         table,
         "\n4 racks of 4, uplinks as fast as a host's link or twice that, 1024 blocks: the same, and bytes on the busiest uplink over the content.\n",
     );
-    line(table, "uplink  rings     Linear        RarestBlock");
+    line(table, "uplink  rings     Linear        RarestBlock   RandomBlock");
     for times in [1, 2] {
         for together in [false, true] {
             let mut row = format!("{times:6}  {:8}", if together { "together" } else { "free" });
-            for code in [Code::Linear, Code::RarestBlock] {
+            for code in [Code::Linear, Code::RarestBlock, Code::RandomBlock] {
                 let clean = Distribution::clean(vec![4; 4], Division { blocks: 1024, generation: 32 });
                 let what = Distribution { together, code, uplink: Some(times * clean.host), ..clean };
                 let outcome = what.run().expect("nothing wrong");
@@ -169,12 +169,33 @@ fn uplinks(table: &mut String) {
     }
 }
 
+/// Formula (1) of the paper, with rounds as they are: a round takes the time of a block on a link, or that of coding it, whichever is
+/// longer. Columns are what a processor multiplies and adds in a second over what a link carries; two encoders have twice as much.
+fn blocks_of_a_generation(table: &mut String) {
+    line(
+        table,
+        "\n20 nodes, one generation of k blocks: time over that of the content on a link, by speed of coding over that of a link.\n",
+    );
+    line(table, "  k  no limit     16     32     64");
+    for k in [4, 8, 11, 16, 22, 32, 45, 64, 90, 128, 256] {
+        let rounds =
+            mean(&outcomes(&gossip(20, k, 1, Order::Sequential), SEEDS), |outcome| outcome.rounds as f64);
+        let over = rounds / f64::from(k);
+        let mut row = format!("{k:3}  {over:8.2}");
+        for speed in [16.0, 32.0, 64.0] {
+            write!(row, "  {:5.2}", over * (f64::from(k) / speed).max(1.0)).expect("a string takes all");
+        }
+        line(table, &row);
+    }
+}
+
 #[test]
 fn the_table_of_the_swarm_is_as_recorded() {
     let mut table = String::new();
     codes(&mut table);
     racks(&mut table);
     orders(&mut table);
+    blocks_of_a_generation(&mut table);
     links(&mut table);
     uplinks(&mut table);
     snapshot::check("swarm", &table);

@@ -1,0 +1,369 @@
+"""Other programs that bring a file to all nodes, each tuned for a cluster (copying.py).
+
+A peer starts its daemons in the emulated hosts, waits until they are ready, and copies: `seconds` begin then, and end with the last copy, which is
+compared with the source. All hosts see the same file system. Where a program wants the same path on every node, a host's daemon has a mount
+namespace, in which the folder `local` is that of its own copy. BitTorrent is not among them: mininet/copies.py.
+"""
+import concurrent.futures
+import contextlib
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+
+import copies
+import peers
+import testbed
+
+# The name, addresses and folder of its own that a host's command has: $0, $1 and $2, the latter seen as $3.
+AS_HOST = 'mount --bind "$1" /etc/hosts && mount --bind "$2" "$3" && hostname "$0" && shift 3 && exec "$@"'
+RSYNC_PORT, SSH_PORT, SLURMCTLD_PORT = 873, 22, 6817
+# Of the rate of the slowest link, for programs that do not find theirs: frames and the switches' other traffic need the rest.
+RATE_SHARE = 0.93
+SLURM = """ClusterName=copies
+SlurmctldHost={source}({ip})
+AuthType=auth/none
+CredType=cred/none
+SlurmUser=root
+SlurmdUser=root
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+SelectType=select/linear
+ReturnToService=2
+MessageTimeout=100
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+"""
+SSHD = """Port 22
+HostKey {folder}/key
+AuthorizedKeysFile {folder}/key.pub
+PermitRootLogin yes
+StrictModes no
+UsePAM no
+PidFile none
+MaxStartups 100
+MaxSessions 100
+Subsystem sftp internal-sftp
+"""
+SSH = """IdentityFile {folder}/key
+StrictHostKeyChecking no
+UserKnownHostsFile /dev/null
+LogLevel ERROR
+Ciphers aes128-gcm@openssh.com
+"""
+RSYNCD = """use chroot = no
+uid = root
+gid = root
+max connections = 0
+log file = /dev/null
+[source]
+path = {path}
+read only = yes
+"""
+
+
+class Peer:
+    """One of them, in a testbed, for one copy. What it starts ends with the copy."""
+
+    programs = ()
+
+    def __init__(self, bed, of):
+        self.bed, self.of, self.hosts = bed, of, [of.source, *of.receivers]
+
+    def copy(self):
+        """Starts what it needs, copies once, and ends it all."""
+        with contextlib.ExitStack() as stack:
+            self.folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cool-copy-peer-", dir=os.path.dirname(self.of.copies)))
+            self.log = stack.enter_context(open(os.path.join(self.folder, "log"), "w+b"))
+            self.processes = stack.enter_context(peers.Processes())
+            stack.callback(self.end)
+            self.prepare()
+            self.began = time.monotonic()
+            nodes = {name: {"seconds": s, "own": s, "progress": [(s, self.of.size)]} for name, s in self.spread().items()}
+        for host in self.of.receivers:
+            self.of.check(host, self.of.copy_of(host))
+        return {"seconds": max(node["seconds"] for node in nodes.values()), "nodes": nodes, "missing": {}}
+
+    def end(self):
+        """Asks all to end: of some, as sshd, which writes its title over its environment, there is no mark to find them by."""
+        for process in self.processes.started:
+            process.terminate()
+
+    def prepare(self):
+        """Starts daemons, and waits until they are ready."""
+
+    def spread(self):
+        """Seconds until each host had its copy, by its name."""
+        raise NotImplementedError
+
+    def passed(self):
+        return time.monotonic() - self.began
+
+    def all_at(self, seconds):
+        """All hosts have their copy at the same time, as far as can be told."""
+        return dict.fromkeys((host["name"] for host in self.of.receivers), seconds)
+
+    def enter(self, host, command):
+        """A command in a host."""
+        return ["mnexec", "-a", str(host["pid"]), *command]
+
+    def daemon(self, command, environment=None):
+        return self.processes.start(command, environment or os.environ, self.log)
+
+    def run(self, command, environment=None):
+        """Seconds at which a command has ended well."""
+        process = self.daemon(command, environment)
+        peers.wait_until_done(process, time.monotonic() + self.of.patience, self.of.patience, self.log)
+        return self.passed()
+
+    def write(self, name, text):
+        """The path of a file for the program."""
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        return path
+
+    def await_port(self, host, port):
+        listens = self.enter(host, ["ss", "-Hltn", "sport = :%d" % port])
+        testbed.wait_for(lambda: subprocess.run(listens, capture_output=True).stdout, "%s listens at port %d" % (host["name"], port), 60)
+
+    def make_folders(self):
+        for host in self.hosts:
+            os.makedirs(os.path.dirname(self.of.copy_of(host)), exist_ok=True)
+
+    def local(self):
+        """The folder in which every host sees its own copy."""
+        return os.path.join(self.of.copies, "local")
+
+    def as_host(self, host, command):
+        """A command in a host, under its name, that finds others by theirs and its own copy in `local`."""
+        os.makedirs(self.local(), exist_ok=True)
+        return self.enter(host, ["unshare", "--mount", "--uts", "sh", "-c", AS_HOST, host["name"], self.names, os.path.dirname(self.of.copy_of(host)),
+                                 self.local(), *command])
+
+    @functools.cached_property
+    def names(self):
+        """A file of the hosts' names and addresses."""
+        return self.write("hosts", "127.0.0.1 localhost\n" + "".join("%s %s\n" % (h["ip"], h["name"]) for h in self.hosts))
+
+
+class Rsync(Peer):
+    """All get it from the daemon of the source at once."""
+
+    programs = ("rsync",)
+
+    def serve(self, host, path):
+        """A daemon that gives what is in a folder."""
+        configuration = self.write("rsyncd-%s" % host["name"], RSYNCD.format(path=path))
+        self.daemon(self.enter(host, ["rsync", "--daemon", "--no-detach", "--config", configuration, "--address", host["ip"], "--port", str(RSYNC_PORT)]))
+
+    def prepare(self):
+        self.make_folders()
+        for host, path in self.servers():
+            self.serve(host, path)
+        for host, _ in self.servers():
+            self.await_port(host, RSYNC_PORT)
+
+    def servers(self):
+        yield self.of.source, os.path.dirname(self.of.path)
+
+    def get(self, host, server):
+        name = os.path.basename(self.of.path if server is self.of.source else self.of.copy_of(server))
+        # By the daemon, not as between paths of one machine, which would be written whole.
+        return self.run(self.enter(host, ["rsync", "--times", "--no-compress", "rsync://%s/source/%s" % (server["ip"], name), self.of.copy_of(host)]))
+
+    def spread(self):
+        with concurrent.futures.ThreadPoolExecutor(len(self.hosts)) as threads:
+            got = {host["name"]: threads.submit(self.get, host, self.of.source) for host in self.of.receivers}
+            return {name: future.result() for name, future in got.items()}
+
+
+class RsyncTree(Rsync):
+    """The first host of each rack gets it from the source, then the others of the rack from that one."""
+
+    def racks(self):
+        """The head of each rack, the source of its own, and the others of it."""
+        by_name = {host["name"]: host for host in self.hosts}
+        for rack in peers.racks(self.bed.description):
+            members = [by_name[host["name"]] for host in rack]
+            head = self.of.source if self.of.source in members else members[0]
+            yield head, [host for host in members if host is not head]
+
+    def servers(self):
+        for head, _ in self.racks():
+            yield head, os.path.dirname(self.of.path if head is self.of.source else self.of.copy_of(head))
+
+    def get_after(self, firsts, host, server):
+        """As soon as others have it."""
+        for first in firsts:
+            first.result()
+        return self.get(host, server)
+
+    def spread(self):
+        with concurrent.futures.ThreadPoolExecutor(len(self.hosts)) as threads:
+            heads = {head["name"]: threads.submit(self.get, head, self.of.source) for head, _ in self.racks() if head is not self.of.source}
+            got = dict(heads)
+            for head, others in self.racks():
+                # Those of the source's own rack wait, too, until its link is free.
+                firsts = [heads[head["name"]]] if head["name"] in heads else list(heads.values())
+                got.update({host["name"]: threads.submit(self.get_after, firsts, host, head) for host in others})
+            return {name: future.result() for name, future in got.items()}
+
+
+class Clush(Peer):
+    """ClusterShell: scp to all at once."""
+
+    programs = ("clush", "sshd")
+    through_heads = False
+
+    def prepare(self):
+        self.make_folders()
+        peers.run_checked("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", os.path.join(self.folder, "key"))
+        os.makedirs("/run/sshd", exist_ok=True)
+        configuration = self.write("sshd", SSHD.format(folder=self.folder))
+        self.ssh = self.write("ssh", SSH.format(folder=self.folder))
+        for host in self.hosts:
+            self.daemon(self.as_host(host, ["/usr/sbin/sshd", "-D", "-f", configuration, "-o", "ListenAddress=" + host["ip"]]))
+        for host in self.hosts:
+            self.await_port(host, SSH_PORT)
+
+    def topology(self):
+        """Heads of racks pass it on."""
+        heads = [(head["name"], [host["name"] for host in others]) for head, others in RsyncTree(self.bed, self.of).racks()]
+        [own] = [others for name, others in heads if name == self.of.source["name"]]
+        others = [(name, members) for name, members in heads if name != self.of.source["name"]]
+        lines = ["%s: %s" % (self.of.source["name"], ",".join(own + [name for name, _ in others])), *("%s: %s" % (name, ",".join(m)) for name, m in others)]
+        return ["--topology", self.write("topology", "[routes]\n" + "\n".join(lines) + "\n")]
+
+    def spread(self):
+        command = ["clush", "-q", "-S", "-f", "64", "-O", "ssh_options=-F " + self.ssh, *(self.topology() if self.through_heads else ()),
+                   "-w", ",".join(host["name"] for host in self.of.receivers), "--copy", self.of.path, "--dest", os.path.join(self.local(), "copy")]
+        # Heads have it in the system's Python, whatever else is in PATH.
+        return self.all_at(self.run(self.as_host(self.of.source, command), {**os.environ, "CLUSTERSHELL_GW_PYTHON_EXECUTABLE": "/usr/bin/python3"}))
+
+
+class ClushTree(Clush):
+    """The same through the first host of each rack."""
+
+    through_heads = True
+
+
+# Runs a command, and writes its seconds into a file.
+TIMED = """import subprocess, sys, time
+began = time.monotonic()
+subprocess.run(sys.argv[2:], check=True)
+with open(sys.argv[1], "w") as f:
+    f.write(str(time.monotonic() - began))
+"""
+# Of sbcast; its own are 8 MiB.
+BLOCK_KIB = 1024
+
+
+class Sbcast(Peer):
+    """Slurm's: its controller at the source, all over the data network."""
+
+    programs = ("sbcast", "slurmctld", "slurmd")
+
+    def __init__(self, bed, of, fanout=2):
+        super().__init__(bed, of)
+        self.fanout = fanout
+
+    def prepare(self):
+        self.make_folders()
+        os.mkdir(os.path.join(self.folder, "state"))
+        self.write("cgroup.conf", "CgroupPlugin=cgroup/v1\n")
+        lines = ["NodeName=%s NodeAddr=%s CPUs=2 State=UNKNOWN" % (host["name"], host["ip"]) for host in self.hosts]
+        lines.append("PartitionName=all Nodes=%s Default=YES State=UP" % ",".join(host["name"] for host in self.hosts))
+        conf = self.write("slurm.conf", SLURM.format(source=self.of.source["name"], ip=self.of.source["ip"], folder=self.folder) + "\n".join(lines) + "\n")
+        self.environment = {**os.environ, "SLURM_CONF": conf}
+        self.daemon(self.as_host(self.of.source, ["slurmctld", "-D"]), self.environment)
+        self.await_port(self.of.source, SLURMCTLD_PORT)
+        for host in self.hosts:
+            self.daemon(self.as_host(host, ["slurmd", "-D", "-N", host["name"]]), self.environment)
+        states = self.as_host(self.of.source, ["sinfo", "-N", "-h", "-o", "%T"])
+        testbed.wait_for(lambda: subprocess.run(states, env=self.environment, capture_output=True, text=True).stdout.split() == ["idle"] * len(self.hosts),
+                         "Slurm has all nodes", 120)
+
+    def spread(self):
+        """Of an allocation of all nodes, whose making is not counted."""
+        report = os.path.join(self.folder, "seconds")
+        sbcast = ["sbcast", "--force", "--compress=none", "--fanout=%d" % self.fanout, "--size=%dk" % BLOCK_KIB, self.of.path, os.path.join(self.local(), "copy")]
+        self.run(self.as_host(self.of.source, ["salloc", "-Q", "-N", str(len(self.hosts)), "/usr/bin/python3", "-c", TIMED, report, *sbcast]), self.environment)
+        with open(report, encoding="utf-8") as f:
+            return self.all_at(float(f.read()))
+
+
+class Multicast(Peer):
+    """A program that multicasts."""
+
+    def kbit(self):
+        """The rate that all links have room for."""
+        return int(1000 * RATE_SHARE * min(link["mbit"] for link in self.bed.description["links"] if link["mbit"]))
+
+    def received(self, receivers):
+        """When each of the receivers has ended."""
+        with concurrent.futures.ThreadPoolExecutor(len(receivers)) as threads:
+            got = {name: threads.submit(self.ended, process) for name, process in receivers.items()}
+            return {name: future.result() for name, future in got.items()}
+
+    def ended(self, process):
+        peers.wait_until_done(process, time.monotonic() + self.of.patience, self.of.patience, self.log)
+        return self.passed()
+
+
+# Where udpcast's sender and receivers find each other: at its own choice, 224.0.0.1, they did not.
+RENDEZVOUS = "230.1.1.1"
+
+
+class Udpcast(Multicast):
+    """Its sender, and a receiver in each host that has started before it."""
+
+    programs = ("udp-sender", "udp-receiver")
+
+    def prepare(self):
+        self.make_folders()
+        command = lambda host: ["udp-receiver", "--nokbd", "--interface", host["interface"], "--mcast-rdv-address", RENDEZVOUS, "--file", self.of.copy_of(host)]
+        self.receivers = {host["name"]: self.daemon(self.enter(host, command(host))) for host in self.of.receivers}
+
+    def spread(self):
+        sender = self.daemon(self.enter(self.of.source, [
+            "udp-sender", "--nokbd", "--no-progress", "--full-duplex", "--interface", self.of.source["interface"], "--file", self.of.path,
+            "--min-receivers", str(len(self.receivers)), "--max-bitrate", "%dk" % self.kbit(), "--mcast-rdv-address", RENDEZVOUS]))
+        seconds = self.received(self.receivers)
+        self.ended(sender)
+        return seconds
+
+
+class Uftp(Multicast):
+    """UFTP: a daemon in each host receives."""
+
+    programs = ("uftp", "uftpd")
+
+    def prepare(self):
+        self.make_folders()
+        for host in self.of.receivers:
+            self.daemon(self.enter(host, ["uftpd", "-d", "-I", host["interface"], "-D", os.path.dirname(self.of.copy_of(host)), "-B", str(1 << 20)]))
+
+    def spread(self):
+        # Closed group: registration ends when all of these have come. Congestion control is left out, since the rate is known.
+        return self.all_at(self.run(self.enter(self.of.source, [
+            "uftp", "-I", self.of.source["interface"], "-R", str(self.kbit()), "-b", "1440", "-r", "0.05:0.02:1", "-D", "copy",
+            "-H", ",".join(host["ip"] for host in self.of.receivers), self.of.path])))
+
+
+PEERS = {"rsync": Rsync, "rsync-tree": RsyncTree, "clush": Clush, "clush-tree": ClushTree, "sbcast": Sbcast, "udpcast": Udpcast, "uftp": Uftp}
+
+
+def check_installed(way):
+    """What a way needs has to be there before anything is measured."""
+    if way == "torrent" and not copies.has_torrent():
+        raise RuntimeError("no BitTorrent to measure: apt-get install python3-libtorrent, or leave it out of --ways")
+    absent = [program for program in getattr(PEERS.get(way), "programs", ()) if not shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin")]
+    if absent:
+        raise RuntimeError("no %s for %s: see --help for its package, or leave it out of --ways" % (", ".join(absent), way))

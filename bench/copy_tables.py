@@ -1,0 +1,86 @@
+"""The tables of copying.py: a column is its heading and what a row has there. Each kind of measurement has its own section of docs/copy.md."""
+import statistics
+
+import copy_peers
+import page
+
+
+def of_torrent(piece):
+    return "torrent, pieces of %s" % page.size(piece)
+
+
+def with_faults(options):
+    """Whether something happens to nodes while they get copies."""
+    return bool(options.kill or options.join or options.restart)
+
+
+def section(options):
+    """The part of the document that is this table's."""
+    kinds = {"slow copies": options.slow, "killed nodes": options.kill, "nodes that join": options.join, "nodes that restart": options.restart,
+             "lossy copies": options.loss, "copies of a change": options.delta, "copies and a broadcast": "bcast" in options.ways,
+             "copies by multicast programs": options.unicast == "normal", "copies by other programs": any(way in copy_peers.PEERS for way in options.ways)}
+    return next((name for name, chosen in kinds.items() if chosen), "copies")
+
+
+def number(form, value):
+    return "-" if value is None else form % value
+
+
+def ratio(key):
+    return lambda row: number("%.2f", row[key])
+
+
+def times(key):
+    """A median of what is complete, and how many are."""
+    return lambda row: "%s | %d of %d" % (number("%.2f", row[key]["over"]), row[key]["complete"], row[key]["of"])
+
+
+SECONDS = ("seconds", lambda row: "%.1f" % statistics.median(row["seconds"]))
+UPLINK = ("busiest uplink / file", ratio("uplink"))
+IDLE = ("idle", lambda row: "%.0f %%" % (100 * row["idle"]))
+UNDISTURBED = ("undisturbed, s", lambda row: "%.1f" % row["undisturbed"])
+
+
+def figures(options):
+    """What is told of a way."""
+    if options.kill:
+        return [UNDISTURBED, ("survivors of %d, over it | complete" % options.kill, times("receivers")),
+                ("source killed, over it | complete", times("source")), ("was killed in", lambda row: "%d" % row["source"]["struck"])]
+    if options.join or options.restart:
+        return [UNDISTURBED, ("late ones from their start, over limit | complete", times("late")), ("others over undisturbed | complete", times("others")),
+                ("into a late one / file", ratio("into"))]
+    if options.slow:
+        return [SECONDS, ("fast hosts over their limit", ratio("fast_over_limit")), ("slow hosts over theirs", ratio("slow_over_limit")), UPLINK, IDLE]
+    if options.delta:
+        return [SECONDS, ("broadcast / file", lambda row: number("%.4f", row["sent"])), ("source's link / file", lambda row: "%.4f" % row["source"]),
+                ("busiest uplink / file", lambda row: "%.4f" % row["uplink"])]
+    over = [("over limit", ratio("over_limit"))]
+    if options.loss:
+        over.append(("times what comes through", lambda row: "%.2f" % (row["over_limit"] * (1 - row["loss"]))))
+    if "bcast" in options.ways:
+        over.append(("seconds of the ranks", lambda row: number("%.1f", row["own"])))
+    return [SECONDS, *over, UPLINK, IDLE]
+
+
+class Table:
+    """Lines of Markdown, as rows come."""
+
+    def __init__(self, options):
+        self.about = [("file", lambda row: page.size(row["bytes"])), ("uplinks", lambda row: "%g" % row["uplink_mbit"])]
+        if options.loss:
+            self.about.append(("lost", lambda row: "%g %%" % (100 * row["loss"])))
+        self.about.append(("way", lambda row: row["way"]))
+        self.figures = figures(options)
+        self.width = sum(heading.count("|") + 1 for heading, _ in self.figures)
+        headings = [heading for heading, _ in self.about + self.figures]
+        self.lines = ["| %s |" % " | ".join(headings), "| --- |%s --- |%s" % (" --: |" * (len(self.about) - 2), " --: |" * self.width)]
+
+    def add(self, row):
+        """The line of a row, which may be of a way that failed."""
+        cells = [cell(row) for _, cell in self.about]
+        if "failed" in row:
+            cells += ["failed: %s" % " ".join(row["failed"].split()).replace("|", "/")] + [""] * (self.width - 1)
+        else:
+            cells += [cell(row) for _, cell in self.figures]
+        self.lines.append("| %s |" % " | ".join(cells))
+        return self.lines[-1]
