@@ -223,6 +223,7 @@ def test_a_swarm_goes_on_without_a_node_that_dies_and_begins_nothing_anew(make_b
     for node in ("h1", "h2", "h4", "h5", "h6"):
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
         assert os.listdir(tmp_path / node) == ["copy"], "nothing else is left"
+    bed.restart_agent("h3")
 
 
 def left(bed, host):
@@ -238,7 +239,7 @@ def came(bed, host):
 @pytest.mark.parametrize("victims", [(), ("h4", "h6")], ids=["alone", "and-two-others"])
 def test_survivors_of_the_source_have_the_copy_once_a_little_more_than_one_has_left_it(make_bed, tmp_path, victims):
     bed = make_bed("tree:1x6", host_mbit=20)
-    wait_for(bed.whole, "all nodes are there")
+    wait_for(bed.whole, "all nodes are there", 60)
     bed.wait_until_measured()
     size = 8 * MIB
     source, dest = write(str(tmp_path / "source"), noise(11, size)), str(tmp_path / "{node}" / "copy")
@@ -265,7 +266,7 @@ def test_survivors_of_the_source_have_the_copy_once_a_little_more_than_one_has_l
 
 def test_nodes_that_come_when_a_swarm_is_under_way_get_their_copies_and_what_one_had_counts(make_bed, tmp_path):
     bed = make_bed("tree:1x6", host_mbit=20)
-    wait_for(bed.whole, "all nodes are there")
+    wait_for(bed.whole, "all nodes are there", 60)
     end_agent(bed, "h5")
     wait_for(lambda: bed.found()[0] == 5, "one node is away")
     bed.wait_until_measured()

@@ -11,7 +11,7 @@ use crate::job::{self, Heard};
 use crate::own_ranks;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{JobSpec, Node, TopologyRequest};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
@@ -107,15 +107,15 @@ impl LateNodes<'_> {
         let asked = timeout(LOOK_WITHIN, jobs.client.get_topology(TopologyRequest {})).await;
         let Ok(Ok(topology)) = asked else { return Ok(()) };
         let nodes = topology.into_inner().nodes;
-        let mut chosen = self.chosen.clone();
+        let mut lacking: BTreeSet<String> = self.chosen.iter().cloned().collect();
         // A rack or a node may have gone.
-        chosen.extend(self.to.of(&nodes).unwrap_or_default().into_iter().map(|(name, _)| name));
-        let is_here = |node: &&Node| node.located && node.away_ms.is_none() && chosen.contains(&node.name);
+        lacking.extend(self.to.of(&nodes).unwrap_or_default().into_iter().map(|(name, _)| name));
+        outcome.served().for_each(|node| drop(lacking.remove(node)));
+        let is_here = |node: &&Node| node.located && node.away_ms.is_none() && lacking.contains(&node.name);
         let racks: BTreeMap<&str, u32> = nodes.iter().map(|node| (node.name.as_str(), node.rack)).collect();
         for node in nodes.iter().filter(is_here) {
-            if let Some((first, late)) = outcome.admit(&node.name, |of| racks.get(of) == Some(&node.rack)) {
-                jobs.start(first, self.spec(&node.name, late)?);
-            }
+            let (first, late) = outcome.admit(&node.name, |of| racks.get(of) == Some(&node.rack));
+            jobs.start(first, self.spec(&node.name, late)?);
         }
         Ok(())
     }

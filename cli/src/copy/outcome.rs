@@ -194,13 +194,14 @@ impl Outcome {
         self.via.is_empty() && self.ranks.iter().any(|rank| rank.member.is_some())
     }
 
-    /// A node is there: if it has no rank that runs or has ended, the number of a new one, and how it comes to the swarm.
-    /// `neighbours` are nodes of its rack.
-    pub(super) fn admit(&mut self, node: &str, neighbours: impl Fn(&str) -> bool) -> Option<(usize, Late)> {
-        let served = |state: &RankState| matches!(state, RankState::Runs | RankState::Ended(..));
-        if self.ranks.iter().any(|rank| rank.node == node && served(&rank.state)) {
-            return None;
-        }
+    /// Nodes with a rank that runs or has ended: they need no other one.
+    pub(super) fn served(&self) -> impl Iterator<Item = &str> {
+        let served = |rank: &&RankOutcome| matches!(rank.state, RankState::Runs | RankState::Ended(..));
+        self.ranks.iter().filter(served).map(|rank| rank.node.as_str())
+    }
+
+    /// A node is there that needs a rank: its number, and how it comes to the swarm. `neighbours` are nodes of its rack.
+    pub(super) fn admit(&mut self, node: &str, neighbours: impl Fn(&str) -> bool) -> (usize, Late) {
         let members = || self.ranks.iter().filter_map(|rank| Some((&rank.node, rank.member?)));
         let rack = members().find(|(of, _)| neighbours(of)).map(|(_, (rack, _))| rack);
         let rack = rack.unwrap_or_else(|| self.slots.keys().next_back().map_or(0, |last| last + 1));
@@ -209,7 +210,7 @@ impl Outcome {
         let slot = *slots;
         *slots += 1;
         self.ranks.push(RankOutcome::new(node, self.ranks.len()));
-        Some((self.ranks.len() - 1, Late { rack, slot, contacts }))
+        (self.ranks.len() - 1, Late { rack, slot, contacts })
     }
 
     /// The job of a rank that came late has ended, if not well for this reason.
@@ -357,6 +358,36 @@ mod tests {
         let document = serde_json::from_str(&outcome.json().unwrap()).unwrap();
         let named = |name: &str, bytes: &[u64]| (name.to_owned(), bytes.to_vec());
         assert_eq!(lacked(&document), [named("n3", &[]), named("n1", &[300]), named("n2", &[300, 100, 0])]);
+    }
+
+    #[test]
+    fn nodes_that_come_late_are_served_once_and_what_becomes_of_them_counts() {
+        let mut outcome = outcome();
+        let at = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
+        assert!(!outcome.is_open());
+        for (rank, slot) in [(0, 0), (1, 1), (2, 2)] {
+            hear(&mut outcome, rank, &Said::Member { rack: 0, slot, contact: at(slot as u16) });
+        }
+        assert!(outcome.is_open() && outcome.served().eq(["n0", "n1", "n2"]));
+        hear(&mut outcome, 2, &Said::Ended { seconds: 1.0, error: None });
+        hear(&mut outcome, 0, &Said::Lost { nodes: vec!["n1".to_owned(), "n2".to_owned()] });
+        assert!(outcome.served().eq(["n0", "n2"]), "one has its copy");
+        let (first, late) = outcome.admit("n1", |of| of == "n0");
+        assert_eq!((first, late.rack, late.slot, late.contacts), (3, 0, 3, vec![at(0)]));
+        assert!(outcome.served().eq(["n0", "n2", "n1"]));
+        outcome.ended(3, None);
+        // Once more, and another one in a rack of its own.
+        let (again, late) = outcome.admit("n1", |of| of == "n0");
+        assert_eq!((again, late.slot), (4, 4));
+        let (other, late) = outcome.admit("n3", |_| false);
+        assert_eq!((other, late.rack, late.slot), (5, 1, 0));
+        let said = |said: &Said| Output { line: serde_json::to_vec(said).unwrap(), ..Output::default() };
+        outcome.hear(again, &said(&Said::Ended { seconds: 2.5, error: None }));
+        outcome.hear(other, &said(&Said::Missed { reason: "too late".to_owned() }));
+        outcome.end(None);
+        let nodes: Vec<_> =
+            outcome.nodes.iter().map(|n| (&n.node[..], n.seconds, n.error.as_deref())).collect();
+        assert_eq!(nodes, [("n3", None, Some("too late")), ("n1", Some(2.5), None), ("n2", Some(1.0), None)]);
     }
 
     #[test]
