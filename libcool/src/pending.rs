@@ -8,7 +8,7 @@ use crate::session::Request;
 use crate::{Op, Type};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// A call that was started with [`Comm::start`](crate::Comm::start). The agents carry it out meanwhile; what was
@@ -113,6 +113,11 @@ impl<'a> Pending<'a> {
         self.request.as_ref().map_or(Ok(true), |request| request.wait_for(Duration::ZERO))
     }
 
+    /// Whether it is done; else `waker` is told when, if it is the last that was given.
+    pub(crate) fn wake_when_done(&self, waker: &Waker) -> Result<bool, Error> {
+        self.request.as_ref().map_or(Ok(true), |request| request.poll(waker))
+    }
+
     fn finish(&mut self) -> Result<Received, Error> {
         let Some(request) = self.request.take() else { return Ok(self.received) };
         let mut output = self.output.take();
@@ -134,8 +139,7 @@ impl Future for Pending<'_> {
     type Output = Result<(), Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let done = self.request.as_ref().map_or(Ok(true), |request| request.poll(context.waker()));
-        match done {
+        match self.wake_when_done(context.waker()) {
             Ok(true) => Poll::Ready(self.finish().map(drop)),
             Ok(false) => Poll::Pending,
             Err(e) => Poll::Ready(Err(e)),

@@ -14,6 +14,7 @@ mod handles;
 mod memory;
 mod messages;
 mod recover;
+mod queues;
 mod requests;
 mod started;
 
@@ -24,5 +25,6 @@ pub use error::{cool_error_message, cool_error_ranks};
 pub use memory::*;
 pub use messages::*;
 pub use recover::*;
+pub use queues::*;
 pub use requests::*;
 pub use started::*;

@@ -1,5 +1,5 @@
-//! What the agent answers, and who waits for it. Whoever waits first receives for all; a thread of the inbox's
-//! own does so once somebody wants to know without waiting.
+//! What the agent answers, and who waits for it. Whoever waits first receives for all; when nobody does, the thread of
+//! [`super::receiver`] does once somebody wants to know without waiting.
 
 use super::heap::{Block, Memory};
 use cool_proto::RUNNING_INTERVAL;
@@ -9,7 +9,8 @@ use cool_proto::socket::{Receiver, SocketError};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -61,21 +62,42 @@ struct State {
     disconnected: Option<Disconnected>,
     /// How long short waits heard nothing, one after the other.
     silent: Duration,
-    /// The thread has been started.
-    thread: bool,
+    /// What was heard so far, and when the common thread looked last.
+    heard: u64,
+    heard_before: u64,
+    /// The common thread receives too.
+    watched: bool,
+    /// It was told of something while somebody else received: who does takes in all that is there.
+    missed: bool,
 }
 
 /// The receiving side of a session. Clones are the same.
 #[derive(Clone, Debug)]
 pub(super) struct Inbox {
     shared: Arc<(Mutex<State>, Condvar)>,
+    stream: Arc<UnixStream>,
     /// How long the agent may be silent while it works on a call.
     silence: Duration,
+}
+
+/// An inbox that may be gone.
+#[derive(Clone, Debug)]
+pub(super) struct WeakInbox {
+    shared: Weak<(Mutex<State>, Condvar)>,
+    stream: Weak<UnixStream>,
+    silence: Duration,
+}
+
+impl WeakInbox {
+    pub(super) fn get(&self) -> Option<Inbox> {
+        Some(Inbox { shared: self.shared.upgrade()?, stream: self.stream.upgrade()?, silence: self.silence })
+    }
 }
 
 impl Inbox {
     pub(super) fn new(receiver: Receiver) -> Inbox {
         let silence = if receiver.agent_is_in_this_process() { SILENCE_WITHIN } else { SILENCE };
+        let stream = receiver.stream();
         let state = State {
             receiver: Some(receiver),
             open: BTreeMap::new(),
@@ -83,9 +105,12 @@ impl Inbox {
             answer: Answer::None,
             disconnected: None,
             silent: Duration::ZERO,
-            thread: false,
+            heard: 0,
+            heard_before: 0,
+            watched: false,
+            missed: false,
         };
-        Inbox { shared: Arc::new((Mutex::new(state), Condvar::new())), silence }
+        Inbox { shared: Arc::new((Mutex::new(state), Condvar::new())), stream, silence }
     }
 
     /// The descriptor that came with the last answer.
@@ -160,20 +185,51 @@ impl Inbox {
         if let Some(open) = state.open.get_mut(&call) {
             open.waker = Some(waker.clone());
         }
-        if !state.thread {
-            let inbox = self.clone();
-            std::thread::Builder::new()
-                .name("cool-receiver".into())
-                .spawn(move || inbox.receive_for_all())?;
-            state.thread = true;
+        if !state.watched {
+            super::receiver::watch(self.weak(), &self.stream)?;
+            state.watched = true;
+            // Some may have come with what others have waited for.
+            state.missed = true;
+            state = self.take_missed_in(state);
         }
-        Ok(false)
+        Ok(state.is_over(call))
+    }
+
+    fn weak(&self) -> WeakInbox {
+        WeakInbox {
+            shared: Arc::downgrade(&self.shared),
+            stream: Arc::downgrade(&self.stream),
+            silence: self.silence,
+        }
     }
 
     /// The agent uses memory until it has done a call.
     pub(super) fn keep(&self, call: u64, memory: Block) {
         if let Some(open) = self.lock().open.get_mut(&call) {
             open.kept = Some(memory);
+        }
+    }
+
+    /// Takes in all that has come, or has whoever receives do so.
+    pub(super) fn take_all_in(&self) {
+        let mut state = self.lock();
+        state.missed = true;
+        drop(self.take_missed_in(state));
+    }
+
+    /// The common thread has looked for so long: an agent that works on calls and says nothing is gone.
+    pub(super) fn was_watched_for(&self, passed: Duration) {
+        let mut state = self.lock();
+        if state.receiver.is_none() || state.open.is_empty() || state.heard != state.heard_before {
+            state.heard_before = state.heard;
+            state.silent = Duration::ZERO;
+            return;
+        }
+        state.silent += passed;
+        if state.silent >= self.silence {
+            let silent = SocketError::TimedOut(state.silent);
+            state.end(Disconnected::Gone(Arc::new(silent)));
+            self.shared.1.notify_all();
         }
     }
 
@@ -229,19 +285,41 @@ impl Inbox {
     fn step<'a>(&'a self, mut state: MutexGuard<'a, State>, patience: Duration) -> MutexGuard<'a, State> {
         match state.receiver.take() {
             None => self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner),
-            Some(receiver) => self.receive(state, receiver, patience, |_| true),
+            Some(receiver) => {
+                let state = self.receive(state, receiver, patience, |_| true);
+                self.take_missed_in(state)
+            }
         }
     }
 
     /// The same, for at most this long: the agent is gone only when such steps together heard nothing for long.
-    fn step_at_most<'a>(&'a self, mut state: MutexGuard<'a, State>, at_most: Duration) -> MutexGuard<'a, State> {
+    fn step_at_most<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        at_most: Duration,
+    ) -> MutexGuard<'a, State> {
         match state.receiver.take() {
             None => self.shared.1.wait_timeout(state, at_most).unwrap_or_else(PoisonError::into_inner).0,
-            Some(receiver) => self.receive(state, receiver, at_most, |state| {
-                state.silent += at_most;
-                state.silent >= self.silence
-            }),
+            Some(receiver) => {
+                let state = self.receive(state, receiver, at_most, |state| {
+                    state.silent += at_most;
+                    state.silent >= self.silence
+                });
+                self.take_missed_in(state)
+            }
         }
+    }
+
+    /// Takes in all that is there, if the common thread was told of something that it could not take in.
+    fn take_missed_in<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while state.missed && state.disconnected.is_none() {
+            let Some(receiver) = state.receiver.take() else { break };
+            state.missed = false;
+            let heard = state.heard;
+            state = self.receive(state, receiver, Duration::ZERO, |_| false);
+            state.missed |= state.heard != heard;
+        }
+        state
     }
 
     /// Receives something; `is_gone` says whether the agent is gone if nothing comes in time.
@@ -259,6 +337,7 @@ impl Inbox {
         match heard {
             Ok(body) => {
                 state.silent = Duration::ZERO;
+                state.heard += 1;
                 state.take(body);
             }
             Err(SocketError::TimedOut(_)) if !is_gone(&mut state) => {}
@@ -266,18 +345,6 @@ impl Inbox {
         }
         self.shared.1.notify_all();
         state
-    }
-
-    /// The thread: receives while calls are open.
-    fn receive_for_all(&self) {
-        let mut state = self.lock();
-        while state.disconnected.is_none() {
-            state = if state.open.is_empty() {
-                self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner)
-            } else {
-                self.step(state, self.silence)
-            };
-        }
     }
 
     /// The state, even after a panic: every change to it is whole.

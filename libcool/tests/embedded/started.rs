@@ -128,8 +128,9 @@ fn a_call_is_waited_for_in_short_pieces_and_its_result_is_there_once_it_is_done(
 fn a_call_that_fails_says_so_to_a_short_wait() {
     ranks(3, |comm| {
         comm.set_timeout(Duration::from_secs(20));
-        let mut data = [0u64; 3];
-        let mut call = comm.start().bcast(&mut data[..2 + comm.rank() % 2], 0)?;
+        let (mine, mut sum) = ([0u64; 3], [0u64; 3]);
+        let length = 2 + comm.rank() % 2;
+        let mut call = comm.start().allreduce(&mine[..length], &mut sum[..length], Op::Sum)?;
         let e = loop {
             match call.wait_for(Duration::from_micros(200)) {
                 Ok(false) => {}
@@ -209,6 +210,7 @@ fn a_call_with_a_short_time_fails_in_time() {
 
 #[test]
 fn more_calls_than_may_be_under_way_are_refused_and_do_no_harm() {
+    let refused = std::sync::Barrier::new(2);
     ranks(2, |comm| {
         let mut calls = Vec::new();
         let e = loop {
@@ -224,6 +226,7 @@ fn more_calls_than_may_be_under_way_are_refused_and_do_no_harm() {
         if let Some(e) = e {
             assert!(e.to_string().contains("1024 calls are under way; wait for some first"), "{e}");
         }
+        refused.wait();
         for _ in calls.len()..1024 {
             calls.push(comm.start().barrier()?);
         }
