@@ -412,16 +412,24 @@ mod tests {
                 stream.write_all(&encode(Body::Attached(attached), MAX_TO_RANK).unwrap()).unwrap();
                 then(stream, decoder);
             });
-            rank(Comm::attach(&path, 0, &JoinMode::Member { group: 1 }, &Plans::default(), "attach").unwrap(), &path)
+            rank(
+                Comm::attach(&path, 0, &JoinMode::Member { group: 1 }, &Plans::default(), "attach").unwrap(),
+                &path,
+            )
         })
     }
 
     #[test]
     fn an_agent_that_is_not_there_is_named_by_its_socket() {
-        let e =
-            Comm::attach(Path::new("/no/agent.sock"), 3, &JoinMode::Member { group: 1 }, &Plans::default(), "attach")
-                .unwrap_err()
-                .to_string();
+        let e = Comm::attach(
+            Path::new("/no/agent.sock"),
+            3,
+            &JoinMode::Member { group: 1 },
+            &Plans::default(),
+            "attach",
+        )
+        .unwrap_err()
+        .to_string();
         assert!(e.starts_with("rank 3: attach: no agent at /no/agent.sock"), "{e}");
     }
 

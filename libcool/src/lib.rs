@@ -56,10 +56,10 @@ mod session;
 pub use buffer::Buffer;
 pub use collective::{Arrays, Collective};
 pub use comm::{Agreement, Combine, Comm, Message, Place, Received, Start, Stats};
+pub use completions::{Completed, CompletionQueue};
 #[doc(inline)]
 pub use cool_types::{ElementType as Type, Operation, ReduceOp as Op, UnknownName as UnknownOperation};
 pub use element::{Array, ArrayMut, Element, Located};
-pub use completions::{Completed, CompletionQueue};
 pub use error::{Error, FailureKind};
 pub use half::{bf16, f16};
 pub use launch::launch;

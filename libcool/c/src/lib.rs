@@ -13,8 +13,8 @@ mod error;
 mod handles;
 mod memory;
 mod messages;
-mod recover;
 mod queues;
+mod recover;
 mod requests;
 mod started;
 
@@ -24,7 +24,7 @@ pub use comm::*;
 pub use error::{cool_error_message, cool_error_ranks};
 pub use memory::*;
 pub use messages::*;
-pub use recover::*;
 pub use queues::*;
+pub use recover::*;
 pub use requests::*;
 pub use started::*;

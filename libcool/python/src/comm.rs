@@ -29,7 +29,8 @@ impl Comm {
     pub(crate) fn get_rank(&self, py: Python<'_>) -> PyResult<Arc<Rank>> {
         let rank = self.rank.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let rank = rank.ok_or_else(|| wrong(py, "this communicator was freed"))?;
-        let rank = self.timeout.map_or_else(|| Arc::clone(&rank), |timeout| Arc::new(rank.with_timeout(timeout)));
+        let rank =
+            self.timeout.map_or_else(|| Arc::clone(&rank), |timeout| Arc::new(rank.with_timeout(timeout)));
         // SAFETY: whoever has made such a communicator was told to leave arrays alone, as for all other calls.
         Ok(if self.lends { Arc::new(unsafe { rank.lending() }) } else { rank })
     }
@@ -77,7 +78,7 @@ impl Comm {
         Ok(self.get_rank(py)?.last_plan())
     }
 
-    /// An array of zeros in memory that is shared with the agent: calls that wait take what they send from there, and
+    /// An array of zeros in memory that is shared with the agent: calls that wait (or are started by `lending`) take what they send from there, and
     /// put there what they receive, without a copy; what is overwritten in place is copied all the same before it is
     /// sent, and so is what comes into a part of the array that does not begin and end at multiples of the system's page
     /// size or at the ends. A call that fails may have overwritten a part of what it was to receive. Other

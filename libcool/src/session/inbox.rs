@@ -62,9 +62,11 @@ struct State {
     disconnected: Option<Disconnected>,
     /// How long short waits heard nothing, one after the other.
     silent: Duration,
-    /// What was heard so far, and when the common thread looked last.
+    /// How many frames were heard, and how many of them when the common thread looked last.
     heard: u64,
     heard_before: u64,
+    /// For how long that has heard nothing while nobody else received.
+    unheard: Duration,
     /// The common thread receives too.
     watched: bool,
     /// It was told of something while somebody else received: who does takes in all that is there.
@@ -107,6 +109,7 @@ impl Inbox {
             silent: Duration::ZERO,
             heard: 0,
             heard_before: 0,
+            unheard: Duration::ZERO,
             watched: false,
             missed: false,
         };
@@ -222,12 +225,12 @@ impl Inbox {
         let mut state = self.lock();
         if state.receiver.is_none() || state.open.is_empty() || state.heard != state.heard_before {
             state.heard_before = state.heard;
-            state.silent = Duration::ZERO;
+            state.unheard = Duration::ZERO;
             return;
         }
-        state.silent += passed;
-        if state.silent >= self.silence {
-            let silent = SocketError::TimedOut(state.silent);
+        state.unheard += passed;
+        if state.unheard >= self.silence {
+            let silent = SocketError::TimedOut(state.unheard);
             state.end(Disconnected::Gone(Arc::new(silent)));
             self.shared.1.notify_all();
         }

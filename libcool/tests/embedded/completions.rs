@@ -57,7 +57,10 @@ fn a_queue_tells_what_a_message_was_and_why_a_call_failed_and_waits_no_longer_th
         other.start().send(&[1u8, 2], 1 - comm.rank(), 9)?.wait()?;
         let came = queue.next(PATIENCE).expect("a message");
         let received = came.result?;
-        assert_eq!((came.token, received.source, received.tag, received.count), ("message", 1 - comm.rank(), 9, 2));
+        assert_eq!(
+            (came.token, received.source, received.tag, received.count),
+            ("message", 1 - comm.rank(), 9, 2)
+        );
 
         let length = 2 + comm.rank();
         queue.add(comm.start().allreduce(&mine[..length], &mut sum[..length], Op::Sum)?, "sum")?;

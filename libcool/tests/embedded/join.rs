@@ -8,7 +8,11 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What each of some processes gets by a key, a rank and a size, on nodes in turn.
-fn join(agents: &EmbeddedAgents, who: &[(&str, usize, usize)], patience: Duration) -> Vec<Result<Comm, Error>> {
+fn join(
+    agents: &EmbeddedAgents,
+    who: &[(&str, usize, usize)],
+    patience: Duration,
+) -> Vec<Result<Comm, Error>> {
     let sockets: Vec<&Path> = agents.sockets().collect();
     std::thread::scope(|scope| {
         let start = |(at, (key, rank, size)): (usize, &(&str, usize, usize))| {
@@ -50,7 +54,10 @@ fn who_makes_no_sense_is_told_so_and_the_others_wait_on() {
     assert_eq!(error(2, 2), "rank 2: join: there is no rank 2 in a group of 2");
     assert!(error(0, 0).contains("there is no rank 0 in a group of 0"));
     let late = error(0, 2);
-    assert!(late.starts_with("rank 0: join: ") && late.contains("rank 1 of key k did not come in time"), "{late}");
+    assert!(
+        late.starts_with("rank 0: join: ") && late.contains("rank 1 of key k did not come in time"),
+        "{late}"
+    );
     for key in [String::new(), "k".repeat(201)] {
         let e = Comm::join_at(socket, &key, 0, 1, short).unwrap_err().to_string();
         assert_eq!(e, format!("rank 0: join: a key of {} bytes; it has 1 to 200", key.len()));
@@ -59,14 +66,17 @@ fn who_makes_no_sense_is_told_so_and_the_others_wait_on() {
 
     std::thread::scope(|scope| {
         // Whoever comes second is refused: it tries again if that is this one.
-        let first = scope.spawn(|| loop {
-            match Comm::join_at(socket, "two", 0, 2, PATIENCE) {
-                Err(e) if e.to_string().contains("says that") => {}
-                done => break done,
+        let first = scope.spawn(|| {
+            loop {
+                match Comm::join_at(socket, "two", 0, 2, PATIENCE) {
+                    Err(e) if e.to_string().contains("says that") => {}
+                    done => break done,
+                }
             }
         });
         let refused = |rank, size, reason: &str| loop {
-            let e = Comm::join_at(socket, "two", rank, size, Duration::from_millis(1)).unwrap_err().to_string();
+            let e =
+                Comm::join_at(socket, "two", rank, size, Duration::from_millis(1)).unwrap_err().to_string();
             if e.contains(reason) {
                 break;
             }
