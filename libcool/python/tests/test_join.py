@@ -122,7 +122,7 @@ def test_others_ask_and_wait_while_a_thread_waits_for_a_request():
 
 def test_a_communicator_with_a_timeout_of_its_own_is_the_same_group_and_freed_with_it():
     def main(world):
-        short, lending = world.with_timeout(0.5), world.lending()
+        short, lending = world.with_timeout(60), world.lending()
         assert (short.group, short.rank, lending.size) == (world.group, world.rank, world.size)
         send, recv = world.alloc(1000), world.alloc(1000)
         send += 1
@@ -131,6 +131,7 @@ def test_a_communicator_with_a_timeout_of_its_own_is_the_same_group_and_freed_wi
         if world.rank == 0:
             with pytest.raises(cool.TimeoutError):
                 part.with_timeout(0.2).recv(np.zeros(1))
+        world.barrier()
         part.free()
         with pytest.raises(cool.ArgumentError, match="timeout: "):
             world.with_timeout(-1)
