@@ -87,9 +87,8 @@ fn receive_with(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
-    let message = rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(&socket, &mut parts, &mut control, flags)
-    })?;
+    let message =
+        rustix::io::retry_on_intr(|| rustix::net::recvmsg(&socket, &mut parts, &mut control, flags))?;
     for item in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = item {
             descriptors.extend(received);
@@ -331,7 +330,8 @@ mod tests {
             let mut taken = 0;
             for id in 0..5000 {
                 let done = Body::Done(Done { id, ..Done::default() });
-                rank.send(done, None, || taken += usize::from(receiver.receive(Duration::ZERO).is_ok())).unwrap();
+                rank.send(done, None, || taken += usize::from(receiver.receive(Duration::ZERO).is_ok()))
+                    .unwrap();
             }
             assert!(taken > 0);
             while taken < 5000 {

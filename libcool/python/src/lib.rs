@@ -2,6 +2,7 @@
 
 mod arrays;
 mod comm;
+mod dlpack;
 mod error;
 mod join;
 #[cfg(feature = "kmeans")]

@@ -3,7 +3,6 @@
 use crate::arrays::Data;
 use crate::error::{raised, wrong};
 use cool_rust::{Error, Pending, Received};
-use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -100,7 +99,7 @@ impl Request {
 impl Request {
     /// Waits until the call is done; returns the array that it received, if any, or raises why it failed. May be called
     /// again, and by several threads.
-    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<Option<Py<PyUntypedArray>>> {
+    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         py.detach(|| self.wait_for_end());
         match &*self.state() {
             State::Done(Err(e)) => return Err(e.clone_ref(py)),
