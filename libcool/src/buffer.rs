@@ -43,7 +43,8 @@ impl<T: Element> Deref for Buffer<T> {
     fn deref(&self) -> &[T] {
         // SAFETY: the block has `len` elements, begins at a page, where any element may, and is mapped as long as self has
         // it. All bytes are valid elements. Within this process nobody else reaches its pages. The agent writes to them
-        // only in calls that wait and borrow them mutably; a call whose agent falls silent does not return before the
+        // only in calls that wait and borrow them mutably, and in those whose caller has promised by `Comm::lending` not to be
+        // here meanwhile; a call whose agent falls silent does not return before the
         // pages that it was to receive into are cut off from the agent (or says by its error that the system had no
         // memory for that). The agent never writes to what a call sends.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }

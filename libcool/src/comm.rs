@@ -8,6 +8,7 @@ mod point_to_point;
 mod recover;
 mod start;
 mod user_op;
+mod views;
 
 pub(crate) use point_to_point::PointToPoint;
 pub use point_to_point::{Message, Received};
@@ -31,6 +32,9 @@ use std::time::Duration;
 /// ranks may compute for long before they call; a rank that dies is noticed at once.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// The longest key by which processes agree on a group: agents put some words before it.
+const KEY_MAX: usize = 200;
+
 /// A rank's place in its group, and the way to the others.
 ///
 /// Its operations wait for their results; those of [`Comm::start`] do not. Calls take part in the order in which
@@ -40,6 +44,10 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub struct Comm {
     inner: Arc<Inner>,
+    /// Of calls by this one, in place of the group's.
+    timeout: Option<Duration>,
+    /// The arrays of started calls are left alone until these are done.
+    lends: bool,
 }
 
 /// What a communicator shares with its calls under way.
@@ -61,7 +69,7 @@ struct State {
     /// By which the last call went.
     plan: String,
     stats: Stats,
-    /// How often the group was split.
+    /// How often the group was split or copied.
     splits: u64,
 }
 
@@ -115,22 +123,40 @@ impl Comm {
     /// If the agent does not answer, a rank is there twice, sizes differ, not all ranks come within `timeout`, or
     /// `COOL_PLAN` is not as [`Comm::set_plan`] would have it.
     pub fn join(key: &str, rank: usize, size: usize, timeout: Duration) -> Result<Comm, Error> {
+        Comm::join_at(&Environment::socket()?, key, rank, size, timeout)
+    }
+
+    /// [`Comm::join`] by the agent at a socket.
+    ///
+    /// # Errors
+    /// As [`Comm::join`].
+    pub fn join_at(
+        socket: &Path,
+        key: &str,
+        rank: usize,
+        size: usize,
+        timeout: Duration,
+    ) -> Result<Comm, Error> {
         let plans = Plans::from_environment()?;
-        let wrong = |reason: String| Error::Argument { rank, operation: "join", reason };
+        let name = "join";
+        let wrong = |reason: String| Error::Argument { rank, operation: name, reason };
         if rank >= size {
             return Err(wrong(format!("there is no rank {rank} in a group of {size}")));
+        }
+        if !(1..=KEY_MAX).contains(&key.len()) {
+            return Err(wrong(format!("a key of {} bytes; it has 1 to {KEY_MAX}", key.len())));
         }
         let Ok(count) = u32::try_from(size) else {
             return Err(wrong(format!("no group has {size} ranks")));
         };
         let mode = JoinMode::Enlist { key: format!("key {key}"), size: count, timeout };
         // Less than the size.
-        Comm::attach(&Environment::socket()?, rank as u32, &mode, &plans)
+        Comm::attach(socket, rank as u32, &mode, &plans, name)
     }
 
     pub(crate) fn of_environment(environment: &Environment, plans: &Plans) -> Result<Comm, Error> {
         let Environment { socket, rank, size, mode } = environment;
-        let comm = Comm::attach(socket, *rank, mode, plans)?;
+        let comm = Comm::attach(socket, *rank, mode, plans, "attach")?;
         if comm.size() != *size as usize {
             return Err(Error::Environment {
                 variable: "COOL_SIZE",
@@ -142,8 +168,14 @@ impl Comm {
     }
 
     /// A rank of a group, by the agent at `socket`, with plans that the user forces.
-    pub(crate) fn attach(socket: &Path, rank: u32, mode: &JoinMode, plans: &Plans) -> Result<Comm, Error> {
-        let (session, attached) = Session::open(socket, rank, mode, "attach")?;
+    pub(crate) fn attach(
+        socket: &Path,
+        rank: u32,
+        mode: &JoinMode,
+        plans: &Plans,
+        doing: &'static str,
+    ) -> Result<Comm, Error> {
+        let (session, attached) = Session::open(socket, rank, mode, doing)?;
         let comm = Comm::new(session, attached, DEFAULT_TIMEOUT, BTreeMap::new(), Vec::new());
         for (operation, plan) in plans.iter() {
             comm.set_plan(*operation, plan).map_err(|e| match e {
@@ -175,7 +207,7 @@ impl Comm {
             session: Arc::new(session),
             state: Mutex::new(state),
         };
-        Comm { inner: Arc::new(inner) }
+        Comm { inner: Arc::new(inner), timeout: None, lends: false }
     }
 
     /// This rank's number, from 0.
@@ -266,7 +298,7 @@ impl Comm {
     /// # }
     /// ```
     pub fn start(&self) -> Start<'_> {
-        Start::new(self, Blocking::No)
+        Start::new(self, if self.lends { Blocking::Lent } else { Blocking::No })
     }
 
     /// Operations that are waited for at once.
@@ -387,16 +419,24 @@ mod tests {
                 stream.write_all(&encode(Body::Attached(attached), MAX_TO_RANK).unwrap()).unwrap();
                 then(stream, decoder);
             });
-            rank(Comm::attach(&path, 0, &JoinMode::Member { group: 1 }, &Plans::default()).unwrap(), &path)
+            rank(
+                Comm::attach(&path, 0, &JoinMode::Member { group: 1 }, &Plans::default(), "attach").unwrap(),
+                &path,
+            )
         })
     }
 
     #[test]
     fn an_agent_that_is_not_there_is_named_by_its_socket() {
-        let e =
-            Comm::attach(Path::new("/no/agent.sock"), 3, &JoinMode::Member { group: 1 }, &Plans::default())
-                .unwrap_err()
-                .to_string();
+        let e = Comm::attach(
+            Path::new("/no/agent.sock"),
+            3,
+            &JoinMode::Member { group: 1 },
+            &Plans::default(),
+            "attach",
+        )
+        .unwrap_err()
+        .to_string();
         assert!(e.starts_with("rank 3: attach: no agent at /no/agent.sock"), "{e}");
     }
 

@@ -86,7 +86,7 @@ where
             let (program, plans) = (&program, &plans);
             let rank_main = move || {
                 let mode = JoinMode::Member { group: Cluster::GROUP };
-                Comm::attach(socket, rank, &mode, plans).map(program)
+                Comm::attach(socket, rank, &mode, plans, "attach").map(program)
             };
             std::thread::Builder::new()
                 .name(format!("rank {rank}"))
@@ -102,6 +102,30 @@ where
         trace.write(&cluster)?;
     }
     results
+}
+
+/// Agents of a cluster on loopback in this process, whose ranks may be anywhere on this machine: other processes join a
+/// group through the agents' sockets ([`Comm::join_at`], or `COOL_SOCKET`). The agents are gone when this is dropped.
+#[derive(Debug)]
+pub struct EmbeddedAgents {
+    cluster: Cluster,
+}
+
+impl EmbeddedAgents {
+    /// Starts the agents of as many nodes, spread evenly over as many racks.
+    ///
+    /// # Errors
+    /// If there are no nodes or racks, or the agents do not start.
+    pub fn start(nodes: usize, racks: usize) -> Result<EmbeddedAgents, Error> {
+        let (nodes, racks) = Embedded { ranks: nodes, ranks_per_node: 1, racks }.places()?;
+        let cluster = Cluster::start(&nodes, &racks).map_err(|e| Error::Embedded(e.to_string()))?;
+        Ok(EmbeddedAgents { cluster })
+    }
+
+    /// Each node's socket.
+    pub fn sockets(&self) -> impl ExactSizeIterator<Item = &Path> {
+        self.cluster.sockets()
+    }
 }
 
 /// Where the trace of a run goes.
@@ -148,7 +172,7 @@ mod tests {
             for (rank, socket) in (0u32..).zip(cluster.sockets()) {
                 scope.spawn(move || {
                     let mode = JoinMode::Member { group: Cluster::GROUP };
-                    let comm = Comm::attach(socket, rank, &mode, &Plans::default()).unwrap();
+                    let comm = Comm::attach(socket, rank, &mode, &Plans::default(), "attach").unwrap();
                     comm.barrier().unwrap();
                     comm.bcast(&mut [0u8; 3], 1).unwrap();
                 });
@@ -169,7 +193,7 @@ mod tests {
             let start = |(rank, socket)| {
                 scope.spawn(move || {
                     let mode = JoinMode::Member { group: Cluster::GROUP };
-                    let comm = Comm::attach(socket, rank, &mode, &Plans::default()).unwrap();
+                    let comm = Comm::attach(socket, rank, &mode, &Plans::default(), "attach").unwrap();
                     comm.bcast(&mut [0u8; 3], 1).unwrap();
                     (comm.last_plan(), comm.stats())
                 })

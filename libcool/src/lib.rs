@@ -11,7 +11,7 @@
 //! wait for it.
 //!
 //! [`start`](Comm::start) has all of them for those who do not want to wait: many may be under way, and each is
-//! waited for, asked, or awaited ([`Pending`]). [`split`](Comm::split), [`dup`](Comm::dup) and
+//! waited for, asked, or awaited ([`Pending`]), or all are in a [`CompletionQueue`] that gives the first that is done. [`split`](Comm::split), [`dup`](Comm::dup) and
 //! [`subset`](Comm::subset) make further groups. Elements are the number types of [`Element`]; functions of the program
 //! combine any plain type ([`allreduce_with`](Comm::allreduce_with)). Arrays that [`alloc`](Comm::alloc) makes need no
 //! copy on their way to the agent.
@@ -42,6 +42,7 @@
 mod buffer;
 mod collective;
 mod comm;
+mod completions;
 mod element;
 #[cfg(feature = "embedded")]
 pub mod embedded;
@@ -56,6 +57,7 @@ mod session;
 pub use buffer::Buffer;
 pub use collective::{Arrays, Collective};
 pub use comm::{Agreement, Combine, Comm, Message, Place, Received, Start, Stats};
+pub use completions::{Completed, CompletionQueue};
 #[doc(inline)]
 pub use cool_types::{ElementType as Type, Operation, ReduceOp as Op, UnknownName as UnknownOperation};
 pub use element::{Array, ArrayMut, Element, Located};

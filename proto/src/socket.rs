@@ -4,6 +4,7 @@
 
 use crate::frame::{Decoder, FrameError, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use crate::local::frame::Body;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
@@ -43,13 +44,22 @@ pub enum SocketError {
 /// # Errors
 /// As `sendmsg(2)`, except that it is tried again after a signal.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    send_with(socket, bytes, descriptors, SendFlags::empty())
+}
+
+fn send_with(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_OF_FRAME))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::new(ErrorKind::InvalidInput, "more descriptors than a frame brings"));
     }
     // A program in another language may have left SIGPIPE deadly.
-    let flags = SendFlags::NOSIGNAL;
+    let flags = flags | SendFlags::NOSIGNAL;
     let parts = [IoSlice::new(bytes)];
     rustix::io::retry_on_intr(|| rustix::net::sendmsg(&socket, &parts, &mut control, flags))
         .map_err(Into::into)
@@ -65,12 +75,20 @@ pub fn receive(
     buffer: &mut [u8],
     descriptors: &mut VecDeque<OwnedFd>,
 ) -> io::Result<usize> {
+    receive_with(socket, buffer, descriptors, RecvFlags::CMSG_CLOEXEC)
+}
+
+fn receive_with(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    descriptors: &mut VecDeque<OwnedFd>,
+    flags: RecvFlags,
+) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
-    let message = rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
+    let message =
+        rustix::io::retry_on_intr(|| rustix::net::recvmsg(&socket, &mut parts, &mut control, flags))?;
     for item in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = item {
             descriptors.extend(received);
@@ -86,6 +104,8 @@ pub fn receive(
 #[derive(Debug)]
 pub struct Sender {
     stream: Arc<UnixStream>,
+    /// How long the agent may take nothing.
+    patience: Duration,
 }
 
 /// The half that receives. Every wait has a deadline.
@@ -122,26 +142,40 @@ pub fn open(path: &Path, timeout: Duration) -> Result<(Sender, Receiver), Socket
         buffer: vec![0; 64 << 10],
         descriptors: VecDeque::new(),
     };
-    Ok((Sender { stream }, receiver))
+    Ok((Sender { stream, patience: bound }, receiver))
 }
 
 impl Sender {
-    /// Sends a frame, with a descriptor if there is one.
+    /// Sends a frame, with a descriptor if there is one. As long as the agent takes nothing, `meanwhile` is called whenever
+    /// there is something to receive: an agent whose answers nobody takes does not go on either.
     ///
     /// # Errors
     /// If the agent is gone or takes nothing for the time given to [`open`].
-    pub fn send(&mut self, body: Body, descriptor: Option<BorrowedFd<'_>>) -> Result<(), SocketError> {
+    pub fn send(
+        &mut self,
+        body: Body,
+        descriptor: Option<BorrowedFd<'_>>,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<(), SocketError> {
         let bytes = encode(body, MAX_TO_AGENT)?;
-        let mut sent = 0;
+        let (mut sent, mut progress) = (0, Instant::now());
         while sent < bytes.len() {
             let now = descriptor.filter(|_| sent == 0);
-            sent += send(&self.stream, &bytes[sent..], now.as_slice()).map_err(|e| match e.kind() {
-                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => SocketError::Closed,
-                ErrorKind::WouldBlock => {
-                    SocketError::TimedOut(self.stream.write_timeout().ok().flatten().unwrap_or_default())
+            match send_with(&self.stream, &bytes[sent..], now.as_slice(), SendFlags::DONTWAIT) {
+                Ok(n) => (sent, progress) = (sent + n, Instant::now()),
+                Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                    return Err(SocketError::Closed);
                 }
-                _ => SocketError::System(e),
-            })?;
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    let left = self.patience.saturating_sub(progress.elapsed());
+                    if left.is_zero() {
+                        return Err(SocketError::TimedOut(self.patience));
+                    }
+                    sleep(&self.stream, PollFlags::IN | PollFlags::OUT, left)?;
+                    meanwhile();
+                }
+                Err(e) => return Err(SocketError::System(e)),
+            }
         }
         Ok(())
     }
@@ -160,34 +194,52 @@ impl Receiver {
         peer.is_ok_and(|pid| u32::try_from(pid) == Ok(std::process::id()))
     }
 
+    /// The connection, for those who wait for several.
+    pub fn stream(&self) -> Arc<UnixStream> {
+        Arc::clone(&self.stream)
+    }
+
     /// The next of the descriptors that have come: Attached has one if it says so.
     pub fn descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptors.pop_front()
     }
 
-    /// The next frame from the agent.
+    /// The next frame from the agent. With a `timeout` of zero, one that has come.
     ///
     /// # Errors
     /// If none comes within `timeout`, the agent hangs up, or what comes is no frame.
     pub fn receive(&mut self, timeout: Duration) -> Result<Body, SocketError> {
         let deadline = Instant::now() + timeout;
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         loop {
             if let Some(body) = self.decoder.take()? {
                 return Ok(body);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(SocketError::TimedOut(timeout));
-            }
-            self.stream.set_read_timeout(Some(left)).map_err(SocketError::System)?;
-            match receive(&self.stream, &mut self.buffer, &mut self.descriptors) {
+            match receive_with(&self.stream, &mut self.buffer, &mut self.descriptors, flags) {
                 Ok(0) => return Err(SocketError::Closed),
                 Ok(n) => self.decoder.push(&self.buffer[..n]),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(SocketError::TimedOut(timeout));
+                    }
+                    sleep(&self.stream, PollFlags::IN, left)?;
+                }
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => return Err(SocketError::Closed),
                 Err(e) => return Err(SocketError::System(e)),
             }
         }
+    }
+}
+
+/// Sleeps until one of these can be done, or this time is over. A socket's own timeout counts in the system's ticks of
+/// some milliseconds; this one does not.
+fn sleep(stream: &UnixStream, until: PollFlags, timeout: Duration) -> Result<(), SocketError> {
+    // Longer than the system's numbers go is for ever.
+    let timeout = Timespec::try_from(timeout).ok();
+    match rustix::event::poll(&mut [PollFd::new(stream, until)], timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(SocketError::System(e.into())),
     }
 }
 
@@ -196,6 +248,7 @@ mod tests {
     use super::*;
     use crate::local::{Attach, Done, Map};
     use crate::region::Region;
+    use std::io::Write;
     use std::os::unix::net::UnixListener;
 
     const PATIENCE: Duration = Duration::from_secs(10);
@@ -216,8 +269,8 @@ mod tests {
         region.copy_in(0, b"shared").unwrap();
         let attach = Body::Attach(Attach { version: 1, group: 1, rank: 0, segment: false, quick: false });
         let map = Body::Map(Map { region: 5, bytes: 4096 });
-        rank.send(attach.clone(), None).unwrap();
-        rank.send(map.clone(), Some(region.descriptor())).unwrap();
+        rank.send(attach.clone(), None, || ()).unwrap();
+        rank.send(map.clone(), Some(region.descriptor()), || ()).unwrap();
 
         let (mut decoder, mut descriptors, mut frames) =
             (Decoder::new(MAX_TO_AGENT), VecDeque::new(), Vec::new());
@@ -254,7 +307,7 @@ mod tests {
         let (_dir, mut rank, mut receiver, agent) = pair();
         drop(agent);
         assert!(matches!(receiver.receive(PATIENCE), Err(SocketError::Closed)));
-        assert!(matches!(rank.send(Body::Done(Done::default()), None), Err(SocketError::Closed)));
+        assert!(matches!(rank.send(Body::Done(Done::default()), None, || ()), Err(SocketError::Closed)));
     }
 
     #[test]
@@ -262,6 +315,31 @@ mod tests {
         let (_dir, _rank, mut receiver, _agent) = pair();
         let e = receiver.receive(Duration::from_millis(20)).unwrap_err();
         assert!(matches!(e, SocketError::TimedOut(_)), "{e}");
+    }
+
+    #[test]
+    fn who_sends_to_an_agent_that_waits_for_its_answers_to_be_taken_takes_them_meanwhile() {
+        let (_dir, mut rank, mut receiver, mut agent) = pair();
+        std::thread::scope(|scope| {
+            // Reads nothing before all its answers have gone: more than the socket holds.
+            scope.spawn(move || {
+                let answer = encode(Body::Done(Done::default()), MAX_TO_RANK).unwrap();
+                (0..5000).for_each(|_| agent.write_all(&answer).unwrap());
+                std::io::copy(&mut agent, &mut std::io::sink()).unwrap();
+            });
+            let mut taken = 0;
+            for id in 0..5000 {
+                let done = Body::Done(Done { id, ..Done::default() });
+                rank.send(done, None, || taken += usize::from(receiver.receive(Duration::ZERO).is_ok()))
+                    .unwrap();
+            }
+            assert!(taken > 0);
+            while taken < 5000 {
+                receiver.receive(PATIENCE).unwrap();
+                taken += 1;
+            }
+            rank.close();
+        });
     }
 
     #[test]

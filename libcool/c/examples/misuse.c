@@ -21,7 +21,9 @@ static int program(cool_comm world, void *context) {
     cool_comm part;
     cool_request request;
     size_t rank, node, rack;
-    uint64_t group;
+    uint64_t group, token;
+    cool_queue queue;
+    int done;
     (void)context;
     expect("group", cool_group(world, &group), COOL_OK);
     printf("group %llu\n", (unsigned long long)group);
@@ -69,6 +71,14 @@ static int program(cool_comm world, void *context) {
     expect("rank after free", cool_rank(part, &rank), COOL_INVALID);
     expect("wait", cool_wait(request), COOL_OK);
     expect("wait twice", cool_wait(request), COOL_INVALID);
+    expect("wait for none", cool_wait_for(request, 0, &done), COOL_INVALID);
+    expect("queue", cool_queue_new(&queue), COOL_OK);
+    expect("queue none", cool_queue_add(queue, request, 1), COOL_INVALID);
+    expect("next of none", cool_queue_next(queue, 0, &done, &token, NULL), COOL_OK);
+    if (done) failures++;
+    expect("null token", cool_queue_next(queue, 0, &done, NULL, NULL), COOL_INVALID);
+    expect("free queue", cool_queue_free(queue), COOL_OK);
+    expect("no queue", cool_queue_next(queue, 0, &done, &token, NULL), COOL_INVALID);
     /* Who has waited knows that the other is done with what it calls of the world. */
     expect("revoke", cool_revoke(world), COOL_OK);
     expect("revoked", cool_barrier(world), COOL_REVOKED);
@@ -99,6 +109,9 @@ int main(void) {
     int result;
     cool_comm world;
     expect("no launcher", cool_world(&world), COOL_ENVIRONMENT);
+    expect("join beyond", cool_join("k", 2, 2, 1000, "/no/agent.sock", &world), COOL_INVALID);
+    expect("join nobody", cool_join("k", 0, 2, 1000, "/no/agent.sock", &world), COOL_AGENT);
+    expect("no key", cool_join(NULL, 0, 2, 1000, NULL, &world), COOL_INVALID);
     expect("null program", cool_launch(NULL, NULL, &result), COOL_INVALID);
     expect("launch", cool_launch(program, NULL, &result), COOL_OK);
     setenv("COOL_EMBEDDED", "1", 1);

@@ -81,6 +81,11 @@ typedef struct cool_message {
 typedef uint64_t cool_request;
 
 /**
+ * Calls under way, of any communicators; 0 is none.
+ */
+typedef uint64_t cool_queue;
+
+/**
  * All went well.
  */
 #define COOL_OK 0
@@ -566,6 +571,45 @@ cool_status cool_fold(cool_operation operation,
 cool_status cool_world(cool_comm *world);
 
 /**
+ * A group of processes that have agreed on a key by themselves: rank `rank` of `size`, with all others of the same user
+ * that give the same `key` (1 to 200 bytes). Waits until all `size` have come, for at most `milliseconds`. No launcher is
+ * needed. The agent is the one at `socket`; if that is null, at COOL_SOCKET, or else the only one in /run/cool. A key can be
+ * used again when its group has been made, but a random one cannot meet a process that was left over.
+ *
+ * # Safety
+ * `key` is a string, and so is `socket`, unless it is null; `comm` points to a communicator.
+ */
+cool_status cool_join(const char *key,
+                      size_t rank,
+                      size_t size,
+                      uint64_t milliseconds,
+                      const char *socket,
+                      cool_comm *comm);
+
+/**
+ * The communicator again, as `again`, whose calls fail when they make no progress for `milliseconds`, whatever
+ * cool_set_timeout says: for the timeout of one call. Nothing is sent. Free both; the rank has left the group when all are freed.
+ *
+ * # Safety
+ * `again` points to a communicator.
+ */
+cool_status cool_with_timeout(cool_comm comm,
+                              uint64_t milliseconds,
+                              cool_comm *again);
+
+/**
+ * The communicator again, as `again`, to which started calls lend their arrays: memory of cool_alloc is used where it is,
+ * as by calls that wait, without a copy when a call starts and when it is done. Who starts a call by it promises, until
+ * that was waited for, not to write to what it sends, and neither to read nor to write what it receives into. Nothing is
+ * sent. Free both; the rank has left the group when all are freed.
+ *
+ * # Safety
+ * The promise is kept; `again` points to a communicator.
+ */
+cool_status cool_lending(cool_comm comm,
+                         cool_comm *again);
+
+/**
  * Runs a program as the rank that a launcher started this process as; in a process that was started by hand, as 4
  * ranks (COOL_EMBEDDED sets another number) in threads of this process, with agents on loopback. The world is freed
  * when the program returns. `result` gets the first result that is not 0.
@@ -702,9 +746,9 @@ void cool_free_text(char *text);
 
 /**
  * `bytes` zeros in memory that is shared with the agent, for any type of elements: calls of this communicator that wait
- * (not those that begin with cool_i) take what they send from there, and put there what they receive, without a copy;
- * what is overwritten in place is copied all the same before it is sent, and so is what comes into a part of the memory
- * that does not begin and end at multiples of the system's page size or at the ends. A call that fails may have
+ * (and those that begin with cool_i, by cool_lending) take what they send from there, and put there what they receive,
+ * without a copy; what is overwritten in place is copied all the same before it is sent, and so is what comes into a part of
+ * the memory that does not begin and end at multiples of the system's page size or at the ends. A call that fails may have
  * overwritten a part of what it was to receive. The memory outlives its communicator; give it back by cool_dealloc.
  *
  * # Safety
@@ -785,6 +829,42 @@ cool_status cool_irecv(void *data,
 cool_status cool_wait_message(cool_request request, struct cool_message *message);
 
 /**
+ * A queue that tells which of many calls is done first; they may be of several communicators. Any number of threads may add
+ * calls and wait for the next; one suffices for all calls of a process.
+ *
+ * # Safety
+ * `queue` points to a queue.
+ */
+cool_status cool_queue_new(cool_queue *queue);
+
+/**
+ * Gives a call to a queue, with a token by which the program knows it. The request is the queue's from now on: neither wait
+ * for it nor test it.
+ */
+cool_status cool_queue_add(cool_queue queue,
+                           cool_request request,
+                           uint64_t token);
+
+/**
+ * Waits for a call of a queue that is done, also for one that another thread adds meanwhile, but at most for
+ * `microseconds`. `done` gets 1, or 0 if there was none; `token` gets that of the call, and `message`, unless it is null, what
+ * came, if it was a receive. If the call failed, its error is returned, and `done` and `token` are set all the same.
+ *
+ * # Safety
+ * `done` and `token` point to numbers; `message` points to one, or is null.
+ */
+cool_status cool_queue_next(cool_queue queue,
+                            uint64_t microseconds,
+                            int *done,
+                            uint64_t *token,
+                            struct cool_message *message);
+
+/**
+ * Frees a queue. Its calls go on without their results.
+ */
+cool_status cool_queue_free(cool_queue queue);
+
+/**
  * A group of the ranks that are left, in their old order; it works after calls of this group have failed. A rank is
  * gone if it has ended or freed its communicator, its agent is gone, or it does not come within the shortest timeout
  * that any has set. All ranks that are left call this; cool_free the old group afterwards.
@@ -831,6 +911,18 @@ cool_status cool_gone(cool_comm comm,
  * Waits until a call is done, and frees the request.
  */
 cool_status cool_wait(cool_request request);
+
+/**
+ * Waits until a call is done, but at most for `microseconds`; `done` gets 1 or 0. If it is done, what it received is there;
+ * cool_wait then returns at once, and frees the request. It can be called again and again, with waits as short as one likes.
+ * If the call failed, that is told here, and the request is freed.
+ *
+ * # Safety
+ * `done` points to a number.
+ */
+cool_status cool_wait_for(cool_request request,
+                          uint64_t microseconds,
+                          int *done);
 
 /**
  * Waits for all of `n` calls and frees their requests. The error is that of the first that failed.

@@ -8,6 +8,9 @@ pub type cool_comm = u64;
 /// A call under way; 0 is none.
 pub type cool_request = u64;
 
+/// Calls under way, of any communicators; 0 is none.
+pub type cool_queue = u64;
+
 /// What a function returns: COOL_OK or what kind of error there was.
 pub type cool_status = u32;
 

@@ -5,7 +5,10 @@ use crate::codes::{cool_comm, cool_operation, cool_status, operation_of};
 use crate::error::{Wrong, guarded};
 use crate::handles::Handles;
 use cool_rust::Comm;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::borrow::Cow;
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +38,83 @@ pub unsafe extern "C" fn cool_world(world: *mut cool_comm) -> cool_status {
         let comm = COMMS.add(Arc::new(Comm::world()?));
         // SAFETY: as promised.
         unsafe { put("world", world, comm) }
+    })
+}
+
+/// # Safety
+/// Unless it is null, there is a string.
+unsafe fn text<'a>(name: &str, string: *const c_char) -> Result<Cow<'a, str>, Wrong> {
+    if string.is_null() {
+        return Err(Wrong::Argument(format!("{name} is null")));
+    }
+    // SAFETY: as promised.
+    Ok(unsafe { CStr::from_ptr(string) }.to_string_lossy())
+}
+
+/// A group of processes that have agreed on a key by themselves: rank `rank` of `size`, with all others of the same user
+/// that give the same `key` (1 to 200 bytes). Waits until all `size` have come, for at most `milliseconds`. No launcher is
+/// needed. The agent is the one at `socket`; if that is null, at COOL_SOCKET, or else the only one in /run/cool. A key can be
+/// used again when its group has been made, but a random one cannot meet a process that was left over.
+///
+/// # Safety
+/// `key` is a string, and so is `socket`, unless it is null; `comm` points to a communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_join(
+    key: *const c_char,
+    rank: usize,
+    size: usize,
+    milliseconds: u64,
+    socket: *const c_char,
+    comm: *mut cool_comm,
+) -> cool_status {
+    guarded(|| {
+        // SAFETY: as promised.
+        let key = unsafe { text("key", key) }?;
+        let timeout = Duration::from_millis(milliseconds);
+        let joined = if socket.is_null() {
+            Comm::join(&key, rank, size, timeout)?
+        } else {
+            // SAFETY: as promised.
+            let socket = unsafe { CStr::from_ptr(socket) };
+            Comm::join_at(Path::new(OsStr::from_bytes(socket.to_bytes())), &key, rank, size, timeout)?
+        };
+        // SAFETY: as promised.
+        unsafe { put("comm", comm, COMMS.add(Arc::new(joined))) }
+    })
+}
+
+/// The communicator again, as `again`, whose calls fail when they make no progress for `milliseconds`, whatever
+/// cool_set_timeout says: for the timeout of one call. Nothing is sent. Free both; the rank has left the group when all are freed.
+///
+/// # Safety
+/// `again` points to a communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_with_timeout(
+    comm: cool_comm,
+    milliseconds: u64,
+    again: *mut cool_comm,
+) -> cool_status {
+    guarded(|| {
+        let new = comm_of(comm)?.with_timeout(Duration::from_millis(milliseconds));
+        // SAFETY: as promised.
+        unsafe { put("again", again, COMMS.add(Arc::new(new))) }
+    })
+}
+
+/// The communicator again, as `again`, to which started calls lend their arrays: memory of cool_alloc is used where it is,
+/// as by calls that wait, without a copy when a call starts and when it is done. Who starts a call by it promises, until
+/// that was waited for, not to write to what it sends, and neither to read nor to write what it receives into. Nothing is
+/// sent. Free both; the rank has left the group when all are freed.
+///
+/// # Safety
+/// The promise is kept; `again` points to a communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_lending(comm: cool_comm, again: *mut cool_comm) -> cool_status {
+    guarded(|| {
+        // SAFETY: as promised.
+        let new = unsafe { comm_of(comm)?.lending() };
+        // SAFETY: as promised.
+        unsafe { put("again", again, COMMS.add(Arc::new(new))) }
     })
 }
 
@@ -231,11 +311,8 @@ pub unsafe extern "C" fn cool_set_plan(
     guarded(|| {
         let operation = operation_of(operation)
             .ok_or_else(|| Wrong::Argument(format!("there is no operation {operation}")))?;
-        if plan.is_null() {
-            return Err(Wrong::Argument("plan is null".to_owned()));
-        }
         // SAFETY: as promised.
-        let plan = unsafe { CStr::from_ptr(plan) }.to_string_lossy();
+        let plan = unsafe { text("plan", plan) }?;
         Ok(comm_of(comm)?.set_plan(operation, &plan)?)
     })
 }

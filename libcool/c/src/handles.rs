@@ -35,6 +35,11 @@ impl<T> Handles<T> {
         self.with(|table| table.values.remove(&number)).ok_or_else(|| self.none(number))
     }
 
+    /// Puts a value back that was taken out.
+    pub(crate) fn put_back(&self, number: u64, value: T) {
+        self.with(|table| table.values.insert(number, value));
+    }
+
     /// Looks at a value.
     pub(crate) fn look<R>(&self, number: u64, f: impl FnOnce(&T) -> R) -> Result<R, Wrong> {
         self.with(|table| table.values.get(&number).map(f)).ok_or_else(|| self.none(number))

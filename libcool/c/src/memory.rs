@@ -14,9 +14,9 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 static BUFFERS: LazyLock<Mutex<HashMap<usize, Buffer<u8>>>> = LazyLock::new(Mutex::default);
 
 /// `bytes` zeros in memory that is shared with the agent, for any type of elements: calls of this communicator that wait
-/// (not those that begin with cool_i) take what they send from there, and put there what they receive, without a copy;
-/// what is overwritten in place is copied all the same before it is sent, and so is what comes into a part of the memory
-/// that does not begin and end at multiples of the system's page size or at the ends. A call that fails may have
+/// (and those that begin with cool_i, by cool_lending) take what they send from there, and put there what they receive,
+/// without a copy; what is overwritten in place is copied all the same before it is sent, and so is what comes into a part of
+/// the memory that does not begin and end at multiples of the system's page size or at the ends. A call that fails may have
 /// overwritten a part of what it was to receive. The memory outlives its communicator; give it back by cool_dealloc.
 ///
 /// # Safety

@@ -6,6 +6,7 @@ use crate::error::{Wrong, guarded};
 use crate::handles::Handles;
 use cool_rust::Pending;
 use std::ffi::c_int;
+use std::time::Duration;
 
 /// Of all ranks of this process.
 pub(crate) static REQUESTS: Handles<Pending<'static>> = Handles::new("request");
@@ -26,6 +27,27 @@ pub(crate) unsafe fn begin(
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_wait(request: cool_request) -> cool_status {
     guarded(|| Ok(REQUESTS.take(request)?.wait()?))
+}
+
+/// Waits until a call is done, but at most for `microseconds`; `done` gets 1 or 0. If it is done, what it received is there;
+/// cool_wait then returns at once, and frees the request. It can be called again and again, with waits as short as one likes.
+/// If the call failed, that is told here, and the request is freed.
+///
+/// # Safety
+/// `done` points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_wait_for(
+    request: cool_request,
+    microseconds: u64,
+    done: *mut c_int,
+) -> cool_status {
+    guarded(|| {
+        let mut pending = REQUESTS.take(request)?;
+        let is_done = pending.wait_for(Duration::from_micros(microseconds))?;
+        REQUESTS.put_back(request, pending);
+        // SAFETY: as promised.
+        unsafe { put("done", done, c_int::from(is_done)) }
+    })
 }
 
 /// Waits for all of `n` calls and frees their requests. The error is that of the first that failed.

@@ -102,11 +102,32 @@ fn what_a_program_does_wrong_is_told_in_a_code_and_in_words() {
         "root: 1 rank 0: bcast: there is no rank 99",
         "op: 1 rank 1: allreduce: elements of type f64 have no bit_and; they have sum",
         "immense: 1 18446744073709551615 elements are beyond any array",
+        "join beyond: 1 rank 2: join: there is no rank 2 in a group of 2",
+        "join nobody: 3 rank 0: join: no agent at /no/agent.sock",
+        "no queue: 1 there is no queue",
         "use after free: 1 there is no communicator",
         "wait twice: 1 there is no request",
         "forked: 1 rank 0: barrier: this process was forked off process",
     ] {
         assert!(output.contains(text), "{text}\n{output}");
+    }
+}
+
+#[test]
+fn processes_that_agree_on_a_key_form_a_group_by_agents_of_another() {
+    let installed = Installed::new();
+    let program = installed.compile("join", &installed.flags(&["--libs"]));
+    let agents = cool_rust::embedded::EmbeddedAgents::start(2, 1).unwrap();
+    let start = |(rank, socket)| {
+        let mut command = Command::new(&program);
+        command.env("LD_LIBRARY_PATH", installed.0.path().join("lib")).env("COOL_SOCKET", socket);
+        command.args(["k", &format!("{rank}"), "2"]).stdout(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let ranks: Vec<_> = agents.sockets().enumerate().map(start).collect();
+    for (rank, process) in ranks.into_iter().enumerate() {
+        let output = process.wait_with_output().unwrap();
+        assert!(output.status.success());
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("rank {rank} of 2\n"));
     }
 }
 

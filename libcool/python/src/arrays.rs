@@ -1,38 +1,64 @@
-//! NumPy's arrays as the library takes them: their memory, without a copy.
+//! Arrays as the library takes them, NumPy's and by DLPack those of others: their memory, without a copy.
 
 #![allow(
     unsafe_code,
     reason = "the data of an array is reached by its pointer; every block says why it is there"
 )]
 
+use crate::dlpack::{Kind, Tensor};
 use crate::error::wrong;
 use cool_rust::{Array, ArrayMut, Op, Type};
 use numpy::npyffi::NPY_ARRAY_WRITEABLE;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyTuple};
 
 /// An array that a call uses. Holding it keeps its memory: NumPy does not resize an array that is referred to.
 pub(crate) struct Data {
-    pub(crate) array: Py<PyUntypedArray>,
+    pub(crate) array: Py<PyAny>,
+    /// Of what is no NumPy array: keeps its memory too.
+    _capsule: Option<Py<PyCapsule>>,
+    shape: Vec<usize>,
     dtype: Type,
     pointer: usize,
     bytes: usize,
     writeable: bool,
-    /// Of NumPy's bool, which is carried as u8.
-    boolean: bool,
+    /// Of what is carried as u8 and is none.
+    kind: Kind,
+    is_numpy: bool,
 }
 
 impl Data {
     /// Takes an array; `name` is what the call names it.
     pub(crate) fn new(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Data> {
+        if let Ok(array) = array.cast::<PyUntypedArray>() {
+            return Data::of_numpy(name, array);
+        }
+        if array.hasattr("__dlpack__")? {
+            let Tensor { capsule, dtype, kind, pointer, shape, writeable } = Tensor::new(name, array)?;
+            let bytes = shape.iter().product::<usize>() * dtype.bytes();
+            let (array, _capsule) = (array.clone().unbind(), Some(capsule));
+            return Ok(Data {
+                array,
+                _capsule,
+                shape,
+                dtype,
+                pointer,
+                bytes,
+                writeable,
+                kind,
+                is_numpy: false,
+            });
+        }
+        let found = array.get_type().name()?;
+        let reason = format!(
+            "{name} is a {found}, but must be a NumPy array, or a tensor that has __dlpack__; np.asarray makes one"
+        );
+        Err(wrong(array.py(), reason))
+    }
+
+    fn of_numpy(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Data> {
         let py = array.py();
-        let Ok(array) = array.cast::<PyUntypedArray>() else {
-            let kind = array.get_type().name()?;
-            return Err(wrong(
-                py,
-                format!("{name} is a {kind}, but must be a NumPy array; np.asarray makes one"),
-            ));
-        };
         let dtype = element_type(name, array)?;
         if !array.is_c_contiguous() {
             let reason = format!("{name} is not C-contiguous; np.ascontiguousarray makes a copy that is");
@@ -41,10 +67,18 @@ impl Data {
         let object = array.as_array_ptr();
         // SAFETY: the pointer is that of a live array, whose fields may be read while the interpreter lock is held.
         let (pointer, flags) = unsafe { ((*object).fields.data as usize, (*object).fields.flags) };
-        let writeable = flags & NPY_ARRAY_WRITEABLE != 0;
-        let bytes = array.len() * dtype.bytes();
-        let boolean = array.dtype().kind() == b'b';
-        Ok(Data { array: array.clone().unbind(), dtype, pointer, bytes, writeable, boolean })
+        let kind = if array.dtype().kind() == b'b' { Kind::Boolean } else { Kind::Number };
+        Ok(Data {
+            array: array.clone().into_any().unbind(),
+            _capsule: None,
+            shape: array.shape().to_vec(),
+            dtype,
+            pointer,
+            bytes: array.len() * dtype.bytes(),
+            writeable: flags & NPY_ARRAY_WRITEABLE != 0,
+            kind,
+            is_numpy: true,
+        })
     }
 
     /// As [`Data::new`], for an array that is to be overwritten.
@@ -54,8 +88,35 @@ impl Data {
     }
 
     /// The shape of the array.
-    pub(crate) fn shape(&self, py: Python<'_>) -> Vec<usize> {
-        self.array.bind(py).shape().to_vec()
+    pub(crate) fn shape(&self) -> Vec<usize> {
+        self.shape.clone()
+    }
+
+    /// A new one of another shape, for what is received; zeros, or whatever is there.
+    pub(crate) fn like(&self, py: Python<'_>, shape: Vec<usize>, zeros: bool) -> PyResult<Data> {
+        let (array, shape) = (self.array.bind(py), PyTuple::new(py, shape)?);
+        let made = if self.is_numpy {
+            let make = if zeros { "zeros" } else { "empty" };
+            py.import("numpy")?.call_method1(make, (shape, array.getattr("dtype")?))?
+        } else {
+            let make = if zeros { "new_zeros" } else { "new_empty" };
+            if !array.hasattr(make)? {
+                return Err(wrong(
+                    py,
+                    format!("recv is missing: {} cannot make one", array.get_type().name()?),
+                ));
+            }
+            array.call_method1(make, (shape,))?
+        };
+        Data::writeable("recv", &made)
+    }
+
+    /// Its NumPy dtype.
+    pub(crate) fn numpy_dtype(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        if !self.is_numpy {
+            return Err(wrong(py, "a function combines NumPy arrays; np.from_dlpack(tensor) makes one"));
+        }
+        Ok(self.array.bind(py).getattr("dtype")?.unbind())
     }
 
     /// The type of its elements.
@@ -63,9 +124,18 @@ impl Data {
         self.dtype
     }
 
-    /// Whether a reduction of such elements gives such elements: bytes of a bool are 0 or 1, which a sum is not.
-    pub(crate) fn can_be_combined_by(&self, op: Op) -> bool {
-        !(self.boolean && op == Op::Sum)
+    /// Why a reduction of such elements does not give such elements, if so: bytes of a bool are 0 or 1, which a sum is not.
+    pub(crate) fn why_not_combined_by(&self, op: Op) -> Option<&'static str> {
+        match self.kind {
+            Kind::Boolean if op == Op::Sum => Some(
+                "send holds bool, which has no sum; op=\"logical_or\" tells whether any is true, \"logical_and\" \
+                 whether all are, and a sum of send.astype(int) counts them",
+            ),
+            Kind::Float8 => {
+                Some("send holds floats of 8 bits, which are carried but not combined; widen them first")
+            }
+            Kind::Boolean | Kind::Number => None,
+        }
     }
 
     /// Whether two arrays share memory.

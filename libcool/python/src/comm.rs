@@ -1,5 +1,7 @@
 //! Communicators.
 
+#![allow(unsafe_code, reason = "what a program that lends arrays promises stands in its documentation")]
+
 use crate::error::{numbers, raised, wrong};
 use crate::memory;
 use cool_rust::{Comm as Rank, Operation};
@@ -10,18 +12,27 @@ use std::time::Duration;
 /// A rank's place in its group, and the way to the others. As a context manager, it is left at the end of the block.
 #[pyclass(module = "cool", frozen)]
 pub(crate) struct Comm {
-    rank: Mutex<Option<Arc<Rank>>>,
+    /// Shared with those that are the same again.
+    rank: Arc<Mutex<Option<Arc<Rank>>>>,
+    /// Of calls by this one, in place of the group's.
+    timeout: Option<Duration>,
+    /// The program has promised to leave arrays alone.
+    lends: bool,
 }
 
 impl Comm {
     pub(crate) fn new(rank: Rank) -> Comm {
-        Comm { rank: Mutex::new(Some(Arc::new(rank))) }
+        Comm { rank: Arc::new(Mutex::new(Some(Arc::new(rank)))), timeout: None, lends: false }
     }
 
     /// The library's, unless it was freed.
     pub(crate) fn get_rank(&self, py: Python<'_>) -> PyResult<Arc<Rank>> {
         let rank = self.rank.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        rank.ok_or_else(|| wrong(py, "this communicator was freed"))
+        let rank = rank.ok_or_else(|| wrong(py, "this communicator was freed"))?;
+        let rank =
+            self.timeout.map_or_else(|| Arc::clone(&rank), |timeout| Arc::new(rank.with_timeout(timeout)));
+        // SAFETY: whoever has made such a communicator was told to leave arrays alone, as for all other calls.
+        Ok(if self.lends { Arc::new(unsafe { rank.lending() }) } else { rank })
     }
 
     /// Leaves the group.
@@ -67,7 +78,7 @@ impl Comm {
         Ok(self.get_rank(py)?.last_plan())
     }
 
-    /// An array of zeros in memory that is shared with the agent: calls that wait take what they send from there, and
+    /// An array of zeros in memory that is shared with the agent: calls that wait (or are started by `lending`) take what they send from there, and
     /// put there what they receive, without a copy; what is overwritten in place is copied all the same before it is
     /// sent, and so is what comes into a part of the array that does not begin and end at multiples of the system's page
     /// size or at the ends. A call that fails may have overwritten a part of what it was to receive. Other
@@ -93,6 +104,20 @@ impl Comm {
     fn set_background(&self, py: Python<'_>, background: bool) -> PyResult<()> {
         self.get_rank(py)?.set_background(background);
         Ok(())
+    }
+
+    /// This communicator again, whose calls fail when they make no progress for this many seconds, whatever `set_timeout`
+    /// says: `world.with_timeout(5).barrier()`. It is freed with this one.
+    fn with_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<Comm> {
+        let timeout = Duration::try_from_secs_f64(seconds).map_err(|e| wrong(py, format!("timeout: {e}")))?;
+        Ok(Comm { rank: Arc::clone(&self.rank), timeout: Some(timeout), lends: self.lends })
+    }
+
+    /// This communicator again, to which calls that are started lend their arrays: those of `alloc` are used where they are,
+    /// as by calls that wait, without a copy when a call starts and when it is done. Who starts a call by it promises to write
+    /// nothing to `send` until that was waited for; and to leave `recv` alone, as always. It is freed with this one.
+    fn lending(&self) -> Comm {
+        Comm { rank: Arc::clone(&self.rank), timeout: self.timeout, lends: true }
     }
 
     /// Forces the plan of later calls of an operation ("allreduce"), as `cool plan` writes it; "" leaves it to the

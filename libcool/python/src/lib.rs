@@ -2,14 +2,17 @@
 
 mod arrays;
 mod comm;
+mod dlpack;
 mod error;
 mod files;
+mod join;
 #[cfg(feature = "kmeans")]
 mod kmeans;
 mod map;
 mod memory;
 mod messages;
 mod operations;
+mod queue;
 mod request;
 
 use cool_rust::Comm as Rank;
@@ -53,7 +56,10 @@ fn launch(py: Python<'_>, main: Py<PyAny>) -> PyResult<Vec<Py<PyAny>>> {
 fn _cool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(world, module)?)?;
     module.add_function(wrap_pyfunction!(launch, module)?)?;
+    module.add_function(wrap_pyfunction!(join::join, module)?)?;
+    module.add_class::<join::Cluster>()?;
     module.add_class::<comm::Comm>()?;
+    module.add_class::<queue::Queue>()?;
     module.add_class::<request::Request>()?;
     files::add(module)?;
     map::add(module)?;

@@ -7,13 +7,12 @@ use crate::comm::Comm;
 use crate::error::{numbers, raised, wrong};
 use crate::request::Request;
 use cool_rust::{Arrays, Collective, Comm as Rank, Error, Op, Operation, Pending};
-use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 use std::sync::Arc;
 
 /// What a call receives: an array, or nothing at a rank that is not the root.
-type Received = Option<Py<PyUntypedArray>>;
+type Received = Option<Py<PyAny>>;
 
 /// One call as Python gives it.
 struct Call<'a, 'py> {
@@ -50,10 +49,8 @@ impl Call<'_, '_> {
         let sends = self.operation != Operation::Scatter || rank.rank() == self.root;
         let send = if sends { Some(Data::new("send", self.send)?) } else { None };
         if let (Some(op), Some(send)) = (op, &send)
-            && !send.can_be_combined_by(op)
+            && let Some(reason) = send.why_not_combined_by(op)
         {
-            let reason = "send holds bool, which has no sum; op=\"logical_or\" tells whether any is true, \"logical_and\" \
-                          whether all are, and a sum of send.astype(int) counts them";
             return Err(wrong(py, reason));
         }
         let recv = match (self.recv, &send) {
@@ -84,7 +81,7 @@ impl Call<'_, '_> {
 
     /// A new array for what is received.
     fn space(&self, py: Python<'_>, rank: &Rank, send: &Data) -> PyResult<Data> {
-        let mut shape = send.shape(py);
+        let mut shape = send.shape();
         if let Some(counts) = &self.counts {
             let own = counts.get(rank.rank()).copied().unwrap_or(0);
             let column = || counts.iter().skip(rank.rank()).step_by(rank.size()).sum();
@@ -107,11 +104,8 @@ impl Call<'_, '_> {
                 _ => {}
             }
         }
-        let dtype = send.array.bind(py).getattr("dtype")?;
-        let shape = PyTuple::new(py, shape)?;
         // Rank 0 of an exscan receives nothing: what it gets must be something all the same.
-        let make = if self.operation == Operation::Exscan { "zeros" } else { "empty" };
-        Data::writeable("recv", &py.import("numpy")?.call_method1(make, (shape, dtype))?)
+        send.like(py, shape, self.operation == Operation::Exscan)
     }
 
     /// Runs the call to its end: by the agents, or by a function of the program.
@@ -141,9 +135,9 @@ impl Call<'_, '_> {
         let (operation, root) = (self.operation, self.root);
         // What the function combines are the elements of the first axis, after that of the parts.
         let axes = if operation == Operation::ReduceScatter { 2 } else { 1 };
-        let tail: Vec<usize> = send.shape(py).into_iter().skip(axes).collect();
+        let tail: Vec<usize> = send.shape().into_iter().skip(axes).collect();
         let element = send.dtype().bytes() * tail.iter().product::<usize>();
-        let kind = Kind { dtype: send.array.bind(py).getattr("dtype")?.unbind(), tail };
+        let kind = Kind { dtype: send.numpy_dtype(py)?, tail };
         let mut failed = None;
         let mut combine = |left: &mut [u8], right: &[u8]| {
             if failed.is_none() {

@@ -1,30 +1,41 @@
 //! Calls under way, and the arrays that they use.
 
 use crate::arrays::Data;
-use crate::error::raised;
-use cool_rust::Pending;
-use numpy::PyUntypedArray;
+use crate::error::{raised, wrong};
+use cool_rust::{Error, Pending, Received};
 use pyo3::prelude::*;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A call that was started. `wait()` gives what was received; so does `await`. The arrays must be left alone until then.
 #[pyclass(module = "cool", frozen)]
 pub(crate) struct Request {
     // The call goes before the array that it writes into.
-    pending: Mutex<Option<Pending<'static>>>,
+    state: Mutex<State>,
+    /// The state has changed.
+    changed: Condvar,
     received: Option<Data>,
-    /// What came, of a receive that is done.
-    message: Mutex<Option<Message>>,
     receives: bool,
 }
 
 /// Who sent a message, with which tag, and how many elements.
 pub(crate) type Message = (usize, u32, usize);
 
+enum State {
+    /// Nobody waits for it.
+    Open(Pending<'static>),
+    /// A thread waits for it, or a queue has it.
+    Awaited,
+    /// Its queue is gone.
+    Dropped,
+    /// It was waited for.
+    Done(Result<Received, PyErr>),
+}
+
 impl Request {
     /// A call that writes into `received`.
     pub(crate) fn new(pending: Pending<'static>, received: Option<Data>) -> Request {
-        Request { pending: Mutex::new(Some(pending)), received, message: Mutex::default(), receives: false }
+        let state = Mutex::new(State::Open(pending));
+        Request { state, changed: Condvar::new(), received, receives: false }
     }
 
     /// A message that is received into `received`.
@@ -32,20 +43,68 @@ impl Request {
         Request { receives: true, ..Request::new(pending, Some(received)) }
     }
 
-    fn pending(&self) -> MutexGuard<'_, Option<Pending<'static>>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The call, for a queue that tells by [`Request::finish`] what came of it, or by [`Request::give_up`] that it does not.
+    pub(crate) fn take(&self, py: Python<'_>) -> PyResult<Pending<'static>> {
+        let mut state = self.state();
+        match std::mem::replace(&mut *state, State::Awaited) {
+            State::Open(pending) => Ok(pending),
+            other => {
+                *state = other;
+                Err(wrong(py, "this request is waited for already, or in a queue"))
+            }
+        }
+    }
+
+    /// The call is done.
+    pub(crate) fn finish(&self, result: Result<Received, Error>) {
+        let result = result.map_err(|e| Python::attach(|py| raised(py, &e)));
+        *self.state() = State::Done(result);
+        self.changed.notify_all();
+    }
+
+    /// Nobody will tell what came of the call.
+    pub(crate) fn give_up(&self) {
+        *self.state() = State::Dropped;
+        self.changed.notify_all();
+    }
+
+    /// Waits until it is done or given up. The interpreter lock is not held.
+    fn wait_for_end(&self) {
+        let mut state = self.state();
+        loop {
+            match std::mem::replace(&mut *state, State::Awaited) {
+                State::Open(pending) => {
+                    // Others ask meanwhile whether it is done.
+                    drop(state);
+                    return self.finish(pending.received());
+                }
+                State::Awaited => {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                end => {
+                    *state = end;
+                    return;
+                }
+            }
+        }
+    }
+
+    // Every change to it is whole.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[pymethods]
 impl Request {
-    /// Waits until the call is done; returns the array that it received, if any. May be called again.
-    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<Option<Py<PyUntypedArray>>> {
-        // The lock is held while waiting, so that nobody takes a call for done that another thread waits for.
-        let done = py.detach(|| self.pending().take().map(Pending::received).transpose());
-        if let Some(got) = done.map_err(|e| raised(py, &e))?.filter(|_| self.receives) {
-            *self.message.lock().unwrap_or_else(PoisonError::into_inner) =
-                Some((got.source, got.tag, got.count));
+    /// Waits until the call is done; returns the array that it received, if any, or raises why it failed. May be called
+    /// again, and by several threads.
+    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        py.detach(|| self.wait_for_end());
+        match &*self.state() {
+            State::Done(Err(e)) => return Err(e.clone_ref(py)),
+            State::Dropped => return Err(wrong(py, "the queue that had this request is gone")),
+            _ => {}
         }
         Ok(self.received.as_ref().map(|data| data.array.clone_ref(py)))
     }
@@ -53,12 +112,19 @@ impl Request {
     /// Of a receive that was waited for: who sent what came, with which tag, and how many elements.
     #[getter]
     pub(crate) fn message(&self) -> Option<Message> {
-        *self.message.lock().unwrap_or_else(PoisonError::into_inner)
+        match &*self.state() {
+            State::Done(Ok(got)) if self.receives => Some((got.source, got.tag, got.count)),
+            _ => None,
+        }
     }
 
-    /// Whether `wait()` would return at once.
+    /// Whether the call is done. It never waits, also while another thread waits for the call.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
-        let done = py.detach(|| self.pending().as_ref().map_or(Ok(true), Pending::is_done));
+        let done = py.detach(|| match &*self.state() {
+            State::Open(pending) => pending.is_done(),
+            State::Awaited => Ok(false),
+            State::Dropped | State::Done(_) => Ok(true),
+        });
         done.map_err(|e| raised(py, &e))
     }
 

@@ -8,7 +8,7 @@ use crate::error::Error;
 impl Comm {
     /// A buffer of `len` zeros in registered memory, which is shared with the agent: calls that wait take what they send
     /// from there, and put there what they receive, without a copy by this process. What is overwritten in place is
-    /// copied all the same before it is sent, and so is what goes by [`Comm::start`] and by other communicators; and
+    /// copied all the same before it is sent, and so is what goes by [`Comm::start`] (but see [`Comm::lending`]) and by other communicators; and
     /// what comes into a part of a buffer, unless that part begins and ends at multiples of the system's page size or at
     /// the buffer's ends. A buffer takes whole pages.
     ///
@@ -37,6 +37,7 @@ impl Comm {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code, reason = "a test lends arrays")]
 mod tests {
     use super::super::tests::{heard_with, with_agent};
     use crate::Op;
@@ -104,7 +105,8 @@ mod tests {
     fn a_call_on_buffers_is_one_on_their_memory_and_copies_nothing() {
         let agent = |stream: UnixStream, decoder: Decoder| {
             let mut agent = Agent::new(stream, decoder);
-            // An allreduce of buffers, of parts of them, then of other memory; a bcast; one in place; one that is started.
+            // An allreduce of buffers, of parts of them, then of other memory; a bcast; one in place; one that is started; one
+            // that is lent them.
             let whole = agent.call();
             let (input, output) = (whole.input.unwrap(), whole.output.unwrap());
             assert_eq!((agent.read(input), agent.read(output)), (vec![1; 200], vec![2; 200]));
@@ -128,6 +130,10 @@ mod tests {
             let started = agent.call();
             assert!(apart(started.input.unwrap(), input) && apart(started.output.unwrap(), output));
             agent.done(started.id);
+            let lent = agent.call();
+            assert_eq!((lent.input.unwrap(), lent.output.unwrap()), (input, output));
+            agent.write(output, &[4; 200]);
+            agent.done(lent.id);
         };
         with_agent(agent, |comm, _| {
             let (mut mine, mut sum) = (comm.alloc::<u8>(200).unwrap(), comm.alloc::<u8>(200).unwrap());
@@ -140,6 +146,10 @@ mod tests {
             comm.bcast(&mut sum, 0).unwrap();
             comm.allreduce_in_place(&mut sum, Op::Sum).unwrap();
             comm.start().allreduce(&mine, &mut sum, Op::Sum).unwrap().wait().unwrap();
+            // SAFETY: nobody has the arrays until it is waited for.
+            let lending = unsafe { comm.lending() };
+            lending.start().allreduce(&mine, &mut sum, Op::Sum).unwrap().wait().unwrap();
+            assert_eq!(*sum, [4; 200]);
         });
     }
 

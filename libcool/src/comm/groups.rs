@@ -35,7 +35,9 @@ impl Comm {
     /// # Errors
     /// As [`Comm::split`].
     pub fn dup(&self) -> Result<Comm, Error> {
-        self.divide("dup", Some(0), 0)?.ok_or_else(|| self.inner.wrong("dup", "it has no ranks".into()))
+        // The key is the same at every rank, who do the same to the group in the same order: nothing need be said before.
+        let key = format!("copy of group {}, made for the {}. time", self.group(), self.count_division());
+        self.form("dup", key, self.rank() as u32, self.size() as u32)
     }
 
     /// A group of some of the ranks, in that order; `None` for the others. All ranks of the group call this, with
@@ -64,11 +66,7 @@ impl Comm {
         let mut all = vec![[0i64; 3]; self.size()];
         all[self.rank()] = [i64::from(color.is_some()), color.unwrap_or(0).cast_signed(), key];
         self.allgather_in_place(all.as_flattened_mut())?;
-        let (number, timeout, plans) = {
-            let mut state = self.inner.state();
-            state.splits += 1;
-            (state.splits, state.timeout, state.plans.clone())
-        };
+        let number = self.count_division();
         let Some(color) = color else { return Ok(None) };
         let mine = all[self.rank()];
         let mut members: Vec<(i64, usize)> = (0..)
@@ -81,8 +79,21 @@ impl Comm {
         // Groups have no more ranks than fit.
         let (rank, size) = (place as u32, members.len() as u32);
         let key = format!("part {color} of group {}, split for the {number}. time", self.group());
+        self.form(name, key, rank, size).map(Some)
+    }
+
+    /// How often the group was split or copied, this time included.
+    fn count_division(&self) -> u64 {
+        let mut state = self.inner.state();
+        state.splits += 1;
+        state.splits
+    }
+
+    /// Meets the others that give the same key.
+    fn form(&self, name: &'static str, key: String, rank: u32, size: u32) -> Result<Comm, Error> {
+        let (timeout, plans) = (self.timeout(), self.inner.state().plans.clone());
         let mode = JoinMode::Enlist { key, size, timeout };
         let (session, attached) = Session::open(self.inner.session.socket(), rank, &mode, name)?;
-        Ok(Some(Comm::new(session, attached, timeout, plans, Vec::new())))
+        Ok(Comm::new(session, attached, timeout, plans, Vec::new()))
     }
 }

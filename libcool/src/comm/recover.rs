@@ -43,10 +43,7 @@ impl Comm {
     /// If this rank counts as gone, others call [`Comm::agree`], or the controller is away. Nothing is lost by trying
     /// again.
     pub fn shrink(&self) -> Result<Comm, Error> {
-        let (timeout, plans) = {
-            let state = self.inner.state();
-            (state.timeout, state.plans.clone())
-        };
+        let (timeout, plans) = (self.timeout(), self.inner.state().plans.clone());
         let (session, attached, gone) = self.inner.session.shrink(timeout)?;
         Ok(Comm::new(session, attached, timeout, plans, gone))
     }
@@ -57,7 +54,7 @@ impl Comm {
     /// # Errors
     /// If this rank counts as gone, others call [`Comm::shrink`], or the controller is away.
     pub fn agree(&self, flags: u64) -> Result<Agreement, Error> {
-        let timeout = self.inner.state().timeout;
+        let timeout = self.timeout();
         let (flags, gone) = self.inner.session.agree(flags, timeout)?;
         Ok(Agreement { flags, gone })
     }

@@ -20,7 +20,7 @@ pub struct Start<'c> {
 
 impl<'c> Start<'c> {
     pub(super) fn new(comm: &'c Comm, blocking: Blocking) -> Start<'c> {
-        Start { comm, timeout: None, blocking }
+        Start { comm, timeout: comm.timeout, blocking }
     }
 
     pub(super) fn parts(self) -> (&'c Comm, Option<Duration>, Blocking) {

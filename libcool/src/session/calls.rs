@@ -28,12 +28,14 @@ pub(crate) struct Request {
     memory: Option<Memory>,
 }
 
-/// Whether the program waits in the call (MPI: blocking), so that it leaves registered memory alone meanwhile, which then
+/// Whether the program waits in the call (MPI: blocking). Who waits leaves registered memory alone meanwhile, which then
 /// need not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blocking {
     Yes,
     No,
+    /// It does not wait, but has promised to leave the arrays alone until the call is done.
+    Lent,
 }
 
 /// Whether what is sent to the agent counts among the group's calls.
@@ -162,11 +164,11 @@ impl Session {
     /// registered memory stays where it is.
     fn place(&self, checked: &Checked<'_, '_>, blocking: Blocking) -> Result<Placed, Error> {
         let (input, output) = (checked.input(), checked.output());
-        let waits = blocking == Blocking::Yes;
+        let lent = blocking != Blocking::No;
         // Schedules read the input after they have begun to write the output.
         let registered_input =
-            input.filter(|_| waits && !checked.overwrites()).and_then(|bytes| self.heap.input(bytes));
-        let registered_output = output.filter(|_| waits).and_then(|bytes| self.heap.output(bytes));
+            input.filter(|_| lent && !checked.overwrites()).and_then(|bytes| self.heap.input(bytes));
+        let registered_output = output.filter(|_| lent).and_then(|bytes| self.heap.output(bytes));
         let copied = input.filter(|_| registered_input.is_none()).unwrap_or_default();
         let counts = checked.counts.map(count_bytes);
         let counted = counts.as_deref().unwrap_or_default();
@@ -201,9 +203,9 @@ impl Session {
         self.check_process(name)?;
         let (data, bytes) = (message.data, message.data.len() as u64);
         let registered = match blocking {
-            Blocking::Yes if message.sends => self.heap.input(data),
-            Blocking::Yes => self.heap.output(data),
             Blocking::No => None,
+            _ if message.sends => self.heap.input(data),
+            _ => self.heap.output(data),
         };
         let block = self.reserve(name, if registered.is_some() { 0 } else { bytes })?;
         if message.sends && registered.is_none() {
@@ -350,8 +352,14 @@ impl Request {
         Ok(stats)
     }
 
+    /// Waits at most so long; whether [`Request::finish`] would return at once.
+    pub(crate) fn wait_for(&self, at_most: Duration) -> Result<bool, Error> {
+        self.session.check_process(self.name)?;
+        Ok(self.session.inbox.wait_at_most(self.id, at_most))
+    }
+
     /// Whether [`Request::finish`] would return at once; else `waker` is told when.
-    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Result<bool, Error> {
+    pub(crate) fn poll(&self, waker: &Waker) -> Result<bool, Error> {
         self.session.check_process(self.name)?;
         let rank = self.session.rank;
         self.session.inbox.poll(self.id, waker).map_err(|source| Error::Thread {

@@ -1,5 +1,5 @@
-//! What the agent answers, and who waits for it. Whoever waits first receives for all; a thread of the inbox's
-//! own does so once somebody wants to know without waiting.
+//! What the agent answers, and who waits for it. Whoever waits first receives for all; when nobody does, the thread of
+//! [`super::receiver`] does once somebody wants to know without waiting.
 
 use super::heap::{Block, Memory};
 use cool_proto::RUNNING_INTERVAL;
@@ -9,9 +9,10 @@ use cool_proto::socket::{Receiver, SocketError};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An agent from which nothing is heard for this long while it works on a call is gone.
 const SILENCE: Duration = RUNNING_INTERVAL.saturating_mul(6);
@@ -59,30 +60,60 @@ struct State {
     done: BTreeMap<u64, Done>,
     answer: Answer,
     disconnected: Option<Disconnected>,
-    /// The thread has been started.
-    thread: bool,
+    /// How long short waits heard nothing, one after the other.
+    silent: Duration,
+    /// How many frames were heard, and how many of them when the common thread looked last.
+    heard: u64,
+    heard_before: u64,
+    /// For how long that has heard nothing while nobody else received.
+    unheard: Duration,
+    /// The common thread receives too.
+    watched: bool,
+    /// It was told of something while somebody else received: who does takes in all that is there.
+    missed: bool,
 }
 
 /// The receiving side of a session. Clones are the same.
 #[derive(Clone, Debug)]
 pub(super) struct Inbox {
     shared: Arc<(Mutex<State>, Condvar)>,
+    stream: Arc<UnixStream>,
     /// How long the agent may be silent while it works on a call.
     silence: Duration,
+}
+
+/// An inbox that may be gone.
+#[derive(Clone, Debug)]
+pub(super) struct WeakInbox {
+    shared: Weak<(Mutex<State>, Condvar)>,
+    stream: Weak<UnixStream>,
+    silence: Duration,
+}
+
+impl WeakInbox {
+    pub(super) fn get(&self) -> Option<Inbox> {
+        Some(Inbox { shared: self.shared.upgrade()?, stream: self.stream.upgrade()?, silence: self.silence })
+    }
 }
 
 impl Inbox {
     pub(super) fn new(receiver: Receiver) -> Inbox {
         let silence = if receiver.agent_is_in_this_process() { SILENCE_WITHIN } else { SILENCE };
+        let stream = receiver.stream();
         let state = State {
             receiver: Some(receiver),
             open: BTreeMap::new(),
             done: BTreeMap::new(),
             answer: Answer::None,
             disconnected: None,
-            thread: false,
+            silent: Duration::ZERO,
+            heard: 0,
+            heard_before: 0,
+            unheard: Duration::ZERO,
+            watched: false,
+            missed: false,
         };
-        Inbox { shared: Arc::new((Mutex::new(state), Condvar::new())), silence }
+        Inbox { shared: Arc::new((Mutex::new(state), Condvar::new())), stream, silence }
     }
 
     /// The descriptor that came with the last answer.
@@ -111,6 +142,22 @@ impl Inbox {
         self.wait_for(self.silence, |state| state.done.remove(&call))
     }
 
+    /// Waits until the agent has done a call, or it is known that it never will; at most this long. Whether it is so.
+    pub(super) fn wait_at_most(&self, call: u64, at_most: Duration) -> bool {
+        let begun = Instant::now();
+        let mut state = self.lock();
+        loop {
+            if state.is_over(call) {
+                return true;
+            }
+            let before = begun.elapsed();
+            state = self.step_at_most(state, at_most.saturating_sub(before));
+            if before >= at_most {
+                return state.is_over(call);
+            }
+        }
+    }
+
     /// What is no call is about to be sent: whoever receives keeps the answer.
     pub(super) fn expect_answer(&self) {
         self.lock().answer = Answer::Awaited;
@@ -133,22 +180,30 @@ impl Inbox {
     }
 
     /// Whether a call is done, or will never be. Else `waker` is told when.
-    pub(super) fn poll(&self, call: u64, waker: Option<&Waker>) -> std::io::Result<bool> {
+    pub(super) fn poll(&self, call: u64, waker: &Waker) -> std::io::Result<bool> {
         let mut state = self.lock();
-        if state.disconnected.is_some() || state.done.contains_key(&call) {
+        if state.is_over(call) {
             return Ok(true);
         }
-        if let (Some(open), Some(waker)) = (state.open.get_mut(&call), waker) {
+        if let Some(open) = state.open.get_mut(&call) {
             open.waker = Some(waker.clone());
         }
-        if !state.thread {
-            let inbox = self.clone();
-            std::thread::Builder::new()
-                .name("cool-receiver".into())
-                .spawn(move || inbox.receive_for_all())?;
-            state.thread = true;
+        if !state.watched {
+            super::receiver::watch(self.weak(), &self.stream)?;
+            state.watched = true;
+            // Some may have come with what others have waited for.
+            state.missed = true;
+            state = self.take_missed_in(state);
         }
-        Ok(false)
+        Ok(state.is_over(call))
+    }
+
+    fn weak(&self) -> WeakInbox {
+        WeakInbox {
+            shared: Arc::downgrade(&self.shared),
+            stream: Arc::downgrade(&self.stream),
+            silence: self.silence,
+        }
     }
 
     /// The agent uses memory until it has done a call.
@@ -158,22 +213,36 @@ impl Inbox {
         }
     }
 
-    /// Takes in what has come, if nobody does. Why nothing comes any more, if so.
-    pub(super) fn glance(&self) -> Option<Disconnected> {
+    /// Takes in all that has come, or has whoever receives do so.
+    pub(super) fn take_all_in(&self) {
         let mut state = self.lock();
-        if let Some(mut receiver) = state.receiver.take() {
-            drop(state);
-            let heard = receiver.receive(GLANCE);
-            state = self.lock();
-            state.receiver = Some(receiver);
-            match heard {
-                Ok(body) => state.take(body),
-                Err(SocketError::TimedOut(_)) => {}
-                Err(e) => state.end(Disconnected::Gone(Arc::new(e))),
-            }
+        state.missed = true;
+        drop(self.take_missed_in(state));
+    }
+
+    /// The common thread has looked for so long: an agent that works on calls and says nothing is gone.
+    pub(super) fn was_watched_for(&self, passed: Duration) {
+        let mut state = self.lock();
+        if state.receiver.is_none() || state.open.is_empty() || state.heard != state.heard_before {
+            state.heard_before = state.heard;
+            state.unheard = Duration::ZERO;
+            return;
+        }
+        state.unheard += passed;
+        if state.unheard >= self.silence {
+            let silent = SocketError::TimedOut(state.unheard);
+            state.end(Disconnected::Gone(Arc::new(silent)));
             self.shared.1.notify_all();
         }
-        state.disconnected.clone()
+    }
+
+    /// Takes in what has come, if nobody does. Why nothing comes any more, if so.
+    pub(super) fn glance(&self) -> Option<Disconnected> {
+        let state = self.lock();
+        if state.receiver.is_none() {
+            return state.disconnected.clone();
+        }
+        self.step_at_most(state, GLANCE).disconnected.clone()
     }
 
     /// Nobody waits for a call any more; its memory is free when it is done.
@@ -217,31 +286,68 @@ impl Inbox {
 
     /// Receives something, or waits until somebody has.
     fn step<'a>(&'a self, mut state: MutexGuard<'a, State>, patience: Duration) -> MutexGuard<'a, State> {
-        let Some(mut receiver) = state.receiver.take() else {
-            return self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
-        };
+        match state.receiver.take() {
+            None => self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(receiver) => {
+                let state = self.receive(state, receiver, patience, |_| true);
+                self.take_missed_in(state)
+            }
+        }
+    }
+
+    /// The same, for at most this long: the agent is gone only when such steps together heard nothing for long.
+    fn step_at_most<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        at_most: Duration,
+    ) -> MutexGuard<'a, State> {
+        match state.receiver.take() {
+            None => self.shared.1.wait_timeout(state, at_most).unwrap_or_else(PoisonError::into_inner).0,
+            Some(receiver) => {
+                let state = self.receive(state, receiver, at_most, |state| {
+                    state.silent += at_most;
+                    state.silent >= self.silence
+                });
+                self.take_missed_in(state)
+            }
+        }
+    }
+
+    /// Takes in all that is there, if the common thread was told of something that it could not take in.
+    fn take_missed_in<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while state.missed && state.disconnected.is_none() {
+            let Some(receiver) = state.receiver.take() else { break };
+            state.missed = false;
+            let heard = state.heard;
+            state = self.receive(state, receiver, Duration::ZERO, |_| false);
+            state.missed |= state.heard != heard;
+        }
+        state
+    }
+
+    /// Receives something; `is_gone` says whether the agent is gone if nothing comes in time.
+    fn receive<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        mut receiver: Receiver,
+        patience: Duration,
+        is_gone: impl FnOnce(&mut State) -> bool,
+    ) -> MutexGuard<'a, State> {
         drop(state);
         let heard = receiver.receive(patience);
         let mut state = self.lock();
         state.receiver = Some(receiver);
         match heard {
-            Ok(body) => state.take(body),
+            Ok(body) => {
+                state.silent = Duration::ZERO;
+                state.heard += 1;
+                state.take(body);
+            }
+            Err(SocketError::TimedOut(_)) if !is_gone(&mut state) => {}
             Err(e) => state.end(Disconnected::Gone(Arc::new(e))),
         }
         self.shared.1.notify_all();
         state
-    }
-
-    /// The thread: receives while calls are open.
-    fn receive_for_all(&self) {
-        let mut state = self.lock();
-        while state.disconnected.is_none() {
-            state = if state.open.is_empty() {
-                self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner)
-            } else {
-                self.step(state, self.silence)
-            };
-        }
     }
 
     /// The state, even after a panic: every change to it is whole.
@@ -251,6 +357,11 @@ impl Inbox {
 }
 
 impl State {
+    /// Whether a call is done, or will never be.
+    fn is_over(&self, call: u64) -> bool {
+        self.disconnected.is_some() || self.done.contains_key(&call)
+    }
+
     fn take(&mut self, body: Body) {
         match body {
             Body::Running(_) => {}

@@ -14,23 +14,26 @@ A program is a function that runs as many ranks::
 ``cool run -n 16 -- python3 program.py`` runs it on a cluster, as do srun, mpirun and torchrun; started by hand, it
 runs as 4 ranks (``COOL_EMBEDDED`` sets another number) in threads of one process, on loopback.
 
-All ranks call the same operations in the same order with arrays of the same types and lengths. Arrays are
-C-contiguous. The interpreter lock is released while a call waits. A call that fails raises a subclass of
-:class:`Error`, which names the ranks and the remedy; no call waits for ever.
+All ranks call the same operations in the same order with arrays of the same types and lengths. Arrays are C-contiguous;
+tensors that have ``__dlpack__`` (PyTorch, JAX) can be used in their place. The interpreter lock is released while a call
+waits. A call that fails raises a subclass of :class:`Error`, which names the ranks and the remedy; no call waits for ever.
 """
 
 from ._cool import (
     AbortedError,
     AgentError,
     ArgumentError,
+    Cluster,
     Comm,
     EnvironmentError,
     Error,
     LostError,
     MismatchError,
+    Queue,
     Request,
     RevokedError,
     TimeoutError,
+    join,
     launch,
     world,
 )
@@ -39,14 +42,17 @@ __all__ = [
     "AbortedError",
     "AgentError",
     "ArgumentError",
+    "Cluster",
     "Comm",
     "EnvironmentError",
     "Error",
     "LostError",
     "MismatchError",
+    "Queue",
     "Request",
     "RevokedError",
     "TimeoutError",
+    "join",
     "launch",
     "located",
     "wait_all",

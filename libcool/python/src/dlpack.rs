@@ -1,0 +1,161 @@
+//! Tensors of other libraries (PyTorch, JAX), by the protocol DLPack: where their elements are, and of which type.
+
+#![allow(unsafe_code, reason = "a capsule holds a C structure; every block says why it is there")]
+
+use crate::error::wrong;
+use cool_rust::Type;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict};
+use std::ffi::c_void;
+
+/// Memory of the processor, and the same that a GPU reaches too.
+const DEVICES: [i32; 2] = [1, 3];
+
+/// Of the flags: the tensor must not be written.
+const READ_ONLY: u64 = 1;
+
+#[repr(C)]
+struct DlTensor {
+    data: *mut c_void,
+    device: [i32; 2],
+    ndim: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *const i64,
+    strides: *const i64,
+    byte_offset: u64,
+}
+
+/// As of DLPack 1.0; before, the tensor came first, and nothing was known of writing.
+#[repr(C)]
+struct DlManagedTensorVersioned {
+    version: [u32; 2],
+    manager: *mut c_void,
+    deleter: *mut c_void,
+    flags: u64,
+    tensor: DlTensor,
+}
+
+/// A C-contiguous tensor in the processor's memory.
+pub(crate) struct Tensor {
+    /// Keeps the memory.
+    pub(crate) capsule: Py<PyCapsule>,
+    pub(crate) dtype: Type,
+    /// How its elements are to be understood, where the type does not say.
+    pub(crate) kind: Kind,
+    pub(crate) pointer: usize,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) writeable: bool,
+}
+
+/// Elements that are carried as those of another type.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Number,
+    Boolean,
+    /// Of 8 bits, carried as bytes.
+    Float8,
+}
+
+impl Tensor {
+    /// What an object with `__dlpack__` gives.
+    pub(crate) fn new(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+        let py = object.py();
+        let (device, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
+        if !DEVICES.contains(&device) {
+            let reason =
+                format!("{name} is not in the processor's memory; copy it there, by .cpu() in PyTorch");
+            return Err(wrong(py, reason));
+        }
+        let capsule = exported(object)?;
+        let versioned = capsule.pointer_checked(Some(c"dltensor_versioned"));
+        let (tensor, writeable) = match versioned {
+            Ok(pointer) => {
+                // SAFETY: a capsule of this name has such a structure, which stays as long as the capsule.
+                let managed = unsafe { pointer.cast::<DlManagedTensorVersioned>().as_ref() };
+                if managed.version[0] != 1 {
+                    return Err(wrong(py, format!("{name} speaks DLPack {}, not 1", managed.version[0])));
+                }
+                (&managed.tensor, managed.flags & READ_ONLY == 0)
+            }
+            Err(_) => {
+                let pointer = capsule.pointer_checked(Some(c"dltensor"))?;
+                // SAFETY: as above; of this name, it begins with the tensor.
+                (unsafe { pointer.cast::<DlTensor>().as_ref() }, true)
+            }
+        };
+        let Some((dtype, kind)) = tensor.element_type() else {
+            let DlTensor { code, bits, lanes, .. } = tensor;
+            let reason = format!(
+                "{name} holds elements that are not carried (DLPack's code {code}, {bits} bits, {lanes} lanes)"
+            );
+            return Err(wrong(py, reason));
+        };
+        let Some(shape) = tensor.contiguous_shape() else {
+            return Err(wrong(py, format!("{name} is not C-contiguous; .contiguous() makes a copy that is")));
+        };
+        let pointer = tensor.data as usize + tensor.byte_offset as usize;
+        Ok(Tensor { dtype, kind, pointer, shape, writeable, capsule: capsule.unbind() })
+    }
+}
+
+/// The capsule, of the newest version that both know.
+fn exported<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyCapsule>> {
+    let py = object.py();
+    let newest = PyDict::new(py);
+    newest.set_item("max_version", (1, 0))?;
+    let capsule = match object.call_method("__dlpack__", (), Some(&newest)) {
+        // It is older than versions are.
+        Err(e) if e.is_instance_of::<PyTypeError>(py) => object.call_method0("__dlpack__")?,
+        given => given?,
+    };
+    Ok(capsule.cast_into::<PyCapsule>()?)
+}
+
+impl DlTensor {
+    fn element_type(&self) -> Option<(Type, Kind)> {
+        let number = match (self.code, self.bits) {
+            (0, 8) => Type::I8,
+            (0, 16) => Type::I16,
+            (0, 32) => Type::I32,
+            (0, 64) => Type::I64,
+            (1, 8) => Type::U8,
+            (1, 16) => Type::U16,
+            (1, 32) => Type::U32,
+            (1, 64) => Type::U64,
+            (2, 16) => Type::F16,
+            (2, 32) => Type::F32,
+            (2, 64) => Type::F64,
+            (4, 16) => Type::Bf16,
+            (5, 64) => Type::C32,
+            (5, 128) => Type::C64,
+            (6, 8) => return (self.lanes == 1).then_some((Type::U8, Kind::Boolean)),
+            (7..=14, 8) => return (self.lanes == 1).then_some((Type::U8, Kind::Float8)),
+            _ => return None,
+        };
+        (self.lanes == 1).then_some((number, Kind::Number))
+    }
+
+    /// Its shape, if its elements lie one after the other.
+    fn contiguous_shape(&self) -> Option<Vec<usize>> {
+        let ndim = usize::try_from(self.ndim).ok()?;
+        let numbers = |at: *const i64| match (at.is_null(), ndim) {
+            (true, _) | (_, 0) => Vec::new(),
+            // SAFETY: such an array has a number for each dimension.
+            (false, _) => unsafe { std::slice::from_raw_parts(at, ndim) }.to_vec(),
+        };
+        let (sizes, strides) = (numbers(self.shape), numbers(self.strides));
+        let shape: Vec<usize> = sizes.iter().map(|n| usize::try_from(*n).ok()).collect::<Option<_>>()?;
+        let empty = shape.contains(&0);
+        let mut expected = 1;
+        for (size, stride) in sizes.iter().zip(&strides).rev() {
+            if !empty && *size != 1 && *stride != expected {
+                return None;
+            }
+            expected *= size;
+        }
+        (shape.len() == ndim).then_some(shape)
+    }
+}

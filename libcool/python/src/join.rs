@@ -1,0 +1,76 @@
+//! Groups of processes that no launcher has started, and agents for them on one machine.
+
+use crate::comm::Comm;
+use crate::error::{numbers, raised, wrong};
+use cool_rust::Comm as Rank;
+use cool_rust::embedded::EmbeddedAgents;
+use pyo3::prelude::*;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// A group of processes that have agreed on a key by themselves: rank `rank` of `size`, with all others of the same user
+/// that give the same `key` (1 to 200 bytes). Waits until all `size` have come, for at most `timeout` seconds. No launcher
+/// is needed. The agent is the one at `socket`; if that is None, at COOL_SOCKET, or else the only one in /run/cool. A key can
+/// be used again when its group has been made, but a random one cannot meet a process that was left over.
+#[pyfunction]
+#[pyo3(signature = (key, rank, size, timeout = 300.0, socket = None))]
+pub(crate) fn join(
+    py: Python<'_>,
+    key: &str,
+    #[pyo3(from_py_with = numbers)] rank: usize,
+    #[pyo3(from_py_with = numbers)] size: usize,
+    timeout: f64,
+    socket: Option<PathBuf>,
+) -> PyResult<Comm> {
+    let timeout = Duration::try_from_secs_f64(timeout).map_err(|e| wrong(py, format!("timeout: {e}")))?;
+    let joined = py.detach(|| match &socket {
+        Some(socket) => Rank::join_at(socket, key, rank, size, timeout),
+        None => Rank::join(key, rank, size, timeout),
+    });
+    joined.map(Comm::new).map_err(|e| raised(py, &e))
+}
+
+/// Agents of a cluster of `nodes` nodes in `racks` racks, in this process, on loopback: without root, switches and daemons,
+/// for ranks that are processes of this machine. They join groups by `sockets`. The agents are gone when it is closed, at the
+/// end of a `with` block too, or collected.
+#[pyclass(module = "cool", frozen)]
+pub(crate) struct Cluster {
+    agents: Mutex<Option<EmbeddedAgents>>,
+}
+
+#[pymethods]
+impl Cluster {
+    #[new]
+    #[pyo3(signature = (nodes, racks = 1))]
+    fn new(
+        py: Python<'_>,
+        #[pyo3(from_py_with = numbers)] nodes: usize,
+        #[pyo3(from_py_with = numbers)] racks: usize,
+    ) -> PyResult<Cluster> {
+        let agents = py.detach(|| EmbeddedAgents::start(nodes, racks)).map_err(|e| raised(py, &e))?;
+        Ok(Cluster { agents: Mutex::new(Some(agents)) })
+    }
+
+    /// The socket of each node's agent, for `join`, or for COOL_SOCKET of another process; none if it was closed.
+    #[getter]
+    fn sockets(&self) -> Vec<String> {
+        let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let sockets = agents.iter().flat_map(EmbeddedAgents::sockets);
+        sockets.map(|socket| socket.to_string_lossy().into_owned()).collect()
+    }
+
+    /// Stops the agents.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.agents.lock().unwrap_or_else(PoisonError::into_inner).take()));
+    }
+
+    fn __enter__(this: Py<Cluster>) -> Py<Cluster> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close(py);
+    }
+}

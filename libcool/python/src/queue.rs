@@ -1,0 +1,82 @@
+//! Many calls under way, and which of them is done first.
+
+use crate::error::{raised, wrong};
+use crate::request::Request;
+use cool_rust::CompletionQueue;
+use pyo3::prelude::*;
+use std::time::{Duration, Instant};
+
+/// As long as is waited at once for the next call, so that a signal is noticed meanwhile.
+const WAIT: Duration = Duration::from_millis(500);
+
+/// Requests, of any communicators, each with a token; `next` gives the first that is done. Any number of threads may add
+/// requests and wait for the next; one that does nothing else suffices for all calls of a process.
+#[pyclass(module = "cool", frozen)]
+pub(crate) struct Queue {
+    queue: CompletionQueue<'static, Entry>,
+}
+
+/// A request in a queue.
+struct Entry {
+    token: Py<PyAny>,
+    request: Py<Request>,
+    told: bool,
+}
+
+/// Whoever waits for the request waits no more.
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if !self.told {
+            self.request.get().give_up();
+        }
+    }
+}
+
+#[pymethods]
+impl Queue {
+    #[new]
+    fn new() -> Queue {
+        Queue { queue: CompletionQueue::new() }
+    }
+
+    /// Adds a request, with a token by which the program knows it (None: the request itself). Whoever waits for the request
+    /// then waits until `next` has given it.
+    #[pyo3(signature = (request, token = None))]
+    fn add(&self, py: Python<'_>, request: Py<Request>, token: Option<Py<PyAny>>) -> PyResult<()> {
+        let pending = request.get().take(py)?;
+        let token = token.unwrap_or_else(|| request.clone_ref(py).into_any());
+        let entry = Entry { token, request, told: false };
+        py.detach(|| self.queue.add(pending, entry)).map_err(|e| raised(py, &e))
+    }
+
+    /// Waits for a request that is done, also for one that another thread adds meanwhile; its token and the request, whose
+    /// `wait()` then returns what was received or raises at once. None if there is none within `timeout` seconds (None: no
+    /// limit). Each is given once, in the order in which they end.
+    #[pyo3(signature = (timeout = None))]
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<(Py<PyAny>, Py<Request>)>> {
+        let timeout = timeout.map(Duration::try_from_secs_f64).transpose();
+        let timeout = timeout.map_err(|e| wrong(py, format!("timeout: {e}")))?.unwrap_or(Duration::MAX);
+        let begun = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(begun.elapsed());
+            let done = py.detach(|| {
+                let mut done = self.queue.next(left.min(WAIT))?;
+                done.token.told = true;
+                done.token.request.get().finish(done.result);
+                Some(done.token)
+            });
+            if let Some(entry) = done {
+                return Ok(Some((entry.token.clone_ref(py), entry.request.clone_ref(py))));
+            }
+            if left <= WAIT {
+                return Ok(None);
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Requests that `next` has not given.
+    fn __len__(&self) -> usize {
+        self.queue.len()
+    }
+}

@@ -1,0 +1,146 @@
+"""Groups without a launcher, queues of calls, and communicators with other wishes, as users have them in Python."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import cool
+import numpy as np
+import pytest
+
+RANK = """
+import cool, sys, numpy as np
+key, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with cool.join(key, rank, size, timeout=60) as world:
+    print(int(world.allreduce(np.array([rank + 1]))[0]))
+"""
+
+
+def on(ranks, main):
+    """What `main` returns at each of this many ranks."""
+    os.environ["COOL_EMBEDDED"] = str(ranks)
+    return cool.launch(main)
+
+
+def test_processes_join_groups_by_keys_through_the_agents_of_another():
+    with cool.Cluster(2, racks=2) as cluster:
+        assert len(cluster.sockets) == 2
+
+        def start(key, rank, size):
+            environment = {**os.environ, "COOL_SOCKET": cluster.sockets[rank % 2]}
+            command = [sys.executable, "-c", RANK, key, str(rank), str(size)]
+            return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+        # Two groups at once.
+        processes = [(start(key, rank, size), size) for key, size in (("a", 3), ("b", 2)) for rank in range(size)]
+        for process, size in processes:
+            assert process.communicate()[0] == f"{size * (size + 1) // 2}\n" and process.returncode == 0
+        one = cluster.sockets[0]
+        with cool.join("alone", 0, 1, socket=one) as world:
+            assert world.size == 1
+        with pytest.raises(cool.ArgumentError, match="there is no rank 2 in a group of 2"):
+            cool.join("k", 2, 2, socket=one)
+        with pytest.raises(cool.ArgumentError, match="timeout: "):
+            cool.join("k", 0, 2, timeout=-1, socket=one)
+        with pytest.raises(cool.AgentError, match="rank 1 of key k did not come in time"):
+            cool.join("k", 0, 2, timeout=0.2, socket=one)
+    assert cluster.sockets == []
+    with pytest.raises(cool.AgentError, match="no agent at"):
+        cool.join("k", 0, 1, socket=one)
+    with pytest.raises(cool.Error, match="at least one"):
+        cool.Cluster(0)
+
+
+def test_a_queue_gives_the_request_that_is_done_first_whatever_its_communicator():
+    def main(world):
+        queue, other = cool.Queue(), world.dup()
+        room = np.zeros(3, dtype="u1")
+        message = other.irecv(room)
+        queue.add(message, "message")
+        with pytest.raises(cool.ArgumentError, match="in a queue"):
+            queue.add(message)
+        assert queue.next(0) is None and queue.next(timeout=0.001) is None and not message.done() and len(queue) == 1
+        sums = [world.iallreduce(np.full(1000, i + world.rank)) for i in range(20)]
+        for i, request in enumerate(sums):
+            queue.add(request, i)
+        seen = set()
+        while len(seen) < 20:
+            token, request = queue.next(60)
+            seen.add(token)
+            assert request.done() and request.wait()[0] == 2 * token + 1
+        assert seen == set(range(20))
+        other.send(np.array([5], dtype="u1"), 1 - world.rank, tag=4)
+        token, request = queue.next()
+        assert token == "message" and request is message and request.message == (1 - world.rank, 4, 1)
+        barrier = world.ibarrier()
+        queue.add(barrier)
+        assert queue.next(60) == (barrier, barrier)
+
+        left = other.irecv(room)
+        queue.add(left)
+        del queue
+        with pytest.raises(cool.ArgumentError, match="queue that had this request is gone"):
+            left.wait()
+        world.barrier()
+
+    on(2, main)
+
+
+def test_a_queue_tells_of_failures():
+    def main(world):
+        queue = cool.Queue()
+        world.set_timeout(20)
+        queue.add(world.iallreduce(np.zeros(2 + world.rank)), "wrong")
+        token, request = queue.next(60)
+        assert token == "wrong" and request.done()
+        for _ in range(2):
+            with pytest.raises(cool.MismatchError, match="called allreduce of 2 f64 by sum"):
+                request.wait()
+
+    on(2, main)
+
+
+def test_others_ask_and_wait_while_a_thread_waits_for_a_request():
+    def main(world):
+        request = world.irecv(np.zeros(1), tag=1)
+        got = []
+        threads = [threading.Thread(target=lambda: got.append(request.wait()[0])) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        # None of them is through before the other rank has sent.
+        for _ in range(100):
+            assert not request.done()
+        world.barrier()
+        world.send(np.ones(1), 1 - world.rank, tag=1)
+        for thread in threads:
+            thread.join()
+        assert got == [1, 1] and request.done()
+
+    on(2, main)
+
+
+def test_a_communicator_with_a_timeout_of_its_own_is_the_same_group_and_freed_with_it():
+    def main(world):
+        short, lending = world.with_timeout(60), world.lending()
+        assert (short.group, short.rank, lending.size) == (world.group, world.rank, world.size)
+        send, recv = world.alloc(1000), world.alloc(1000)
+        send += 1
+        assert lending.iallreduce(send, recv=recv).wait() is recv and (recv == world.size).all()
+        part = world.dup()
+        if world.rank == 0:
+            with pytest.raises(cool.TimeoutError):
+                part.with_timeout(0.2).recv(np.zeros(1))
+        world.barrier()
+        part.free()
+        with pytest.raises(cool.ArgumentError, match="timeout: "):
+            world.with_timeout(-1)
+        short.barrier()
+        copy = world.dup()
+        view = copy.with_timeout(5).lending()
+        copy.free()
+        with pytest.raises(cool.ArgumentError, match="was freed"):
+            view.barrier()
+        world.barrier()
+
+    on(2, main)

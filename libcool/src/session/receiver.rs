@@ -1,0 +1,96 @@
+//! The thread that receives for all sessions of the process: for those of whose calls somebody wants to know the end without
+//! waiting for it. It is there from the first such call on.
+
+use super::inbox::{Inbox, WeakInbox};
+use cool_proto::RUNNING_INTERVAL;
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// As many sessions are looked at after one call of the system.
+const EVENTS: usize = 64;
+
+/// That of this process, once it is needed.
+static RECEIVER: Mutex<Option<Arc<CommonReceiver>>> = Mutex::new(None);
+
+#[derive(Debug)]
+struct CommonReceiver {
+    /// The process that has the thread. One that it forks has not.
+    process: u32,
+    epoll: OwnedFd,
+    sessions: Mutex<Sessions>,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    next: u64,
+    by_number: BTreeMap<u64, WeakInbox>,
+}
+
+/// What comes to a session, from now on until it is gone, is taken in without anybody waiting for it.
+pub(super) fn watch(inbox: WeakInbox, stream: impl AsFd) -> io::Result<()> {
+    let mut common = RECEIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    let receiver = match &*common {
+        Some(receiver) if receiver.process == std::process::id() => Arc::clone(receiver),
+        _ => Arc::clone(common.insert(CommonReceiver::start()?)),
+    };
+    let mut sessions = receiver.sessions();
+    let number = sessions.next;
+    // Told once for whatever comes: who receives meanwhile takes in what is left.
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&receiver.epoll, stream, epoll::EventData::new_u64(number), flags)?;
+    sessions.next += 1;
+    sessions.by_number.insert(number, inbox);
+    Ok(())
+}
+
+impl CommonReceiver {
+    fn start() -> io::Result<Arc<CommonReceiver>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let receiver =
+            Arc::new(CommonReceiver { process: std::process::id(), epoll, sessions: Mutex::default() });
+        let own = Arc::clone(&receiver);
+        std::thread::Builder::new().name("cool-receiver".into()).spawn(move || own.receive_for_all())?;
+        Ok(receiver)
+    }
+
+    /// The thread.
+    fn receive_for_all(&self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        let mut looked = Instant::now();
+        loop {
+            let due = RUNNING_INTERVAL.saturating_sub(looked.elapsed());
+            let timeout = Timespec::try_from(due).ok();
+            events.clear();
+            // Interrupted at most: the descriptor is there, and so is the room.
+            let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref());
+            for event in &events {
+                let session = self.sessions().by_number.get(&event.data.u64()).and_then(WeakInbox::get);
+                session.as_ref().inspect(|session| session.take_all_in());
+            }
+            let passed = looked.elapsed();
+            if passed >= RUNNING_INTERVAL {
+                looked = Instant::now();
+                self.look_for_silent(passed);
+            }
+        }
+    }
+
+    /// Sessions from which nothing is heard for long are over; those that are gone are forgotten.
+    fn look_for_silent(&self, passed: Duration) {
+        let sessions: Vec<Inbox> = {
+            let mut sessions = self.sessions();
+            sessions.by_number.retain(|_, inbox| inbox.get().is_some());
+            sessions.by_number.values().filter_map(WeakInbox::get).collect()
+        };
+        sessions.iter().for_each(|session| session.was_watched_for(passed));
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,90 @@
+//! Processes that form groups by keys; here they are threads, each with a session of its own.
+
+use cool::embedded::EmbeddedAgents;
+use cool::{Comm, Error, Op};
+use std::path::Path;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What each of some processes gets by a key, a rank and a size, on nodes in turn.
+fn join(
+    agents: &EmbeddedAgents,
+    who: &[(&str, usize, usize)],
+    patience: Duration,
+) -> Vec<Result<Comm, Error>> {
+    let sockets: Vec<&Path> = agents.sockets().collect();
+    std::thread::scope(|scope| {
+        let start = |(at, (key, rank, size)): (usize, &(&str, usize, usize))| {
+            let (socket, rank, size, key) = (sockets[at % sockets.len()], *rank, *size, (*key).to_owned());
+            scope.spawn(move || Comm::join_at(socket, &key, rank, size, patience))
+        };
+        let joining: Vec<_> = who.iter().enumerate().map(start).collect();
+        joining.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn those_who_give_the_same_key_form_a_group_whoever_else_comes_at_once() {
+    let agents = EmbeddedAgents::start(2, 2).unwrap();
+    let who = [("a", 0, 3), ("b", 1, 2), ("a", 2, 3), ("a", 1, 3), ("b", 0, 2)];
+    // The same keys can be used again.
+    for _ in 0..2 {
+        let comms: Vec<Comm> = join(&agents, &who, PATIENCE).into_iter().map(Result::unwrap).collect();
+        std::thread::scope(|scope| {
+            for (comm, (_, rank, size)) in comms.iter().zip(who) {
+                scope.spawn(move || {
+                    assert_eq!((comm.rank(), comm.size()), (rank, size));
+                    let mut sum = [0];
+                    comm.allreduce(&[1u64], &mut sum, Op::Sum).unwrap();
+                    assert_eq!(sum, [size as u64]);
+                });
+            }
+        });
+        assert_ne!(comms[0].group(), comms[1].group());
+    }
+}
+
+#[test]
+fn who_makes_no_sense_is_told_so_and_the_others_wait_on() {
+    let agents = EmbeddedAgents::start(1, 1).unwrap();
+    let socket = agents.sockets().next().unwrap();
+    let short = Duration::from_millis(300);
+    let error = |rank, size| Comm::join_at(socket, "k", rank, size, short).unwrap_err().to_string();
+    assert_eq!(error(2, 2), "rank 2: join: there is no rank 2 in a group of 2");
+    assert!(error(0, 0).contains("there is no rank 0 in a group of 0"));
+    let late = error(0, 2);
+    assert!(
+        late.starts_with("rank 0: join: ") && late.contains("rank 1 of key k did not come in time"),
+        "{late}"
+    );
+    for key in [String::new(), "k".repeat(201)] {
+        let e = Comm::join_at(socket, &key, 0, 1, short).unwrap_err().to_string();
+        assert_eq!(e, format!("rank 0: join: a key of {} bytes; it has 1 to 200", key.len()));
+    }
+    Comm::join_at(socket, &"k".repeat(200), 0, 1, PATIENCE).unwrap();
+
+    std::thread::scope(|scope| {
+        // Whoever comes second is refused: it tries again if that is this one.
+        let first = scope.spawn(|| {
+            loop {
+                match Comm::join_at(socket, "two", 0, 2, PATIENCE) {
+                    Err(e) if e.to_string().contains("says that") => {}
+                    done => break done,
+                }
+            }
+        });
+        let refused = |rank, size, reason: &str| loop {
+            let e =
+                Comm::join_at(socket, "two", rank, size, Duration::from_millis(1)).unwrap_err().to_string();
+            if e.contains(reason) {
+                break;
+            }
+            assert!(e.contains("did not come in time") || e.contains("say"), "{e}");
+        };
+        refused(1, 3, "rank 1 says that key two has 3 ranks, but rank 0 says 2");
+        refused(0, 2, "two processes say that they are rank 0 of key two");
+        Comm::join_at(socket, "two", 1, 2, PATIENCE).unwrap();
+        first.join().unwrap().unwrap();
+    });
+}
