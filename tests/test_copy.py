@@ -238,18 +238,18 @@ def came(bed, host):
 
 @pytest.mark.parametrize("victims", [(), ("h4", "h6")], ids=["alone", "and-two-others"])
 def test_survivors_of_the_source_have_the_copy_once_a_little_more_than_one_has_left_it(make_bed, tmp_path, victims):
-    bed = make_bed("tree:1x6", host_mbit=20)
+    bed = make_bed("tree:2x3", host_mbit=20, uplink_mbit=20)
     wait_for(bed.whole, "all nodes are there", 60)
     bed.wait_until_measured()
     size = 8 * MIB
     source, dest = write(str(tmp_path / "source"), noise(11, size)), str(tmp_path / "{node}" / "copy")
     before = left(bed, "h1")
     job = start(bed, "cool", "copy", "--from", "h1", "--json", "--via", "swarm", source, dest)
-    # Bytes in frames are a fifteenth more; what went to the others that die is to have left it, too.
+    # Bytes in frames are a fifteenth more. In one rack little more than that would leave it at all.
     chance = random.Random(len(victims))
-    deaths = sorted((chance.uniform(0.2, 0.9), node) for node in victims) + [(1.2 + 0.1 * len(victims), "h1")]
+    deaths = sorted((chance.uniform(0.2, 0.9), node) for node in victims) + [(1.15, "h1")]
     for share, node in deaths:
-        wait_for(lambda: left(bed, "h1") - before > share * size, "%.2f copies have left the source" % share)
+        wait_for(lambda: left(bed, "h1") - before > share * size, "%.2f copies have left the source" % share, 30)
         bed.agents[node].signal(signal.SIGKILL)
     survivors = {"h2", "h3", "h5"} | ({"h4", "h6"} - set(victims))
     assert not all(os.path.exists(tmp_path / node / "copy") for node in survivors), "they have needed each other"
@@ -272,12 +272,12 @@ def test_nodes_that_come_when_a_swarm_is_under_way_get_their_copies_and_what_one
     bed.wait_until_measured()
     size = 16 * MIB
     source, dest = write(str(tmp_path / "source"), noise(12, size)), str(tmp_path / "{node}" / "copy")
-    before, given = came(bed, "h3"), left(bed, "h1")
+    before = came(bed, "h3")
     job = start(bed, "cool", "copy", "--from", "h1", "--json", "--via", "swarm", source, dest)
-    wait_for(lambda: came(bed, "h3") - before > MIB, "some of it has come")
+    wait_for(lambda: came(bed, "h3") - before > MIB, "some of it has come", 30)
     bed.start_agent("h5")
     # Four generations of 2 MiB come at once; what is not whole when a node is lost comes again.
-    wait_for(lambda: came(bed, "h3") - before > 10 * MIB, "some generations are whole")
+    wait_for(lambda: came(bed, "h3") - before > 10 * MIB, "some generations are whole", 30)
     bed.restart_agent("h3")
     status, out, errors = ended(job)
     assert status == 0 and "cool: lost h3; the others go on" in errors, out + errors
@@ -286,8 +286,9 @@ def test_nodes_that_come_when_a_swarm_is_under_way_get_their_copies_and_what_one
     for node in names(outcome):
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
         assert os.listdir(tmp_path / node) == ["copy"], "nothing else is left"
-    assert came(bed, "h3") - before < 24 * MIB, "it went on from what it had"
-    seconds = {node["node"]: node["progress"][-1][0] for node in outcome["nodes"]}
+    progress = {node["node"]: node["progress"] for node in outcome["nodes"]}
+    assert progress["h3"][0][1] < size == progress["h5"][0][1], "it went on from what it had: %r" % progress["h3"]
+    seconds = {node: points[-1][0] for node, points in progress.items()}
     assert max(seconds[node] for node in ("h2", "h4", "h6")) < seconds["h5"], "no copy waits for others: %r" % seconds
 
 

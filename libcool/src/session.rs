@@ -302,7 +302,7 @@ impl Session {
         if let Some(why) = self.inbox.disconnected() {
             return Err(self.disconnected(doing, why));
         }
-        wire.sender.send(body, descriptor, || self.inbox.take_all_in()).map_err(|e| match e {
+        wire.sender.send_and_receive(body, descriptor, || self.inbox.take_all_in()).map_err(|e| match e {
             SocketError::Closed => self.disconnected(doing, self.inbox.closed(ANSWER_TIMEOUT)),
             e => self.disconnected(doing, Disconnected::Gone(Arc::new(e))),
         })

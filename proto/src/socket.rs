@@ -146,13 +146,31 @@ pub fn open(path: &Path, timeout: Duration) -> Result<(Sender, Receiver), Socket
 }
 
 impl Sender {
-    /// Sends a frame, with a descriptor if there is one. As long as the agent takes nothing, `meanwhile` is called whenever
-    /// there is something to receive: an agent whose answers nobody takes does not go on either.
+    /// Sends a frame, with a descriptor if there is one.
     ///
     /// # Errors
     /// If the agent is gone or takes nothing for the time given to [`open`].
-    pub fn send(
+    pub fn send(&mut self, body: Body, descriptor: Option<BorrowedFd<'_>>) -> Result<(), SocketError> {
+        self.send_when(PollFlags::OUT, body, descriptor, || ())
+    }
+
+    /// The same. As long as the agent takes nothing, `meanwhile` is called whenever there is something to receive: an agent
+    /// whose answers nobody takes does not go on either.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    pub fn send_and_receive(
         &mut self,
+        body: Body,
+        descriptor: Option<BorrowedFd<'_>>,
+        meanwhile: impl FnMut(),
+    ) -> Result<(), SocketError> {
+        self.send_when(PollFlags::IN | PollFlags::OUT, body, descriptor, meanwhile)
+    }
+
+    fn send_when(
+        &mut self,
+        ready: PollFlags,
         body: Body,
         descriptor: Option<BorrowedFd<'_>>,
         mut meanwhile: impl FnMut(),
@@ -171,7 +189,7 @@ impl Sender {
                     if left.is_zero() {
                         return Err(SocketError::TimedOut(self.patience));
                     }
-                    sleep(&self.stream, PollFlags::IN | PollFlags::OUT, left)?;
+                    sleep(&self.stream, ready, left)?;
                     meanwhile();
                 }
                 Err(e) => return Err(SocketError::System(e)),
@@ -269,8 +287,8 @@ mod tests {
         region.copy_in(0, b"shared").unwrap();
         let attach = Body::Attach(Attach { version: 1, group: 1, rank: 0, segment: false, quick: false });
         let map = Body::Map(Map { region: 5, bytes: 4096 });
-        rank.send(attach.clone(), None, || ()).unwrap();
-        rank.send(map.clone(), Some(region.descriptor()), || ()).unwrap();
+        rank.send(attach.clone(), None).unwrap();
+        rank.send(map.clone(), Some(region.descriptor())).unwrap();
 
         let (mut decoder, mut descriptors, mut frames) =
             (Decoder::new(MAX_TO_AGENT), VecDeque::new(), Vec::new());
@@ -307,7 +325,7 @@ mod tests {
         let (_dir, mut rank, mut receiver, agent) = pair();
         drop(agent);
         assert!(matches!(receiver.receive(PATIENCE), Err(SocketError::Closed)));
-        assert!(matches!(rank.send(Body::Done(Done::default()), None, || ()), Err(SocketError::Closed)));
+        assert!(matches!(rank.send(Body::Done(Done::default()), None), Err(SocketError::Closed)));
     }
 
     #[test]
@@ -330,8 +348,10 @@ mod tests {
             let mut taken = 0;
             for id in 0..5000 {
                 let done = Body::Done(Done { id, ..Done::default() });
-                rank.send(done, None, || taken += usize::from(receiver.receive(Duration::ZERO).is_ok()))
-                    .unwrap();
+                rank.send_and_receive(done, None, || {
+                    taken += usize::from(receiver.receive(Duration::ZERO).is_ok())
+                })
+                .unwrap();
             }
             assert!(taken > 0);
             while taken < 5000 {
