@@ -48,20 +48,22 @@ pub mod embedded;
 mod environment;
 mod error;
 mod launch;
+mod pairs;
 mod pending;
 mod segment;
 mod session;
 
 pub use buffer::Buffer;
 pub use collective::{Arrays, Collective};
-pub use comm::{Agreement, Combine, Comm, Message, Place, Received, Start, Stats};
+pub use comm::{Agreement, Combine, Comm, Message, OwnCounts, Place, Probed, Received, Start, Stats};
 #[doc(inline)]
 pub use cool_types::{ElementType as Type, Operation, ReduceOp as Op, UnknownName as UnknownOperation};
-pub use element::{Array, ArrayMut, Element, Located};
+pub use element::{Array, ArrayMut, Element, Elements, Located};
 pub use error::{Error, FailureKind};
 pub use half::{bf16, f16};
 pub use launch::launch;
 pub use num_complex::Complex;
+pub use pairs::PairType;
 pub use pending::{Pending, wait_all};
 
 /// The program of the README is compiled and run.

@@ -48,6 +48,8 @@ pub(crate) struct Session {
     segmented: Option<Segmented>,
     /// If they can by datagrams.
     quick: Option<Quick>,
+    /// The agent knows probes, synchronous sends and how to cancel receives.
+    can_probe: bool,
 }
 
 #[derive(Debug)]
@@ -102,6 +104,7 @@ impl Session {
             inbox: Inbox::new(receiver),
             segmented: None,
             quick: None,
+            can_probe: false,
         })
     }
 
@@ -139,6 +142,7 @@ impl Session {
     /// The agent has taken the rank in.
     fn attached(&mut self, doing: &'static str, attached: &local::Attached) -> Result<(), Error> {
         self.group = attached.group;
+        self.can_probe = attached.can_probe;
         if attached.segment > 0 {
             let unexpected = || self.disconnected(doing, inbox::unexpected());
             let size = attached.places.len();
@@ -240,6 +244,10 @@ impl Session {
 
     pub(crate) fn rank(&self) -> usize {
         self.rank
+    }
+
+    pub(crate) fn can_probe(&self) -> bool {
+        self.can_probe
     }
 
     /// The agent's socket.

@@ -3,6 +3,7 @@
 mod arrays;
 mod comm;
 mod error;
+mod functions;
 #[cfg(feature = "kmeans")]
 mod kmeans;
 mod map;

@@ -1,7 +1,8 @@
 //! Calls under way, and the arrays that they use.
 
 use crate::arrays::Data;
-use crate::error::raised;
+use crate::error::{raised, wrong};
+use crate::functions::Failed;
 use cool_rust::Pending;
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
@@ -16,6 +17,8 @@ pub(crate) struct Request {
     /// What came, of a receive that is done.
     message: Mutex<Option<Message>>,
     receives: bool,
+    /// Of a reduction by a function.
+    failed: Failed,
 }
 
 /// Who sent a message, with which tag, and how many elements.
@@ -24,12 +27,18 @@ pub(crate) type Message = (usize, u32, usize);
 impl Request {
     /// A call that writes into `received`.
     pub(crate) fn new(pending: Pending<'static>, received: Option<Data>) -> Request {
-        Request { pending: Mutex::new(Some(pending)), received, message: Mutex::default(), receives: false }
+        let (pending, message) = (Mutex::new(Some(pending)), Mutex::default());
+        Request { pending, received, message, receives: false, failed: Failed::default() }
     }
 
     /// A message that is received into `received`.
     pub(crate) fn of_message(pending: Pending<'static>, received: Data) -> Request {
         Request { receives: true, ..Request::new(pending, Some(received)) }
+    }
+
+    /// A reduction by a function, which may fail.
+    pub(crate) fn of_function(pending: Pending<'static>, received: Data, failed: Failed) -> Request {
+        Request { failed, ..Request::new(pending, Some(received)) }
     }
 
     fn pending(&self) -> MutexGuard<'_, Option<Pending<'static>>> {
@@ -47,7 +56,25 @@ impl Request {
             *self.message.lock().unwrap_or_else(PoisonError::into_inner) =
                 Some((got.source, got.tag, got.count));
         }
+        self.failed.check()?;
         Ok(self.received.as_ref().map(|data| data.array.clone_ref(py)))
+    }
+
+    /// Takes a receive back: whether nothing has come that it takes. Else it is done, as after `wait()`.
+    fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
+        if !self.receives {
+            return Err(wrong(py, "only a receive can be cancelled"));
+        }
+        let cancelled = py.detach(|| self.pending().take().map(Pending::cancel).transpose());
+        match cancelled.map_err(|e| raised(py, &e))? {
+            Some(None) => Ok(true),
+            Some(Some(got)) => {
+                *self.message.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some((got.source, got.tag, got.count));
+                Ok(false)
+            }
+            None => Ok(false),
+        }
     }
 
     /// Of a receive that was waited for: who sent what came, with which tag, and how many elements.
