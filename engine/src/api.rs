@@ -175,6 +175,28 @@ pub enum WatchReport {
     },
 }
 
+/// What a rank does with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferKind {
+    /// Sends it; done when its bytes may change.
+    Send,
+    /// Sends it; done when a receive has taken it.
+    SynchronousSend,
+    /// Receives it.
+    Receive,
+    /// Waits until there is one that a receive would take, and leaves it there.
+    Probe,
+    /// Tells whether there is one that a receive would take, and leaves it there.
+    ProbeNow,
+}
+
+impl TransferKind {
+    /// Whether the rank is the sender.
+    pub fn sends(self) -> bool {
+        matches!(self, TransferKind::Send | TransferKind::SynchronousSend)
+    }
+}
+
 /// One message as one local rank sends or receives it; see [`CallRequest`].
 #[derive(Clone, Debug)]
 pub struct TransferRequest<M = MemoryRange> {
@@ -182,16 +204,18 @@ pub struct TransferRequest<M = MemoryRange> {
     pub group: u64,
     /// The caller.
     pub rank: u32,
-    /// Whether it sends.
-    pub sending: bool,
+    /// What it does with it.
+    pub kind: TransferKind,
+    /// By which the rank may cancel it: its choice, once each.
+    pub id: u64,
     /// The other rank; absent where it receives from any.
     pub peer: Option<u32>,
     /// What the message is known by; absent where any is received.
     pub tag: Option<u32>,
-    /// Type of an element; that of both sides.
+    /// Type of an element; that of both sides. A probe finds any.
     pub element: ElementType,
-    /// What is sent, or where to put what comes, which may be shorter.
-    pub data: M,
+    /// What is sent, or where to put what comes, which may be shorter. A probe has none.
+    pub data: Option<M>,
     /// Time without any progress after which it fails.
     pub timeout: Duration,
 }
@@ -199,8 +223,8 @@ pub struct TransferRequest<M = MemoryRange> {
 impl<M> TransferRequest<M> {
     /// The same with the buffer named in another way.
     pub fn map<N>(self, name: impl FnOnce(M) -> N) -> TransferRequest<N> {
-        let TransferRequest { group, rank, sending, peer, tag, element, data, timeout } = self;
-        TransferRequest { group, rank, sending, peer, tag, element, data: name(data), timeout }
+        let TransferRequest { group, rank, kind, id, peer, tag, element, data, timeout } = self;
+        TransferRequest { group, rank, kind, id, peer, tag, element, data: data.map(name), timeout }
     }
 }
 

@@ -298,6 +298,12 @@ impl Engine {
                 let of = (request.group, request.rank);
                 self.of_rank(now, token, of, |group, shared| group.transfer(now, shared, token, request));
             }
+            Input::Cancel { group, rank, id } => {
+                self.with_group(now, group, |group, shared| {
+                    group.cancel(now, shared, rank, id);
+                    Ok(())
+                });
+            }
             Input::Watched { group, rank, number, report } => {
                 self.with_group(now, group, |group, shared| {
                     group.watched(now, shared, (number, rank), report)

@@ -16,6 +16,10 @@ pub enum FailureKind {
     Aborted = 5,
     /// A rank has revoked the group.
     Revoked = 6,
+    /// A message was longer than its receive, which alone fails.
+    Truncated = 7,
+    /// A receive was cancelled, which alone fails.
+    Cancelled = 8,
 }
 
 impl FailureKind {
@@ -26,8 +30,8 @@ impl FailureKind {
 
     /// The kind with a code; [`FailureKind::Lost`] if there is none, since the other agent is of another make.
     pub(crate) fn of_code(code: u8) -> FailureKind {
-        use FailureKind::{Aborted, Invalid, Lost, Mismatch, Revoked, Timeout};
-        [Invalid, Mismatch, Timeout, Lost, Aborted, Revoked]
+        use FailureKind::{Aborted, Cancelled, Invalid, Lost, Mismatch, Revoked, Timeout, Truncated};
+        [Invalid, Mismatch, Timeout, Lost, Aborted, Revoked, Truncated, Cancelled]
             .into_iter()
             .find(|kind| kind.code() == code)
             .unwrap_or(Lost)

@@ -430,6 +430,11 @@ impl Group {
         self.point_to_point.begin(&mut context, token, request, &self.departures)
     }
 
+    /// A local rank cancels a receive or probe.
+    pub(crate) fn cancel(&mut self, now: Time, shared: &mut Shared, rank: u32, id: u64) {
+        self.point_to_point.cancel(&mut Context { now, members: &self.members, shared }, rank, id);
+    }
+
     /// The group is released: calls that are open fail. Streams go on for those who need them.
     pub(crate) fn close(&mut self, now: Time, shared: &mut Shared) {
         if !self.is_idle() {

@@ -71,7 +71,7 @@ mod works;
 
 pub use api::{
     CallRequest, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupError, GroupKey, GroupSpec, MemberSpec,
-    TransferRequest, TreeScope, TreeSpec, WatchReport,
+    TransferKind, TransferRequest, TreeScope, TreeSpec, WatchReport,
 };
 pub use call_signature::wrong_plan;
 pub use cool_transport::unicast::AgentId;

@@ -49,6 +49,15 @@ pub enum Input<'a> {
         /// What has become of it.
         report: WatchReport,
     },
+    /// A rank of this node cancels a receive or probe: it fails at once, unless it has its message.
+    Cancel {
+        /// Its group.
+        group: u64,
+        /// The rank.
+        rank: u32,
+        /// What the rank knows it by.
+        id: u64,
+    },
     /// A rank of this node sends or receives a message; answered like a call.
     Transfer {
         /// As of a call.

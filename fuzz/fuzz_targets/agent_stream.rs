@@ -65,8 +65,8 @@ fn seeds() -> Vec<Vec<u8>> {
 
     let (group, epoch) = (MESSAGE.group, MESSAGE.epoch);
     let inputs = [
-        Input::Send { message: MESSAGE, digest: 9, bytes: 100 },
-        Input::Send { message: MESSAGE, digest: 9, bytes: 10_000_000 },
+        Input::Send { message: MESSAGE, digest: 9, bytes: 100, announce: false },
+        Input::Send { message: MESSAGE, digest: 9, bytes: 10_000_000, announce: false },
         Input::Notify(Notice::Abort { group, epoch, kind: 1, ranks: vec![1, 2], text: "gone".into() }),
         Input::Notify(Notice::Gone { group, epoch, call: 3, rank: 4, text: "ended".into() }),
         Input::Notify(Notice::WhoWaits { group, epoch }),

@@ -4,7 +4,7 @@
 mod checks;
 
 use crate::element::{Array, ArrayMut};
-use crate::{Op, Operation, Type};
+use crate::{Op, Operation, PairType, Type};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -19,8 +19,13 @@ pub enum Arrays<'s, 'r> {
     /// root) is not looked at and may be `None`.
     Apart(Option<Array<'s>>, Option<ArrayMut<'r>>),
     /// One array for both: the message of a bcast; the vector of a reduction or scan, and the parts of an
-    /// alltoall, which the result overwrites; all parts of an allgather, of which this rank has filled its own.
+    /// alltoall, which the result overwrites; all parts of an allgather, of which this rank has filled its own, and so at
+    /// the root of a gather; all parts at the root of a scatter, where its own stays; the vector of a reduce_scatter, whose
+    /// beginning this rank's part of the result overwrites. Ranks that are not the root of a gather or scatter have their part.
     InPlace(ArrayMut<'r>),
+    /// What this rank sends and what it receives both lie in one array, as these of its elements, and may overlap: what it
+    /// sends is as it was before the call. Where they lie as in place, nothing more is copied than in place.
+    Within(ArrayMut<'r>, Range<usize>, Range<usize>),
 }
 
 /// One collective with arrays whose type is known only when the program runs, for bindings to other languages.
@@ -50,9 +55,13 @@ pub(crate) struct Checked<'s, 'r> {
     /// Elements; 0 if there are counts.
     pub(crate) count: usize,
     pub(crate) counts: Option<&'s [usize]>,
-    /// The bytes that go out.
+    /// By which pairs are converted, if they are combined.
+    pub(crate) pairs: Option<PairType>,
+    /// The bytes that go out, and those that what comes in overwrites.
     send: Option<Range<usize>>,
-    receives: bool,
+    receive: Option<Range<usize>>,
+    /// A copy of what goes out, where it is not as or where the agents may find it.
+    copied: Option<Vec<u8>>,
     arrays: Arrays<'s, 'r>,
 }
 
@@ -60,32 +69,49 @@ impl<'s, 'r> Checked<'s, 'r> {
     /// What goes out.
     pub(crate) fn input(&self) -> Option<&[u8]> {
         let range = self.send.clone()?;
-        match &self.arrays {
-            Arrays::Apart(Some(send), _) => send.bytes.get(range),
-            Arrays::InPlace(data) => data.bytes.get(range),
-            Arrays::Apart(None, _) | Arrays::None => None,
+        match (&self.copied, &self.arrays) {
+            (Some(copied), _) => Some(copied),
+            (None, Arrays::Apart(Some(send), _)) => send.bytes.get(range),
+            (None, Arrays::InPlace(data) | Arrays::Within(data, ..)) => data.bytes.get(range),
+            (None, Arrays::Apart(None, _) | Arrays::None) => None,
         }
     }
 
     /// What comes in overwrites this.
     pub(crate) fn output(&self) -> Option<&[u8]> {
+        let range = self.receive.clone()?;
         match &self.arrays {
-            Arrays::Apart(_, Some(data)) | Arrays::InPlace(data) if self.receives => Some(data.bytes),
-            _ => None,
+            Arrays::Apart(_, Some(data)) | Arrays::InPlace(data) | Arrays::Within(data, ..) => {
+                data.bytes.get(range)
+            }
+            Arrays::Apart(..) | Arrays::None => None,
         }
     }
 
     /// Whether what goes out is overwritten by what comes in.
     pub(crate) fn overwrites(&self) -> bool {
-        matches!(self.arrays, Arrays::InPlace(_)) && self.send.is_some() && self.receives
+        let shared = self.copied.is_none() && !matches!(self.arrays, Arrays::Apart(..) | Arrays::None);
+        shared && self.send.is_some() && self.receive.is_some()
     }
 
     /// Where to put what comes in.
     pub(crate) fn into_output(self) -> Option<&'r mut [u8]> {
+        let range = self.receive?;
         match self.arrays {
-            Arrays::Apart(_, Some(data)) | Arrays::InPlace(data) if self.receives => Some(data.bytes),
-            _ => None,
+            Arrays::Apart(_, Some(data)) | Arrays::InPlace(data) | Arrays::Within(data, ..) => {
+                data.bytes.get_mut(range)
+            }
+            Arrays::Apart(..) | Arrays::None => None,
         }
+    }
+
+    /// Copies what goes out: it lies where what comes in will, or is not what agents know.
+    fn copy(&mut self) {
+        let mut copied = self.input().map(<[u8]>::to_vec);
+        if let (Some(pairs), Some(copied)) = (self.pairs, &mut copied) {
+            pairs.encode(copied);
+        }
+        self.copied = copied;
     }
 }
 
@@ -94,6 +120,8 @@ impl<'s, 'r> Checked<'s, 'r> {
 pub(crate) struct Buffers<'a> {
     input: Input<'a>,
     output: &'a mut [u8],
+    /// Where in `output` what comes in begins.
+    start: usize,
 }
 
 #[derive(Debug)]
@@ -106,7 +134,7 @@ enum Input<'a> {
 impl<'a> Buffers<'a> {
     /// What goes out from one place, and what comes in to another.
     pub(crate) fn new(input: &'a [u8], output: &'a mut [u8]) -> Buffers<'a> {
-        Buffers { input: Input::Apart(Cow::Borrowed(input)), output }
+        Buffers { input: Input::Apart(Cow::Borrowed(input)), output, start: 0 }
     }
 }
 
@@ -129,7 +157,7 @@ impl Buffers<'_> {
 
     /// Where bytes come in.
     pub(crate) fn output(&mut self, range: Range<usize>) -> &mut [u8] {
-        &mut self.output[range]
+        &mut self.output[self.start + range.start..self.start + range.end]
     }
 
     /// What goes out is read after what comes in has overwritten it: it is copied.
@@ -141,6 +169,7 @@ impl Buffers<'_> {
 
     /// Bytes of the input come to stand in the output, from a place on, as those that other ranks send.
     pub(crate) fn keep(&mut self, range: Range<usize>, at: usize) {
+        let at = self.start + at;
         match &self.input {
             Input::Apart(bytes) => self.output[at..at + range.len()].copy_from_slice(&bytes[range]),
             Input::Within(within) => {
@@ -153,16 +182,22 @@ impl Buffers<'_> {
 impl<'s, 'r> Checked<'s, 'r> {
     /// What goes out and where to put what comes in, at once.
     pub(crate) fn buffers(&mut self) -> Buffers<'_> {
-        let range = self.send.clone().unwrap_or_default();
+        let send = self.send.clone().unwrap_or_default();
+        let start = self.receive.as_ref().map_or(0, |receive| receive.start);
+        let copied = self.copied.as_deref().map(|copied| Input::Apart(Cow::Borrowed(copied)));
         match &mut self.arrays {
-            Arrays::InPlace(data) => Buffers { input: Input::Within(range), output: data.bytes },
-            Arrays::Apart(send, recv) => {
-                let input = send.as_ref().map_or(&[][..], |send| &send.bytes[range]);
-                let output =
-                    recv.as_mut().filter(|_| self.receives).map_or(&mut [][..], |recv| &mut *recv.bytes);
-                Buffers { input: Input::Apart(Cow::Borrowed(input)), output }
+            Arrays::InPlace(data) | Arrays::Within(data, ..) => {
+                Buffers { input: copied.unwrap_or(Input::Within(send)), output: data.bytes, start }
             }
-            Arrays::None => Buffers { input: Input::Apart(Cow::Borrowed(&[])), output: &mut [] },
+            Arrays::Apart(given, recv) => {
+                let input = given.as_ref().map_or(&[][..], |given| given.bytes.get(send).unwrap_or_default());
+                let output = recv
+                    .as_mut()
+                    .filter(|_| self.receive.is_some())
+                    .map_or(&mut [][..], |recv| &mut *recv.bytes);
+                Buffers { input: copied.unwrap_or(Input::Apart(Cow::Borrowed(input))), output, start }
+            }
+            Arrays::None => Buffers { input: Input::Apart(Cow::Borrowed(&[])), output: &mut [], start },
         }
     }
 }

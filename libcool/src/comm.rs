@@ -4,24 +4,27 @@
 mod alloc;
 mod blocking;
 mod groups;
+mod own_counts;
 mod point_to_point;
 mod recover;
 mod start;
 mod user_op;
 mod views;
 
+pub use own_counts::OwnCounts;
 pub(crate) use point_to_point::PointToPoint;
-pub use point_to_point::{Message, Received};
+pub use point_to_point::{Message, Probed, Received};
 pub use recover::Agreement;
 pub use start::Start;
 pub use user_op::Combine;
+pub(crate) use user_op::Folding;
 
 use crate::Operation;
-use crate::collective::{Caller, Collective};
+use crate::collective::{Caller, Checked, Collective};
 use crate::environment::{Environment, Plans};
 use crate::error::Error;
 use crate::pending::Pending;
-use crate::session::{Begun, Blocking, JoinMode, Session};
+use crate::session::{Begun, Blocking, JoinMode, Request, Session};
 use cool_proto::local;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -315,14 +318,8 @@ impl Inner {
         timeout: Option<Duration>,
         blocking: Blocking,
     ) -> Result<Pending<'a>, Error> {
-        let name = collective.name();
-        let caller = Caller { rank: self.rank, size: self.places.len() };
-        let mut checked = collective.check(caller).map_err(|reason| self.wrong(name, reason))?;
-        let (plan, default) = {
-            let state = self.state();
-            (state.plans.get(&checked.operation).cloned().unwrap_or_default(), state.timeout)
-        };
-        let timeout = timeout.unwrap_or(default);
+        let mut checked = self.check(collective)?;
+        let (plan, timeout) = self.how(checked.operation, timeout);
         match self.session.begin(&mut checked, &plan, timeout, blocking)? {
             Begun::Open(request) => Ok(Pending::new(Arc::clone(self), request, checked)),
             Begun::Done(cost) => {
@@ -331,6 +328,30 @@ impl Inner {
                 Ok(pending)
             }
         }
+    }
+
+    /// Starts a collective whose result whoever waits for it takes elsewhere than where it says.
+    fn start_apart(
+        self: &Arc<Inner>,
+        collective: Collective<'_, '_>,
+        timeout: Option<Duration>,
+    ) -> Result<Request, Error> {
+        let checked = self.check(collective)?;
+        let (plan, timeout) = self.how(checked.operation, timeout);
+        self.session.start(&checked, None, &plan, timeout, Blocking::No)
+    }
+
+    fn check<'s, 'a>(&self, collective: Collective<'s, 'a>) -> Result<Checked<'s, 'a>, Error> {
+        let name = collective.name();
+        let caller = Caller { rank: self.rank, size: self.places.len() };
+        collective.check(caller).map_err(|reason| self.wrong(name, reason))
+    }
+
+    /// The plan that is forced for an operation, and how long a call may make no progress.
+    fn how(&self, operation: Operation, timeout: Option<Duration>) -> (String, Duration) {
+        let state = self.state();
+        let plan = state.plans.get(&operation).cloned().unwrap_or_default();
+        (plan, timeout.unwrap_or(state.timeout))
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -353,7 +374,7 @@ impl Inner {
         stats.chunks_resent += cost.chunks_resent;
     }
 
-    fn wrong(&self, operation: &'static str, reason: String) -> Error {
+    pub(crate) fn wrong(&self, operation: &'static str, reason: String) -> Error {
         Error::Argument { rank: self.rank, operation, reason }
     }
 
@@ -415,6 +436,7 @@ mod tests {
                     group: 1,
                     segment: 0,
                     quick: None,
+                    can_probe: true,
                 };
                 stream.write_all(&encode(Body::Attached(attached), MAX_TO_RANK).unwrap()).unwrap();
                 then(stream, decoder);

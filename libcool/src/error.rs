@@ -91,7 +91,8 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The collective failed. Unless the call was [`FailureKind::Invalid`], so will all later ones of the group;
+    /// The collective or message failed. Unless that was [`FailureKind::Invalid`], [`FailureKind::Truncated`] or
+    /// [`FailureKind::Cancelled`], so will all later ones of the group;
     /// [`Comm::shrink`](crate::Comm::shrink) gives the ranks that are left one that works.
     #[error("rank {rank}: {operation}: {message}")]
     Collective {
@@ -144,6 +145,10 @@ pub enum FailureKind {
     Aborted,
     /// A rank has revoked the group.
     Revoked,
+    /// A message was longer than its receive, which alone failed.
+    Truncated,
+    /// A receive was cancelled, which alone failed.
+    Cancelled,
     /// A kind that this version of libcool does not know.
     Other,
 }
@@ -157,6 +162,8 @@ impl From<Kind> for FailureKind {
             Kind::Lost => FailureKind::Lost,
             Kind::Aborted => FailureKind::Aborted,
             Kind::Revoked => FailureKind::Revoked,
+            Kind::Truncated => FailureKind::Truncated,
+            Kind::Cancelled => FailureKind::Cancelled,
             Kind::Unspecified => FailureKind::Other,
         }
     }

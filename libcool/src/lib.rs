@@ -50,21 +50,23 @@ mod environment;
 mod error;
 pub mod files;
 mod launch;
+mod pairs;
 mod pending;
 mod segment;
 mod session;
 
 pub use buffer::Buffer;
 pub use collective::{Arrays, Collective};
-pub use comm::{Agreement, Combine, Comm, Message, Place, Received, Start, Stats};
+pub use comm::{Agreement, Combine, Comm, Message, OwnCounts, Place, Probed, Received, Start, Stats};
 pub use completions::{Completed, CompletionQueue};
 #[doc(inline)]
 pub use cool_types::{ElementType as Type, Operation, ReduceOp as Op, UnknownName as UnknownOperation};
-pub use element::{Array, ArrayMut, Element, Located};
+pub use element::{Array, ArrayMut, Element, Elements, Located};
 pub use error::{Error, FailureKind};
 pub use half::{bf16, f16};
 pub use launch::launch;
 pub use num_complex::Complex;
+pub use pairs::PairType;
 pub use pending::{Pending, wait_all};
 
 /// The program of the README is compiled and run.

@@ -1,11 +1,11 @@
 //! A call under way: waited for, asked whether it is done, or awaited as a future.
 
 use crate::collective::Checked;
-use crate::comm::{Inner, Received};
+use crate::comm::{Folding, Inner, Received};
 use crate::element::divide;
-use crate::error::Error;
+use crate::error::{Error, FailureKind};
 use crate::session::Request;
-use crate::{Op, Type};
+use crate::{Op, PairType, Type};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -23,12 +23,37 @@ pub struct Pending<'a> {
     /// Absent if the call is done, or once the future has given its result.
     request: Option<Request>,
     output: Option<&'a mut [u8]>,
-    /// To be divided by the number of ranks.
-    average: Option<Type>,
+    /// What is done with what has come.
+    last_step: Option<LastStep>,
     /// Of a message's elements.
     dtype: Option<Type>,
     /// The message that came, if it was waited for already.
     received: Received,
+    /// What comes is first combined, by a function of the program.
+    folding: Option<Folding<'a>>,
+}
+
+/// What a rank does with what the agents have combined.
+#[derive(Clone, Copy, Debug)]
+enum LastStep {
+    /// Divides it by the number of ranks.
+    Average(Type),
+    /// Makes it pairs again.
+    Pairs(PairType),
+}
+
+impl LastStep {
+    fn of(checked: &Checked<'_, '_>) -> Option<LastStep> {
+        let average = checked.dtype.filter(|_| checked.op == Some(Op::Average)).map(LastStep::Average);
+        checked.pairs.map(LastStep::Pairs).or(average)
+    }
+
+    fn carry_out(self, output: &mut [u8], ranks: usize) {
+        match self {
+            LastStep::Average(dtype) => divide(dtype, output, ranks),
+            LastStep::Pairs(pairs) => pairs.decode(output),
+        }
+    }
 }
 
 /// What [`Pending::received`] gives for what is no message.
@@ -36,24 +61,25 @@ const NO_MESSAGE: Received = Received { source: 0, tag: 0, count: 0 };
 
 impl<'a> Pending<'a> {
     pub(crate) fn new(comm: Arc<Inner>, request: Request, checked: Checked<'_, 'a>) -> Pending<'a> {
-        let average = checked.dtype.filter(|_| checked.op == Some(Op::Average));
+        let last_step = LastStep::of(&checked);
         Pending {
             comm,
             request: Some(request),
             output: checked.into_output(),
-            average,
+            last_step,
             dtype: None,
             received: NO_MESSAGE,
+            folding: None,
         }
     }
 
     /// One that is done already.
     pub(crate) fn done(comm: Arc<Inner>, checked: Checked<'_, 'a>) -> Pending<'a> {
-        let average = checked.dtype.filter(|_| checked.op == Some(Op::Average));
-        if let Some((dtype, output)) = average.zip(checked.into_output()) {
-            divide(dtype, output, comm.size());
+        if let Some((last_step, output)) = LastStep::of(&checked).zip(checked.into_output()) {
+            last_step.carry_out(output, comm.size());
         }
-        Pending { comm, request: None, output: None, average: None, dtype: None, received: NO_MESSAGE }
+        let (last_step, received, folding) = (None, NO_MESSAGE, None);
+        Pending { comm, request: None, output: None, last_step, dtype: None, received, folding }
     }
 
     pub(crate) fn of_message(
@@ -62,14 +88,17 @@ impl<'a> Pending<'a> {
         dtype: Type,
         output: Option<&'a mut [u8]>,
     ) -> Pending<'a> {
-        Pending {
-            comm,
-            request: Some(request),
-            output,
-            average: None,
-            dtype: Some(dtype),
-            received: NO_MESSAGE,
-        }
+        let (last_step, received, folding) = (None, NO_MESSAGE, None);
+        Pending { comm, request: Some(request), output, last_step, dtype: Some(dtype), received, folding }
+    }
+
+    pub(crate) fn folding(
+        comm: Arc<Inner>,
+        request: Request,
+        folding: Folding<'a>,
+        checked: Checked<'_, 'a>,
+    ) -> Pending<'a> {
+        Pending { folding: Some(folding), ..Pending::new(comm, request, checked) }
     }
 
     /// Waits until the call is done.
@@ -119,6 +148,27 @@ impl<'a> Pending<'a> {
         Ok(true)
     }
 
+    /// Takes a [`recv`](crate::Comm::recv) back: `None` if nothing has come that it takes, else what came, as
+    /// [`Pending::received`].
+    ///
+    /// # Errors
+    /// If it is no receive, it failed, or the agent is of an earlier release; it goes on then without its result.
+    pub fn cancel(mut self) -> Result<Option<Received>, Error> {
+        let receives = self.dtype.is_some() && self.output.is_some();
+        match self.request.as_ref().filter(|_| receives) {
+            Some(request) => {
+                self.comm.check_probes("cancel")?;
+                request.cancel()?;
+            }
+            None => return Err(self.comm.wrong("cancel", "only a receive can be cancelled".to_owned())),
+        }
+        match self.finish() {
+            Ok(received) => Ok(Some(received)),
+            Err(Error::Collective { failure: FailureKind::Cancelled, .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Whether [`Pending::wait`] would return at once.
     ///
     /// # Errors
@@ -134,15 +184,21 @@ impl<'a> Pending<'a> {
 
     fn finish(&mut self) -> Result<Received, Error> {
         let Some(request) = self.request.take() else { return Ok(self.received) };
-        let mut output = self.output.take();
-        let cost = request.finish(output.as_deref_mut())?;
+        let (mut output, mut folding) = (self.output.take(), self.folding.take());
+        let cost = match &mut folding {
+            Some(folding) => request.finish(Some(folding.vectors()))?,
+            None => request.finish(output.as_deref_mut())?,
+        };
+        if let (Some(folding), Some(output)) = (folding, output.as_deref_mut()) {
+            folding.finish(output);
+        }
         let received = cost.arrived.zip(self.dtype).map_or(NO_MESSAGE, |(arrived, dtype)| Received {
             source: arrived.source as usize,
             tag: arrived.tag,
             count: arrived.bytes as usize / dtype.bytes(),
         });
-        if let (Some(dtype), Some(output)) = (self.average, output) {
-            divide(dtype, output, self.comm.size());
+        if let (Some(last_step), Some(output)) = (self.last_step, output) {
+            last_step.carry_out(output, self.comm.size());
         }
         self.comm.account(cost);
         Ok(received)

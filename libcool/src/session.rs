@@ -52,6 +52,8 @@ pub(crate) struct Session {
     quick: Option<Quick>,
     /// Whether what this rank's node multicasts for its calls gives way to others.
     background: AtomicBool,
+    /// The agent knows probes, synchronous sends and how to cancel receives.
+    can_probe: bool,
 }
 
 #[derive(Debug)]
@@ -107,6 +109,7 @@ impl Session {
             segmented: None,
             quick: None,
             background: AtomicBool::new(false),
+            can_probe: false,
         })
     }
 
@@ -149,6 +152,7 @@ impl Session {
     /// The agent has taken the rank in.
     fn attached(&mut self, doing: &'static str, attached: &local::Attached) -> Result<(), Error> {
         self.group = attached.group;
+        self.can_probe = attached.can_probe;
         if attached.segment > 0 {
             let unexpected = || self.disconnected(doing, inbox::unexpected());
             let size = attached.places.len();
@@ -250,6 +254,10 @@ impl Session {
 
     pub(crate) fn rank(&self) -> usize {
         self.rank
+    }
+
+    pub(crate) fn can_probe(&self) -> bool {
+        self.can_probe
     }
 
     /// The agent's socket.

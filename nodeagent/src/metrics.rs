@@ -51,7 +51,7 @@ const TRAFFIC: [TrafficMetric; 4] = [
     ("chunks_resent", "Chunks that others had lost and were sent again", |traffic| traffic.chunks_resent),
 ];
 
-/// How calls fail.
+/// How calls fail; the others are of messages.
 const FAILURES: [Kind; 6] =
     [Kind::Invalid, Kind::Mismatch, Kind::Timeout, Kind::Lost, Kind::Aborted, Kind::Revoked];
 

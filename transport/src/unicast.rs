@@ -66,6 +66,8 @@ pub enum Input<'a> {
         digest: u64,
         /// Its length.
         bytes: u64,
+        /// It is announced however short it is: [`Output::Sent`] then says that it was expected, too.
+        announce: bool,
     },
     /// This message has a place to go to, or what came of it is no longer wanted.
     Expect(MessageName),
@@ -196,7 +198,7 @@ pub enum Violation {
 /// What waits until the other side is known to have its group.
 #[derive(Debug)]
 enum Deferred {
-    Message { message: MessageName, digest: u64, bytes: u64 },
+    Message { message: MessageName, digest: u64, bytes: u64, announce: bool },
     Notice(Notice),
 }
 
@@ -431,8 +433,9 @@ impl Machine for Peer {
                     }
                 }
             }
-            Input::Send { message, digest, bytes } => {
-                self.send((message.group, message.epoch), Deferred::Message { message, digest, bytes });
+            Input::Send { message, digest, bytes, announce } => {
+                let deferred = Deferred::Message { message, digest, bytes, announce };
+                self.send((message.group, message.epoch), deferred);
             }
             Input::Expect(message) => {
                 self.wait((message.group, message.epoch));

@@ -39,6 +39,12 @@ impl Departures {
     }
 
     /// # Errors
+    /// If the rank is gone from which something is to come; of any, if all are.
+    pub(super) fn check_sources(&self, members: &Members, source: Option<u32>) -> Result<(), Failure> {
+        source.map_or_else(|| self.check_any_left(members), |rank| self.check(members, rank))
+    }
+
+    /// # Errors
     /// If all ranks but one are gone.
     pub(super) fn check_any_left(&self, members: &Members) -> Result<(), Failure> {
         match self.gone.last_key_value() {

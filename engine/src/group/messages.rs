@@ -122,7 +122,7 @@ impl CallMessages {
     ) {
         let bytes = from.range.len;
         self.sends.insert(message, from);
-        context.tell_peer(node, Input::Send { message, digest, bytes });
+        context.tell_peer(node, Input::Send { message, digest, bytes, announce: false });
     }
 
     /// One rank of this node sends to another.

@@ -3,7 +3,7 @@
 
 use super::departures::Departures;
 use super::messages::Unexpected;
-use crate::api::TransferRequest;
+use crate::api::{TransferKind, TransferRequest};
 use crate::failure::{Arrived, Failure, FailureKind, Stats, Traffic};
 use crate::machine::{Work, WorkId};
 use crate::members::Members;
@@ -25,12 +25,14 @@ pub(super) fn is_point_to_point(message: MessageName) -> bool {
     message.call >= FIRST
 }
 
-/// A send or receive under way.
+/// A send, receive or probe under way.
 #[derive(Debug)]
 struct Transfer {
     token: u64,
     rank: u32,
-    sending: bool,
+    kind: TransferKind,
+    /// What its rank knows it by.
+    id: u64,
     /// Absent: any.
     peer: Option<u32>,
     /// Absent: any.
@@ -82,6 +84,8 @@ pub(super) struct PointToPoint {
     sends: BTreeMap<MessageName, u64>,
     /// Receives that wait for their messages, in the order in which they were posted.
     posted: BTreeSet<u64>,
+    /// Probes that wait for a message.
+    probes: BTreeSet<u64>,
     /// Receives whose messages are coming, with their lengths.
     receives: BTreeMap<MessageName, (u64, u64)>,
     /// From other nodes, by sender and receiver.
@@ -136,21 +140,25 @@ impl PointToPoint {
 
     /// Whether a transfer needs a rank that is gone; `alone` says that all but the local rank are.
     pub(super) fn needs(&self, rank: u32, alone: bool) -> bool {
+        let awaits = |id: &u64| self.posted.contains(id) || self.probes.contains(id);
         let waits = |id: &u64, transfer: &Transfer| match transfer.peer {
-            Some(peer) => peer == rank && (transfer.sending || self.posted.contains(id)),
-            None => alone && self.posted.contains(id),
+            Some(peer) => peer == rank && (transfer.kind.sends() || awaits(id)),
+            None => alone && awaits(id),
         };
         self.transfers.iter().any(|(id, transfer)| waits(id, transfer))
     }
 }
 
 impl Transfer {
-    /// The failure of a message that does not fit, if it does not.
+    /// The failure of a message that does not fit, if it does not. One that is too long fails its receive, one of another type
+    /// the group.
     fn refuses(&self, arrival: &Arrival) -> Option<Failure> {
         let Arrival { message, element, bytes, .. } = arrival;
-        if *element == self.element as u64 && *bytes <= self.data.len {
-            return None;
-        }
+        let kind = match *element == self.element as u64 {
+            true if *bytes <= self.data.len => return None,
+            true => FailureKind::Truncated,
+            false => FailureKind::Mismatch,
+        };
         let sent = usize::try_from(*element).ok().and_then(|place| ElementType::ALL.get(place));
         let text = format!(
             "rank {} sent {bytes} bytes of {} with tag {}, but {} (group {}) takes at most {} bytes of {}",
@@ -162,7 +170,7 @@ impl Transfer {
             self.data.len,
             self.element,
         );
-        Some(Failure::new(FailureKind::Mismatch, text, vec![message.from, message.to]))
+        Some(Failure::new(kind, text, vec![message.from, message.to]))
     }
 
     fn takes(&self, arrival: &Arrival) -> bool {
@@ -173,9 +181,10 @@ impl Transfer {
     fn text(&self) -> String {
         let peer = self.peer.map_or("any rank".to_owned(), |peer| format!("rank {peer}"));
         let tag = self.tag.map_or("any tag".to_owned(), |tag| format!("tag {tag}"));
-        match self.sending {
-            true => format!("the send of rank {} to {peer} with {tag}", self.rank),
-            false => format!("the receive of rank {} from {peer} with {tag}", self.rank),
+        match self.kind {
+            kind if kind.sends() => format!("the send of rank {} to {peer} with {tag}", self.rank),
+            TransferKind::Receive => format!("the receive of rank {} from {peer} with {tag}", self.rank),
+            _ => format!("the probe of rank {} for {peer} with {tag}", self.rank),
         }
     }
 }
@@ -192,21 +201,70 @@ impl PointToPoint {
         request: TransferRequest,
         departures: &Departures,
     ) -> Result<(), Failure> {
-        let TransferRequest { rank, sending, peer, tag, element, data, timeout, .. } = request;
-        let now = context.now;
+        let TransferRequest { rank, kind, id, peer, tag, element, data, timeout, .. } = request;
+        let (now, data) = (context.now, data.unwrap_or(MemoryRange::EMPTY));
         self.last += 1;
         let number = self.last;
         let (begun, progress, copying) = (now, now, false);
         let transfer =
-            Transfer { token, rank, sending, peer, tag, element, data, begun, progress, copying, timeout };
+            Transfer { token, rank, kind, id, peer, tag, element, data, begun, progress, copying, timeout };
         context.set_timer(self.timer(context, number), Some(now + timeout));
         self.transfers.insert(number, transfer);
-        match peer.filter(|_| sending) {
-            Some(to) => {
+        match (kind, peer) {
+            (TransferKind::Send | TransferKind::SynchronousSend, Some(to)) => {
                 departures.check(context.members, to)?;
                 self.send(context, number, to)
             }
-            None => self.receive(context, number, departures),
+            (TransferKind::Probe | TransferKind::ProbeNow, _) => self.probe(context, number, departures),
+            _ => self.receive(context, number, departures),
+        }
+    }
+
+    /// A message that a receive would take is there; else the rank is told so, or waits.
+    fn probe(
+        &mut self,
+        context: &mut Context<'_>,
+        number: u64,
+        departures: &Departures,
+    ) -> Result<(), Failure> {
+        let Some(transfer) = self.transfers.get(&number) else { return Ok(()) };
+        let peer = transfer.peer;
+        match self.arrived.iter().find(|arrival| transfer.takes(arrival)) {
+            Some(Arrival { message, bytes, .. }) => {
+                let came = Some((*message, *bytes));
+                self.done(context, number, came);
+                Ok(())
+            }
+            None if transfer.kind == TransferKind::ProbeNow => {
+                self.done(context, number, None);
+                Ok(())
+            }
+            None => {
+                self.probes.insert(number);
+                departures.check_sources(context.members, peer)
+            }
+        }
+    }
+
+    /// A local rank cancels a receive or probe. What has its message, or is done, goes on.
+    pub(super) fn cancel(&mut self, context: &mut Context<'_>, rank: u32, id: u64) {
+        let of = |(_, transfer): &(&u64, &Transfer)| (transfer.rank, transfer.id) == (rank, id);
+        let waits = |number: &u64| self.posted.contains(number) || self.probes.contains(number);
+        let found = self.transfers.iter().filter(of).map(|(number, _)| *number).find(waits);
+        let Some(number) = found else { return };
+        self.posted.remove(&number);
+        self.probes.remove(&number);
+        if let Some(transfer) = self.transfers.get(&number) {
+            let text = format!("{} (group {}) was cancelled", transfer.text(), context.members.id);
+            self.fail(context, number, Failure::new(FailureKind::Cancelled, text, vec![rank]));
+        }
+    }
+
+    /// A transfer fails by itself: the group goes on.
+    fn fail(&mut self, context: &mut Context<'_>, number: u64, failure: Failure) {
+        if let Some(transfer) = self.transfers.remove(&number) {
+            context.set_timer(self.timer(context, number), None);
+            context.shared.done(transfer.token, Err(failure));
         }
     }
 
@@ -224,10 +282,12 @@ impl PointToPoint {
         let message = context.members.message(call, tag, from, to);
         if let Some(node) = context.members.other_node_of(to) {
             self.sends.insert(message, number);
-            context.tell_peer(node, Input::Send { message, digest: element, bytes });
+            let announce = transfer.kind == TransferKind::SynchronousSend;
+            context.tell_peer(node, Input::Send { message, digest: element, bytes, announce });
             return Ok(());
         }
-        let from = match if bytes <= EAGER_BYTES { context.shared.bounce(data) } else { None } {
+        let goes_on = transfer.kind == TransferKind::Send && bytes <= EAGER_BYTES;
+        let from = match if goes_on { context.shared.bounce(data) } else { None } {
             Some(buffer) => {
                 self.done(context, number, None);
                 Source::Bounced(buffer)
@@ -250,10 +310,7 @@ impl PointToPoint {
         }
         let peer = transfer.peer;
         self.posted.insert(number);
-        match peer {
-            Some(peer) => departures.check(context.members, peer),
-            None => departures.check_any_left(context.members),
-        }
+        departures.check_sources(context.members, peer)
     }
 
     /// A message may be received.
@@ -262,7 +319,13 @@ impl PointToPoint {
         let takes = |number: &&u64| transfers.get(number).is_some_and(|transfer| transfer.takes(&arrival));
         match posted.iter().find(takes).copied() {
             None => {
+                let found = self.probes.iter().filter(takes).copied().collect::<Vec<_>>();
+                let came = (arrival.message, arrival.bytes);
                 self.arrived.push(arrival);
+                for number in found {
+                    self.probes.remove(&number);
+                    self.done(context, number, Some(came));
+                }
                 Ok(())
             }
             Some(number) => {
@@ -278,8 +341,11 @@ impl PointToPoint {
         let refused = transfer.refuses(&arrival);
         let Arrival { message, bytes, from, .. } = arrival;
         if let Some(refused) = refused {
-            if let Source::Bounced(buffer) = from {
-                context.shared.give_back(buffer);
+            let truncated = refused.kind == FailureKind::Truncated;
+            self.discard(context, message, from);
+            if truncated {
+                self.fail(context, number, refused);
+                return Ok(());
             }
             return Err(refused);
         }
@@ -306,6 +372,22 @@ impl PointToPoint {
             }
         }
         Ok(())
+    }
+
+    /// A message has been taken by a receive that it does not fit: what comes of it yet is dropped.
+    fn discard(&mut self, context: &mut Context<'_>, message: MessageName, from: Source) {
+        match from {
+            Source::Bounced(buffer) => context.shared.give_back(buffer),
+            Source::Waiting(sender) => self.done(context, sender, None),
+            Source::Node => {
+                if let Some(came) = self.unexpected.remove(&message) {
+                    context.shared.out.free(came.data);
+                }
+                if let Some(node) = context.members.other_node_of(message.from) {
+                    context.tell_peer(node, Input::Expect(message));
+                }
+            }
+        }
     }
 
     /// Has a message copied from its sender to its receiver, both of this node.
@@ -348,8 +430,8 @@ impl PointToPoint {
         let Some(transfer) = self.transfers.remove(&number) else { return };
         context.set_timer(self.timer(context, number), None);
         let nanoseconds = u64::try_from((context.now - transfer.begun).as_nanos()).unwrap_or(u64::MAX);
-        let on_wire =
-            transfer.sending && transfer.peer.is_some_and(|p| context.members.other_node_of(p).is_some());
+        let on_wire = transfer.kind.sends()
+            && transfer.peer.is_some_and(|p| context.members.other_node_of(p).is_some());
         let bytes_unicast = if on_wire { transfer.data.len } else { 0 };
         let arrived = came.map(|(message, bytes)| {
             let MessageName { from: source, transfer: tag, .. } = message;

@@ -15,7 +15,20 @@ static void expect(const char *what, cool_status status, cool_status expected) {
     if (status != expected) failures++;
 }
 
+static size_t rank_of(cool_comm comm) {
+    size_t rank = 0;
+    expect("rank", cool_rank(comm, &rank), COOL_OK);
+    return rank;
+}
+
+/* Adds doubles, and counts them in its context. */
+static void add(void *left, const void *right, size_t count, void *context) {
+    for (size_t i = 0; i < count; i++) ((double *)left)[i] += ((const double *)right)[i];
+    *(size_t *)context += count;
+}
+
 static int program(cool_comm world, void *context) {
+    size_t added = 0;
     double data[8] = {0}, *none = NULL;
     void *memory, *nothing;
     cool_comm part;
@@ -34,7 +47,7 @@ static int program(cool_comm world, void *context) {
     expect("null send", cool_allreduce(none, data, 4, COOL_F64, COOL_SUM, world), COOL_INVALID);
     expect("null recv", cool_allreduce(data, NULL, 4, COOL_F64, COOL_SUM, world), COOL_INVALID);
     expect("overlap", cool_allreduce(data, data + 3, 4, COOL_F64, COOL_SUM, world), COOL_INVALID);
-    expect("same", cool_allreduce(data, data, 4, COOL_F64, COOL_SUM, world), COOL_INVALID);
+    expect("same", cool_allreduce(data, data, 4, COOL_F64, COOL_SUM, world), COOL_OK);
     expect("root", cool_bcast(data, 4, COOL_F64, 99, world), COOL_INVALID);
     expect("op", cool_allreduce(data, data + 4, 4, COOL_F64, COOL_BIT_AND, world), COOL_INVALID);
     expect("no such op", cool_allreduce(data, data + 4, 4, COOL_F64, 77, world), COOL_INVALID);
@@ -49,7 +62,43 @@ static int program(cool_comm world, void *context) {
     expect("any tag", cool_send(data, 4, COOL_F64, 0, COOL_ANY_TAG, world), COOL_INVALID);
     expect("no source", cool_recv(data, 4, COOL_F64, 99, 0, world, NULL), COOL_INVALID);
     expect("plan", cool_set_plan(world, COOL_BCAST, "no plan"), COOL_INVALID);
-    expect("in place", cool_scatter(COOL_IN_PLACE, data, 1, COOL_F64, 0, world), COOL_INVALID);
+    expect("in place", cool_scatter(COOL_IN_PLACE, data, 1, COOL_F64, 0, world), COOL_OK);
+    data[rank_of(world)] = 5;
+    expect("own part", cool_allgather(data + rank_of(world), data, 1, COOL_F64, world), COOL_OK);
+    expect("both parts", data[0] == 5 && data[1] == 5 ? COOL_OK : COOL_OTHER, COOL_OK);
+    struct {
+        double value;
+        int32_t index;
+    } pair = {1, rank_of(world) == 0 ? 3 : -3};
+    expect("pairs", cool_allreduce(COOL_IN_PLACE, &pair, 1, COOL_F64_INT, COOL_MIN_LOC, world), COOL_OK);
+    expect("smaller index", pair.value == 1 && pair.index == -3 ? COOL_OK : COOL_OTHER, COOL_OK);
+    size_t counts[] = {1, 2};
+    double parts[] = {1, 2, 3};
+    expect("ifold", cool_ifold_counts(COOL_IN_PLACE, parts, counts, sizeof(double), add, &added, world, &request), COOL_OK);
+    expect("ifold done", cool_wait(request), COOL_OK);
+    expect("sums", parts[0] == (rank_of(world) == 0 ? 2 : 4) && added > 0 ? COOL_OK : COOL_OTHER, COOL_OK);
+    expect("fold in place", cool_fold(COOL_SCAN, COOL_IN_PLACE, parts, 1, 8, add, &added, 0, world), COOL_OK);
+    size_t mine[] = {rank_of(world), 1}, theirs[] = {0, 1};
+    if (rank_of(world) == 1) theirs[0] = 1;
+    expect("of own", cool_alltoallv_of_own(data, mine, data + 4, theirs, COOL_F64, world), COOL_OK);
+    const size_t *known = rank_of(world) == 1 ? counts : NULL;
+    expect("gather of own", cool_gatherv_of_own(data, 1 + rank_of(world), data + 4, known, COOL_F64, 1, world), COOL_OK);
+    expect("scatter of own", cool_scatterv_of_own(data + 4, known, data, 1 + rank_of(world), COOL_F64, 1, world), COOL_OK);
+    expect("disagree", cool_alltoallv_of_own(data, counts, data + 4, counts, COOL_F64, world), COOL_INVALID);
+    cool_probed probed;
+    cool_message message;
+    int is_there;
+    size_t other = 1 - rank_of(world);
+    expect("issend", cool_issend(data, 4, COOL_F64, other, 3, world, &request), COOL_OK);
+    expect("probe", cool_probe(COOL_ANY_SOURCE, COOL_ANY_TAG, world, &probed), COOL_OK);
+    expect("probed", probed.source == other && probed.tag == 3 && probed.bytes == 32 ? COOL_OK : COOL_OTHER, COOL_OK);
+    expect("too long", cool_recv(parts, 3, COOL_F64, other, 3, world, NULL), COOL_TRUNCATED);
+    expect("issend done", cool_wait(request), COOL_OK);
+    expect("iprobe", cool_iprobe(other, 4, world, &is_there, &probed), COOL_OK);
+    expect("not there", is_there == 0 ? COOL_OK : COOL_OTHER, COOL_OK);
+    expect("irecv", cool_irecv(parts, 3, COOL_F64, other, 4, world, &request), COOL_OK);
+    expect("cancel", cool_cancel(request, &is_there, &message), COOL_OK);
+    expect("cancelled", is_there == 1 ? COOL_OK : COOL_OTHER, COOL_OK);
     expect("empty", cool_allreduce(NULL, NULL, 0, COOL_F64, COOL_SUM, world), COOL_OK);
     expect("alloc", cool_alloc(32, world, &memory), COOL_OK);
     expect("alloc to null", cool_alloc(32, world, NULL), COOL_INVALID);

@@ -42,6 +42,11 @@ typedef uint64_t cool_comm;
 typedef uint32_t cool_op;
 
 /**
+ * What cool_launch runs: gets the world, and what was given to cool_launch; returns 0 if all went well.
+ */
+typedef int (*cool_program)(cool_comm world, void *context);
+
+/**
  * An operation, for cool_set_plan and cool_fold.
  */
 typedef uint32_t cool_operation;
@@ -53,9 +58,27 @@ typedef uint32_t cool_operation;
 typedef void (*cool_combine)(void *left, const void *right, size_t count, void *context);
 
 /**
- * What cool_launch runs: gets the world, and what was given to cool_launch; returns 0 if all went well.
+ * A call under way; 0 is none.
  */
-typedef int (*cool_program)(cool_comm world, void *context);
+typedef uint64_t cool_request;
+
+/**
+ * A message that a receive would take.
+ */
+typedef struct cool_probed {
+  /**
+   * The rank that sent it.
+   */
+  size_t source;
+  /**
+   * With this tag.
+   */
+  uint32_t tag;
+  /**
+   * Its length, whatever its elements are.
+   */
+  size_t bytes;
+} cool_probed;
 
 /**
  * What a receive got.
@@ -74,11 +97,6 @@ typedef struct cool_message {
    */
   size_t count;
 } cool_message;
-
-/**
- * A call under way; 0 is none.
- */
-typedef uint64_t cool_request;
 
 /**
  * Calls under way, of any communicators; 0 is none.
@@ -139,6 +157,11 @@ typedef uint64_t cool_queue;
  * A rank has revoked the group.
  */
 #define COOL_REVOKED 10
+
+/**
+ * A message was longer than its receive, which alone failed.
+ */
+#define COOL_TRUNCATED 11
 
 /**
  * int8_t
@@ -229,6 +252,32 @@ typedef uint64_t cool_queue;
  * struct { double value; uint64_t index; }
  */
 #define COOL_F64_LOC 17
+
+/**
+ * struct { int16_t value; int32_t index; }, MPI_SHORT_INT: as all COOL_..._INT, of equal values COOL_MIN_LOC and COOL_MAX_LOC
+ * take that with the smaller signed index, and padding need not be kept
+ */
+#define COOL_I16_INT 32
+
+/**
+ * struct { int32_t value; int32_t index; }, MPI_2INT
+ */
+#define COOL_I32_INT 33
+
+/**
+ * struct { int64_t value; int32_t index; }, MPI_LONG_INT where a long has 64 bits
+ */
+#define COOL_I64_INT 34
+
+/**
+ * struct { float value; int32_t index; }, MPI_FLOAT_INT
+ */
+#define COOL_F32_INT 35
+
+/**
+ * struct { double value; int32_t index; }, MPI_DOUBLE_INT
+ */
+#define COOL_F64_INT 36
 
 /**
  * The sum.
@@ -545,24 +594,6 @@ cool_status cool_alltoallv(const void *send,
 cool_status cool_barrier(cool_comm comm);
 
 /**
- * A reduction (COOL_REDUCE, COOL_ALLREDUCE, COOL_REDUCE_SCATTER, COOL_SCAN, COOL_EXSCAN) by a function of the program,
- * which need not be commutative, on elements of `element` bytes. `count` and `root` are as for the operation. All ranks
- * pass the same function.
- *
- * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile; the function keeps to its arrays.
- */
-cool_status cool_fold(cool_operation operation,
-                      const void *send,
-                      void *recv,
-                      size_t count,
-                      size_t element,
-                      cool_combine combine,
-                      void *context,
-                      size_t root,
-                      cool_comm comm);
-
-/**
  * All ranks of the program, as the launcher started them: `cool run`, srun, mpirun, torchrun. Waits for all.
  *
  * # Safety
@@ -745,6 +776,72 @@ cool_status cool_files(const char *const *arguments,
 void cool_free_text(char *text);
 
 /**
+ * A reduction (COOL_REDUCE, COOL_ALLREDUCE, COOL_REDUCE_SCATTER, COOL_SCAN, COOL_EXSCAN) by a function of the program,
+ * which need not be commutative, on elements of `element` bytes. `count` and `root` are as for the operation. All ranks
+ * pass the same function.
+ *
+ * # Safety
+ * The buffers are as long as the operation says, and nobody else uses them meanwhile; the function keeps to its arrays.
+ */
+cool_status cool_fold(cool_operation operation,
+                      const void *send,
+                      void *recv,
+                      size_t count,
+                      size_t element,
+                      cool_combine combine,
+                      void *context,
+                      size_t root,
+                      cool_comm comm);
+
+/**
+ * cool_reduce_scatter_counts by a function of the program; see cool_fold.
+ *
+ * # Safety
+ * As cool_fold.
+ */
+cool_status cool_fold_counts(const void *send,
+                             void *recv,
+                             const size_t *counts,
+                             size_t element,
+                             cool_combine combine,
+                             void *context,
+                             cool_comm comm);
+
+/**
+ * Starts cool_fold. The function is called by whoever waits for the call, in that thread. All vectors go to each rank that
+ * receives: for long ones cool_fold costs less, but of a reduce_scatter, which moves as much.
+ *
+ * # Safety
+ * The buffers are as long as the operation says; what is sent stays until this returns, what is received, the function
+ * and what its context points to until cool_wait. `request` points to a request.
+ */
+cool_status cool_ifold(cool_operation operation,
+                       const void *send,
+                       void *recv,
+                       size_t count,
+                       size_t element,
+                       cool_combine combine,
+                       void *context,
+                       size_t root,
+                       cool_comm comm,
+                       cool_request *request);
+
+/**
+ * Starts cool_fold_counts; see cool_ifold.
+ *
+ * # Safety
+ * As cool_ifold.
+ */
+cool_status cool_ifold_counts(const void *send,
+                              void *recv,
+                              const size_t *counts,
+                              size_t element,
+                              cool_combine combine,
+                              void *context,
+                              cool_comm comm,
+                              cool_request *request);
+
+/**
  * `bytes` zeros in memory that is shared with the agent, for any type of elements: calls of this communicator that wait
  * (and those that begin with cool_i, by cool_lending) take what they send from there, and put there what they receive,
  * without a copy; what is overwritten in place is copied all the same before it is sent, and so is what comes into a part of
@@ -778,8 +875,41 @@ cool_status cool_send(const void *data,
                       cool_comm comm);
 
 /**
+ * cool_send, done when a receive has taken the message.
+ *
+ * # Safety
+ * `data` has `count` elements.
+ */
+cool_status cool_ssend(const void *data,
+                       size_t count,
+                       cool_type dtype,
+                       size_t dest,
+                       uint32_t tag,
+                       cool_comm comm);
+
+/**
+ * Waits until there is a message that a receive from `source`, or COOL_ANY_SOURCE, with `tag`, or COOL_ANY_TAG, would
+ * take, which `probed` gets. It stays there.
+ *
+ * # Safety
+ * `probed` points to one.
+ */
+cool_status cool_probe(size_t source,
+                       uint32_t tag,
+                       cool_comm comm,
+                       struct cool_probed *probed);
+
+/**
+ * cool_probe without waiting: `found` gets 1, or 0 if there is none, which leaves `probed` as it is.
+ *
+ * # Safety
+ * `found` points to a number, `probed` to one.
+ */
+cool_status cool_iprobe(size_t source, uint32_t tag, cool_comm comm, int *found, struct cool_probed *probed);
+
+/**
  * Receives at most `count` elements from a rank, or COOL_ANY_SOURCE, with a tag, or COOL_ANY_TAG. `message` gets what
- * came, unless it is null.
+ * came, unless it is null. One that is longer is gone (COOL_TRUNCATED), and the group goes on.
  *
  * # Safety
  * `data` has room for `count` elements, and nobody else uses it meanwhile; `message` points to one, or is null.
@@ -807,6 +937,20 @@ cool_status cool_isend(const void *data,
                        cool_request *request);
 
 /**
+ * Starts cool_ssend.
+ *
+ * # Safety
+ * `data` has `count` elements, which stay until this returns; `request` points to a request.
+ */
+cool_status cool_issend(const void *data,
+                        size_t count,
+                        cool_type dtype,
+                        size_t dest,
+                        uint32_t tag,
+                        cool_comm comm,
+                        cool_request *request);
+
+/**
  * Starts cool_recv.
  *
  * # Safety
@@ -827,6 +971,61 @@ cool_status cool_irecv(void *data,
  * `message` points to one.
  */
 cool_status cool_wait_message(cool_request request, struct cool_message *message);
+
+/**
+ * Takes a request of cool_irecv back, and frees it: `cancelled` gets 1 if nothing has come that it takes; else 0, and `message`
+ * gets what came, unless it is null.
+ *
+ * # Safety
+ * `cancelled` points to a number, `message` to one, or is null.
+ */
+cool_status cool_cancel(cool_request request,
+                        int *cancelled,
+                        struct cool_message *message);
+
+/**
+ * cool_gatherv where only the root has `counts`, and each rank the `count` elements that it sends. The root tells the others
+ * first (a bcast of 8 bytes for each rank). COOL_IN_PLACE is for the root.
+ *
+ * # Safety
+ * The buffers are as long as the counts say, and nobody else uses them meanwhile.
+ */
+cool_status cool_gatherv_of_own(const void *send,
+                                size_t count,
+                                void *recv,
+                                const size_t *counts,
+                                cool_type dtype,
+                                size_t root,
+                                cool_comm comm);
+
+/**
+ * cool_scatterv where only the root has `counts`, and each rank the `count` elements that it receives. The root tells the others
+ * first (a bcast of 8 bytes for each rank).
+ *
+ * # Safety
+ * The buffers are as long as the counts say, and nobody else uses them meanwhile.
+ */
+cool_status cool_scatterv_of_own(const void *send,
+                                 const size_t *counts,
+                                 void *recv,
+                                 size_t count,
+                                 cool_type dtype,
+                                 size_t root,
+                                 cool_comm comm);
+
+/**
+ * cool_alltoallv where each rank has how many elements it sends to each, and receives from each. All tell all first (an
+ * allgather of 16 bytes for each pair of ranks).
+ *
+ * # Safety
+ * The buffers are as long as the counts say, of which there are as many as ranks, and nobody else uses them meanwhile.
+ */
+cool_status cool_alltoallv_of_own(const void *send,
+                                  const size_t *sent,
+                                  void *recv,
+                                  const size_t *received,
+                                  cool_type dtype,
+                                  cool_comm comm);
 
 /**
  * A queue that tells which of many calls is done first; they may be of several communicators. Any number of threads may add

@@ -1,10 +1,12 @@
 //! Pointers and codes into what the library takes. Here is all that must be trusted of the caller: that memory
 //! is there as long as it says.
 
-use crate::codes::{cool_comm, cool_op, cool_type, op_of, type_of};
+use crate::codes::{cool_comm, cool_op, cool_type, elements_of_code, op_of};
 use crate::comm::COMMS;
 use crate::error::Wrong;
-use cool_rust::{Array, ArrayMut, Arrays, Collective, Comm, Error, Op, Operation, Pending, Type};
+use cool_rust::{
+    Array, ArrayMut, Arrays, Collective, Comm, Elements, Error, Op, Operation, OwnCounts, Pending, Type,
+};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -31,19 +33,27 @@ pub(crate) enum Count {
     Parts(*const usize),
 }
 
+/// [`OwnCounts`], copied.
+pub(crate) enum Own {
+    /// Of a root.
+    OfRoot(Vec<usize>),
+    /// Of each rank of an alltoall.
+    OfRank(Vec<usize>, Vec<usize>),
+}
+
 /// The communicator of a number.
 pub(crate) fn comm_of(number: cool_comm) -> Result<Arc<Comm>, Wrong> {
     COMMS.look(number, Arc::clone)
 }
 
-/// The type of a code.
-pub(crate) fn elements_of(code: cool_type) -> Result<Type, Wrong> {
-    type_of(code).ok_or_else(|| Wrong::Argument(format!("there is no type {code} of elements")))
+/// What an array of the type of a code holds.
+pub(crate) fn elements_of(code: cool_type) -> Result<Elements, Wrong> {
+    elements_of_code(code).ok_or_else(|| Wrong::Argument(format!("there is no type {code} of elements")))
 }
 
-/// Elements of a range of memory.
-pub(crate) fn bytes_of(dtype: Type, elements: usize) -> Result<usize, Wrong> {
-    let bytes = elements.checked_mul(dtype.bytes()).filter(|bytes| isize::try_from(*bytes).is_ok());
+/// Bytes of a range of memory that has elements of some bytes.
+pub(crate) fn bytes_of(element: usize, elements: usize) -> Result<usize, Wrong> {
+    let bytes = elements.checked_mul(element).filter(|bytes| isize::try_from(*bytes).is_ok());
     bytes.ok_or_else(|| Wrong::Argument(format!("{elements} elements are beyond any array")))
 }
 
@@ -73,13 +83,39 @@ pub(crate) unsafe fn bytes_mut<'a>(
     }
 }
 
-/// Memory that is read and memory that is written must not be the same.
-pub(crate) fn apart(send: &[u8], recv: &[u8]) -> Result<(), Wrong> {
-    let (send, recv) = (send.as_ptr_range(), recv.as_ptr_range());
-    if send.start < recv.end && recv.start < send.end {
-        return Err(Wrong::Argument("send and recv overlap; pass COOL_IN_PLACE as send instead".to_owned()));
+/// # Safety
+/// Unless it is null, `n` numbers can be read there.
+pub(crate) unsafe fn numbers(name: &str, data: *const usize, n: usize) -> Result<Vec<usize>, Wrong> {
+    // SAFETY: as promised; numbers may be copied byte by byte, wherever they begin.
+    let raw = unsafe { bytes(name, data.cast(), n * size_of::<usize>()) }?;
+    Ok(raw.as_chunks().0.iter().copied().map(usize::from_ne_bytes).collect())
+}
+
+/// How memory that is read and memory that is written, each as where it begins and its bytes, lie to each other.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Lie {
+    /// They share nothing, or one is empty.
+    Apart,
+    /// One lies within the other: in that, where what is sent and what is received begin.
+    Within(usize, usize),
+}
+
+/// # Errors
+/// If they overlap otherwise.
+pub(crate) fn lie(send: (usize, usize), recv: (usize, usize)) -> Result<Lie, Wrong> {
+    let end = |(start, bytes): (usize, usize)| start.saturating_add(bytes);
+    if send.1 == 0 || recv.1 == 0 || end(send) <= recv.0 || end(recv) <= send.0 {
+        return Ok(Lie::Apart);
     }
-    Ok(())
+    let is_within = |a: (usize, usize), b: (usize, usize)| b.0 <= a.0 && end(a) <= end(b);
+    if is_within(send, recv) {
+        Ok(Lie::Within(send.0 - recv.0, 0))
+    } else if is_within(recv, send) {
+        Ok(Lie::Within(0, recv.0 - send.0))
+    } else {
+        let text = "send and recv overlap, and neither lies within the other; pass COOL_IN_PLACE as send, or other memory";
+        Err(Wrong::Argument(text.to_owned()))
+    }
 }
 
 impl Call {
@@ -128,44 +164,136 @@ impl Call {
         self,
         then: impl FnOnce(&Comm, Collective<'_, 'static>) -> Result<R, Error>,
     ) -> Result<R, Wrong> {
+        let dtype = elements_of(self.dtype)?;
+        // SAFETY: as promised.
+        unsafe { self.on(dtype, dtype.bytes(), then) }
+    }
+
+    /// Has a reduction by a function carried out, on elements of some bytes.
+    ///
+    /// # Safety
+    /// As for [`Call::start`], or [`Call::run`], by what `then` does.
+    pub(crate) unsafe fn fold<R>(
+        self,
+        element: usize,
+        then: impl FnOnce(&Comm, Collective<'_, 'static>) -> Result<R, Error>,
+    ) -> Result<R, Wrong> {
+        if element == 0 || self.operation == Operation::Barrier {
+            return Err(Wrong::Argument("elements of 0 bytes, or of a barrier, are not combined".to_owned()));
+        }
+        // SAFETY: as promised.
+        unsafe { self.on(Type::U8.into(), element, then) }
+    }
+
+    /// # Safety
+    /// As for [`Call::start`].
+    unsafe fn on<R>(
+        self,
+        dtype: Elements,
+        element: usize,
+        then: impl FnOnce(&Comm, Collective<'_, 'static>) -> Result<R, Error>,
+    ) -> Result<R, Wrong> {
         let comm = comm_of(self.comm)?;
         let (size, rank) = (comm.size(), comm.rank());
         if self.operation == Operation::Barrier {
             return Ok(then(&comm, Collective::new(self.operation, Arrays::None))?);
         }
-        let dtype = elements_of(self.dtype)?;
         let op = self.op.map(|op| op_of(op).ok_or_else(|| Wrong::Argument(format!("there is no op {op}"))));
         let op: Option<Op> = op.transpose()?;
         let pairs = if self.operation == Operation::Alltoall { size * size } else { size };
         let counts: Option<Vec<usize>> = match self.count {
             Count::Each(_) => None,
             Count::Parts(parts) => {
-                // SAFETY: as promised; numbers may be copied byte by byte, wherever they begin.
-                let raw = unsafe { bytes("counts", parts.cast(), pairs * size_of::<usize>()) }?;
-                Some(raw.as_chunks().0.iter().copied().map(usize::from_ne_bytes).collect())
+                // SAFETY: as promised.
+                Some(unsafe { numbers("counts", parts, pairs) }?)
             }
         };
         let (send, recv) = self.elements(rank, size, counts.as_deref())?;
         let in_place = self.send.addr() == IN_PLACE || self.operation == Operation::Bcast;
-        let to_root = matches!(self.operation, Operation::Reduce | Operation::Gather);
+        let at_root = rank == self.root;
         let arrays = if in_place {
+            // Both lengths are known: it is that of the array which has all parts, where this rank has all.
+            let has = match self.operation {
+                Operation::Gather => (!at_root).then_some(send),
+                Operation::Scatter => at_root.then_some(send),
+                Operation::ReduceScatter => Some(send),
+                _ => None,
+            };
             // SAFETY: as promised.
-            let data = unsafe { bytes_mut("recv", self.recv, bytes_of(dtype, recv)?) }?;
+            let data = unsafe { bytes_mut("recv", self.recv, bytes_of(element, has.unwrap_or(recv))?) }?;
             Arrays::InPlace(whole(ArrayMut::new(dtype, data))?)
         } else {
-            let sends = self.operation != Operation::Scatter || rank == self.root;
-            let send = if sends { bytes_of(dtype, send)? } else { 0 };
-            let recv = if to_root && rank != self.root { 0 } else { bytes_of(dtype, recv)? };
+            let to_root = matches!(self.operation, Operation::Reduce | Operation::Gather);
+            let sends = self.operation != Operation::Scatter || at_root;
+            let send = if sends { bytes_of(element, send)? } else { 0 };
+            let recv = if to_root && !at_root { 0 } else { bytes_of(element, recv)? };
             // SAFETY: as promised.
-            let send = unsafe { bytes("send", self.send, send) }?;
-            // SAFETY: as promised.
-            let recv = unsafe { bytes_mut("recv", self.recv, recv) }?;
-            apart(send, recv)?;
-            Arrays::Apart(Some(whole(Array::new(dtype, send))?), Some(whole(ArrayMut::new(dtype, recv))?))
+            unsafe { self.arrays((dtype, element), send, recv) }?
         };
         let counts = counts.as_deref();
         let collective = Collective { operation: self.operation, root: self.root, op, counts, arrays };
         Ok(then(&comm, collective)?)
+    }
+
+    /// The arrays of these many bytes at `send` and at `recv`.
+    ///
+    /// # Safety
+    /// As for [`Call::start`].
+    unsafe fn arrays<'a>(
+        &self,
+        (dtype, element): (Elements, usize),
+        send: usize,
+        recv: usize,
+    ) -> Result<Arrays<'a, 'static>, Wrong> {
+        match lie((self.send.addr(), send), (self.recv.addr(), recv))? {
+            Lie::Apart => {
+                // SAFETY: as promised.
+                let send = unsafe { bytes("send", self.send, send) }?;
+                // SAFETY: as promised.
+                let recv = unsafe { bytes_mut("recv", self.recv, recv) }?;
+                let (send, recv) = (Array::new(dtype, send), ArrayMut::new(dtype, recv));
+                Ok(Arrays::Apart(Some(whole(send)?), Some(whole(recv)?)))
+            }
+            Lie::Within(send_at, recv_at) => {
+                let outer = if send_at == 0 && send >= recv { self.send.cast_mut() } else { self.recv };
+                // SAFETY: as promised. What is sent lies in the same memory as what is received, which may be written.
+                let data = unsafe { bytes_mut("recv", outer, send.max(recv)) }?;
+                if !send_at.is_multiple_of(element) || !recv_at.is_multiple_of(element) {
+                    return Err(Wrong::Argument("send and recv overlap within an element".to_owned()));
+                }
+                let of = |at: usize, bytes: usize| at / element..(at + bytes) / element;
+                let data = whole(ArrayMut::new(dtype, data))?;
+                Ok(Arrays::Within(data, of(send_at, send), of(recv_at, recv)))
+            }
+        }
+    }
+
+    /// Has a call carried out whose ranks know their own counts only: those that `own` makes of a communicator, with the
+    /// elements of `send` and of `recv`.
+    ///
+    /// # Safety
+    /// As for [`Call::run`], as long as `own` says.
+    pub(crate) unsafe fn of_own(
+        self,
+        own: impl FnOnce(&Comm) -> Result<(Own, usize, usize), Wrong>,
+    ) -> Result<(), Wrong> {
+        let (comm, dtype) = (comm_of(self.comm)?, elements_of(self.dtype)?);
+        let (own, send, recv) = own(&comm)?;
+        let (send, recv) = (bytes_of(dtype.bytes(), send)?, bytes_of(dtype.bytes(), recv)?);
+        let arrays = if self.send.addr() == IN_PLACE {
+            // SAFETY: as promised.
+            let data = unsafe { bytes_mut("recv", self.recv, recv) }?;
+            Arrays::InPlace(whole(ArrayMut::new(dtype, data))?)
+        } else {
+            // SAFETY: as promised.
+            unsafe { self.arrays((dtype, dtype.bytes()), send, recv) }?
+        };
+        let counts = match &own {
+            Own::OfRoot(counts) => OwnCounts::OfRoot(counts),
+            Own::OfRank(sent, received) => OwnCounts::OfRank(sent, received),
+        };
+        let collective = Collective { root: self.root, ..Collective::new(self.operation, arrays) };
+        Ok(comm.collective_of_own(collective, counts)?)
     }
 
     /// The elements of `send` and of `recv`.
@@ -195,7 +323,7 @@ impl Call {
     }
 }
 
-fn sum<'a>(mut parts: impl Iterator<Item = &'a usize>) -> Result<usize, Wrong> {
+pub(crate) fn sum<'a>(mut parts: impl Iterator<Item = &'a usize>) -> Result<usize, Wrong> {
     parts.try_fold(0usize, |sum, part| sum.checked_add(*part)).ok_or_else(beyond)
 }
 

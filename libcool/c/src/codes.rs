@@ -1,6 +1,6 @@
 //! Numbers that C programs pass and get.
 
-use cool_rust::{Op, Operation, Type};
+use cool_rust::{Elements, Op, Operation, PairType, Type};
 
 /// A communicator; 0 is none.
 pub type cool_comm = u64;
@@ -36,6 +36,8 @@ pub const COOL_SYSTEM: cool_status = 8;
 pub const COOL_OTHER: cool_status = 9;
 /// A rank has revoked the group.
 pub const COOL_REVOKED: cool_status = 10;
+/// A message was longer than its receive, which alone failed.
+pub const COOL_TRUNCATED: cool_status = 11;
 
 /// A type of elements.
 pub type cool_type = u32;
@@ -76,6 +78,18 @@ pub const COOL_I64_LOC: cool_type = 15;
 pub const COOL_F32_LOC: cool_type = 16;
 /// struct { double value; uint64_t index; }
 pub const COOL_F64_LOC: cool_type = 17;
+
+/// struct { int16_t value; int32_t index; }, MPI_SHORT_INT: as all COOL_..._INT, of equal values COOL_MIN_LOC and COOL_MAX_LOC
+/// take that with the smaller signed index, and padding need not be kept
+pub const COOL_I16_INT: cool_type = 32;
+/// struct { int32_t value; int32_t index; }, MPI_2INT
+pub const COOL_I32_INT: cool_type = 33;
+/// struct { int64_t value; int32_t index; }, MPI_LONG_INT where a long has 64 bits
+pub const COOL_I64_INT: cool_type = 34;
+/// struct { float value; int32_t index; }, MPI_FLOAT_INT
+pub const COOL_F32_INT: cool_type = 35;
+/// struct { double value; int32_t index; }, MPI_DOUBLE_INT
+pub const COOL_F64_INT: cool_type = 36;
 
 /// How a reduction combines elements.
 pub type cool_op = u32;
@@ -133,8 +147,10 @@ pub const COOL_EXSCAN: cool_operation = 9;
 /// cool_barrier
 pub const COOL_BARRIER: cool_operation = 10;
 
-pub(crate) fn type_of(code: cool_type) -> Option<Type> {
-    Type::ALL.get(code as usize).copied()
+/// What an array of a type holds.
+pub(crate) fn elements_of_code(code: cool_type) -> Option<Elements> {
+    let pairs = || PairType::ALL.get(code.checked_sub(COOL_I16_INT)? as usize).copied();
+    Type::ALL.get(code as usize).copied().map(Elements::from).or_else(|| pairs().map(Elements::from))
 }
 
 pub(crate) fn op_of(code: cool_op) -> Option<Op> {
@@ -152,12 +168,15 @@ mod tests {
     #[test]
     fn numbers_stand_for_what_their_names_say() {
         let types = [(COOL_I8, "i8"), (COOL_U64, "u64"), (COOL_BF16, "bf16"), (COOL_F64_LOC, "f64_loc")];
-        assert!(types.iter().all(|(code, name)| type_of(*code).unwrap().to_string() == *name));
+        let pairs = [(COOL_I16_INT, "i16_int"), (COOL_I64_INT, "i64_int"), (COOL_F64_INT, "f64_int")];
+        let named = |(code, name): &(cool_type, &str)| elements_of_code(*code).unwrap().to_string() == *name;
+        assert!(types.iter().chain(&pairs).all(named));
         let ops = [(COOL_SUM, "sum"), (COOL_BIT_AND, "bit_and"), (COOL_AVERAGE, "average")];
         assert!(ops.iter().all(|(code, name)| op_of(*code).unwrap().to_string() == *name));
         let operations =
             [(COOL_BCAST, "bcast"), (COOL_REDUCE_SCATTER, "reduce_scatter"), (COOL_BARRIER, "barrier")];
         assert!(operations.iter().all(|(code, name)| operation_of(*code).unwrap().to_string() == *name));
-        assert!(type_of(18).is_none() && op_of(13).is_none() && operation_of(11).is_none());
+        assert!(elements_of_code(18).is_none() && elements_of_code(37).is_none());
+        assert!(op_of(13).is_none() && operation_of(11).is_none());
     }
 }

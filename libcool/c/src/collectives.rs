@@ -1,8 +1,8 @@
 //! The collectives that wait for their results.
 
-use crate::arguments::{Call, Count, apart, bytes, bytes_mut, comm_of};
-use crate::codes::{cool_comm, cool_op, cool_operation, cool_status, cool_type, operation_of};
-use crate::error::{Wrong, guarded};
+use crate::arguments::{Call, Count};
+use crate::codes::{cool_comm, cool_op, cool_status, cool_type};
+use crate::error::guarded;
 use cool_rust::Operation;
 use std::ffi::c_void;
 use std::ptr;
@@ -294,54 +294,4 @@ pub extern "C" fn cool_barrier(comm: cool_comm) -> cool_status {
     let call = Call::new(Operation::Barrier, ptr::null(), ptr::null_mut(), Count::Each(0), 0, comm);
     // SAFETY: there are no buffers.
     unsafe { run(call) }
-}
-
-/// A function of the program that combines: `left[i] = left[i] op right[i]` for `count` elements, where `left` is of
-/// smaller ranks.
-pub type cool_combine =
-    Option<unsafe extern "C" fn(left: *mut c_void, right: *const c_void, count: usize, context: *mut c_void)>;
-
-/// A reduction (COOL_REDUCE, COOL_ALLREDUCE, COOL_REDUCE_SCATTER, COOL_SCAN, COOL_EXSCAN) by a function of the program,
-/// which need not be commutative, on elements of `element` bytes. `count` and `root` are as for the operation. All ranks
-/// pass the same function.
-///
-/// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile; the function keeps to its arrays.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cool_fold(
-    operation: cool_operation,
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    element: usize,
-    combine: cool_combine,
-    context: *mut c_void,
-    root: usize,
-    comm: cool_comm,
-) -> cool_status {
-    guarded(|| {
-        let wrong = |reason: &str| Wrong::Argument(reason.to_owned());
-        let operation = operation_of(operation).ok_or_else(|| wrong("there is no such operation"))?;
-        let combine = combine.ok_or_else(|| wrong("combine is null"))?;
-        let comm = comm_of(comm)?;
-        let parts = if operation == Operation::ReduceScatter { comm.size() } else { 1 };
-        let to_write = count.checked_mul(element);
-        let to_read =
-            to_write.and_then(|bytes| bytes.checked_mul(parts)).filter(|b| isize::try_from(*b).is_ok());
-        let (Some(to_read), Some(to_write)) = (to_read, to_write) else {
-            return Err(wrong("count is beyond any array"));
-        };
-        let to_write = if operation == Operation::Reduce && comm.rank() != root { 0 } else { to_write };
-        // SAFETY: as promised.
-        let send = unsafe { bytes("send", send, to_read) }?;
-        // SAFETY: as promised.
-        let recv = unsafe { bytes_mut("recv", recv, to_write) }?;
-        apart(send, recv)?;
-        let mut f = |left: &mut [u8], right: &[u8]| {
-            let count = left.len() / element;
-            // SAFETY: both have `count` elements, and begin where any element may.
-            unsafe { combine(left.as_mut_ptr().cast(), right.as_ptr().cast(), count, context) };
-        };
-        Ok(comm.fold(operation, root, element, send, recv, &mut f)?)
-    })
 }

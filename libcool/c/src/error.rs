@@ -55,6 +55,7 @@ impl Wrong {
                 FailureKind::Lost => COOL_LOST,
                 FailureKind::Aborted => COOL_ABORTED,
                 FailureKind::Revoked => COOL_REVOKED,
+                FailureKind::Truncated => COOL_TRUNCATED,
                 _ => COOL_OTHER,
             },
             _ => COOL_OTHER,

@@ -5,8 +5,8 @@ use crate::codes::{cool_comm, cool_request, cool_status, cool_type};
 use crate::comm::put;
 use crate::error::{Wrong, guarded};
 use crate::requests::{REQUESTS, begin};
-use cool_rust::{Array, ArrayMut, Comm, Error, Message, Pending, Received};
-use std::ffi::c_void;
+use cool_rust::{Array, ArrayMut, Comm, Error, Message, Pending, Probed, Received};
+use std::ffi::{c_int, c_void};
 
 /// `COOL_ANY_SOURCE` of the header.
 const ANY_SOURCE: usize = usize::MAX;
@@ -30,6 +30,23 @@ impl From<Received> for cool_message {
     }
 }
 
+/// A message that a receive would take.
+#[repr(C)]
+pub struct cool_probed {
+    /// The rank that sent it.
+    pub source: usize,
+    /// With this tag.
+    pub tag: u32,
+    /// Its length, whatever its elements are.
+    pub bytes: usize,
+}
+
+impl From<Probed> for cool_probed {
+    fn from(Probed { source, tag, bytes }: Probed) -> cool_probed {
+        cool_probed { source, tag, bytes }
+    }
+}
+
 fn start(comm: &Comm, message: Message<'_, 'static>) -> Result<Pending<'static>, Error> {
     comm.start().message(message)
 }
@@ -40,8 +57,7 @@ unsafe fn sent<R>(
     data: *const c_void,
     count: usize,
     dtype: cool_type,
-    dest: usize,
-    tag: u32,
+    (dest, tag, synchronous): (usize, u32, bool),
     comm: cool_comm,
     then: impl FnOnce(&Comm, Message<'_, 'static>) -> Result<R, Error>,
 ) -> Result<R, Wrong> {
@@ -51,9 +67,12 @@ unsafe fn sent<R>(
     }
     let dtype = elements_of(dtype)?;
     // SAFETY: as promised.
-    let data = unsafe { bytes("data", data, bytes_of(dtype, count)?) }?;
+    let data = unsafe { bytes("data", data, bytes_of(dtype.bytes(), count)?) }?;
     let data = Array::new(dtype, data).ok_or_else(|| Wrong::Argument("data is no array".to_owned()))?;
-    Ok(then(&comm, Message::Send { data, dest, tag })?)
+    Ok(match synchronous {
+        true => then(&comm, Message::SynchronousSend { data, dest, tag })?,
+        false => then(&comm, Message::Send { data, dest, tag })?,
+    })
 }
 
 /// # Safety
@@ -70,10 +89,15 @@ unsafe fn received<R>(
     let comm = comm_of(comm)?;
     let dtype = elements_of(dtype)?;
     // SAFETY: as promised.
-    let data = unsafe { bytes_mut("data", data, bytes_of(dtype, count)?) }?;
+    let data = unsafe { bytes_mut("data", data, bytes_of(dtype.bytes(), count)?) }?;
     let data = ArrayMut::new(dtype, data).ok_or_else(|| Wrong::Argument("data is no array".to_owned()))?;
-    let (source, tag) = ((source != ANY_SOURCE).then_some(source), (tag != ANY_TAG).then_some(tag));
+    let (source, tag) = any(source, tag);
     Ok(then(&comm, Message::Receive { data, source, tag })?)
+}
+
+/// What of both is asked for.
+fn any(source: usize, tag: u32) -> (Option<usize>, Option<u32>) {
+    ((source != ANY_SOURCE).then_some(source), (tag != ANY_TAG).then_some(tag))
 }
 
 /// Sends `count` elements to a rank, which receives them with the same type and tag. Messages from one rank to
@@ -91,11 +115,73 @@ pub unsafe extern "C" fn cool_send(
     comm: cool_comm,
 ) -> cool_status {
     // SAFETY: as promised.
-    guarded(|| unsafe { sent(data, count, dtype, dest, tag, comm, Comm::message) }.map(drop))
+    guarded(|| unsafe { sent(data, count, dtype, (dest, tag, false), comm, Comm::message) }.map(drop))
+}
+
+/// cool_send, done when a receive has taken the message.
+///
+/// # Safety
+/// `data` has `count` elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_ssend(
+    data: *const c_void,
+    count: usize,
+    dtype: cool_type,
+    dest: usize,
+    tag: u32,
+    comm: cool_comm,
+) -> cool_status {
+    // SAFETY: as promised.
+    guarded(|| unsafe { sent(data, count, dtype, (dest, tag, true), comm, Comm::message) }.map(drop))
+}
+
+/// Waits until there is a message that a receive from `source`, or COOL_ANY_SOURCE, with `tag`, or COOL_ANY_TAG, would
+/// take, which `probed` gets. It stays there.
+///
+/// # Safety
+/// `probed` points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_probe(
+    source: usize,
+    tag: u32,
+    comm: cool_comm,
+    probed: *mut cool_probed,
+) -> cool_status {
+    guarded(|| {
+        let (source, tag) = any(source, tag);
+        let found = comm_of(comm)?.probe(source, tag)?;
+        // SAFETY: as promised.
+        unsafe { put("probed", probed, found.into()) }
+    })
+}
+
+/// cool_probe without waiting: `found` gets 1, or 0 if there is none, which leaves `probed` as it is.
+///
+/// # Safety
+/// `found` points to a number, `probed` to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_iprobe(
+    source: usize,
+    tag: u32,
+    comm: cool_comm,
+    found: *mut c_int,
+    probed: *mut cool_probed,
+) -> cool_status {
+    guarded(|| {
+        let (source, tag) = any(source, tag);
+        let is_there = comm_of(comm)?.iprobe(source, tag)?;
+        // SAFETY: as promised.
+        unsafe { put("found", found, c_int::from(is_there.is_some())) }?;
+        if let Some(is_there) = is_there {
+            // SAFETY: as promised.
+            unsafe { put("probed", probed, is_there.into()) }?;
+        }
+        Ok(())
+    })
 }
 
 /// Receives at most `count` elements from a rank, or COOL_ANY_SOURCE, with a tag, or COOL_ANY_TAG. `message` gets what
-/// came, unless it is null.
+/// came, unless it is null. One that is longer is gone (COOL_TRUNCATED), and the group goes on.
 ///
 /// # Safety
 /// `data` has room for `count` elements, and nobody else uses it meanwhile; `message` points to one, or is null.
@@ -135,7 +221,25 @@ pub unsafe extern "C" fn cool_isend(
     request: *mut cool_request,
 ) -> cool_status {
     // SAFETY: as promised.
-    unsafe { begin(request, || sent(data, count, dtype, dest, tag, comm, start)) }
+    unsafe { begin(request, || sent(data, count, dtype, (dest, tag, false), comm, start)) }
+}
+
+/// Starts cool_ssend.
+///
+/// # Safety
+/// `data` has `count` elements, which stay until this returns; `request` points to a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_issend(
+    data: *const c_void,
+    count: usize,
+    dtype: cool_type,
+    dest: usize,
+    tag: u32,
+    comm: cool_comm,
+    request: *mut cool_request,
+) -> cool_status {
+    // SAFETY: as promised.
+    unsafe { begin(request, || sent(data, count, dtype, (dest, tag, true), comm, start)) }
 }
 
 /// Starts cool_recv.
@@ -166,5 +270,28 @@ pub unsafe extern "C" fn cool_wait_message(request: cool_request, message: *mut 
         let received = REQUESTS.take(request)?.received()?;
         // SAFETY: as promised.
         unsafe { put("message", message, received.into()) }
+    })
+}
+
+/// Takes a request of cool_irecv back, and frees it: `cancelled` gets 1 if nothing has come that it takes; else 0, and `message`
+/// gets what came, unless it is null.
+///
+/// # Safety
+/// `cancelled` points to a number, `message` to one, or is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cool_cancel(
+    request: cool_request,
+    cancelled: *mut c_int,
+    message: *mut cool_message,
+) -> cool_status {
+    guarded(|| {
+        let received = REQUESTS.take(request)?.cancel()?;
+        // SAFETY: as promised.
+        unsafe { put("cancelled", cancelled, c_int::from(received.is_none())) }?;
+        match received {
+            // SAFETY: as promised.
+            Some(received) if !message.is_null() => unsafe { put("message", message, received.into()) },
+            _ => Ok(()),
+        }
     })
 }

@@ -98,7 +98,7 @@ fn what_a_program_does_wrong_is_told_in_a_code_and_in_words() {
         "rank 1: node 1, rack 1\n",
         "place of none: 1 there is no rank 2",
         "null send: 1 send is null, but has 32 bytes to it",
-        "overlap: 1 send and recv overlap; pass COOL_IN_PLACE",
+        "overlap: 1 send and recv overlap, and neither lies within the other; pass COOL_IN_PLACE",
         "root: 1 rank 0: bcast: there is no rank 99",
         "op: 1 rank 1: allreduce: elements of type f64 have no bit_and; they have sum",
         "immense: 1 18446744073709551615 elements are beyond any array",

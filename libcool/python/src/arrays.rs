@@ -7,11 +7,12 @@
 
 use crate::dlpack::{Kind, Tensor};
 use crate::error::wrong;
-use cool_rust::{Array, ArrayMut, Op, Type};
+use cool_rust::{Array, ArrayMut, Arrays, Elements, Op, PairType, Type};
 use numpy::npyffi::NPY_ARRAY_WRITEABLE;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
+use std::ops::Range;
 
 /// An array that a call uses. Holding it keeps its memory: NumPy does not resize an array that is referred to.
 pub(crate) struct Data {
@@ -19,7 +20,7 @@ pub(crate) struct Data {
     /// Of what is no NumPy array: keeps its memory too.
     _capsule: Option<Py<PyCapsule>>,
     shape: Vec<usize>,
-    dtype: Type,
+    dtype: Elements,
     pointer: usize,
     bytes: usize,
     writeable: bool,
@@ -42,7 +43,7 @@ impl Data {
                 array,
                 _capsule,
                 shape,
-                dtype,
+                dtype: dtype.into(),
                 pointer,
                 bytes,
                 writeable,
@@ -119,8 +120,8 @@ impl Data {
         Ok(self.array.bind(py).getattr("dtype")?.unbind())
     }
 
-    /// The type of its elements.
-    pub(crate) fn dtype(&self) -> Type {
+    /// What it holds.
+    pub(crate) fn elements(&self) -> Elements {
         self.dtype
     }
 
@@ -141,6 +142,27 @@ impl Data {
     /// Whether two arrays share memory.
     pub(crate) fn overlaps(&self, other: &Data) -> bool {
         self.pointer < other.pointer + other.bytes && other.pointer < self.pointer + self.bytes
+    }
+
+    /// Where an array of the same elements lies within this one; `None` if some of it does not.
+    fn range_of(&self, other: &Data) -> Option<Range<usize>> {
+        let start = other.pointer.checked_sub(self.pointer)?;
+        let element = self.dtype.bytes();
+        let whole = start.is_multiple_of(element) && self.dtype == other.dtype;
+        let end = start + other.bytes;
+        (whole && end <= self.bytes).then(|| start / element..end / element)
+    }
+
+    /// The arrays of a call of which one lies within the other; `None` if neither does.
+    ///
+    /// # Safety
+    /// As for [`Data::received`], of `recv`.
+    pub(crate) unsafe fn within<'s, 'r>(send: &Data, recv: &Data) -> Option<Arrays<'s, 'r>> {
+        let outer = if recv.range_of(send).is_some() { recv } else { send };
+        let (sent, received) = (outer.range_of(send)?, outer.range_of(recv)?);
+        // SAFETY: as promised. All of it is the memory of `recv`, or of `send`, in which `recv` lies: it may be written.
+        let data = unsafe { outer.received() }?;
+        Some(Arrays::Within(data, sent, received))
     }
 
     /// What is sent, as it is now.
@@ -180,7 +202,7 @@ impl Data {
 }
 
 /// The type of an array's elements.
-fn element_type(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Type> {
+fn element_type(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Elements> {
     let (py, dtype) = (array.py(), array.dtype());
     let text = dtype.getattr("name")?.extract::<String>()?;
     let native = dtype.getattr("isnative")?.extract::<bool>()?;
@@ -199,32 +221,46 @@ fn element_type(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Type>
         "float64" => Some(Type::F64),
         "complex64" => Some(Type::C32),
         "complex128" => Some(Type::C64),
-        _ => located(&dtype)?,
+        _ => None,
+    };
+    let found = match found {
+        Some(dtype) => Some(Elements::Type(dtype)),
+        None => indexed(&dtype)?,
     };
     found.filter(|_| native).ok_or_else(|| {
         let reason = format!(
             "{name} holds {dtype}, which is not carried; numbers in this machine's byte order are, and dtypes of \
-             cool.located"
+             cool.located and cool.pair"
         );
         wrong(py, reason)
     })
 }
 
-/// A structured type of a value and an index as wide.
-fn located(dtype: &Bound<'_, PyAny>) -> PyResult<Option<Type>> {
+/// A structured type of a value and an index, unsigned and as wide or signed as MPI's.
+fn indexed(dtype: &Bound<'_, PyAny>) -> PyResult<Option<Elements>> {
     let names = dtype.getattr("names")?;
     if names.is_none() || names.extract::<Vec<String>>()? != ["value", "index"] {
         return Ok(None);
     }
-    let field = |name: &str| -> PyResult<String> {
-        dtype.getattr("fields")?.get_item(name)?.get_item(0)?.getattr("name")?.extract()
+    let field = |name: &str| -> PyResult<(String, usize)> {
+        let field = dtype.getattr("fields")?.get_item(name)?;
+        Ok((field.get_item(0)?.getattr("name")?.extract()?, field.get_item(1)?.extract()?))
     };
-    let packed = dtype.getattr("itemsize")?.extract::<usize>()?;
-    Ok(match (field("value")?.as_str(), field("index")?.as_str(), packed) {
-        ("int32", "uint32", 8) => Some(Type::I32Loc),
-        ("int64", "uint64", 16) => Some(Type::I64Loc),
-        ("float32", "uint32", 8) => Some(Type::F32Loc),
-        ("float64", "uint64", 16) => Some(Type::F64Loc),
+    let bytes = dtype.getattr("itemsize")?.extract::<usize>()?;
+    let ((value, first), (index, second)) = (field("value")?, field("index")?);
+    if (first, second) != (0, bytes / 2) {
+        return Ok(None);
+    }
+    Ok(match (value.as_str(), index.as_str(), bytes) {
+        ("int32", "uint32", 8) => Some(Type::I32Loc.into()),
+        ("int64", "uint64", 16) => Some(Type::I64Loc.into()),
+        ("float32", "uint32", 8) => Some(Type::F32Loc.into()),
+        ("float64", "uint64", 16) => Some(Type::F64Loc.into()),
+        ("int16", "int32", 8) => Some(PairType::I16.into()),
+        ("int32", "int32", 8) => Some(PairType::I32.into()),
+        ("int64", "int32", 16) => Some(PairType::I64.into()),
+        ("float32", "int32", 8) => Some(PairType::F32.into()),
+        ("float64", "int32", 16) => Some(PairType::F64.into()),
         _ => None,
     })
 }

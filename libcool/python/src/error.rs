@@ -38,6 +38,13 @@ create_exception!(
 create_exception!(cool, RevokedError, CoolError, "A rank has revoked the group.");
 create_exception!(cool, FilesError, CoolError, "A command on files did not do all that was asked.");
 
+create_exception!(
+    cool,
+    TruncatedError,
+    CoolError,
+    "A message was longer than its receive, which alone failed."
+);
+
 /// Adds the exceptions to the module.
 pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
@@ -50,7 +57,8 @@ pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LostError", py.get_type::<LostError>())?;
     module.add("AbortedError", py.get_type::<AbortedError>())?;
     module.add("RevokedError", py.get_type::<RevokedError>())?;
-    module.add("FilesError", py.get_type::<FilesError>())
+    module.add("FilesError", py.get_type::<FilesError>())?;
+    module.add("TruncatedError", py.get_type::<TruncatedError>())
 }
 
 /// An error of the library.
@@ -65,6 +73,7 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
                 FailureKind::Lost => LostError::new_err(text),
                 FailureKind::Aborted => AbortedError::new_err(text),
                 FailureKind::Revoked => RevokedError::new_err(text),
+                FailureKind::Truncated => TruncatedError::new_err(text),
                 _ => CoolError::new_err(text),
             };
             (exception, ranks.as_slice())

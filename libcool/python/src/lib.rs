@@ -5,6 +5,7 @@ mod comm;
 mod dlpack;
 mod error;
 mod files;
+mod functions;
 mod join;
 #[cfg(feature = "kmeans")]
 mod kmeans;

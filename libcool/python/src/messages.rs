@@ -18,13 +18,17 @@ impl Comm {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        (dest, tag): (usize, u32),
+        (dest, tag, synchronous): (usize, u32, bool),
         then: impl FnOnce(&Rank, PointToPoint<'_, 'static>) -> Result<R, Error> + Send,
     ) -> PyResult<R> {
         let rank = self.get_rank(py)?;
         let data = Data::new("data", data)?;
         let array = data.sent().ok_or_else(|| wrong(py, "data ends within an element"))?;
-        py.detach(|| then(&rank, PointToPoint::Send { data: array, dest, tag })).map_err(|e| raised(py, &e))
+        let message = match synchronous {
+            true => PointToPoint::SynchronousSend { data: array, dest, tag },
+            false => PointToPoint::Send { data: array, dest, tag },
+        };
+        py.detach(|| then(&rank, message)).map_err(|e| raised(py, &e))
     }
 
     /// What it gives, and the array that is received into.
@@ -57,7 +61,7 @@ impl Comm {
         #[pyo3(from_py_with = numbers)] dest: usize,
         #[pyo3(from_py_with = numbers)] tag: u32,
     ) -> PyResult<()> {
-        self.carry_send_out(py, data, (dest, tag), Rank::message).map(drop)
+        self.carry_send_out(py, data, (dest, tag, false), Rank::message).map(drop)
     }
 
     /// Starts `send`.
@@ -69,10 +73,62 @@ impl Comm {
         #[pyo3(from_py_with = numbers)] dest: usize,
         #[pyo3(from_py_with = numbers)] tag: u32,
     ) -> PyResult<Request> {
-        Ok(Request::new(self.carry_send_out(py, data, (dest, tag), start)?, None))
+        Ok(Request::new(self.carry_send_out(py, data, (dest, tag, false), start)?, None))
     }
 
-    /// Receives into an array, which may be longer than what comes, from a rank (None: any) with a tag (None: any).
+    /// `send`, done when a receive has taken the message.
+    #[pyo3(signature = (data, dest, tag = 0))]
+    fn ssend(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = numbers)] dest: usize,
+        #[pyo3(from_py_with = numbers)] tag: u32,
+    ) -> PyResult<()> {
+        self.carry_send_out(py, data, (dest, tag, true), Rank::message).map(drop)
+    }
+
+    /// Starts `ssend`.
+    #[pyo3(signature = (data, dest, tag = 0))]
+    fn issend(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = numbers)] dest: usize,
+        #[pyo3(from_py_with = numbers)] tag: u32,
+    ) -> PyResult<Request> {
+        Ok(Request::new(self.carry_send_out(py, data, (dest, tag, true), start)?, None))
+    }
+
+    /// Waits until there is a message from a rank (None: any) with a tag (None: any). Returns who sent it, its tag, and its
+    /// bytes; it stays there.
+    #[pyo3(signature = (source = None, tag = None))]
+    fn probe(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = numbers)] source: Option<usize>,
+        #[pyo3(from_py_with = numbers)] tag: Option<u32>,
+    ) -> PyResult<Message> {
+        let rank = self.get_rank(py)?;
+        let found = py.detach(|| rank.probe(source, tag)).map_err(|e| raised(py, &e))?;
+        Ok((found.source, found.tag, found.bytes))
+    }
+
+    /// `probe` without waiting: None if there is no such message.
+    #[pyo3(signature = (source = None, tag = None))]
+    fn iprobe(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = numbers)] source: Option<usize>,
+        #[pyo3(from_py_with = numbers)] tag: Option<u32>,
+    ) -> PyResult<Option<Message>> {
+        let rank = self.get_rank(py)?;
+        let found = py.detach(|| rank.iprobe(source, tag)).map_err(|e| raised(py, &e))?;
+        Ok(found.map(|found| (found.source, found.tag, found.bytes)))
+    }
+
+    /// Receives into an array, which may be longer than what comes (a message that is longer than the array is gone, which
+    /// TruncatedError says), from a rank (None: any) with a tag (None: any).
     /// Returns who sent it, its tag, and how many elements came.
     #[pyo3(signature = (recv, source = None, tag = None))]
     fn recv(

@@ -5,23 +5,23 @@
 use crate::arrays::Data;
 use crate::comm::Comm;
 use crate::error::{numbers, raised, wrong};
+use crate::functions::Combine;
 use crate::request::Request;
 use cool_rust::{Arrays, Collective, Comm as Rank, Error, Op, Operation, Pending};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString, PyTuple};
-use std::sync::Arc;
+use pyo3::types::PyString;
 
 /// What a call receives: an array, or nothing at a rank that is not the root.
 type Received = Option<Py<PyAny>>;
 
 /// One call as Python gives it.
-struct Call<'a, 'py> {
-    operation: Operation,
-    send: &'a Bound<'py, PyAny>,
-    recv: Option<&'a Bound<'py, PyAny>>,
-    op: Option<&'a Bound<'py, PyAny>>,
-    counts: Option<Vec<usize>>,
-    root: usize,
+pub(crate) struct Call<'a, 'py> {
+    pub(crate) operation: Operation,
+    pub(crate) send: &'a Bound<'py, PyAny>,
+    pub(crate) recv: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) op: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) counts: Option<Vec<usize>>,
+    pub(crate) root: usize,
 }
 
 fn start(rank: &Rank, collective: Collective<'_, 'static>) -> Result<Pending<'static>, Error> {
@@ -31,6 +31,14 @@ fn start(rank: &Rank, collective: Collective<'_, 'static>) -> Result<Pending<'st
 impl Call<'_, '_> {
     /// Starts the call.
     fn start(self, py: Python<'_>, comm: &Comm) -> PyResult<Request> {
+        if let Some(function) = self.op.filter(|op| op.is_callable()) {
+            let function = function.clone().unbind();
+            let start = |rank: &Rank, collective: Collective<'_, 'static>, element, combine: Combine| {
+                rank.start().fold(collective, element, combine)
+            };
+            let (pending, recv, failed) = self.carry_fold_out(py, comm, function, start)?;
+            return Ok(Request::of_function(pending, recv, failed));
+        }
         let (pending, recv) = self.carry_out(py, comm, start)?;
         Ok(Request::new(pending, recv))
     }
@@ -59,19 +67,23 @@ impl Call<'_, '_> {
             (None, Some(send)) => Some(self.space(py, &rank, send)?),
             (None, None) => return Err(wrong(py, "recv is missing: only the root knows how much comes")),
         };
-        let in_place = match (&send, &recv) {
-            (Some(send), Some(recv)) if send.array.is(&recv.array) => true,
-            (Some(send), Some(recv)) if send.overlaps(recv) => {
-                return Err(wrong(py, "send and recv overlap; pass the same array as both to work in place"));
+        // SAFETY: the arrays are held until the call is done: here, or, of what is received, by its request, before which the
+        // call goes. Nobody else uses them, as the program was told.
+        let arrays = match (&send, &recv) {
+            (Some(send), Some(recv)) if send.array.is(&recv.array) => {
+                unsafe { recv.received() }.map_or(Arrays::None, Arrays::InPlace)
             }
-            _ => false,
-        };
-        // SAFETY: the array is held until the call is done: here, or by its request, before which the call goes. Nobody
-        // else uses it, as the program was told.
-        let received = recv.as_ref().and_then(|recv| unsafe { recv.received() });
-        let arrays = match received {
-            Some(received) if in_place => Arrays::InPlace(received),
-            received => Arrays::Apart(send.as_ref().and_then(Data::sent), received),
+            (Some(send), Some(recv)) if send.overlaps(recv) => {
+                unsafe { Data::within(send, recv) }.ok_or_else(|| {
+                    let reason = "send and recv overlap, and neither lies within the other with the same type; pass the \
+                                  same array as both to work in place";
+                    wrong(py, reason)
+                })?
+            }
+            _ => {
+                let received = recv.as_ref().and_then(|recv| unsafe { recv.received() });
+                Arrays::Apart(send.as_ref().and_then(Data::sent), received)
+            }
         };
         let counts = self.counts.as_deref();
         let collective = Collective { operation: self.operation, root: self.root, op, counts, arrays };
@@ -80,7 +92,7 @@ impl Call<'_, '_> {
     }
 
     /// A new array for what is received.
-    fn space(&self, py: Python<'_>, rank: &Rank, send: &Data) -> PyResult<Data> {
+    pub(crate) fn space(&self, py: Python<'_>, rank: &Rank, send: &Data) -> PyResult<Data> {
         let mut shape = send.shape();
         if let Some(counts) = &self.counts {
             let own = counts.get(rank.rank()).copied().unwrap_or(0);
@@ -113,7 +125,15 @@ impl Call<'_, '_> {
         match self.op.filter(|op| op.is_callable()) {
             Some(function) => {
                 let function = function.clone().unbind();
-                self.fold(py, comm, &function)
+                let fold =
+                    |rank: &Rank, collective: Collective<'_, 'static>, element, mut combine: Combine| {
+                        rank.fold(collective, element, &mut combine)
+                    };
+                let rank = comm.get_rank(py)?;
+                let nothing = self.operation == Operation::Reduce && rank.rank() != self.root;
+                let ((), recv, failed) = self.carry_fold_out(py, comm, function, fold)?;
+                failed.check()?;
+                Ok((!nothing).then_some(recv.array))
             }
             None => {
                 let ((), recv) = self.carry_out(py, comm, Rank::collective)?;
@@ -121,68 +141,6 @@ impl Call<'_, '_> {
             }
         }
     }
-
-    fn fold(self, py: Python<'_>, comm: &Comm, function: &Py<PyAny>) -> PyResult<Received> {
-        let rank: Arc<Rank> = comm.get_rank(py)?;
-        if self.counts.is_some() {
-            return Err(wrong(py, "a function does not combine parts of unequal lengths; give an op's name"));
-        }
-        let send = Data::new("send", self.send)?;
-        let recv = match self.recv {
-            Some(recv) => Data::writeable("recv", recv)?,
-            None => self.space(py, &rank, &send)?,
-        };
-        let (operation, root) = (self.operation, self.root);
-        // What the function combines are the elements of the first axis, after that of the parts.
-        let axes = if operation == Operation::ReduceScatter { 2 } else { 1 };
-        let tail: Vec<usize> = send.shape().into_iter().skip(axes).collect();
-        let element = send.dtype().bytes() * tail.iter().product::<usize>();
-        let kind = Kind { dtype: send.numpy_dtype(py)?, tail };
-        let mut failed = None;
-        let mut combine = |left: &mut [u8], right: &[u8]| {
-            if failed.is_none() {
-                failed = Python::attach(|py| call(py, function, &kind, left, right)).err();
-            }
-        };
-        // A copy, so that the same array may be both.
-        let sent = send.bytes().to_vec();
-        // SAFETY: `recv` is held here, and nobody else uses it, as the program was told.
-        let received = unsafe { recv.bytes_mut() };
-        let done = py.detach(|| rank.fold(operation, root, element, &sent, received, &mut combine));
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        done.map_err(|e| raised(py, &e))?;
-        let nothing = operation == Operation::Reduce && rank.rank() != root;
-        Ok((!nothing).then(|| recv.array.clone_ref(py)))
-    }
-}
-
-/// What a function gets arrays of.
-struct Kind {
-    dtype: Py<PyAny>,
-    /// The shape of an element; empty if it is a number.
-    tail: Vec<usize>,
-}
-
-/// Calls a function on two vectors; the first is overwritten with the result.
-fn call(py: Python<'_>, function: &Py<PyAny>, kind: &Kind, left: &mut [u8], right: &[u8]) -> PyResult<()> {
-    let (numpy, dtype) = (py.import("numpy")?, kind.dtype.bind(py));
-    let element = dtype.getattr("itemsize")?.extract::<usize>()? * kind.tail.iter().product::<usize>();
-    let array = |bytes: &[u8]| {
-        let flat = numpy.call_method1("frombuffer", (PyBytes::new(py, bytes), dtype))?;
-        let shape: Vec<usize> =
-            std::iter::once(bytes.len() / element.max(1)).chain(kind.tail.clone()).collect();
-        flat.call_method1("reshape", (PyTuple::new(py, shape)?,))
-    };
-    let result = function.call1(py, (array(left)?, array(right)?))?;
-    let result = numpy.call_method1("ascontiguousarray", (result, dtype))?;
-    let result = Data::new("the function's result", &result)?;
-    if result.bytes().len() != left.len() {
-        return Err(wrong(py, "the function's result is not as long as its arguments"));
-    }
-    left.copy_from_slice(result.bytes());
-    Ok(())
 }
 
 /// An operation's name.
@@ -241,7 +199,7 @@ impl Comm {
         call.run(py, self)
     }
 
-    /// Starts `reduce`: returns a Request at once. `op` must be a name.
+    /// Starts `reduce`: returns a Request at once. A function is called where it is waited for.
     #[pyo3(signature = (send, recv = None, op = None, root = 0))]
     fn ireduce(
         &self,
@@ -285,7 +243,7 @@ impl Comm {
         call.run(py, self)
     }
 
-    /// Starts `allreduce`: returns a Request at once. `op` must be a name.
+    /// Starts `allreduce`: returns a Request at once. A function is called where it is waited for.
     #[pyo3(signature = (send, recv = None, op = None))]
     fn iallreduce(
         &self,
@@ -329,7 +287,7 @@ impl Comm {
         call.run(py, self)
     }
 
-    /// Starts `reduce_scatter`: returns a Request at once. `op` must be a name.
+    /// Starts `reduce_scatter`: returns a Request at once. A function is called where it is waited for.
     #[pyo3(signature = (send, recv = None, op = None, counts = None))]
     fn ireduce_scatter(
         &self,
@@ -372,7 +330,7 @@ impl Comm {
         call.run(py, self)
     }
 
-    /// Starts `scan`: returns a Request at once. `op` must be a name.
+    /// Starts `scan`: returns a Request at once. A function is called where it is waited for.
     #[pyo3(signature = (send, recv = None, op = None))]
     fn iscan(
         &self,
@@ -414,7 +372,7 @@ impl Comm {
         call.run(py, self)
     }
 
-    /// Starts `exscan`: returns a Request at once. `op` must be a name.
+    /// Starts `exscan`: returns a Request at once. A function is called where it is waited for.
     #[pyo3(signature = (send, recv = None, op = None))]
     fn iexscan(
         &self,

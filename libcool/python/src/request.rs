@@ -2,6 +2,7 @@
 
 use crate::arrays::Data;
 use crate::error::{raised, wrong};
+use crate::functions::Failed;
 use cool_rust::{Error, Pending, Received};
 use pyo3::prelude::*;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,6 +16,8 @@ pub(crate) struct Request {
     changed: Condvar,
     received: Option<Data>,
     receives: bool,
+    /// Of a reduction by a function.
+    failed: Failed,
 }
 
 /// Who sent a message, with which tag, and how many elements.
@@ -27,6 +30,8 @@ enum State {
     Awaited,
     /// Its queue is gone.
     Dropped,
+    /// It was a receive that was taken back.
+    Cancelled,
     /// It was waited for.
     Done(Result<Received, PyErr>),
 }
@@ -35,12 +40,17 @@ impl Request {
     /// A call that writes into `received`.
     pub(crate) fn new(pending: Pending<'static>, received: Option<Data>) -> Request {
         let state = Mutex::new(State::Open(pending));
-        Request { state, changed: Condvar::new(), received, receives: false }
+        Request { state, changed: Condvar::new(), received, receives: false, failed: Failed::default() }
     }
 
     /// A message that is received into `received`.
     pub(crate) fn of_message(pending: Pending<'static>, received: Data) -> Request {
         Request { receives: true, ..Request::new(pending, Some(received)) }
+    }
+
+    /// A reduction by a function, which may fail.
+    pub(crate) fn of_function(pending: Pending<'static>, received: Data, failed: Failed) -> Request {
+        Request { failed, ..Request::new(pending, Some(received)) }
     }
 
     /// The call, for a queue that tells by [`Request::finish`] what came of it, or by [`Request::give_up`] that it does not.
@@ -106,7 +116,28 @@ impl Request {
             State::Dropped => return Err(wrong(py, "the queue that had this request is gone")),
             _ => {}
         }
+        self.failed.check()?;
         Ok(self.received.as_ref().map(|data| data.array.clone_ref(py)))
+    }
+
+    /// Takes a receive back: whether nothing has come that it takes. Else it is done, as after `wait()`.
+    fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
+        if !self.receives {
+            return Err(wrong(py, "only a receive can be cancelled"));
+        }
+        let pending = self.take(py)?;
+        let cancelled = py.detach(|| pending.cancel());
+        let (end, is_cancelled) = match cancelled {
+            Ok(None) => (State::Cancelled, true),
+            Ok(Some(got)) => (State::Done(Ok(got)), false),
+            Err(e) => (State::Done(Err(raised(py, &e))), false),
+        };
+        *self.state() = end;
+        self.changed.notify_all();
+        match &*self.state() {
+            State::Done(Err(e)) => Err(e.clone_ref(py)),
+            _ => Ok(is_cancelled),
+        }
     }
 
     /// Of a receive that was waited for: who sent what came, with which tag, and how many elements.
@@ -123,7 +154,7 @@ impl Request {
         let done = py.detach(|| match &*self.state() {
             State::Open(pending) => pending.is_done(),
             State::Awaited => Ok(false),
-            State::Dropped | State::Done(_) => Ok(true),
+            State::Dropped | State::Cancelled | State::Done(_) => Ok(true),
         });
         done.map_err(|e| raised(py, &e))
     }

@@ -153,6 +153,63 @@ def test_other_threads_run_while_a_call_waits():
     on(2, main)
 
 
+def test_one_array_may_lie_within_the_other_and_parts_are_received_in_place():
+    def main(world):
+        rank, size = world.rank, world.size
+        whole = np.zeros((size, 3))
+        whole[rank] = rank + 1
+        assert world.allgather(whole[rank], recv=whole) is whole
+        assert (whole == np.arange(1, size + 1)[:, None]).all()
+        dealt = np.full((size, 2), rank + 1.0)
+        world.reduce_scatter(dealt, recv=dealt[rank])
+        assert (dealt[rank] == size * (size + 1) / 2).all() and (np.delete(dealt, rank, 0) == rank + 1).all()
+        if rank == 0:
+            world.scatter(whole, recv=whole[0])
+        else:
+            assert (world.scatter(None, recv=np.zeros(3)) == rank + 1).all()
+        with pytest.raises(cool.ArgumentError, match="neither lies within"):
+            world.allgather(whole.reshape(-1)[3:5], recv=whole.reshape(-1)[4:])
+        pairs = np.zeros(1, dtype=cool.pair("f8"))
+        pairs["value"], pairs["index"] = 1.5, -rank
+        best = world.allreduce(pairs, op="min_loc")
+        assert (best["value"][0], best["index"][0]) == (1.5, 1 - size) and best.dtype.itemsize == 16
+
+    on(3, main)
+
+
+def test_functions_combine_what_is_started_and_deal_out_unequal_parts():
+    def main(world):
+        rank, counts = world.rank, [1, 0, 4]
+        x = np.arange(5.0) + rank
+        add = lambda a, b: a + b
+        started = world.iscan(x, op=add), world.ireduce_scatter(x, op=add, counts=counts)
+        part = world.reduce_scatter(x, op=add, counts=counts)
+        assert (started[1].wait() == part).all() and len(part) == counts[rank]
+        assert (started[0].wait() == sum(np.arange(5.0) + r for r in range(rank + 1))).all()
+        failing = world.iallreduce(x, op=lambda a, b: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            failing.wait()
+
+    on(3, main)
+
+
+def test_messages_are_probed_sent_synchronously_and_cancelled():
+    def main(world):
+        other = 1 - world.rank
+        assert world.iprobe(other, tag=8) is None
+        sent = world.issend(np.zeros(5, dtype="i2"), other, tag=7)
+        assert world.probe() == (other, 7, 10) == world.iprobe(other)
+        with pytest.raises(cool.TruncatedError, match="sent 10 bytes"):
+            world.recv(np.zeros(2, dtype="i2"))
+        sent.wait()
+        assert world.irecv(np.zeros(2), other, tag=9).cancel()
+        with pytest.raises(cool.ArgumentError, match="only a receive"):
+            world.ibarrier().cancel()
+        world.barrier()
+
+    on(2, main)
+
+
 def test_what_makes_no_sense_is_refused_with_a_remedy():
     def main(world):
         x = np.arange(12.0).reshape(3, 4)

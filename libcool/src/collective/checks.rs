@@ -5,7 +5,7 @@
 mod tests;
 
 use super::{Arrays, Checked, Collective};
-use crate::element::{Array, ArrayMut};
+use crate::element::{ArrayMut, Elements};
 use crate::{Operation, Type};
 use cool_types::check_reduction;
 use std::ops::Range;
@@ -17,8 +17,8 @@ pub(crate) struct Caller {
     pub(crate) size: usize,
 }
 
-/// What of the arrays goes out (in bytes), whether something comes in, and the elements that count.
-type Use = (Option<Range<usize>>, bool, usize);
+/// What of the arrays goes out and what of them is overwritten by what comes in, in elements, and the elements that count.
+type Use = (Option<Range<usize>>, Option<Range<usize>>, usize);
 
 /// What is wrong, and what would be right.
 type Reason = String;
@@ -50,41 +50,93 @@ impl<'s, 'r> Collective<'s, 'r> {
     /// Checks all that can be checked at one rank.
     pub(crate) fn check(self, caller: Caller) -> Result<Checked<'s, 'r>, Reason> {
         let root = caller.root(&self)?;
-        let dtype = self.element_type(caller)?;
+        let elements = self.elements(caller)?;
+        let dtype = elements.map(Elements::carried_as);
         if self.operation.combines() {
             check_reduction(self.operation, dtype, self.op).map_err(|e| e.to_string())?;
         }
-        let (send, receives, count) = match &self.arrays {
-            Arrays::None if self.operation == Operation::Barrier => (None, false, 0),
-            Arrays::None => return Err("its arrays are missing".into()),
-            Arrays::Apart(send, recv) => caller.apart(&self, send.as_ref(), recv.as_ref())?,
-            Arrays::InPlace(data) => caller.in_place(&self, data)?,
+        let pairs = match elements {
+            Some(Elements::Pairs(pairs)) if self.operation.combines() => Some(pairs),
+            _ => None,
         };
+        let checked = self.lay_out(caller, elements.map_or(1, Elements::bytes))?;
+        let copies = pairs.is_some() || matches!(checked.arrays, Arrays::Within(..));
+        let mut checked = Checked { root, dtype, pairs, ..checked };
+        if copies {
+            checked.copy();
+        }
+        Ok(checked)
+    }
+
+    /// Checks a reduction by a function of the program, on elements of some bytes, whatever the arrays say.
+    pub(crate) fn check_fold(self, caller: Caller, element: usize) -> Result<Checked<'s, 'r>, Reason> {
+        let root = caller.root(&self)?;
+        if !self.operation.combines() {
+            return Err(format!("{} combines nothing", self.operation));
+        }
+        let (send, recv) = match &self.arrays {
+            Arrays::None => (None, None),
+            Arrays::Apart(send, recv) => {
+                (send.as_ref().map(|s| s.bytes.len()), recv.as_ref().map(|r| r.bytes.len()))
+            }
+            Arrays::InPlace(data) | Arrays::Within(data, ..) => (None, Some(data.bytes.len())),
+        };
+        for (name, bytes) in [("send", send), ("recv", recv)] {
+            if let Some(bytes) = bytes.filter(|bytes| element == 0 || !bytes.is_multiple_of(element)) {
+                return Err(format!(
+                    "{name} has {bytes} bytes, which are no whole elements of {element} bytes"
+                ));
+            }
+        }
+        let checked = self.lay_out(caller, element)?;
+        Ok(Checked { root, dtype: Some(Type::U8), ..checked })
+    }
+
+    /// Finds what goes out and where what comes in belongs, in elements of `unit` bytes.
+    fn lay_out(self, caller: Caller, unit: usize) -> Result<Checked<'s, 'r>, Reason> {
+        let collective = caller.shared_as_in_place(self, unit)?;
+        let (send, receive, count) = match &collective.arrays {
+            Arrays::None if collective.operation == Operation::Barrier => (None, None, 0),
+            Arrays::None => return Err("its arrays are missing".into()),
+            Arrays::Apart(send, recv) => {
+                let send = send.as_ref().map(|send| send.bytes.len() / unit);
+                caller.apart(&collective, send, recv.as_ref().map(|recv| recv.bytes.len() / unit))?
+            }
+            Arrays::InPlace(data) => caller.in_place(&collective, data.bytes.len() / unit)?,
+            Arrays::Within(_, send, recv) => {
+                let (sent, received, count) =
+                    caller.apart(&collective, Some(send.len()), Some(recv.len()))?;
+                (sent.map(|_| send.clone()), received.map(|_| recv.clone()), count)
+            }
+        };
+        let in_bytes = |range: Range<usize>| range.start * unit..range.end * unit;
         Ok(Checked {
-            name: self.name(),
-            operation: self.operation,
-            root,
-            op: self.op,
-            dtype,
-            count: if self.counts.is_some() { 0 } else { count },
-            counts: self.counts,
-            send,
-            receives,
-            arrays: self.arrays,
+            name: collective.name(),
+            operation: collective.operation,
+            root: 0,
+            op: collective.op,
+            dtype: None,
+            count: if collective.counts.is_some() { 0 } else { count },
+            counts: collective.counts,
+            pairs: None,
+            send: send.map(in_bytes),
+            receive: receive.map(in_bytes),
+            copied: None,
+            arrays: collective.arrays,
         })
     }
 
-    /// The type of the arrays that are looked at.
-    fn element_type(&self, caller: Caller) -> Result<Option<Type>, Reason> {
+    /// What the arrays hold that are looked at.
+    fn elements(&self, caller: Caller) -> Result<Option<Elements>, Reason> {
         let at_root = caller.rank == self.root;
         match &self.arrays {
             Arrays::None => Ok(None),
-            Arrays::InPlace(data) => Ok(Some(data.dtype)),
+            Arrays::InPlace(data) | Arrays::Within(data, ..) => Ok(Some(data.elements)),
             Arrays::Apart(send, recv) => {
                 let send = send.as_ref().filter(|_| self.operation != Operation::Scatter || at_root);
                 let to_root = matches!(self.operation, Operation::Reduce | Operation::Gather);
                 let recv = recv.as_ref().filter(|_| !to_root || at_root);
-                match (send.map(|s| s.dtype), recv.map(|r| r.dtype)) {
+                match (send.map(|s| s.elements), recv.map(|r| r.elements)) {
                     (Some(send), Some(recv)) if send != recv => {
                         Err(format!("send holds {send}, but recv {recv}; they must be of one type"))
                     }
@@ -115,8 +167,8 @@ impl Caller {
     fn apart(
         self,
         collective: &Collective<'_, '_>,
-        send: Option<&Array<'_>>,
-        recv: Option<&ArrayMut<'_>>,
+        send: Option<usize>,
+        recv: Option<usize>,
     ) -> Result<Use, Reason> {
         let (operation, at_root) = (collective.operation, collective.root_of(self));
         match operation {
@@ -126,8 +178,8 @@ impl Caller {
         }
         let sends = operation != Operation::Scatter || at_root;
         let receives = at_root || !matches!(operation, Operation::Reduce | Operation::Gather);
-        let send_len = Side { name: "send", len: send.map(Array::len), used: sends };
-        let recv_len = Side { name: "recv", len: recv.map(ArrayMut::len), used: receives };
+        let send_len = Side { name: "send", len: send, used: sends };
+        let recv_len = Side { name: "recv", len: recv, used: receives };
         let count = match collective.counts.filter(|_| operation.takes_counts()) {
             None => self.equal_lengths(operation, send_len, recv_len)?,
             Some(counts) => {
@@ -137,23 +189,8 @@ impl Caller {
         };
         // Rank 0 has none before it.
         let receives = receives && !(operation == Operation::Exscan && self.rank == 0);
-        Ok((send.filter(|_| sends).map(|s| 0..s.bytes.len()), receives, count))
-    }
-
-    /// Checks the arrays of a reduction by a function of the program.
-    pub(crate) fn user_op(
-        self,
-        operation: Operation,
-        root: usize,
-        send: usize,
-        recv: usize,
-    ) -> Result<(), Reason> {
-        let collective = Collective { root, ..Collective::new(operation, Arrays::None) };
-        self.root(&collective)?;
-        let receives = operation != Operation::Reduce || collective.root_of(self);
-        let send = Side { name: "send", len: Some(send), used: true };
-        let recv = Side { name: "recv", len: Some(recv), used: receives };
-        self.equal_lengths(operation, send, recv).map(drop)
+        let all = |len: usize| 0..len;
+        Ok((send.filter(|_| sends).map(all), recv.filter(|_| receives).map(all), count))
     }
 
     /// Checks arrays of vectors, or of equal parts; the elements of a vector or part.
@@ -208,30 +245,118 @@ impl Caller {
         }
     }
 
-    fn in_place(self, collective: &Collective<'_, '_>, data: &ArrayMut<'_>) -> Result<Use, Reason> {
-        let (at_root, len, element) = (collective.root_of(self), data.len(), data.dtype.bytes());
-        let all = Some(0..data.bytes.len());
-        match (collective.operation, collective.counts) {
-            (Operation::Bcast, _) => Ok((all.filter(|_| at_root), !at_root, len)),
-            (Operation::Reduce, _) => Ok((all, at_root, len)),
-            (Operation::Allreduce | Operation::Scan, _) => Ok((all, true, len)),
-            (Operation::Exscan, _) => Ok((all, self.rank > 0, len)),
-            (Operation::Allgather, None) => {
-                let part = self.equal_parts(("data", len))?;
-                Ok((Some(self.rank * part * element..(self.rank + 1) * part * element), true, part))
+    /// Checks one array of some elements that is both, or of a rank that only sends or receives.
+    fn in_place(self, collective: &Collective<'_, '_>, len: usize) -> Result<Use, Reason> {
+        let (operation, counts) = (collective.operation, collective.counts);
+        let (at_root, all) = (collective.root_of(self), 0..len);
+        match operation {
+            Operation::Barrier => Err("it takes no arrays".into()),
+            Operation::Bcast if at_root => Ok((Some(all), None, len)),
+            Operation::Bcast => Ok((None, Some(all), len)),
+            Operation::Reduce => Ok((Some(all.clone()), at_root.then_some(all), len)),
+            Operation::Allreduce | Operation::Scan => Ok((Some(all.clone()), Some(all), len)),
+            Operation::Exscan => Ok((Some(all.clone()), (self.rank > 0).then_some(all), len)),
+            Operation::Gather | Operation::Scatter if !at_root => {
+                counts.map_or(Ok(()), |counts| self.own_part(("data", len), counts))?;
+                let sends = operation == Operation::Gather;
+                Ok((sends.then_some(all.clone()), (!sends).then_some(all), len))
             }
-            (Operation::Allgather, Some(counts)) => {
-                counted(counts.len(), (ONE_EACH, self.size))?;
-                sum_of_counts(("data", len), counts)?;
-                let start: usize = counts[..self.rank].iter().sum();
-                Ok((Some(start * element..(start + counts[self.rank]) * element), true, 0))
+            Operation::Gather | Operation::Allgather => {
+                let own = self.own_of(("data", len), counts)?;
+                Ok((Some(own.clone()), Some(all), own.len()))
             }
-            (Operation::Alltoall, None) => {
-                let part = self.equal_parts(("data", len))?;
-                Ok((all, true, part))
+            Operation::Scatter => {
+                let own = self.own_of(("data", len), counts)?;
+                Ok((Some(all), Some(own.clone()), own.len()))
             }
-            _ => Err("it cannot be done in place; give it two arrays".into()),
+            Operation::ReduceScatter => {
+                let own = self.own_of(("data", len), counts)?.len();
+                Ok((Some(all), Some(0..own), own))
+            }
+            Operation::Alltoall => {
+                let part = match counts {
+                    None => self.equal_parts(("data", len))?,
+                    Some(counts) => self.parts_of_both_ways(len, counts)?,
+                };
+                Ok((Some(all.clone()), Some(all), part))
+            }
         }
+    }
+
+    /// Where this rank's part lies in an array of all parts.
+    fn own_of(self, whole: Named, counts: Option<&[usize]>) -> Result<Range<usize>, Reason> {
+        let Some(counts) = counts else {
+            let part = self.equal_parts(whole)?;
+            return Ok(self.rank * part..(self.rank + 1) * part);
+        };
+        counted(counts.len(), (ONE_EACH, self.size))?;
+        sum_of_counts(whole, counts)?;
+        let start: usize = counts[..self.rank].iter().sum();
+        Ok(start..start + counts[self.rank])
+    }
+
+    /// An alltoall in place puts what comes where what goes to the same rank was.
+    fn parts_of_both_ways(self, len: usize, counts: &[usize]) -> Result<usize, Reason> {
+        let Caller { rank, size } = self;
+        counted(counts.len(), ("one for each pair of ranks", size.saturating_mul(size)))?;
+        let row = &counts[rank * size..][..size];
+        sum_of_counts(("data", len), row)?;
+        let column = counts.iter().skip(rank).step_by(size);
+        match (0..).zip(row).zip(column).find(|((_, sent), received)| sent != received) {
+            None => Ok(0),
+            Some(((other, sent), received)) => Err(format!(
+                "in place as much comes from a rank as goes to it, but {sent} elements go to rank {other}, and {received} \
+                 come from it"
+            )),
+        }
+    }
+
+    /// Of two parts of an array that lie as they do in place, the array of both.
+    fn shared_as_in_place<'s, 'r>(
+        self,
+        collective: Collective<'s, 'r>,
+        unit: usize,
+    ) -> Result<Collective<'s, 'r>, Reason> {
+        let Arrays::Within(data, send, recv) = collective.arrays else { return Ok(collective) };
+        let len = data.bytes.len() / unit;
+        for (name, range) in [("send", &send), ("recv", &recv)] {
+            if range.start > range.end || range.end > len {
+                return Err(format!(
+                    "{name} is {range:?} of an array of {len} elements, and must lie within"
+                ));
+            }
+        }
+        let counts = collective.counts;
+        let at_root = collective.root == self.rank;
+        // Lengths that make no sense are told where they are checked.
+        let own = |whole: &Range<usize>| {
+            let own = self.own_of(("data", whole.len()), counts).ok()?;
+            Some(whole.start + own.start..whole.start + own.end)
+        };
+        let both = match collective.operation {
+            Operation::Allgather => (own(&recv).as_ref() == Some(&send)).then_some(&recv),
+            Operation::Gather if at_root => (own(&recv).as_ref() == Some(&send)).then_some(&recv),
+            Operation::Scatter if at_root => (own(&send).as_ref() == Some(&recv)).then_some(&send),
+            Operation::ReduceScatter => {
+                let own = own(&send).map(|own| send.start..send.start + own.len());
+                (own.as_ref() == Some(&recv)).then_some(&send)
+            }
+            Operation::Alltoall if counts.is_some() => None,
+            Operation::Reduce
+            | Operation::Allreduce
+            | Operation::Scan
+            | Operation::Exscan
+            | Operation::Alltoall => (send == recv).then_some(&recv),
+            Operation::Gather | Operation::Scatter | Operation::Bcast | Operation::Barrier => None,
+        };
+        let arrays = match both {
+            None => Arrays::Within(data, send, recv),
+            Some(both) => {
+                let bytes = &mut data.bytes[both.start * unit..both.end * unit];
+                Arrays::InPlace(ArrayMut { elements: data.elements, bytes })
+            }
+        };
+        Ok(Collective { arrays, ..collective })
     }
 
     /// `whole` is an array of `size` times `part`, each with its name and length.

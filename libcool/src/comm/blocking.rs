@@ -69,6 +69,14 @@ impl Comm {
         self.waiting().reduce_scatter(send, recv, op)?.wait()
     }
 
+    /// [`Comm::reduce_scatter`] of what all ranks have in `data`, whose beginning this rank's part of the result overwrites.
+    ///
+    /// # Errors
+    /// If `data` is not `size()` equal parts, or the call fails.
+    pub fn reduce_scatter_in_place<T: Element>(&self, data: &mut [T], op: Op) -> Result<(), Error> {
+        self.waiting().reduce_scatter_in_place(data, op)?.wait()
+    }
+
     /// [`Comm::reduce_scatter`] in parts of unequal lengths: rank i receives `counts[i]` elements of the
     /// result. All ranks pass the same counts.
     ///
@@ -82,6 +90,19 @@ impl Comm {
         op: Op,
     ) -> Result<(), Error> {
         self.waiting().reduce_scatter_counts(send, recv, counts, op)?.wait()
+    }
+
+    /// [`Comm::reduce_scatter_in_place`] in parts of unequal lengths, as in [`Comm::reduce_scatter_counts`].
+    ///
+    /// # Errors
+    /// If there is not one count for each rank, `data` is not as long as they say, or the call fails.
+    pub fn reduce_scatter_counts_in_place<T: Element>(
+        &self,
+        data: &mut [T],
+        counts: &[usize],
+        op: Op,
+    ) -> Result<(), Error> {
+        self.waiting().reduce_scatter_counts_in_place(data, counts, op)?.wait()
     }
 
     /// Combines the `send` of this rank and of all before it, element by element, into `recv`.
@@ -127,6 +148,15 @@ impl Comm {
         self.waiting().gather(send, recv, root)?.wait()
     }
 
+    /// [`Comm::gather`] of the `size()` equal parts of the root's `data`, of which it has filled its own; at the other ranks `data` is
+    /// what they send, who may as well call [`Comm::gather`].
+    ///
+    /// # Errors
+    /// If the root's `data` is not `size()` equal parts, there is no such root, or the call fails.
+    pub fn gather_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
+        self.waiting().gather_in_place(data, root)?.wait()
+    }
+
     /// [`Comm::gather`] of parts of unequal lengths: rank i sends `counts[i]` elements. All ranks pass the
     /// same counts.
     ///
@@ -141,6 +171,19 @@ impl Comm {
         root: usize,
     ) -> Result<(), Error> {
         self.waiting().gatherv(send, recv, counts, root)?.wait()
+    }
+
+    /// [`Comm::gather_in_place`] of parts of unequal lengths, as in [`Comm::gatherv`].
+    ///
+    /// # Errors
+    /// If there is not one count for each rank, `data` is not as long as they say, there is no such root, or the call fails.
+    pub fn gatherv_in_place<T: Element>(
+        &self,
+        data: &mut [T],
+        counts: &[usize],
+        root: usize,
+    ) -> Result<(), Error> {
+        self.waiting().gatherv_in_place(data, counts, root)?.wait()
     }
 
     /// Puts all ranks' `send`, in rank order, into every rank's `recv`.
@@ -169,6 +212,14 @@ impl Comm {
         self.waiting().allgatherv(send, recv, counts)?.wait()
     }
 
+    /// [`Comm::allgatherv`] of the parts of `data`, of which each rank has filled its own.
+    ///
+    /// # Errors
+    /// If there is not one count for each rank, `data` is not as long as they say, or the call fails.
+    pub fn allgatherv_in_place<T: Element>(&self, data: &mut [T], counts: &[usize]) -> Result<(), Error> {
+        self.waiting().allgatherv_in_place(data, counts)?.wait()
+    }
+
     /// Deals the root's `send` out in `size()` equal parts: rank i's `recv` gets the i-th. Only the root's
     /// `send` is looked at; the others may pass `&[]`.
     ///
@@ -177,6 +228,15 @@ impl Comm {
     /// fails.
     pub fn scatter<T: Element>(&self, send: &[T], recv: &mut [T], root: usize) -> Result<(), Error> {
         self.waiting().scatter(send, recv, root)?.wait()
+    }
+
+    /// [`Comm::scatter`] of the `size()` equal parts of the root's `data`, which stays as it is; at the other ranks `data` is overwritten
+    /// with their part, who may as well call [`Comm::scatter`].
+    ///
+    /// # Errors
+    /// If the root's `data` is not `size()` equal parts, there is no such root, or the call fails.
+    pub fn scatter_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
+        self.waiting().scatter_in_place(data, root)?.wait()
     }
 
     /// [`Comm::scatter`] in parts of unequal lengths: rank i receives `counts[i]` elements. All ranks pass the
@@ -193,6 +253,19 @@ impl Comm {
         root: usize,
     ) -> Result<(), Error> {
         self.waiting().scatterv(send, recv, counts, root)?.wait()
+    }
+
+    /// [`Comm::scatter_in_place`] in parts of unequal lengths, as in [`Comm::scatterv`].
+    ///
+    /// # Errors
+    /// If there is not one count for each rank, `data` is not as long as they say, there is no such root, or the call fails.
+    pub fn scatterv_in_place<T: Element>(
+        &self,
+        data: &mut [T],
+        counts: &[usize],
+        root: usize,
+    ) -> Result<(), Error> {
+        self.waiting().scatterv_in_place(data, counts, root)?.wait()
     }
 
     /// Deals every rank's `send` out in `size()` equal parts, the i-th to rank i, whose `recv` gets its parts
@@ -236,6 +309,15 @@ impl Comm {
     /// call fails.
     pub fn alltoallv<T: Element>(&self, send: &[T], recv: &mut [T], counts: &[usize]) -> Result<(), Error> {
         self.waiting().alltoallv(send, recv, counts)?.wait()
+    }
+
+    /// [`Comm::alltoallv`] of the parts of `data`, which are overwritten with those received: as much comes from each rank as goes to it.
+    ///
+    /// # Errors
+    /// If there is not one count for each pair of ranks, two that belong together differ, `data` is not as long as they say,
+    /// or the call fails.
+    pub fn alltoallv_in_place<T: Element>(&self, data: &mut [T], counts: &[usize]) -> Result<(), Error> {
+        self.waiting().alltoallv_in_place(data, counts)?.wait()
     }
 
     /// Returns when all ranks have called it.

@@ -1,10 +1,12 @@
 //! Messages from one rank to another.
 
 use super::{Comm, Inner, Start};
+use crate::Type;
 use crate::element::{Array, ArrayMut, Element};
 use crate::error::Error;
 use crate::pending::Pending;
 use crate::session::Blocking;
+use cool_proto::local::Probe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,11 +21,31 @@ pub struct Received {
     pub count: usize,
 }
 
+/// A message that a receive would take; it stays where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probed {
+    /// The rank that sent it.
+    pub source: usize,
+    /// With this tag.
+    pub tag: u32,
+    /// Its length, whatever its elements are.
+    pub bytes: usize,
+}
+
 /// A message to or from another rank, with arrays whose type is known only when the program runs.
 #[derive(Debug)]
 pub enum Message<'s, 'r> {
     /// Sends an array to a rank.
     Send {
+        /// What.
+        data: Array<'s>,
+        /// To whom.
+        dest: usize,
+        /// Known by what.
+        tag: u32,
+    },
+    /// The same; done when a receive has taken it.
+    SynchronousSend {
         /// What.
         data: Array<'s>,
         /// To whom.
@@ -48,10 +70,14 @@ pub(crate) struct PointToPoint<'s> {
     pub(crate) name: &'static str,
     /// Whether `data` goes out; else what comes overwrites it.
     pub(crate) sends: bool,
+    /// Of a send: it waits for its receive.
+    pub(crate) synchronous: bool,
+    /// Of what would be a receive: whether it only asks.
+    pub(crate) probe: Probe,
     pub(crate) data: &'s [u8],
     pub(crate) peer: Option<u32>,
     pub(crate) tag: Option<u32>,
-    pub(crate) dtype: crate::Type,
+    pub(crate) dtype: Type,
 }
 
 impl Comm {
@@ -78,11 +104,60 @@ impl Comm {
         self.waiting().send(data, dest, tag)?.wait()
     }
 
+    /// [`Comm::send`], done when a receive has taken the message, however short it is (MPI's `Ssend`).
+    ///
+    /// # Errors
+    /// As [`Comm::send`]; or if the agent is of an earlier release.
+    pub fn ssend<T: Element>(&self, data: &[T], dest: usize, tag: u32) -> Result<(), Error> {
+        self.waiting().ssend(data, dest, tag)?.wait()
+    }
+
+    /// Waits until there is a message that a receive would take, and tells which, for instance how much room it needs; either
+    /// may be `None`: any. It stays there, but another thread may receive it first.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), cool::Error> {
+    /// # cool::launch(|comm| -> Result<(), cool::Error> {
+    /// let sent = comm.start().send(&vec![1u8; comm.rank()], (comm.rank() + 1) % comm.size(), 7)?;
+    /// let coming = comm.probe(None, 7)?;
+    /// let mut data = vec![0u8; coming.bytes];
+    /// comm.recv(&mut data, coming.source, coming.tag)?;
+    /// assert_eq!(data.len(), coming.source);
+    /// sent.wait()
+    /// # })?.into_iter().collect()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If there is no such rank, it is gone, or sends nothing in time. The group has failed then. Or if the agent is of an earlier
+    /// release.
+    pub fn probe(
+        &self,
+        source: impl Into<Option<usize>>,
+        tag: impl Into<Option<u32>>,
+    ) -> Result<Probed, Error> {
+        let probed = self.inner.probe("probe", (source.into(), tag.into()), Probe::Waits)?;
+        probed.ok_or_else(|| self.inner.wrong("probe", "the agent answered without a message".to_owned()))
+    }
+
+    /// [`Comm::probe`] without waiting: `None` if there is no such message yet.
+    ///
+    /// # Errors
+    /// If there is no such rank, the group has failed, or the agent is of an earlier release.
+    pub fn iprobe(
+        &self,
+        source: impl Into<Option<usize>>,
+        tag: impl Into<Option<u32>>,
+    ) -> Result<Option<Probed>, Error> {
+        self.inner.probe("iprobe", (source.into(), tag.into()), Probe::AtOnce)
+    }
+
     /// Receives what a rank sends with a tag, at most as many elements as `data` has; either may be `None`: any.
     ///
     /// # Errors
-    /// If there is no such rank, it is gone, sends nothing in time, another type, or more than there is room for. The
-    /// group has failed then.
+    /// If there is no such rank, it is gone, sends nothing in time, or another type: the group has failed then. If it sends more
+    /// than there is room for, that message is gone, and the group goes on
+    /// ([`FailureKind::Truncated`](crate::FailureKind::Truncated)).
     pub fn recv<T: Element>(
         &self,
         data: &mut [T],
@@ -110,7 +185,15 @@ impl Start<'_> {
         self.message(Message::Send { data: data.into(), dest, tag })
     }
 
-    /// [`Comm::recv`]; [`Pending::received`] tells what came.
+    /// [`Comm::ssend`].
+    ///
+    /// # Errors
+    /// If there is no such rank, or the agent is gone or of an earlier release.
+    pub fn ssend<T: Element>(self, data: &[T], dest: usize, tag: u32) -> Result<Pending<'static>, Error> {
+        self.message(Message::SynchronousSend { data: data.into(), dest, tag })
+    }
+
+    /// [`Comm::recv`]; [`Pending::received`] tells what came, [`Pending::cancel`] takes it back.
     ///
     /// # Errors
     /// If there is no such rank, or the agent is gone.
@@ -142,20 +225,58 @@ impl Inner {
     ) -> Result<Pending<'a>, Error> {
         let timeout = timeout.unwrap_or_else(|| self.state().timeout);
         let start = |message: &PointToPoint<'_>| self.session.start_message(message, timeout, blocking);
+        let send = |name, data: Array<'_>, (dest, tag), synchronous| {
+            let (peer, dtype) = (Some(self.peer(name, dest)?), data.elements.carried_as());
+            let (sends, probe, data, tag) = (true, Probe::Unspecified, data.bytes, Some(tag));
+            start(&PointToPoint { name, sends, synchronous, probe, data, peer, tag, dtype })
+                .map(|request| (request, dtype, None))
+        };
         let (request, dtype, output) = match message {
-            Message::Send { data, dest, tag } => {
-                let (peer, tag, dtype) = (Some(self.peer("send", dest)?), Some(tag), data.dtype);
-                let message = PointToPoint { name: "send", sends: true, data: data.bytes, peer, tag, dtype };
-                (start(&message)?, dtype, None)
+            Message::Send { data, dest, tag } => send("send", data, (dest, tag), false)?,
+            Message::SynchronousSend { data, dest, tag } => {
+                self.check_probes("ssend")?;
+                send("ssend", data, (dest, tag), true)?
             }
             Message::Receive { data, source, tag } => {
-                let peer = source.map(|source| self.peer("recv", source)).transpose()?;
-                let dtype = data.dtype;
-                let message = PointToPoint { name: "recv", sends: false, data: data.bytes, peer, tag, dtype };
+                let name = "recv";
+                let peer = source.map(|source| self.peer(name, source)).transpose()?;
+                let dtype = data.elements.carried_as();
+                let (sends, synchronous, probe) = (false, false, Probe::Unspecified);
+                let bytes = &*data.bytes;
+                let message = PointToPoint { name, sends, synchronous, probe, data: bytes, peer, tag, dtype };
                 (start(&message)?, dtype, Some(data.bytes))
             }
         };
         Ok(Pending::of_message(Arc::clone(self), request, dtype, output))
+    }
+
+    /// What a receive would take.
+    fn probe(
+        &self,
+        name: &'static str,
+        (source, tag): (Option<usize>, Option<u32>),
+        probe: Probe,
+    ) -> Result<Option<Probed>, Error> {
+        self.check_probes(name)?;
+        let peer = source.map(|source| self.peer(name, source)).transpose()?;
+        let (sends, synchronous, dtype) = (false, false, Type::U8);
+        let message = PointToPoint { name, sends, synchronous, probe, data: &[], peer, tag, dtype };
+        let timeout = self.state().timeout;
+        let cost = self.session.start_message(&message, timeout, Blocking::Yes)?.finish(None)?;
+        Ok(cost.arrived.map(|arrived| Probed {
+            source: arrived.source as usize,
+            tag: arrived.tag,
+            bytes: arrived.bytes as usize,
+        }))
+    }
+
+    pub(crate) fn check_probes(&self, name: &'static str) -> Result<(), Error> {
+        if self.session.can_probe() {
+            return Ok(());
+        }
+        let reason =
+            "the agent of this node is of an earlier release, which does not know it; upgrade it first";
+        Err(self.wrong(name, reason.to_owned()))
     }
 
     fn peer(&self, name: &'static str, rank: usize) -> Result<u32, Error> {

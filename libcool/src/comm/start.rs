@@ -129,6 +129,21 @@ impl<'c> Start<'c> {
         })
     }
 
+    /// [`Comm::reduce_scatter_in_place`].
+    ///
+    /// # Errors
+    /// If the arguments make no sense, or the agent is gone.
+    pub fn reduce_scatter_in_place<'a, T: Element>(
+        self,
+        data: &'a mut [T],
+        op: Op,
+    ) -> Result<Pending<'a>, Error> {
+        self.collective(Collective {
+            op: Some(op),
+            ..Collective::new(Operation::ReduceScatter, Arrays::InPlace(data.into()))
+        })
+    }
+
     /// [`Comm::reduce_scatter_counts`].
     ///
     /// # Errors
@@ -144,6 +159,23 @@ impl<'c> Start<'c> {
             op: Some(op),
             counts: Some(counts),
             ..Collective::new(Operation::ReduceScatter, Arrays::Apart(Some(send.into()), Some(recv.into())))
+        })
+    }
+
+    /// [`Comm::reduce_scatter_counts_in_place`].
+    ///
+    /// # Errors
+    /// If the arguments make no sense, or the agent is gone.
+    pub fn reduce_scatter_counts_in_place<'a, T: Element>(
+        self,
+        data: &'a mut [T],
+        counts: &[usize],
+        op: Op,
+    ) -> Result<Pending<'a>, Error> {
+        self.collective(Collective {
+            counts: Some(counts),
+            op: Some(op),
+            ..Collective::new(Operation::ReduceScatter, Arrays::InPlace(data.into()))
         })
     }
 
@@ -207,6 +239,21 @@ impl<'c> Start<'c> {
         })
     }
 
+    /// [`Comm::gather_in_place`].
+    ///
+    /// # Errors
+    /// If the arguments make no sense, or the agent is gone.
+    pub fn gather_in_place<'a, T: Element>(
+        self,
+        data: &'a mut [T],
+        root: usize,
+    ) -> Result<Pending<'a>, Error> {
+        self.collective(Collective {
+            root,
+            ..Collective::new(Operation::Gather, Arrays::InPlace(data.into()))
+        })
+    }
+
     /// [`Comm::gatherv`].
     ///
     /// # Errors
@@ -222,6 +269,23 @@ impl<'c> Start<'c> {
             root,
             counts: Some(counts),
             ..Collective::new(Operation::Gather, Arrays::Apart(Some(send.into()), Some(recv.into())))
+        })
+    }
+
+    /// [`Comm::gatherv_in_place`].
+    ///
+    /// # Errors
+    /// If the arguments make no sense, or the agent is gone.
+    pub fn gatherv_in_place<'a, T: Element>(
+        self,
+        data: &'a mut [T],
+        counts: &[usize],
+        root: usize,
+    ) -> Result<Pending<'a>, Error> {
+        self.collective(Collective {
+            counts: Some(counts),
+            root,
+            ..Collective::new(Operation::Gather, Arrays::InPlace(data.into()))
         })
     }
 
@@ -260,6 +324,21 @@ impl<'c> Start<'c> {
         })
     }
 
+    /// [`Comm::allgatherv_in_place`].
+    ///
+    /// # Errors
+    /// If the arguments make no sense, or the agent is gone.
+    pub fn allgatherv_in_place<'a, T: Element>(
+        self,
+        data: &'a mut [T],
+        counts: &[usize],
+    ) -> Result<Pending<'a>, Error> {
+        self.collective(Collective {
+            counts: Some(counts),
+            ..Collective::new(Operation::Allgather, Arrays::InPlace(data.into()))
+        })
+    }
+
     /// [`Comm::scatter`].
     ///
     /// # Errors
@@ -273,6 +352,21 @@ impl<'c> Start<'c> {
         self.collective(Collective {
             root,
             ..Collective::new(Operation::Scatter, Arrays::Apart(Some(send.into()), Some(recv.into())))
+        })
+    }
+
+    /// [`Comm::scatter_in_place`].
+    ///
+    /// # Errors
+    /// If the arguments make no sense, or the agent is gone.
+    pub fn scatter_in_place<'a, T: Element>(
+        self,
+        data: &'a mut [T],
+        root: usize,
+    ) -> Result<Pending<'a>, Error> {
+        self.collective(Collective {
+            root,
+            ..Collective::new(Operation::Scatter, Arrays::InPlace(data.into()))
         })
     }
 
@@ -291,6 +385,23 @@ impl<'c> Start<'c> {
             root,
             counts: Some(counts),
             ..Collective::new(Operation::Scatter, Arrays::Apart(Some(send.into()), Some(recv.into())))
+        })
+    }
+
+    /// [`Comm::scatterv_in_place`].
+    ///
+    /// # Errors
+    /// If the arguments make no sense, or the agent is gone.
+    pub fn scatterv_in_place<'a, T: Element>(
+        self,
+        data: &'a mut [T],
+        counts: &[usize],
+        root: usize,
+    ) -> Result<Pending<'a>, Error> {
+        self.collective(Collective {
+            counts: Some(counts),
+            root,
+            ..Collective::new(Operation::Scatter, Arrays::InPlace(data.into()))
         })
     }
 
@@ -326,6 +437,21 @@ impl<'c> Start<'c> {
         self.collective(Collective {
             counts: Some(counts),
             ..Collective::new(Operation::Alltoall, Arrays::Apart(Some(send.into()), Some(recv.into())))
+        })
+    }
+
+    /// [`Comm::alltoallv_in_place`].
+    ///
+    /// # Errors
+    /// If the arguments make no sense, or the agent is gone.
+    pub fn alltoallv_in_place<'a, T: Element>(
+        self,
+        data: &'a mut [T],
+        counts: &[usize],
+    ) -> Result<Pending<'a>, Error> {
+        self.collective(Collective {
+            counts: Some(counts),
+            ..Collective::new(Operation::Alltoall, Arrays::InPlace(data.into()))
         })
     }
 

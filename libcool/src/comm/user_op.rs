@@ -2,12 +2,13 @@
 //! all vectors, the ranks combine, and the agents move the results: as many bytes as a reduction by the agents,
 //! and as reproducible, since each element is combined in rank order. Small vectors go to all ranks in one step.
 
-use super::Comm;
+use super::{Comm, Inner, Start};
 use crate::Operation;
-use crate::collective::{Arrays, Caller, Collective};
+use crate::collective::{Arrays, Caller, Checked, Collective};
 use crate::error::Error;
+use crate::pending::Pending;
 use bytemuck::Pod;
-use std::ops::Range;
+use std::sync::Arc;
 
 /// Vectors whose copies from all ranks fit into this go whole to every rank.
 const SMALL: usize = 64 << 10;
@@ -15,14 +16,42 @@ const SMALL: usize = 64 << 10;
 /// How two vectors of elements combine: the left one, of the smaller ranks, is overwritten with the result.
 pub type Combine<'f> = dyn FnMut(&mut [u8], &[u8]) + 'f;
 
-/// A reduction by a function.
-struct UserOp<'c, 'f> {
-    comm: &'c Comm,
+/// A reduction by a function, as this rank sees it.
+struct Reduction<'c, 'f> {
+    shape: Shape,
+    combine: &'c mut Combine<'f>,
+}
+
+#[derive(Clone, Debug)]
+struct Shape {
+    operation: Operation,
+    rank: usize,
+    size: usize,
     /// Bytes of an element.
     element: usize,
     /// Bytes of a rank's vector.
     bytes: usize,
-    combine: &'c mut Combine<'f>,
+    /// Of a reduce_scatter in unequal parts: the elements of each.
+    counts: Option<Vec<usize>>,
+}
+
+impl<'c, 'f> Reduction<'c, 'f> {
+    fn new(
+        inner: &Inner,
+        checked: &Checked<'_, '_>,
+        element: usize,
+        combine: &'c mut Combine<'f>,
+    ) -> Reduction<'c, 'f> {
+        let shape = Shape {
+            operation: checked.operation,
+            rank: inner.rank,
+            size: inner.size(),
+            element,
+            bytes: checked.input().map_or(0, <[u8]>::len),
+            counts: checked.counts.map(<[usize]>::to_vec),
+        };
+        Reduction { shape, combine }
+    }
 }
 
 impl Comm {
@@ -109,38 +138,25 @@ impl Comm {
         self.typed_user_op(Operation::Exscan, 0, send, recv, f)
     }
 
-    /// Any of these on bytes, for bindings to other languages: elements have `element` bytes, and `combine` gets
-    /// whole vectors, which begin at multiples of 16 bytes, or of `element` after that.
+    /// Any of these on bytes, for bindings to other languages: elements have `element` bytes, whatever the arrays say, by which
+    /// counts and ranges are counted, and `combine` gets whole vectors, which begin at multiples of 16 bytes, or of `element` after
+    /// that. A reduce_scatter may have counts, and all may be done in place.
     ///
     /// # Errors
     /// If the arguments make no sense, or the call fails.
     pub fn fold(
         &self,
-        operation: Operation,
-        root: usize,
+        collective: Collective<'_, '_>,
         element: usize,
-        send: &[u8],
-        recv: &mut [u8],
         combine: &mut Combine<'_>,
     ) -> Result<(), Error> {
-        let name = "fold";
-        if element == 0 || !send.len().is_multiple_of(element) {
-            let reason =
-                format!("send has {} bytes, which are no whole elements of {element} bytes", send.len());
-            return Err(self.inner.wrong(name, reason));
-        }
-        if !operation.combines() {
-            return Err(self.inner.wrong(name, format!("{operation} combines nothing")));
-        }
-        let caller = Caller { rank: self.rank(), size: self.size() };
-        caller
-            .user_op(operation, root, send.len() / element, recv.len() / element)
-            .map_err(|reason| self.inner.wrong(Collective::new(operation, Arrays::None).name(), reason))?;
-        let mut reduction = UserOp { comm: self, element, bytes: send.len(), combine };
-        if send.len().saturating_mul(self.size()) <= SMALL {
-            reduction.small(operation, root, send, recv)
+        let checked = self.inner.check_fold(collective, element)?;
+        let mut reduction = Reduction::new(&self.inner, &checked, element, combine);
+        let bytes = checked.input().map_or(0, <[u8]>::len);
+        if bytes.saturating_mul(self.size()) <= SMALL {
+            self.fold_small(&mut reduction, checked)
         } else {
-            reduction.large(operation, root, send, recv)
+            self.fold_large(&mut reduction, checked)
         }
     }
 
@@ -159,8 +175,147 @@ impl Comm {
                 left.copy_from_slice(bytemuck::bytes_of(&f(both.0, both.1)));
             }
         };
-        let (send, recv) = (bytemuck::cast_slice(send), bytemuck::cast_slice_mut(recv));
-        self.fold(operation, root, element, send, recv, &mut combine)
+        let (send, recv) = (bytemuck::cast_slice::<T, u8>(send), bytemuck::cast_slice_mut::<T, u8>(recv));
+        let arrays = Arrays::Apart(Some(send.into()), Some(recv.into()));
+        self.fold(Collective { root, ..Collective::new(operation, arrays) }, element, &mut combine)
+    }
+
+    /// All vectors go to every rank.
+    fn fold_small(&self, reduction: &mut Reduction<'_, '_>, checked: Checked<'_, '_>) -> Result<(), Error> {
+        let send = checked.input().unwrap_or_default();
+        let bytes = send.len() * self.size();
+        let mut space = space(bytes);
+        let all = bytes_of(&mut space, bytes);
+        self.allgather(send, all)?;
+        if let Some(recv) = checked.into_output() {
+            reduction.finish(all, recv);
+        }
+        Ok(())
+    }
+
+    /// Each rank gets its part of all vectors.
+    fn fold_large(&self, reduction: &mut Reduction<'_, '_>, checked: Checked<'_, '_>) -> Result<(), Error> {
+        let size = self.size();
+        let parts = reduction.parts();
+        let mine = parts[self.rank()];
+        let mut space = space(mine * size);
+        let all = bytes_of(&mut space, mine * size);
+        let row = |_| parts.iter().copied();
+        let rows: Vec<usize> = (0..size).flat_map(row).collect();
+        self.alltoallv(checked.input().unwrap_or_default(), all, &rows)?;
+        let (operation, root) = (checked.operation, checked.root as usize);
+        let recv = checked.into_output();
+        match operation {
+            Operation::Scan | Operation::Exscan => {
+                let column = |rank: usize| std::iter::repeat_n(parts[rank], size);
+                let counts: Vec<usize> = (0..size).flat_map(column).collect();
+                reduction.prefixes(all, mine, operation == Operation::Exscan);
+                match recv {
+                    Some(recv) => self.alltoallv(all, recv, &counts),
+                    // Nothing is before rank 0; what it hears is of no meaning.
+                    None => self.alltoallv(all, &mut vec![0; parts.iter().sum()], &counts),
+                }
+            }
+            Operation::ReduceScatter => {
+                let result = reduction.combined(all, mine, size);
+                recv.into_iter().for_each(|recv| recv.copy_from_slice(result));
+                Ok(())
+            }
+            Operation::Reduce => {
+                let result = reduction.combined(all, mine, size);
+                self.gatherv(result, recv.unwrap_or_default(), &parts, root)
+            }
+            _ => self.allgatherv(reduction.combined(all, mine, size), recv.unwrap_or_default(), &parts),
+        }
+    }
+}
+
+impl<'c> Start<'c> {
+    /// [`Comm::fold`], in one step, since no other could come before calls that were started later: a reduce_scatter gets each
+    /// rank its part of all vectors, as when it is waited for; a reduce sends all vectors to the root, the others send all to
+    /// all. This rank's part is combined by whoever waits for the call, in that thread.
+    ///
+    /// # Errors
+    /// If the arguments make no sense, or the agent is gone.
+    pub fn fold<'a>(
+        self,
+        collective: Collective<'_, 'a>,
+        element: usize,
+        combine: impl FnMut(&mut [u8], &[u8]) + Send + Sync + 'a,
+    ) -> Result<Pending<'a>, Error> {
+        let (comm, timeout, _) = self.parts();
+        let inner = &comm.inner;
+        let checked = inner.check_fold(collective, element)?;
+        let mut combine: Box<SharedCombine<'a>> = Box::new(combine);
+        let reduction = Reduction::new(inner, &checked, element, &mut *combine);
+        let (size, rank, root) = (inner.size(), inner.rank, checked.root as usize);
+        let send = checked.input().unwrap_or_default();
+        let to_root = checked.operation == Operation::Reduce;
+        let scatters = checked.operation == Operation::ReduceScatter;
+        let parts = reduction.parts();
+        let came = match scatters {
+            true => parts[rank] * size,
+            false if to_root && rank != root => 0,
+            false => send.len() * size,
+        };
+        let mut space = space(came);
+        let arrays = Arrays::Apart(Some(send.into()), Some(bytes_of(&mut space, came).into()));
+        let rows: Vec<usize> = (0..size).flat_map(|_| parts.iter().copied()).collect();
+        let moved = match (scatters, to_root) {
+            (true, _) => Collective { counts: Some(&rows), ..Collective::new(Operation::Alltoall, arrays) },
+            (_, true) => Collective { root, ..Collective::new(Operation::Gather, arrays) },
+            _ => Collective::new(Operation::Allgather, arrays),
+        };
+        let shape = reduction.shape;
+        let request = inner.start_apart(moved, timeout)?;
+        let finish = move |all: &mut [u8], recv: &mut [u8]| {
+            Reduction { shape, combine: &mut *combine }.finish(all, recv);
+        };
+        let folding = Folding { space, bytes: came, finish: Box::new(finish) };
+        Ok(Pending::folding(Arc::clone(inner), request, folding, checked))
+    }
+}
+
+impl Inner {
+    fn check_fold<'s, 'r>(
+        &self,
+        collective: Collective<'s, 'r>,
+        element: usize,
+    ) -> Result<Checked<'s, 'r>, Error> {
+        let name = if collective.operation.combines() { collective.name() } else { "fold" };
+        let caller = Caller { rank: self.rank, size: self.size() };
+        collective.check_fold(caller, element).map_err(|reason| self.wrong(name, reason))
+    }
+}
+
+/// What a started reduction does when all vectors have come.
+pub(crate) struct Folding<'a> {
+    space: Vec<u128>,
+    bytes: usize,
+    finish: Box<Finish<'a>>,
+}
+
+/// Combines what has come to what this rank receives.
+type Finish<'a> = dyn FnOnce(&mut [u8], &mut [u8]) + Send + Sync + 'a;
+
+/// A [`Combine`] that any thread may call.
+type SharedCombine<'f> = dyn FnMut(&mut [u8], &[u8]) + Send + Sync + 'f;
+
+impl std::fmt::Debug for Folding<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Folding").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Folding<'_> {
+    /// Where the vectors of all ranks come.
+    pub(crate) fn vectors(&mut self) -> &mut [u8] {
+        bytes_of(&mut self.space, self.bytes)
+    }
+
+    /// All have come.
+    pub(crate) fn finish(mut self, recv: &mut [u8]) {
+        (self.finish)(bytes_of(&mut self.space, self.bytes), recv);
     }
 }
 
@@ -173,80 +328,49 @@ fn bytes_of(space: &mut [u128], bytes: usize) -> &mut [u8] {
     &mut bytemuck::cast_slice_mut(space)[..bytes]
 }
 
-impl UserOp<'_, '_> {
-    /// All vectors go to every rank.
-    fn small(
-        &mut self,
-        operation: Operation,
-        root: usize,
-        send: &[u8],
-        recv: &mut [u8],
-    ) -> Result<(), Error> {
-        let (rank, size) = (self.comm.rank(), self.comm.size());
-        let mut space = space(send.len() * size);
-        let all = bytes_of(&mut space, send.len() * size);
-        self.comm.allgather(send, all)?;
+impl Shape {
+    /// The bytes of the vector that a rank combines: what it is to have, or as equal parts as can be.
+    fn parts(&self) -> Vec<usize> {
+        let Shape { element, bytes, size, .. } = *self;
+        let elements = bytes / element;
+        match &self.counts {
+            Some(counts) => counts.iter().map(|count| count * element).collect(),
+            None => (0..size)
+                .map(|rank| (elements / size + usize::from(rank < elements % size)) * element)
+                .collect(),
+        }
+    }
+}
+
+impl Reduction<'_, '_> {
+    fn parts(&self) -> Vec<usize> {
+        self.shape.parts()
+    }
+
+    /// Combines all vectors that this rank's result is of, which are there in rank order: all of each, or of a reduce_scatter
+    /// this rank's part alone.
+    fn finish(&mut self, all: &mut [u8], recv: &mut [u8]) {
+        let Shape { operation, rank, size, bytes, .. } = self.shape;
         let vectors = match operation {
             Operation::Scan => rank + 1,
-            Operation::Exscan if rank == 0 => return Ok(()),
             Operation::Exscan => rank,
             _ => size,
         };
-        let result = self.combined(all, send.len(), vectors);
-        match operation {
-            Operation::ReduceScatter => recv.copy_from_slice(&result[rank * recv.len()..][..recv.len()]),
-            Operation::Reduce if rank != root => {}
-            _ => recv.copy_from_slice(result),
+        if operation != Operation::ReduceScatter {
+            recv.copy_from_slice(self.combined(all, bytes, vectors));
+        } else if all.len() == bytes * size {
+            let start: usize = self.parts()[..rank].iter().sum();
+            let result = self.combined(all, bytes, vectors);
+            recv.copy_from_slice(&result[start..start + recv.len()]);
+        } else {
+            recv.copy_from_slice(self.combined(all, recv.len(), vectors));
         }
-        Ok(())
-    }
-
-    /// Each rank gets its part of all vectors.
-    fn large(
-        &mut self,
-        operation: Operation,
-        root: usize,
-        send: &[u8],
-        recv: &mut [u8],
-    ) -> Result<(), Error> {
-        let (comm, size) = (self.comm, self.comm.size());
-        let parts: Vec<usize> = (0..size).map(|rank| self.part(rank).len()).collect();
-        let mine = parts[comm.rank()];
-        let mut space = space(mine * size);
-        let all = bytes_of(&mut space, mine * size);
-        let row = |_| parts.iter().copied();
-        comm.alltoallv(send, all, &(0..size).flat_map(row).collect::<Vec<_>>())?;
-        match operation {
-            Operation::Scan | Operation::Exscan => {
-                self.prefixes(all, mine, operation == Operation::Exscan);
-                let column = |rank: usize| std::iter::repeat_n(parts[rank], size);
-                let counts: Vec<usize> = (0..size).flat_map(column).collect();
-                if operation == Operation::Exscan && comm.rank() == 0 {
-                    // Nothing is before it; what it hears is of no meaning.
-                    return comm.alltoallv(all, &mut vec![0; recv.len()], &counts);
-                }
-                comm.alltoallv(all, recv, &counts)
-            }
-            Operation::ReduceScatter => {
-                recv.copy_from_slice(self.combined(all, mine, size));
-                Ok(())
-            }
-            Operation::Reduce => comm.gatherv(self.combined(all, mine, size), recv, &parts, root),
-            _ => comm.allgatherv(self.combined(all, mine, size), recv, &parts),
-        }
-    }
-
-    /// The bytes of a vector that a rank combines: as equal parts as can be.
-    fn part(&self, rank: usize) -> Range<usize> {
-        let (elements, size) = (self.bytes / self.element, self.comm.size());
-        let start = |rank: usize| rank * (elements / size) + rank.min(elements % size);
-        start(rank) * self.element..start(rank + 1) * self.element
     }
 
     /// The first of `vectors` vectors of `bytes` bytes each, after all were combined into it.
     fn combined<'a>(&mut self, all: &'a mut [u8], bytes: usize, vectors: usize) -> &'a [u8] {
         let (result, rest) = all.split_at_mut(bytes);
-        for vector in rest.chunks_exact(bytes.max(1)).take(vectors - 1) {
+        for vector in rest.chunks_exact(bytes.max(1)).take(vectors.saturating_sub(1)) {
             (self.combine)(result, vector);
         }
         result
@@ -254,7 +378,7 @@ impl UserOp<'_, '_> {
 
     /// Each vector becomes the combination of all up to it, or of all before it.
     fn prefixes(&mut self, all: &mut [u8], bytes: usize, exclusive: bool) {
-        let vectors = self.comm.size();
+        let vectors = self.shape.size;
         let (mut own, mut so_far) = (space(bytes), space(bytes));
         let (own, so_far) = (bytes_of(&mut own, bytes), bytes_of(&mut so_far, bytes));
         so_far.copy_from_slice(&all[..bytes]);

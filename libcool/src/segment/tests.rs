@@ -129,7 +129,8 @@ impl Drawn {
         let mut data = if in_place { input.clone() } else { vec![-1; room] };
         if in_place {
             data.resize(data.len().max(expected), -1);
-            if self.operation == Operation::Allgather {
+            let gathers = self.operation == Operation::Gather && rank == self.root;
+            if gathers || self.operation == Operation::Allgather {
                 data.rotate_right(self.start(rank));
             }
         }
@@ -149,8 +150,12 @@ impl Drawn {
         let mut checked = collective.check(Caller { rank, size }).unwrap();
         let call = Described::of(&checked);
         carry_out(&call, &mut checked.buffers());
-        data.truncate(expected);
-        data
+        match checked.output() {
+            Some(output) => bytemuck::cast_slice(output).to_vec(),
+            // The root of a bcast has what it had.
+            None if self.operation == Operation::Bcast => data,
+            None => Vec::new(),
+        }
     }
 }
 
@@ -201,8 +206,10 @@ fn drawn(size: usize) -> impl Strategy<Value = Drawn> {
             let takes = operation.takes_counts() && with_counts;
             let wanted = if operation == Operation::Alltoall { size * size } else { size };
             counts.truncate(wanted);
-            let reduces = operation.combines() && operation != Operation::ReduceScatter;
-            let in_place = in_place && (reduces || operation == Operation::Allgather);
+            if in_place && operation == Operation::Alltoall {
+                let both_ways = |(from, to): (usize, usize)| counts[from.min(to) * size + from.max(to)];
+                counts = (0..wanted).map(|pair| both_ways((pair / size, pair % size))).collect();
+            }
             // Of the operations with parts, all ranks' together are as much as the others' messages.
             let count = if operation.takes_counts() { count / size } else { count };
             let counts = takes.then(|| counts.iter().map(|n| n / size).collect());

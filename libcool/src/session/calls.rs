@@ -7,7 +7,7 @@ use crate::collective::Checked;
 use crate::comm::PointToPoint;
 use crate::error::Error;
 use crate::segment::Stop;
-use cool_proto::local::{self, Call, Dtype, Map, ReduceOp, Slice, Transfer, Unmap, frame::Body};
+use cool_proto::local::{self, Call, Cancel, Dtype, Map, ReduceOp, Slice, Transfer, Unmap, frame::Body};
 use cool_proto::region::RegionError;
 use cool_types::limits::OPEN_CALLS;
 use std::ptr::NonNull;
@@ -122,7 +122,7 @@ impl Session {
     }
 
     /// Starts a collective. What is to go out has been copied when this returns, unless it is registered memory.
-    fn start(
+    pub(crate) fn start(
         self: &Arc<Session>,
         checked: &Checked<'_, '_>,
         number: Option<u64>,
@@ -221,6 +221,8 @@ impl Session {
             dtype: Dtype::from(message.dtype).into(),
             data: Some(place),
             timeout_ms: milliseconds(timeout),
+            synchronous: message.synchronous,
+            probe: message.probe.into(),
         };
         let copied_output = registered.is_none().then_some(0);
         let (input, output) = if message.sends { (registered, None) } else { (None, registered) };
@@ -356,6 +358,13 @@ impl Request {
     pub(crate) fn wait_for(&self, at_most: Duration) -> Result<bool, Error> {
         self.session.check_process(self.name)?;
         Ok(self.session.inbox.wait_at_most(self.id, at_most))
+    }
+
+    /// Asks the agent to cancel a receive, which then fails, unless it has its message. Either way it is answered.
+    pub(crate) fn cancel(&self) -> Result<(), Error> {
+        let (session, name) = (&self.session, self.name);
+        session.check_process(name)?;
+        session.send(&mut session.wire(), name, Body::Cancel(Cancel { id: self.id }), None)
     }
 
     /// Whether [`Request::finish`] would return at once; else `waker` is told when.

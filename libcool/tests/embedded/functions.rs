@@ -1,7 +1,7 @@
 //! Reductions by functions of the program, on vectors small and large.
 
 use cool::embedded::{Embedded, run};
-use cool::{Comm, Error, Operation};
+use cool::{Arrays, Collective, Comm, Error, Operation};
 
 /// Affine maps x -> a x + b: their composition is not commutative.
 type Map = [u64; 2];
@@ -70,6 +70,65 @@ fn parts_of_a_combination_are_dealt_out() {
     });
 }
 
+/// Combines vectors of maps, as bytes.
+fn then_all(left: &mut [u8], right: &[u8]) {
+    let pairs = left.as_chunks_mut::<16>().0.iter_mut().zip(right.as_chunks::<16>().0);
+    let map = |bytes: &[u8; 16]| -> Map {
+        [0, 8].map(|at| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap()))
+    };
+    for (left, right) in pairs {
+        let [a, b] = then(map(left), map(right)).map(u64::to_ne_bytes);
+        left.copy_from_slice(&[a, b].concat());
+    }
+}
+
+#[test]
+fn reductions_by_functions_are_started_done_in_place_and_dealt_out_in_unequal_parts() {
+    ranks(|comm| {
+        let (rank, size) = (comm.rank(), comm.size());
+        let of = |ranks: std::ops::Range<usize>, count: usize| -> Vec<Map> {
+            (0..count).map(|i| if ranks.is_empty() { map(rank, i) } else { all(ranks.clone(), i) }).collect()
+        };
+        for count in [0, 3, 3_001] {
+            let counts: Vec<usize> = (0..size).map(|i| [count, 0, count / 2][i % 3]).collect();
+            let whole: usize = counts.iter().sum();
+            let (root, start) = (size / 2, counts[..rank].iter().sum::<usize>());
+            let calls = [
+                (Operation::Allreduce, 0..size, None),
+                (Operation::Reduce, if rank == root { 0..size } else { 0..0 }, None),
+                (Operation::Scan, 0..rank + 1, None),
+                (Operation::Exscan, 0..rank, None),
+                (Operation::ReduceScatter, 0..size, Some(&counts[..])),
+            ];
+            let mut data: Vec<Vec<Map>> = vec![of(rank..rank + 1, whole); 2 * calls.len()];
+            // All are started before one is waited for.
+            let (started, waited) = data.split_at_mut(calls.len());
+            let mut pending = Vec::new();
+            for ((operation, _, counts), data) in calls.clone().into_iter().zip(started) {
+                let arrays = Arrays::InPlace(data.as_flattened_mut().into());
+                let collective = Collective { root, counts, ..Collective::new(operation, arrays) };
+                pending.push(comm.start().fold(collective, 16, then_all)?);
+            }
+            cool::wait_all(pending.into_iter().rev())?;
+            for ((operation, _, counts), data) in calls.clone().into_iter().zip(waited) {
+                let arrays = Arrays::InPlace(data.as_flattened_mut().into());
+                let collective = Collective { root, counts, ..Collective::new(operation, arrays) };
+                comm.fold(collective, 16, &mut then_all)?;
+            }
+            for ((operation, ranks, _), data) in calls.iter().cycle().zip(data) {
+                let expected = of(ranks.clone(), whole);
+                if *operation == Operation::ReduceScatter {
+                    let part = counts[rank];
+                    assert!(data[..part] == expected[start..start + part], "{operation} of {counts:?}");
+                } else {
+                    assert!(data == expected, "{operation} of {whole} at rank {rank}");
+                }
+            }
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_in_words() {
     ranks(|comm| {
@@ -78,9 +137,14 @@ fn what_makes_no_sense_is_refused_in_words() {
         assert!(e.to_string().ends_with(text), "{e}");
         let e = comm.reduce_with(&[1u8], &mut [0], |a, _| a, 99).unwrap_err();
         assert!(e.to_string().contains("there is no rank 99"), "{e}");
-        let e = comm.fold(Operation::Allreduce, 0, 4, &[0; 6], &mut [0; 6], &mut |_, _| {}).unwrap_err();
+        let refused = |operation, element| {
+            let mut data = [0u8; 6];
+            let collective = Collective::new(operation, Arrays::InPlace(data.as_mut_slice().into()));
+            comm.fold(collective, element, &mut |_, _| {}).unwrap_err()
+        };
+        let e = refused(Operation::Allreduce, 4);
         assert!(e.to_string().contains("no whole elements of 4 bytes"), "{e}");
-        let e = comm.fold(Operation::Bcast, 0, 1, &[0], &mut [0], &mut |_, _| {}).unwrap_err();
+        let e = refused(Operation::Bcast, 1);
         assert!(e.to_string().contains("bcast combines nothing"), "{e}");
         comm.barrier()
     });

@@ -1,7 +1,7 @@
 //! Messages from rank to rank, on one node and between nodes.
 
 use cool::embedded::{Embedded, run};
-use cool::{Comm, Error, FailureKind, Op, Received, wait_all};
+use cool::{Comm, Error, FailureKind, Op, Probed, Received, wait_all};
 use std::time::Duration;
 
 /// Ranks 0 and 1 share a node, 2 and 3 another.
@@ -116,29 +116,64 @@ fn many_messages_that_nobody_has_asked_for_wait_for_their_receives() {
 }
 
 #[test]
-fn messages_that_do_not_fit_are_told_with_ranks_and_tag() {
-    for (to, count, text) in [
-        (1, 5, "rank 0 sent 40 bytes of u64 with tag 9, but the receive of rank 1 from any rank with tag 9"),
-        (2, 5, "takes at most 32 bytes of u64"),
-        (2, 1, "takes at most 4 bytes of u32"),
-    ] {
+fn a_message_that_is_too_long_fails_its_receive_and_one_of_another_type_the_group() {
+    // To the same node and to another, short and long.
+    for (to, count) in [(1, 5), (2, 5), (1, 50_000), (2, 50_000)] {
         ranks(|comm| {
             if comm.rank() == 0 {
-                // Small ones are on their way before the other side finds that they do not fit.
-                let _ = comm.send(&vec![0u64; count], to, 9);
+                comm.send(&vec![0u64; count], to, 9)?;
+                comm.send(&[7u64], to, 9)?;
             } else if comm.rank() == to {
-                let result = match count {
-                    1 => comm.recv(&mut [0u32], None, 9),
-                    _ => comm.recv(&mut [0u64; 4], None, 9),
-                };
-                let (failure, ranks, message) = failure(result);
-                assert_eq!((failure, ranks), (FailureKind::Mismatch, vec![0, to]), "{message}");
-                assert!(message.contains(text), "{message}");
+                let (failure, ranks, message) = failure(comm.recv(&mut [0u64; 4], None, 9));
+                assert_eq!((failure, ranks), (FailureKind::Truncated, vec![0, to]), "{message}");
+                let bytes = 8 * count;
+                let sent =
+                    format!("rank 0 sent {bytes} bytes of u64 with tag 9, but the receive of rank {to}");
+                assert!(message.starts_with(&sent), "{message}");
+                assert!(message.contains("takes at most 32 bytes of u64"), "{message}");
+                let mut next = [0u64];
+                comm.recv(&mut next, 0, 9)?;
+                assert_eq!(next, [7]);
             }
-            failure(comm.barrier());
-            Ok(())
+            comm.barrier()
         });
     }
+    ranks(|comm| {
+        if comm.rank() == 0 {
+            // Small ones are on their way before the other side finds that they do not fit.
+            let _ = comm.send(&[0u64], 2, 9);
+        } else if comm.rank() == 2 {
+            let (failure, ranks, message) = failure(comm.recv(&mut [0u32], None, 9));
+            assert_eq!((failure, ranks), (FailureKind::Mismatch, vec![0, 2]), "{message}");
+            assert!(message.contains("takes at most 4 bytes of u32"), "{message}");
+        }
+        failure(comm.barrier());
+        Ok(())
+    });
+}
+
+#[test]
+fn messages_are_probed_for_sent_synchronously_and_receives_are_cancelled() {
+    ranks(|comm| {
+        let (rank, left, right) = (comm.rank(), (comm.rank() + 3) % RANKS, (comm.rank() + 1) % RANKS);
+        assert_eq!(comm.iprobe(None, 5)?, None);
+        comm.barrier()?;
+        let sent = comm.start().ssend(&vec![rank as u16; 10 * rank], right, 5)?;
+        let found = Probed { source: left, tag: 5, bytes: 20 * left };
+        assert_eq!(comm.probe(None, None)?, found);
+        assert_eq!(comm.iprobe(left, 5)?, Some(found));
+        assert!(!sent.is_done()? || comm.iprobe(left, 5)?.is_some());
+        // One that nothing comes for, and one that has its message.
+        let (mut nothing, mut data) = ([0u16; 30], vec![0u16; 10 * left]);
+        assert_eq!(comm.start().recv(&mut nothing, left, 6)?.cancel()?, None);
+        let received = comm.start().recv(&mut data, left, 5)?.cancel()?;
+        assert_eq!(received, Some(Received { source: left, tag: 5, count: 10 * left }));
+        assert!(data.iter().all(|element| *element == left as u16));
+        sent.wait()?;
+        let e = comm.start().barrier()?.cancel().unwrap_err().to_string();
+        assert!(e.contains("only a receive can be cancelled"), "{e}");
+        Ok(())
+    });
 }
 
 #[test]

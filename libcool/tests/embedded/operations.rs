@@ -1,7 +1,7 @@
 //! All operations, end to end: real agents on loopback, real sockets, real shared memory.
 
 use cool::embedded::{Embedded, run};
-use cool::{Comm, Element, Error, Op, Operation};
+use cool::{Arrays, Collective, Comm, Element, Error, Op, Operation};
 
 /// Ranks, ranks per node, racks: alone, flat, uneven racks, uneven nodes, everything on one node.
 const LAYOUTS: [(usize, usize, usize); 8] =
@@ -242,6 +242,99 @@ fn alltoallv_sends_each_its_part() {
             let mut result = vec![0; expected.len()];
             comm.alltoallv(&sent(rank), &mut result, &counts)?;
             assert!(result == expected, "{counts:?}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn every_operation_with_parts_can_be_done_in_place() {
+    everywhere(|comm| {
+        let (rank, size) = (comm.rank(), comm.size());
+        for root in [size / 2] {
+            for counts in lengths(size) {
+                let own: Vec<u32> = data(rank, counts[rank], root);
+                let all: Vec<u32> = (0..size).flat_map(|r| data(r, counts[r], root)).collect();
+                let start: usize = counts[..rank].iter().sum();
+                let mut mine = vec![0; all.len()];
+                mine[start..start + own.len()].copy_from_slice(&own);
+                let gathered = &mut mine.clone();
+                comm.allgatherv_in_place(gathered, &counts)?;
+                assert!(*gathered == all, "allgatherv of {counts:?}");
+                let mut data = if rank == root { mine } else { own.clone() };
+                comm.gatherv_in_place(&mut data, &counts, root)?;
+                assert!(data == if rank == root { &all[..] } else { &own }, "gatherv of {counts:?}");
+                data.truncate(if rank == root { usize::MAX } else { 0 });
+                data.resize(data.len().max(own.len()), 0);
+                comm.scatterv_in_place(&mut data, &counts, root)?;
+                assert!(data == if rank == root { &all[..] } else { &own }, "scatterv of {counts:?}");
+                let mut whole = all.clone();
+                comm.start().reduce_scatter_counts_in_place(&mut whole, &counts, Op::Max)?.wait()?;
+                assert!(whole[..own.len()] == own, "reduce_scatter of {counts:?}");
+                assert!(whole[own.len()..] == all[own.len()..], "the rest of {counts:?}");
+            }
+        }
+        for count in [0, 3, 5_001] {
+            // As much goes from i to j as from j to i.
+            let block = |from: usize, to: usize| data(from * size + to, count * (from * to % 3), 1);
+            let counts: Vec<usize> =
+                (0..size * size).map(|pair| block(pair / size, pair % size).len()).collect();
+            let mut data: Vec<u32> = (0..size).flat_map(|to| block(rank, to)).collect();
+            comm.alltoallv_in_place(&mut data, &counts)?;
+            assert!(data == (0..size).flat_map(|from| block(from, rank)).collect::<Vec<u32>>());
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn ranks_that_know_their_own_lengths_only_are_told_the_others() {
+    everywhere(|comm| {
+        let (rank, size) = (comm.rank(), comm.size());
+        for root in [size / 2] {
+            for counts in lengths(size) {
+                let all: Vec<u32> = (0..size).flat_map(|r| data(r, counts[r], root)).collect();
+                let mine = data(rank, counts[rank], root);
+                let known = if rank == root { &counts[..] } else { &[] };
+                let mut result = if rank == root { vec![0; all.len()] } else { Vec::new() };
+                comm.gatherv_of_own(&mine, &mut result, known, root)?;
+                assert!(rank != root || result == all, "gatherv of {counts:?} at rank {root}");
+                let mut part = vec![0; counts[rank]];
+                comm.scatterv_of_own(if rank == root { &all } else { &[] }, &mut part, known, root)?;
+                assert!(part == mine, "scatterv of {counts:?} from rank {root}");
+            }
+        }
+        for counts in lengths(size * size) {
+            let block = |from: usize, to: usize| data(from * size + to, counts[from * size + to], 3);
+            let sent: Vec<usize> = (0..size).map(|to| block(rank, to).len()).collect();
+            let mut received: Vec<usize> = (0..size).map(|from| block(from, rank).len()).collect();
+            let send: Vec<u32> = (0..size).flat_map(|to| block(rank, to)).collect();
+            let expected: Vec<u32> = (0..size).flat_map(|from| block(from, rank)).collect();
+            let mut recv = vec![0; expected.len()];
+            comm.alltoallv_of_own(&send, &mut recv, &sent, &received)?;
+            assert!(recv == expected, "{counts:?}");
+            // All are told when two disagree.
+            received[0] += usize::from(rank == size - 1);
+            let e = comm.alltoallv_of_own(&send, &mut recv, &sent, &received).unwrap_err().to_string();
+            assert!(e.contains(&format!("alltoallv: rank 0 sends {}", counts[size - 1])), "{e}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_sent_may_lie_within_what_is_received() {
+    everywhere(|comm| {
+        let (rank, size) = (comm.rank(), comm.size());
+        for (count, at) in [(7, rank), (40_000, rank), (7, size - 1 - rank)] {
+            // At its own place it is in place; at another it is copied.
+            let mut data: Vec<u32> = vec![0; count * size + 3];
+            let send = 3 + at * count..3 + (at + 1) * count;
+            data[send.clone()].fill(rank as u32 + 1);
+            let arrays = Arrays::Within(data.as_mut_slice().into(), send, 3..3 + count * size);
+            comm.collective(Collective::new(Operation::Allgather, arrays))?;
+            let all = (0..size).flat_map(|rank| vec![rank as u32 + 1; count]);
+            assert!(data[3..].iter().copied().eq(all) && data[..3] == [0; 3]);
         }
         Ok(())
     });

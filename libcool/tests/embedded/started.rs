@@ -117,7 +117,7 @@ fn a_call_is_waited_for_in_short_pieces_and_its_result_is_there_once_it_is_done(
         }
         let received = message.received()?;
         assert_eq!((received.source, received.tag, received.count), (before, 7, 2));
-        wait_all(calls)?;
+        wait_all(calls.into_iter().chain([sent]))?;
         assert_eq!((average, came), ([1.0; 3], [before as u8, before as u8, 0, 0]));
         assert!(sum.iter().all(|s| *s == 3));
         Ok(())

@@ -1,7 +1,10 @@
 //! Every type of elements and how it is combined, from end to end.
 
 use cool::embedded::{Embedded, run};
-use cool::{Comm, Complex, Element, Error, Located, Op, bf16, f16};
+use cool::{
+    Array, ArrayMut, Arrays, Collective, Comm, Complex, Element, Error, Located, Op, Operation, PairType,
+    bf16, f16,
+};
 use std::fmt::Debug;
 
 /// Runs on 4 ranks, two on a node.
@@ -79,6 +82,33 @@ fn the_smallest_and_largest_come_with_where_they_are() {
         combines::<Located<i32>>(comm, Op::MinLoc, i32s, i32s[0])?;
         let i64s = [(i64::MIN, 0), (1, 9), (2, 8), (0, 7)].map(|(v, i)| Located::new(v, i));
         combines::<Located<i64>>(comm, Op::MaxLoc, i64s, i64s[2])
+    });
+}
+
+fn largest<'s, 'r>(arrays: Arrays<'s, 'r>) -> Collective<'s, 'r> {
+    Collective { op: Some(Op::MaxLoc), ..Collective::new(Operation::Allreduce, arrays) }
+}
+
+#[test]
+fn pairs_of_mpi_are_combined_by_their_signed_index() {
+    // A double, an int, and padding.
+    let pair = |value: f64, index: i32| {
+        let mut bytes = [0xff; 16];
+        bytes[..8].copy_from_slice(&value.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&index.to_ne_bytes());
+        bytes
+    };
+    four(|comm| {
+        let mine = pair(2.5, [3, -1, i32::MIN, 0][comm.rank()]);
+        let mut best = mine;
+        comm.collective(largest(Arrays::InPlace(ArrayMut::new(PairType::F64, &mut best).unwrap())))?;
+        assert_eq!(best[..12], pair(2.5, i32::MIN)[..12]);
+        let mut least = [0; 16];
+        let arrays =
+            Arrays::Apart(Array::new(PairType::F64, &mine), ArrayMut::new(PairType::F64, &mut least));
+        comm.start().collective(largest(arrays))?.wait()?;
+        assert_eq!(least[..12], pair(2.5, i32::MIN)[..12]);
+        Ok(())
     });
 }
 

@@ -96,6 +96,11 @@ impl Attachment {
         self.agent.engine.transfer(request)
     }
 
+    /// Cancels a receive or probe, by what the rank knows it by.
+    pub(crate) fn cancel(&self, id: u64) {
+        self.agent.engine.cancel(self.group, self.rank, id);
+    }
+
     /// Lets every call of the group fail, at all ranks.
     pub(crate) fn revoke(&self) {
         self.agent.engine.revoke(self.group, self.rank);

@@ -97,6 +97,7 @@ pub(crate) enum Command {
     ReleaseGroup(u64),
     Call(CallRequest, oneshot::Sender<Result<Stats, Failure>>),
     Transfer(TransferRequest, oneshot::Sender<Result<Stats, Failure>>),
+    Cancel { group: u64, rank: u32, id: u64 },
     Watch(CallRequest, oneshot::Sender<Result<bool, Failure>>),
     Watched { group: u64, rank: u32, number: u64, report: WatchReport },
     Share { group: u64, segment: Arc<SharedSegment> },
@@ -215,6 +216,12 @@ impl EngineHandle {
     ) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
         let (reply, answer) = oneshot::channel();
         answered(self.commands.send(Command::Transfer(request, reply)).is_ok(), answer)
+    }
+
+    /// A local rank cancels a receive or probe, which fails unless it has its message.
+    pub fn cancel(&self, group: u64, rank: u32, id: u64) {
+        // A stopped engine has failed all messages already.
+        let _ = self.commands.send(Command::Cancel { group, rank, id });
     }
 
     /// A local rank waits in a call that the ranks carry out themselves, until [`EngineHandle::watched`] or something concerns it;

@@ -3,8 +3,9 @@
 use super::session::End;
 use crate::agent::Attachment;
 use crate::engine::{CallRequest, Mapping, SharedSlice, TransferRequest, WatchReport};
+use cool_engine::TransferKind;
 use cool_proto::local::{
-    Call, Done, Dtype, Failure, Operation, ReduceOp, Slice, Stats, Transfer, Watched,
+    Call, Done, Dtype, Failure, Operation, Probe, ReduceOp, Slice, Stats, Transfer, Watched,
     frame::Body,
     watched::{Differs, Overdue, StillWaits, Through, What},
 };
@@ -56,6 +57,10 @@ impl<'a> AttachedRank<'a> {
             Body::Call(call) => self.call(call),
             Body::Watched(watched) => self.watched(watched),
             Body::Transfer(transfer) => self.transfer(&transfer),
+            Body::Cancel(cancel) => {
+                self.attachment.cancel(cancel.id);
+                Ok(())
+            }
             Body::Revoke(_) => {
                 self.attachment.revoke();
                 Ok(())
@@ -181,16 +186,23 @@ impl<'a> AttachedRank<'a> {
         if transfer.send && (peer.is_none() || tag.is_none()) {
             return Err(End::Refused("a message is sent to one rank with one tag".into()));
         }
-        let element = element(transfer.dtype)?;
-        let data = transfer.data.ok_or_else(|| End::Refused("a message without data".into()))?;
+        let kind = transfer_kind(transfer)?;
+        let (element, data) = match kind {
+            TransferKind::Probe | TransferKind::ProbeNow => (ElementType::U8, None),
+            _ => {
+                let data = transfer.data.ok_or_else(|| End::Refused("a message without data".into()))?;
+                (element(transfer.dtype)?, Some(self.slice(data)?))
+            }
+        };
         Ok(TransferRequest {
             group: transfer.group,
             rank: self.attachment.rank(),
-            sending: transfer.send,
+            kind,
+            id: transfer.id,
             peer,
             tag,
             element,
-            data: self.slice(data)?,
+            data,
             timeout: Duration::from_millis(transfer.timeout_ms.clamp(1, LONGEST_MS)),
         })
     }
@@ -236,6 +248,18 @@ impl<'a> AttachedRank<'a> {
     fn slice(&self, slice: Slice) -> Result<SharedSlice, End> {
         let region = self.regions.get(&slice.region).ok_or_else(|| no_region(slice.region))?;
         SharedSlice::new(region.clone(), slice.offset, slice.bytes).map_err(|e| End::Refused(e.to_string()))
+    }
+}
+
+fn transfer_kind(transfer: &Transfer) -> Result<TransferKind, End> {
+    let probe = Probe::try_from(transfer.probe).map_err(|e| unknown("probe", e.0))?;
+    match (transfer.send, probe) {
+        (true, Probe::Unspecified) if transfer.synchronous => Ok(TransferKind::SynchronousSend),
+        (true, Probe::Unspecified) => Ok(TransferKind::Send),
+        (true, _) => Err(End::Refused("a probe that sends".into())),
+        (false, Probe::Unspecified) => Ok(TransferKind::Receive),
+        (false, Probe::Waits) => Ok(TransferKind::Probe),
+        (false, Probe::AtOnce) => Ok(TransferKind::ProbeNow),
     }
 }
 

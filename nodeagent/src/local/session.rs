@@ -185,7 +185,8 @@ async fn converse(wire: &mut Wire, attachment: &Attachment, quick: Option<(Quick
     let segment = shared.map_or(0, Segment::len);
     let (quick, socket) = quick.unzip();
     let socket = socket.flatten();
-    let attached = Attached { version: VERSION, size, places: places.to_vec(), group, segment, quick };
+    let places = places.to_vec();
+    let attached = Attached { version: VERSION, size, places, group, segment, quick, can_probe: true };
     let descriptors = shared.map(Segment::descriptor).into_iter().chain(socket.as_ref().map(OwnedFd::as_fd));
     let descriptors: Vec<BorrowedFd<'_>> = descriptors.collect();
     if let Err(end) = wire.send_with(Body::Attached(attached), &descriptors).await {

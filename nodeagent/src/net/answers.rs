@@ -44,6 +44,8 @@ fn failure(failure: cool_engine::Failure) -> local::Failure {
         FailureKind::Lost => Kind::Lost,
         FailureKind::Aborted => Kind::Aborted,
         FailureKind::Revoked => Kind::Revoked,
+        FailureKind::Truncated => Kind::Truncated,
+        FailureKind::Cancelled => Kind::Cancelled,
     };
     local::Failure { kind: kind.into(), message: failure.message, ranks: failure.ranks }
 }

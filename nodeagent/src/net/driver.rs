@@ -146,6 +146,7 @@ impl Driver {
             Command::ReleaseGroup(group) => host.handle(Input::ReleaseGroup { group }),
             Command::Call(request, reply) => host.call(request, reply),
             Command::Transfer(request, reply) => host.transfer(request, reply),
+            Command::Cancel { group, rank, id } => host.cancel(group, rank, id),
             Command::Watch(request, reply) => host.watch(request, reply),
             Command::Watched { group, rank, number, report } => {
                 host.handle(Input::Watched { group, rank, number, report });

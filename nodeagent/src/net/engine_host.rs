@@ -346,6 +346,10 @@ impl EngineHost {
         self.handle(Input::Transfer { token, request });
     }
 
+    pub(super) fn cancel(&mut self, group: u64, rank: u32, id: u64) {
+        self.handle(Input::Cancel { group, rank, id });
+    }
+
     pub(super) fn watch(&mut self, request: CallRequest, reply: oneshot::Sender<Result<bool, Failure>>) {
         let token = self.token(Reply::Watched(reply));
         let request = request.map(|buffer| self.memories.register(token, buffer));

@@ -2,7 +2,7 @@
 
 use super::scenario::{CallScenario, Fault, GroupScenario, MessageScenario};
 use cool_engine::testing::{Buffer, Collective};
-use cool_engine::{CallRequest, ElementType, GroupSpec, TransferRequest};
+use cool_engine::{CallRequest, ElementType, GroupSpec, TransferKind, TransferRequest};
 use cool_machine::{Duration, Time};
 use cool_types::Operation;
 
@@ -115,11 +115,12 @@ impl RunningGroup {
         TransferRequest {
             group: self.spec.id,
             rank,
-            sending,
+            kind: if sending { TransferKind::Send } else { TransferKind::Receive },
+            id: number as u64,
             peer: Some(peer),
             tag: Some(tag),
             element: ElementType::U8,
-            data,
+            data: Some(data),
             timeout,
         }
     }

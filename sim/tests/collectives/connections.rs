@@ -1,7 +1,7 @@
 //! Agents make and release groups, hang up and connect in any order: groups do not notice.
 
 use super::support::{NODES, RANKS, SIZE, World, send, settings};
-use cool_engine::TransferRequest;
+use cool_engine::{TransferKind, TransferRequest};
 use cool_machine::Duration;
 use cool_sim::LinkSpec;
 use cool_sim::collectives::ClusterSettings;
@@ -63,7 +63,8 @@ fn exchange(world: &mut World, group: u64, token: u64) -> usize {
         pairs.filter(|(from, to)| RANKS[*from as usize] != RANKS[*to as usize]).collect();
     for (token, (from, to)) in (token..).step_by(2).zip(&pairs) {
         let sends = TransferRequest { group, ..send(*from, *to, 0, vec![7; 100]) };
-        let receives = TransferRequest { group, sending: false, ..send(*to, *from, 0, vec![0; 100]) };
+        let receives =
+            TransferRequest { group, kind: TransferKind::Receive, ..send(*to, *from, 0, vec![0; 100]) };
         world.transfer(token, sends, Duration::ZERO);
         world.transfer(token + 1, receives, Duration::ZERO);
     }

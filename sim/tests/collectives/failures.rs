@@ -1,7 +1,7 @@
 //! What goes wrong has a name, everybody is told, and nothing hangs.
 
 use super::support::{RANKS, SIZE, World, request, send, two_groups as world};
-use cool_engine::{CallRequest, DEFAULT_PEER_TIMEOUT, FailureKind, GroupSpec, TransferRequest};
+use cool_engine::{CallRequest, DEFAULT_PEER_TIMEOUT, FailureKind, GroupSpec, TransferKind, TransferRequest};
 use cool_machine::Duration;
 use cool_types::Operation;
 
@@ -185,7 +185,11 @@ fn ranks_that_wait_themselves_are_not_named_as_missing() {
         // Rank 6 is stopped, rank 0 waits for it for longer than the others wait for both.
         let patience = Duration::from_secs(90);
         if in_message {
-            let receive = TransferRequest { sending: false, timeout: patience, ..send(0, 6, 0, vec![0; 8]) };
+            let receive = TransferRequest {
+                kind: TransferKind::Receive,
+                timeout: patience,
+                ..send(0, 6, 0, vec![0; 8])
+            };
             world.transfer(0, receive, Duration::ZERO);
         } else {
             for rank in (0..SIZE).filter(|rank| *rank != 6) {
@@ -257,7 +261,8 @@ fn a_rank_that_has_waited_long_before_it_is_stopped_is_named() {
 #[test]
 fn a_receive_from_a_rank_that_waits_itself_names_the_one_at_the_end_of_the_line() {
     let mut world = world();
-    let receive = |rank, from| TransferRequest { sending: false, ..send(rank, from, 0, vec![0; 8]) };
+    let receive =
+        |rank, from| TransferRequest { kind: TransferKind::Receive, ..send(rank, from, 0, vec![0; 8]) };
     for (rank, from) in [(0, 3), (3, 5), (5, 8)] {
         world.transfer(rank.into(), receive(rank, from), Duration::ZERO);
     }
@@ -292,8 +297,11 @@ fn who_cannot_be_asked_is_named_with_those_who_do_not_wait() {
 fn a_receive_from_any_rank_names_those_who_do_not_wait_themselves() {
     let mut world = world();
     for rank in (0..SIZE).filter(|rank| *rank != 6) {
-        let receive =
-            TransferRequest { sending: false, peer: None, ..send(rank, (rank + 1) % SIZE, 0, vec![0; 8]) };
+        let receive = TransferRequest {
+            kind: TransferKind::Receive,
+            peer: None,
+            ..send(rank, (rank + 1) % SIZE, 0, vec![0; 8])
+        };
         world.transfer(u64::from(rank), receive, Duration::ZERO);
     }
     world.run(SIZE as usize - 1);

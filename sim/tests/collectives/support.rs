@@ -1,7 +1,7 @@
 //! The cluster of the tests that show one thing each: six nodes in three racks, and what is done with them in a word.
 
 use cool_engine::testing::{Buffer, Collective};
-use cool_engine::{CallRequest, ElementType, Failure, GroupSpec, Input, TransferRequest};
+use cool_engine::{CallRequest, ElementType, Failure, GroupSpec, Input, TransferKind, TransferRequest};
 use cool_machine::{Duration, Time};
 use cool_sim::Shape;
 use cool_sim::collectives::{Answer, ClusterSettings, SimulatedCluster, Step};
@@ -126,6 +126,11 @@ impl World {
             .unwrap();
     }
 
+    /// A rank cancels what it knows by a number.
+    pub(crate) fn cancel(&mut self, group: u64, rank: u32, id: u64) {
+        self.cluster.input(RANKS[rank as usize], Input::Cancel { group, rank, id }).unwrap();
+    }
+
     /// Until this many calls are answered.
     pub(crate) fn run(&mut self, answered: usize) {
         let limit = self.now() + Duration::from_secs(3600);
@@ -184,11 +189,12 @@ pub(crate) fn send(from: u32, to: u32, tag: u32, bytes: Vec<u8>) -> TransferRequ
     TransferRequest {
         group: 1,
         rank: from,
-        sending: true,
+        kind: TransferKind::Send,
+        id: 0,
         peer: Some(to),
         tag: Some(tag),
         element: ElementType::U8,
-        data: Buffer::new(bytes),
+        data: Some(Buffer::new(bytes)),
         timeout: PATIENCE,
     }
 }

@@ -40,16 +40,18 @@ impl Outbound {
 
     pub(super) fn deferred(&mut self, deferred: Deferred) {
         match deferred {
-            Deferred::Message { message, digest, bytes } => self.send(message, digest, bytes),
+            Deferred::Message { message, digest, bytes, announce } => {
+                self.send(message, digest, bytes, announce);
+            }
             Deferred::Notice(notice) => self.control(Control::Notice(notice)),
         }
     }
 
-    fn send(&mut self, name: MessageName, digest: u64, bytes: u64) {
+    fn send(&mut self, name: MessageName, digest: u64, bytes: u64, announce: bool) {
         let message = Message { name, digest, bytes, sent: 0 };
         let used = self.used.entry((name.group, name.epoch)).or_default();
         let cost = bytes.saturating_add(MESSAGE_CREDIT_BYTES);
-        if bytes <= EAGER_BYTES && *used + cost <= CREDIT_BYTES {
+        if !announce && bytes <= EAGER_BYTES && *used + cost <= CREDIT_BYTES {
             *used += cost;
             self.start(message);
         } else {

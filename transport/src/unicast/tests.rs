@@ -60,7 +60,7 @@ impl Pair {
     }
 
     fn send(&mut self, message: MessageName, bytes: u64) {
-        self.peers[0].handle(NOW, Input::Send { message, digest: 5, bytes });
+        self.peers[0].handle(NOW, Input::Send { message, digest: 5, bytes, announce: false });
     }
 
     fn expect(&mut self, message: MessageName) {

@@ -33,6 +33,7 @@ from ._cool import (
     Request,
     RevokedError,
     TimeoutError,
+    TruncatedError,
     join,
     launch,
     world,
@@ -52,9 +53,11 @@ __all__ = [
     "Request",
     "RevokedError",
     "TimeoutError",
+    "TruncatedError",
     "join",
     "launch",
     "located",
+    "pair",
     "wait_all",
     "world",
 ]
@@ -69,6 +72,16 @@ def located(value):
 
     value = numpy.dtype(value)
     return numpy.dtype([("value", value), ("index", numpy.dtype(f"u{value.itemsize}"))])
+
+
+def pair(value):
+    """The dtype of MPI's pairs of a value and a signed index of 32 bits, laid out as C does (``MPI_DOUBLE_INT`` for float64).
+
+    ``value`` is int16, int32, int64, float32 or float64. For ``min_loc`` and ``max_loc``, as ``located``.
+    """
+    import numpy
+
+    return numpy.dtype([("value", numpy.dtype(value)), ("index", numpy.dtype("i4"))], align=True)
 
 
 def wait_all(requests):

@@ -57,13 +57,10 @@ fn arrays_whose_lengths_do_not_fit_are_named_with_what_would() {
     }
     let parts = "send has 3 elements, which are not 2 equal parts, one for each rank";
     assert_eq!(refused(O::Alltoall, (3, 3), 0, None), parts);
-    for operation in [O::Allgather, O::Alltoall] {
+    for operation in [O::Allgather, O::Alltoall, O::Gather, O::Scatter, O::ReduceScatter] {
         assert_eq!(refused_in_place(operation, 3, None), parts.replace("send", "data"), "{operation}");
     }
-    for operation in [O::Gather, O::Scatter, O::ReduceScatter, O::Barrier] {
-        let text = "it cannot be done in place; give it two arrays";
-        assert_eq!(refused_in_place(operation, 2, None), text, "{operation}");
-    }
+    assert_eq!(refused_in_place(O::Barrier, 2, None), "it takes no arrays");
 }
 
 #[test]
@@ -93,8 +90,65 @@ fn counts_that_do_not_add_up_are_told() {
     assert_eq!(refused(O::Alltoall, (2, 3), 0, Some(&[1; 4])), text);
     let text = "the sum of counts is beyond any array";
     assert_eq!(refused(O::Gather, (1, 3), 0, Some(&[1, usize::MAX])), text);
-    assert_eq!(refused_in_place(O::Allgather, 3, Some(&[1, 1])), "data has 3 elements, but counts say 2");
-    assert_eq!(refused_in_place(O::Allgather, 1, Some(&[1])), one_each);
+    for operation in [O::Allgather, O::Gather, O::Scatter, O::ReduceScatter] {
+        let text = "data has 3 elements, but counts say 2";
+        assert_eq!(refused_in_place(operation, 3, Some(&[1, 1])), text, "{operation}");
+        assert_eq!(refused_in_place(operation, 1, Some(&[1])), one_each, "{operation}");
+    }
+    let text = refused_in_place(O::Alltoall, 3, Some(&[1, 2, 3, 1]));
+    assert!(text.ends_with("but 2 elements go to rank 1, and 3 come from it"), "{text}");
+}
+
+/// Where in an array of 8 bytes rank 1 of two finds what goes out and what is to be overwritten, and whether what goes out
+/// is copied first.
+fn within(
+    operation: Operation,
+    send: Range<usize>,
+    recv: Range<usize>,
+    counts: Option<&[usize]>,
+) -> Result<(Vec<u8>, Vec<u8>, bool), Reason> {
+    let mut data = [0, 1, 2, 3, 4, 5, 6, 7u8];
+    let arrays = Arrays::Within(data.as_mut_slice().into(), send, recv);
+    let collective = Collective { operation, root: 1, op: sum(operation), counts, arrays };
+    let checked = collective.check(Caller { rank: 1, size: 2 })?;
+    let found = |bytes: Option<&[u8]>| bytes.unwrap_or_default().to_vec();
+    Ok((found(checked.input()), found(checked.output()), checked.copied.is_some()))
+}
+
+#[test]
+fn parts_of_one_array_are_found_there_and_copied_unless_they_lie_as_in_place() {
+    use Operation as O;
+    let (all, own) = (vec![2, 3, 4, 5], vec![4, 5]);
+    for operation in [O::Gather, O::Allgather] {
+        assert_eq!(within(operation, 4..6, 2..6, None), Ok((own.clone(), all.clone(), false)));
+        assert_eq!(within(operation, 2..4, 2..6, None), Ok((vec![2, 3], all.clone(), true)));
+        assert_eq!(within(operation, 5..6, 2..6, Some(&[3, 1])), Ok((vec![5], all.clone(), false)));
+    }
+    assert_eq!(within(O::Scatter, 2..6, 4..6, None), Ok((all.clone(), own.clone(), false)));
+    assert_eq!(within(O::ReduceScatter, 2..6, 2..4, None), Ok((all.clone(), vec![2, 3], false)));
+    assert_eq!(within(O::ReduceScatter, 2..6, 4..6, None), Ok((all.clone(), own, true)));
+    assert_eq!(within(O::Allreduce, 2..6, 2..6, None), Ok((all.clone(), all.clone(), false)));
+    assert_eq!(within(O::Allreduce, 2..6, 3..7, None), Ok((all, vec![3, 4, 5, 6], true)));
+    assert!(within(O::Allreduce, 2..9, 2..9, None).unwrap_err().contains("must lie within"));
+    assert!(within(O::Allreduce, 2..6, 2..5, None).unwrap_err().contains("equally long"));
+}
+
+#[test]
+fn pairs_are_made_what_agents_combine_and_carried_as_they_are() {
+    // Little-endian, as all machines on which this runs.
+    let mut pairs = [-7i16, 0x55, -1, -1];
+    for (op, sent) in [(Some(Op::MinLoc), [-7, 0x7fff_ffff]), (None, [0x0055_fff9, -1])] {
+        let operation = if op.is_some() { Operation::Allreduce } else { Operation::Bcast };
+        let data = ArrayMut::new(crate::PairType::I16, bytemuck::cast_slice_mut(&mut pairs)).unwrap();
+        let collective = Collective { op, ..Collective::new(operation, Arrays::InPlace(data)) };
+        let checked = collective.check(Caller { rank: 0, size: 2 }).unwrap();
+        assert_eq!(checked.input().unwrap(), bytemuck::cast_slice::<i32, u8>(&sent));
+        assert_eq!((checked.dtype, checked.count), (Some(crate::Type::I32Loc), 1));
+    }
+    let data = ArrayMut::new(crate::PairType::I16, bytemuck::cast_slice_mut(&mut pairs)).unwrap();
+    let collective =
+        Collective { op: Some(Op::Sum), ..Collective::new(Operation::Allreduce, Arrays::InPlace(data)) };
+    assert!(collective.check(Caller { rank: 0, size: 2 }).is_err());
 }
 
 #[test]
@@ -104,9 +158,14 @@ fn a_root_that_is_no_rank_is_told_where_there_is_one() {
         let text = format!("there is no rank {root} to be the root; the ranks are 0 to 1");
         assert_eq!(refused(operation, (2, 2), root, None), text, "{operation}");
     }
-    let caller = Caller { rank: 0, size: 2 };
-    assert!(caller.user_op(O::Reduce, 2, 1, 1).unwrap_err().contains("there is no rank 2"));
-    caller.user_op(O::Allreduce, 2, 1, 1).unwrap();
+    let folded = |operation| {
+        let mut room = DATA;
+        let arrays = Arrays::Apart(Some((&DATA[..8]).into()), Some((&mut room[..8]).into()));
+        let collective = Collective { root: 2, ..Collective::new(operation, arrays) };
+        collective.check_fold(Caller { rank: 0, size: 2 }, 4).map(|checked| checked.count)
+    };
+    assert!(folded(O::Reduce).unwrap_err().contains("there is no rank 2"));
+    assert_eq!(folded(O::Allreduce), Ok(2));
 }
 
 #[test]

@@ -107,9 +107,12 @@ fn drawn(size: usize) -> impl Strategy<Value = Drawn> {
         Operation::Allgather,
         Operation::Scatter,
     ]);
-    (operation, 0..size, 0..40usize, any::<bool>()).prop_map(|(operation, root, count, in_place)| {
-        let may_be = operation.combines() || operation == Operation::Allgather;
-        Drawn { operation, root, count, counts: None, in_place: in_place && may_be }
+    (operation, 0..size, 0..40usize, any::<bool>()).prop_map(|(operation, root, count, in_place)| Drawn {
+        operation,
+        root,
+        count,
+        counts: None,
+        in_place,
     })
 }
 

@@ -1,0 +1,113 @@
+//! Reductions by functions of Python.
+
+#![allow(unsafe_code, reason = "received data is put into arrays that the request holds")]
+
+use crate::arrays::Data;
+use crate::comm::Comm;
+use crate::error::{raised, wrong};
+use crate::operations::Call;
+use cool_rust::{Arrays, Collective, Comm as Rank, Error, Operation};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+impl Call<'_, '_> {
+    /// Has a function combine: what `then` gives, the array that is received into, and where the function's error is found.
+    pub(crate) fn carry_fold_out<R: Send>(
+        self,
+        py: Python<'_>,
+        comm: &Comm,
+        function: Py<PyAny>,
+        then: impl FnOnce(&Rank, Collective<'_, 'static>, usize, Combine) -> Result<R, Error> + Send,
+    ) -> PyResult<(R, Data, Failed)> {
+        let rank: Arc<Rank> = comm.get_rank(py)?;
+        let send = Data::new("send", self.send)?;
+        let recv = match self.recv {
+            Some(recv) => Data::writeable("recv", recv)?,
+            None => self.space(py, &rank, &send)?,
+        };
+        // What the function combines are the elements of the first axis, after that of the parts; with counts, numbers.
+        let axes = match (self.operation, &self.counts) {
+            (Operation::ReduceScatter, Some(_)) => usize::MAX,
+            (Operation::ReduceScatter, None) => 2,
+            _ => 1,
+        };
+        let tail: Vec<usize> = send.shape().into_iter().skip(axes).collect();
+        let element = send.elements().bytes() * tail.iter().product::<usize>();
+        let kind = Kind { dtype: send.numpy_dtype(py)?, tail };
+        let failed = Failed::default();
+        let found = failed.clone();
+        let combine: Combine = Box::new(move |left: &mut [u8], right: &[u8]| {
+            found.or_note(|| Python::attach(|py| call(py, &function, &kind, left, right)));
+        });
+        // A copy, so that they may overlap.
+        let sent = send.bytes().to_vec();
+        // SAFETY: `recv` is held here or by the request, and nobody else uses it, as the program was told.
+        let received: &mut [u8] = unsafe { recv.bytes_mut() };
+        let arrays = if send.array.is(&recv.array) {
+            Arrays::InPlace(received.into())
+        } else {
+            Arrays::Apart(Some(sent.as_slice().into()), Some(received.into()))
+        };
+        let (operation, root, counts) = (self.operation, self.root, self.counts.as_deref());
+        let collective = Collective { operation, root, op: None, counts, arrays };
+        let done = py.detach(|| then(&rank, collective, element, combine));
+        failed.check()?;
+        Ok((done.map_err(|e| raised(py, &e))?, recv, failed))
+    }
+}
+
+/// How two vectors combine, as the library calls it.
+pub(crate) type Combine = Box<dyn FnMut(&mut [u8], &[u8]) + Send + Sync>;
+
+/// The first error that a function raised.
+#[derive(Clone, Default)]
+pub(crate) struct Failed(Arc<Mutex<Option<PyErr>>>);
+
+impl Failed {
+    /// Does something unless it has failed before.
+    fn or_note(&self, act: impl FnOnce() -> PyResult<()>) {
+        // Not locked meanwhile: it takes the interpreter's lock, which others may hold that look here.
+        if self.first().is_none() {
+            let error = act().err();
+            *self.first() = error;
+        }
+    }
+
+    fn first(&self) -> MutexGuard<'_, Option<PyErr>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// # Errors
+    /// If it has.
+    pub(crate) fn check(&self) -> PyResult<()> {
+        self.first().take().map_or(Ok(()), Err)
+    }
+}
+
+/// What a function gets arrays of.
+struct Kind {
+    dtype: Py<PyAny>,
+    /// The shape of an element; empty if it is a number.
+    tail: Vec<usize>,
+}
+
+/// Calls a function on two vectors; the first is overwritten with the result.
+fn call(py: Python<'_>, function: &Py<PyAny>, kind: &Kind, left: &mut [u8], right: &[u8]) -> PyResult<()> {
+    let (numpy, dtype) = (py.import("numpy")?, kind.dtype.bind(py));
+    let element = dtype.getattr("itemsize")?.extract::<usize>()? * kind.tail.iter().product::<usize>();
+    let array = |bytes: &[u8]| {
+        let flat = numpy.call_method1("frombuffer", (PyBytes::new(py, bytes), dtype))?;
+        let shape: Vec<usize> =
+            std::iter::once(bytes.len() / element.max(1)).chain(kind.tail.clone()).collect();
+        flat.call_method1("reshape", (PyTuple::new(py, shape)?,))
+    };
+    let result = function.call1(py, (array(left)?, array(right)?))?;
+    let result = numpy.call_method1("ascontiguousarray", (result, dtype))?;
+    let result = Data::new("the function's result", &result)?;
+    if result.bytes().len() != left.len() {
+        return Err(wrong(py, "the function's result is not as long as its arguments"));
+    }
+    left.copy_from_slice(result.bytes());
+    Ok(())
+}
