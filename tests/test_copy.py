@@ -226,42 +226,9 @@ def test_a_swarm_goes_on_without_a_node_that_dies_and_begins_nothing_anew(make_b
     bed.restart_agent("h3")
 
 
-def left(bed, host):
-    """Bytes that have left a host."""
-    return sum(carried for (a, _), carried in bed.link_bytes().items() if a == host)
-
-
 def came(bed, host):
     """Bytes that have come to a host."""
     return sum(carried for (_, b), carried in bed.link_bytes().items() if b == host)
-
-
-@pytest.mark.parametrize("victims", [(), ("h4", "h6")], ids=["alone", "and-two-others"])
-def test_survivors_of_the_source_have_the_copy_once_a_little_more_than_one_has_left_it(make_bed, tmp_path, victims):
-    bed = make_bed("tree:2x3", host_mbit=20, uplink_mbit=20)
-    wait_for(bed.whole, "all nodes are there", 60)
-    bed.wait_until_measured()
-    size = 8 * MIB
-    source, dest = write(str(tmp_path / "source"), noise(11, size)), str(tmp_path / "{node}" / "copy")
-    before = left(bed, "h1")
-    job = start(bed, "cool", "copy", "--from", "h1", "--json", "--via", "swarm", source, dest)
-    # Bytes in frames are a fifteenth more. In one rack little more than that would leave it at all.
-    chance = random.Random(len(victims))
-    deaths = sorted((chance.uniform(0.2, 0.9), node) for node in victims) + [(1.15, "h1")]
-    for share, node in deaths:
-        wait_for(lambda: left(bed, "h1") - before > share * size, "%.2f copies have left the source" % share, 30)
-        bed.agents[node].signal(signal.SIGKILL)
-    survivors = {"h2", "h3", "h5"} | ({"h4", "h6"} - set(victims))
-    assert not all(os.path.exists(tmp_path / node / "copy") for node in survivors), "they have needed each other"
-    status, out, errors = ended(job)
-    outcome = json.loads(out)
-    # What has its copy is no failure, even if it is lost later: the source's node has its own at once.
-    assert status == bool(victims) and {node["node"] for node in outcome["nodes"] if node["error"]} == set(victims), out + errors
-    for node in survivors:
-        assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
-        assert os.listdir(tmp_path / node) == ["copy"]
-    for _, node in deaths:
-        bed.restart_agent(node)
 
 
 def test_nodes_that_come_when_a_swarm_is_under_way_get_their_copies_and_what_one_had_counts(make_bed, tmp_path):
