@@ -20,7 +20,7 @@ enum Broken {
 }
 
 /// What newcomers are told of the content: more than a message takes.
-const DESCRIBED: [u8; 200_000] = [7; 200_000];
+static DESCRIBED: [u8; 200_000] = [7; 200_000];
 
 /// Generations in memory; some may be broken.
 #[derive(Debug, Default)]

@@ -110,7 +110,9 @@ impl LateNodes<'_> {
         let mut lacking: BTreeSet<String> = self.chosen.iter().cloned().collect();
         // A rack or a node may have gone.
         lacking.extend(self.to.of(&nodes).unwrap_or_default().into_iter().map(|(name, _)| name));
-        outcome.served().for_each(|node| drop(lacking.remove(node)));
+        outcome.served().for_each(|node| {
+            lacking.remove(node);
+        });
         let is_here = |node: &&Node| node.located && node.away_ms.is_none() && lacking.contains(&node.name);
         let racks: BTreeMap<&str, u32> = nodes.iter().map(|node| (node.name.as_str(), node.rack)).collect();
         for node in nodes.iter().filter(is_here) {
