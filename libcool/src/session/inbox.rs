@@ -69,7 +69,7 @@ struct State {
     unheard: Duration,
     /// The common thread receives too.
     watched: bool,
-    /// It was told of something while somebody else received: who does takes in all that is there.
+    /// Something may be there of which the common thread will not be told: who receives takes in all.
     missed: bool,
 }
 
@@ -320,6 +320,7 @@ impl Inbox {
             state.missed = false;
             let heard = state.heard;
             state = self.receive(state, receiver, Duration::ZERO, |_| false);
+            // Until there is nothing.
             state.missed |= state.heard != heard;
         }
         state
@@ -341,6 +342,8 @@ impl Inbox {
             Ok(body) => {
                 state.silent = Duration::ZERO;
                 state.heard += 1;
+                // More may have come with it, of which the system then tells the common thread nothing.
+                state.missed |= state.watched;
                 state.take(body);
             }
             Err(SocketError::TimedOut(_)) if !is_gone(&mut state) => {}
