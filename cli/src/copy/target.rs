@@ -495,8 +495,15 @@ pub(super) fn read_from_disk(file: &File) -> io::Result<()> {
 /// Reads a block; whether it is that one.
 fn read_block(file: &File, offset: u64, block: Block, bytes: &mut Vec<u8>) -> io::Result<bool> {
     bytes.resize(block.bytes as usize, 0);
-    file.read_exact_at(bytes, offset)?;
-    Ok(Digest::of(bytes) == block.digest)
+    Ok(fill(file, offset, bytes)? && Digest::of(bytes) == block.digest)
+}
+
+/// Whether a file goes on for as long as that.
+fn fill(file: &File, offset: u64, bytes: &mut [u8]) -> io::Result<bool> {
+    match file.read_exact_at(bytes, offset) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| true),
+    }
 }
 
 /// Whether a file has the bytes that it is to have.
@@ -504,7 +511,9 @@ pub(super) fn is_right(file: &File, content: &FileContent, manifest: &Manifest) 
     let (mut digester, mut bytes) = (Digester::default(), Vec::new());
     for (offset, block) in manifest.blocks_of(content) {
         bytes.resize(manifest.blocks()[block as usize].bytes as usize, 0);
-        file.read_exact_at(&mut bytes, offset)?;
+        if !fill(file, offset, &mut bytes)? {
+            return Ok(false);
+        }
         digester.update(&bytes);
     }
     Ok(file.metadata()?.size() == content.size && digester.digest() == content.digest)
