@@ -12,6 +12,7 @@ import subprocess
 import pytest
 from conftest import PATIENCE, end_agent, run, succeed, wait_for
 from network import MANAGEMENT_ADDRESS
+from test_away import away
 from test_jobs import ended, start
 from test_users import ANN, GROUP, PASSWD, environment
 
@@ -257,6 +258,27 @@ def test_nodes_that_come_when_a_swarm_is_under_way_get_their_copies_and_what_one
     assert progress["h3"][0][1] < size == progress["h5"][0][1], "it went on from what it had: %r" % progress["h3"]
     seconds = {node: points[-1][0] for node, points in progress.items()}
     assert max(seconds[node] for node in ("h2", "h4", "h6")) < seconds["h5"], "no copy waits for others: %r" % seconds
+
+
+def test_the_source_may_go_when_others_have_all_and_one_still_lacks_something(make_bed, tmp_path):
+    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    wait_for(bed.whole, "all nodes are there", 60)
+    bed.agents["h4"].signal(signal.SIGKILL)
+    wait_for(lambda: "h4" in away(bed), "one node is away")
+    bed.wait_until_measured()
+    source, dest = write(str(tmp_path / "source"), noise(13, 16 * MIB)), str(tmp_path / "{node}" / "copy")
+    before = came(bed, "h2")
+    job = start(bed, "cool", "copy", "--from", "h1", "--nodes", "h2,h3,h4", "--json", "--via", "swarm", source, dest)
+    wait_for(lambda: came(bed, "h2") - before > MIB, "some of it has come", 30)
+    bed.restart_agent("h4")
+    wait_for(lambda: all(os.path.exists(tmp_path / node / "copy") for node in ("h2", "h3")), "two nodes have all", 60)
+    assert not os.path.exists(tmp_path / "h4" / "copy"), "the late one lacks something still"
+    bed.agents["h1"].signal(signal.SIGKILL)
+    status, out, errors = ended(job)
+    assert status == 0 and "cool: lost h1; the others go on" in errors, out + errors
+    assert names(json.loads(out)) == ["h2", "h3", "h4"]
+    assert all(filecmp.cmp(tmp_path / node / "copy", source, shallow=False) for node in ("h2", "h3", "h4"))
+    bed.restart_agent("h1")
 
 
 def copy_of_input(bed, folder, *arguments):

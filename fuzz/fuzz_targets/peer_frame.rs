@@ -19,7 +19,8 @@ fn seeds() -> Vec<Vec<u8>> {
     let head =
         |row| Frame::Signal(Signal::Head(BlockHead { transfer: 9, generation: 4, row, round: 1 << 40 }));
     let frames = [
-        Frame::Hello(Member { rack: 3, slot: 70_000 }),
+        Frame::Hello { member: Member { rack: 3, slot: 70_000 }, contact: ([10, 0, 0, 1], 4000).into() },
+        Frame::Inquire { member: Member { rack: 0, slot: 1 } },
         Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, have }),
         head(Row::Coded([1, 0, 255].into())),
         head(Row::Block(1023)),
