@@ -58,6 +58,7 @@ pub use comm::{Agreement, Combine, Comm, Message, Place, Received, Start, Stats}
 #[doc(inline)]
 pub use cool_types::{ElementType as Type, Operation, ReduceOp as Op, UnknownName as UnknownOperation};
 pub use element::{Array, ArrayMut, Element, Located};
+pub use environment::agent_socket;
 pub use error::{Error, FailureKind};
 pub use half::{bf16, f16};
 pub use launch::launch;
