@@ -9,6 +9,7 @@ use crate::{Op, Type};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// A call that was started with [`Comm::start`](crate::Comm::start). The agents carry it out meanwhile; what was
 /// to be sent may be changed at once, what is received is there after [`Pending::wait`], or after it was awaited
@@ -26,12 +27,17 @@ pub struct Pending<'a> {
     average: Option<Type>,
     /// Of a message's elements.
     dtype: Option<Type>,
+    /// The message that came, if it was waited for already.
+    received: Received,
 }
+
+/// What [`Pending::received`] gives for what is no message.
+const NO_MESSAGE: Received = Received { source: 0, tag: 0, count: 0 };
 
 impl<'a> Pending<'a> {
     pub(crate) fn new(comm: Arc<Inner>, request: Request, checked: Checked<'_, 'a>) -> Pending<'a> {
         let average = checked.dtype.filter(|_| checked.op == Some(Op::Average));
-        Pending { comm, request: Some(request), output: checked.into_output(), average, dtype: None }
+        Pending { comm, request: Some(request), output: checked.into_output(), average, dtype: None, received: NO_MESSAGE }
     }
 
     /// One that is done already.
@@ -40,7 +46,7 @@ impl<'a> Pending<'a> {
         if let Some((dtype, output)) = average.zip(checked.into_output()) {
             divide(dtype, output, comm.size());
         }
-        Pending { comm, request: None, output: None, average: None, dtype: None }
+        Pending { comm, request: None, output: None, average: None, dtype: None, received: NO_MESSAGE }
     }
 
     pub(crate) fn of_message(
@@ -49,7 +55,7 @@ impl<'a> Pending<'a> {
         dtype: Type,
         output: Option<&'a mut [u8]>,
     ) -> Pending<'a> {
-        Pending { comm, request: Some(request), output, average: None, dtype: Some(dtype) }
+        Pending { comm, request: Some(request), output, average: None, dtype: Some(dtype), received: NO_MESSAGE }
     }
 
     /// Waits until the call is done.
@@ -69,20 +75,49 @@ impl<'a> Pending<'a> {
         self.finish()
     }
 
+    /// Waits until the call is done, but at most so long: whether it is done. What is received is there then, and
+    /// [`Pending::wait`] and [`Pending::received`] return at once. It can be called again and again, with waits as short as
+    /// one likes (zero: what has come is looked at), by a program that has other work to look after while it waits.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), cool::Error> {
+    /// # cool::launch(|comm| -> Result<(), cool::Error> {
+    /// let mut sum = [0];
+    /// let mut call = comm.start().allreduce(&[1], &mut sum, cool::Op::Sum)?;
+    /// while !call.wait_for(std::time::Duration::from_micros(200))? {
+    ///     // Look after what else there is.
+    /// }
+    /// call.wait()?;
+    /// assert_eq!(sum, [4]);
+    /// # Ok(())
+    /// # })?.into_iter().collect()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If it failed. That is told once; the call counts as done afterwards.
+    pub fn wait_for(&mut self, at_most: Duration) -> Result<bool, Error> {
+        let Some(request) = &self.request else { return Ok(true) };
+        if !request.wait_for(at_most)? {
+            return Ok(false);
+        }
+        self.received = self.finish()?;
+        Ok(true)
+    }
+
     /// Whether [`Pending::wait`] would return at once.
     ///
     /// # Errors
-    /// If the system gives no thread that could notice.
+    /// If this process was forked off the rank's.
     pub fn is_done(&self) -> Result<bool, Error> {
-        self.request.as_ref().map_or(Ok(true), |request| request.poll(None))
+        self.request.as_ref().map_or(Ok(true), |request| request.wait_for(Duration::ZERO))
     }
 
     fn finish(&mut self) -> Result<Received, Error> {
-        let nothing = Received { source: 0, tag: 0, count: 0 };
-        let Some(request) = self.request.take() else { return Ok(nothing) };
+        let Some(request) = self.request.take() else { return Ok(self.received) };
         let mut output = self.output.take();
         let cost = request.finish(output.as_deref_mut())?;
-        let arrived = cost.arrived.zip(self.dtype).map_or(nothing, |(arrived, dtype)| Received {
+        let received = cost.arrived.zip(self.dtype).map_or(NO_MESSAGE, |(arrived, dtype)| Received {
             source: arrived.source as usize,
             tag: arrived.tag,
             count: arrived.bytes as usize / dtype.bytes(),
@@ -91,7 +126,7 @@ impl<'a> Pending<'a> {
             divide(dtype, output, self.comm.size());
         }
         self.comm.account(cost);
-        Ok(arrived)
+        Ok(received)
     }
 }
 
@@ -99,7 +134,7 @@ impl Future for Pending<'_> {
     type Output = Result<(), Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let done = self.request.as_ref().map_or(Ok(true), |request| request.poll(Some(context.waker())));
+        let done = self.request.as_ref().map_or(Ok(true), |request| request.poll(context.waker()));
         match done {
             Ok(true) => Poll::Ready(self.finish().map(drop)),
             Ok(false) => Poll::Pending,

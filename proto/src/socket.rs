@@ -4,6 +4,7 @@
 
 use crate::frame::{Decoder, FrameError, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use crate::local::frame::Body;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
@@ -65,11 +66,20 @@ pub fn receive(
     buffer: &mut [u8],
     descriptors: &mut VecDeque<OwnedFd>,
 ) -> io::Result<usize> {
+    receive_with(socket, buffer, descriptors, RecvFlags::CMSG_CLOEXEC)
+}
+
+fn receive_with(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    descriptors: &mut VecDeque<OwnedFd>,
+    flags: RecvFlags,
+) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
     let message = rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+        rustix::net::recvmsg(&socket, &mut parts, &mut control, flags)
     })?;
     for item in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = item {
@@ -165,28 +175,42 @@ impl Receiver {
         self.descriptors.pop_front()
     }
 
-    /// The next frame from the agent.
+    /// The next frame from the agent. With a `timeout` of zero, one that has come.
     ///
     /// # Errors
     /// If none comes within `timeout`, the agent hangs up, or what comes is no frame.
     pub fn receive(&mut self, timeout: Duration) -> Result<Body, SocketError> {
         let deadline = Instant::now() + timeout;
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         loop {
             if let Some(body) = self.decoder.take()? {
                 return Ok(body);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(SocketError::TimedOut(timeout));
-            }
-            self.stream.set_read_timeout(Some(left)).map_err(SocketError::System)?;
-            match receive(&self.stream, &mut self.buffer, &mut self.descriptors) {
+            match receive_with(&self.stream, &mut self.buffer, &mut self.descriptors, flags) {
                 Ok(0) => return Err(SocketError::Closed),
                 Ok(n) => self.decoder.push(&self.buffer[..n]),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(SocketError::TimedOut(timeout));
+                    }
+                    self.sleep(left)?;
+                }
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => return Err(SocketError::Closed),
                 Err(e) => return Err(SocketError::System(e)),
             }
+        }
+    }
+
+    /// Sleeps until there is something to receive, or this time is over. A socket's own timeout counts in the system's
+    /// ticks of some milliseconds; this one does not.
+    fn sleep(&self, timeout: Duration) -> Result<(), SocketError> {
+        // Longer than the system's numbers go is for ever.
+        let timeout = Timespec::try_from(timeout).ok();
+        let mut sources = [PollFd::new(&self.stream, PollFlags::IN)];
+        match rustix::event::poll(&mut sources, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(e) => Err(SocketError::System(e.into())),
         }
     }
 }

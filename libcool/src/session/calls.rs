@@ -348,8 +348,14 @@ impl Request {
         Ok(stats)
     }
 
+    /// Waits at most so long; whether [`Request::finish`] would return at once.
+    pub(crate) fn wait_for(&self, at_most: Duration) -> Result<bool, Error> {
+        self.session.check_process(self.name)?;
+        Ok(self.session.inbox.wait_at_most(self.id, at_most))
+    }
+
     /// Whether [`Request::finish`] would return at once; else `waker` is told when.
-    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Result<bool, Error> {
+    pub(crate) fn poll(&self, waker: &Waker) -> Result<bool, Error> {
         self.session.check_process(self.name)?;
         let rank = self.session.rank;
         self.session.inbox.poll(self.id, waker).map_err(|source| Error::Thread {

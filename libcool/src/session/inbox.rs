@@ -11,7 +11,7 @@ use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An agent from which nothing is heard for this long while it works on a call is gone.
 const SILENCE: Duration = RUNNING_INTERVAL.saturating_mul(6);
@@ -59,6 +59,8 @@ struct State {
     done: BTreeMap<u64, Done>,
     answer: Answer,
     disconnected: Option<Disconnected>,
+    /// How long short waits heard nothing, one after the other.
+    silent: Duration,
     /// The thread has been started.
     thread: bool,
 }
@@ -80,6 +82,7 @@ impl Inbox {
             done: BTreeMap::new(),
             answer: Answer::None,
             disconnected: None,
+            silent: Duration::ZERO,
             thread: false,
         };
         Inbox { shared: Arc::new((Mutex::new(state), Condvar::new())), silence }
@@ -111,6 +114,22 @@ impl Inbox {
         self.wait_for(self.silence, |state| state.done.remove(&call))
     }
 
+    /// Waits until the agent has done a call, or it is known that it never will; at most this long. Whether it is so.
+    pub(super) fn wait_at_most(&self, call: u64, at_most: Duration) -> bool {
+        let begun = Instant::now();
+        let mut state = self.lock();
+        loop {
+            if state.is_over(call) {
+                return true;
+            }
+            let before = begun.elapsed();
+            state = self.step_at_most(state, at_most.saturating_sub(before));
+            if before >= at_most {
+                return state.is_over(call);
+            }
+        }
+    }
+
     /// What is no call is about to be sent: whoever receives keeps the answer.
     pub(super) fn expect_answer(&self) {
         self.lock().answer = Answer::Awaited;
@@ -133,12 +152,12 @@ impl Inbox {
     }
 
     /// Whether a call is done, or will never be. Else `waker` is told when.
-    pub(super) fn poll(&self, call: u64, waker: Option<&Waker>) -> std::io::Result<bool> {
+    pub(super) fn poll(&self, call: u64, waker: &Waker) -> std::io::Result<bool> {
         let mut state = self.lock();
-        if state.disconnected.is_some() || state.done.contains_key(&call) {
+        if state.is_over(call) {
             return Ok(true);
         }
-        if let (Some(open), Some(waker)) = (state.open.get_mut(&call), waker) {
+        if let Some(open) = state.open.get_mut(&call) {
             open.waker = Some(waker.clone());
         }
         if !state.thread {
@@ -160,20 +179,11 @@ impl Inbox {
 
     /// Takes in what has come, if nobody does. Why nothing comes any more, if so.
     pub(super) fn glance(&self) -> Option<Disconnected> {
-        let mut state = self.lock();
-        if let Some(mut receiver) = state.receiver.take() {
-            drop(state);
-            let heard = receiver.receive(GLANCE);
-            state = self.lock();
-            state.receiver = Some(receiver);
-            match heard {
-                Ok(body) => state.take(body),
-                Err(SocketError::TimedOut(_)) => {}
-                Err(e) => state.end(Disconnected::Gone(Arc::new(e))),
-            }
-            self.shared.1.notify_all();
+        let state = self.lock();
+        if state.receiver.is_none() {
+            return state.disconnected.clone();
         }
-        state.disconnected.clone()
+        self.step_at_most(state, GLANCE).disconnected.clone()
     }
 
     /// Nobody waits for a call any more; its memory is free when it is done.
@@ -217,15 +227,41 @@ impl Inbox {
 
     /// Receives something, or waits until somebody has.
     fn step<'a>(&'a self, mut state: MutexGuard<'a, State>, patience: Duration) -> MutexGuard<'a, State> {
-        let Some(mut receiver) = state.receiver.take() else {
-            return self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
-        };
+        match state.receiver.take() {
+            None => self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(receiver) => self.receive(state, receiver, patience, |_| true),
+        }
+    }
+
+    /// The same, for at most this long: the agent is gone only when such steps together heard nothing for long.
+    fn step_at_most<'a>(&'a self, mut state: MutexGuard<'a, State>, at_most: Duration) -> MutexGuard<'a, State> {
+        match state.receiver.take() {
+            None => self.shared.1.wait_timeout(state, at_most).unwrap_or_else(PoisonError::into_inner).0,
+            Some(receiver) => self.receive(state, receiver, at_most, |state| {
+                state.silent += at_most;
+                state.silent >= self.silence
+            }),
+        }
+    }
+
+    /// Receives something; `is_gone` says whether the agent is gone if nothing comes in time.
+    fn receive<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        mut receiver: Receiver,
+        patience: Duration,
+        is_gone: impl FnOnce(&mut State) -> bool,
+    ) -> MutexGuard<'a, State> {
         drop(state);
         let heard = receiver.receive(patience);
         let mut state = self.lock();
         state.receiver = Some(receiver);
         match heard {
-            Ok(body) => state.take(body),
+            Ok(body) => {
+                state.silent = Duration::ZERO;
+                state.take(body);
+            }
+            Err(SocketError::TimedOut(_)) if !is_gone(&mut state) => {}
             Err(e) => state.end(Disconnected::Gone(Arc::new(e))),
         }
         self.shared.1.notify_all();
@@ -251,6 +287,11 @@ impl Inbox {
 }
 
 impl State {
+    /// Whether a call is done, or will never be.
+    fn is_over(&self, call: u64) -> bool {
+        self.disconnected.is_some() || self.done.contains_key(&call)
+    }
+
     fn take(&mut self, body: Body) {
         match body {
             Body::Running(_) => {}

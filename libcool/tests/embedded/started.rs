@@ -99,6 +99,51 @@ fn a_call_can_be_asked_whether_it_is_done() {
 }
 
 #[test]
+fn a_call_is_waited_for_in_short_pieces_and_its_result_is_there_once_it_is_done() {
+    ranks(3, |comm| {
+        let (mut sum, mut average, mut came) = (vec![0u64; 50_000], [0f32; 3], [0u8; 4]);
+        let mut calls = vec![
+            comm.start().allreduce(&vec![1; 50_000], &mut sum, Op::Sum)?,
+            comm.start().allreduce(&[comm.rank() as f32; 3], &mut average, Op::Average)?,
+        ];
+        let before = (comm.rank() + 2) % 3;
+        let mut message = comm.start().recv(&mut came, before, 7)?;
+        assert!(!message.wait_for(Duration::from_micros(200))?, "nobody has sent before the barrier");
+        comm.barrier()?;
+        let mut sent = comm.start().send(&[comm.rank() as u8; 2], (comm.rank() + 1) % 3, 7)?;
+        for call in calls.iter_mut().chain([&mut message, &mut sent]) {
+            while !call.wait_for(Duration::from_micros(200))? {}
+            assert!(call.wait_for(Duration::ZERO)? && call.is_done()?);
+        }
+        let received = message.received()?;
+        assert_eq!((received.source, received.tag, received.count), (before, 7, 2));
+        wait_all(calls)?;
+        assert_eq!((average, came), ([1.0; 3], [before as u8, before as u8, 0, 0]));
+        assert!(sum.iter().all(|s| *s == 3));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_call_that_fails_says_so_to_a_short_wait() {
+    ranks(3, |comm| {
+        comm.set_timeout(Duration::from_secs(20));
+        let mut data = [0u64; 3];
+        let mut call = comm.start().bcast(&mut data[..2 + comm.rank() % 2], 0)?;
+        let e = loop {
+            match call.wait_for(Duration::from_micros(200)) {
+                Ok(false) => {}
+                Ok(true) => panic!("it cannot succeed"),
+                Err(e) => break e,
+            }
+        };
+        assert!(matches!(e, Error::Collective { failure: FailureKind::Mismatch, .. }), "{e}");
+        assert!(call.wait_for(Duration::ZERO)?, "nothing is left to wait for");
+        Ok(())
+    });
+}
+
+#[test]
 fn a_call_that_is_left_alone_is_done_all_the_same() {
     ranks(3, |comm| {
         for round in 0..200 {
