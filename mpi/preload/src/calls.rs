@@ -4,7 +4,7 @@
 use crate::failure::Failure;
 use crate::groups::{Communicator, Group, communicator};
 use crate::host::{Handle, Host, host};
-use crate::memory::{Described, Incoming};
+use crate::memory::Described;
 use crate::wait;
 use cool::{Array, ArrayMut, Arrays, Collective, Op, Operation, Type};
 use host_mpi::{Mode, Refusal, Settings, Tally};
@@ -155,7 +155,7 @@ impl Call<'_> {
 
     fn run(&self, group: &Group, collective: Collective<'_, '_>) -> Result<(), Stop> {
         let pending = group.start().collective(collective)?;
-        Ok(wait::for_future(self.host, self.comm, pending)?)
+        Ok(wait::for_call(self.host, self.comm, pending)?)
     }
 }
 

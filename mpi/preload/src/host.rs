@@ -2,7 +2,7 @@
 
 use host_mpi::{Abi, NumberClass, number_classes, reduce_ops};
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
@@ -77,7 +77,7 @@ pub(crate) fn host() -> &'static Host {
         let of = |mpich, standard, open_mpi| match abi {
             Abi::Mpich => mpich,
             Abi::Standard => standard,
-            Abi::OpenMpi => required(open_mpi).addr().get(),
+            Abi::OpenMpi => address(open_mpi).unwrap_or_else(|| lacks(open_mpi)),
         };
         Host {
             abi,
@@ -132,7 +132,7 @@ impl Host {
 
 /// Which library it is. One of the standard's interface may be loaded beside another.
 fn abi() -> Abi {
-    if let Some(version) = symbol("PMPI_Abi_get_version") {
+    if let Some(version) = function("PMPI_Abi_get_version") {
         // SAFETY: it is MPI's function of this name.
         let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
             unsafe { std::mem::transmute(version) };
@@ -143,40 +143,45 @@ fn abi() -> Abi {
             return Abi::Standard;
         }
     }
-    if symbol("ompi_mpi_comm_self").is_some() { Abi::OpenMpi } else { Abi::Mpich }
+    if address("ompi_mpi_comm_self").is_some() { Abi::OpenMpi } else { Abi::Mpich }
 }
 
-/// The address of a symbol of the host's library: the next of that name, or, where the library is in no scope of ours, as it
-/// is when Python has loaded it, by the library's own name.
-pub(crate) fn symbol(name: &str) -> Option<NonNull<c_void>> {
+/// A function of the host's library: the next of that name, or, where the library is in no scope of ours, as it is when Python
+/// has loaded it, that of the library by its own name.
+pub(crate) fn function(name: &str) -> Option<NonNull<c_void>> {
+    symbol(libc::RTLD_NEXT, name)
+}
+
+/// The address of data of the host's library, which is the handle of a predefined thing of Open MPI's: the first of that name, since a
+/// program that names it has the data itself (a copy relocation), and the library uses what the program has.
+pub(crate) fn address(name: &str) -> Option<Handle> {
+    symbol(libc::RTLD_DEFAULT, name).map(|symbol| symbol.addr().get())
+}
+
+fn symbol(scope: *mut c_void, name: &str) -> Option<NonNull<c_void>> {
     let name = CString::new(name).ok()?;
-    let found = find(libc::RTLD_NEXT, name.as_ptr());
-    found.or_else(|| {
+    find(scope, &name).or_else(|| {
         [Abi::Standard, Abi::Mpich, Abi::OpenMpi].into_iter().find_map(|abi| {
             let library = CString::new(abi.soname()).ok()?;
             // SAFETY: a name that ends; a library that is not there already is not loaded.
             let library = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-            if library.is_null() { None } else { find(library, name.as_ptr()) }
+            if library.is_null() { None } else { find(library, &name) }
         })
     })
 }
 
-fn find(library: *mut c_void, name: *const c_char) -> Option<NonNull<c_void>> {
+fn find(library: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: a library that is loaded, or all that come after this one, and a name that ends.
-    NonNull::new(unsafe { libc::dlsym(library, name) })
+    NonNull::new(unsafe { libc::dlsym(library, name.as_ptr()) })
 }
 
-/// The address of a symbol of the host's library, which is the handle of a predefined thing of Open MPI's.
-pub(crate) fn address(name: &str) -> Option<Handle> {
-    symbol(name).map(|symbol| symbol.addr().get())
-}
-
-/// The address of a symbol without which nothing can go on: the program has called a function of an MPI library that lacks it.
+/// A function without which nothing can go on.
 pub(crate) fn required(name: &str) -> NonNull<c_void> {
-    symbol(name).unwrap_or_else(|| {
-        eprintln!(
-            "cool-mpi: the program's MPI library has no {name}; unset LD_PRELOAD to run it without COOL"
-        );
-        std::process::abort()
-    })
+    function(name).unwrap_or_else(|| lacks(name))
+}
+
+/// The program has called a function of an MPI library that is not there, or is none that is known.
+fn lacks(name: &str) -> ! {
+    eprintln!("cool-mpi: the program's MPI library has no {name}; unset LD_PRELOAD to run it without COOL");
+    std::process::abort()
 }

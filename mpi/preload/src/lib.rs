@@ -7,6 +7,7 @@
 
 mod calls;
 mod failure;
+mod fortran;
 mod groups;
 mod host;
 mod memory;

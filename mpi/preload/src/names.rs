@@ -3,6 +3,7 @@
 
 #![allow(non_snake_case, reason = "MPI's names")]
 #![allow(missing_docs, reason = "MPI says what they do")]
+#![allow(unreachable_pub, reason = "called by the program, by their names")]
 
 use crate::calls::{
     self, ENDED, Side, TALLY, allgather, allgatherv, alltoall, bcast, gather, reduce_scatter, reduction,
@@ -45,7 +46,7 @@ macro_rules! interposed {
 ///
 /// # Safety
 /// There are more than `at`.
-unsafe fn number<N: Copy + TryInto<i64>>(array: *const N, at: usize) -> i64 {
+pub(crate) unsafe fn number<N: Copy + TryInto<i64>>(array: *const N, at: usize) -> i64 {
     if array.is_null() {
         return -1;
     }
@@ -113,19 +114,25 @@ counted! {
     MPI_Allgather_c "PMPI_Allgather_c", MPI_Allgatherv_c "PMPI_Allgatherv_c", MPI_Alltoall_c "PMPI_Alltoall_c"
 }
 
-interposed! {
-    MPI_Finalize, "PMPI_Finalize", (), end();
+/// # Safety
+/// As MPI wants it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Finalize() -> c_int {
+    end();
+    // SAFETY: the host's function of this name has no arguments.
+    let of_host: unsafe extern "C" fn() -> c_int = unsafe { std::mem::transmute(required("PMPI_Finalize")) };
+    // SAFETY: as promised.
+    unsafe { of_host() }
 }
 
 /// The program calls nothing more: groups are left, and what became of the calls is told by rank 0. The host's library ends, too.
-pub(crate) fn end() -> Option<c_int> {
+pub(crate) fn end() {
     if ENDED.swap(true, Ordering::Relaxed) {
-        return None;
+        return;
     }
     let host = host();
     if calls::settings().stats && host.rank_of_world() == Some(0) {
         eprint!("{}", TALLY.lock().unwrap_or_else(PoisonError::into_inner));
     }
     leave_all();
-    None
 }
