@@ -108,9 +108,7 @@ def test_ranks_that_open_mpi_starts_find_each_other(bed, tmp_path):
 @pytest.fixture(scope="session")
 def mpiexec():
     """MPICH's."""
-    library = mpich()
-    library.prepare()
-    return os.path.join(library.folder, "bin", "mpiexec")
+    return os.path.join(mpich().folder, "bin", "mpiexec")
 
 
 def test_ranks_that_mpich_starts_find_each_other_if_they_are_told_a_job(bed, tmp_path, mpiexec):

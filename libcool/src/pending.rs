@@ -37,7 +37,14 @@ const NO_MESSAGE: Received = Received { source: 0, tag: 0, count: 0 };
 impl<'a> Pending<'a> {
     pub(crate) fn new(comm: Arc<Inner>, request: Request, checked: Checked<'_, 'a>) -> Pending<'a> {
         let average = checked.dtype.filter(|_| checked.op == Some(Op::Average));
-        Pending { comm, request: Some(request), output: checked.into_output(), average, dtype: None, received: NO_MESSAGE }
+        Pending {
+            comm,
+            request: Some(request),
+            output: checked.into_output(),
+            average,
+            dtype: None,
+            received: NO_MESSAGE,
+        }
     }
 
     /// One that is done already.
@@ -55,7 +62,14 @@ impl<'a> Pending<'a> {
         dtype: Type,
         output: Option<&'a mut [u8]>,
     ) -> Pending<'a> {
-        Pending { comm, request: Some(request), output, average: None, dtype: Some(dtype), received: NO_MESSAGE }
+        Pending {
+            comm,
+            request: Some(request),
+            output,
+            average: None,
+            dtype: Some(dtype),
+            received: NO_MESSAGE,
+        }
     }
 
     /// Waits until the call is done.

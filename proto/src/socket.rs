@@ -78,9 +78,8 @@ fn receive_with(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
-    let message = rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(&socket, &mut parts, &mut control, flags)
-    })?;
+    let message =
+        rustix::io::retry_on_intr(|| rustix::net::recvmsg(&socket, &mut parts, &mut control, flags))?;
     for item in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = item {
             descriptors.extend(received);

@@ -234,7 +234,11 @@ impl Inbox {
     }
 
     /// The same, for at most this long: the agent is gone only when such steps together heard nothing for long.
-    fn step_at_most<'a>(&'a self, mut state: MutexGuard<'a, State>, at_most: Duration) -> MutexGuard<'a, State> {
+    fn step_at_most<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        at_most: Duration,
+    ) -> MutexGuard<'a, State> {
         match state.receiver.take() {
             None => self.shared.1.wait_timeout(state, at_most).unwrap_or_else(PoisonError::into_inner).0,
             Some(receiver) => self.receive(state, receiver, at_most, |state| {

@@ -155,10 +155,7 @@ impl Communicator {
         if matches!(*group, Grouping::Unmade) {
             *group = match self.make(host, comm, most)? {
                 Ok(made) => Grouping::Made(made),
-                Err(why) => {
-                    self.tell(&why);
-                    Grouping::Refused(why)
-                }
+                Err((first, why)) => Grouping::Refused(self.tell(first, &why)),
             };
         }
         match &*group {
@@ -168,13 +165,15 @@ impl Communicator {
         }
     }
 
-    /// Tells the user, once for each reason.
-    fn tell(&self, why: &str) {
+    /// Tells the user, once for each reason: all ranks note what the first of them has told.
+    fn tell(&self, first: usize, why: &str) -> String {
         static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        let whole = format!("rank {first} of {}: {why}", self.size);
         let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.rank == 0 && told.insert(why.to_owned()) {
-            eprintln!("cool-mpi: collectives stay with the host's MPI library: {why}");
+        if told.insert(why.to_owned()) && self.rank == 0 {
+            eprintln!("cool-mpi: collectives stay with the host's MPI library: {whole}");
         }
+        whole
     }
 
     fn make(
@@ -182,7 +181,7 @@ impl Communicator {
         host: &'static Host,
         comm: Handle,
         most: usize,
-    ) -> Result<Result<Arc<Group>, String>, Failure> {
+    ) -> Result<Result<Arc<Group>, (usize, String)>, Failure> {
         let key = can_join(most).and_then(|()| new_key());
         if let Some(why) = self.all_can(host, comm, &key)? {
             return Ok(Err(why));
@@ -199,17 +198,19 @@ impl Communicator {
         let why = self.all_can(host, comm, &joined)?;
         Ok(match (why, joined) {
             (None, Ok(group)) => Ok(Arc::new(group)),
-            (Some(why), _) | (None, Err(why)) => Err(why),
+            (Some(why), _) => Err(why),
+            // Not so: all can.
+            (None, Err(why)) => Err((self.rank, why)),
         })
     }
 
-    /// Whether all ranks can go on; if not, why the first of those cannot that cannot.
+    /// Whether all ranks can go on; if not, the first that cannot, and why.
     fn all_can<T>(
         &self,
         host: &Host,
         comm: Handle,
         can: &Result<T, String>,
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Option<(usize, String)>, Failure> {
         let mine = vote(can.is_ok(), self.rank, self.size);
         let mut least: c_int = 0;
         // SAFETY: a number to read, and one to write.
@@ -222,7 +223,7 @@ impl Communicator {
         let words = can.as_ref().err().map(String::as_str).unwrap_or_default();
         let mut words: [u8; REASON_BYTES] = reason_bytes(words);
         self.broadcast(host, comm, first, &mut words)?;
-        Ok(Some(format!("rank {first} of {}: {}", self.size, reason(&words))))
+        Ok(Some((first, reason(&words))))
     }
 
     fn broadcast(&self, host: &Host, comm: Handle, root: usize, bytes: &mut [u8]) -> Result<(), Failure> {
