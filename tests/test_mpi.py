@@ -5,10 +5,10 @@ import signal
 import subprocess
 
 import pytest
-from conftest import PATIENCE, ROOT, mpich
-from launchers import ENTER, begin_in_hosts, ended
+from conftest import PATIENCE, ROOT
+from launchers import HOST_LIBRARIES, begin_in_hosts, ended
 
-HOSTS = 4
+RANKS = 4
 SOURCE = os.path.join(ROOT, "mpi", "preload", "tests", "collectives.c")
 
 
@@ -17,49 +17,19 @@ def bed(make_bed):
     return make_bed("tree:2x2", peer_timeout_ms=10_000)
 
 
-class OpenMpi:
-    """Debian's."""
-    fortran = True
-    variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-    def compile(self, program):
-        compile_with("mpicc.openmpi", program, "-DFORTRAN_NAMES", "-lmpi_mpifh")
-
-    def mpirun(self, ranks):
-        network = "10.0.0.0/16"
-        return ["mpirun.openmpi", "--mca", "plm_rsh_agent", ENTER, "--mca", "oob_tcp_if_include", network, "--mca", "pml", "ob1", "--mca", "btl", "tcp,self",
-                "--mca", "btl_tcp_if_include", network, "--mca", "mpi_yield_when_idle", "1", "--host",
-                ",".join("h%d:2" % (i + 1) for i in range(HOSTS)), "-n", str(ranks)]
-
-
-class Mpich:
-    """Of PyPI, by its own binary interface or the standard one."""
-    fortran = False
-    variables = {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
-
-    def __init__(self, compiler):
-        self.compiler, self.library = compiler, mpich()
-
-    def compile(self, program):
-        compile_with(os.path.join(self.library.folder, "bin", self.compiler), program)
-
-    def mpirun(self, ranks):
-        return [os.path.join(self.library.folder, "bin", "mpiexec"), "-genvnone", "-launcher", "ssh", "-launcher-exec", ENTER,
-                "-hosts", ",".join("h%d" % (i + 1) for i in range(HOSTS)), "-n", str(ranks), "-ppn", "1"]
-
-
-def compile_with(compiler, program, *options):
-    done = subprocess.run([compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, SOURCE, *options], capture_output=True, text=True,
+def compiled(host, program):
+    options = ["-DFORTRAN_NAMES", "-lmpi_mpifh"] if host.fortran else []
+    done = subprocess.run([host.compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, SOURCE, *options], capture_output=True, text=True,
                           timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
+    return program
 
 
-@pytest.fixture(scope="module", params=["openmpi", "mpich", "abi"])
+@pytest.fixture(scope="module", params=list(HOST_LIBRARIES))
 def host(request, tmp_path_factory):
     """An MPI library, with the program compiled for it."""
-    library = {"openmpi": OpenMpi, "mpich": lambda: Mpich("mpicc"), "abi": lambda: Mpich("mpicc_abi")}[request.param]()
-    library.program = str(tmp_path_factory.mktemp("mpi") / "collectives")
-    library.compile(library.program)
+    library = HOST_LIBRARIES[request.param]()
+    library.program = compiled(library, str(tmp_path_factory.mktemp("mpi") / "collectives"))
     return library
 
 
@@ -68,7 +38,7 @@ def begin(bed, folder, host, *command, **variables):
     preload = variables.pop("preload", os.path.join(bed.bin_dir, "libcool_mpi.so"))
     variables = {"COOL_SOCKET": bed.directory + "/$(hostname).sock", "COOL_MPI_MIN": "1K", "COOL_MPI_STATS": "1", "LD_PRELOAD": preload, **variables}
     settings = " ".join("%s=%s" % item for item in variables.items() if item[1])
-    return begin_in_hosts(bed, folder, [*host.mpirun(HOSTS), "sh", "-c", "'%s exec %s'" % (settings, " ".join(command))], host.variables)
+    return begin_in_hosts(bed, folder, [*host.mpirun(bed, RANKS), "sh", "-c", "'%s exec %s'" % (settings, " ".join(command))], host.variables)
 
 
 def run(bed, folder, host, *command, **variables):
@@ -104,7 +74,7 @@ def test_what_a_rank_has_begun_to_send_goes_on_while_it_waits_for_cool(bed, tmp_
 
 def test_an_error_of_cool_is_one_of_mpi(bed, tmp_path, host):
     told = run(bed, tmp_path, host, host.program, "mismatch")
-    assert "cool-mpi: allreduce: rank 0: allreduce: " in told, told
+    assert "cool-mpi: rank 0: allreduce: " in told, told
 
 
 def test_an_agent_that_dies_ends_the_program(bed, tmp_path, host):
@@ -118,7 +88,7 @@ def test_an_agent_that_dies_ends_the_program(bed, tmp_path, host):
     bed.daemons.remove(agent)
     bed.start_agent("h2")
     bed.wait_until_joined()
-    assert done.returncode != 0 and re.search("cool-mpi: allreduce: rank .: allreduce: (no agent at|node h2 with rank.* is gone)", done.stderr), done.stderr
+    assert done.returncode != 0 and re.search("cool-mpi: rank .: allreduce: (no agent at|node h2 with rank.* is gone)", done.stderr), done.stderr
 
 
 def test_without_an_agent_the_host_does_all_and_rank_0_says_why(bed, tmp_path, host):
@@ -133,6 +103,16 @@ def test_what_is_not_chosen_is_left(bed, tmp_path, host):
     told = run(bed, tmp_path, host, COOL_MPI_OPS="bcast,reduce")
     assert calls(told, "bcast") > 0 and calls(told, "gather") == 0 and calls(told, "gather", "left (not in COOL_MPI_OPS)") > 0, told
     assert "cool-mpi" not in run(bed, tmp_path, host, COOL_MPI="off", COOL_MPI_STATS="0")
+
+
+def test_cool_mpirun_gives_the_ranks_the_library_and_what_is_set_of_cool(bed, tmp_path, host):
+    mpirun, *arguments = host.mpirun(bed, RANKS)
+    rank = "COOL_SOCKET=%s/$(hostname).sock exec %s first" % (bed.directory, host.program)
+    cool = os.path.join(bed.bin_dir, "cool")
+    command = [cool, "mpirun", "--mpirun", mpirun, *arguments, "sh", "-c", "'%s'" % rank]
+    done = ended(begin_in_hosts(bed, tmp_path, command, {**host.variables, "COOL_MPI_STATS": "1", "COOL_MPI_MIN": "6000"}))
+    assert done.returncode == 0 and done.stdout == "right\n", done.stdout + done.stderr
+    assert calls(done.stderr, "bcast") == 1, done.stderr
 
 
 PYTHON = """
@@ -152,8 +132,8 @@ if MPI.COMM_WORLD.rank == 0:
 
 
 def test_a_program_of_mpi4py_gains_too(bed, tmp_path):
-    host = Mpich("mpicc")
+    host = HOST_LIBRARIES["mpich"]()
     script = tmp_path / "program.py"
     script.write_text(PYTHON)
-    told = run(bed, tmp_path, host, os.path.join(host.library.folder, "bin", "python"), str(script))
+    told = run(bed, tmp_path, host, os.path.join(host.folder, "python"), str(script))
     assert calls(told, "allreduce") == calls(told, "allgather") == 1, told

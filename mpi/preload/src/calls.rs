@@ -74,10 +74,16 @@ fn attempt(
 /// A call has failed: the user reads why, and the communicator's error handler decides what that means.
 fn fail(operation: Operation, comm: Handle, failure: &Failure) -> c_int {
     let host = host();
-    eprintln!("cool-mpi: {operation}: {failure}");
+    let comm = host.abi.handle(comm);
+    match (failure, communicator(host, comm)) {
+        // Its words say rank and operation.
+        (Failure::Cool(e), _) => eprintln!("cool-mpi: {e}"),
+        (_, Some(known)) => eprintln!("cool-mpi: rank {}: {operation}: {failure}", known.rank),
+        (_, None) => eprintln!("cool-mpi: {operation}: {failure}"),
+    }
     let code = host.abi.error(failure.class());
     // SAFETY: a communicator of the program's.
-    unsafe { (host.functions.call_errhandler)(host.abi.handle(comm), code) };
+    unsafe { (host.functions.call_errhandler)(comm, code) };
     code
 }
 
