@@ -61,10 +61,12 @@ def built(name, host, sources):
     if not os.path.exists(os.path.join(folder, "Makefile")):
         logged("configure", [os.path.join(sources, "configure"), "MPICC=" + host.compiler, "CC=" + host.compiler, "--disable-fortran", "--disable-cxx",
                              "--disable-spawn"], folder)
+    # The tests know names of MPI 1, which Open MPI has only for those who ask.
+    make = ["make", "CPPFLAGS=-DOMPI_OMIT_MPI1_COMPAT_DECLS=0"]
     for part in ("util", "dtpools"):
-        logged(part, ["make", "-C", part], folder)
+        logged(part, [*make, "-C", part], folder)
     try:
-        logged("coll", ["make", "-k", "-C", "coll"], folder)
+        logged("coll", [*make, "-k", "-C", "coll"], folder)
     except testbed.Failure as e:
         print("%s: some tests are not built: %s" % (name, e), flush=True)
     return os.path.join(folder, "coll")
@@ -106,19 +108,22 @@ class Attempt:
 def attempt(bed, folder, host, entry, programs, preload):
     program, arguments, ranks, seconds = entry
     variables = {"COOL_SOCKET": bed.directory + "/$(hostname).sock"}
+    libraries = [] if host.fortran else [os.path.join(FOLDER, "sleeping_poll.so")]
     if preload:
-        variables.update(LD_PRELOAD=os.path.join(bed.bin_dir, "libcool_mpi.so"), COOL_MPI_MIN="0", COOL_MPI_STATS="1")
+        libraries.insert(0, os.path.join(bed.bin_dir, "libcool_mpi.so"))
+        variables.update(COOL_MPI_MIN="0", COOL_MPI_STATS="1")
+    if libraries:
+        variables["LD_PRELOAD"] = ":".join(libraries)
     settings = " ".join("%s=%s" % item for item in variables.items())
     rank = "cd %s && %s exec ./%s" % (programs, settings, " ".join([program, *arguments]))
     return Attempt(begin_in_hosts(bed, folder, [*host.mpirun(bed, ranks), "sh", "-c", "'%s'" % rank], host.variables), seconds)
 
 
-def run_all(bed, folder, name, host, programs, options):
-    """Every entry without and with the library; what came of it."""
-    result = {"passed": 0, "passed_with": 0, "worse": {}, "failed_without": [], "calls": collections.Counter()}
+def run_all(bed, folder, name, host, programs, options, result):
+    """Every entry without and with the library; notes what came of it."""
     for entry in entries(programs, options.most):
         title = " ".join([entry[0], str(entry[2]), *entry[1]])
-        if options.only and not re.search(options.only, title):
+        if (options.only and not re.search(options.only, title)) or (options.skip and re.search(options.skip, title)):
             continue
         begun = time.monotonic()
         without, preloaded = (attempt(bed, folder, host, entry, programs, preload) for preload in (False, True))
@@ -133,7 +138,6 @@ def run_all(bed, folder, name, host, programs, options):
             result["worse"][title] = preloaded.why
             verdict = "FAILS WITH: " + preloaded.why
         print("%s: %s: %s (%.1f s)" % (name, title, verdict, time.monotonic() - begun), flush=True)
-    return result
 
 
 def summary(name, result):
@@ -150,20 +154,26 @@ def main():
     p.add_argument("--hosts", default=",".join(HOST_LIBRARIES), help="host libraries, of %(default)s")
     p.add_argument("--most", type=int, default=16, help="entries of so many ranks at most; default %(default)s")
     p.add_argument("--only", help="entries that this regular expression finds")
+    p.add_argument("--skip", help="entries that are left out, likewise")
     p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     options = p.parse_args()
     testbed.unwind_on_signals()
     hosts = {name: HOST_LIBRARIES[name]() for name in options.hosts.split(",")}
     sources = fetched()
+    # Ranks of MPICH that wait would take the processors from the network.
+    logged("sleeping_poll", ["gcc", "-O2", "-shared", "-fPIC", "-o", "sleeping_poll.so", os.path.join(ROOT, "bench", "sleeping_poll.c"), "-ldl"], FOLDER)
     programs = {name: built(name, host, sources) for name, host in hosts.items()}
-    results = {}
-    with testbed.Testbed(options.topology, peer_timeout_ms=20_000) as bed, tempfile.TemporaryDirectory() as folder:
-        for name, host in hosts.items():
-            results[name] = run_all(bed, Path(folder), name, host, programs[name], options)
-    with open(os.path.join(FOLDER, "report.json"), "w") as f:
-        json.dump(results, f, indent=1)
-    for name, result in results.items():
-        print(summary(name, result))
+    results = {name: {"passed": 0, "passed_with": 0, "worse": {}, "failed_without": [], "calls": collections.Counter()} for name in hosts}
+    try:
+        with testbed.Testbed(options.topology, peer_timeout_ms=20_000) as bed, tempfile.TemporaryDirectory() as folder:
+            for name, host in hosts.items():
+                run_all(bed, Path(folder), name, host, programs[name], options, results[name])
+    finally:
+        # Also of a run that is broken off.
+        with open(os.path.join(FOLDER, "report.json"), "w") as f:
+            json.dump(results, f, indent=1)
+        for name, result in results.items():
+            print(summary(name, result))
     return int(any(result["worse"] for result in results.values()))
 
 

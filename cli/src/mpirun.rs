@@ -14,7 +14,7 @@ const LIBRARY: &str = "libcool_mpi.so";
 /// library is loaded before the MPI library of each rank (LD_PRELOAD), and the variables that begin with COOL_ and are set
 /// here are set there. Nodes need the library at the same path. What is taken, and the variables COOL_MPI_..., say docs/mpi.md.
 ///
-///     cool mpirun -n 16 ./program
+/// As in: cool mpirun -n 16 ./program
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The launcher

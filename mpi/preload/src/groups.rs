@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long the ranks wait for each other: all are in the call already.
-const ALL_COME: Duration = Duration::from_secs(60);
+const ALL_COME: Duration = Duration::from_secs(30);
 /// MPI's calls wait for ever, as long as all live.
 const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
