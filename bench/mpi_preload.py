@@ -45,6 +45,8 @@ def preloaded(kind):
     return Preloaded
 
 
+# Where bench.py has them, too.
+INSTALLED = os.path.join(ROOT, "target", "bench")
 HOSTS = {"openmpi": peers.OpenMpi, "mpich": peers.Mpich}
 
 
@@ -52,7 +54,7 @@ def prepared(options):
     """Each host library alone and preloaded."""
     pairs = {}
     for name in options.hosts:
-        pair = HOSTS[name](options.out, options.busy_poll), preloaded(HOSTS[name])(options.out, options.busy_poll)
+        pair = HOSTS[name](INSTALLED, options.busy_poll), preloaded(HOSTS[name])(INSTALLED, options.busy_poll)
         pair[1].min = options.min
         for library in pair:
             library.prepare()
@@ -106,7 +108,8 @@ def table(cases, options, pairs):
             for placement, name in columns:
                 found = by_key[op, asked, placement]["hosts"][name]
                 row.append("%s | %s | %s" % (cell(found["alone"]), cell(found["preloaded"]), "%.2f" % found["ratio"] if found["ratio"] else "-"))
-            lines.append("| %s of %s | %s |" % (op, page.size(asked), " | ".join(row)))
+            length = page.size(asked) if asked >= 1 << 10 else "%d bytes" % asked
+            lines.append("| %s of %s | %s |" % (op, length, " | ".join(row)))
     return "\n".join(lines)
 
 
@@ -151,7 +154,8 @@ def parse_arguments():
 def main():
     options = parse_arguments()
     testbed.unwind_on_signals()
-    os.makedirs(options.out, exist_ok=True)
+    for folder in (options.out, INSTALLED):
+        os.makedirs(folder, exist_ok=True)
     pairs = prepared(options)
 
     def save(cases):
