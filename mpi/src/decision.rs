@@ -2,7 +2,7 @@
 //! makes equal at all of them: the operation, the communicator, the reduction, the bytes of the signature. Never how a rank has
 //! described its memory: another rank may have described the same bytes otherwise.
 
-use crate::{Mode, Settings};
+use crate::{Mode, MpiSettings};
 use cool_types::Operation;
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub const LARGEST: u64 = i32::MAX as u64;
 
 /// Why a call is left to the host's MPI library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
+pub enum WhyLeft {
     /// `COOL_MPI=off`.
     Off,
     /// `COOL_MPI_OPS` has other operations.
@@ -34,32 +34,32 @@ pub enum Refusal {
     Arguments,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for WhyLeft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refusal::Off => "off",
-            Refusal::NotChosen => "not in COOL_MPI_OPS",
-            Refusal::Small => "small",
-            Refusal::Large => "large",
-            Refusal::Reduction => "reduction",
-            Refusal::Elements => "type",
-            Refusal::Intercommunicator => "intercommunicator",
-            Refusal::Alone => "one rank",
-            Refusal::NoGroup => "no group",
-            Refusal::Arguments => "arguments",
+            WhyLeft::Off => "off",
+            WhyLeft::NotChosen => "not in COOL_MPI_OPS",
+            WhyLeft::Small => "small",
+            WhyLeft::Large => "large",
+            WhyLeft::Reduction => "reduction",
+            WhyLeft::Elements => "type",
+            WhyLeft::Intercommunicator => "intercommunicator",
+            WhyLeft::Alone => "one rank",
+            WhyLeft::NoGroup => "no group",
+            WhyLeft::Arguments => "arguments",
         })
     }
 }
 
-impl Settings {
+impl MpiSettings {
     /// Whether a call may be taken, by what is known before its communicator is looked at.
     ///
     /// # Errors
     /// If not, why.
-    pub fn admit(&self, operation: Operation) -> Result<(), Refusal> {
+    pub fn admit(&self, operation: Operation) -> Result<(), WhyLeft> {
         match (self.mode, self.operations.contains(&operation)) {
-            (Mode::Off, _) => Err(Refusal::Off),
-            (_, false) => Err(Refusal::NotChosen),
+            (Mode::Off, _) => Err(WhyLeft::Off),
+            (_, false) => Err(WhyLeft::NotChosen),
             _ => Ok(()),
         }
     }
@@ -68,10 +68,10 @@ impl Settings {
     ///
     /// # Errors
     /// If not, why.
-    pub fn admit_bytes(&self, bytes: u64) -> Result<(), Refusal> {
+    pub fn admit_bytes(&self, bytes: u64) -> Result<(), WhyLeft> {
         match bytes {
-            _ if bytes < self.min => Err(Refusal::Small),
-            _ if bytes > LARGEST => Err(Refusal::Large),
+            _ if bytes < self.min => Err(WhyLeft::Small),
+            _ if bytes > LARGEST => Err(WhyLeft::Large),
             _ => Ok(()),
         }
     }
@@ -81,17 +81,17 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn settings(variables: &[(&str, &str)]) -> Settings {
-        Settings::read(|name| Some(variables.iter().find(|(known, _)| *known == name)?.1.into())).unwrap()
+    fn settings(variables: &[(&str, &str)]) -> MpiSettings {
+        MpiSettings::read(|name| Some(variables.iter().find(|(known, _)| *known == name)?.1.into())).unwrap()
     }
 
     #[test]
     fn lengths_from_the_least_to_the_largest_are_taken() {
         let by_default = settings(&[]);
-        assert_eq!(by_default.admit_bytes(16 * 1024 - 1), Err(Refusal::Small));
+        assert_eq!(by_default.admit_bytes(16 * 1024 - 1), Err(WhyLeft::Small));
         assert_eq!(by_default.admit_bytes(16 * 1024), Ok(()));
         assert_eq!(by_default.admit_bytes(LARGEST), Ok(()));
-        assert_eq!(by_default.admit_bytes(LARGEST + 1), Err(Refusal::Large));
+        assert_eq!(by_default.admit_bytes(LARGEST + 1), Err(WhyLeft::Large));
         assert_eq!(settings(&[("COOL_MPI_MIN", "0")]).admit_bytes(0), Ok(()));
     }
 
@@ -99,8 +99,8 @@ mod tests {
     fn operations_that_are_not_named_are_left() {
         let some = settings(&[("COOL_MPI_OPS", "bcast, reduce")]);
         assert_eq!(some.admit(Operation::Reduce), Ok(()));
-        assert_eq!(some.admit(Operation::Allreduce), Err(Refusal::NotChosen));
-        assert_eq!(settings(&[("COOL_MPI", "off")]).admit(Operation::Bcast), Err(Refusal::Off));
-        assert_eq!(settings(&[]).admit(Operation::Barrier), Err(Refusal::NotChosen));
+        assert_eq!(some.admit(Operation::Allreduce), Err(WhyLeft::NotChosen));
+        assert_eq!(settings(&[("COOL_MPI", "off")]).admit(Operation::Bcast), Err(WhyLeft::Off));
+        assert_eq!(settings(&[]).admit(Operation::Barrier), Err(WhyLeft::NotChosen));
     }
 }

@@ -21,7 +21,7 @@ pub enum Mode {
 
 /// What the user says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct MpiSettings {
     /// `COOL_MPI`: `off`, `auto` or `require`.
     pub mode: Mode,
     /// `COOL_MPI_MIN`: the bytes of the smallest call that is taken.
@@ -50,18 +50,18 @@ impl std::fmt::Display for SettingsError {
 
 impl std::error::Error for SettingsError {}
 
-impl Settings {
+impl MpiSettings {
     /// Those by which nothing is taken.
-    pub fn off() -> Settings {
+    pub fn off() -> MpiSettings {
         let (operations, stats) = (BTreeSet::new(), false);
-        Settings { mode: Mode::Off, min: MIN_DEFAULT, operations, groups: GROUPS_DEFAULT, stats }
+        MpiSettings { mode: Mode::Off, min: MIN_DEFAULT, operations, groups: GROUPS_DEFAULT, stats }
     }
 
     /// Reads the variables.
     ///
     /// # Errors
     /// If one makes no sense.
-    pub fn read(lookup: impl Fn(&'static str) -> Option<String>) -> Result<Settings, SettingsError> {
+    pub fn read(lookup: impl Fn(&'static str) -> Option<String>) -> Result<MpiSettings, SettingsError> {
         let parsed = |variable, expected: &str, parse: &dyn Fn(&str) -> Option<u64>, default| {
             let Some(value) = lookup(variable).filter(|value| !value.is_empty()) else { return Ok(default) };
             parse(value.trim()).ok_or_else(|| SettingsError {
@@ -82,7 +82,13 @@ impl Settings {
         let yes = |text: &str| ["0", "1"].iter().position(|known| *known == text).map(|yes| yes as u64);
         let stats = parsed("COOL_MPI_STATS", "0 or 1", &yes, 0)? == 1;
         let operations = operations(lookup("COOL_MPI_OPS"))?;
-        Ok(Settings { mode, min, operations, groups: usize::try_from(groups).unwrap_or(usize::MAX), stats })
+        Ok(MpiSettings {
+            mode,
+            min,
+            operations,
+            groups: usize::try_from(groups).unwrap_or(usize::MAX),
+            stats,
+        })
     }
 }
 
@@ -117,8 +123,8 @@ fn operations(list: Option<String>) -> Result<BTreeSet<Operation>, SettingsError
 mod tests {
     use super::*;
 
-    fn read(variable: &'static str, value: &str) -> Result<Settings, String> {
-        Settings::read(|name| (name == variable).then(|| value.to_owned())).map_err(|e| e.to_string())
+    fn read(variable: &'static str, value: &str) -> Result<MpiSettings, String> {
+        MpiSettings::read(|name| (name == variable).then(|| value.to_owned())).map_err(|e| e.to_string())
     }
 
     #[test]

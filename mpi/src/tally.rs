@@ -1,6 +1,6 @@
 //! What became of a rank's calls: how many of each operation were taken, how many were left, and why.
 
-use crate::Refusal;
+use crate::WhyLeft;
 use cool_types::Operation;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ struct Sum {
 /// Calls by operation and by what became of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    sums: BTreeMap<(Operation, Option<Refusal>), Sum>,
+    sums: BTreeMap<(Operation, Option<WhyLeft>), Sum>,
 }
 
 impl Tally {
@@ -25,7 +25,7 @@ impl Tally {
     }
 
     /// A call was taken, or left for a reason. Of what is left before it is measured, the bytes are 0.
-    pub fn count(&mut self, operation: Operation, left: Option<Refusal>, bytes: u64) {
+    pub fn count(&mut self, operation: Operation, left: Option<WhyLeft>, bytes: u64) {
         let sum = self.sums.entry((operation, left)).or_default();
         sum.calls += 1;
         sum.bytes = sum.bytes.saturating_add(bytes);
@@ -54,7 +54,7 @@ mod tests {
         let mut tally = Tally::new();
         tally.count(Operation::Bcast, None, 1000);
         tally.count(Operation::Bcast, None, 24);
-        tally.count(Operation::Bcast, Some(Refusal::Small), 8);
+        tally.count(Operation::Bcast, Some(WhyLeft::Small), 8);
         let told = tally.to_string();
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!(

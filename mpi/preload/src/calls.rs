@@ -7,20 +7,20 @@ use crate::host::{Handle, Host, host};
 use crate::memory::Described;
 use crate::wait;
 use cool::{Array, ArrayMut, Arrays, Collective, Op, Operation, Type};
-use host_mpi::{Mode, Refusal, Settings, Tally};
+use host_mpi::{Mode, MpiSettings, Tally, WhyLeft};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What the user says.
-pub(crate) fn settings() -> &'static Settings {
-    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+pub(crate) fn settings() -> &'static MpiSettings {
+    static SETTINGS: OnceLock<MpiSettings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
-        let read = Settings::read(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()));
+        let read = MpiSettings::read(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()));
         read.unwrap_or_else(|e| {
             eprintln!("cool-mpi: collectives stay with the host's MPI library: {e}");
-            Settings::off()
+            MpiSettings::off()
         })
     })
 }
@@ -34,12 +34,12 @@ pub(crate) static ENDED: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 enum Stop {
     /// It is left to the host's library.
-    Left(Refusal),
+    Left(WhyLeft),
     Failed(Failure),
 }
 
-impl From<Refusal> for Stop {
-    fn from(refusal: Refusal) -> Stop {
+impl From<WhyLeft> for Stop {
+    fn from(refusal: WhyLeft) -> Stop {
         Stop::Left(refusal)
     }
 }
@@ -100,17 +100,17 @@ impl Call<'_> {
     fn enter(operation: Operation, comm: Handle, bytes: &Cell<u64>) -> Result<Call<'_>, Stop> {
         settings().admit(operation)?;
         if ENDED.load(Ordering::Relaxed) {
-            return Err(Refusal::Off.into());
+            return Err(WhyLeft::Off.into());
         }
         let host = host();
         let comm = host.abi.handle(comm);
         if !host.is_comm(comm) {
-            return Err(Refusal::Arguments.into());
+            return Err(WhyLeft::Arguments.into());
         }
-        let communicator = communicator(host, comm).ok_or(Refusal::Arguments)?;
+        let communicator = communicator(host, comm).ok_or(WhyLeft::Arguments)?;
         match (communicator.inter, communicator.size) {
-            (true, _) => Err(Refusal::Intercommunicator.into()),
-            (false, 1) => Err(Refusal::Alone.into()),
+            (true, _) => Err(WhyLeft::Intercommunicator.into()),
+            (false, 1) => Err(WhyLeft::Alone.into()),
             _ => Ok(Call { host, comm, communicator, bytes }),
         }
     }
@@ -123,29 +123,29 @@ impl Call<'_> {
         self.communicator.size
     }
 
-    fn root(&self, root: c_int) -> Result<usize, Refusal> {
+    fn root(&self, root: c_int) -> Result<usize, WhyLeft> {
         let root = usize::try_from(root).ok().filter(|root| *root < self.size());
-        root.ok_or(Refusal::Arguments)
+        root.ok_or(WhyLeft::Arguments)
     }
 
     fn is_in_place(&self, data: *const c_void) -> bool {
         data.addr() == self.host.abi.in_place()
     }
 
-    fn described(&self, data: *const c_void, count: i64, datatype: Handle) -> Result<Described, Refusal> {
-        Described::new(self.host, data, count, datatype).ok_or(Refusal::Arguments)
+    fn described(&self, data: *const c_void, count: i64, datatype: Handle) -> Result<Described, WhyLeft> {
+        Described::new(self.host, data, count, datatype).ok_or(WhyLeft::Arguments)
     }
 
     /// An array of a part for each rank.
-    fn of_all(&self, part: &Described) -> Result<Described, Refusal> {
-        part.repeated(self.size()).ok_or(Refusal::Arguments)
+    fn of_all(&self, part: &Described) -> Result<Described, WhyLeft> {
+        part.repeated(self.size()).ok_or(WhyLeft::Arguments)
     }
 
     /// COOL's type and reduction.
-    fn reduction(&self, datatype: Handle, op: Handle, one: &Described) -> Result<(Type, Op), Refusal> {
-        let op = self.host.reduce_op(self.host.abi.handle(op)).ok_or(Refusal::Reduction)?;
-        let class = self.host.number_class(self.host.abi.handle(datatype)).ok_or(Refusal::Elements)?;
-        Ok((class.element(one.element_bytes(), op).ok_or(Refusal::Elements)?, op))
+    fn reduction(&self, datatype: Handle, op: Handle, one: &Described) -> Result<(Type, Op), WhyLeft> {
+        let op = self.host.reduce_op(self.host.abi.handle(op)).ok_or(WhyLeft::Reduction)?;
+        let class = self.host.number_class(self.host.abi.handle(datatype)).ok_or(WhyLeft::Elements)?;
+        Ok((class.element(one.element_bytes(), op).ok_or(WhyLeft::Elements)?, op))
     }
 
     /// The group that takes the call, which has this many bytes.
@@ -155,7 +155,7 @@ impl Call<'_> {
         match self.communicator.group(self.host, self.comm, settings().groups)? {
             Ok(group) => Ok(group),
             Err(why) if settings().mode == Mode::Require => Err(Failure::Required(why).into()),
-            Err(_) => Err(Refusal::NoGroup.into()),
+            Err(_) => Err(WhyLeft::NoGroup.into()),
         }
     }
 
@@ -250,7 +250,7 @@ pub(crate) unsafe fn reduce_scatter(
         let own = counts.get(call.rank()).copied().unwrap_or(0);
         let own = call.described(recv, own as i64, datatype)?;
         let all = counts.iter().try_fold(0i64, |sum, count| sum.checked_add(*count as i64));
-        let all = all.ok_or(Refusal::Arguments)?;
+        let all = all.ok_or(WhyLeft::Arguments)?;
         let in_place = call.is_in_place(send);
         let all = call.described(if in_place { recv } else { send }, all, datatype)?;
         let (dtype, op) = call.reduction(datatype, op, &all)?;
@@ -267,8 +267,8 @@ pub(crate) unsafe fn reduce_scatter(
 }
 
 /// Counts that the program gives, one for each rank.
-fn elements(size: usize, counts: &dyn Fn(usize) -> i64) -> Result<Vec<usize>, Refusal> {
-    (0..size).map(|rank| usize::try_from(counts(rank)).map_err(|_| Refusal::Arguments)).collect()
+fn elements(size: usize, counts: &dyn Fn(usize) -> i64) -> Result<Vec<usize>, WhyLeft> {
+    (0..size).map(|rank| usize::try_from(counts(rank)).map_err(|_| WhyLeft::Arguments)).collect()
 }
 
 /// One of the two buffers of a call.
@@ -280,7 +280,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    fn described(self, call: &Call) -> Result<Described, Refusal> {
+    fn described(self, call: &Call) -> Result<Described, WhyLeft> {
         call.described(self.data, self.count, self.datatype)
     }
 }
@@ -424,12 +424,12 @@ pub(crate) unsafe fn allgatherv(
         let one = call.described(recv, 1, datatype)?;
         let mut parts = Vec::with_capacity(counts.len());
         for (rank, count) in counts.iter().enumerate() {
-            let place = isize::try_from(place(rank)).map_err(|_| Refusal::Arguments)?;
+            let place = isize::try_from(place(rank)).map_err(|_| WhyLeft::Arguments)?;
             parts.push(one.part(place, *count)?);
         }
         let lengths: Vec<usize> = parts.iter().map(Described::bytes).collect();
         let length = lengths.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes as u64));
-        let group = call.group(length.ok_or(Refusal::Arguments)?)?;
+        let group = call.group(length.ok_or(WhyLeft::Arguments)?)?;
         let own = if call.is_in_place(send.data) { parts[call.rank()] } else { send.described(call)? };
         // All parts, one after the other.
         let mut all = vec![0; lengths.iter().sum()];

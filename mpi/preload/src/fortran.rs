@@ -13,6 +13,7 @@ use crate::names::{end, number};
 use cool::Operation;
 use host_mpi::Abi;
 use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 type In = *const c_void;
@@ -48,11 +49,20 @@ macro_rules! interposed {
     )*};
 }
 
+/// A handle of Open MPI's of Fortran's number.
+type FromNumber = unsafe extern "C" fn(c_int) -> Handle;
+
+/// The function of a name that gives one.
+fn from_number(name: &str) -> FromNumber {
+    // SAFETY: MPI's functions of these names take an int and give a handle, which is a pointer in Open MPI.
+    unsafe { std::mem::transmute::<NonNull<c_void>, FromNumber>(required(name)) }
+}
+
 /// Handles of Open MPI's by Fortran's numbers for them.
 struct Handles {
-    comm: unsafe extern "C" fn(c_int) -> Handle,
-    datatype: unsafe extern "C" fn(c_int) -> Handle,
-    op: unsafe extern "C" fn(c_int) -> Handle,
+    comm: FromNumber,
+    datatype: FromNumber,
+    op: FromNumber,
     /// The addresses that stand for `MPI_IN_PLACE` and for `MPI_BOTTOM`, each by several compilers' names.
     in_place: Vec<usize>,
     bottom: Vec<usize>,
@@ -66,19 +76,12 @@ fn handles() -> &'static Handles {
             let names = [name.to_owned(), format!("{name}_"), format!("{name}__"), upper];
             names.iter().filter_map(|name| address(name)).collect()
         };
-        // SAFETY: MPI's functions of these names take and give these, an int and a pointer in Open MPI.
-        unsafe {
-            Handles {
-                comm: std::mem::transmute::<_, unsafe extern "C" fn(c_int) -> Handle>(required(
-                    "PMPI_Comm_f2c",
-                )),
-                datatype: std::mem::transmute::<_, unsafe extern "C" fn(c_int) -> Handle>(required(
-                    "PMPI_Type_f2c",
-                )),
-                op: std::mem::transmute::<_, unsafe extern "C" fn(c_int) -> Handle>(required("PMPI_Op_f2c")),
-                in_place: variants("mpi_fortran_in_place"),
-                bottom: variants("mpi_fortran_bottom"),
-            }
+        Handles {
+            comm: from_number("PMPI_Comm_f2c"),
+            datatype: from_number("PMPI_Type_f2c"),
+            op: from_number("PMPI_Op_f2c"),
+            in_place: variants("mpi_fortran_in_place"),
+            bottom: variants("mpi_fortran_bottom"),
         }
     })
 }

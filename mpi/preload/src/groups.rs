@@ -28,16 +28,8 @@ pub(crate) struct Communicator {
     pub(crate) size: usize,
     /// Between two groups.
     pub(crate) inter: bool,
-    group: Mutex<Grouping>,
-}
-
-#[derive(Debug)]
-enum Grouping {
-    /// No long call yet.
-    Unmade,
-    Made(Arc<Group>),
-    /// Why there is none.
-    Refused(String),
+    /// Once it was tried; or why there is none.
+    group: Mutex<Option<Result<Arc<Group>, String>>>,
 }
 
 /// A group of COOL.
@@ -96,7 +88,7 @@ pub(crate) fn communicator(host: &Host, comm: Handle) -> Option<Arc<Communicator
         ]
     };
     let (rank, size) = (usize::try_from(rank).ok()?, usize::try_from(size).ok()?);
-    let group = Mutex::new(Grouping::Unmade);
+    let group = Mutex::new(None);
     let known = Communicator { rank, size, inter: inter != 0, group };
     (codes == [0; 4]).then(|| communicators().insert(comm, known))
 }
@@ -152,17 +144,11 @@ impl Communicator {
         most: usize,
     ) -> Result<Result<Arc<Group>, String>, Failure> {
         let mut group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*group, Grouping::Unmade) {
-            *group = match self.make(host, comm, most)? {
-                Ok(made) => Grouping::Made(made),
-                Err((first, why)) => Grouping::Refused(self.tell(first, &why)),
-            };
+        if let Some(known) = &*group {
+            return Ok(known.clone());
         }
-        match &*group {
-            Grouping::Made(made) => Ok(Ok(Arc::clone(made))),
-            Grouping::Refused(why) => Ok(Err(why.clone())),
-            Grouping::Unmade => Ok(Err(String::new())),
-        }
+        let made = self.make(host, comm, most)?.map_err(|(first, why)| self.tell(first, &why));
+        Ok(group.insert(made).clone())
     }
 
     /// Tells the user, once for each reason: all ranks note what the first of them has told.
