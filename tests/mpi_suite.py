@@ -26,6 +26,8 @@ import topologies
 
 FOLDER = os.path.join(ROOT, "target", "mpi", "suite")
 MIRROR = "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main\n"
+# The tests know names of MPI 1, which Open MPI has only for those who ask.
+MPI_1 = ["CPPFLAGS=-DOMPI_OMIT_MPI1_COMPAT_DECLS=0"]
 LINE = re.compile(r"cool-mpi: (\w+) (taken|left \(([^)]*)\)): (\d+) calls, \d+ bytes")
 
 
@@ -59,14 +61,12 @@ def built(name, host, sources):
     folder = os.path.join(FOLDER, "build-" + name)
     os.makedirs(folder, exist_ok=True)
     if not os.path.exists(os.path.join(folder, "Makefile")):
-        logged("configure", [os.path.join(sources, "configure"), "MPICC=" + host.compiler, "CC=" + host.compiler, "--disable-fortran", "--disable-cxx",
-                             "--disable-spawn"], folder)
-    # The tests know names of MPI 1, which Open MPI has only for those who ask.
-    make = ["make", "CPPFLAGS=-DOMPI_OMIT_MPI1_COMPAT_DECLS=0"]
+        logged("configure", [os.path.join(sources, "configure"), "MPICC=" + host.compiler, "CC=" + host.compiler, *MPI_1, "--enable-strictmpi",
+                             "--disable-fortran", "--disable-cxx", "--disable-spawn"], folder)
     for part in ("util", "dtpools"):
-        logged(part, [*make, "-C", part], folder)
+        logged(part, ["make", "-C", part], folder)
     try:
-        logged("coll", [*make, "-k", "-C", "coll"], folder)
+        logged("coll", ["make", "-k", "-C", "coll"], folder)
     except testbed.Failure as e:
         print("%s: some tests are not built: %s" % (name, e), flush=True)
     return os.path.join(folder, "coll")
@@ -152,7 +152,7 @@ def summary(name, result):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--hosts", default=",".join(HOST_LIBRARIES), help="host libraries, of %(default)s")
-    p.add_argument("--most", type=int, default=16, help="entries of so many ranks at most; default %(default)s")
+    p.add_argument("--most", type=int, default=16, help="ranks of the largest entries; default %(default)s")
     p.add_argument("--only", help="entries that this regular expression finds")
     p.add_argument("--skip", help="entries that are left out, likewise")
     p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
