@@ -9,7 +9,7 @@
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 NETWORK_PACKAGES := gcc libc6-dev mininet openvswitch-switch ethtool iptables iproute2 procps python3
-LAUNCHERS := openmpi-bin slurmctld slurmd slurm-client
+LAUNCHERS := openmpi-bin libopenmpi-dev slurmctld slurmd slurm-client
 COPIERS := python3-libtorrent rsync clustershell openssh-client openssh-server slurmctld slurmd slurm-client udpcast uftp
 PHOTOGRAPHS := lomiri-wallpapers-16.04
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
@@ -20,7 +20,7 @@ QUICK := $(TARGET)/quick
 # Modules of end-to-end tests that run side by side, on two processors; they wait for emulated links half of the time.
 WORKERS := 3
 
-.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans bench-copy recovery faults day load solver calibrate lint release bindings packages image test-packages packages-demo packages-test packages-bench packages-packages
+.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans bench-copy mpi-suite recovery faults day load solver calibrate lint release bindings packages image test-packages packages-demo packages-test packages-bench packages-packages
 
 demo: packages-demo
 	cargo build --profile quick --package cool-cli --package cool-controller --package cool-nodeagent --package cool-kmeans --bins
@@ -37,7 +37,7 @@ documented:
 	cargo test --quiet --workspace --all-features --doc
 
 end-to-end: packages-test
-	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins
+	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
 	tools/bindings
 	COOL_RUST_SUITE=$(TARGET)/bindings/suite-rust $(TARGET)/bindings/python/bin/pytest libcool/python/tests
 	$(SUDO) env COOL_BIN=$(QUICK) /usr/bin/python3 -m pytest tests -v --dist loadfile --tx '$(WORKERS)*popen//python=mininet/apart /usr/bin/python3'
@@ -91,6 +91,12 @@ solver: packages-bench release
 recovery: packages-bench release
 	$(SUDO) bench/recovery.py --failure port
 	$(SUDO) bench/recovery.py --failure silent
+
+# MPICH's own tests of collectives over libcool_mpi.so, on each MPI library: docs/mpi.md
+mpi-suite: packages-test
+	@tools/install-packages dpkg-dev make
+	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
+	$(SUDO) env COOL_BIN=$(QUICK) mininet/apart /usr/bin/python3 tests/mpi_suite.py $(MPI_SUITE)
 
 # Files to all nodes by every way of `cool copy`, and by BitTorrent: docs/copy.md. COPY=... gives options, as COPY="--slow 10":
 # bench/copying.py --help has those of each table, also beside rsync, ClusterShell, sbcast, udpcast and UFTP

@@ -276,9 +276,12 @@ class Mpi:
         """The command that runs a program as a rank on each host, and its environment."""
         environment = {**os.environ, **self.environment, "BENCH_HOSTS": run.folder, "TMPDIR": run.folder,
                        "PATH": os.path.join(self.folder, "bin") + ":" + os.environ["PATH"]}
-        ranks_only = ["env", "LD_PRELOAD=" + self.preload] if self.preload else []
-        launcher = [os.path.join(self.folder, "bin", "mpirun"), *self.flags(run.hosts), *ranks_only, *program]
+        launcher = [os.path.join(self.folder, "bin", "mpirun"), *self.flags(run.hosts), *self.rank(run, program)]
         return [os.path.join(HERE, "enter-host"), run.hosts[0]["name"], "exec " + " ".join(launcher)], environment
+
+    def rank(self, _run, program):
+        """The command of a rank."""
+        return ["env", "LD_PRELOAD=" + self.preload, *program] if self.preload else program
 
     def measure(self, run, case):
         with tempfile.TemporaryDirectory(dir=run.folder) as pipes, tempfile.TemporaryFile() as log:

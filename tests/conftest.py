@@ -26,17 +26,20 @@ def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "ignore:distutils Version classes:DeprecationWarning:mininet")
     if not config.getoption("tx", None) or hasattr(config, "workerinput"):
         return
-    mpich().prepare()
+    mpich()
     settings = contextlib.ExitStack()
     settings.enter_context(ovs.roomy_sockets())
     config.add_cleanup(settings.close)
 
 
 def mpich():
-    """MPICH, whose wheel `prepare` installs."""
+    """MPICH, of its wheel, with mpi4py beside it."""
     folder = os.path.join(ROOT, "target", "bench")
     os.makedirs(folder, exist_ok=True)
-    return peers.Mpich(folder, True)
+    library = peers.Mpich(folder, True)
+    library.prepare()
+    peers.installed(library.folder, "mpi4py")
+    return library
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,12 @@ import subprocess
 import time
 
 import pytest
-from conftest import PATIENCE, ROOT, mpich
+from conftest import PATIENCE, mpich
+from launchers import ENTER, start_in_hosts
 
 import network
 
 NOBODY = pwd.getpwnam("nobody")
-ENTER = os.path.join(ROOT, "bench", "enter-host")
 HOSTS = 4
 
 
@@ -93,17 +93,6 @@ def test_a_user_cannot_be_a_rank_of_a_job_of_the_agents(bed):
         job.wait(PATIENCE)
 
 
-def start_in_hosts(bed, folder, command):
-    """What a launcher prints that is started in the first host, and starts its daemons in the others by `enter-host`."""
-    hosts = {h["name"]: h for h in bed.description["hosts"]}
-    (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (bed.network.net.get(h).IP(), h) for h in hosts))
-    (folder / "pids").write_text("".join("%s %d %s\n" % (name, h["pid"], h["interface"]) for name, h in hosts.items()))
-    done = subprocess.run([ENTER, "h1", " ".join(command)], env={**os.environ, "BENCH_HOSTS": str(folder)}, capture_output=True, text=True,
-                          timeout=PATIENCE)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def rank_of_its_host(bed):
     """A rank as a launcher is to start it: of several agents on one machine each host's own is named by its host's name."""
     return ["sh", "-c", "'COOL_SOCKET=%s/$(hostname).sock exec %s sum'" % (bed.directory, program(bed))]
@@ -119,9 +108,7 @@ def test_ranks_that_open_mpi_starts_find_each_other(bed, tmp_path):
 @pytest.fixture(scope="session")
 def mpiexec():
     """MPICH's."""
-    library = mpich()
-    library.prepare()
-    return os.path.join(library.folder, "bin", "mpiexec")
+    return os.path.join(mpich().folder, "bin", "mpiexec")
 
 
 def test_ranks_that_mpich_starts_find_each_other_if_they_are_told_a_job(bed, tmp_path, mpiexec):

@@ -117,6 +117,15 @@ pub(crate) enum Error {
     Timeline { path: String, reason: std::io::Error },
     #[error("{path}: {reason}")]
     Picture { path: String, reason: std::io::Error },
+    #[error("libcool_mpi.so is not there ({0}); name it with --library")]
+    NoLibrary(String),
+    #[error("cannot start {path}: {reason}; name the launcher of your MPI library with --mpirun")]
+    Launcher { path: String, reason: std::io::Error },
+    #[error(
+        "{path} says {says:?} of its version and so is the launcher neither of Open MPI nor of MPICH or one of its relatives; \
+         set LD_PRELOAD=libcool_mpi.so for the ranks by its own options"
+    )]
+    UnknownLauncher { path: String, says: String },
     #[error("the schedule comes to a stop: a fault in plan {0}, please report it")]
     Stuck(String),
 }

@@ -10,6 +10,7 @@ mod error;
 mod groups;
 mod job;
 mod jobs;
+mod mpirun;
 mod network;
 mod own_ranks;
 mod plan;
@@ -55,6 +56,7 @@ enum Command {
     #[command(flatten)]
     Ask(Ask),
     Certs(certs::Options),
+    Mpirun(mpirun::Options),
     Plan(plan::Options),
     Simulate(simulate::Options),
     /// One rank of `cool bench`, which starts it
@@ -106,6 +108,7 @@ pub fn run() -> ExitCode {
         Command::Ask(Ask::Trace(options)) if options.is_of_file() => trace::show_file(&options),
         Command::Ask(question) => ask(&controller, &tls, question),
         Command::Certs(options) => certs::run(&options),
+        Command::Mpirun(options) => mpirun::run(&options),
         Command::Plan(options) if options.asks() => on_runtime(async {
             plan::show_cluster(client::connect(&controller, &tls).await?, &options).await
         }),

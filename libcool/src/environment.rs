@@ -102,6 +102,14 @@ impl Environment {
     }
 }
 
+/// The socket of this process' agent: that of `COOL_SOCKET`, or else the only one in /run/cool.
+///
+/// # Errors
+/// If the variable is not set and there is not one socket.
+pub fn agent_socket() -> Result<PathBuf, Error> {
+    Environment::socket()
+}
+
 /// The socket that is named, or else the only one in a directory.
 fn socket(lookup: impl Fn(&str) -> Option<OsString>, sockets: &Path) -> Result<PathBuf, Error> {
     lookup("COOL_SOCKET").map_or_else(|| only_socket(sockets), |socket| Ok(socket.into()))

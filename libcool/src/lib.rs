@@ -62,6 +62,7 @@ pub use completions::{Completed, CompletionQueue};
 #[doc(inline)]
 pub use cool_types::{ElementType as Type, Operation, ReduceOp as Op, UnknownName as UnknownOperation};
 pub use element::{Array, ArrayMut, Element, Elements, Located};
+pub use environment::agent_socket;
 pub use error::{Error, FailureKind};
 pub use half::{bf16, f16};
 pub use launch::launch;

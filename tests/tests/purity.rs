@@ -2,8 +2,9 @@
 
 use std::process::Command;
 
-const PURE: [&str; 13] = [
+const PURE: [&str; 14] = [
     "cool-types",
+    "cool-mpi",
     "cool-machine",
     "rs-openflow",
     "cool-topology",

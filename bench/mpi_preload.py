@@ -1,0 +1,178 @@
+#!/usr/bin/python3
+"""Measures MPI programs with libcool_mpi.so before their MPI library, and without, in turn in one emulated network, each result verified.
+
+    sudo bench/mpi_preload.py --docs
+    sudo bench/mpi_preload.py --hosts mpich --ops bcast --bytes 64K,1M --reps 3 --topology tree:2x2
+
+The same program (mpi_collectives.c) runs on Open MPI and MPICH of PyPI, alone and preloaded; with --min 0 all its calls are taken, so that
+COOL_MPI_MIN can be chosen. Writes report.json to target/mpi-preload, and with --docs the table of docs/mpi.md. Needs what bench/bench.py needs.
+"""
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
+import bench  # noqa: E402
+import page  # noqa: E402
+import peers  # noqa: E402
+import section  # noqa: E402
+import testbed  # noqa: E402
+
+OPS = ("bcast", "reduce", "allreduce", "allgather", "gather", "scatter", "alltoall")
+SIZES = "8,256,1K,4K,16K,64K,256K,1M,4M"
+DOCUMENT = os.path.join(ROOT, "docs", "mpi.md")
+
+
+def preloaded(kind):
+    """A peer whose ranks have libcool_mpi.so before their library."""
+    class Preloaded(kind):
+        min = None
+
+        def rank(self, run, program):
+            libraries = [os.path.join(run.bed.bin_dir, "libcool_mpi.so"), *([self.preload] if self.preload else [])]
+            variables = ["LD_PRELOAD=" + ":".join(libraries), "COOL_SOCKET=%s/$(hostname).sock" % run.bed.directory, "COOL_MPI=require"]
+            if self.min is not None:
+                variables.append("COOL_MPI_MIN=%d" % self.min)
+            return ["sh", "-c", "'%s exec %s'" % (" ".join(variables), " ".join(program))]
+
+    return Preloaded
+
+
+# Where bench.py has them, too.
+INSTALLED = os.path.join(ROOT, "target", "bench")
+HOSTS = {"openmpi": peers.OpenMpi, "mpich": peers.Mpich}
+
+
+def prepared(options):
+    """Each host library alone and preloaded."""
+    pairs = {}
+    for name in options.hosts:
+        pair = HOSTS[name](INSTALLED, options.busy_poll), preloaded(HOSTS[name])(INSTALLED, options.busy_poll)
+        pair[1].min = options.min
+        for library in pair:
+            library.prepare()
+        pairs[name] = pair
+    return pairs
+
+
+def moved(op, asked, ranks):
+    return max(1, asked // 4 // ranks) * 4 * ranks if op == "alltoall" else bench.moved(op, asked, ranks)
+
+
+def measure_all(options, pairs, save):
+    """Every case, and in it each library alone and preloaded; who is first changes from case to case."""
+    bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
+                          peer_timeout_ms=bench.PEER_TIMEOUT_MS, logs=os.path.join(options.out, "logs"))
+    cases = []
+    with bench.started(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-mpi-preload-") as folder:
+        bed.wait_until_measured()
+        runs = {p: peers.Run(bed, p, tempfile.mkdtemp(dir=folder), options.timeout) for p in options.placements}
+        for placement, op, asked in ((p, op, b) for p in options.placements for op in options.ops for b in options.bytes):
+            reps = max(options.reps, bench.SMALL_REPS) if asked < bench.SMALL else options.reps
+            case = {"placement": placement, "op": op, "asked": asked, "bytes": moved(op, asked, len(bed.description["hosts"])), "reps": reps, "hosts": {}}
+            for name, pair in pairs.items():
+                order = (0, 1) if len(cases) % 2 == 0 else (1, 0)
+                figures = {i: bench.attempt(pair[i], runs[placement], case, None) for i in order}
+                alone, ours = figures[0], figures[1]
+                ratio = alone["median"] / ours["median"] if "median" in alone and "median" in ours else None
+                case["hosts"][name] = {"alone": alone, "preloaded": ours, "ratio": ratio}
+                bench.say("%s %s %s %s: alone %s, preloaded %s%s" % (placement, op, page.size(asked), name, bench.words(alone), bench.words(ours),
+                                                                    " (%.2f)" % ratio if ratio else ""))
+                for failed in (f["failed"] for f in (alone, ours) if "failed" in f):
+                    bench.say("    failed: " + failed)
+            cases.append(case)
+            save(cases)
+    return cases
+
+
+def cell(figures):
+    return "%.2f" % (1e3 * figures["median"]) if "median" in figures else "failed"
+
+
+def table(cases, options, pairs):
+    """As docs/mpi.md has it: a row for each operation and size, for each placement and library the times alone and preloaded, and their ratio."""
+    columns = [(p, name) for p in options.placements for name in pairs]
+    heads = ["%s: %s alone | preloaded | ratio" % (p, pairs[name][0].title) for p, name in columns]
+    lines = ["| operation | " + " | ".join(heads) + " |", "| --- |" + " --: |" * (3 * len(columns))]
+    by_key = {(c["op"], c["asked"], c["placement"]): c for c in cases}
+    for op in options.ops:
+        for asked in options.bytes:
+            row = []
+            for placement, name in columns:
+                found = by_key[op, asked, placement]["hosts"][name]
+                row.append("%s | %s | %s" % (cell(found["alone"]), cell(found["preloaded"]), "%.2f" % found["ratio"] if found["ratio"] else "-"))
+            length = page.size(asked) if asked >= 1 << 10 else "%d bytes" % asked
+            lines.append("| %s of %s | %s |" % (op, length, " | ".join(row)))
+    return "\n".join(lines)
+
+
+def means(cases, pairs):
+    """Geometric means of the ratios, of cases below 64 KiB and of the others."""
+    for name, pair in pairs.items():
+        for words, chosen in (("below 64 KiB", lambda c: c["asked"] < bench.SMALL), ("from 64 KiB on", lambda c: c["asked"] >= bench.SMALL)):
+            ratios = [c["hosts"][name]["ratio"] for c in cases if chosen(c) and c["hosts"][name]["ratio"]]
+            if ratios:
+                yield "%s alone takes %.2f times as long as preloaded %s (geometric mean of %d cases; %.2f to %.2f)" % (
+                    pair[0].title, math.exp(statistics.fmean(map(math.log, ratios))), words, len(ratios), min(ratios), max(ratios))
+
+
+def document(cases, options, pairs):
+    versions = ", ".join("%s %s" % (pair[0].title, pair[0].version) for pair in pairs.values())
+    said = "Measured %s on %s with links of %g and %g Mbit/s by `bench/mpi_preload.py`, %s, %d processors for all hosts; medians in ms.%s" % (
+        time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), options.topology, options.host_mbit, options.uplink_mbit, versions, os.cpu_count(),
+        "" if options.min is None else " COOL_MPI_MIN=%d." % options.min)
+    section.replace(DOCUMENT, "MPI preload", "\n".join([said, *("- %s." % line for line in means(cases, pairs)), "", table(cases, options, pairs)]))
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--hosts", type=bench.list_of(bench.one_of(tuple(HOSTS))), default=list(HOSTS), help="host libraries; default openmpi,mpich")
+    p.add_argument("--ops", type=bench.list_of(bench.one_of(OPS)), default=list(OPS), help="default: all seven")
+    p.add_argument("--bytes", type=bench.list_of(bench.size), default=bench.list_of(bench.size)(SIZES), help="default " + SIZES)
+    p.add_argument("--reps", type=int, default=5, help="measured repetitions, more below 64K; default %(default)s")
+    p.add_argument("--min", type=bench.size, help="COOL_MPI_MIN of the preloaded; the library's own by default")
+    p.add_argument("--placements", type=bench.list_of(bench.one_of(bench.PLACEMENTS)), default=list(bench.PLACEMENTS), help="default both")
+    bench.add_network_options(p)
+    p.add_argument("--busy-poll", action="store_true", help="let MPICH's ranks spin on their sockets; else a rank that waits sleeps")
+    p.add_argument("--timeout", type=int, default=240, help="seconds for one case; default %(default)s")
+    p.add_argument("--docs", action="store_true", help="write the table to docs/mpi.md")
+    bench.add_run_options(p, "mpi-preload")
+    a = p.parse_args()
+    a.out, a.bin = os.path.abspath(a.out), os.path.abspath(a.bin)
+    if min(a.reps, a.timeout) < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
+        p.error("--reps and --timeout must be at least 1, rates and --wait not negative")
+    return a
+
+
+def main():
+    options = parse_arguments()
+    testbed.unwind_on_signals()
+    for folder in (options.out, INSTALLED):
+        os.makedirs(folder, exist_ok=True)
+    pairs = prepared(options)
+
+    def save(cases):
+        with open(os.path.join(options.out, "report.json"), "w") as f:
+            json.dump({"topology": options.topology, "min": options.min, "cases": cases}, f, indent=1)
+
+    cases = measure_all(options, pairs, save)
+    print(table(cases, options, pairs))
+    for line in means(cases, pairs):
+        print(line)
+    if options.docs:
+        document(cases, options, pairs)
+    return int(any("failed" in found["preloaded"] for c in cases for found in c["hosts"].values()))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (testbed.Failure, peers.Failed, RuntimeError, OSError, ValueError, KeyError) as e:
+        sys.exit("mpi_preload: %s" % e)

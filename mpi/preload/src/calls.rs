@@ -1,0 +1,451 @@
+//! The calls that are taken: whether, and what they are for COOL. What only moves goes as bytes, since ranks may describe the same bytes by
+//! different types; what is combined has one predefined type at all ranks.
+
+use crate::failure::Failure;
+use crate::groups::{Communicator, Group, communicator};
+use crate::host::{Handle, Host, host};
+use crate::memory::Described;
+use crate::wait;
+use cool::{Array, ArrayMut, Arrays, Collective, Op, Operation, Type};
+use host_mpi::{Mode, MpiSettings, Tally, WhyLeft};
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// What the user says.
+pub(crate) fn settings() -> &'static MpiSettings {
+    static SETTINGS: OnceLock<MpiSettings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        let read = MpiSettings::read(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()));
+        read.unwrap_or_else(|e| {
+            eprintln!("cool-mpi: collectives stay with the host's MPI library: {e}");
+            MpiSettings::off()
+        })
+    })
+}
+
+/// What became of this rank's calls, if it is to be told.
+pub(crate) static TALLY: Mutex<Tally> = Mutex::new(Tally::new());
+/// Whether the program has called `MPI_Finalize`: nothing is taken any more.
+pub(crate) static ENDED: AtomicBool = AtomicBool::new(false);
+
+/// Why a call is not carried out here, or not well.
+#[derive(Debug)]
+enum Stop {
+    /// It is left to the host's library.
+    Left(WhyLeft),
+    Failed(Failure),
+}
+
+impl From<WhyLeft> for Stop {
+    fn from(refusal: WhyLeft) -> Stop {
+        Stop::Left(refusal)
+    }
+}
+
+impl<E: Into<Failure>> From<E> for Stop {
+    fn from(failure: E) -> Stop {
+        Stop::Failed(failure.into())
+    }
+}
+
+/// Judges a call and carries it out: what MPI is to return, or nothing if the call is left to the host's library.
+fn attempt(
+    operation: Operation,
+    comm: Handle,
+    body: impl FnOnce(&Call) -> Result<(), Stop>,
+) -> Option<c_int> {
+    let bytes = Cell::new(0);
+    let carried = Call::enter(operation, comm, &bytes).and_then(|call| body(&call));
+    if settings().stats {
+        let left = if let Err(Stop::Left(refusal)) = carried { Some(refusal) } else { None };
+        TALLY.lock().unwrap_or_else(PoisonError::into_inner).count(operation, left, bytes.get());
+    }
+    match carried {
+        Ok(()) => Some(0),
+        Err(Stop::Left(_)) => None,
+        // It has called an error handler already.
+        Err(Stop::Failed(Failure::Host { code, .. })) => Some(code),
+        Err(Stop::Failed(failure)) => Some(fail(operation, comm, &failure)),
+    }
+}
+
+/// A call has failed: the user reads why, and the communicator's error handler decides what that means.
+fn fail(operation: Operation, comm: Handle, failure: &Failure) -> c_int {
+    let host = host();
+    let comm = host.abi.handle(comm);
+    match (failure, communicator(host, comm)) {
+        // Its words say rank and operation.
+        (Failure::Cool(e), _) => eprintln!("cool-mpi: {e}"),
+        (_, Some(known)) => eprintln!("cool-mpi: rank {}: {operation}: {failure}", known.rank),
+        (_, None) => eprintln!("cool-mpi: {operation}: {failure}"),
+    }
+    let code = host.abi.error(failure.class());
+    // SAFETY: a communicator of the program's.
+    unsafe { (host.functions.call_errhandler)(comm, code) };
+    code
+}
+
+/// A call that may be taken, as far as it has been looked at.
+struct Call<'b> {
+    host: &'static Host,
+    comm: Handle,
+    communicator: Arc<Communicator>,
+    /// Of the signature.
+    bytes: &'b Cell<u64>,
+}
+
+impl Call<'_> {
+    fn enter(operation: Operation, comm: Handle, bytes: &Cell<u64>) -> Result<Call<'_>, Stop> {
+        settings().admit(operation)?;
+        if ENDED.load(Ordering::Relaxed) {
+            return Err(WhyLeft::Off.into());
+        }
+        let host = host();
+        let comm = host.abi.handle(comm);
+        if !host.is_comm(comm) {
+            return Err(WhyLeft::Arguments.into());
+        }
+        let communicator = communicator(host, comm).ok_or(WhyLeft::Arguments)?;
+        match (communicator.inter, communicator.size) {
+            (true, _) => Err(WhyLeft::Intercommunicator.into()),
+            (false, 1) => Err(WhyLeft::Alone.into()),
+            _ => Ok(Call { host, comm, communicator, bytes }),
+        }
+    }
+
+    fn rank(&self) -> usize {
+        self.communicator.rank
+    }
+
+    fn size(&self) -> usize {
+        self.communicator.size
+    }
+
+    fn root(&self, root: c_int) -> Result<usize, WhyLeft> {
+        let root = usize::try_from(root).ok().filter(|root| *root < self.size());
+        root.ok_or(WhyLeft::Arguments)
+    }
+
+    fn is_in_place(&self, data: *const c_void) -> bool {
+        data.addr() == self.host.abi.in_place()
+    }
+
+    fn described(&self, data: *const c_void, count: i64, datatype: Handle) -> Result<Described, WhyLeft> {
+        Described::new(self.host, data, count, datatype).ok_or(WhyLeft::Arguments)
+    }
+
+    /// An array of a part for each rank.
+    fn of_all(&self, part: &Described) -> Result<Described, WhyLeft> {
+        part.repeated(self.size()).ok_or(WhyLeft::Arguments)
+    }
+
+    /// COOL's type and reduction.
+    fn reduction(&self, datatype: Handle, op: Handle, one: &Described) -> Result<(Type, Op), WhyLeft> {
+        let op = self.host.reduce_op(self.host.abi.handle(op)).ok_or(WhyLeft::Reduction)?;
+        let class = self.host.number_class(self.host.abi.handle(datatype)).ok_or(WhyLeft::Elements)?;
+        Ok((class.element(one.element_bytes(), op).ok_or(WhyLeft::Elements)?, op))
+    }
+
+    /// The group that takes the call, which has this many bytes.
+    fn group(&self, bytes: u64) -> Result<Arc<Group>, Stop> {
+        self.bytes.set(bytes);
+        settings().admit_bytes(bytes)?;
+        match self.communicator.group(self.host, self.comm, settings().groups)? {
+            Ok(group) => Ok(group),
+            Err(why) if settings().mode == Mode::Require => Err(Failure::Required(why).into()),
+            Err(_) => Err(WhyLeft::NoGroup.into()),
+        }
+    }
+
+    fn run(&self, group: &Group, collective: Collective<'_, '_>) -> Result<(), Stop> {
+        let pending = group.start().collective(collective)?;
+        Ok(wait::for_call(self.host, self.comm, pending)?)
+    }
+}
+
+/// Bytes, as COOL takes them.
+fn bytes(bytes: &[u8]) -> Option<Array<'_>> {
+    Array::new(Type::U8, bytes)
+}
+
+fn bytes_mut(bytes: &mut [u8]) -> Option<ArrayMut<'_>> {
+    ArrayMut::new(Type::U8, bytes)
+}
+
+fn in_place(dtype: Type, bytes: &mut [u8]) -> Arrays<'_, '_> {
+    ArrayMut::new(dtype, bytes).map_or(Arrays::None, Arrays::InPlace)
+}
+
+/// # Safety
+/// As MPI wants it of the arguments of `MPI_Bcast`.
+pub(crate) unsafe fn bcast(
+    data: *mut c_void,
+    count: i64,
+    datatype: Handle,
+    root: c_int,
+    comm: Handle,
+) -> Option<c_int> {
+    attempt(Operation::Bcast, comm, |call| {
+        let message = call.described(data, count, datatype)?;
+        let root = call.root(root)?;
+        let group = call.group(message.length())?;
+        // SAFETY: as promised; the root's is not written.
+        let mut buffer = unsafe {
+            if root == call.rank() { message.incoming_filled(call.comm)? } else { message.incoming()? }
+        };
+        let arrays = in_place(Type::U8, buffer.bytes());
+        call.run(&group, Collective { root, ..Collective::new(Operation::Bcast, arrays) })?;
+        if root == call.rank() { Ok(()) } else { Ok(buffer.finish(call.comm)?) }
+    })
+}
+
+/// A reduction or scan: reduce has a root.
+///
+/// # Safety
+/// As MPI wants it of the arguments of the function.
+pub(crate) unsafe fn reduction(
+    operation: Operation,
+    (send, recv): (*const c_void, *mut c_void),
+    count: i64,
+    (datatype, op): (Handle, Handle),
+    root: c_int,
+    comm: Handle,
+) -> Option<c_int> {
+    attempt(operation, comm, |call| {
+        let root = call.root(root)?;
+        let vector = call.described(recv, count, datatype)?;
+        let (dtype, op) = call.reduction(datatype, op, &vector)?;
+        let group = call.group(vector.length())?;
+        let receives = operation != Operation::Reduce || root == call.rank();
+        let collective = |arrays| Collective { root, op: Some(op), ..Collective::new(operation, arrays) };
+        if call.is_in_place(send) {
+            // SAFETY: as promised.
+            let mut vector = unsafe { vector.incoming() }?;
+            return call.run(&group, collective(in_place(dtype, vector.bytes())));
+        }
+        let written = if receives { vector.addresses() } else { 0..0 };
+        // SAFETY: as promised.
+        let send = unsafe { call.described(send, count, datatype)?.outgoing(call.comm, written) }?;
+        // SAFETY: as promised.
+        let mut vector = if receives { Some(unsafe { vector.incoming() }?) } else { None };
+        let recv = vector.as_mut().and_then(|vector| ArrayMut::new(dtype, vector.bytes()));
+        call.run(&group, collective(Arrays::Apart(Array::new(dtype, &send), recv)))
+    })
+}
+
+/// `MPI_Reduce_scatter`, or `MPI_Reduce_scatter_block` with one count for all.
+///
+/// # Safety
+/// As MPI wants it of the arguments of the function.
+pub(crate) unsafe fn reduce_scatter(
+    (send, recv): (*const c_void, *mut c_void),
+    counts: &dyn Fn(usize) -> i64,
+    (datatype, op): (Handle, Handle),
+    comm: Handle,
+) -> Option<c_int> {
+    attempt(Operation::ReduceScatter, comm, |call| {
+        let counts = elements(call.size(), counts)?;
+        let own = counts.get(call.rank()).copied().unwrap_or(0);
+        let own = call.described(recv, own as i64, datatype)?;
+        let all = counts.iter().try_fold(0i64, |sum, count| sum.checked_add(*count as i64));
+        let all = all.ok_or(WhyLeft::Arguments)?;
+        let in_place = call.is_in_place(send);
+        let all = call.described(if in_place { recv } else { send }, all, datatype)?;
+        let (dtype, op) = call.reduction(datatype, op, &all)?;
+        let group = call.group(all.length())?;
+        // In place, what goes out is copied: the result overwrites its beginning.
+        // SAFETY: as promised.
+        let send = unsafe { all.outgoing(call.comm, own.addresses()) }?;
+        // SAFETY: as promised.
+        let mut recv = unsafe { own.incoming() }?;
+        let arrays = Arrays::Apart(Array::new(dtype, &send), ArrayMut::new(dtype, recv.bytes()));
+        let collective = Collective::new(Operation::ReduceScatter, arrays);
+        call.run(&group, Collective { op: Some(op), counts: Some(&counts), ..collective })
+    })
+}
+
+/// Counts that the program gives, one for each rank.
+fn elements(size: usize, counts: &dyn Fn(usize) -> i64) -> Result<Vec<usize>, WhyLeft> {
+    (0..size).map(|rank| usize::try_from(counts(rank)).map_err(|_| WhyLeft::Arguments)).collect()
+}
+
+/// One of the two buffers of a call.
+#[derive(Clone, Copy)]
+pub(crate) struct Side {
+    pub(crate) data: *const c_void,
+    pub(crate) count: i64,
+    pub(crate) datatype: Handle,
+}
+
+impl Side {
+    fn described(self, call: &Call) -> Result<Described, WhyLeft> {
+        call.described(self.data, self.count, self.datatype)
+    }
+}
+
+/// # Safety
+/// As MPI wants it of the arguments of `MPI_Gather`.
+pub(crate) unsafe fn gather(send: Side, recv: Side, root: c_int, comm: Handle) -> Option<c_int> {
+    attempt(Operation::Gather, comm, |call| {
+        let root = call.root(root)?;
+        let collective = |arrays| Collective { root, ..Collective::new(Operation::Gather, arrays) };
+        if root != call.rank() {
+            let part = send.described(call)?;
+            let group = call.group(call.of_all(&part)?.length())?;
+            // SAFETY: as promised.
+            let out = unsafe { part.outgoing(call.comm, 0..0) }?;
+            return call.run(&group, collective(Arrays::Apart(bytes(&out), None)));
+        }
+        let part = recv.described(call)?;
+        let all = call.of_all(&part)?;
+        let group = call.group(all.length())?;
+        let own = match call.is_in_place(send.data) {
+            true => part.part(first(root, recv.count), part.count())?,
+            false => send.described(call)?,
+        };
+        // SAFETY: as promised. In place it is copied, since it is within what is written.
+        let out = unsafe { own.outgoing(call.comm, all.addresses()) }?;
+        // SAFETY: as promised.
+        let mut all = unsafe { all.incoming() }?;
+        call.run(&group, collective(Arrays::Apart(bytes(&out), bytes_mut(all.bytes()))))?;
+        Ok(all.finish(call.comm)?)
+    })
+}
+
+/// The place of a rank's part among parts of a length.
+fn first(rank: usize, count: i64) -> isize {
+    (rank as isize).saturating_mul(isize::try_from(count).unwrap_or(isize::MAX))
+}
+
+/// # Safety
+/// As MPI wants it of the arguments of `MPI_Scatter`.
+pub(crate) unsafe fn scatter(send: Side, recv: Side, root: c_int, comm: Handle) -> Option<c_int> {
+    attempt(Operation::Scatter, comm, |call| {
+        let root = call.root(root)?;
+        let collective = |arrays| Collective { root, ..Collective::new(Operation::Scatter, arrays) };
+        if root != call.rank() {
+            let part = recv.described(call)?;
+            let group = call.group(call.of_all(&part)?.length())?;
+            // SAFETY: as promised.
+            let mut part = unsafe { part.incoming() }?;
+            call.run(&group, collective(Arrays::Apart(None, bytes_mut(part.bytes()))))?;
+            return Ok(part.finish(call.comm)?);
+        }
+        let part = send.described(call)?;
+        let all = call.of_all(&part)?;
+        let group = call.group(all.length())?;
+        if call.is_in_place(recv.data) {
+            // The root's part stays where it is.
+            // SAFETY: as promised.
+            let out = unsafe { all.outgoing(call.comm, 0..0) }?;
+            let mut own = vec![0; part.bytes()];
+            return call.run(&group, collective(Arrays::Apart(bytes(&out), bytes_mut(&mut own))));
+        }
+        let own = recv.described(call)?;
+        // SAFETY: as promised.
+        let out = unsafe { all.outgoing(call.comm, own.addresses()) }?;
+        // SAFETY: as promised.
+        let mut own = unsafe { own.incoming() }?;
+        call.run(&group, collective(Arrays::Apart(bytes(&out), bytes_mut(own.bytes()))))?;
+        Ok(own.finish(call.comm)?)
+    })
+}
+
+/// # Safety
+/// As MPI wants it of the arguments of `MPI_Allgather`.
+pub(crate) unsafe fn allgather(send: Side, recv: Side, comm: Handle) -> Option<c_int> {
+    attempt(Operation::Allgather, comm, |call| {
+        let part = recv.described(call)?;
+        let all = call.of_all(&part)?;
+        let group = call.group(all.length())?;
+        let in_place = call.is_in_place(send.data);
+        let own = match in_place {
+            true => part.part(first(call.rank(), recv.count), part.count())?,
+            false => send.described(call)?,
+        };
+        // SAFETY: as promised.
+        unsafe { exchange(call, &group, Operation::Allgather, (own, in_place), all) }
+    })
+}
+
+/// # Safety
+/// As MPI wants it of the arguments of `MPI_Alltoall`.
+pub(crate) unsafe fn alltoall(send: Side, recv: Side, comm: Handle) -> Option<c_int> {
+    attempt(Operation::Alltoall, comm, |call| {
+        let all = call.of_all(&recv.described(call)?)?;
+        let group = call.group(all.length())?;
+        let in_place = call.is_in_place(send.data);
+        let out = if in_place { all } else { call.of_all(&send.described(call)?)? };
+        // SAFETY: as promised.
+        unsafe { exchange(call, &group, Operation::Alltoall, (out, in_place), all) }
+    })
+}
+
+/// An operation in which every rank sends and receives, with equal parts.
+///
+/// # Safety
+/// As MPI wants it of the arguments of the function.
+unsafe fn exchange(
+    call: &Call,
+    group: &Group,
+    operation: Operation,
+    (out, is_in_place): (Described, bool),
+    all: Described,
+) -> Result<(), Stop> {
+    if is_in_place && all.is_flat()? {
+        // SAFETY: as promised.
+        let mut all = unsafe { all.incoming() }?;
+        return call.run(group, Collective::new(operation, in_place(Type::U8, all.bytes())));
+    }
+    // SAFETY: as promised.
+    let out = unsafe { out.outgoing(call.comm, all.addresses()) }?;
+    // SAFETY: as promised.
+    let mut all = unsafe { all.incoming() }?;
+    let arrays = Arrays::Apart(bytes(&out), bytes_mut(all.bytes()));
+    call.run(group, Collective::new(operation, arrays))?;
+    Ok(all.finish(call.comm)?)
+}
+
+/// `MPI_Allgatherv`: `count` and `place` tell of each rank's part how many elements it has and before which of them it begins.
+///
+/// # Safety
+/// As MPI wants it of the arguments of the function.
+pub(crate) unsafe fn allgatherv(
+    send: Side,
+    (recv, datatype): (*mut c_void, Handle),
+    count: &dyn Fn(usize) -> i64,
+    place: &dyn Fn(usize) -> i64,
+    comm: Handle,
+) -> Option<c_int> {
+    attempt(Operation::Allgather, comm, |call| {
+        let counts = elements(call.size(), count)?;
+        let one = call.described(recv, 1, datatype)?;
+        let mut parts = Vec::with_capacity(counts.len());
+        for (rank, count) in counts.iter().enumerate() {
+            let place = isize::try_from(place(rank)).map_err(|_| WhyLeft::Arguments)?;
+            parts.push(one.part(place, *count)?);
+        }
+        let lengths: Vec<usize> = parts.iter().map(Described::bytes).collect();
+        let length = lengths.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes as u64));
+        let group = call.group(length.ok_or(WhyLeft::Arguments)?)?;
+        let own = if call.is_in_place(send.data) { parts[call.rank()] } else { send.described(call)? };
+        // All parts, one after the other.
+        let mut all = vec![0; lengths.iter().sum()];
+        // SAFETY: as promised; what is written is none of the program's memory.
+        let out = unsafe { own.outgoing(call.comm, 0..0) }?;
+        let arrays = Arrays::Apart(bytes(&out), bytes_mut(&mut all));
+        let collective = Collective::new(Operation::Allgather, arrays);
+        call.run(&group, Collective { counts: Some(&lengths), ..collective })?;
+        drop(out);
+        let mut left = all.as_slice();
+        for part in parts {
+            let (bytes, rest) = left.split_at(part.bytes());
+            left = rest;
+            // SAFETY: as promised.
+            unsafe { part.fill(bytes, call.comm) }?;
+        }
+        Ok(())
+    })
+}

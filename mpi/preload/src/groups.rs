@@ -1,0 +1,244 @@
+//! The group of COOL that a communicator has from its first long call on, or the reason why it has none. All its ranks have one, or none
+//! has: they vote by the host's own allreduce, which is in order with the program's calls, since all ranks are in the same one.
+
+use crate::failure::Failure;
+use crate::host::{Handle, Host, host};
+use crate::memory::done;
+use crate::wait;
+use cool::Comm;
+use host_mpi::{
+    Communicators, KEY_BYTES, REASON_BYTES, first_to_fail, group_key, reason, reason_bytes, vote,
+};
+use std::collections::BTreeSet;
+use std::ffi::{c_int, c_void};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// How long the ranks wait for each other: all are in the call already.
+const ALL_COME: Duration = Duration::from_secs(30);
+/// MPI's calls wait for ever, as long as all live.
+const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What is known of a communicator.
+#[derive(Debug)]
+pub(crate) struct Communicator {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    /// Between two groups.
+    pub(crate) inter: bool,
+    /// Once it was tried; or why there is none.
+    group: Mutex<Option<Result<Arc<Group>, String>>>,
+}
+
+/// A group of COOL.
+#[derive(Debug)]
+pub(crate) struct Group {
+    comm: Comm,
+}
+
+impl std::ops::Deref for Group {
+    type Target = Comm;
+
+    fn deref(&self) -> &Comm {
+        &self.comm
+    }
+}
+
+/// Groups of this process that are there.
+static GROUPS: AtomicUsize = AtomicUsize::new(0);
+
+impl Group {
+    fn new(comm: Comm) -> Group {
+        comm.set_timeout(A_YEAR);
+        GROUPS.fetch_add(1, Ordering::Relaxed);
+        Group { comm }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        GROUPS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+static COMMUNICATORS: Mutex<Communicators<Communicator>> = Mutex::new(Communicators::new());
+
+/// Every change is whole, so a panic elsewhere spoils nothing.
+fn communicators() -> MutexGuard<'static, Communicators<Communicator>> {
+    COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is known of a communicator; it is asked at first sight. `None` if the library does not answer.
+pub(crate) fn communicator(host: &Host, comm: Handle) -> Option<Arc<Communicator>> {
+    if let Some(known) = communicators().get(comm) {
+        return Some(known);
+    }
+    let (mut inter, mut rank, mut size) = (0, 0, 0);
+    let functions = &host.functions;
+    // SAFETY: a communicator of the program's, and places for numbers.
+    let codes = unsafe {
+        [
+            (functions.comm_test_inter)(comm, &raw mut inter),
+            (functions.comm_rank)(comm, &raw mut rank),
+            (functions.comm_size)(comm, &raw mut size),
+            // From now on the library tells when it is freed. The value is of no interest.
+            (functions.set_attr)(comm, keyval(host)?, std::ptr::null_mut()),
+        ]
+    };
+    let (rank, size) = (usize::try_from(rank).ok()?, usize::try_from(size).ok()?);
+    let group = Mutex::new(None);
+    let known = Communicator { rank, size, inter: inter != 0, group };
+    (codes == [0; 4]).then(|| communicators().insert(comm, known))
+}
+
+/// The number of the attribute by which a communicator tells that it is freed.
+fn keyval(host: &Host) -> Option<c_int> {
+    static KEYVAL: OnceLock<Option<c_int>> = OnceLock::new();
+    *KEYVAL.get_or_init(|| {
+        let mut number = 0;
+        // SAFETY: two functions as MPI wants them, and a place for a number.
+        let code =
+            unsafe { (host.functions.create_keyval)(stays, freed, &raw mut number, std::ptr::null_mut()) };
+        (code == 0).then_some(number)
+    })
+}
+
+/// A copy of a communicator is another one, which has no attribute of ours.
+extern "C" fn stays(
+    _comm: Handle,
+    _keyval: c_int,
+    _extra: *mut c_void,
+    _value: *mut c_void,
+    _copy: *mut c_void,
+    flag: *mut c_int,
+) -> c_int {
+    if let Some(flag) = std::ptr::NonNull::new(flag) {
+        // SAFETY: MPI gives a place for the answer.
+        unsafe { flag.write(0) };
+    }
+    0
+}
+
+/// A communicator is freed.
+extern "C" fn freed(comm: Handle, _keyval: c_int, _value: *mut c_void, _extra: *mut c_void) -> c_int {
+    let gone = communicators().remove(host().abi.handle(comm));
+    // Its group is left without the lock.
+    drop(gone);
+    0
+}
+
+/// All groups are left.
+pub(crate) fn leave_all() {
+    let all = communicators().take_all();
+    drop(all);
+}
+
+impl Communicator {
+    /// The communicator's group, made now if it was not tried before; or why there is none. All ranks are in the same call.
+    pub(crate) fn group(
+        &self,
+        host: &'static Host,
+        comm: Handle,
+        most: usize,
+    ) -> Result<Result<Arc<Group>, String>, Failure> {
+        let mut group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = &*group {
+            return Ok(known.clone());
+        }
+        let made = self.make(host, comm, most)?.map_err(|(first, why)| self.tell(first, &why));
+        Ok(group.insert(made).clone())
+    }
+
+    /// Tells the user, once for each reason: all ranks note what the first of them has told.
+    fn tell(&self, first: usize, why: &str) -> String {
+        static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        let whole = format!("rank {first} of {}: {why}", self.size);
+        let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.insert(why.to_owned()) && self.rank == 0 {
+            eprintln!("cool-mpi: collectives stay with the host's MPI library: {whole}");
+        }
+        whole
+    }
+
+    fn make(
+        &self,
+        host: &'static Host,
+        comm: Handle,
+        most: usize,
+    ) -> Result<Result<Arc<Group>, (usize, String)>, Failure> {
+        let key = can_join(most).and_then(|()| new_key());
+        if let Some(why) = self.all_can(host, comm, &key)? {
+            return Ok(Err(why));
+        }
+        // Rank 0's counts.
+        let mut key = key.unwrap_or([0; KEY_BYTES]);
+        self.broadcast(host, comm, 0, &mut key)?;
+        let (rank, size) = (self.rank, self.size);
+        let joined = wait::for_thread(host, comm, move || {
+            Comm::join(&String::from_utf8_lossy(&key), rank, size, ALL_COME)
+        });
+        let joined = joined.unwrap_or_else(|| Err(no_thread(rank)));
+        let joined = joined.map(Group::new).map_err(|e| e.to_string());
+        let why = self.all_can(host, comm, &joined)?;
+        Ok(match (why, joined) {
+            (None, Ok(group)) => Ok(Arc::new(group)),
+            (Some(why), _) => Err(why),
+            // Not so: all can.
+            (None, Err(why)) => Err((self.rank, why)),
+        })
+    }
+
+    /// Whether all ranks can go on; if not, the first that cannot, and why.
+    fn all_can<T>(
+        &self,
+        host: &Host,
+        comm: Handle,
+        can: &Result<T, String>,
+    ) -> Result<Option<(usize, String)>, Failure> {
+        let mine = vote(can.is_ok(), self.rank, self.size);
+        let mut least: c_int = 0;
+        // SAFETY: a number to read, and one to write.
+        let code = unsafe {
+            let (mine, least) = ((&raw const mine).cast(), (&raw mut least).cast());
+            (host.functions.allreduce)(mine, least, 1, host.int, host.min, comm)
+        };
+        done("PMPI_Allreduce", code)?;
+        let Some(first) = first_to_fail(least, self.size) else { return Ok(None) };
+        let words = can.as_ref().err().map(String::as_str).unwrap_or_default();
+        let mut words: [u8; REASON_BYTES] = reason_bytes(words);
+        self.broadcast(host, comm, first, &mut words)?;
+        Ok(Some((first, reason(&words))))
+    }
+
+    fn broadcast(&self, host: &Host, comm: Handle, root: usize, bytes: &mut [u8]) -> Result<(), Failure> {
+        let (data, count) = (bytes.as_mut_ptr().cast(), bytes.len() as c_int);
+        // SAFETY: a buffer of that length, which an int can count.
+        done("PMPI_Bcast", unsafe { (host.functions.bcast)(data, count, host.byte, root as c_int, comm) })
+    }
+}
+
+/// Whether this rank can try: there is an agent, which lets this user connect, and room.
+fn can_join(most: usize) -> Result<(), String> {
+    let groups = GROUPS.load(Ordering::Relaxed);
+    if groups >= most {
+        return Err(format!("it has {groups} groups already; free communicators, or raise COOL_MPI_GROUPS"));
+    }
+    let socket = cool::agent_socket().map_err(|e| e.to_string())?;
+    UnixStream::connect(&socket).map(drop).map_err(|e| {
+        let socket = socket.display();
+        format!("no agent at {socket}: {e}; is cool-nodeagent running on this node?")
+    })
+}
+
+fn new_key() -> Result<[u8; KEY_BYTES], String> {
+    let mut random = [0; KEY_BYTES / 2];
+    getrandom::fill(&mut random).map_err(|e| format!("no random key for a group: {e}"))?;
+    Ok(group_key(random))
+}
+
+fn no_thread(rank: usize) -> cool::Error {
+    let source = std::io::Error::other("the system gives no thread");
+    cool::Error::Thread { rank, operation: "join", source }
+}

@@ -1,0 +1,187 @@
+//! The host's MPI library: which of the three it is, and its functions, found by their names with `P` when the program first calls.
+
+use host_mpi::{Abi, NumberClass, number_classes, reduce_ops};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+/// A handle of any kind, or an address, as it is passed in a register.
+pub(crate) type Handle = usize;
+
+/// Of an attribute: the communicator, the key's number, what was given with it, the value.
+type DeleteFunction = extern "C" fn(Handle, c_int, *mut c_void, *mut c_void) -> c_int;
+type CopyFunction = extern "C" fn(Handle, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_int) -> c_int;
+
+macro_rules! functions {
+    ($($field:ident = $name:literal ($($argument:ty),*);)*) => {
+        /// The functions of the host's library that are used here.
+        #[allow(clippy::type_complexity, reason = "MPI's functions take what they take")]
+        #[derive(Debug)]
+        pub(crate) struct Functions {
+            $(#[doc = $name] pub(crate) $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
+        }
+
+        impl Functions {
+            fn find() -> Functions {
+                // SAFETY: these are the arguments that MPI gives the functions of these names in each of the binary interfaces, where
+                // handles are pointers, or ints that come in the lower half of the register.
+                Functions { $($field: unsafe {
+                    std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($argument),*) -> c_int>(required($name))
+                },)* }
+            }
+        }
+    };
+}
+
+functions! {
+    allreduce = "PMPI_Allreduce" (*const c_void, *mut c_void, c_int, Handle, Handle, Handle);
+    bcast = "PMPI_Bcast" (*mut c_void, c_int, Handle, c_int, Handle);
+    call_errhandler = "PMPI_Comm_call_errhandler" (Handle, c_int);
+    comm_rank = "PMPI_Comm_rank" (Handle, *mut c_int);
+    comm_size = "PMPI_Comm_size" (Handle, *mut c_int);
+    comm_test_inter = "PMPI_Comm_test_inter" (Handle, *mut c_int);
+    create_keyval = "PMPI_Comm_create_keyval" (CopyFunction, DeleteFunction, *mut c_int, *mut c_void);
+    initialized = "PMPI_Initialized" (*mut c_int);
+    iprobe = "PMPI_Iprobe" (c_int, c_int, Handle, *mut c_int, *mut c_void);
+    pack = "PMPI_Pack" (*const c_void, c_int, Handle, *mut c_void, c_int, *mut c_int, Handle);
+    set_attr = "PMPI_Comm_set_attr" (Handle, c_int, *mut c_void);
+    type_contents = "PMPI_Type_get_contents" (Handle, c_int, c_int, c_int, *mut c_int, *mut isize, *mut Handle);
+    type_envelope = "PMPI_Type_get_envelope" (Handle, *mut c_int, *mut c_int, *mut c_int, *mut c_int);
+    type_extent = "PMPI_Type_get_extent" (Handle, *mut isize, *mut isize);
+    type_free = "PMPI_Type_free" (*mut Handle);
+    type_size = "PMPI_Type_size_x" (Handle, *mut i64);
+    unpack = "PMPI_Unpack" (*const c_void, c_int, *mut c_int, *mut c_void, c_int, Handle, Handle);
+}
+
+/// The host's MPI library.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) abi: Abi,
+    pub(crate) functions: Functions,
+    pub(crate) world: Handle,
+    comm_null: Handle,
+    type_null: Handle,
+    pub(crate) int: Handle,
+    pub(crate) byte: Handle,
+    pub(crate) min: Handle,
+    classes: BTreeMap<Handle, NumberClass>,
+    ops: BTreeMap<Handle, cool::Op>,
+}
+
+/// The host's MPI library, found at the first call.
+pub(crate) fn host() -> &'static Host {
+    static HOST: OnceLock<Host> = OnceLock::new();
+    HOST.get_or_init(|| {
+        let abi = abi();
+        let of = |mpich, standard, open_mpi| match abi {
+            Abi::Mpich => mpich,
+            Abi::Standard => standard,
+            Abi::OpenMpi => address(open_mpi).unwrap_or_else(|| lacks(open_mpi)),
+        };
+        Host {
+            abi,
+            functions: Functions::find(),
+            world: of(0x4400_0000, 0x101, "ompi_mpi_comm_world"),
+            comm_null: of(0x0400_0000, 0x100, "ompi_mpi_comm_null"),
+            type_null: of(0x0c00_0000, 0x200, "ompi_mpi_datatype_null"),
+            int: of(0x4c00_0405, 0x209, "ompi_mpi_int"),
+            byte: of(0x4c00_010d, 0x247, "ompi_mpi_byte"),
+            min: of(0x5800_0002, 0x22, "ompi_mpi_op_min"),
+            classes: number_classes(abi, address),
+            ops: reduce_ops(abi, address),
+        }
+    })
+}
+
+impl Host {
+    /// What the elements of a predefined type are, if COOL may combine them.
+    pub(crate) fn number_class(&self, datatype: Handle) -> Option<NumberClass> {
+        self.classes.get(&datatype).copied()
+    }
+
+    /// The reduction of a handle, if it is a predefined one.
+    pub(crate) fn reduce_op(&self, op: Handle) -> Option<cool::Op> {
+        self.ops.get(&op).copied()
+    }
+
+    /// This process' rank in `MPI_COMM_WORLD`, if the program has one.
+    pub(crate) fn rank_of_world(&self) -> Option<c_int> {
+        let (mut initialized, mut rank) = (0, 0);
+        // SAFETY: places for numbers; the communicator is there if the library is initialized.
+        let code = unsafe {
+            (self.functions.initialized)(&raw mut initialized);
+            if initialized == 0 {
+                return None;
+            }
+            (self.functions.comm_rank)(self.world, &raw mut rank)
+        };
+        (code == 0).then_some(rank)
+    }
+
+    /// Whether a communicator's handle may be followed.
+    pub(crate) fn is_comm(&self, comm: Handle) -> bool {
+        comm != 0 && comm != self.comm_null
+    }
+
+    /// Whether a type's handle may be followed.
+    pub(crate) fn is_type(&self, datatype: Handle) -> bool {
+        datatype != 0 && datatype != self.type_null
+    }
+}
+
+/// Which library it is. One of the standard's interface may be loaded beside another.
+fn abi() -> Abi {
+    if let Some(version) = function("PMPI_Abi_get_version") {
+        // SAFETY: it is MPI's function of this name.
+        let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
+            unsafe { std::mem::transmute(version) };
+        let (mut major, mut minor) = (-1, -1);
+        // SAFETY: two places for numbers.
+        let code = unsafe { version(&raw mut major, &raw mut minor) };
+        if code == 0 && major > 0 {
+            return Abi::Standard;
+        }
+    }
+    if address("ompi_mpi_comm_self").is_some() { Abi::OpenMpi } else { Abi::Mpich }
+}
+
+/// A function of the host's library: the next of that name, or, where the library is in no scope of ours, as it is when Python
+/// has loaded it, that of the library by its own name.
+pub(crate) fn function(name: &str) -> Option<NonNull<c_void>> {
+    symbol(libc::RTLD_NEXT, name)
+}
+
+/// The address of data of the host's library, which is the handle of a predefined thing of Open MPI's: the first of that name, since a
+/// program that names it has the data itself (a copy relocation), and the library uses what the program has.
+pub(crate) fn address(name: &str) -> Option<Handle> {
+    symbol(libc::RTLD_DEFAULT, name).map(|symbol| symbol.addr().get())
+}
+
+fn symbol(scope: *mut c_void, name: &str) -> Option<NonNull<c_void>> {
+    let name = CString::new(name).ok()?;
+    find(scope, &name).or_else(|| {
+        [Abi::Standard, Abi::Mpich, Abi::OpenMpi].into_iter().find_map(|abi| {
+            let library = CString::new(abi.soname()).ok()?;
+            // SAFETY: a name that ends; a library that is not there already is not loaded.
+            let library = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+            if library.is_null() { None } else { find(library, &name) }
+        })
+    })
+}
+
+fn find(library: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: a library that is loaded, or all that come after this one, and a name that ends.
+    NonNull::new(unsafe { libc::dlsym(library, name.as_ptr()) })
+}
+
+/// A function without which nothing can go on.
+pub(crate) fn required(name: &str) -> NonNull<c_void> {
+    function(name).unwrap_or_else(|| lacks(name))
+}
+
+/// The program has called a function of an MPI library that is not there, or is none that is known.
+fn lacks(name: &str) -> ! {
+    eprintln!("cool-mpi: the program's MPI library has no {name}; unset LD_PRELOAD to run it without COOL");
+    std::process::abort()
+}

@@ -1,0 +1,138 @@
+//! The functions that the program calls in place of the host's: MPI's collectives, those with `_c` and `MPI_Finalize`. Each is
+//! carried out here, or calls the host's function, whose name begins with `P`.
+
+#![allow(non_snake_case, reason = "MPI's names")]
+#![allow(missing_docs, reason = "MPI says what they do")]
+#![allow(unreachable_pub, reason = "called by the program, by their names")]
+
+use crate::calls::{
+    self, ENDED, Side, TALLY, allgather, allgatherv, alltoall, bcast, gather, reduce_scatter, reduction,
+    scatter,
+};
+use crate::groups::leave_all;
+use crate::host::{Handle, host, required};
+use cool::Operation;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+use std::sync::{OnceLock, PoisonError};
+
+type In = *const c_void;
+type Out = *mut c_void;
+
+/// Defines functions: their names, the host's, their arguments, and how they are tried here.
+macro_rules! interposed {
+    ($($name:ident, $host:literal, ($($argument:ident: $of:ty),*), $tried:expr;)*) => {$(
+        /// # Safety
+        /// As MPI wants it of the arguments.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $of),*) -> c_int {
+            // SAFETY: the caller has promised MPI what is asked for here.
+            let tried: Option<c_int> = unsafe { $tried };
+            if let Some(code) = tried {
+                return code;
+            }
+            static HOST: OnceLock<unsafe extern "C" fn($($of),*) -> c_int> = OnceLock::new();
+            let of_host = HOST.get_or_init(|| {
+                // SAFETY: the host's function of this name has the same arguments.
+                unsafe { std::mem::transmute(required($host)) }
+            });
+            // SAFETY: the caller has promised MPI what the function asks for.
+            unsafe { of_host($($argument),*) }
+        }
+    )*};
+}
+
+/// A number of an array of the program's.
+///
+/// # Safety
+/// There are more than `at`.
+pub(crate) unsafe fn number<N: Copy + TryInto<i64>>(array: *const N, at: usize) -> i64 {
+    if array.is_null() {
+        return -1;
+    }
+    // SAFETY: as promised.
+    let number = unsafe { array.add(at).read_unaligned() };
+    number.try_into().unwrap_or(-1)
+}
+
+fn side(data: In, count: impl Into<i64>, datatype: Handle) -> Side {
+    Side { data, count: count.into(), datatype }
+}
+
+/// Defines the functions with counts of one type.
+macro_rules! counted {
+    ($count:ty, $place:ty, $bcast:ident $pbcast:literal, $reduce:ident $preduce:literal, $allreduce:ident $pallreduce:literal,
+     $scan:ident $pscan:literal, $exscan:ident $pexscan:literal, $block:ident $pblock:literal, $scattered:ident $pscattered:literal,
+     $gather:ident $pgather:literal, $scatter:ident $pscatter:literal, $allgather:ident $pallgather:literal,
+     $allgatherv:ident $pallgatherv:literal, $alltoall:ident $palltoall:literal) => {
+        interposed! {
+            $bcast, $pbcast, (data: Out, count: $count, datatype: Handle, root: c_int, comm: Handle),
+                bcast(data, count.into(), datatype, root, comm);
+            $reduce, $preduce, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, root: c_int, comm: Handle),
+                reduction(Operation::Reduce, (send, recv), count.into(), (datatype, op), root, comm);
+            $allreduce, $pallreduce, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, comm: Handle),
+                reduction(Operation::Allreduce, (send, recv), count.into(), (datatype, op), 0, comm);
+            $scan, $pscan, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, comm: Handle),
+                reduction(Operation::Scan, (send, recv), count.into(), (datatype, op), 0, comm);
+            $exscan, $pexscan, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, comm: Handle),
+                reduction(Operation::Exscan, (send, recv), count.into(), (datatype, op), 0, comm);
+            $block, $pblock, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, comm: Handle),
+                reduce_scatter((send, recv), &|_| count.into(), (datatype, op), comm);
+            $scattered, $pscattered, (send: In, recv: Out, counts: *const $count, datatype: Handle, op: Handle, comm: Handle),
+                reduce_scatter((send, recv), &|rank| number(counts, rank), (datatype, op), comm);
+            $gather, $pgather, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
+                                root: c_int, comm: Handle),
+                gather(side(send, count, datatype), side(recv, recv_count, recv_type), root, comm);
+            $scatter, $pscatter, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
+                                  root: c_int, comm: Handle),
+                scatter(side(send, count, datatype), side(recv, recv_count, recv_type), root, comm);
+            $allgather, $pallgather, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
+                                      comm: Handle),
+                allgather(side(send, count, datatype), side(recv, recv_count, recv_type), comm);
+            $allgatherv, $pallgatherv, (send: In, count: $count, datatype: Handle, recv: Out, recv_counts: *const $count,
+                                        places: *const $place, recv_type: Handle, comm: Handle),
+                allgatherv(side(send, count, datatype), (recv, recv_type), &|rank| number(recv_counts, rank),
+                           &|rank| number(places, rank), comm);
+            $alltoall, $palltoall, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
+                                    comm: Handle),
+                alltoall(side(send, count, datatype), side(recv, recv_count, recv_type), comm);
+        }
+    };
+}
+
+counted! {
+    c_int, c_int, MPI_Bcast "PMPI_Bcast", MPI_Reduce "PMPI_Reduce", MPI_Allreduce "PMPI_Allreduce", MPI_Scan "PMPI_Scan",
+    MPI_Exscan "PMPI_Exscan", MPI_Reduce_scatter_block "PMPI_Reduce_scatter_block", MPI_Reduce_scatter "PMPI_Reduce_scatter",
+    MPI_Gather "PMPI_Gather", MPI_Scatter "PMPI_Scatter", MPI_Allgather "PMPI_Allgather", MPI_Allgatherv "PMPI_Allgatherv",
+    MPI_Alltoall "PMPI_Alltoall"
+}
+
+counted! {
+    i64, i64, MPI_Bcast_c "PMPI_Bcast_c", MPI_Reduce_c "PMPI_Reduce_c", MPI_Allreduce_c "PMPI_Allreduce_c",
+    MPI_Scan_c "PMPI_Scan_c", MPI_Exscan_c "PMPI_Exscan_c", MPI_Reduce_scatter_block_c "PMPI_Reduce_scatter_block_c",
+    MPI_Reduce_scatter_c "PMPI_Reduce_scatter_c", MPI_Gather_c "PMPI_Gather_c", MPI_Scatter_c "PMPI_Scatter_c",
+    MPI_Allgather_c "PMPI_Allgather_c", MPI_Allgatherv_c "PMPI_Allgatherv_c", MPI_Alltoall_c "PMPI_Alltoall_c"
+}
+
+/// # Safety
+/// As MPI wants it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPI_Finalize() -> c_int {
+    end();
+    // SAFETY: the host's function of this name has no arguments.
+    let of_host: unsafe extern "C" fn() -> c_int = unsafe { std::mem::transmute(required("PMPI_Finalize")) };
+    // SAFETY: as promised.
+    unsafe { of_host() }
+}
+
+/// The program calls nothing more: groups are left, and what became of the calls is told by rank 0. The host's library ends, too.
+pub(crate) fn end() {
+    if ENDED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let host = host();
+    if calls::settings().stats && host.rank_of_world() == Some(0) {
+        eprint!("{}", TALLY.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    leave_all();
+}

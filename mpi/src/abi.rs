@@ -1,0 +1,117 @@
+//! The three binary interfaces of MPI libraries, and the constants in which they differ. Handles are numbers here: MPICH's are
+//! `int`s, the standard's and Open MPI's are pointers, of which Open MPI's predefined ones are addresses of symbols.
+
+/// A binary interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abi {
+    /// MPICH's, and that of its relatives: `libmpi.so.12`.
+    Mpich,
+    /// Open MPI's: `libmpi.so.40`.
+    OpenMpi,
+    /// That of MPI 5.0, chapter 20: `libmpi_abi.so.1`.
+    Standard,
+}
+
+/// What an error is about, by which a communicator's error handler is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// `MPI_ERR_BUFFER`.
+    Buffer,
+    /// `MPI_ERR_TRUNCATE`: ranks called with different lengths.
+    Truncate,
+    /// `MPI_ERR_NO_MEM`.
+    NoMemory,
+    /// `MPI_ERR_OTHER`.
+    Other,
+}
+
+impl Abi {
+    /// All of them.
+    pub const ALL: [Abi; 3] = [Abi::Mpich, Abi::OpenMpi, Abi::Standard];
+
+    /// The name by which the system's loader knows the library.
+    pub fn soname(self) -> &'static str {
+        match self {
+            Abi::Mpich => "libmpi.so.12",
+            Abi::OpenMpi => "libmpi.so.40",
+            Abi::Standard => "libmpi_abi.so.1",
+        }
+    }
+
+    /// A handle as it comes in a register, of which an `int` fills one half.
+    pub fn handle(self, register: usize) -> usize {
+        match self {
+            Abi::Mpich => register & 0xffff_ffff,
+            Abi::OpenMpi | Abi::Standard => register,
+        }
+    }
+
+    /// `MPI_IN_PLACE`.
+    pub fn in_place(self) -> usize {
+        match self {
+            Abi::Mpich => usize::MAX,
+            Abi::OpenMpi | Abi::Standard => 1,
+        }
+    }
+
+    /// `MPI_ANY_SOURCE`.
+    pub fn any_source(self) -> i32 {
+        match self {
+            Abi::Mpich => -2,
+            Abi::OpenMpi | Abi::Standard => -1,
+        }
+    }
+
+    /// `MPI_ANY_TAG`.
+    pub fn any_tag(self) -> i32 {
+        match self {
+            Abi::Mpich | Abi::OpenMpi => -1,
+            Abi::Standard => -2,
+        }
+    }
+
+    /// The code of an error class.
+    pub fn error(self, class: ErrorClass) -> i32 {
+        match (self, class) {
+            (_, ErrorClass::Buffer) => 1,
+            (Abi::Mpich, ErrorClass::Truncate) => 14,
+            (Abi::Mpich, ErrorClass::Other) => 15,
+            (Abi::Mpich, ErrorClass::NoMemory) => 34,
+            (Abi::OpenMpi | Abi::Standard, ErrorClass::Truncate) => 15,
+            (Abi::OpenMpi | Abi::Standard, ErrorClass::Other) => 16,
+            (Abi::OpenMpi | Abi::Standard, ErrorClass::NoMemory) => 39,
+        }
+    }
+
+    /// `MPI_COMBINER_NAMED`, `MPI_COMBINER_DUP` and `MPI_COMBINER_CONTIGUOUS`, which have these numbers one after the other.
+    pub fn first_combiner(self) -> i32 {
+        match self {
+            Abi::Mpich => 1,
+            Abi::OpenMpi => 0,
+            Abi::Standard => 101,
+        }
+    }
+
+    /// Whether types of this combiner are predefined without having a name (`MPI_Type_create_f90_real` and its like,
+    /// `MPI_Type_get_value_index`), and so must not be freed.
+    pub fn is_unnamed_predefined(self, combiner: i32) -> bool {
+        match self {
+            Abi::Mpich => matches!(combiner, 15..=17 | 20),
+            Abi::OpenMpi => matches!(combiner, 14..=16),
+            Abi::Standard => matches!(combiner, 113..=115 | 117),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_handles_that_are_ints_are_cut_to_one() {
+        let register = 0xdead_beef_4400_0000;
+        assert_eq!(Abi::Mpich.handle(register), 0x4400_0000);
+        assert_eq!(Abi::OpenMpi.handle(register), register);
+        assert_eq!(Abi::Standard.handle(0x101), 0x101);
+    }
+}

@@ -1,0 +1,106 @@
+//! Which calls are taken. All ranks of a communicator must come to one answer without asking each other, so only that counts which MPI
+//! makes equal at all of them: the operation, the communicator, the reduction, the bytes of the signature. Never how a rank has
+//! described its memory: another rank may have described the same bytes otherwise.
+
+use crate::{Mode, MpiSettings};
+use cool_types::Operation;
+use std::fmt;
+
+/// The bytes of the largest call that is taken: what is not contiguous is packed by functions that count in `int`.
+pub const LARGEST: u64 = i32::MAX as u64;
+
+/// Why a call is left to the host's MPI library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WhyLeft {
+    /// `COOL_MPI=off`.
+    Off,
+    /// `COOL_MPI_OPS` has other operations.
+    NotChosen,
+    /// Fewer bytes than `COOL_MPI_MIN`.
+    Small,
+    /// More than [`LARGEST`].
+    Large,
+    /// A reduction that the program has made, or one of which COOL has no like.
+    Reduction,
+    /// Elements that COOL cannot combine.
+    Elements,
+    /// Between two groups.
+    Intercommunicator,
+    /// A communicator of one rank.
+    Alone,
+    /// There is no group for the communicator: no agent, or too many groups.
+    NoGroup,
+    /// The arguments are wrong: the host's library says how.
+    Arguments,
+}
+
+impl fmt::Display for WhyLeft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WhyLeft::Off => "off",
+            WhyLeft::NotChosen => "not in COOL_MPI_OPS",
+            WhyLeft::Small => "small",
+            WhyLeft::Large => "large",
+            WhyLeft::Reduction => "reduction",
+            WhyLeft::Elements => "type",
+            WhyLeft::Intercommunicator => "intercommunicator",
+            WhyLeft::Alone => "one rank",
+            WhyLeft::NoGroup => "no group",
+            WhyLeft::Arguments => "arguments",
+        })
+    }
+}
+
+impl MpiSettings {
+    /// Whether a call may be taken, by what is known before its communicator is looked at.
+    ///
+    /// # Errors
+    /// If not, why.
+    pub fn admit(&self, operation: Operation) -> Result<(), WhyLeft> {
+        match (self.mode, self.operations.contains(&operation)) {
+            (Mode::Off, _) => Err(WhyLeft::Off),
+            (_, false) => Err(WhyLeft::NotChosen),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a call of so long a signature is taken: of bcast and the reductions the vector's bytes, else those of all parts.
+    ///
+    /// # Errors
+    /// If not, why.
+    pub fn admit_bytes(&self, bytes: u64) -> Result<(), WhyLeft> {
+        match bytes {
+            _ if bytes < self.min => Err(WhyLeft::Small),
+            _ if bytes > LARGEST => Err(WhyLeft::Large),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(variables: &[(&str, &str)]) -> MpiSettings {
+        MpiSettings::read(|name| Some(variables.iter().find(|(known, _)| *known == name)?.1.into())).unwrap()
+    }
+
+    #[test]
+    fn lengths_from_the_least_to_the_largest_are_taken() {
+        let by_default = settings(&[]);
+        assert_eq!(by_default.admit_bytes(16 * 1024 - 1), Err(WhyLeft::Small));
+        assert_eq!(by_default.admit_bytes(16 * 1024), Ok(()));
+        assert_eq!(by_default.admit_bytes(LARGEST), Ok(()));
+        assert_eq!(by_default.admit_bytes(LARGEST + 1), Err(WhyLeft::Large));
+        assert_eq!(settings(&[("COOL_MPI_MIN", "0")]).admit_bytes(0), Ok(()));
+    }
+
+    #[test]
+    fn operations_that_are_not_named_are_left() {
+        let some = settings(&[("COOL_MPI_OPS", "bcast, reduce")]);
+        assert_eq!(some.admit(Operation::Reduce), Ok(()));
+        assert_eq!(some.admit(Operation::Allreduce), Err(WhyLeft::NotChosen));
+        assert_eq!(settings(&[("COOL_MPI", "off")]).admit(Operation::Bcast), Err(WhyLeft::Off));
+        assert_eq!(settings(&[]).admit(Operation::Barrier), Err(WhyLeft::NotChosen));
+    }
+}

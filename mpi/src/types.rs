@@ -1,0 +1,178 @@
+//! The predefined types of MPI whose elements COOL can combine, and what they are in each binary interface. What only moves goes as
+//! bytes and needs no table.
+
+use crate::Abi;
+use cool_types::{ElementType, ReduceOp};
+use std::collections::BTreeMap;
+
+/// What the elements of a predefined type are; with their length, which the MPI library says, COOL's type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberClass {
+    /// Signed integers, of C, Fortran and of all languages (`MPI_AINT`).
+    Signed,
+    /// Unsigned integers.
+    Unsigned,
+    /// Floating-point numbers.
+    Floating,
+    /// Pairs of floating-point numbers.
+    Complex,
+    /// C's and C++'s `bool`.
+    Bool,
+    /// `MPI_BYTE`.
+    Byte,
+}
+
+impl NumberClass {
+    /// COOL's type of elements that are `bytes` long, if it has one and can combine it by `op` as MPI says.
+    pub fn element(self, bytes: usize, op: ReduceOp) -> Option<ElementType> {
+        use ElementType as T;
+        let element = match (self, bytes) {
+            (NumberClass::Signed, 1) => T::I8,
+            (NumberClass::Signed, 2) => T::I16,
+            (NumberClass::Signed, 4) => T::I32,
+            (NumberClass::Signed, 8) => T::I64,
+            (NumberClass::Unsigned | NumberClass::Bool | NumberClass::Byte, 1) => T::U8,
+            (NumberClass::Unsigned, 2) => T::U16,
+            (NumberClass::Unsigned, 4) => T::U32,
+            (NumberClass::Unsigned, 8) => T::U64,
+            (NumberClass::Floating, 2) => T::F16,
+            (NumberClass::Floating, 4) => T::F32,
+            (NumberClass::Floating, 8) => T::F64,
+            (NumberClass::Complex, 8) => T::C32,
+            (NumberClass::Complex, 16) => T::C64,
+            _ => return None,
+        };
+        let logical = matches!(op, ReduceOp::LogicalAnd | ReduceOp::LogicalOr | ReduceOp::LogicalXor);
+        let bitwise = matches!(op, ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor);
+        let defined = match self {
+            NumberClass::Bool => logical,
+            NumberClass::Byte => bitwise,
+            _ => element.combines_by(op),
+        };
+        defined.then_some(element)
+    }
+}
+
+/// A predefined type.
+#[derive(Clone, Copy, Debug)]
+struct Predefined {
+    /// Without `MPI_`.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for whoever reads the table, and tests"))]
+    name: &'static str,
+    class: NumberClass,
+    /// MPICH's handle.
+    mpich: usize,
+    /// The standard's handle.
+    standard: usize,
+    /// The symbol whose address is Open MPI's handle.
+    open_mpi: &'static str,
+}
+
+const fn row(
+    name: &'static str,
+    class: NumberClass,
+    mpich: usize,
+    standard: usize,
+    open_mpi: &'static str,
+) -> Predefined {
+    Predefined { name, class, mpich, standard, open_mpi }
+}
+
+use NumberClass::{Bool, Byte, Complex, Floating, Signed, Unsigned};
+
+/// The predefined types of numbers. `MPI_CHAR` and `MPI_WCHAR` are text; Fortran's `LOGICAL` has values of its compiler's own.
+const PREDEFINED: [Predefined; 45] = [
+    row("SIGNED_CHAR", Signed, 0x4c00_0118, 0x244, "ompi_mpi_signed_char"),
+    row("SHORT", Signed, 0x4c00_0203, 0x208, "ompi_mpi_short"),
+    row("INT", Signed, 0x4c00_0405, 0x209, "ompi_mpi_int"),
+    row("LONG", Signed, 0x4c00_0807, 0x20a, "ompi_mpi_long"),
+    row("LONG_LONG", Signed, 0x4c00_0809, 0x20b, "ompi_mpi_long_long_int"),
+    row("INT8_T", Signed, 0x4c00_0137, 0x240, "ompi_mpi_int8_t"),
+    row("INT16_T", Signed, 0x4c00_0238, 0x248, "ompi_mpi_int16_t"),
+    row("INT32_T", Signed, 0x4c00_0439, 0x250, "ompi_mpi_int32_t"),
+    row("INT64_T", Signed, 0x4c00_083a, 0x258, "ompi_mpi_int64_t"),
+    row("AINT", Signed, 0x4c00_0843, 0x201, "ompi_mpi_aint"),
+    row("OFFSET", Signed, 0x4c00_0844, 0x203, "ompi_mpi_offset"),
+    row("COUNT", Signed, 0x4c00_0845, 0x202, "ompi_mpi_count"),
+    row("INTEGER", Signed, 0x4c00_041b, 0x219, "ompi_mpi_integer"),
+    row("INTEGER1", Signed, 0x4c00_012d, 0x2c1, "ompi_mpi_integer1"),
+    row("INTEGER2", Signed, 0x4c00_022f, 0x2c9, "ompi_mpi_integer2"),
+    row("INTEGER4", Signed, 0x4c00_0430, 0x2d1, "ompi_mpi_integer4"),
+    row("INTEGER8", Signed, 0x4c00_0831, 0x2d9, "ompi_mpi_integer8"),
+    row("UNSIGNED_CHAR", Unsigned, 0x4c00_0102, 0x245, "ompi_mpi_unsigned_char"),
+    row("UNSIGNED_SHORT", Unsigned, 0x4c00_0204, 0x20c, "ompi_mpi_unsigned_short"),
+    row("UNSIGNED", Unsigned, 0x4c00_0406, 0x20d, "ompi_mpi_unsigned"),
+    row("UNSIGNED_LONG", Unsigned, 0x4c00_0808, 0x20e, "ompi_mpi_unsigned_long"),
+    row("UNSIGNED_LONG_LONG", Unsigned, 0x4c00_0819, 0x20f, "ompi_mpi_unsigned_long_long"),
+    row("UINT8_T", Unsigned, 0x4c00_013b, 0x241, "ompi_mpi_uint8_t"),
+    row("UINT16_T", Unsigned, 0x4c00_023c, 0x249, "ompi_mpi_uint16_t"),
+    row("UINT32_T", Unsigned, 0x4c00_043d, 0x251, "ompi_mpi_uint32_t"),
+    row("UINT64_T", Unsigned, 0x4c00_083e, 0x259, "ompi_mpi_uint64_t"),
+    row("FLOAT", Floating, 0x4c00_040a, 0x210, "ompi_mpi_float"),
+    row("DOUBLE", Floating, 0x4c00_080b, 0x214, "ompi_mpi_double"),
+    row("LONG_DOUBLE", Floating, 0x4c00_100c, 0x220, "ompi_mpi_long_double"),
+    row("REAL", Floating, 0x4c00_041c, 0x21a, "ompi_mpi_real"),
+    row("DOUBLE_PRECISION", Floating, 0x4c00_081f, 0x21c, "ompi_mpi_dblprec"),
+    row("REAL2", Floating, 0x4c00_0226, 0x2ca, "ompi_mpi_real2"),
+    row("REAL4", Floating, 0x4c00_0427, 0x2d2, "ompi_mpi_real4"),
+    row("REAL8", Floating, 0x4c00_0829, 0x2da, "ompi_mpi_real8"),
+    row("C_FLOAT_COMPLEX", Complex, 0x4c00_0840, 0x212, "ompi_mpi_c_float_complex"),
+    row("C_DOUBLE_COMPLEX", Complex, 0x4c00_1041, 0x216, "ompi_mpi_c_double_complex"),
+    row("CXX_FLOAT_COMPLEX", Complex, 0x4c00_0834, 0x213, "ompi_mpi_cxx_cplex"),
+    row("CXX_DOUBLE_COMPLEX", Complex, 0x4c00_1035, 0x217, "ompi_mpi_cxx_dblcplex"),
+    row("COMPLEX", Complex, 0x4c00_081e, 0x21b, "ompi_mpi_cplex"),
+    row("DOUBLE_COMPLEX", Complex, 0x4c00_1022, 0x21d, "ompi_mpi_dblcplex"),
+    row("COMPLEX8", Complex, 0x4c00_0828, 0x2db, "ompi_mpi_complex8"),
+    row("COMPLEX16", Complex, 0x4c00_102a, 0x2e3, "ompi_mpi_complex16"),
+    row("C_BOOL", Bool, 0x4c00_013f, 0x238, "ompi_mpi_c_bool"),
+    row("CXX_BOOL", Bool, 0x4c00_0133, 0x239, "ompi_mpi_cxx_bool"),
+    row("BYTE", Byte, 0x4c00_010d, 0x247, "ompi_mpi_byte"),
+];
+
+/// What the elements of each type are, by its handle. `symbol` has the addresses of Open MPI's.
+pub fn number_classes(abi: Abi, symbol: impl Fn(&str) -> Option<usize>) -> BTreeMap<usize, NumberClass> {
+    let handles = PREDEFINED.iter().filter_map(|of| {
+        let handle = match abi {
+            Abi::Mpich => of.mpich,
+            Abi::Standard => of.standard,
+            // One without Fortran has none of its types.
+            Abi::OpenMpi => symbol(of.open_mpi)?,
+        };
+        Some((handle, of.class))
+    });
+    handles.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_types_length_is_part_of_mpichs_handle() {
+        for of in &PREDEFINED {
+            let bytes = (of.mpich >> 8) & 0xff;
+            let combined = ReduceOp::ALL.into_iter().any(|op| of.class.element(bytes, op).is_some());
+            assert_eq!(combined, of.name != "LONG_DOUBLE", "{} of {bytes} bytes", of.name);
+        }
+    }
+
+    #[test]
+    fn no_two_types_have_one_handle() {
+        let apart = |handles: Vec<usize>| handles.iter().collect::<BTreeSet<_>>().len();
+        assert_eq!(apart(PREDEFINED.iter().map(|of| of.mpich).collect()), PREDEFINED.len());
+        assert_eq!(apart(PREDEFINED.iter().map(|of| of.standard).collect()), PREDEFINED.len());
+    }
+
+    #[test]
+    fn what_mpi_does_not_define_for_a_type_is_not_combined() {
+        assert_eq!(Floating.element(8, ReduceOp::Sum), Some(ElementType::F64));
+        assert_eq!(Floating.element(8, ReduceOp::LogicalAnd), None);
+        assert_eq!(Floating.element(16, ReduceOp::Sum), None);
+        assert_eq!(Complex.element(16, ReduceOp::Max), None);
+        assert_eq!(Byte.element(1, ReduceOp::Sum), None);
+        assert_eq!(Byte.element(1, ReduceOp::BitXor), Some(ElementType::U8));
+        assert_eq!(Bool.element(1, ReduceOp::LogicalOr), Some(ElementType::U8));
+        assert_eq!(Bool.element(1, ReduceOp::BitOr), None);
+    }
+}

@@ -1,0 +1,64 @@
+"""Launchers of other makers in the emulated hosts: mpirun is started in the first, and starts its daemons in the others by `enter-host`."""
+import os
+import subprocess
+
+from conftest import PATIENCE, ROOT, mpich
+
+ENTER = os.path.join(ROOT, "bench", "enter-host")
+
+
+def begin_in_hosts(bed, folder, command, variables=()):
+    """Starts a launcher in the first host; the process, whose output is text."""
+    hosts = {h["name"]: h for h in bed.description["hosts"]}
+    (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (bed.network.net.get(h).IP(), h) for h in hosts))
+    (folder / "pids").write_text("".join("%s %d %s\n" % (name, h["pid"], h["interface"]) for name, h in hosts.items()))
+    return subprocess.Popen([ENTER, "h1", " ".join(command)], env={**os.environ, **dict(variables), "BENCH_HOSTS": str(folder)},
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process):
+    """A process once it has ended, with its output."""
+    try:
+        out, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+
+
+def start_in_hosts(bed, folder, command, variables=()):
+    """What a launcher prints."""
+    done = ended(begin_in_hosts(bed, folder, command, variables))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+class OpenMpi:
+    """Debian's Open MPI, two ranks in a host if there are enough."""
+    fortran, compiler = True, "mpicc.openmpi"
+    variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+    def mpirun(self, bed, ranks):
+        hosts, network = [h["name"] for h in bed.description["hosts"]], "10.0.0.0/16"
+        slots = max(2, -(-ranks // len(hosts)))
+        return ["mpirun.openmpi", "--mca", "plm_rsh_agent", ENTER, "--mca", "oob_tcp_if_include", network, "--mca", "pml", "ob1", "--mca", "btl", "tcp,self",
+                "--mca", "btl_tcp_if_include", network, "--mca", "mpi_yield_when_idle", "1", "--host", ",".join("%s:%d" % (h, slots) for h in hosts),
+                "-n", str(ranks)]
+
+
+class Mpich:
+    """PyPI's MPICH, by its own binary interface or the standard one."""
+    fortran = False
+    variables = {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
+
+    def __init__(self, compiler):
+        self.folder = os.path.join(mpich().folder, "bin")
+        self.compiler = os.path.join(self.folder, compiler)
+
+    def mpirun(self, bed, ranks):
+        hosts = [h["name"] for h in bed.description["hosts"]]
+        return [os.path.join(self.folder, "mpiexec"), "-genvnone", "-launcher", "ssh", "-launcher-exec", ENTER, "-hosts", ",".join(hosts),
+                "-n", str(ranks), "-ppn", str(-(-ranks // len(hosts)))]
+
+
+# By the binary interfaces.
+HOST_LIBRARIES = {"openmpi": OpenMpi, "mpich": lambda: Mpich("mpicc"), "abi": lambda: Mpich("mpicc_abi")}

@@ -1,0 +1,139 @@
+"""MPI programs as they are, with libcool_mpi.so before their MPI library: Open MPI of Debian and MPICH of PyPI."""
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+from conftest import PATIENCE, ROOT
+from launchers import HOST_LIBRARIES, begin_in_hosts, ended
+
+RANKS = 4
+SOURCE = os.path.join(ROOT, "mpi", "preload", "tests", "collectives.c")
+
+
+@pytest.fixture
+def bed(make_bed):
+    return make_bed("tree:2x2", peer_timeout_ms=10_000)
+
+
+def compiled(host, program):
+    options = ["-DFORTRAN_NAMES", "-lmpi_mpifh"] if host.fortran else []
+    done = subprocess.run([host.compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, SOURCE, *options], capture_output=True, text=True,
+                          timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return program
+
+
+@pytest.fixture(scope="module", params=list(HOST_LIBRARIES))
+def host(request, tmp_path_factory):
+    """An MPI library, with the program compiled for it."""
+    library = HOST_LIBRARIES[request.param]()
+    library.program = compiled(library, str(tmp_path_factory.mktemp("mpi") / "collectives"))
+    return library
+
+
+def begin(bed, folder, host, *command, **variables):
+    """Starts the program, or another command, on all hosts, with the library unless `preload` is empty."""
+    preload = variables.pop("preload", os.path.join(bed.bin_dir, "libcool_mpi.so"))
+    variables = {"COOL_SOCKET": bed.directory + "/$(hostname).sock", "COOL_MPI_MIN": "1K", "COOL_MPI_STATS": "1", "LD_PRELOAD": preload, **variables}
+    settings = " ".join("%s=%s" % item for item in variables.items() if item[1])
+    return begin_in_hosts(bed, folder, [*host.mpirun(bed, RANKS), "sh", "-c", "'%s exec %s'" % (settings, " ".join(command))], host.variables)
+
+
+def run(bed, folder, host, *command, **variables):
+    """What the program, or another command, has printed, once it has ended well."""
+    done = ended(begin(bed, folder, host, *(command or [host.program, "all"]), **variables))
+    assert done.returncode == 0 and done.stdout == "right\n", done.stdout + done.stderr
+    return done.stderr
+
+
+def calls(told, operation, what="taken"):
+    """The calls of an operation that were taken, or left for a reason."""
+    lines = [line.split() for line in told.splitlines() if line.startswith("cool-mpi: %s %s:" % (operation, what))]
+    return sum(int(line[-4]) for line in lines)
+
+
+def test_every_operation_gives_what_the_host_gives(bed, tmp_path, host):
+    assert "cool-mpi" not in run(bed, tmp_path, host, preload="")
+    told = run(bed, tmp_path, host)
+    # 48 pairs of a type and a reduction, with and without MPI_IN_PLACE, and what else is called.
+    assert calls(told, "allreduce") == 101 + 2 * host.fortran, told
+    for operation, least in (("bcast", 6), ("reduce", 4), ("gather", 5), ("scatter", 4), ("allgather", 5), ("alltoall", 3), ("reduce_scatter", 4),
+                             ("scan", 1), ("exscan", 49)):
+        assert calls(told, operation) == least + host.fortran * (operation in ("bcast", "gather")), told
+    for reason, number in (("reduction", 1), ("type", 2), ("intercommunicator", 3), ("one rank", 1)):
+        assert calls(told, "allreduce", "left (%s)" % reason) == number, told
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 20])
+def test_what_a_rank_has_begun_to_send_goes_on_while_it_waits_for_cool(bed, tmp_path, host, size):
+    told = run(bed, tmp_path, host, host.program, "progress", str(size))
+    assert calls(told, "allreduce") == 2, told
+
+
+def test_an_error_of_cool_is_one_of_mpi(bed, tmp_path, host):
+    told = run(bed, tmp_path, host, host.program, "mismatch")
+    assert "cool-mpi: rank 0: allreduce: " in told, told
+
+
+def test_an_agent_that_dies_ends_the_program(bed, tmp_path, host):
+    process = begin(bed, tmp_path, host, host.program, "for-ever")
+    while "under way" not in process.stderr.readline():
+        assert process.poll() is None, process.stderr.read()
+    agent = bed.agents["h2"]
+    agent.signal(signal.SIGKILL)
+    done = ended(process)
+    agent.process.wait(PATIENCE)
+    bed.daemons.remove(agent)
+    bed.start_agent("h2")
+    bed.wait_until_joined()
+    assert done.returncode != 0 and re.search("cool-mpi: rank .: allreduce: (no agent at|node h2 with rank.* is gone)", done.stderr), done.stderr
+
+
+def test_without_an_agent_the_host_does_all_and_rank_0_says_why(bed, tmp_path, host):
+    told = run(bed, tmp_path, host, COOL_SOCKET="/no/agent.sock")
+    assert told.count("cool-mpi: collectives stay with") == 1 and "rank 0 of 4: no agent at /no/agent.sock" in told, told
+    assert calls(told, "allreduce") == 0 and calls(told, "bcast", "left (no group)") > 0, told
+    done = ended(begin(bed, tmp_path, host, host.program, "all", COOL_SOCKET="/no/agent.sock", COOL_MPI="require"))
+    assert done.returncode != 0 and "COOL_MPI=require, but COOL cannot be used: rank 0 of 4: no agent" in done.stderr, done.stderr
+
+
+def test_what_is_not_chosen_is_left(bed, tmp_path, host):
+    told = run(bed, tmp_path, host, COOL_MPI_OPS="bcast,reduce")
+    assert calls(told, "bcast") > 0 and calls(told, "gather") == 0 and calls(told, "gather", "left (not in COOL_MPI_OPS)") > 0, told
+    assert "cool-mpi" not in run(bed, tmp_path, host, COOL_MPI="off", COOL_MPI_STATS="0")
+
+
+def test_cool_mpirun_gives_the_ranks_the_library_and_what_is_set_of_cool(bed, tmp_path, host):
+    mpirun, *arguments = host.mpirun(bed, RANKS)
+    rank = "COOL_SOCKET=%s/$(hostname).sock exec %s first" % (bed.directory, host.program)
+    cool = os.path.join(bed.bin_dir, "cool")
+    command = [cool, "mpirun", "--mpirun", mpirun, *arguments, "sh", "-c", "'%s'" % rank]
+    done = ended(begin_in_hosts(bed, tmp_path, command, {**host.variables, "COOL_MPI_STATS": "1", "COOL_MPI_MIN": "6000"}))
+    assert done.returncode == 0 and done.stdout == "right\n", done.stdout + done.stderr
+    assert calls(done.stderr, "bcast") == 1, done.stderr
+
+
+PYTHON = """
+from array import array
+from mpi4py import MPI
+world = MPI.COMM_WORLD.Dup()
+mine, all = array("d", [world.rank] * 4000), array("d", [0] * 4000)
+world.Allreduce(mine, all, op=MPI.SUM)
+assert all[3999] == sum(range(world.size))
+parts = array("d", [0] * 4000 * world.size)
+world.Allgather(mine, parts)
+assert parts[::4000] == array("d", range(world.size))
+world.Free()
+if MPI.COMM_WORLD.rank == 0:
+    print("right")
+"""
+
+
+def test_a_program_of_mpi4py_gains_too(bed, tmp_path):
+    host = HOST_LIBRARIES["mpich"]()
+    script = tmp_path / "program.py"
+    script.write_text(PYTHON)
+    told = run(bed, tmp_path, host, os.path.join(host.folder, "python"), str(script))
+    assert calls(told, "allreduce") == calls(told, "allgather") == 1, told
