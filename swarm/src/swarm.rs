@@ -1,5 +1,7 @@
 //! The machine of one member.
 
+mod demand;
+
 use crate::api::{BlockHead, Input, Output, Signal, Stats, SwarmSpec, Waits};
 use crate::generation::Row;
 use crate::holdings::{Code, Have, Holdings, Knowledge};
@@ -102,21 +104,6 @@ impl Swarm {
     /// What is held here.
     pub fn holdings(&self) -> &Holdings {
         &self.holdings
-    }
-
-    /// Whether a member can be reached that has not said that it has all.
-    pub fn may_lack(&self, member: Member) -> bool {
-        self.peers.may_lack(member)
-    }
-
-    /// Whether any such member can be reached.
-    pub fn is_wanted(&self) -> bool {
-        self.peers.any_lacks()
-    }
-
-    /// Whether no other member can be reached.
-    pub fn is_alone(&self) -> bool {
-        self.peers.len() == 0
     }
 
     /// What it has done so far.

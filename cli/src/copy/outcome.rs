@@ -95,7 +95,7 @@ pub(super) fn bar(template: &str) -> ProgressBar {
 }
 
 impl RankOutcome {
-    /// Of a rank that runs, one of so many.
+    /// Of a rank that runs, one of `of` ranks.
     fn new(node: &str, of: usize) -> RankOutcome {
         let (node, state, progress) = (node.to_owned(), RankState::Runs, CopyProgress::of_one_in(of));
         RankOutcome { node, state, progress, lacks: None, member: None }
