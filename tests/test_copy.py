@@ -271,9 +271,12 @@ def test_the_source_may_go_when_others_have_all_and_one_still_lacks_something(ma
     job = start(bed, "cool", "copy", "--from", "h1", "--nodes", "h2,h3,h4", "--json", "--via", "swarm", source, dest)
     wait_for(lambda: came(bed, "h2") - before > MIB, "some of it has come", 30)
     bed.restart_agent("h4")
+    slow = next(link for link in bed.network.net.links if "h4" in (link.intf1.node.name, link.intf2.node.name))
+    bed.network.shape(slow, 5)
     wait_for(lambda: all(os.path.exists(tmp_path / node / "copy") for node in ("h2", "h3")), "two nodes have all", 60)
     assert not os.path.exists(tmp_path / "h4" / "copy"), "the late one lacks something still"
     bed.agents["h1"].signal(signal.SIGKILL)
+    bed.network.shape(slow, 20)
     status, out, errors = ended(job)
     assert status == 0 and "cool: lost h1; the others go on" in errors, out + errors
     assert names(json.loads(out)) == ["h2", "h3", "h4"]

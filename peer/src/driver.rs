@@ -187,7 +187,9 @@ impl<C: Contents> Driver<C> {
         let heard = |at: Instant| now.saturating_duration_since(at) < STARVED_MIN;
         let lacks = |(member, at): &(&Member, &Instant)| heard(**at) && self.machine.may_lack(**member);
         let guests = self.guests.iter().filter(lacks).count() + self.preparing.len();
-        let (wanted, alone) = (self.machine.is_wanted(), self.machine.is_alone());
+        // What has come is still to be decoded and kept: others leave when they have heard that it has.
+        let alone = self.machine.is_alone() && !self.machine.holdings().is_complete();
+        let wanted = self.machine.is_wanted();
         self.board.change_if(
             |progress| (progress.guests, progress.wanted, progress.alone) != (guests, wanted, alone),
             |progress| (progress.guests, progress.wanted, progress.alone) = (guests, wanted, alone),

@@ -10,6 +10,7 @@ use cool::{Array, ArrayMut, Arrays, Collective, Op, Operation, Type};
 use host_mpi::{Mode, MpiSettings, Tally, WhyLeft};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -19,7 +20,7 @@ pub(crate) fn settings() -> &'static MpiSettings {
     SETTINGS.get_or_init(|| {
         let read = MpiSettings::read(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()));
         read.unwrap_or_else(|e| {
-            eprintln!("cool-mpi: collectives stay with the host's MPI library: {e}");
+            tell(&format!("collectives stay with the host's MPI library: {e}"));
             MpiSettings::off()
         })
     })
@@ -29,6 +30,12 @@ pub(crate) fn settings() -> &'static MpiSettings {
 pub(crate) static TALLY: Mutex<Tally> = Mutex::new(Tally::new());
 /// Whether the program has called `MPI_Finalize`: nothing is taken any more.
 pub(crate) static ENDED: AtomicBool = AtomicBool::new(false);
+
+/// Says something to the user, in one write: all ranks of a program often share one standard error.
+pub(crate) fn tell(words: &str) {
+    // Whoever cannot hear it cannot be told that either.
+    let _ = std::io::stderr().write_all(format!("cool-mpi: {words}\n").as_bytes());
+}
 
 /// Why a call is not carried out here, or not well.
 #[derive(Debug)]
@@ -75,12 +82,12 @@ fn attempt(
 fn fail(operation: Operation, comm: Handle, failure: &Failure) -> c_int {
     let host = host();
     let comm = host.abi.handle(comm);
-    match (failure, communicator(host, comm)) {
+    tell(&match (failure, communicator(host, comm)) {
         // Its words say rank and operation.
-        (Failure::Cool(e), _) => eprintln!("cool-mpi: {e}"),
-        (_, Some(known)) => eprintln!("cool-mpi: rank {}: {operation}: {failure}", known.rank),
-        (_, None) => eprintln!("cool-mpi: {operation}: {failure}"),
-    }
+        (Failure::Cool(e), _) => e.to_string(),
+        (_, Some(known)) => format!("rank {}: {operation}: {failure}", known.rank),
+        (_, None) => format!("{operation}: {failure}"),
+    });
     let code = host.abi.error(failure.class());
     // SAFETY: a communicator of the program's.
     unsafe { (host.functions.call_errhandler)(comm, code) };

@@ -1,6 +1,7 @@
 //! The group of COOL that a communicator has from its first long call on, or the reason why it has none. All its ranks have one, or none
 //! has: they vote by the host's own allreduce, which is in order with the program's calls, since all ranks are in the same one.
 
+use crate::calls::tell;
 use crate::failure::Failure;
 use crate::host::{Handle, Host, host};
 use crate::memory::done;
@@ -157,7 +158,7 @@ impl Communicator {
         let whole = format!("rank {first} of {}: {why}", self.size);
         let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
         if told.insert(why.to_owned()) && self.rank == 0 {
-            eprintln!("cool-mpi: collectives stay with the host's MPI library: {whole}");
+            tell(&format!("collectives stay with the host's MPI library: {whole}"));
         }
         whole
     }

@@ -1,5 +1,6 @@
 //! The host's MPI library: which of the three it is, and its functions, found by their names with `P` when the program first calls.
 
+use crate::calls::tell;
 use host_mpi::{Abi, NumberClass, number_classes, reduce_ops};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int, c_void};
@@ -182,6 +183,6 @@ pub(crate) fn required(name: &str) -> NonNull<c_void> {
 
 /// The program has called a function of an MPI library that is not there, or is none that is known.
 fn lacks(name: &str) -> ! {
-    eprintln!("cool-mpi: the program's MPI library has no {name}; unset LD_PRELOAD to run it without COOL");
+    tell(&format!("the program's MPI library has no {name}; unset LD_PRELOAD to run it without COOL"));
     std::process::abort()
 }
