@@ -117,7 +117,7 @@ def main():
         for row in rows(options, bed, folder):
             found.append(row)
             lines.append("| %s | %s | %.2f | %.2f | %.0f %% |" % (
-                page.size(row["bytes"]), row["beside"], row["seconds"], row["over_alone"], 100 * row["copy_share"]))
+                page.size(row["bytes"]), row["beside"], row["seconds"], row["over_alone"], 100 * max(0, row["copy_share"])))
             print(lines[-1], flush=True)
     with open(os.path.join(options.out, "background.json"), "w", encoding="utf-8") as f:
         json.dump(found, f, indent=1)

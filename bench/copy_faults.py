@@ -51,6 +51,8 @@ class Timeline:
                         return
                 do(kill, start)
                 self.done += 1
+            # Agents end with the thread that has started them (PR_SET_PDEATHSIG of prctl(2)).
+            self.over.wait()
         except (OSError, RuntimeError, testbed.Failure) as e:
             self.failed = e
 

@@ -260,6 +260,16 @@ def test_nodes_that_come_when_a_swarm_is_under_way_get_their_copies_and_what_one
     assert max(seconds[node] for node in ("h2", "h4", "h6")) < seconds["h5"], "no copy waits for others: %r" % seconds
 
 
+def test_a_node_whose_rank_and_supervisor_are_killed_begins_anew_and_nobody_else_notices(make_bed, tmp_path):
+    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    wait_for(bed.whole, "all nodes are there", 60)
+    job, source, _ = copy_under_way(bed, tmp_path, 4 * MIB, "--json", "--via", "swarm")
+    subprocess.run(["pkill", "-KILL", "-P", str(bed.agents["h3"].process.pid)], check=True)
+    status, out, errors = ended(job)
+    assert status == 0 and "cool: lost h3; the others go on" in errors, out + errors
+    assert all(filecmp.cmp(tmp_path / node / "copy", source, shallow=False) for node in names(json.loads(out)))
+
+
 def test_the_source_may_go_when_others_have_all_and_one_still_lacks_something(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     wait_for(bed.whole, "all nodes are there", 60)

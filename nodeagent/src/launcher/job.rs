@@ -227,7 +227,7 @@ impl Job {
         }
     }
 
-    /// Nothing is known of the ranks any more; the kernel ends them with their supervisor.
+    /// Nothing is known of the ranks any more; the kernel kills them with their supervisor, so they are lost as others that are killed.
     fn broken(&self, why: &str, progress: &mut Progress) {
         progress.over = true;
         let ranks: Vec<u32> = progress.running.keys().copied().collect();
@@ -236,7 +236,7 @@ impl Job {
         }
         for rank in ranks {
             let Some(output) = progress.running.remove(&rank) else { continue };
-            let exited = output.counted(self.exited(rank, -1, 0, why.to_owned()));
+            let exited = output.counted(self.exited(rank, -1, Signal::KILL.as_raw(), why.to_owned()));
             progress.ending.spawn(async move { exited });
         }
     }
