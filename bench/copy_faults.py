@@ -27,7 +27,8 @@ class Timeline:
     """What is done to nodes meanwhile, in a thread: pairs of `due()`, which tells whether it is time, and `do(kill, start)`."""
 
     def __init__(self, events):
-        self.events, self.done, self.over, self.failed = list(events), 0, threading.Event(), None
+        self.events, self.done, self.failed = list(events), 0, None
+        self.over, self.ended = threading.Event(), threading.Event()
 
     @contextlib.contextmanager
     def beside(self, kill, start):
@@ -39,22 +40,27 @@ class Timeline:
             yield
         finally:
             self.over.set()
-            thread.join()
+            self.ended.wait()
         if self.failed:
             raise self.failed
 
     def _run(self, kill, start):
         try:
-            for due, do in self.events:
-                while not due(self):
-                    if self.over.wait(LOOK_SECONDS):
-                        return
-                do(kill, start)
-                self.done += 1
-            # Agents end with the thread that has started them (PR_SET_PDEATHSIG of prctl(2)).
-            self.over.wait()
+            self._let_happen(kill, start)
         except (OSError, RuntimeError, testbed.Failure) as e:
             self.failed = e
+        finally:
+            self.ended.set()
+        # Agents end with the thread that has started them (PR_SET_PDEATHSIG of prctl(2)): it stays as long as the program.
+        threading.Event().wait()
+
+    def _let_happen(self, kill, start):
+        for due, do in self.events:
+            while not due(self):
+                if self.over.wait(LOOK_SECONDS):
+                    return
+            do(kill, start)
+            self.done += 1
 
 
 def after(seconds):

@@ -2,7 +2,7 @@
 
 use crate::links::{Event, Heard, Links, listen, sleep_until};
 use crate::memory::{Bytes, Memory, Sum, sum_of_blocks, sum_of_rows};
-use crate::peer::{Board, Contents, MemberRole, SwarmPlan, Told};
+use crate::peer::{Board, Contents, MemberRole, PeerProgress, SwarmPlan, Told};
 use crate::receiving::{Receiving, Step};
 use crate::sending::{Sending, Transfer};
 use crate::welcome;
@@ -187,12 +187,15 @@ impl<C: Contents> Driver<C> {
         let heard = |at: Instant| now.saturating_duration_since(at) < STARVED_MIN;
         let lacks = |(member, at): &(&Member, &Instant)| heard(**at) && self.machine.may_lack(**member);
         let guests = self.guests.iter().filter(lacks).count() + self.preparing.len();
-        // What has come is still to be decoded and kept: others leave when they have heard that it has.
-        let alone = self.machine.is_alone() && !self.machine.holdings().is_complete();
-        let wanted = self.machine.is_wanted();
+        let (wanted, unreached) = (self.machine.is_wanted(), self.machine.is_alone());
+        // Others leave when all has come, some of which may be still to be decoded and kept.
+        let complete = self.machine.holdings().is_complete();
+        let alone = |progress: &PeerProgress| unreached && (!complete || progress.is_whole());
         self.board.change_if(
-            |progress| (progress.guests, progress.wanted, progress.alone) != (guests, wanted, alone),
-            |progress| (progress.guests, progress.wanted, progress.alone) = (guests, wanted, alone),
+            |progress| {
+                (progress.guests, progress.wanted, progress.alone) != (guests, wanted, alone(progress))
+            },
+            |progress| (progress.guests, progress.wanted, progress.alone) = (guests, wanted, alone(progress)),
         );
     }
 

@@ -79,7 +79,7 @@ pub struct PeerProgress {
     pub guests: usize,
     /// Whether another member can be reached that may lack something.
     pub wanted: bool,
-    /// Whether no other member can be reached, and something has still to come.
+    /// Whether no other member can be reached, and all that came from them is kept.
     pub alone: bool,
     /// It takes part no longer.
     pub ended: bool,
