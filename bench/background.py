@@ -22,18 +22,19 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
 import bench  # noqa: E402
+import copying  # noqa: E402
 import page  # noqa: E402
 import section  # noqa: E402
 import testbed  # noqa: E402
 import topologies  # noqa: E402
 
-# Of random bytes, which are not compressed: at 20 Mbit/s it lasts for minutes.
+# At 20 Mbit/s it lasts for minutes.
 SOURCE_BYTES = 512 << 20
 BESIDE = ("nothing", "a copy in the background", "a copy")
 
 
 @contextlib.contextmanager
-def copying(bed, folder, beside):
+def copy_under_way(bed, file, beside):
     """Lets a copy run meanwhile, from its first bytes on."""
     if beside == "nothing":
         yield
@@ -41,7 +42,7 @@ def copying(bed, folder, beside):
     source, *receivers = [host["name"] for host in bed.description["hosts"]]
     options = ["--background"] if "background" in beside else []
     command = ["cool", "copy", "--from", source, "--nodes", ",".join(receivers), "--via", "tree", *options,
-               os.path.join(folder, "source"), os.path.join(folder, "copies", "{node}")]
+               file, os.path.join(os.path.dirname(file), "copies", "{node}")]
     before = received(bed)
     with subprocess.Popen(command, env=bed.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as copy:
         try:
@@ -60,9 +61,9 @@ def received(bed):
     return max(carried for (_, to), carried in bed.link_bytes().items() if to == name)
 
 
-def measured(bed, folder, size, reps, beside):
+def measured(bed, file, size, reps, beside):
     """Seconds of an allreduce, the median; and bytes per second that came to the last host meanwhile."""
-    with copying(bed, folder, beside):
+    with copy_under_way(bed, file, beside):
         before = received(bed)
         done = bed.run(["cool", "bench", "--json", "--ops", "allreduce", "--bytes", str(size), "--reps", str(reps)], capture_output=True, text=True)
         came = received(bed) - before
@@ -72,12 +73,12 @@ def measured(bed, folder, size, reps, beside):
     return {"seconds": statistics.median(result["seconds"]), "came": came, "lasted": sum(result["seconds"])}
 
 
-def rows(options, bed, folder):
+def rows(options, bed, file):
     for size in options.bytes:
         runs = {beside: [] for beside in BESIDE}
         for _ in range(options.rounds):
             for beside in BESIDE:
-                runs[beside].append(measured(bed, folder, size, options.reps, beside))
+                runs[beside].append(measured(bed, file, size, options.reps, beside))
         alone = statistics.median(run["seconds"] for run in runs["nothing"])
         for beside, of in runs.items():
             seconds = statistics.median(run["seconds"] for run in of)
@@ -111,10 +112,8 @@ def main():
     found = []
     with bench.started(bed, options.wait), tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         bed.wait_until_measured()
-        with open(os.path.join(folder, "source"), "wb") as f:
-            for _ in range(SOURCE_BYTES >> 20):
-                f.write(os.urandom(1 << 20))
-        for row in rows(options, bed, folder):
+        source = copying.random_file(folder, SOURCE_BYTES)
+        for row in rows(options, bed, source):
             found.append(row)
             lines.append("| %s | %s | %.2f | %.2f | %.0f %% |" % (
                 page.size(row["bytes"]), row["beside"], row["seconds"], row["over_alone"], 100 * max(0, row["copy_share"])))

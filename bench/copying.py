@@ -50,13 +50,18 @@ CHANGED = 0.01
 DOCUMENT = os.path.join(ROOT, "docs", "copy.md")
 
 
-def spread(options, bed, folder, size):
-    """A file of random bytes in memory, on its way to all hosts."""
+def random_file(folder, size):
+    """The path of a new file of random bytes, which are not compressed."""
     path = os.path.join(folder, "source")
     with open(path, "wb") as f:
         for _ in range(0, size, 1 << 20):
             f.write(os.urandom(min(1 << 20, size - f.tell())))
-    return copies.Spread(path, folder, bed.description, options.patience)
+    return path
+
+
+def spread(options, bed, folder, size):
+    """A file of random bytes in memory, on its way to all hosts."""
+    return copies.Spread(random_file(folder, size), folder, bed.description, options.patience)
 
 
 def change(of):

@@ -30,7 +30,10 @@ pub struct Welcome {
 
 /// As long as there is this, the member that was asked waits for the newcomer.
 #[derive(Debug)]
-pub struct InquiryHold(#[allow(dead_code, reason = "it is open as long as this is")] TcpStream);
+pub struct InquiryHold {
+    /// Open as long as this is there.
+    _channel: TcpStream,
+}
 
 /// Why nothing was told.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +74,7 @@ impl Told {
     fn welcome(self, key: SwarmKey, held: TcpStream) -> Welcome {
         let Told { seed, members, generations, blocks, code, rate, limit, content } = self;
         let plan = SwarmPlan { key, seed, members, generations, blocks, code, rate, limit };
-        Welcome { plan, content, hold: InquiryHold(held) }
+        Welcome { plan, content, hold: InquiryHold { _channel: held } }
     }
 }
 

@@ -48,13 +48,8 @@ pub(super) fn join(node: &str, task: &Task, late: &Late, began: Instant) -> Resu
 
 /// Looks at what is here: at the source itself, if this is its node.
 fn prepare(task: &Task, node: &str, manifest: Arc<Manifest>) -> Result<Target, Stop> {
-    let is_source = node == task.from;
-    let dest = task.dest_on(node);
-    if is_source && dest.starts_with(&task.source) {
-        return Err(Fault::Within(dest).into());
-    }
     let mut target = stored::open(task, node, Arc::clone(&manifest))?;
-    if is_source {
+    if node == task.from {
         // What cannot be read here comes from others.
         drop(target.take_from(&task.source, &manifest));
     }

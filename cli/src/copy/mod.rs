@@ -2,6 +2,7 @@
 
 mod fault;
 mod flight;
+mod group;
 mod join;
 mod late;
 mod options;

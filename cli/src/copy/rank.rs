@@ -4,8 +4,9 @@
 //! was asked for. If a node is lost the others begin a pass anew, in which what came before is there already; a swarm goes on.
 
 use super::fault::Fault;
+use super::group::{lost, own_node, rank_on, say_lost, set_way, share};
 use super::join::join;
-use super::pipeline::{self, Form, Head};
+use super::pipeline::{self, Form};
 use super::said::{CopyVia, Said, Task};
 use super::secret::SECRET_VARIABLE;
 use super::source;
@@ -14,7 +15,7 @@ use super::swarm::{State, Swarm};
 use super::target::Target;
 use super::work::{Placed, Placing, TICK, Work};
 use super::writer::Writer;
-use cool::{Comm, Op, Operation};
+use cool::{Comm, Op};
 use cool_content::{BlockSet, Manifest, ManifestError, pieces};
 use cool_peer::InquiryError;
 use std::sync::Arc;
@@ -108,10 +109,6 @@ impl CopyEnd {
     }
 }
 
-fn own_node(comm: &Comm) -> String {
-    comm.place(comm.rank()).map_or_else(String::new, |place| place.name.clone())
-}
-
 /// Takes part to the end.
 pub(super) fn copy(comm: Comm, task: &Task, began: Instant) -> CopyEnd {
     let node = own_node(&comm);
@@ -177,7 +174,11 @@ impl<'t> Copying<'t> {
                 Ok(()) => return Ok(()),
                 Err(Stop::Group(error)) if error.is_loss() => {
                     let rest = comm.shrink()?;
-                    self.lose(&comm, &rest)?;
+                    let nodes = lost(&comm, &rest);
+                    if let Some(swarm) = &self.swarm {
+                        swarm.leave(&nodes);
+                    }
+                    say_lost(&rest, nodes)?;
                     comm = rest;
                     if self.is_whole() {
                         return Ok(());
@@ -225,22 +226,9 @@ impl<'t> Copying<'t> {
         self.node == self.task.from
     }
 
-    /// One of those that are left says who is not.
-    fn lose(&self, before: &Comm, rest: &Comm) -> std::io::Result<()> {
-        let name = |rank: &usize| Some(before.place(*rank)?.name.clone());
-        let nodes: Vec<String> = rest.gone().iter().filter_map(name).collect();
-        if let Some(swarm) = &self.swarm {
-            swarm.leave(&nodes);
-        }
-        if rest.rank() == 0 && !nodes.is_empty() { Said::Lost { nodes }.say() } else { Ok(()) }
-    }
-
     fn pass(&mut self, comm: &Comm) -> Result<(), Stop> {
-        comm.set_background(self.task.background);
-        if let Some(plan) = self.task.via.plan() {
-            comm.set_plan(Operation::Bcast, plan)?;
-        }
-        let root = (0..comm.size()).find(|rank| comm.place(*rank).is_some_and(|p| p.name == self.task.from));
+        set_way(comm, self.task.via, self.task.background)?;
+        let root = rank_on(comm, &self.task.from);
         let gone = || Stop::SourceGone(self.task.from.clone());
         if !self.goes_on_by_swarm(comm)? {
             let root = root.ok_or_else(gone)?;
@@ -286,7 +274,7 @@ impl<'t> Copying<'t> {
                 failed = Some(give_up(fault));
             }
         }
-        let (form, bytes) = share(comm, root, (form, bytes))?;
+        let (form, bytes) = share(comm, root, usize::MAX, (form, bytes))?;
         if self.is_source() {
             self.sent += bytes.len() as u64;
         }
@@ -384,7 +372,7 @@ impl<'t> Copying<'t> {
         let fault = self.end_swarm().map(|fault| self.task.blame(fault));
         if let Some(root) = root.filter(|_| worst == State::GivesUp as u8) {
             let why = fault.as_ref().map_or_else(Vec::new, |fault| fault.to_string().into_bytes());
-            let (_, why) = share(comm, root, (Form::GivesUp, why))?;
+            let (_, why) = share(comm, root, usize::MAX, (Form::GivesUp, why))?;
             return Err(fault.map_or_else(|| self.given_up(&why), give_up));
         }
         Ok(())
@@ -465,20 +453,6 @@ fn of_all(comm: &Comm, mine: u8, op: Op) -> Result<u8, cool::Error> {
     Ok(all[0])
 }
 
-/// What the source says, at all ranks; the others give anything.
-fn share(
-    comm: &Comm,
-    root: usize,
-    (form, mut bytes): (Form, Vec<u8>),
-) -> Result<(Form, Vec<u8>), cool::Error> {
-    let mut head = Head { form, bytes: bytes.len() }.words();
-    comm.bcast(&mut head, root)?;
-    let Head { form, bytes: length } = Head::of(head);
-    bytes.resize(length, 0);
-    comm.bcast(&mut bytes, root)?;
-    Ok((form, bytes))
-}
-
 /// The source says that nobody gets a copy.
 fn give_up(fault: Fault) -> Stop {
     let told = Said::GivesUp { reason: fault.to_string() }.say();
@@ -497,10 +471,6 @@ fn together<T: Send + 'static>(comm: &Comm, mut work: Option<&mut Work<T>>) -> R
 
 /// The copy on the source's own node, for which nothing has to be sent.
 fn copy_here(task: &Task, node: &str, manifest: Arc<Manifest>) -> Result<(), Fault> {
-    let dest = task.dest_on(node);
-    if dest.starts_with(&task.source) {
-        return Err(Fault::Within(dest));
-    }
     let mut target = stored::open(task, node, Arc::clone(&manifest))?;
     let taken = target.take_from(&task.source, &manifest);
     let changed = (!target.have().is_full()).then(|| Fault::Changed(task.source.clone()));

@@ -108,14 +108,21 @@ fn fill(mut input: impl Read, path: &Path, mut came: impl FnMut(u64)) -> Result<
     let mut file = File::create_new(path).map_err(SpoolError::at(path))?;
     let mut bytes = vec![0; READ];
     loop {
-        match input.read(&mut bytes) {
-            Ok(0) => return Ok(()),
-            Ok(length) => {
-                file.write_all(&bytes[..length]).map_err(SpoolError::at(path))?;
-                came(length as u64);
-            }
+        let length = read_some(&mut input, &mut bytes).map_err(SpoolError::Input)?;
+        if length == 0 {
+            return Ok(());
+        }
+        file.write_all(&bytes[..length]).map_err(SpoolError::at(path))?;
+        came(length as u64);
+    }
+}
+
+/// What comes next, 0 bytes at the end; a signal does not end it.
+pub(super) fn read_some(input: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match input.read(bytes) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(SpoolError::Input(error)),
+            read => return read,
         }
     }
 }

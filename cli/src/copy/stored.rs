@@ -68,14 +68,18 @@ impl Task {
     }
 }
 
-/// Prepares a node's copy, out of all that is there already.
+/// Prepares a node's copy, out of all that is there already; beside the source itself, not within it.
 pub(super) fn open(task: &Task, node: &str, manifest: Arc<Manifest>) -> Result<Target, Fault> {
+    let dest = task.dest_on(node);
+    if node == task.from && dest.starts_with(&task.source) {
+        return Err(Fault::Within(dest));
+    }
     let Some(stored) = &task.store else {
-        return Target::open(&task.dest_on(node), manifest, task.habits());
+        return Target::open(&dest, manifest, task.habits());
     };
     let folder = stored.store.on(node);
     let Some(PutTask { put_ms, quota }) = stored.put else {
-        let mut target = Target::open(&task.dest_on(node), manifest, task.habits())?;
+        let mut target = Target::open(&dest, manifest, task.habits())?;
         // What cannot be read here comes from the source.
         let here = Store::open_existing(&folder).ok().flatten();
         take(&mut target, here.and_then(|store| store.read_name(&stored.name).ok()).flatten());

@@ -2,9 +2,21 @@
 
 use crate::arguments::{Call, Count, Own, numbers, sum};
 use crate::codes::{cool_comm, cool_status, cool_type};
-use crate::error::guarded;
-use cool_rust::Operation;
+use crate::error::{Wrong, guarded};
+use cool_rust::{Comm, Operation};
 use std::ffi::c_void;
+
+/// The counts that the root has, and how many elements these are.
+///
+/// # Safety
+/// At the root `counts` has as many numbers as there are ranks.
+unsafe fn of_root(comm: &Comm, counts: *const usize, root: usize) -> Result<(Own, usize), Wrong> {
+    let known = if comm.rank() == root { comm.size() } else { 0 };
+    // SAFETY: as promised.
+    let counts = unsafe { numbers("counts", counts, known) }?;
+    let all = sum(counts.iter())?;
+    Ok((Own::OfRoot(counts), all))
+}
 
 /// cool_gatherv where only the root has `counts`, and each rank the `count` elements that it sends. The root tells the others
 /// first (a bcast of 8 bytes for each rank). COOL_IN_PLACE is for the root.
@@ -26,10 +38,8 @@ pub unsafe extern "C" fn cool_gatherv_of_own(
         // SAFETY: as promised.
         unsafe {
             call.of_own(|comm| {
-                let known = if comm.rank() == root { comm.size() } else { 0 };
-                let counts = numbers("counts", counts, known)?;
-                let all = sum(counts.iter())?;
-                Ok((Own::OfRoot(counts), count, all))
+                let (own, all) = of_root(comm, counts, root)?;
+                Ok((own, count, all))
             })
         }
     })
@@ -55,10 +65,8 @@ pub unsafe extern "C" fn cool_scatterv_of_own(
         // SAFETY: as promised.
         unsafe {
             call.of_own(|comm| {
-                let known = if comm.rank() == root { comm.size() } else { 0 };
-                let counts = numbers("counts", counts, known)?;
-                let all = sum(counts.iter())?;
-                Ok((Own::OfRoot(counts), all, count))
+                let (own, all) = of_root(comm, counts, root)?;
+                Ok((own, all, count))
             })
         }
     })

@@ -1,7 +1,7 @@
 //! Between the command and the rank on its machine: standard input as frames.
 
 use super::super::outcome::bar;
-use super::super::spool::{SpoolError, private_folder};
+use super::super::spool::{SpoolError, private_folder, read_some};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -57,11 +57,7 @@ impl Feed {
 fn feed(input: &mut impl Read, mut rank: impl Write, mut came: impl FnMut(u64)) -> io::Result<()> {
     let mut bytes = vec![0; FRAME_MAX];
     loop {
-        let length = match input.read(&mut bytes) {
-            Ok(length) => length,
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
+        let length = read_some(input, &mut bytes)?;
         // No longer than a frame.
         let head = (length as u32).to_le_bytes();
         if rank.write_all(&head).and_then(|()| rank.write_all(&bytes[..length])).is_err() || length == 0 {

@@ -4,12 +4,14 @@
 //! on from the first part that one of them lacks.
 
 use super::super::fault::Fault;
+use super::super::group::{lost, own_node, rank_on, say_lost, set_way, share};
+use super::super::pipeline::{Form, Packed};
 use super::super::rank::{RankError, RankOptions, Stop};
 use super::super::said::Said;
 use super::StreamTask;
-use super::feed::Frames;
+use super::feed::{FRAME_MAX, Frames};
 use super::sink::Sink;
-use cool::{Comm, Op, Operation};
+use cool::{Comm, Op};
 use cool_content::Digester;
 use std::collections::VecDeque;
 use std::io;
@@ -29,52 +31,14 @@ const MEET_EVERY: u64 = 4;
 /// How long the input may pause, or a pipe not be read.
 const PAUSE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// What goes to all.
-#[derive(Clone)]
-enum Part {
-    Data(Vec<u8>),
-    /// That was all; the hash of it.
-    All(Vec<u8>),
-    /// No more comes, and why.
-    GivesUp(Vec<u8>),
-}
-
-impl Part {
-    fn head(&self) -> [u64; 2] {
-        let (kind, bytes) = match self {
-            Part::Data(bytes) => (0, bytes),
-            Part::All(hash) => (1, hash),
-            Part::GivesUp(why) => (2, why),
-        };
-        [kind, bytes.len() as u64]
-    }
-
-    fn of(kind: u64, bytes: Vec<u8>) -> Part {
-        match kind {
-            0 => Part::Data(bytes),
-            1 => Part::All(bytes),
-            _ => Part::GivesUp(bytes),
-        }
-    }
-
-    fn bytes(&mut self) -> &mut Vec<u8> {
-        let (Part::Data(bytes) | Part::All(bytes) | Part::GivesUp(bytes)) = self;
-        bytes
-    }
-
-    fn is_last(&self) -> bool {
-        !matches!(self, Part::Data(_))
-    }
-}
-
-/// What comes from the command, and what of it was sent since ranks last met.
+/// The frames of the command, as parts for all ranks; those that were sent since ranks last met are kept.
 struct Source {
     frames: Receiver<io::Result<Option<Vec<u8>>>>,
     /// Whether the last frame has come, or none comes any more.
     ended: Option<bool>,
     digester: Digester,
     bytes: u64,
-    sent: VecDeque<Part>,
+    sent: VecDeque<Packed>,
     /// The number of the first of these.
     first: u64,
 }
@@ -103,18 +67,18 @@ impl Source {
     }
 
     /// The part of a number, which was sent already or is the next.
-    fn part(&mut self, number: u64) -> Part {
+    fn part(&mut self, number: u64) -> Packed {
         // Fewer than between two meetings.
         let index = number.saturating_sub(self.first) as usize;
         if index == self.sent.len() {
             let part = self.next();
             self.sent.push_back(part);
         }
-        self.sent.get(index).cloned().unwrap_or_else(|| Part::GivesUp(b"a part was lost".to_vec()))
+        self.sent.get(index).cloned().unwrap_or_else(|| (Form::GivesUp, b"a part was lost".to_vec()))
     }
 
     /// All that has come, at least something; then again and again that it was all.
-    fn next(&mut self) -> Part {
+    fn next(&mut self) -> Packed {
         let mut bytes = Vec::new();
         while bytes.len() < PART_MAX && self.ended.is_none() {
             let frame = if bytes.is_empty() {
@@ -132,11 +96,11 @@ impl Source {
         self.digester.update(&bytes);
         self.bytes += bytes.len() as u64;
         match self.ended {
-            Some(true) if bytes.is_empty() => Part::All(self.digester.digest().to_string().into()),
+            Some(true) if bytes.is_empty() => (Form::End, self.digester.digest().to_string().into()),
             Some(false) if bytes.is_empty() => {
-                Part::GivesUp(b"the command has ended before its input".to_vec())
+                (Form::GivesUp, b"the command has ended before its input".to_vec())
             }
-            _ => Part::Data(bytes),
+            _ => (Form::Plain, bytes),
         }
     }
 
@@ -154,8 +118,7 @@ pub(crate) fn rank(options: &StreamRankOptions) -> Result<(), RankError> {
     let comm = Comm::world()?;
     let began = Instant::now();
     let error = Streaming::new(&task, &comm).and_then(|streaming| streaming.run(comm)).err();
-    let ended = Said::Ended { seconds: began.elapsed().as_secs_f64(), error: error.map(|e| e.to_string()) };
-    ended.say().map_err(RankError::Report)
+    Said::ended(began, error).say().map_err(RankError::Report)
 }
 
 /// A rank's state from pass to pass.
@@ -172,7 +135,7 @@ struct Streaming<'t> {
 
 impl<'t> Streaming<'t> {
     fn new(task: &'t StreamTask, comm: &Comm) -> Result<Streaming<'t>, Stop> {
-        let node = comm.place(comm.rank()).map_or_else(String::new, |place| place.name.clone());
+        let node = own_node(comm);
         let is_source = node == task.from;
         let source = is_source.then(|| Source::connect(task.socket.clone()).map_err(Fault::at(&task.socket)));
         let sink = (task.own || !is_source).then(|| Sink::start(task.dest.replace("{node}", &node).into()));
@@ -184,7 +147,7 @@ impl<'t> Streaming<'t> {
             match self.pass(&comm) {
                 Err(Stop::Group(error)) if error.is_loss() => {
                     let rest = comm.shrink()?;
-                    lose(&comm, &rest)?;
+                    say_lost(&rest, lost(&comm, &rest))?;
                     comm = rest;
                 }
                 outcome => break outcome,
@@ -198,19 +161,16 @@ impl<'t> Streaming<'t> {
     /// All parts from the first that somebody lacks.
     fn pass(&mut self, comm: &Comm) -> Result<(), Stop> {
         comm.set_timeout(PAUSE_MAX);
-        comm.set_background(self.task.background);
-        if let Some(plan) = self.task.via.plan() {
-            comm.set_plan(Operation::Bcast, plan)?;
-        }
-        let root = (0..comm.size()).find(|rank| comm.place(*rank).is_some_and(|p| p.name == self.task.from));
-        let root = root.ok_or_else(|| Stop::SourceGone(self.task.from.clone()))?;
+        set_way(comm, self.task.via, self.task.background)?;
+        let root = rank_on(comm, &self.task.from).ok_or_else(|| Stop::SourceGone(self.task.from.clone()))?;
         let mut number = self.meet(comm)?;
         loop {
-            let part = self.share(comm, root, number)?;
-            let (last, mine) = (part.is_last(), number == self.next);
-            if mine {
-                self.take(part)?;
+            let (form, bytes) = share(comm, root, PART_MAX + FRAME_MAX, self.part(number))?;
+            self.sent += bytes.len() as u64;
+            if number == self.next {
+                self.take(form, bytes)?;
             }
+            let last = form != Form::Plain;
             number += 1;
             if last || number.is_multiple_of(MEET_EVERY) {
                 number = self.meet(comm)?;
@@ -237,39 +197,31 @@ impl<'t> Streaming<'t> {
         Ok(number)
     }
 
-    /// The part of a number, at all ranks.
-    fn share(&mut self, comm: &Comm, root: usize, number: u64) -> Result<Part, Stop> {
-        let mut part = match &mut self.source {
+    /// The part of a number, at the source.
+    fn part(&mut self, number: u64) -> Packed {
+        match &mut self.source {
             Some(Ok(source)) => source.part(number),
-            Some(Err(fault)) => Part::GivesUp(fault.to_string().into()),
-            None => Part::Data(Vec::new()),
-        };
-        let mut head = part.head();
-        comm.bcast(&mut head, root)?;
-        let [kind, length] = head;
-        let bytes = part.bytes();
-        // At the source it is as long already.
-        bytes.resize(usize::try_from(length).unwrap_or(usize::MAX).min(PART_MAX + super::feed::FRAME_MAX), 0);
-        comm.bcast(bytes, root)?;
-        self.sent += bytes.len() as u64;
-        Ok(Part::of(kind, std::mem::take(bytes)))
+            Some(Err(fault)) => (Form::GivesUp, fault.to_string().into()),
+            None => (Form::Plain, Vec::new()),
+        }
     }
 
-    fn take(&mut self, part: Part) -> Result<(), Stop> {
+    fn take(&mut self, form: Form, bytes: Vec<u8>) -> Result<(), Stop> {
         self.next += 1;
-        match part {
-            Part::Data(bytes) => {
-                if let Some(sink) = &mut self.sink {
-                    sink.write(bytes);
-                }
-            }
-            Part::All(hash) => self.hash = Some(String::from_utf8_lossy(&hash).into_owned()),
-            Part::GivesUp(why) => {
-                let reason = String::from_utf8_lossy(&why).into_owned();
+        let text = || String::from_utf8_lossy(&bytes).into_owned();
+        match form {
+            Form::End => self.hash = Some(text()),
+            Form::GivesUp => {
+                let reason = text();
                 if self.source.is_some() {
                     Said::GivesUp { reason: reason.clone() }.say()?;
                 }
                 return Err(Stop::Source(format!("{} gives up: {reason}", self.task.from)));
+            }
+            Form::Plain | Form::Compressed => {
+                if let Some(sink) = &mut self.sink {
+                    sink.write(bytes);
+                }
             }
         }
         Ok(())
@@ -283,13 +235,6 @@ impl<'t> Streaming<'t> {
         }
         Ok(())
     }
-}
-
-/// One of those that are left says who is not.
-fn lose(before: &Comm, rest: &Comm) -> io::Result<()> {
-    let name = |rank: &usize| Some(before.place(*rank)?.name.clone());
-    let nodes: Vec<String> = rest.gone().iter().filter_map(name).collect();
-    if rest.rank() == 0 && !nodes.is_empty() { Said::Lost { nodes }.say() } else { Ok(()) }
 }
 
 #[cfg(test)]
