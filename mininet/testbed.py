@@ -354,9 +354,9 @@ class Testbed:
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def found(self):
-        """How many nodes the controller has located, and how many links between switches it has found."""
+        """How many nodes with a connected agent the controller has located, and how many links between switches it has found."""
         seen = self.cool_json("topology") or {"nodes": [], "links": []}
-        return sum(n["located"] for n in seen["nodes"]), len(seen["links"])
+        return sum(n["located"] and n["away_ms"] is None for n in seen["nodes"]), len(seen["links"])
 
     def all_of_it(self):
         """What `found` tells when nothing is missing."""
@@ -364,7 +364,7 @@ class Testbed:
         return len(self.description["hosts"]) - len(self.without_agent), len(uplinks)
 
     def whole(self):
-        """Whether the controller has located every host with an agent and found every link."""
+        """Whether the controller has located every host with an agent, each connected, and found every link."""
         return self.found() == self.all_of_it()
 
     def wait_until_joined(self):

@@ -137,7 +137,7 @@ def test_a_network_that_is_cut_off_from_its_controller_for_longer_than_the_grace
             assert len(running(bed)) == 1, log_of(bed, "controller")
     finally:
         subprocess.check_call(["iptables", "-D", "INPUT", *cut])
-    wait_for(lambda: not away(bed) and bed.whole(), "the network is whole again")
+    wait_for(bed.whole, "the network is whole again")
     assert settled(bed) == before
     untouched(bed, before, since)
     finish(bed, job, stop)
@@ -160,7 +160,7 @@ def test_a_node_that_is_gone_is_given_up_before_the_grace_time_is_over(make_bed,
             subprocess.check_call(["ip", "link", "set", at_switch.name, "up"])
     assert status == 1 and "node h1 is gone: the connection to its agent broke, and no switch hears it" in errors, errors
     bed.restart_agent("h1")
-    wait_for(lambda: bed.whole() and not away(bed), "the network is whole again")
+    wait_for(bed.whole, "the network is whole again")
 
 
 def test_an_agent_that_is_stopped_in_order_leaves_at_once(make_bed):

@@ -225,6 +225,7 @@ def test_a_swarm_goes_on_without_a_node_that_dies_and_begins_nothing_anew(make_b
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
         assert os.listdir(tmp_path / node) == ["copy"], "nothing else is left"
     bed.restart_agent("h3")
+    bed.wait_until_joined()
 
 
 def came(bed, host):
@@ -292,6 +293,7 @@ def test_the_source_may_go_when_others_have_all_and_one_still_lacks_something(ma
     assert names(json.loads(out)) == ["h2", "h3", "h4"]
     assert all(filecmp.cmp(tmp_path / node / "copy", source, shallow=False) for node in ("h2", "h3", "h4"))
     bed.restart_agent("h1")
+    bed.wait_until_joined()
 
 
 def copy_of_input(bed, folder, *arguments):
