@@ -354,6 +354,8 @@ def test_a_stream_reaches_files_and_pipes_in_order_is_kept_nowhere_and_goes_on_w
     for arguments, why in ((["--via", "swarm"], "a swarm does not pass on in order"), (["--verify"], "cannot be used with")):
         status, _, errors = with_input(copy_of_input(bed, str(spool), "--stream", *arguments, dest), b"")
         assert status in (1, 2) and why in errors, errors
+    bed.restart_agent("h3")
+    bed.wait_until_joined()
 
 
 def test_of_standard_input_nothing_is_left_by_an_interrupt_while_it_comes_or_while_it_is_copied(make_bed, tmp_path):
