@@ -1,12 +1,11 @@
-//! MPI's predefined reductions, and which of COOL's they are. `MPI_MINLOC` and `MPI_MAXLOC` are not among them: their indices are
-//! signed.
+//! MPI's predefined reductions, and which of COOL's they are.
 
 use crate::Abi;
 use cool_types::ReduceOp;
 use std::collections::BTreeMap;
 
 /// A reduction, MPICH's handle, the standard's, and the symbol whose address is Open MPI's.
-const OPS: [(ReduceOp, usize, usize, &str); 10] = [
+const OPS: [(ReduceOp, usize, usize, &str); 12] = [
     (ReduceOp::Sum, 0x5800_0003, 0x21, "ompi_mpi_op_sum"),
     (ReduceOp::Min, 0x5800_0002, 0x22, "ompi_mpi_op_min"),
     (ReduceOp::Max, 0x5800_0001, 0x23, "ompi_mpi_op_max"),
@@ -17,6 +16,8 @@ const OPS: [(ReduceOp, usize, usize, &str); 10] = [
     (ReduceOp::LogicalAnd, 0x5800_0005, 0x30, "ompi_mpi_op_land"),
     (ReduceOp::LogicalOr, 0x5800_0007, 0x31, "ompi_mpi_op_lor"),
     (ReduceOp::LogicalXor, 0x5800_0009, 0x32, "ompi_mpi_op_lxor"),
+    (ReduceOp::MinLoc, 0x5800_000b, 0x38, "ompi_mpi_op_minloc"),
+    (ReduceOp::MaxLoc, 0x5800_000c, 0x39, "ompi_mpi_op_maxloc"),
 ];
 
 /// The reductions by their handles. `symbol` has the addresses of Open MPI's.
@@ -43,7 +44,7 @@ mod tests {
         assert_eq!(mpich.get(&0x5800_0003), Some(&ReduceOp::Sum));
         assert_eq!(standard.get(&0x21), Some(&ReduceOp::Sum));
         assert_eq!(open_mpi, BTreeMap::from([(0x7f00, ReduceOp::Max)]));
-        // MPI_MINLOC, MPI_REPLACE, and one that the program has made.
-        assert!([0x5800_000b, 0x5800_000d, 0x9800_0000].iter().all(|handle| !mpich.contains_key(handle)));
+        // MPI_REPLACE, and one that the program has made.
+        assert!([0x5800_000d, 0x9800_0000].iter().all(|handle| !mpich.contains_key(handle)));
     }
 }

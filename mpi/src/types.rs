@@ -2,6 +2,7 @@
 //! bytes and needs no table.
 
 use crate::Abi;
+use cool::{Elements, PairType};
 use cool_types::{ElementType, ReduceOp};
 use std::collections::BTreeMap;
 
@@ -20,11 +21,35 @@ pub enum NumberClass {
     Bool,
     /// `MPI_BYTE`.
     Byte,
+    /// A signed integer and an `int`, which says where it is.
+    SignedPair,
+    /// A floating-point number and an `int`.
+    FloatingPair,
 }
 
 impl NumberClass {
-    /// COOL's type of elements that are `bytes` long, if it has one and can combine it by `op` as MPI says.
-    pub fn element(self, bytes: usize, op: ReduceOp) -> Option<ElementType> {
+    /// What elements are for COOL whose signature is `bytes` long, if it knows them and can combine them by `op` as MPI says.
+    /// Pairs have gaps beyond their signature, where C lays them out so.
+    pub fn elements(self, bytes: usize, op: ReduceOp) -> Option<Elements> {
+        if let Some(pairs) = self.pairs(bytes) {
+            return matches!(op, ReduceOp::MinLoc | ReduceOp::MaxLoc).then_some(pairs.into());
+        }
+        self.element(bytes, op).map(Elements::Type)
+    }
+
+    /// Those of a value and an `int`.
+    fn pairs(self, bytes: usize) -> Option<PairType> {
+        match (self, bytes) {
+            (NumberClass::SignedPair, 6) => Some(PairType::I16),
+            (NumberClass::SignedPair, 8) => Some(PairType::I32),
+            (NumberClass::SignedPair, 12) => Some(PairType::I64),
+            (NumberClass::FloatingPair, 8) => Some(PairType::F32),
+            (NumberClass::FloatingPair, 12) => Some(PairType::F64),
+            _ => None,
+        }
+    }
+
+    fn element(self, bytes: usize, op: ReduceOp) -> Option<ElementType> {
         use ElementType as T;
         let element = match (self, bytes) {
             (NumberClass::Signed, 1) => T::I8,
@@ -78,10 +103,10 @@ const fn row(
     Predefined { name, class, mpich, standard, open_mpi }
 }
 
-use NumberClass::{Bool, Byte, Complex, Floating, Signed, Unsigned};
+use NumberClass::{Bool, Byte, Complex, Floating, FloatingPair, Signed, SignedPair, Unsigned};
 
 /// The predefined types of numbers. `MPI_CHAR` and `MPI_WCHAR` are text; Fortran's `LOGICAL` has values of its compiler's own.
-const PREDEFINED: [Predefined; 45] = [
+const PREDEFINED: [Predefined; 51] = [
     row("SIGNED_CHAR", Signed, 0x4c00_0118, 0x244, "ompi_mpi_signed_char"),
     row("SHORT", Signed, 0x4c00_0203, 0x208, "ompi_mpi_short"),
     row("INT", Signed, 0x4c00_0405, 0x209, "ompi_mpi_int"),
@@ -127,6 +152,12 @@ const PREDEFINED: [Predefined; 45] = [
     row("C_BOOL", Bool, 0x4c00_013f, 0x238, "ompi_mpi_c_bool"),
     row("CXX_BOOL", Bool, 0x4c00_0133, 0x239, "ompi_mpi_cxx_bool"),
     row("BYTE", Byte, 0x4c00_010d, 0x247, "ompi_mpi_byte"),
+    row("SHORT_INT", SignedPair, 0x8c00_0003, 0x22c, "ompi_mpi_short_int"),
+    row("2INT", SignedPair, 0x4c00_0816, 0x22b, "ompi_mpi_2int"),
+    row("2INTEGER", SignedPair, 0x4c00_0820, 0x232, "ompi_mpi_2integer"),
+    row("LONG_INT", SignedPair, 0x8c00_0002, 0x22a, "ompi_mpi_long_int"),
+    row("FLOAT_INT", FloatingPair, 0x8c00_0000, 0x228, "ompi_mpi_float_int"),
+    row("DOUBLE_INT", FloatingPair, 0x8c00_0001, 0x229, "ompi_mpi_double_int"),
 ];
 
 /// What the elements of each type are, by its handle. `symbol` has the addresses of Open MPI's.
@@ -150,11 +181,24 @@ mod tests {
 
     #[test]
     fn a_types_length_is_part_of_mpichs_handle() {
-        for of in &PREDEFINED {
+        // Pairs with gaps have handles of another kind.
+        for of in PREDEFINED.iter().filter(|of| of.mpich >> 24 == 0x4c) {
             let bytes = (of.mpich >> 8) & 0xff;
-            let combined = ReduceOp::ALL.into_iter().any(|op| of.class.element(bytes, op).is_some());
+            let combined = ReduceOp::ALL.into_iter().any(|op| of.class.elements(bytes, op).is_some());
             assert_eq!(combined, of.name != "LONG_DOUBLE", "{} of {bytes} bytes", of.name);
         }
+    }
+
+    #[test]
+    fn pairs_are_combined_by_where_the_least_and_the_most_is_alone() {
+        let signed = [6, 8, 12].map(|bytes| SignedPair.elements(bytes, ReduceOp::MinLoc));
+        assert_eq!(signed, [PairType::I16, PairType::I32, PairType::I64].map(|pairs| Some(pairs.into())));
+        let floating = [8, 12].map(|bytes| FloatingPair.elements(bytes, ReduceOp::MaxLoc));
+        assert_eq!(floating, [PairType::F32, PairType::F64].map(|pairs| Some(pairs.into())));
+        // MPI_LONG_DOUBLE_INT would have 20.
+        assert_eq!(FloatingPair.elements(20, ReduceOp::MaxLoc), None);
+        assert_eq!(SignedPair.elements(8, ReduceOp::Max), None);
+        assert_eq!(Signed.elements(4, ReduceOp::MaxLoc), None);
     }
 
     #[test]
@@ -166,13 +210,13 @@ mod tests {
 
     #[test]
     fn what_mpi_does_not_define_for_a_type_is_not_combined() {
-        assert_eq!(Floating.element(8, ReduceOp::Sum), Some(ElementType::F64));
-        assert_eq!(Floating.element(8, ReduceOp::LogicalAnd), None);
-        assert_eq!(Floating.element(16, ReduceOp::Sum), None);
-        assert_eq!(Complex.element(16, ReduceOp::Max), None);
-        assert_eq!(Byte.element(1, ReduceOp::Sum), None);
-        assert_eq!(Byte.element(1, ReduceOp::BitXor), Some(ElementType::U8));
-        assert_eq!(Bool.element(1, ReduceOp::LogicalOr), Some(ElementType::U8));
-        assert_eq!(Bool.element(1, ReduceOp::BitOr), None);
+        assert_eq!(Floating.elements(8, ReduceOp::Sum), Some(ElementType::F64.into()));
+        assert_eq!(Floating.elements(8, ReduceOp::LogicalAnd), None);
+        assert_eq!(Floating.elements(16, ReduceOp::Sum), None);
+        assert_eq!(Complex.elements(16, ReduceOp::Max), None);
+        assert_eq!(Byte.elements(1, ReduceOp::Sum), None);
+        assert_eq!(Byte.elements(1, ReduceOp::BitXor), Some(ElementType::U8.into()));
+        assert_eq!(Bool.elements(1, ReduceOp::LogicalOr), Some(ElementType::U8.into()));
+        assert_eq!(Bool.elements(1, ReduceOp::BitOr), None);
     }
 }

@@ -6,7 +6,7 @@ use crate::groups::{Communicator, Group, communicator};
 use crate::host::{Handle, Host, host};
 use crate::memory::Described;
 use crate::wait;
-use cool::{Array, ArrayMut, Arrays, Collective, Op, Operation, Type};
+use cool::{Array, ArrayMut, Arrays, Collective, Elements, Op, Operation, Type};
 use host_mpi::{Mode, MpiSettings, Tally, WhyLeft};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -148,11 +148,11 @@ impl Call<'_> {
         part.repeated(self.size()).ok_or(WhyLeft::Arguments)
     }
 
-    /// COOL's type and reduction.
-    fn reduction(&self, datatype: Handle, op: Handle, one: &Described) -> Result<(Type, Op), WhyLeft> {
+    /// What the elements and the reduction are for COOL.
+    fn reduction(&self, datatype: Handle, op: Handle, one: &Described) -> Result<(Elements, Op), WhyLeft> {
         let op = self.host.reduce_op(self.host.abi.handle(op)).ok_or(WhyLeft::Reduction)?;
         let class = self.host.number_class(self.host.abi.handle(datatype)).ok_or(WhyLeft::Elements)?;
-        Ok((class.element(one.element_bytes(), op).ok_or(WhyLeft::Elements)?, op))
+        Ok((class.elements(one.element_bytes(), op).ok_or(WhyLeft::Elements)?, op))
     }
 
     /// The group that takes the call, which has this many bytes.
@@ -181,8 +181,8 @@ fn bytes_mut(bytes: &mut [u8]) -> Option<ArrayMut<'_>> {
     ArrayMut::new(Type::U8, bytes)
 }
 
-fn in_place(dtype: Type, bytes: &mut [u8]) -> Arrays<'_, '_> {
-    ArrayMut::new(dtype, bytes).map_or(Arrays::None, Arrays::InPlace)
+fn in_place(elements: impl Into<Elements>, bytes: &mut [u8]) -> Arrays<'_, '_> {
+    ArrayMut::new(elements, bytes).map_or(Arrays::None, Arrays::InPlace)
 }
 
 /// # Safety
@@ -223,22 +223,24 @@ pub(crate) unsafe fn reduction(
     attempt(operation, comm, |call| {
         let root = call.root(root)?;
         let vector = call.described(recv, count, datatype)?;
-        let (dtype, op) = call.reduction(datatype, op, &vector)?;
+        let (elements, op) = call.reduction(datatype, op, &vector)?;
         let group = call.group(vector.length())?;
+        let vector = vector.as_combined(elements)?;
         let receives = operation != Operation::Reduce || root == call.rank();
         let collective = |arrays| Collective { root, op: Some(op), ..Collective::new(operation, arrays) };
         if call.is_in_place(send) {
             // SAFETY: as promised.
             let mut vector = unsafe { vector.incoming() }?;
-            return call.run(&group, collective(in_place(dtype, vector.bytes())));
+            return call.run(&group, collective(in_place(elements, vector.bytes())));
         }
         let written = if receives { vector.addresses() } else { 0..0 };
+        let send = call.described(send, count, datatype)?.as_combined(elements)?;
         // SAFETY: as promised.
-        let send = unsafe { call.described(send, count, datatype)?.outgoing(call.comm, written) }?;
+        let send = unsafe { send.outgoing(call.comm, written) }?;
         // SAFETY: as promised.
         let mut vector = if receives { Some(unsafe { vector.incoming() }?) } else { None };
-        let recv = vector.as_mut().and_then(|vector| ArrayMut::new(dtype, vector.bytes()));
-        call.run(&group, collective(Arrays::Apart(Array::new(dtype, &send), recv)))
+        let recv = vector.as_mut().and_then(|vector| ArrayMut::new(elements, vector.bytes()));
+        call.run(&group, collective(Arrays::Apart(Array::new(elements, &send), recv)))
     })
 }
 
@@ -260,14 +262,15 @@ pub(crate) unsafe fn reduce_scatter(
         let all = all.ok_or(WhyLeft::Arguments)?;
         let in_place = call.is_in_place(send);
         let all = call.described(if in_place { recv } else { send }, all, datatype)?;
-        let (dtype, op) = call.reduction(datatype, op, &all)?;
+        let (elements, op) = call.reduction(datatype, op, &all)?;
         let group = call.group(all.length())?;
+        let (own, all) = (own.as_combined(elements)?, all.as_combined(elements)?);
         // In place, what goes out is copied: the result overwrites its beginning.
         // SAFETY: as promised.
         let send = unsafe { all.outgoing(call.comm, own.addresses()) }?;
         // SAFETY: as promised.
         let mut recv = unsafe { own.incoming() }?;
-        let arrays = Arrays::Apart(Array::new(dtype, &send), ArrayMut::new(dtype, recv.bytes()));
+        let arrays = Arrays::Apart(Array::new(elements, &send), ArrayMut::new(elements, recv.bytes()));
         let collective = Collective::new(Operation::ReduceScatter, arrays);
         call.run(&group, Collective { op: Some(op), counts: Some(&counts), ..collective })
     })

@@ -3,6 +3,7 @@
 
 use crate::failure::Failure;
 use crate::host::{Handle, Host};
+use cool::Elements;
 use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -14,8 +15,10 @@ pub(crate) struct Described {
     data: *mut c_void,
     count: usize,
     datatype: Handle,
-    /// Bytes of one element's signature.
+    /// Bytes of one element's signature; of one that is taken as it lies in memory, those.
     size: usize,
+    /// Gaps between an element's parts are taken with it.
+    with_gaps: bool,
 }
 
 /// Where what comes in is to go.
@@ -43,7 +46,7 @@ impl Described {
         let code = unsafe { (host.functions.type_size)(datatype, &raw mut size) };
         let size = usize::try_from(size).ok().filter(|_| code == 0)?;
         size.checked_mul(count)?;
-        Some(Described { host, data: data.cast_mut(), count, datatype, size })
+        Some(Described { host, data: data.cast_mut(), count, datatype, size, with_gaps: false })
     }
 
     /// Bytes of the signature.
@@ -67,6 +70,17 @@ impl Described {
         self.bytes() as u64
     }
 
+    /// The same elements for COOL, which takes MPI's pairs as they lie in memory: their gaps are neither read nor kept.
+    pub(crate) fn as_combined(self, elements: Elements) -> Result<Described, Failure> {
+        match elements {
+            Elements::Type(_) => Ok(self),
+            Elements::Pairs(pairs) if pairs.bytes().checked_mul(self.count).is_some() => {
+                Ok(Described { size: pairs.bytes(), with_gaps: true, ..self })
+            }
+            Elements::Pairs(_) => Err(Failure::Beyond { count: self.count }),
+        }
+    }
+
     /// As many arrays of this one's length, one after the other.
     pub(crate) fn repeated(&self, times: usize) -> Option<Described> {
         let count = self.count.checked_mul(times)?;
@@ -88,7 +102,7 @@ impl Described {
 
     /// Whether the elements' bytes lie one after the other, in the order of the signature.
     pub(crate) fn is_flat(&self) -> Result<bool, Failure> {
-        Ok(flatness(self.host, self.datatype)?.0)
+        Ok(self.with_gaps || flatness(self.host, self.datatype)?.0)
     }
 
     /// The addresses that flat elements take up.

@@ -119,6 +119,62 @@ static void types(void) {
     REDUCTION(unsigned char, MPI_BYTE, BXOR);
 }
 
+/* Where the least or the most of all ranks is; of equal ones the smaller index counts, and some are negative. Gaps may hold anything. */
+static int place_of(size_t place, int rank) { return value(place + 5, 2 * rank) - 6; }
+
+#define BETTER(a, b, compare) ((a).value compare (b).value || ((a).value == (b).value && (a).index < (b).index))
+
+#define EXPECT_PAIRS(out, expected, count, what)                                                                               \
+    for (size_t i = 0; i < (count); i++) CHECK((out)[i].value == (expected)[i].value && (out)[i].index == (expected)[i].index, what)
+
+#define LOCATED(c_type, mpi_type, op, compare)                                                                                 \
+    do {                                                                                                                       \
+        typedef struct {                                                                                                       \
+            c_type value;                                                                                                      \
+            int index;                                                                                                         \
+        } pair;                                                                                                                \
+        static pair in[COUNT], out[COUNT], all[COUNT], before[COUNT];                                                          \
+        memset(in, 0xa5, sizeof in);                                                                                           \
+        for (size_t i = 0; i < COUNT; i++) {                                                                                   \
+            in[i].value = (c_type)(value(i, me) - 6);                                                                          \
+            in[i].index = place_of(i, me);                                                                                     \
+            for (int r = 0; r < ranks; r++) {                                                                                  \
+                pair of_rank = {(c_type)(value(i, r) - 6), place_of(i, r)};                                                    \
+                if (r == me) before[i] = all[i];                                                                               \
+                if (!r || BETTER(of_rank, all[i], compare)) all[i] = of_rank;                                                  \
+            }                                                                                                                  \
+        }                                                                                                                      \
+        MPI_Allreduce(in, out, COUNT, mpi_type, MPI_##op, world);                                                              \
+        EXPECT_PAIRS(out, all, COUNT, "allreduce of " #mpi_type " by " #op);                                                   \
+        memcpy(out, in, sizeof out);                                                                                           \
+        MPI_Allreduce(MPI_IN_PLACE, out, COUNT, mpi_type, MPI_##op, world);                                                    \
+        EXPECT_PAIRS(out, all, COUNT, "allreduce in place of " #mpi_type " by " #op);                                          \
+        MPI_Exscan(in, out, COUNT, mpi_type, MPI_##op, world);                                                                 \
+        if (me) EXPECT_PAIRS(out, before, COUNT, "exscan of " #mpi_type " by " #op);                                           \
+        MPI_Reduce(in, out, COUNT, mpi_type, MPI_##op, ranks - 1, world);                                                      \
+        if (me == ranks - 1) EXPECT_PAIRS(out, all, COUNT, "reduce of " #mpi_type " by " #op);                                 \
+        int part = COUNT / ranks;                                                                                              \
+        MPI_Reduce_scatter_block(in, out, part, mpi_type, MPI_##op, world);                                                    \
+        EXPECT_PAIRS(out, all + me * part, (size_t)part, "reduce_scatter_block of " #mpi_type " by " #op);                     \
+        MPI_Reduce_scatter_block(MPI_IN_PLACE, in, part, mpi_type, MPI_##op, world);                                           \
+        EXPECT_PAIRS(in, all + me * part, (size_t)part, "reduce_scatter_block in place of " #mpi_type " by " #op);             \
+    } while (0)
+
+#define BOTH_ENDS(c_type, mpi_type)                                                                                            \
+    do {                                                                                                                       \
+        LOCATED(c_type, mpi_type, MINLOC, <);                                                                                  \
+        LOCATED(c_type, mpi_type, MAXLOC, >);                                                                                  \
+    } while (0)
+
+static void pairs(void) {
+    BOTH_ENDS(short, MPI_SHORT_INT);
+    BOTH_ENDS(int, MPI_2INT);
+    BOTH_ENDS(long, MPI_LONG_INT);
+    BOTH_ENDS(float, MPI_FLOAT_INT);
+    BOTH_ENDS(double, MPI_DOUBLE_INT);
+    BOTH_ENDS(long double, MPI_LONG_DOUBLE_INT); /* which COOL does not know */
+}
+
 static int *array(size_t count) {
     int *made = malloc(count * sizeof *made);
     CHECK(made, "memory");
@@ -424,6 +480,7 @@ int main(int argc, char **argv) {
         REDUCTION(int, MPI_INT, SUM);
     } else {
         types();
+        pairs();
         for (int root = 0; root < ranks; root += ranks - 1) rooted(root);
         all_to_all();
         unequal();
