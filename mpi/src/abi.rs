@@ -17,6 +17,8 @@ pub enum Abi {
 pub enum ErrorClass {
     /// `MPI_ERR_BUFFER`.
     Buffer,
+    /// `MPI_ERR_COUNT`.
+    Count,
     /// `MPI_ERR_TRUNCATE`: ranks called with different lengths.
     Truncate,
     /// `MPI_ERR_NO_MEM`.
@@ -74,6 +76,7 @@ impl Abi {
     pub fn error(self, class: ErrorClass) -> i32 {
         match (self, class) {
             (_, ErrorClass::Buffer) => 1,
+            (_, ErrorClass::Count) => 2,
             (Abi::Mpich, ErrorClass::Truncate) => 14,
             (Abi::Mpich, ErrorClass::Other) => 15,
             (Abi::Mpich, ErrorClass::NoMemory) => 34,

@@ -7,7 +7,7 @@ use crate::host::{Handle, Host, host};
 use crate::memory::Described;
 use crate::wait;
 use cool::{Array, ArrayMut, Arrays, Collective, Elements, Op, Operation, Type};
-use host_mpi::{Mode, MpiSettings, Tally, WhyLeft};
+use host_mpi::{ErrorClass, Mode, MpiSettings, Tally, WhyLeft};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::io::Write;
@@ -92,6 +92,34 @@ fn fail(operation: Operation, comm: Handle, failure: &Failure) -> c_int {
     // SAFETY: a communicator of the program's.
     unsafe { (host.functions.call_errhandler)(comm, code) };
     code
+}
+
+/// A call that is left to the host's library, which cannot count so far.
+pub(crate) fn too_many(function: &str, comm: Handle) -> c_int {
+    let host = host();
+    tell(&format!(
+        "{function} of the host's MPI library counts by int, which is less than the program's call has"
+    ));
+    let code = host.abi.error(ErrorClass::Count);
+    // SAFETY: a communicator of the program's.
+    unsafe { (host.functions.call_errhandler)(host.abi.handle(comm), code) };
+    code
+}
+
+/// The ranks of a communicator, and those from which one of it gathers; 0 if it is none.
+pub(crate) fn sizes(comm: Handle) -> (usize, usize) {
+    let host = host();
+    let comm = host.abi.handle(comm);
+    let Some(known) = Some(comm).filter(|comm| host.is_comm(*comm)).and_then(|comm| communicator(host, comm))
+    else {
+        return (0, 0);
+    };
+    let mut others = 0;
+    if known.inter {
+        // SAFETY: a communicator between groups, and a place for a number.
+        unsafe { (host.functions.comm_remote_size)(comm, &raw mut others) };
+    }
+    (known.size, if known.inter { usize::try_from(others).unwrap_or(0) } else { known.size })
 }
 
 /// A call that may be taken, as far as it has been looked at.

@@ -40,6 +40,7 @@ functions! {
     bcast = "PMPI_Bcast" (*mut c_void, c_int, Handle, c_int, Handle);
     call_errhandler = "PMPI_Comm_call_errhandler" (Handle, c_int);
     comm_rank = "PMPI_Comm_rank" (Handle, *mut c_int);
+    comm_remote_size = "PMPI_Comm_remote_size" (Handle, *mut c_int);
     comm_size = "PMPI_Comm_size" (Handle, *mut c_int);
     comm_test_inter = "PMPI_Comm_test_inter" (Handle, *mut c_int);
     create_keyval = "PMPI_Comm_create_keyval" (CopyFunction, DeleteFunction, *mut c_int, *mut c_void);

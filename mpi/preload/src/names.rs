@@ -10,18 +10,20 @@ use crate::calls::{
     scatter,
 };
 use crate::groups::leave_all;
-use crate::host::{Handle, host, required};
+use crate::host::{Handle, function, host, required};
 use cool::Operation;
 use std::ffi::{c_int, c_void};
+use std::num::TryFromIntError;
 use std::sync::atomic::Ordering;
 use std::sync::{OnceLock, PoisonError};
 
 type In = *const c_void;
 type Out = *mut c_void;
 
-/// Defines functions: their names, the host's, their arguments, and how they are tried here.
+/// Defines functions: their names, the host's, their arguments, how they are tried here, and what calls the host's of the first releases of
+/// MPI, which counts in `int`, if the host's library has not that one.
 macro_rules! interposed {
-    ($($name:ident, $host:literal, ($($argument:ident: $of:ty),*), $tried:expr;)*) => {$(
+    ($($name:ident, $host:literal, ($($argument:ident: $of:ty),*), $tried:expr, $first:literal on $comm:ident ($($narrow:expr => $narrow_of:ty),*);)*) => {$(
         /// # Safety
         /// As MPI wants it of the arguments.
         #[unsafe(no_mangle)]
@@ -31,15 +33,37 @@ macro_rules! interposed {
             if let Some(code) = tried {
                 return code;
             }
-            static HOST: OnceLock<unsafe extern "C" fn($($of),*) -> c_int> = OnceLock::new();
+            static HOST: OnceLock<Option<unsafe extern "C" fn($($of),*) -> c_int>> = OnceLock::new();
             let of_host = HOST.get_or_init(|| {
                 // SAFETY: the host's function of this name has the same arguments.
-                unsafe { std::mem::transmute(required($host)) }
+                function($host).map(|found| unsafe { std::mem::transmute(found) })
             });
-            // SAFETY: the caller has promised MPI what the function asks for.
-            unsafe { of_host($($argument),*) }
+            if let Some(of_host) = of_host {
+                // SAFETY: the caller has promised MPI what the function asks for.
+                return unsafe { of_host($($argument),*) };
+            }
+            // SAFETY: the host's function of that name has these arguments, which mean what the caller's do.
+            let narrow = || -> Result<c_int, TryFromIntError> { unsafe {
+                let of_host: unsafe extern "C" fn($($narrow_of),*) -> c_int = std::mem::transmute(required($first));
+                Ok(of_host($($narrow),*))
+            } };
+            narrow().unwrap_or_else(|_| calls::too_many($first, $comm))
         }
     )*};
+}
+
+/// A count as the first releases of MPI have it.
+fn int(count: impl Into<i64>) -> Result<c_int, TryFromIntError> {
+    c_int::try_from(count.into())
+}
+
+/// Counts of so many ranks, likewise.
+///
+/// # Safety
+/// There are as many.
+unsafe fn ints<N: Copy + TryInto<i64>>(array: *const N, ranks: usize) -> Result<Vec<c_int>, TryFromIntError> {
+    // SAFETY: as promised.
+    (0..ranks).map(|rank| int(unsafe { number(array, rank) })).collect()
 }
 
 /// A number of an array of the program's.
@@ -67,35 +91,53 @@ macro_rules! counted {
      $allgatherv:ident $pallgatherv:literal, $alltoall:ident $palltoall:literal) => {
         interposed! {
             $bcast, $pbcast, (data: Out, count: $count, datatype: Handle, root: c_int, comm: Handle),
-                bcast(data, count.into(), datatype, root, comm);
+                bcast(data, count.into(), datatype, root, comm),
+                "PMPI_Bcast" on comm (data => Out, int(count)? => c_int, datatype => Handle, root => c_int, comm => Handle);
             $reduce, $preduce, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, root: c_int, comm: Handle),
-                reduction(Operation::Reduce, (send, recv), count.into(), (datatype, op), root, comm);
+                reduction(Operation::Reduce, (send, recv), count.into(), (datatype, op), root, comm),
+                "PMPI_Reduce" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, root => c_int, comm => Handle);
             $allreduce, $pallreduce, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, comm: Handle),
-                reduction(Operation::Allreduce, (send, recv), count.into(), (datatype, op), 0, comm);
+                reduction(Operation::Allreduce, (send, recv), count.into(), (datatype, op), 0, comm),
+                "PMPI_Allreduce" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, comm => Handle);
             $scan, $pscan, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, comm: Handle),
-                reduction(Operation::Scan, (send, recv), count.into(), (datatype, op), 0, comm);
+                reduction(Operation::Scan, (send, recv), count.into(), (datatype, op), 0, comm),
+                "PMPI_Scan" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, comm => Handle);
             $exscan, $pexscan, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, comm: Handle),
-                reduction(Operation::Exscan, (send, recv), count.into(), (datatype, op), 0, comm);
+                reduction(Operation::Exscan, (send, recv), count.into(), (datatype, op), 0, comm),
+                "PMPI_Exscan" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, comm => Handle);
             $block, $pblock, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, comm: Handle),
-                reduce_scatter((send, recv), &|_| count.into(), (datatype, op), comm);
+                reduce_scatter((send, recv), &|_| count.into(), (datatype, op), comm),
+                "PMPI_Reduce_scatter_block" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, comm => Handle);
             $scattered, $pscattered, (send: In, recv: Out, counts: *const $count, datatype: Handle, op: Handle, comm: Handle),
-                reduce_scatter((send, recv), &|rank| number(counts, rank), (datatype, op), comm);
+                reduce_scatter((send, recv), &|rank| number(counts, rank), (datatype, op), comm),
+                "PMPI_Reduce_scatter" on comm (send => In, recv => Out, ints(counts, calls::sizes(comm).0)?.as_ptr() => *const c_int, datatype => Handle, op => Handle,
+                                       comm => Handle);
             $gather, $pgather, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
                                 root: c_int, comm: Handle),
-                gather(side(send, count, datatype), side(recv, recv_count, recv_type), root, comm);
+                gather(side(send, count, datatype), side(recv, recv_count, recv_type), root, comm),
+                "PMPI_Gather" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int, recv_type => Handle,
+                               root => c_int, comm => Handle);
             $scatter, $pscatter, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
                                   root: c_int, comm: Handle),
-                scatter(side(send, count, datatype), side(recv, recv_count, recv_type), root, comm);
+                scatter(side(send, count, datatype), side(recv, recv_count, recv_type), root, comm),
+                "PMPI_Scatter" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int, recv_type => Handle,
+                                root => c_int, comm => Handle);
             $allgather, $pallgather, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
                                       comm: Handle),
-                allgather(side(send, count, datatype), side(recv, recv_count, recv_type), comm);
+                allgather(side(send, count, datatype), side(recv, recv_count, recv_type), comm),
+                "PMPI_Allgather" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int, recv_type => Handle,
+                                   comm => Handle);
             $allgatherv, $pallgatherv, (send: In, count: $count, datatype: Handle, recv: Out, recv_counts: *const $count,
                                         places: *const $place, recv_type: Handle, comm: Handle),
                 allgatherv(side(send, count, datatype), (recv, recv_type), &|rank| number(recv_counts, rank),
-                           &|rank| number(places, rank), comm);
+                           &|rank| number(places, rank), comm),
+                "PMPI_Allgatherv" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, ints(recv_counts, calls::sizes(comm).1)?.as_ptr() => *const c_int,
+                                   ints(places, calls::sizes(comm).1)?.as_ptr() => *const c_int, recv_type => Handle, comm => Handle);
             $alltoall, $palltoall, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
                                     comm: Handle),
-                alltoall(side(send, count, datatype), side(recv, recv_count, recv_type), comm);
+                alltoall(side(send, count, datatype), side(recv, recv_count, recv_type), comm),
+                "PMPI_Alltoall" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int, recv_type => Handle,
+                                  comm => Handle);
         }
     };
 }
