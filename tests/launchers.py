@@ -34,7 +34,9 @@ def start_in_hosts(bed, folder, command, variables=()):
 
 class OpenMpi:
     """Debian's Open MPI, two ranks in a host if there are enough."""
-    fortran, compiler = True, "mpicc.openmpi"
+    fortran, compiler, rank_variable = True, "mpicc.openmpi", b"OMPI_COMM_WORLD_RANK"
+    # Options with which it leaves the other ranks alone when one is killed.
+    looks_on = ["--enable-recovery"]
     variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
     def mpirun(self, bed, ranks):
@@ -47,7 +49,7 @@ class OpenMpi:
 
 class Mpich:
     """PyPI's MPICH, by its own binary interface or the standard one."""
-    fortran = False
+    fortran, rank_variable, looks_on = False, b"PMI_RANK", ["-disable-auto-cleanup"]
     variables = {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 
     def __init__(self, compiler):

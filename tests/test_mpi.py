@@ -36,9 +36,11 @@ def host(request, tmp_path_factory):
 def begin(bed, folder, host, *command, **variables):
     """Starts the program, or another command, on all hosts, with the library unless `preload` is empty."""
     preload = variables.pop("preload", os.path.join(bed.bin_dir, "libcool_mpi.so"))
+    mpirun, *arguments = host.mpirun(bed, RANKS)
+    arguments = [*variables.pop("options", []), *arguments]
     variables = {"COOL_SOCKET": bed.directory + "/$(hostname).sock", "COOL_MPI_MIN": "1K", "COOL_MPI_STATS": "1", "LD_PRELOAD": preload, **variables}
     settings = " ".join("%s=%s" % item for item in variables.items() if item[1])
-    return begin_in_hosts(bed, folder, [*host.mpirun(bed, RANKS), "sh", "-c", "'%s exec %s'" % (settings, " ".join(command))], host.variables)
+    return begin_in_hosts(bed, folder, [mpirun, *arguments, "sh", "-c", "'%s exec %s'" % (settings, " ".join(command))], host.variables)
 
 
 def run(bed, folder, host, *command, **variables):
@@ -77,10 +79,41 @@ def test_an_error_of_cool_is_one_of_mpi(bed, tmp_path, host):
     assert "cool-mpi: rank 0: allreduce: " in told, told
 
 
-def test_an_agent_that_dies_ends_the_program(bed, tmp_path, host):
-    process = begin(bed, tmp_path, host, host.program, "for-ever")
+def under_way(bed, folder, host, **variables):
+    """A program whose ranks call again and again."""
+    process = begin(bed, folder, host, host.program, "for-ever", **variables)
     while "under way" not in process.stderr.readline():
         assert process.poll() is None, process.stderr.read()
+    return process
+
+
+def process_of_rank(host, rank):
+    """The process id of a rank of the program."""
+    def is_rank(pid):
+        try:
+            with open("/proc/%s/cmdline" % pid, "rb") as command, open("/proc/%s/environ" % pid, "rb") as environment:
+                return command.read().split(b"\0")[0] == host.program.encode() and b"%s=%d" % (host.rank_variable, rank) in environment.read().split(b"\0")
+        except OSError:
+            return False  # ended meanwhile
+
+    found, = (int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_rank(pid))
+    return found
+
+
+@pytest.mark.parametrize("launcher_looks_on", [False, True])
+def test_a_rank_that_is_killed_ends_the_program(bed, tmp_path, host, launcher_looks_on):
+    process = under_way(bed, tmp_path, host, options=host.looks_on if launcher_looks_on else [])
+    os.kill(process_of_rank(host, 1), signal.SIGKILL)
+    done = ended(process)
+    if launcher_looks_on:
+        # It does not end the others, and Open MPI's calls that a success: they learn from COOL that the rank is gone, and the error handler ends them.
+        assert re.search("cool-mpi: rank [023]: allreduce: rank 1 on h.* is gone", done.stderr), done.stderr
+    else:
+        assert done.returncode != 0, done.stderr
+
+
+def test_an_agent_that_dies_ends_the_program(bed, tmp_path, host):
+    process = under_way(bed, tmp_path, host)
     agent = bed.agents["h2"]
     agent.signal(signal.SIGKILL)
     done = ended(process)
