@@ -4,8 +4,10 @@
  *   mpi_collectives OP BYTES REPS CALLS PAUSE_MS REQUEST REPLY
  *
  * A repetition is CALLS calls, one right after the other, and its time that of one of them. BYTES: the message of bcast, the
- * vector of reduce, allreduce, reduce_scatter, scan and exscan, the whole array of gather, allgather, scatter and alltoall. After a first repetition rank 0 writes "start" and its seconds to the pipe REQUEST and waits
- * for a byte from REPLY, so that bench.py reads the links' counters there; after the last one "done" and the seconds of each. */
+ * vector of reduce, allreduce, reduce_scatter, scan and exscan, the whole array of gather, allgather, scatter and alltoall; or several, as
+ * 8,1024, one after the other. REPS: a number, or as 3-15:2, of which as many as take 2 seconds. For each of BYTES, after a first repetition
+ * rank 0 writes "start" and its seconds to the pipe REQUEST and waits for a byte from REPLY, so that bench.py reads the links' counters
+ * there; after the last one "done" and the seconds of each. */
 #include <fcntl.h>
 #include <mpi.h>
 #include <stdint.h>
@@ -93,27 +95,27 @@ static double once(const char *op, uint32_t *in, uint32_t *out, size_t count, si
     return slowest;
 }
 
-int main(int argc, char **argv) {
-    MPI_Init(&argc, &argv);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    MPI_Comm_rank(MPI_COMM_WORLD, &me);
-    if (argc != 8) fail("expected OP BYTES REPS CALLS PAUSE_MS REQUEST REPLY");
-    const char *op = argv[1];
-    size_t bytes = strtoull(argv[2], NULL, 10);
-    int reps = atoi(argv[3]);
-    calls = atoi(argv[4]);
-    pause_ms = atoi(argv[5]);
+/* The repetitions that REPS says, by the seconds of the first, which are the same at all ranks. */
+static int repetitions(const char *text, double first) {
+    int least = 0, most = 0;
+    double seconds = 0;
+    if (sscanf(text, "%d-%d:%lf", &least, &most, &seconds) != 3) return atoi(text);
+    double fit = seconds / (first * calls + pause_ms * 1e-3);
+    return fit < least ? least : fit > most ? most : (int)fit;
+}
+
+static void measure(const char *op, size_t bytes, const char *repeated, FILE *request, FILE *reply) {
     int parted = !strcmp(op, "gather") || !strcmp(op, "allgather") || !strcmp(op, "scatter") || !strcmp(op, "alltoall")
                  || !strcmp(op, "reduce_scatter");
     size_t part = bytes / 4 / (size_t)ranks ? bytes / 4 / (size_t)ranks : 1;
     size_t count = parted ? part * (size_t)ranks : bytes / 4 ? bytes / 4 : 1;
-    if (reps < 1 || calls < 1 || count > INT32_MAX) fail("too many bytes, or no repetitions");
+    if (count > INT32_MAX) fail("too many bytes");
     uint32_t *in = malloc(count * 4), *out = malloc(count * 4);
-    double *seconds = malloc((size_t)reps * sizeof *seconds);
-    FILE *request = me ? NULL : fopen(argv[6], "w"), *reply = me ? NULL : fopen(argv[7], "r");
-    if (!in || !out || !seconds || (!me && (!request || !reply))) fail("no memory, or no pipes");
-
+    if (!in || !out) fail("no memory");
     double first = once(op, in, out, count, part, 0);
+    int reps = repetitions(repeated, first);
+    double *seconds = reps < 1 ? NULL : malloc((size_t)reps * sizeof *seconds);
+    if (!seconds) fail("no repetitions, or no memory");
     if (!me && (fprintf(request, "start %.9f\n", first) < 0 || fflush(request) || fgetc(reply) == EOF)) fail("bench.py does not answer");
     for (int rep = 0; rep < reps; rep++) seconds[rep] = once(op, in, out, count, part, rep + 1);
     if (!me) {
@@ -124,6 +126,23 @@ int main(int argc, char **argv) {
     free(in);
     free(out);
     free(seconds);
+}
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    if (argc != 8) fail("expected OP BYTES REPS CALLS PAUSE_MS REQUEST REPLY");
+    calls = atoi(argv[4]);
+    pause_ms = atoi(argv[5]);
+    FILE *request = me ? NULL : fopen(argv[6], "w"), *reply = me ? NULL : fopen(argv[7], "r");
+    if (calls < 1 || (!me && (!request || !reply))) fail("no calls, or no pipes");
+    for (char *rest = argv[2]; *rest; rest += *rest == ',') {
+        char *from = rest;
+        size_t bytes = strtoull(from, &rest, 10);
+        if (rest == from) fail("BYTES are numbers, with commas between");
+        measure(argv[1], bytes, argv[3], request, reply);
+    }
     MPI_Finalize();
     return 0;
 }

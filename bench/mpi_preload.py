@@ -2,10 +2,10 @@
 """Measures MPI programs with libcool_mpi.so before their MPI library, and without, in turn in one emulated network, each result verified.
 
     sudo bench/mpi_preload.py --docs
-    sudo bench/mpi_preload.py --hosts mpich --ops bcast --bytes 64K,1M --reps 3 --topology tree:2x2
+    sudo bench/mpi_preload.py --hosts mpich --ops bcast --bytes 64K,1M --seconds 1 --topology tree:2x2
 
-The same program (mpi_collectives.c) runs on Open MPI and MPICH of PyPI, alone and preloaded; with --min 0 all its calls are taken, so that
-COOL_MPI_MIN can be chosen. Writes report.json to target/mpi-preload, and with --docs the table of docs/mpi.md. Needs what bench/bench.py needs.
+The same program (mpi_collectives.c) runs on Open MPI and MPICH of PyPI, alone and preloaded, each time with all lengths of an operation; with
+--min 0 all its calls are taken, so that COOL_MPI_MIN can be chosen. A full run takes some 20 minutes for each library on a quiet machine. Writes report.json to target/mpi-preload, and with --docs the table of docs/mpi.md. Needs what bench/bench.py needs.
 """
 import argparse
 import json
@@ -25,8 +25,11 @@ import peers  # noqa: E402
 import section  # noqa: E402
 import testbed  # noqa: E402
 
-OPS = ("bcast", "reduce", "allreduce", "allgather", "gather", "scatter", "alltoall")
-SIZES = "8,256,1K,4K,16K,64K,256K,1M,4M"
+OPS = ("bcast", "reduce", "allreduce", "allgather", "gather", "scatter", "alltoall", "reduce_scatter", "scan", "exscan")
+SIZES = "8,1K,8K,16K,64K,256K,1M,4M"
+# Those whose bytes are shared out among all ranks.
+IN_PARTS = (*bench.IN_PARTS, "alltoall", "reduce_scatter")
+LEAST_REPS, MOST_REPS = 2, 25
 DOCUMENT = os.path.join(ROOT, "docs", "mpi.md")
 
 
@@ -63,33 +66,56 @@ def prepared(options):
 
 
 def moved(op, asked, ranks):
-    return max(1, asked // 4 // ranks) * 4 * ranks if op == "alltoall" else bench.moved(op, asked, ranks)
+    return max(1, asked // 4 // ranks) * 4 * ranks if op in IN_PARTS else max(1, asked // 4) * 4
+
+
+def attempt(library, run, op, lengths, seconds):
+    """An operation's figures, by length; a failure becomes the reason for all lengths that are left."""
+    figures = {}
+    try:
+        for length, times in library.measure_lengths(run, op, lengths, LEAST_REPS, MOST_REPS, seconds):
+            figures[length] = {"seconds": times, "median": statistics.median(times)}
+    except (peers.Failed, OSError, ValueError, KeyError) as e:
+        failed = {"failed": str(e) or type(e).__name__}
+        figures.update((length, failed) for length in lengths if length not in figures)
+    return figures
 
 
 def measure_all(options, pairs, save):
-    """Every case, and in it each library alone and preloaded; who is first changes from case to case."""
+    """Every operation, and in it each library alone and preloaded; who is first changes from operation to operation."""
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
                           peer_timeout_ms=bench.PEER_TIMEOUT_MS, logs=os.path.join(options.out, "logs"))
-    cases = []
+    cases, turn = [], 0
     with bench.started(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-mpi-preload-") as folder:
         bed.wait_until_measured()
+        ranks = len(bed.description["hosts"])
         runs = {p: peers.Run(bed, p, tempfile.mkdtemp(dir=folder), options.timeout) for p in options.placements}
-        for placement, op, asked in ((p, op, b) for p in options.placements for op in options.ops for b in options.bytes):
-            reps = max(options.reps, bench.SMALL_REPS) if asked < bench.SMALL else options.reps
-            case = {"placement": placement, "op": op, "asked": asked, "bytes": moved(op, asked, len(bed.description["hosts"])), "reps": reps, "hosts": {}}
+        for placement, op in ((p, op) for p in options.placements for op in options.ops):
+            lengths = [moved(op, asked, ranks) for asked in options.bytes]
+            of_op = [{"placement": placement, "op": op, "asked": asked, "bytes": length, "hosts": {}} for asked, length in zip(options.bytes, lengths)]
             for name, pair in pairs.items():
-                order = (0, 1) if len(cases) % 2 == 0 else (1, 0)
-                figures = {i: bench.attempt(pair[i], runs[placement], case, None) for i in order}
-                alone, ours = figures[0], figures[1]
-                ratio = alone["median"] / ours["median"] if "median" in alone and "median" in ours else None
-                case["hosts"][name] = {"alone": alone, "preloaded": ours, "ratio": ratio}
-                bench.say("%s %s %s %s: alone %s, preloaded %s%s" % (placement, op, page.size(asked), name, bench.words(alone), bench.words(ours),
-                                                                    " (%.2f)" % ratio if ratio else ""))
-                for failed in (f["failed"] for f in (alone, ours) if "failed" in f):
-                    bench.say("    failed: " + failed)
-            cases.append(case)
+                order, turn = (0, 1) if turn % 2 == 0 else (1, 0), turn + 1
+                figures = {i: attempt(pair[i], runs[placement], op, lengths, options.seconds) for i in order}
+                for case in of_op:
+                    alone, ours = figures[0][case["bytes"]], figures[1][case["bytes"]]
+                    case["hosts"][name] = {"alone": alone, "preloaded": ours, "ratio": ratio(alone, ours)}
+                    tell(name, case)
+            cases += of_op
             save(cases)
     return cases
+
+
+def ratio(alone, ours):
+    return alone["median"] / ours["median"] if "median" in alone and "median" in ours else None
+
+
+def tell(name, case):
+    found = case["hosts"][name]
+    alone, ours, times = found["alone"], found["preloaded"], found["ratio"]
+    bench.say("%s %s %s %s: alone %s, preloaded %s ms%s" % (case["placement"], case["op"], page.size(case["asked"]), name, cell(alone), cell(ours),
+                                                         " (%.2f)" % times if times else ""))
+    for failed in (f["failed"] for f in (alone, ours) if "failed" in f):
+        bench.say("    failed: " + failed)
 
 
 def cell(figures):
@@ -134,20 +160,21 @@ def document(cases, options, pairs):
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--hosts", type=bench.list_of(bench.one_of(tuple(HOSTS))), default=list(HOSTS), help="host libraries; default openmpi,mpich")
-    p.add_argument("--ops", type=bench.list_of(bench.one_of(OPS)), default=list(OPS), help="default: all seven")
+    p.add_argument("--ops", type=bench.list_of(bench.one_of(OPS)), default=list(OPS), help="default: all ten")
     p.add_argument("--bytes", type=bench.list_of(bench.size), default=bench.list_of(bench.size)(SIZES), help="default " + SIZES)
-    p.add_argument("--reps", type=int, default=5, help="measured repetitions, more below 64K; default %(default)s")
+    p.add_argument("--seconds", type=float, default=2.0, help="of repetitions of a length, between %d and %d of them; default %%(default)s" % (
+        LEAST_REPS, MOST_REPS))
     p.add_argument("--min", type=bench.size, help="COOL_MPI_MIN of the preloaded; the library's own by default")
     p.add_argument("--placements", type=bench.list_of(bench.one_of(bench.PLACEMENTS)), default=list(bench.PLACEMENTS), help="default both")
     bench.add_network_options(p)
     p.add_argument("--busy-poll", action="store_true", help="let MPICH's ranks spin on their sockets; else a rank that waits sleeps")
-    p.add_argument("--timeout", type=int, default=240, help="seconds for one case; default %(default)s")
+    p.add_argument("--timeout", type=int, default=240, help="seconds for one operation; default %(default)s")
     p.add_argument("--docs", action="store_true", help="write the table to docs/mpi.md")
     bench.add_run_options(p, "mpi-preload")
     a = p.parse_args()
     a.out, a.bin = os.path.abspath(a.out), os.path.abspath(a.bin)
-    if min(a.reps, a.timeout) < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
-        p.error("--reps and --timeout must be at least 1, rates and --wait not negative")
+    if a.timeout < 1 or min(a.host_mbit, a.uplink_mbit, a.wait, a.seconds) < 0:
+        p.error("--timeout must be at least 1, rates, --seconds and --wait not negative")
     return a
 
 

@@ -283,33 +283,57 @@ class Mpi:
         """The command of a rank."""
         return ["env", "LD_PRELOAD=" + self.preload, *program] if self.preload else program
 
-    def measure(self, run, case):
+    @contextlib.contextmanager
+    def started(self, run, op, *arguments):
+        """A run of our program: its processes, the lines that it writes, and where its answers go."""
         with tempfile.TemporaryDirectory(dir=run.folder) as pipes, tempfile.TemporaryFile() as log:
             request, reply = (os.path.join(pipes, p) for p in ("request", "reply"))
             os.mkfifo(request)
             os.mkfifo(reply)
-            program = [self.program, case["op"], str(case["bytes"]), str(case["reps"]), str(calls(case)), str(PAUSE_MS), request, reply]
-            command, environment = self.launcher(run, program)
+            command, environment = self.launcher(run, [self.program, op, *map(str, arguments), str(PAUSE_MS), request, reply])
             with Processes() as processes:
                 # Opened for both ways: neither we nor rank 0 waits for the other to open it.
                 with open(request, "rb+", buffering=0) as asked, open(reply, "rb+", buffering=0) as answers:
-                    process = processes.start(command, environment, log)
-                    counters = Counters(run.bed, processes.processor_seconds)
-                    return self._converse(counters, Lines(asked, process, run.timeout, log), answers, case)
+                    yield processes, Lines(asked, processes.start(command, environment, log), run.timeout, log), answers
 
-    def _converse(self, counters, lines, answers, case):
+    def measure(self, run, case):
+        with self.started(run, case["op"], case["bytes"], case["reps"], calls(case)) as (processes, lines, answers):
+            counters = Counters(run.bed, processes.processor_seconds)
+            first = self.first(lines)
+            counters.start()
+            answers.write(b"\n")
+            seconds = self.seconds(lines)
+            counted = counters.stop(case, case["reps"] * calls(case))
+            answers.write(b"\n")
+            if len(seconds) != case["reps"]:
+                raise Failed("the program did not end as expected")
+            lines.end()
+            return {**counted, "first": first, "seconds": seconds}
+
+    def measure_lengths(self, run, op, lengths, least, most, seconds):
+        """The seconds of each repetition of an operation, by length, in one run: of each length at least `least` and at most `most`, in
+        between as many as take `seconds`."""
+        with self.started(run, op, ",".join(map(str, lengths)), "%d-%d:%g" % (least, most, seconds), 1) as (_, lines, answers):
+            for length in lengths:
+                self.first(lines)
+                answers.write(b"\n")
+                yield length, self.seconds(lines)
+                answers.write(b"\n")
+            lines.end()
+
+    @staticmethod
+    def first(lines):
         start, *first = lines.next()
         if start != "start" or len(first) != 1:
             raise Failed("the program did not start as expected")
-        counters.start()
-        answers.write(b"\n")
+        return float(first[0])
+
+    @staticmethod
+    def seconds(lines):
         done, *seconds = lines.next()
-        counted = counters.stop(case, case["reps"] * calls(case))
-        answers.write(b"\n")
-        if done != "done" or len(seconds) != case["reps"]:
+        if done != "done":
             raise Failed("the program did not end as expected")
-        lines.end()
-        return {**counted, "first": float(first[0]), "seconds": [float(s) for s in seconds]}
+        return [float(s) for s in seconds]
 
 
 class Lines:
