@@ -27,6 +27,8 @@ pub enum Input<'a, P> {
         size: u32,
         /// How long it waits for the others; the shortest of all counts.
         timeout: Duration,
+        /// Its node's number for it alone; 0: it has none.
+        ticket: u64,
     },
     /// A rank that had enlisted is gone.
     Withdraw {
@@ -150,6 +152,8 @@ pub struct Enlisted {
     pub reason: String,
     /// Whom it concerns; none: all of the node that gave the key.
     pub rank: Option<u32>,
+    /// Of these, those alone that have these tickets; empty if one who came has none.
+    pub tickets: Vec<u64>,
 }
 
 /// What survivors have agreed on.

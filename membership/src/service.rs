@@ -12,9 +12,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// No rank waits longer than this for the others, whatever it asks for.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Where a rank is that has enlisted, and its node's ticket for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seat<P> {
+    place: P,
+    ticket: u64,
+}
+
 /// For whom a group is formed.
 enum Founders<P> {
-    Enlisted { key: String },
+    Enlisted { key: String, seats: Vec<Seat<P>> },
     Survivors { of: u64, came: BTreeMap<u32, P>, gone: Vec<u32> },
 }
 
@@ -44,7 +51,7 @@ struct Group<P> {
 
 /// The service: one for all groups whose ranks come by themselves.
 pub struct Membership<P> {
-    rendezvous: Rendezvous<P>,
+    rendezvous: Rendezvous<Seat<P>>,
     recovery: Recovery<P>,
     groups: BTreeMap<u64, Group<P>>,
     /// Gives a number that no group had.
@@ -68,15 +75,18 @@ impl<P: Place> Membership<P> {
         }
     }
 
-    fn enlist(&mut self, member: Member<P>) {
-        let (key, rank, place) = (member.key.clone(), member.rank, member.place.clone());
+    fn enlist(&mut self, member: Member<Seat<P>>) {
+        let (key, rank, seat) = (member.key.clone(), member.rank, member.place.clone());
         match self.rendezvous.enlist(member) {
             Ok(None) => {}
-            Ok(Some(places)) => self.form(Founders::Enlisted { key }, places),
+            Ok(Some(seats)) => {
+                let places = seats.iter().map(|seat| seat.place.clone()).collect();
+                self.form(Founders::Enlisted { key, seats }, places);
+            }
             Err(refusal) => {
-                let reason = refusal.to_string();
-                let refused = Enlisted { key, group: 0, reason, rank: Some(rank) };
-                self.out.push_back(Output::Enlisted(place, refused));
+                let refused =
+                    Enlisted { key, reason: refusal.to_string(), rank: Some(rank), ..Enlisted::default() };
+                self.tell_enlisted(&[seat], &refused);
             }
         }
     }
@@ -142,8 +152,8 @@ impl<P: Place> Membership<P> {
 
     fn formed(&mut self, (id, places): (u64, Vec<P>), founders: Founders<P>) {
         match founders {
-            Founders::Enlisted { key } => {
-                self.tell_enlisted(&places, &Enlisted { key, group: id, ..Enlisted::default() });
+            Founders::Enlisted { key, seats } => {
+                self.tell_enlisted(&seats, &Enlisted { key, group: id, ..Enlisted::default() });
             }
             Founders::Survivors { of, gone, .. } => {
                 let recovered = Recovered { group: of, gone, new_group: id, ..Recovered::default() };
@@ -163,8 +173,8 @@ impl<P: Place> Membership<P> {
     ) {
         let release = Output::Release { group: id, places: places.clone() };
         match founders {
-            Founders::Enlisted { key } => {
-                self.tell_enlisted(&places, &Enlisted { key, reason, ..Enlisted::default() });
+            Founders::Enlisted { key, seats } => {
+                self.tell_enlisted(&seats, &Enlisted { key, reason, ..Enlisted::default() });
                 self.out.push_back(release);
             }
             Founders::Survivors { of, mut came, mut gone } => {
@@ -217,7 +227,8 @@ impl<P: Place> Membership<P> {
     }
 
     fn node_left(&mut self, node: u32, name: &str, reason: &str) {
-        let failed = self.rendezvous.lose(&format!("node {name}: {reason}"), |place| place.node() == node);
+        let failed =
+            self.rendezvous.lose(&format!("node {name}: {reason}"), |seat| seat.place.node() == node);
         failed.into_iter().for_each(|failed| self.give_up(failed));
         let ids: Vec<u64> = self.groups.keys().copied().collect();
         for id in ids {
@@ -232,7 +243,7 @@ impl<P: Place> Membership<P> {
         }
     }
 
-    fn give_up(&mut self, failed: Failed<P>) {
+    fn give_up(&mut self, failed: Failed<Seat<P>>) {
         let Failed { key, places, reason } = failed;
         self.tell_enlisted(&places, &Enlisted { key, reason, ..Enlisted::default() });
     }
@@ -266,8 +277,14 @@ impl<P: Place> Membership<P> {
         earliest(forming, earliest(self.rendezvous.deadline(), self.recovery.deadline()))
     }
 
-    fn tell_enlisted(&mut self, places: &[P], enlisted: &Enlisted) {
-        let told = of_each_node(places.iter()).map(|place| Output::Enlisted(place.clone(), enlisted.clone()));
+    /// Tells each node of those who sit there: another process may wait there under the same key, which is in no group with them.
+    fn tell_enlisted(&mut self, seats: &[Seat<P>], enlisted: &Enlisted) {
+        let told = of_each_node(seats.iter().map(|seat| &seat.place)).map(|place| {
+            let here = seats.iter().filter(|seat| seat.place.node() == place.node());
+            let tickets: Vec<u64> = here.map(|seat| seat.ticket).collect();
+            let tickets = if tickets.contains(&0) { Vec::new() } else { tickets };
+            Output::Enlisted(place.clone(), Enlisted { tickets, ..enlisted.clone() })
+        });
         self.out.extend(told);
     }
 
@@ -308,11 +325,12 @@ impl<P: Place> Machine for Membership<P> {
     fn handle(&mut self, now: Time, input: Input<'_, P>) {
         let until = |timeout: Duration| now + timeout.min(LONGEST_WAIT);
         match input {
-            Input::Enlist { place, key, rank, size, timeout } => {
+            Input::Enlist { place, key, rank, size, timeout, ticket } => {
+                let place = Seat { place, ticket };
                 self.enlist(Member { key, rank, size, place, deadline: until(timeout) });
             }
             Input::Withdraw { node, key, rank } => {
-                let failed = self.rendezvous.withdraw(key, rank, |place| place.node() == node);
+                let failed = self.rendezvous.withdraw(key, rank, |seat| seat.place.node() == node);
                 failed.into_iter().for_each(|failed| self.give_up(failed));
             }
             Input::Recover { place, group, rank, purpose, timeout, misses } => {

@@ -57,15 +57,19 @@ impl Registrar {
 
     /// A process has come.
     pub fn enlist(self: &Arc<Registrar>, session: &Arc<Session>, enlist: Enlist) {
-        let Enlist { key, rank, size, timeout_ms } = enlist;
+        let Enlist { key, rank, size, timeout_ms, ticket } = enlist;
         let name = &session.agent.name;
         let Some(rack) = self.network.topology().node(name).and_then(|n| n.location).map(|l| l.rack) else {
             let reason = format!("node {name} has not been found on the network yet; try again");
-            return tell(session, Body::Enlisted(Enlisted { key, rank: Some(rank), reason, group: 0 }));
+            let tickets = Vec::from_iter((ticket > 0).then_some(ticket));
+            return tell(
+                session,
+                Body::Enlisted(Enlisted { key, rank: Some(rank), reason, group: 0, tickets }),
+            );
         };
         let place = Place { session: session.clone(), rack };
         let timeout = Duration::from_millis(timeout_ms);
-        self.take(Input::Enlist { place, key, rank, size, timeout });
+        self.take(Input::Enlist { place, key, rank, size, timeout, ticket });
     }
 
     /// A process that waited is gone.
@@ -219,9 +223,9 @@ fn told(output: Output<Place>) -> Option<Work> {
         Output::Form { group, places } => return Some(Work::Form(group, places)),
         Output::Release { group, places } => return Some(Work::Release(group, places)),
         Output::LeftBehind(place) => place.session.set_left_behind(true),
-        Output::Enlisted(place, membership::Enlisted { key, group, reason, rank }) => {
+        Output::Enlisted(place, membership::Enlisted { key, group, reason, rank, tickets }) => {
             info!(node = place.session.agent.name, key, group, reason, "enlisted");
-            tell(&place.session, Body::Enlisted(Enlisted { key, group, reason, rank }));
+            tell(&place.session, Body::Enlisted(Enlisted { key, group, reason, rank, tickets }));
         }
         Output::Recovered(place, recovered) => {
             let membership::Recovered { group, gone, flags, new_group, failure, rank } = recovered;

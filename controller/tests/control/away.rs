@@ -66,8 +66,15 @@ async fn a_broken_connection_ends_nothing_and_what_was_said_meanwhile_is_heard_o
 async fn a_rank_that_waits_for_others_waits_on_while_its_agent_is_away() {
     let controller = Controller::start().await;
     let (h1, mut h3) = (FakeAgent::join(&controller, 1).await, FakeAgent::join(&controller, 3).await);
-    let enlist =
-        |rank| agent_message::Body::Enlist(Enlist { key: "all".into(), rank, size: 2, timeout_ms: 60_000 });
+    let enlist = |rank| {
+        agent_message::Body::Enlist(Enlist {
+            key: "all".into(),
+            rank,
+            size: 2,
+            timeout_ms: 60_000,
+            ticket: 0,
+        })
+    };
     h1.say(enlist(0)).await;
     // Its connection breaks when that has come.
     let mut client = controller.client().await;

@@ -13,7 +13,7 @@ async fn group(controller: &Controller) -> (Vec<FakeAgent>, Group) {
     for host in 1..=4 {
         let agent = FakeAgent::join(controller, host).await;
         let rank = host as u32 - 1;
-        let enlist = Enlist { key: "job".into(), rank, size: 4, timeout_ms: PATIENT };
+        let enlist = Enlist { key: "job".into(), rank, size: 4, timeout_ms: PATIENT, ticket: 0 };
         agent.say(agent_message::Body::Enlist(enlist)).await;
         agents.push(agent);
     }

@@ -10,7 +10,8 @@ use std::time::Duration;
 const PATIENT: u64 = 60_000;
 
 async fn come(agent: &FakeAgent, key: &str, rank: u32, size: u32, timeout_ms: u64) {
-    agent.say(agent_message::Body::Enlist(Enlist { key: key.into(), rank, size, timeout_ms })).await;
+    let enlist = Enlist { key: key.into(), rank, size, timeout_ms, ticket: 0 };
+    agent.say(agent_message::Body::Enlist(enlist)).await;
 }
 
 async fn enlisted(agent: &mut FakeAgent) -> Enlisted {
@@ -79,6 +80,28 @@ async fn those_who_wait_in_vain_are_told_why() {
         "{}",
         failed.reason
     );
+}
+
+#[tokio::test]
+async fn what_became_of_ranks_is_told_by_their_tickets_to_who_waits_under_the_same_key() {
+    let controller = Controller::start().await;
+    let mut h1 = FakeAgent::join(&controller, 1).await;
+    let h2 = FakeAgent::join(&controller, 2).await;
+    let with_ticket = |rank, ticket| {
+        let enlist = Enlist { key: "again".into(), rank, size: 3, timeout_ms: PATIENT, ticket };
+        agent_message::Body::Enlist(enlist)
+    };
+    h1.say(with_ticket(0, 7)).await;
+    h1.say(with_ticket(1, 8)).await;
+    // Another process of the same name: a word on it alone, which also says that both before it have come.
+    h1.say(with_ticket(0, 9)).await;
+    assert_eq!(enlisted(&mut h1).await.tickets, [9]);
+    h2.say(with_ticket(2, 1)).await;
+    let group = h1.ready().await;
+    h2.say(agent_message::Body::GroupFailed(GroupFailed { group: group.id, reason: "no sockets".into() }))
+        .await;
+    let failed = enlisted(&mut h1).await;
+    assert_eq!((failed.group, failed.tickets.as_slice()), (0, &[7, 8][..]));
 }
 
 #[tokio::test]

@@ -54,7 +54,16 @@ impl World {
     }
 
     fn enlist(&mut self, node: u32, key: &str, rank: u32, size: u32) -> Vec<Output<On>> {
-        self.take(Input::Enlist { place: on(node), key: key.to_owned(), rank, size, timeout: 10 * SEC })
+        self.enlist_with(0, (node, key, rank, size))
+    }
+
+    fn enlist_with(
+        &mut self,
+        ticket: u64,
+        (node, key, rank, size): (u32, &str, u32, u32),
+    ) -> Vec<Output<On>> {
+        let (place, key) = (on(node), key.to_owned());
+        self.take(Input::Enlist { place, key, rank, size, timeout: 10 * SEC, ticket })
     }
 
     fn shrink(&mut self, node: u32, group: (u64, u32), rank: u32) -> Vec<Output<On>> {
@@ -94,6 +103,15 @@ fn enlisted(outputs: &[Output<On>]) -> Vec<(u32, u64, &str)> {
     told
 }
 
+/// The tickets that the outputs name, of each node that is told of its ranks' enlisting.
+fn tickets(outputs: &[Output<On>]) -> Vec<(u32, Vec<u64>)> {
+    let of = |output: &Output<On>| match output {
+        Output::Enlisted(place, enlisted) => Some((place.0, enlisted.tickets.clone())),
+        _ => None,
+    };
+    outputs.iter().filter_map(of).collect()
+}
+
 fn released(outputs: &[Output<On>]) -> Vec<u64> {
     let of = |output: &Output<On>| match output {
         Output::Release { group, .. } => Some(*group),
@@ -114,6 +132,28 @@ fn a_group_is_formed_when_all_have_come_told_when_all_are_ready_and_released_whe
     assert_eq!(enlisted(&world.ready(1, [7])), [(7, 1, ""), (9, 1, "")]);
     assert_eq!(world.take(Input::Unused { group: 1, node: 7 }), []);
     assert_eq!(released(&world.take(Input::Unused { group: 1, node: 9 })), [1]);
+}
+
+#[test]
+fn what_becomes_of_ranks_is_told_with_the_tickets_of_those_who_came_together() {
+    let mut world = World::new();
+    world.enlist_with(5, (7, "k", 0, 3));
+    world.enlist_with(6, (9, "k", 1, 3));
+    // Another process of the same key, rank and node, as it comes when that of a ticket has been killed.
+    let refused = world.enlist_with(8, (7, "k", 0, 3));
+    assert_eq!(tickets(&refused), [(7, vec![8])]);
+    let failed = world.take(Input::Withdraw { node: 9, key: "k", rank: 1 });
+    assert_eq!(tickets(&failed), [(7, vec![5])]);
+
+    world.enlist_with(11, (7, "k", 0, 3));
+    world.enlist_with(12, (7, "k", 1, 3));
+    world.enlist_with(7, (9, "k", 2, 3));
+    assert_eq!(tickets(&world.ready(1, [7, 9])), [(7, vec![11, 12]), (9, vec![7])]);
+
+    // One without a ticket, of an earlier release: all of the node that gave the key, as there.
+    world.enlist_with(13, (7, "old", 0, 2));
+    world.enlist_with(0, (7, "old", 1, 2));
+    assert_eq!(tickets(&world.ready(2, [7])), [(7, vec![])]);
 }
 
 #[test]

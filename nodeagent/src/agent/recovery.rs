@@ -25,7 +25,7 @@ impl Agent {
             return Err(format!("rank {} is not attached to group {} on node {}", at.1, at.0, self.node));
         }
         let patience = Duration::from_millis(recover.timeout_ms).min(LONGEST_WAIT) + CONTROLLER_MARGIN;
-        let Some(answered) = self.recovering.begin(&at) else {
+        let Some((_, answered)) = self.recovering.begin(&at) else {
             return Err(format!("rank {} of group {} waits for the other survivors already", at.1, at.0));
         };
         let misses = self.engine.lost(at.0).await;
@@ -36,7 +36,7 @@ impl Agent {
     /// The survivors of a group have agreed, or will not.
     pub(crate) fn recovered(&self, recovered: &Recovered) {
         let Recovered { group, gone, flags, new_group, failure, rank } = recovered;
-        let concerned = self.recovering.take(group, *rank);
+        let concerned = self.recovering.take(group, *rank, &[]);
         self.groups.release_when_unused(*new_group);
         let answer = |rank: u32| {
             let attachment = match *new_group {

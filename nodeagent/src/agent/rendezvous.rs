@@ -10,12 +10,13 @@ use std::time::Duration;
 impl Agent {
     /// Lets a process of this node be a rank of a new group, with those who give the same key. May be dropped
     /// only after [`Agent::withdraw`].
-    pub(crate) async fn enlist(&self, enlist: Enlist) -> Result<Attachment, String> {
+    pub(crate) async fn enlist(&self, mut enlist: Enlist) -> Result<Attachment, String> {
         let at = (enlist.key.clone(), enlist.rank);
         let patience = Duration::from_millis(enlist.timeout_ms).min(LONGEST_WAIT) + CONTROLLER_MARGIN;
-        let Some(answered) = self.enlisted.begin(&at) else {
+        let Some((ticket, answered)) = self.enlisted.begin(&at) else {
             return Err(format!("two processes say that they are rank {} of {}", at.1, at.0));
         };
+        enlist.ticket = ticket;
         self.tell(Body::Enlist(enlist)).await;
         self.enlisted.answer(&at, answered, patience).await
     }
@@ -29,8 +30,8 @@ impl Agent {
 
     /// The controller has made a group for processes that waited, or will not.
     pub(crate) fn enlisted(&self, enlisted: Enlisted) {
-        let Enlisted { key, group, reason, rank } = enlisted;
-        let concerned = self.enlisted.take(&key, rank);
+        let Enlisted { key, group, reason, rank, tickets } = enlisted;
+        let concerned = self.enlisted.take(&key, rank, &tickets);
         self.release_when_unused(group);
         let answer = |rank| match group {
             0 => Err(reason.clone()),

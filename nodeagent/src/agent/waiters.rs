@@ -3,6 +3,7 @@
 use cool_proto::control::agent_message::Body;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -14,6 +15,8 @@ pub(super) type Answer<R> = Result<R, String>;
 /// A rank that waits.
 #[derive(Debug)]
 struct Waiter<R> {
+    /// Its number among all who have waited: another one may come by the same name.
+    ticket: u64,
     answer: oneshot::Sender<Answer<R>>,
     /// What a controller was asked for it, for another one.
     asked: Option<Body>,
@@ -25,22 +28,24 @@ type WaitersByRank<K, R> = BTreeMap<(K, u32), Waiter<R>>;
 #[derive(Debug)]
 pub(super) struct Waiters<K, R> {
     ranks: Mutex<WaitersByRank<K, R>>,
+    tickets: AtomicU64,
 }
 
 impl<K, R> Default for Waiters<K, R> {
     fn default() -> Waiters<K, R> {
-        Waiters { ranks: Mutex::default() }
+        Waiters { ranks: Mutex::default(), tickets: AtomicU64::new(1) }
     }
 }
 
 impl<K: Ord + Clone, R> Waiters<K, R> {
-    /// A rank begins to wait; `None` if one of its name does already.
-    pub(super) fn begin(&self, at: &(K, u32)) -> Option<oneshot::Receiver<Answer<R>>> {
+    /// A rank begins to wait, by a ticket; `None` if one of its name does already.
+    pub(super) fn begin(&self, at: &(K, u32)) -> Option<(u64, oneshot::Receiver<Answer<R>>)> {
         let mut ranks = self.ranks();
         let Entry::Vacant(vacant) = ranks.entry(at.clone()) else { return None };
         let (answer, answered) = oneshot::channel();
-        vacant.insert(Waiter { answer, asked: None });
-        Some(answered)
+        let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
+        vacant.insert(Waiter { ticket, answer, asked: None });
+        Some((ticket, answered))
     }
 
     /// A controller is being asked this for a rank, if it still waits.
@@ -77,11 +82,20 @@ impl<K: Ord + Clone, R> Waiters<K, R> {
         self.ranks().remove(at).is_some()
     }
 
-    /// Those who are to be answered: one rank, or all that wait for the same.
-    pub(super) fn take(&self, key: &K, rank: Option<u32>) -> Vec<(u32, oneshot::Sender<Answer<R>>)> {
+    /// Those who are to be answered: one rank, or all that wait for the same, and of these those who have the tickets, if any are
+    /// named.
+    pub(super) fn take(
+        &self,
+        key: &K,
+        rank: Option<u32>,
+        tickets: &[u64],
+    ) -> Vec<(u32, oneshot::Sender<Answer<R>>)> {
         let mut ranks = self.ranks();
-        let same = |at: &(K, u32)| at.0 == *key && rank.is_none_or(|rank| rank == at.1);
-        let concerned: Vec<_> = ranks.keys().filter(|at| same(at)).cloned().collect();
+        let same = |(at, waiter): &(&(K, u32), &Waiter<R>)| {
+            let named = tickets.is_empty() || tickets.contains(&waiter.ticket);
+            at.0 == *key && rank.is_none_or(|rank| rank == at.1) && named
+        };
+        let concerned: Vec<_> = ranks.iter().filter(same).map(|(at, _)| at.clone()).collect();
         concerned.into_iter().filter_map(|at| Some((at.1, ranks.remove(&at)?.answer))).collect()
     }
 
@@ -96,5 +110,37 @@ impl<K: Ord + Clone, R> Waiters<K, R> {
     // A panic elsewhere leaves the table whole: every change to it is one insert or remove.
     fn ranks(&self) -> MutexGuard<'_, WaitersByRank<K, R>> {
         self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ranks that are answered.
+    fn ranks(taken: Vec<(u32, oneshot::Sender<Answer<()>>)>) -> Vec<u32> {
+        taken.into_iter().map(|(rank, _)| rank).collect()
+    }
+
+    #[test]
+    fn what_became_of_some_is_not_told_to_others_who_wait_under_the_same_key() {
+        let waiters = Waiters::default();
+        let first = waiters.begin(&("k", 0)).unwrap().0;
+        assert!(waiters.begin(&("k", 0)).is_none());
+        // Its process is killed and started again, and another one comes, before it is known that the first waited in vain.
+        assert!(waiters.end(&("k", 0)));
+        let again = waiters.begin(&("k", 0)).unwrap().0;
+        let other = waiters.begin(&("k", 1)).unwrap().0;
+        assert!(ranks(waiters.take(&"k", None, &[first])).is_empty());
+        assert_eq!(ranks(waiters.take(&"k", None, &[again, other])), [0, 1]);
+    }
+
+    #[test]
+    fn an_answer_without_tickets_is_for_all_or_for_its_rank() {
+        let waiters = Waiters::default();
+        let _waiting: Vec<_> = (0..3).map(|rank| waiters.begin(&("k", rank)).unwrap()).collect();
+        assert_eq!(ranks(waiters.take(&"k", Some(1), &[])), [1]);
+        assert!(ranks(waiters.take(&"other", None, &[])).is_empty());
+        assert_eq!(ranks(waiters.take(&"k", None, &[])), [0, 2]);
     }
 }

@@ -90,9 +90,9 @@ impl Registrar {
         let place = &self.nodes[node];
         while let Some(body) = queue.recv().await {
             match body {
-                Body::Enlist(Enlist { key, rank, size, timeout_ms }) => {
+                Body::Enlist(Enlist { key, rank, size, timeout_ms, ticket }) => {
                     let (place, timeout) = (place.clone(), Duration::from_millis(timeout_ms));
-                    self.take(Input::Enlist { place, key, rank, size, timeout });
+                    self.take(Input::Enlist { place, key, rank, size, timeout, ticket });
                 }
                 Body::Withdraw(Withdraw { key, rank }) => {
                     self.take(Input::Withdraw { node: place.number, key: &key, rank });
@@ -157,8 +157,8 @@ impl Registrar {
         match output {
             Output::Form { group, places } => drop(tokio::spawn(self.clone().form(group, places))),
             Output::Release { group, .. } => self.release(group),
-            Output::Enlisted(place, membership::Enlisted { key, group, reason, rank }) => {
-                place.node.agent.enlisted(Enlisted { key, group, reason, rank });
+            Output::Enlisted(place, membership::Enlisted { key, group, reason, rank, tickets }) => {
+                place.node.agent.enlisted(Enlisted { key, group, reason, rank, tickets });
             }
             Output::Recovered(place, recovered) => {
                 let membership::Recovered { group, gone, flags, new_group, failure, rank } = recovered;

@@ -122,7 +122,7 @@ async fn attach(
         Body::Enlist(Enlist { version, key, rank, size, timeout_ms, .. }) => {
             check(version)?;
             user.check_groups(agent, limits).map_err(End::Refused)?;
-            let enlist = control::Enlist { key: user.key(key), rank, size, timeout_ms };
+            let enlist = control::Enlist { key: user.key(key), rank, size, timeout_ms, ticket: 0 };
             let attachment = rendezvous(enlist, agent, wire).await?;
             user.owns(agent, attachment.group());
             Ok(Some(attachment))

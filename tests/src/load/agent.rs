@@ -154,7 +154,8 @@ async fn announce(fabric: Arc<Fabric>, host: usize, key: Key, every: Duration) {
 
 /// A rank on this host wants to be in the group of this key.
 pub(crate) async fn enlist(outbox: &Outbox, key: &str, rank: usize, size: usize) {
-    let enlist = Enlist { key: key.to_owned(), rank: rank as u32, size: size as u32, timeout_ms: 120_000 };
+    let enlist =
+        Enlist { key: key.to_owned(), rank: rank as u32, size: size as u32, timeout_ms: 120_000, ticket: 0 };
     send(outbox, Body::Enlist(enlist)).await;
 }
 
