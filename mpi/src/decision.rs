@@ -16,7 +16,7 @@ pub enum WhyLeft {
     Off,
     /// `COOL_MPI_OPS` has other operations.
     NotChosen,
-    /// Fewer bytes than `COOL_MPI_MIN`.
+    /// Fewer bytes than `COOL_MPI_MIN`, or than those from which COOL is the faster one in the operation.
     Small,
     /// More than [`LARGEST`].
     Large,
@@ -68,9 +68,9 @@ impl MpiSettings {
     ///
     /// # Errors
     /// If not, why.
-    pub fn admit_bytes(&self, bytes: u64) -> Result<(), WhyLeft> {
+    pub fn admit_bytes(&self, operation: Operation, bytes: u64) -> Result<(), WhyLeft> {
         match bytes {
-            _ if bytes < self.min => Err(WhyLeft::Small),
+            _ if bytes < self.least(operation) => Err(WhyLeft::Small),
             _ if bytes > LARGEST => Err(WhyLeft::Large),
             _ => Ok(()),
         }
@@ -88,11 +88,13 @@ mod tests {
     #[test]
     fn lengths_from_the_least_to_the_largest_are_taken() {
         let by_default = settings(&[]);
-        assert_eq!(by_default.admit_bytes(16 * 1024 - 1), Err(WhyLeft::Small));
-        assert_eq!(by_default.admit_bytes(16 * 1024), Ok(()));
-        assert_eq!(by_default.admit_bytes(LARGEST), Ok(()));
-        assert_eq!(by_default.admit_bytes(LARGEST + 1), Err(WhyLeft::Large));
-        assert_eq!(settings(&[("COOL_MPI_MIN", "0")]).admit_bytes(0), Ok(()));
+        for (operation, least) in [(Operation::Bcast, 16 << 10), (Operation::Alltoall, 256 << 10)] {
+            assert_eq!(by_default.admit_bytes(operation, least - 1), Err(WhyLeft::Small));
+            assert_eq!(by_default.admit_bytes(operation, least), Ok(()));
+            assert_eq!(by_default.admit_bytes(operation, LARGEST), Ok(()));
+            assert_eq!(by_default.admit_bytes(operation, LARGEST + 1), Err(WhyLeft::Large));
+            assert_eq!(settings(&[("COOL_MPI_MIN", "0")]).admit_bytes(operation, 0), Ok(()));
+        }
     }
 
     #[test]

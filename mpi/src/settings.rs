@@ -3,8 +3,13 @@
 use cool_types::Operation;
 use std::collections::BTreeSet;
 
-/// From this on COOL is the faster one, as far as is known.
+/// From this on COOL is the faster one, as far as is known (docs/mpi.md).
 const MIN_DEFAULT: u64 = 16 << 10;
+/// Likewise, where the bytes are those of all parts, of which every rank begins or ends with one.
+const MIN_OF_PARTS: u64 = 64 << 10;
+/// Likewise, where every part has one destination: whoever carries that out has the same bytes to send, and COOL gains only by the order
+/// in which they go.
+const MIN_OF_SINGLE_PARTS: u64 = 256 << 10;
 /// Each has a connection to the agent, memory, and rules in switches.
 const GROUPS_DEFAULT: usize = 64;
 
@@ -24,8 +29,8 @@ pub enum Mode {
 pub struct MpiSettings {
     /// `COOL_MPI`: `off`, `auto` or `require`.
     pub mode: Mode,
-    /// `COOL_MPI_MIN`: the bytes of the smallest call that is taken.
-    pub min: u64,
+    /// `COOL_MPI_MIN`: the bytes of the smallest call that is taken; if it is not said, each operation has its own.
+    pub min: Option<u64>,
     /// `COOL_MPI_OPS`: the operations that are taken, with commas between.
     pub operations: BTreeSet<Operation>,
     /// `COOL_MPI_GROUPS`: how many communicators of a rank may have groups at a time.
@@ -54,7 +59,7 @@ impl MpiSettings {
     /// Those by which nothing is taken.
     pub fn off() -> MpiSettings {
         let (operations, stats) = (BTreeSet::new(), false);
-        MpiSettings { mode: Mode::Off, min: MIN_DEFAULT, operations, groups: GROUPS_DEFAULT, stats }
+        MpiSettings { mode: Mode::Off, min: None, operations, groups: GROUPS_DEFAULT, stats }
     }
 
     /// Reads the variables.
@@ -62,32 +67,43 @@ impl MpiSettings {
     /// # Errors
     /// If one makes no sense.
     pub fn read(lookup: impl Fn(&'static str) -> Option<String>) -> Result<MpiSettings, SettingsError> {
-        let parsed = |variable, expected: &str, parse: &dyn Fn(&str) -> Option<u64>, default| {
-            let Some(value) = lookup(variable).filter(|value| !value.is_empty()) else { return Ok(default) };
-            parse(value.trim()).ok_or_else(|| SettingsError {
+        let parsed = |variable, expected: &str, parse: &dyn Fn(&str) -> Option<u64>| {
+            let Some(value) = lookup(variable).filter(|value| !value.is_empty()) else { return Ok(None) };
+            parse(value.trim()).map(Some).ok_or_else(|| SettingsError {
                 variable,
                 value,
                 expected: expected.to_owned(),
             })
         };
         let mode = |text: &str| ["off", "auto", "require"].iter().position(|m| *m == text).map(|m| m as u64);
-        let mode = match parsed("COOL_MPI", "off, auto or require", &mode, 1)? {
+        let mode = match parsed("COOL_MPI", "off, auto or require", &mode)?.unwrap_or(1) {
             0 => Mode::Off,
             1 => Mode::Auto,
             _ => Mode::Require,
         };
-        let min = parsed("COOL_MPI_MIN", "bytes, as 16384, 64K or 1M", &bytes, MIN_DEFAULT)?;
+        let min = parsed("COOL_MPI_MIN", "bytes, as 16384, 64K or 1M", &bytes)?;
         let number = |text: &str| text.parse().ok();
-        let groups = parsed("COOL_MPI_GROUPS", "a number", &number, GROUPS_DEFAULT as u64)?;
+        let groups = parsed("COOL_MPI_GROUPS", "a number", &number)?;
         let yes = |text: &str| ["0", "1"].iter().position(|known| *known == text).map(|yes| yes as u64);
-        let stats = parsed("COOL_MPI_STATS", "0 or 1", &yes, 0)? == 1;
+        let stats = parsed("COOL_MPI_STATS", "0 or 1", &yes)? == Some(1);
         let operations = operations(lookup("COOL_MPI_OPS"))?;
         Ok(MpiSettings {
             mode,
             min,
             operations,
-            groups: usize::try_from(groups).unwrap_or(usize::MAX),
+            groups: groups.map_or(GROUPS_DEFAULT, |groups| usize::try_from(groups).unwrap_or(usize::MAX)),
             stats,
+        })
+    }
+}
+
+impl MpiSettings {
+    /// The bytes of the smallest call of an operation that is taken.
+    pub fn least(&self, operation: Operation) -> u64 {
+        self.min.unwrap_or(match operation {
+            Operation::Gather | Operation::Scatter | Operation::Alltoall => MIN_OF_SINGLE_PARTS,
+            Operation::Allgather | Operation::ReduceScatter => MIN_OF_PARTS,
+            _ => MIN_DEFAULT,
         })
     }
 }
@@ -130,14 +146,16 @@ mod tests {
     #[test]
     fn what_is_not_said_is_the_default() {
         let settings = read("", "").unwrap();
-        assert_eq!((settings.mode, settings.min, settings.groups), (Mode::Auto, 16384, 64));
+        assert_eq!((settings.mode, settings.min, settings.groups), (Mode::Auto, None, 64));
         assert!(settings.operations.len() == 10 && !settings.stats);
+        assert_eq!(settings.least(Operation::Bcast), 16384);
+        assert_eq!(settings.least(Operation::Gather), 262144);
         assert_eq!(read("COOL_MPI_MIN", "").unwrap(), settings);
     }
 
     #[test]
     fn sizes_have_units() {
-        let min = |text| read("COOL_MPI_MIN", text).map(|settings| settings.min);
+        let min = |text| read("COOL_MPI_MIN", text).map(|settings| settings.least(Operation::Gather));
         assert_eq!(min("64K"), Ok(65536));
         assert_eq!(min("2M"), Ok(2 << 20));
         assert_eq!(min("0"), Ok(0));

@@ -124,6 +124,7 @@ pub(crate) fn sizes(comm: Handle) -> (usize, usize) {
 
 /// A call that may be taken, as far as it has been looked at.
 struct Call<'b> {
+    operation: Operation,
     host: &'static Host,
     comm: Handle,
     communicator: Arc<Communicator>,
@@ -146,7 +147,7 @@ impl Call<'_> {
         match (communicator.inter, communicator.size) {
             (true, _) => Err(WhyLeft::Intercommunicator.into()),
             (false, 1) => Err(WhyLeft::Alone.into()),
-            _ => Ok(Call { host, comm, communicator, bytes }),
+            _ => Ok(Call { operation, host, comm, communicator, bytes }),
         }
     }
 
@@ -186,7 +187,7 @@ impl Call<'_> {
     /// The group that takes the call, which has this many bytes.
     fn group(&self, bytes: u64) -> Result<Arc<Group>, Stop> {
         self.bytes.set(bytes);
-        settings().admit_bytes(bytes)?;
+        settings().admit_bytes(self.operation, bytes)?;
         match self.communicator.group(self.host, self.comm, settings().groups)? {
             Ok(group) => Ok(group),
             Err(why) if settings().mode == Mode::Require => Err(Failure::Required(why).into()),
