@@ -20,7 +20,7 @@ QUICK := $(TARGET)/quick
 # Modules of end-to-end tests that run side by side, on two processors; they wait for emulated links half of the time.
 WORKERS := 3
 
-.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans bench-copy mpi-suite recovery faults day load solver calibrate lint release bindings packages image test-packages packages-demo packages-test packages-bench packages-packages
+.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans bench-copy mpi-suite mpi-programs recovery faults day load solver calibrate lint release bindings packages image test-packages packages-demo packages-test packages-bench packages-packages
 
 demo: packages-demo
 	cargo build --profile quick --package cool-cli --package cool-controller --package cool-nodeagent --package cool-kmeans --bins
@@ -96,7 +96,15 @@ recovery: packages-bench release
 mpi-suite: packages-test
 	@tools/install-packages dpkg-dev make
 	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
+	$(SUDO) tests/mpi_suite.py --prepare
 	$(SUDO) env COOL_BIN=$(QUICK) mininet/apart /usr/bin/python3 tests/mpi_suite.py $(MPI_SUITE)
+
+# Whole programs over libcool_mpi.so, unchanged: docs/mpi.md
+mpi-programs: packages-test
+	@tools/install-packages hpcc scalapack-mpi-test
+	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
+	$(SUDO) tests/mpi_programs.py --prepare
+	$(SUDO) env COOL_BIN=$(QUICK) mininet/apart /usr/bin/python3 tests/mpi_programs.py $(MPI_PROGRAMS)
 
 # Files to all nodes by every way of `cool copy`, and by BitTorrent: docs/copy.md. COPY=... gives options, as COPY="--slow 10":
 # bench/copying.py --help has those of each table, also beside rsync, ClusterShell, sbcast, udpcast and UFTP

@@ -164,7 +164,7 @@ def parse_arguments():
     p.add_argument("--bytes", type=bench.list_of(bench.size), default=bench.list_of(bench.size)(SIZES), help="default " + SIZES)
     p.add_argument("--seconds", type=float, default=2.0, help="of repetitions of a length, between %d and %d of them; default %%(default)s" % (
         LEAST_REPS, MOST_REPS))
-    p.add_argument("--min", type=bench.size, help="COOL_MPI_MIN of the preloaded; the library's own by default")
+    p.add_argument("--min", type=lambda text: 0 if text == "0" else bench.size(text), help="COOL_MPI_MIN of the preloaded; the library's own by default")
     p.add_argument("--placements", type=bench.list_of(bench.one_of(bench.PLACEMENTS)), default=list(bench.PLACEMENTS), help="default both")
     bench.add_network_options(p)
     p.add_argument("--busy-poll", action="store_true", help="let MPICH's ranks spin on their sockets; else a rank that waits sleeps")

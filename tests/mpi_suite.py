@@ -1,11 +1,13 @@
 #!/usr/bin/python3
-"""Runs MPICH's own tests of collectives over libcool_mpi.so, and without it (`make mpi-suite`).
+"""Runs MPICH's own tests of collectives, and mpi4py's, over libcool_mpi.so, and without it (`make mpi-suite`).
 
-    sudo tests/mpi_suite.py --hosts mpich,openmpi --most 5
+    sudo tests/mpi_suite.py --prepare
+    sudo mininet/apart tests/mpi_suite.py --hosts mpich,openmpi --most 5 --skip mpi4py
 
 Debian's source of mpich is fetched by lists of packages of our own, so that the user's stay as they are, and its test/mpi/coll built with the
-compiler of each host library, all in target/mpi. With COOL_MPI_MIN=0 whatever may be taken is. Tells which entries of the list pass without and
-fail with the library, which is an error, and how many of the calls that could be taken were. Needs root, dpkg-dev and what end-to-end tests need.
+compiler of each host library; mpi4py's tests come with its source, of the version that is installed; all in target/mpi. With COOL_MPI_MIN=0
+whatever may be taken is. Tells which entries pass without and fail with the library, which is an error, and how many of the calls that could be
+taken were. Needs root, dpkg-dev and what end-to-end tests need; --prepare, which does all but run them, needs a way to the packages.
 """
 import argparse
 import collections
@@ -19,8 +21,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from conftest import mpich
 from launchers import HOST_LIBRARIES, ROOT, begin_in_hosts
 
+import peers
 import testbed
 import topologies
 
@@ -28,11 +32,15 @@ FOLDER = os.path.join(ROOT, "target", "mpi", "suite")
 MIRROR = "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main\n"
 # The tests know names of MPI 1, which Open MPI has only for those who ask.
 MPI_1 = ["CPPFLAGS=-DOMPI_OMIT_MPI1_COMPAT_DECLS=0"]
+# Of mpi4py's tests, and those of them that failed.
+MODULES = ("test_cco_*.py", "test_comm*.py", "test_op.py")
+FAILED = re.compile(r"^(?:FAIL|ERROR): (\w+ \([\w.]+\))", re.MULTILINE)
 LINE = re.compile(r"cool-mpi: (\w+) (taken|left \(([^)]*)\)): (\d+) calls, \d+ bytes")
 
 
 def fetched():
     """The folder of MPICH's tests."""
+    os.makedirs(FOLDER, exist_ok=True)
     apt = os.path.join(FOLDER, "apt")
     for folder in ("lists/partial", "cache/archives/partial"):
         os.makedirs(os.path.join(apt, folder), exist_ok=True)
@@ -56,6 +64,11 @@ def logged(name, command, folder):
         raise testbed.Failure("%s: status %d, see %s" % (" ".join(command[:3]), done.returncode, log.name))
 
 
+def build_sleeping_poll():
+    """What is preloaded into ranks of MPICH: those that wait would take the processors from the network."""
+    logged("sleeping_poll", ["gcc", "-O2", "-shared", "-fPIC", "-o", "sleeping_poll.so", os.path.join(ROOT, "bench", "sleeping_poll.c"), "-ldl"], FOLDER)
+
+
 def built(name, host, sources):
     """The folder of the built programs."""
     folder = os.path.join(FOLDER, "build-" + name)
@@ -72,8 +85,25 @@ def built(name, host, sources):
     return os.path.join(folder, "coll")
 
 
+class Entry:
+    """A test: how it is called, where its command is started, its ranks, and the seconds that it may take."""
+
+    def __init__(self, title, folder, command, ranks, seconds):
+        self.title, self.folder, self.command, self.ranks, self.seconds = title, folder, command, ranks, seconds
+
+    def passed(self, out):
+        return "No Errors" in out
+
+
+class Module(Entry):
+    """One of mpi4py's modules of tests, by the Python of MPICH's environment, whose mpi4py knows both libraries."""
+
+    def passed(self, out):
+        return not FAILED.search(out)
+
+
 def entries(folder, most):
-    """Programs, arguments, ranks and seconds, as the list of tests has them."""
+    """As the list of MPICH's tests has them."""
     with open(os.path.join(folder, "testlist")) as f:
         lines = [line.split() for line in f if line.strip() and not line.startswith("#")]
     for program, ranks, *options in lines:
@@ -82,16 +112,38 @@ def entries(folder, most):
         values = dict(option.split("=", 1) for option in options)
         arguments = [option.split("=", 1)[1] for option in options if option.startswith("arg=")]
         if "mem" not in values:
-            yield program, arguments, int(ranks), int(values.get("timeLimit", 180))
+            yield Entry(" ".join([program, ranks, *arguments]), folder, ["./" + program, *arguments], int(ranks), int(values.get("timeLimit", 180)))
+
+
+def modules(name, folder, ranks):
+    """mpi4py's; its wheel knows no standard binary interface."""
+    python = os.path.join(mpich().folder, "bin", "python")
+    # It finds the library of its own environment first.
+    other = ["env", "MPI4PY_MPIABI=openmpi"] if name == "openmpi" else []
+    found = sorted({path.stem for pattern in MODULES for path in Path(folder).glob(pattern)}) if name != "abi" else []
+    for module in found:
+        yield Module("mpi4py %s %d" % (module, ranks), folder, [*other, python, "main.py", "-v", "-i", module + "\\$"], ranks, 600)
+
+
+def of_mpi4py():
+    """The folder of mpi4py's tests."""
+    pip = os.path.join(mpich().folder, "bin", "pip")
+    version = re.search(r"^Version: (\S+)", peers.run_checked(pip, "--disable-pip-version-check", "show", "mpi4py"), re.MULTILINE).group(1)
+    folder = os.path.join(FOLDER, "mpi4py-" + version)
+    if not os.path.exists(os.path.join(folder, "test", "main.py")):
+        logged("mpi4py", [pip, "download", "--no-deps", "--no-binary", "mpi4py", "mpi4py==" + version], FOLDER)
+        logged("mpi4py-tar", ["tar", "-xzf", folder + ".tar.gz"], FOLDER)
+    return os.path.join(folder, "test")
 
 
 class Attempt:
     """A test's run."""
 
-    def __init__(self, process, seconds):
+    def __init__(self, process, entry):
         try:
-            out, err = process.communicate(timeout=seconds)
-            self.why = "" if process.returncode == 0 and "No Errors" in out else "status %s: %s" % (process.returncode, (out + err).strip()[-400:])
+            out, err = process.communicate(timeout=entry.seconds)
+            good = process.returncode == 0 and entry.passed(out + err)
+            self.why = "" if good else "status %s: %s" % (process.returncode, (out + err).strip()[-400:])
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGTERM)
             try:
@@ -99,14 +151,15 @@ class Attempt:
             except subprocess.TimeoutExpired:
                 process.kill()
                 out, err = process.communicate()
-            self.why = "no end within %d s: %s" % (seconds, (out + err).strip()[-400:])
+            self.why = "no end within %d s: %s" % (entry.seconds, (out + err).strip()[-400:])
+        # Which of several tests failed; if none says so, all may have.
+        self.failed = set(FAILED.findall(out + err)) or ({"all"} if self.why else set())
         self.calls = collections.Counter()
         for operation, what, reason, calls in LINE.findall(err):
             self.calls[reason if what != "taken" else "taken"] += int(calls)
 
 
-def attempt(bed, folder, host, entry, programs, preload):
-    program, arguments, ranks, seconds = entry
+def attempt(bed, folder, host, entry, preload):
     variables = {"COOL_SOCKET": bed.directory + "/$(hostname).sock"}
     libraries = [] if host.fortran else [os.path.join(FOLDER, "sleeping_poll.so")]
     if preload:
@@ -115,28 +168,28 @@ def attempt(bed, folder, host, entry, programs, preload):
     if libraries:
         variables["LD_PRELOAD"] = ":".join(libraries)
     settings = " ".join("%s=%s" % item for item in variables.items())
-    rank = "cd %s && %s exec ./%s" % (programs, settings, " ".join([program, *arguments]))
-    return Attempt(begin_in_hosts(bed, folder, [*host.mpirun(bed, ranks), "sh", "-c", "'%s'" % rank], host.variables), seconds)
+    rank = "cd %s && %s exec %s" % (entry.folder, settings, " ".join(entry.command))
+    return Attempt(begin_in_hosts(bed, folder, [*host.mpirun(bed, entry.ranks), "sh", "-c", "'%s'" % rank], host.variables), entry)
 
 
-def run_all(bed, folder, name, host, programs, options, result):
+def run_all(bed, folder, name, host, tests, options, result):
     """Every entry without and with the library; notes what came of it."""
-    for entry in entries(programs, options.most):
-        title = " ".join([entry[0], str(entry[2]), *entry[1]])
+    for entry in tests:
+        title = entry.title
         if (options.only and not re.search(options.only, title)) or (options.skip and re.search(options.skip, title)):
             continue
         begun = time.monotonic()
-        without, preloaded = (attempt(bed, folder, host, entry, programs, preload) for preload in (False, True))
+        without, preloaded = (attempt(bed, folder, host, entry, preload) for preload in (False, True))
         result["passed"] += not without.why
         result["passed_with"] += not preloaded.why
         result["calls"] += preloaded.calls
-        verdict = "passes"
+        verdict, new = "passes", preloaded.failed - without.failed
         if without.why:
             result["failed_without"].append(title)
             verdict = "fails without" + ("" if preloaded.why else ", passes with")
-        elif preloaded.why:
+        if new and without.failed != {"all"}:
             result["worse"][title] = preloaded.why
-            verdict = "FAILS WITH: " + preloaded.why
+            verdict = "FAILS WITH: %s: %s" % (", ".join(sorted(new)), preloaded.why)
         print("%s: %s: %s (%.1f s)" % (name, title, verdict, time.monotonic() - begun), flush=True)
 
 
@@ -153,6 +206,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--hosts", default=",".join(HOST_LIBRARIES), help="host libraries, of %(default)s")
     p.add_argument("--most", type=int, default=16, help="ranks of the largest entries; default %(default)s")
+    p.add_argument("--mpi4py-ranks", type=int, default=4, help="ranks of mpi4py's tests, 3 to 5; default %(default)s")
+    p.add_argument("--prepare", action="store_true", help="fetch and build what is missing, and run nothing")
     p.add_argument("--only", help="entries that this regular expression finds")
     p.add_argument("--skip", help="entries that are left out, likewise")
     p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
@@ -160,14 +215,17 @@ def main():
     testbed.unwind_on_signals()
     hosts = {name: HOST_LIBRARIES[name]() for name in options.hosts.split(",")}
     sources = fetched()
-    # Ranks of MPICH that wait would take the processors from the network.
-    logged("sleeping_poll", ["gcc", "-O2", "-shared", "-fPIC", "-o", "sleeping_poll.so", os.path.join(ROOT, "bench", "sleeping_poll.c"), "-ldl"], FOLDER)
+    tests_of_mpi4py = of_mpi4py()
+    build_sleeping_poll()
     programs = {name: built(name, host, sources) for name, host in hosts.items()}
+    if options.prepare:
+        return 0
     results = {name: {"passed": 0, "passed_with": 0, "worse": {}, "failed_without": [], "calls": collections.Counter()} for name in hosts}
     try:
         with testbed.Testbed(options.topology, peer_timeout_ms=20_000) as bed, tempfile.TemporaryDirectory() as folder:
             for name, host in hosts.items():
-                run_all(bed, Path(folder), name, host, programs[name], options, results[name])
+                tests = [*entries(programs[name], options.most), *modules(name, tests_of_mpi4py, options.mpi4py_ranks)]
+                run_all(bed, Path(folder), name, host, tests, options, results[name])
     finally:
         # Also of a run that is broken off.
         with open(os.path.join(FOLDER, "report.json"), "w") as f:

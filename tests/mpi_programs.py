@@ -1,0 +1,269 @@
+#!/usr/bin/python3
+"""Runs whole programs over libcool_mpi.so, unchanged, and without it (`make mpi-programs`).
+
+    sudo tests/mpi_programs.py --docs
+    sudo tests/mpi_programs.py --only 'HPCC|K-means' --topology tree:4x4 --ranks 16
+
+Debian's HPCC and ScaLAPACK's tests (xdlu, xdllt, xdtrd), on its Open MPI and MPICH, and mpi/examples on Open MPI of Debian and MPICH of PyPI. Each is run
+without the library and with it, in turn, in one emulated network; what it computes must be the same both times, and right by its own word.
+Tells the calls that were taken and the seconds from mpirun's start to its end. Writes report.json to target/mpi/programs, and with --docs
+the table of docs/mpi.md. Needs root and what end-to-end tests need.
+"""
+import argparse
+import collections
+import json
+import os
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import mpi_suite
+from conftest import mpich
+from launchers import HOST_LIBRARIES, ROOT, begin_in_hosts
+
+import peers
+import section
+import testbed
+import topologies
+
+OUT = os.path.join(ROOT, "target", "mpi", "programs")
+EXAMPLES = os.path.join(ROOT, "mpi", "examples")
+SCALAPACK = "/usr/lib/x86_64-linux-gnu/scalapack/%s-tests"
+SECONDS = 600
+
+
+class Program:
+    """A program, the libraries that it is run on, and the least bytes of calls that are taken (COOL_MPI_MIN; none: the library's own)."""
+    # Of all links, in Mbit/s; none: as the user says.
+    rate = None
+
+    def __init__(self, name, hosts, least=""):
+        self.name, self.hosts, self.least = name, hosts, least
+
+    def prepare(self, folder, ranks):
+        """Writes what it reads."""
+
+    def result(self, folder, out):
+        """What it has computed, of which times are no part; raises Failure if it says itself that something is wrong."""
+        raise NotImplementedError
+
+
+class Example(Program):
+    """One of mpi/examples, by the Python of MPICH's environment, whose mpi4py knows both libraries."""
+
+    def __init__(self, name, script, *arguments):
+        super().__init__(name, ("openmpi", "mpich"))
+        self.script, self.arguments = os.path.join(EXAMPLES, script), arguments
+
+    def command(self, host):
+        python = os.path.join(mpich().folder, "bin", "python")
+        # It finds that of its own environment first.
+        other = ["MPI4PY_MPIABI=openmpi"] if host == "openmpi" else []
+        return ["env", "OPENBLAS_NUM_THREADS=1", *other, python, self.script, *map(str, self.arguments)]
+
+    def result(self, folder, out):
+        return out
+
+
+class Hpcc(Program):
+    """All benchmarks of HPCC, small. What it finds right or wrong is compared; its speeds are not."""
+    # It ends with some hundred rounds of messages of 2 MB.
+    rate = 1000
+
+    def __init__(self, order, block):
+        super().__init__("HPCC, on links of 1 Gbit/s", ("openmpi",), "1K")
+        self.order, self.block = order, block
+
+    def prepare(self, folder, ranks):
+        with open("/usr/share/doc/hpcc/examples/_hpccinf.txt") as f:
+            lines = f.read().splitlines()
+        rows = max(p for p in range(1, ranks + 1) if ranks % p == 0 and p * p <= ranks)
+        for number, value in ((5, self.order), (7, self.block), (10, rows), (11, ranks // rows)):
+            lines[number] = "%d %s" % (value, lines[number])
+        (folder / "hpccinf.txt").write_text("\n".join(lines) + "\n")
+        (folder / "hpccoutf.txt").unlink(missing_ok=True)
+
+    def command(self, _host):
+        return ["env", "OPENBLAS_NUM_THREADS=1", "hpcc"]
+
+    def result(self, folder, out):
+        told = (folder / "hpccoutf.txt").read_text()
+        values = dict(line.split("=", 1) for line in told.splitlines() if re.match(r"\w+=", line))
+        residuals = re.findall(r"^\|\|Ax-b\|\|.*PASSED", told, re.MULTILINE)
+        wrong = re.findall(r".*FAILED.*", told)
+        if not residuals or wrong or values.get("Success") != "1":
+            raise testbed.Failure("HPCC: %s" % ("; ".join(wrong) or told[-400:]))
+        # Of RandomAccess it allows some errors, since updates are lost; with these lengths there are none.
+        kept = ("HPL_N", "HPL_NB", "PTRANS_residual", "MPIRandomAccess_Errors", "MPIRandomAccess_LCG_Errors", "MPIFFT_N", "MPIFFT_maxErr")
+        return "\n".join(["%d residuals of HPL pass" % len(residuals), *("%s=%s" % (name, values[name]) for name in kept)])
+
+
+class Scalapack(Program):
+    """Some of ScaLAPACK's tests, with the problems that come with them, all of whose collectives are taken, or larger ones."""
+
+    def __init__(self, name, programs, hosts, least="", larger=None):
+        super().__init__("ScaLAPACK: " + name, hosts, least)
+        self.programs, self.larger = programs, larger
+
+    def prepare(self, folder, ranks):
+        for data in Path("/usr/share/scalapack").glob("*.dat"):
+            shutil.copy(data, folder)
+        for data, change in self.larger or ():
+            (folder / data).write_text(change((folder / data).read_text(), ranks))
+
+    def command(self, host):
+        return ["%s/%s" % (SCALAPACK % host, self.programs)]
+
+    def result(self, folder, out):
+        # Each line has its problem, times, and PASSED or FAILED.
+        told = collections.Counter(re.findall(r"\b(PASSED|FAILED)\b", out))
+        finished = re.search(r"Finished +(\d+) tests", out)
+        if not finished or told["FAILED"] or not told["PASSED"]:
+            raise testbed.Failure("%s: %s" % (self.name, out[-400:]))
+        words = re.findall(r"(\d+) tests (completed and passed|completed and failed|skipped)", out)
+        return "%s tests: %s" % (finished.group(1), ", ".join("%s %s" % (number, what) for number, what in words) or "%d pass" % told["PASSED"])
+
+
+def large_lu(text, ranks):
+    """One problem, one block length and one grid in place of many small ones."""
+    rows = max(p for p in range(1, ranks + 1) if ranks % p == 0 and p * p <= ranks)
+    values = {"values of M": 1000, "values of N": 1000, "values of NB": 64, "values of NRHS": 64, "values of NBRHS": 64, "values of P": rows,
+              "values of Q": ranks // rows, "number of problems sizes": 1, "number of NB's": 1, "number of NRHS's": 1, "Number of NBRHS's": 1,
+              "number of process grids (ordered pairs of P & Q)": 1}
+    lines = []
+    for line in text.splitlines():
+        words = next((words for words in values if line.endswith(words) or line.rstrip().endswith(words)), None)
+        lines.append("%d   %s" % (values[words], words) if words else line)
+    return "\n".join(lines) + "\n"
+
+
+PROGRAMS = [
+    Example("K-means (mpi/examples/kmeans.py)", "kmeans.py"),
+    Example("conjugate gradients (mpi/examples/cg.py)", "cg.py", 96),
+    Hpcc(200, 32),
+    *(Scalapack("%s, its own problems" % program, program, ("openmpi", "mpich"), "0") for program in ("xdllt", "xdtrd")),
+    Scalapack("xdlu, 1,000 equations", "xdlu", ("openmpi", "mpich"), larger=[("LU.dat", large_lu)]),
+]
+
+
+def run(bed, folder, name, program, preload, ranks):
+    """A run's result, seconds, and calls by operation and by what became of them."""
+    host = HOST_LIBRARIES[name]()
+    variables = {"COOL_SOCKET": bed.directory + "/$(hostname).sock"}
+    libraries = [] if host.fortran else [os.path.join(mpi_suite.FOLDER, "sleeping_poll.so")]
+    if preload:
+        libraries.insert(0, os.path.join(bed.bin_dir, "libcool_mpi.so"))
+        variables.update(COOL_MPI="require", COOL_MPI_STATS="1", COOL_MPI_MIN=program.least)
+    if libraries:
+        variables["LD_PRELOAD"] = ":".join(libraries)
+    settings = " ".join("%s=%s" % item for item in variables.items() if item[1])
+    place = folder / re.sub(r"\W+", "-", program.name)
+    place.mkdir(exist_ok=True)
+    program.prepare(place, ranks)
+    rank = "cd %s && %s exec %s" % (place, settings, " ".join(program.command(name)))
+    begun = time.monotonic()
+    process = begin_in_hosts(bed, folder, [*host.mpirun(bed, ranks), "sh", "-c", "'%s'" % rank], host.variables)
+    try:
+        out, errors = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    seconds = time.monotonic() - begun
+    if process.returncode:
+        raise testbed.Failure("%s on %s%s: status %d: %s" % (program.name, name, ", preloaded" if preload else "", process.returncode, (out + errors)[-6000:]))
+    calls = collections.defaultdict(collections.Counter)
+    for operation, what, reason, number in mpi_suite.LINE.findall(errors):
+        calls[operation][reason if what != "taken" else "taken"] += int(number)
+    return {"result": program.result(place, out), "seconds": seconds, "calls": calls}
+
+
+def compare(bed, folder, name, program, options):
+    """Runs it without and with the library, in turn."""
+    runs = {False: [], True: []}
+    for turn in range(options.runs):
+        for preload in (False, True) if turn % 2 == 0 else (True, False):
+            runs[preload].append(run(bed, folder, name, program, preload, options.ranks))
+    results = {made["result"] for made in runs[False] + runs[True]}
+    alone, preloaded = (statistics.median(made["seconds"] for made in runs[preload]) for preload in (False, True))
+    found = {"program": program.name, "host": name, "equal": len(results) == 1, "results": sorted(results), "alone": alone, "preloaded": preloaded,
+             "least": program.least, "calls": runs[True][0]["calls"]}
+    print("%s on %s: %s; alone %.2f s, preloaded %.2f s; %s" % (program.name, name, "equal" if found["equal"] else "DIFFERENT", alone, preloaded,
+                                                               words_of(found["calls"])), flush=True)
+    print("    " + "\n    ".join(result.strip().replace("\n", "\n    ") for result in sorted(results)), flush=True)
+    return found
+
+
+def run_on_each(bed, folder, program, options, found, failed):
+    for name in (name for name in program.hosts if name in options.hosts.split(",")):
+        try:
+            found.append(compare(bed, folder, name, program, options))
+        except testbed.Failure as e:
+            failed.append(str(e))
+            print("FAILS: %s" % e, flush=True)
+
+
+def words_of(calls):
+    """The calls that were taken, of how many, by operation."""
+    some = ["%s %d of %d" % (operation, what["taken"], sum(what.values())) for operation, what in calls.items() if what["taken"]]
+    return ", ".join(some) or "no calls taken"
+
+
+def document(found, options):
+    titles = {"openmpi": "Open MPI", "mpich": "MPICH"}
+    said = "Measured %s on %s with links of %g and %g Mbit/s and %d ranks by `tests/mpi_programs.py`, %d processors for all hosts; the median of %d runs, in seconds." % (
+        time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), options.topology, options.host_mbit, options.uplink_mbit, options.ranks, os.cpu_count(), options.runs)
+    lines = ["| program | library | alone | preloaded | calls taken |", "| --- | --- | --: | --: | --- |"]
+    for row in found:
+        least = " (COOL_MPI_MIN=%s)" % row["least"] if row["least"] else ""
+        lines.append("| %s | %s | %.1f | %.1f | %s%s |" % (row["program"], titles[row["host"]], row["alone"], row["preloaded"], words_of(row["calls"]), least))
+    section.replace(os.path.join(ROOT, "docs", "mpi.md"), "MPI programs", "\n".join([said, "", *lines]))
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--only", help="programs that this regular expression finds")
+    p.add_argument("--hosts", default="openmpi,mpich", help="host libraries; default %(default)s")
+    p.add_argument("--ranks", type=int, default=4, help="default %(default)s")
+    p.add_argument("--runs", type=int, default=1, help="of each program without and with the library; default %(default)s")
+    p.add_argument("--topology", type=topologies.argument, default="tree:2x2", help=topologies.FORMS + "; default %(default)s")
+    p.add_argument("--host-mbit", type=float, default=100, help="rate of each host's link, in Mbit/s; default %(default)s")
+    p.add_argument("--uplink-mbit", type=float, default=100, help="rate of each uplink; default %(default)s")
+    p.add_argument("--prepare", action="store_true", help="install and build what is missing, and run nothing")
+    p.add_argument("--docs", action="store_true", help="write the table to docs/mpi.md")
+    return p.parse_args()
+
+
+def main():
+    options = parse_arguments()
+    testbed.unwind_on_signals()
+    for folder in (OUT, mpi_suite.FOLDER):
+        os.makedirs(folder, exist_ok=True)
+    peers.installed(mpich().folder, "numpy")
+    mpi_suite.build_sleeping_poll()
+    if options.prepare:
+        return 0
+    found, failed = [], []
+    chosen = [program for program in PROGRAMS if not options.only or re.search(options.only, program.name)]
+    try:
+        for rate in sorted({program.rate for program in chosen}, key=lambda rate: rate or 0):
+            rates = (rate, rate) if rate else (options.host_mbit, options.uplink_mbit)
+            with testbed.Testbed(options.topology, *rates, peer_timeout_ms=20_000) as bed, tempfile.TemporaryDirectory() as folder:
+                bed.wait_until_measured()
+                for program in (program for program in chosen if program.rate == rate):
+                    run_on_each(bed, Path(folder), program, options, found, failed)
+    finally:
+        with open(os.path.join(OUT, "report.json"), "w") as f:
+            json.dump({"found": found, "failed": failed}, f, indent=1)
+    if options.docs:
+        document(found, options)
+    return int(bool(failed) or not all(row["equal"] for row in found))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except testbed.Failure as e:
+        sys.exit("mpi_programs: %s" % e)
