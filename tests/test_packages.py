@@ -206,6 +206,18 @@ def test_the_wheel_and_the_library_for_c_work_on_a_node(cluster, tmp_path):
     assert printed[0] == printed[1] != ""
 
 
+def test_a_program_of_mpi_gains_by_the_package_for_it(cluster, tmp_path):
+    program = str(tmp_path / "collectives")
+    subprocess.run(["mpicc.openmpi", "-o", program, os.path.join(ROOT, "mpi/preload/tests/collectives.c")], check=True)
+    node = cluster.nodes[0]
+    [package] = glob.glob(os.path.join(PACKAGES, "libcool-mpi_*.deb"))
+    node.run("apt-get", "install", "--yes", os.path.join("/root", os.path.basename(package)))
+    shutil.copy(program, node.path("/usr/local/bin/collectives"))
+    done = node.run("runuser", "-u", "ann", "--", "env", "COOL_MPI=require", "COOL_MPI_STATS=1", "COOL_MPI_MIN=1K", "cool", "mpirun", "--mpirun",
+                    "mpirun.openmpi", "--oversubscribe", "-n", "2", "/usr/local/bin/collectives", "first")
+    assert done.stdout == "right\n" and "cool-mpi: allreduce taken: 2 calls" in done.stderr, done.stdout + done.stderr
+
+
 def upgraded(tmp_path, version):
     """The packages as those of a later version."""
     for path in glob.glob(os.path.join(PACKAGES, "*.deb")):
