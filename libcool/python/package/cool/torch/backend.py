@@ -29,6 +29,10 @@ def create(options, backend_options):
 class CoolBackend(Backend):
     """A group's backend: a communicator, the key by which its ranks met, and torch's options."""
 
+    # What torch asks of any backend. Those that are left out would be asked of themselves again, without end.
+    supports_splitting = supports_shrinking = True
+    supports_coalescing = supports_reconfigure = supports_window = _supports_time_estimate = False
+
     def __init__(self, comm, key, options):
         super().__init__(comm.rank, comm.size)
         self._key, self._options, self._error = key, options, ErrorType.SUCCESS
@@ -93,13 +97,13 @@ class CoolBackend(Backend):
 
     def allreduce(self, tensors, opts):
         row = flat("tensor", only("tensors", tensors))
-        op = Reduction(opts.reduceOp, row)
+        op = Reduction(opts.reduceOp, tensors[0].dtype)
         then = op.then(row, self.size())
         return self._call(opts, "allreduce", op.sent(row), row, op.name, gives=tensors, then=then)
 
     def reduce(self, tensors, opts):
         row = flat("tensor", only("tensors", tensors))
-        op, root = Reduction(opts.reduceOp, row), opts.rootRank
+        op, root = Reduction(opts.reduceOp, tensors[0].dtype), opts.rootRank
         then = op.then(row, self.size()) if root == self.rank() else None
         return self._call(opts, "reduce", op.sent(row), row, op.name, root=root, gives=tensors, then=then)
 
@@ -111,7 +115,7 @@ class CoolBackend(Backend):
         self._check_one_each("outputs", outputs)
         into = room(outputs)
         then = functools.partial(spread, into, outputs)
-        return self._call(opts, "allgather", row, into, gives=outputs, then=then)
+        return self._call(opts, "allgather", row, into, counts=unequal(outputs), gives=outputs, then=then)
 
     def gather(self, output_tensors, input_tensors, opts):
         row, root = flat("input", only("input_tensors", input_tensors)), opts.rootRank
@@ -134,7 +138,7 @@ class CoolBackend(Backend):
 
     def reduce_scatter_single(self, output, input, opts):
         send, into = flat("input", input), flat("output", output)
-        op = Reduction(opts.reduceOp, into)
+        op = Reduction(opts.reduceOp, output.dtype)
         then = op.then(into, self.size())
         return self._call(opts, "reduce_scatter", op.sent(send), into, op.name, gives=[output], then=then)
 
@@ -142,7 +146,7 @@ class CoolBackend(Backend):
         output, inputs = only("output_tensors", output_tensors), only("input_tensors", input_tensors)
         self._check_one_each("inputs", inputs)
         send, into = joined("inputs", inputs), flat("output", output)
-        op, counts = Reduction(opts.reduceOp, into), unequal(inputs)
+        op, counts = Reduction(opts.reduceOp, output.dtype), unequal(inputs)
         then = op.then(into, self.size())
         return self._call(opts, "reduce_scatter", op.sent(send), into, op.name, counts=counts, gives=[output], then=then)
 
@@ -196,7 +200,7 @@ class CoolBackend(Backend):
 
     def _allreduce_joined(self, tensors, _, opts):
         row = joined("tensors", tensors)
-        op = Reduction(opts.reduceOp, row)
+        op = Reduction(opts.reduceOp, tensors[0].dtype)
         divide = op.then(row, self.size())
 
         def then():
@@ -229,7 +233,7 @@ class CoolBackend(Backend):
 
     def _reduce_scatter_joined(self, outputs, inputs, opts):
         into = room(outputs)
-        op = Reduction(opts.reduceOp, into)
+        op = Reduction(opts.reduceOp, outputs[0].dtype)
         send = op.sent(torch.cat([flat("input", tensor).view(self.size(), -1) for tensor in inputs], dim=1).view(-1))
         divide = op.then(into, self.size())
 
@@ -298,10 +302,6 @@ class CoolBackend(Backend):
             raise self.failed(error) from error
         return torch.from_numpy(memory).view(dtype)
 
-    @property
-    def supports_splitting(self):
-        return True
-
     def split(self, store, ranks, opts):
         """The group of some of its ranks, in that order; those of them call this alike."""
         ranks, self._parts = list(ranks), self._parts + 1
@@ -312,10 +312,6 @@ class CoolBackend(Backend):
     def perform_nocolor_split(self, device):
         """As `split`, of a rank that is in no part."""
         self._parts += 1
-
-    @property
-    def supports_shrinking(self):
-        return True
 
     def shrink(self, ranks_to_exclude, shrink_flags=0, opts_override=None):
         """The group of all other ranks, which call this. It needs none of what was lost: who is left is known to all."""

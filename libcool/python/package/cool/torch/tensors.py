@@ -29,8 +29,8 @@ OF_BOOL = {
 class Reduction:
     """An operation as the communicator has it, and what is done before and afterwards."""
 
-    def __init__(self, op, tensor):
-        kind, dtype = op.op, tensor.dtype
+    def __init__(self, op, dtype):
+        kind = op.op
         self.name = (OF_BOOL if dtype == torch.bool else NAMES).get(kind)
         if self.name is None or dtype not in CARRIED:
             raise ArgumentError(f"{str(kind).rpartition('.')[2]} combines no tensors of {dtype}")
@@ -45,7 +45,16 @@ class Reduction:
 
     def then(self, flat, size):
         """What is left to do when the result is here, if anything."""
-        return functools.partial(flat.div_, size, rounding_mode="trunc") if self._divides else None
+        return functools.partial(_divide, flat, size) if self._divides else None
+
+
+def _divide(whole, by):
+    """An average of whole numbers is rounded towards zero."""
+    if whole.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        row = whole.numpy()  # torch does not divide these.
+        row //= by
+    else:
+        whole.div_(by, rounding_mode="trunc")
 
 
 def flat(name, tensor):
