@@ -39,6 +39,7 @@ documented:
 end-to-end: packages-test
 	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
 	tools/bindings
+	tools/torch $(TARGET)/bindings/python
 	COOL_RUST_SUITE=$(TARGET)/bindings/suite-rust $(TARGET)/bindings/python/bin/pytest libcool/python/tests
 	$(SUDO) env COOL_BIN=$(QUICK) /usr/bin/python3 -m pytest tests -v --dist loadfile --tx '$(WORKERS)*popen//python=mininet/apart /usr/bin/python3'
 
