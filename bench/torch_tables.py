@@ -17,7 +17,7 @@ def words(result):
 
 def rows(report, case):
     """(what, limit in s, seconds by backend, bytes over the least by backend) of a case."""
-    good = {b: r for b, r in case["results"].items() if "failed" not in r}
+    good = {b: r for b, r in case["results"].items() if "failed" not in r and b != "cool again"}
     seconds = lambda size: 8e-6 * size / report["host_mbit"]
     yield (TITLES[case["strategy"]], seconds(case["least_bytes"]), {b: r["median"] for b, r in good.items()},
            {b: r["busiest_link_bytes"] / case["least_bytes"] for b, r in good.items()})
@@ -26,7 +26,7 @@ def rows(report, case):
 
 
 def cell(values, key, form):
-    return form % values[key] if key in values else "failed" if values else "-"
+    return form % values[key] if key in values else "-"
 
 
 def steps_table(report):
@@ -41,6 +41,14 @@ def steps_table(report):
                 case["placement"], what, limit, cell(seconds, "cool", "%.3f"), over, cell(seconds, "gloo", "%.3f"), ratio, cell(carried, "cool", "%.3f"),
                 cell(carried, "gloo", "%.3f")))
     return lines
+
+
+def repeated(report):
+    """Whether ranks had the same weights after the measured steps, and a second run's those of the first."""
+    known = [case["results"] for case in report["steps"] if "hash" in case["results"].get("cool again", {}) and "hash" in case["results"]["cool"]]
+    good = [r for r in known if r["cool"]["hash"] == r["cool again"]["hash"] and r["cool"]["hashes_equal"] and r["cool again"]["hashes_equal"]]
+    return "After these steps the weights of all ranks are equal, and those of a second run the same bit by bit, in %d of %d cases with cool." % (
+        len(good), len(known))
 
 
 def training_table(report):
@@ -79,16 +87,17 @@ def section_text(report):
     lines = ["Measured %(date)s by `bench/torch_train.py --docs` on %(topology)s with links of %(host_mbit)g and %(uplink_mbit)g Mbit/s: torch %(torch)s, "
              "%(ranks)d ranks of %(batch)d pictures a step, %(processors)d processors for all hosts." % report]
     if "steps" in report:
-        lines += ["Medians of %d steps; computing alone, all ranks at once, takes %.3f s." % (report["steps_measured"], report["computing"]), "", *steps_table(report)]
+        lines += ["Medians of %d steps; computing alone, all ranks at once, takes %.3f s." % (report["steps_measured"], report["computing"]),
+                  "", *steps_table(report), "", repeated(report)]
     if "training" in report:
-        lines += ["", *training_table(report)]
+        lines += ["", "Training by %d ranks in different racks, links not shaped:" % report["training_ranks"], "", *training_table(report)]
     more = [*(killed_lines(report) if "killed" in report else ()), *(adapter_lines(report) if "adapter" in report else ())]
     return "\n".join([*lines, "", *more])
 
 
 def failed(report):
     """Whether something failed with COOL; a peer may."""
-    found = [case["results"].get("cool", {}) for case in report.get("steps", ())]
+    found = [f for case in report.get("steps", ()) for name, f in case["results"].items() if name != "gloo"]
     found += [report.get("killed", {}).get("cool", {}), *report.get("adapter", {}).values()]
     found += [f for of in report.get("training", {}).values() for name, f in of.items() if name != "gloo"]
     return any("failed" in f for f in found)

@@ -9,7 +9,8 @@ The network and the data are those of libcool/python/examples/train_fashion.py, 
   steps     steps of DDP, FSDP2 and ZeRO-1 on links of --host-mbit and --uplink-mbit, and what the busiest link carries meanwhile
   killed    a rank is killed in a step: when each survivor is told who, and when training goes on
   adapter   an allreduce through torch beside one by COOL's own binding, of ranks on one host
-  training  --epochs of each strategy on links as fast as this machine, twice with COOL: test accuracy, and whether the weights are the same
+  training  --epochs of each strategy by 4 ranks in as many racks, with the same pictures in each step and on links as fast as this machine, twice
+            with COOL: test accuracy, and whether the weights are the same
 Writes report.json to target/torch-train, and with --docs the section of docs/torch.md. Needs root, what bench/bench.py needs, Debian's
 dataset-fashion-mnist, and the Python that tools/torch-venv makes.
 """
@@ -36,19 +37,20 @@ import torch_tables  # noqa: E402
 BACKENDS, STRATEGIES, PARTS = ("cool", "gloo"), ("ddp", "fsdp2", "zero1"), ("steps", "killed", "adapter", "training")
 # Parameters of train_fashion.network(), in bytes.
 WEIGHTS = 4 * 270_082
-# Steps before the rank is killed, as far as others tell: it dies within a step, wherever that is.
-VICTIM, BEFORE_DEATH_SECONDS = 5, 2.0
+PYTHON = os.path.join(ROOT, "target", "bindings", "torch", "bin", "python3")
+# The rank that is killed.
+VICTIM = 2
 
 
 class Ranks:
     """The process that forks ranks (torch_ranks.py), and what they say."""
 
-    def __init__(self, options, bed):
-        self.bed, self.timeout = bed, options.timeout
-        self.answers = os.path.join(bed.directory, "answers")
+    def __init__(self, bed, python, folder, timeout):
+        self.bed, self.timeout = bed, timeout
+        self.answers = os.path.join(bed.directory, "answers-%d" % time.monotonic_ns())
         os.mkfifo(self.answers)
-        self.log = open(os.path.join(options.out, "ranks.log"), "wb+")
-        self.process = subprocess.Popen([options.python, os.path.join(HERE, "torch_ranks.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        self.log = open(os.path.join(folder, "ranks.log"), "wb+")
+        self.process = subprocess.Popen([python, os.path.join(HERE, "torch_ranks.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=self.log, env={**os.environ, "OMP_NUM_THREADS": "1"})
         self.pending = b""
         self.end = time.monotonic() + self.timeout
@@ -97,7 +99,7 @@ class Ranks:
                 errors.append(event["message"])
             else:
                 yield event
-        if not may_die and (errors or any(event["statuses"])  or None in event["statuses"]):
+        if not may_die and (errors or set(event["statuses"]) != {0}):
             raise peers.Failed("%s by %s: %s" % (what, backend, "; ".join(errors[:2]) or "statuses %s" % event["statuses"]))
 
 
@@ -152,24 +154,26 @@ def part_steps(ranks, bed, options, report, save):
             order = options.backends if len(report["steps"]) % 2 == 0 else options.backends[::-1]
             hosts = peers.in_order(bed.description, placement)
             results = {b: attempted(measured, ranks, bed, hosts, options, b, strategy) for b in order}
+            if placement == options.placements[0] and "cool" in order:
+                # Weights of one run are those of another, bit by bit.
+                results["cool again"] = attempted(measured, ranks, bed, hosts, options, "cool", strategy)
             report["steps"].append({"placement": placement, "strategy": strategy, "least_bytes": least_bytes(strategy, len(hosts)), "results": results})
             bench.say("%s %s: %s" % (placement, strategy, "; ".join("%s %s" % (b, torch_tables.words(r)) for b, r in results.items())))
             save()
 
 
-def died(ranks, hosts, options, backend):
+def died(ranks, hosts, batch, backend):
     """A rank is killed in a step: what each survivor is told, and after how long, and after how long it has made a step again."""
     ready, told, on, killed_at = {}, {}, {}, None
-    for event in ranks.job("killed", hosts, backend, batch=options.batch, goes_on=backend == "cool", may_die=True):
+    for event in ranks.job("killed", hosts, backend, batch=batch, goes_on=backend == "cool", may_die=True):
         if event["event"] == "ready":
             ready[event["rank"]] = event["pid"]
             if len(ready) == len(hosts):
-                time.sleep(BEFORE_DEATH_SECONDS)
                 killed_at = time.monotonic()
                 os.kill(ready[VICTIM], signal.SIGKILL)
         elif event["event"] == "failed":
             told[event["rank"]] = event
-        elif event["event"] == "went on":
+        else:
             on[event["rank"]] = event
     survivors = set(range(len(hosts))) - {VICTIM}
     if killed_at is None or set(told) != survivors:
@@ -186,7 +190,7 @@ def died(ranks, hosts, options, backend):
 
 def part_killed(ranks, bed, options, report, save):
     hosts = peers.in_order(bed.description, "racked")
-    report["killed"] = {backend: attempted(died, ranks, hosts, options, backend) for backend in options.backends}
+    report["killed"] = {backend: attempted(died, ranks, hosts, options.batch, backend) for backend in options.backends}
     for backend, found in report["killed"].items():
         bench.say("killed, %s: %s" % (backend, found.get("failed") or "told after %.2f s, named at %d of %d%s; %s" % (
             found["told"][-1], found["named"], found["survivors"], ", went on after %.2f s" % found["went_on"] if "went_on" in found else "",
@@ -208,8 +212,9 @@ def part_adapter(ranks, bed, options, report, save):
     save()
 
 
-def trained(ranks, hosts, options, backend, strategy):
-    (found,) = ranks.job("training", hosts, backend, strategy=strategy, batch=options.batch, epochs=options.epochs, steps=options.epoch_steps)
+def trained(ranks, hosts, backend, strategy, batch, epochs, steps=0):
+    """What the example reports of training."""
+    (found,) = ranks.job("training", hosts, backend, strategy=strategy, batch=batch, epochs=epochs, steps=steps)
     return found
 
 
@@ -218,10 +223,11 @@ def part_training(ranks, bed, options, report, save):
     for link in bed.network.net.links:
         for end in (link.intf1, link.intf2):
             end.node.cmd("tc qdisc delete dev %s root" % end.name)
-    hosts = peers.in_order(bed.description, "racked")
-    report["training"] = {}
+    every, hosts = len(bed.description["hosts"]), [rack[0] for rack in peers.racks(bed.description)]
+    batch = options.batch * every // len(hosts)
+    report["training"], report["training_ranks"] = {}, len(hosts)
     for strategy in options.strategies:
-        report["training"][strategy] = {name: attempted(trained, ranks, hosts, options, name.split()[0], strategy)
+        report["training"][strategy] = {name: attempted(trained, ranks, hosts, name.split()[0], strategy, batch, options.epochs, options.epoch_steps)
                                         for name in ("cool", "gloo", "cool again") if name.split()[0] in options.backends}
         for name, found in report["training"][strategy].items():
             bench.say("%s by %s: %s" % (strategy, name, found.get("failed") or "accuracy %(accuracy).4f after %(steps)d steps, weights %(hash)s" % found))
@@ -236,13 +242,12 @@ def parse_arguments():
     p.add_argument("--strategies", **several(STRATEGIES))
     p.add_argument("--placements", **several(bench.PLACEMENTS))
     p.add_argument("--batch", type=int, default=64, help="pictures of a rank in each step; default %(default)s")
-    p.add_argument("--steps", type=int, default=10, help="measured steps; default %(default)s")
-    p.add_argument("--warmup", type=int, default=3, help="steps before; default %(default)s")
-    p.add_argument("--epochs", type=int, default=1, help="of the training; default %(default)s")
+    p.add_argument("--steps", type=int, default=5, help="measured steps; default %(default)s")
+    p.add_argument("--warmup", type=int, default=2, help="steps before; default %(default)s")
+    p.add_argument("--epochs", type=int, default=2, help="of the training; default %(default)s")
     p.add_argument("--epoch-steps", type=int, default=0, help="of each of them at most; 0: all")
     bench.add_network_options(p)
-    p.add_argument("--python", default=os.path.join(ROOT, "target", "bindings", "torch", "bin", "python3"),
-                   help="a Python with torch and cool; default target/bindings/torch/bin/python3")
+    p.add_argument("--python", default=PYTHON, help="a Python with torch and cool; default target/bindings/torch/bin/python3")
     p.add_argument("--timeout", type=int, default=300, help="seconds for one job; default %(default)s")
     p.add_argument("--docs", action="store_true", help="write the section of docs/torch.md")
     bench.add_run_options(p, "torch-train")
@@ -269,7 +274,7 @@ def main():
     with contextlib.ExitStack() as stack:
         stack.enter_context(bench.started(bed, options.wait))
         bed.wait_until_measured()
-        ranks = stack.enter_context(Ranks(options, bed))
+        ranks = stack.enter_context(Ranks(bed, options.python, options.out, options.timeout))
         report.update(torch=ranks.torch, ranks=len(bed.description["hosts"]))
         for part in PARTS:
             if part in options.parts:

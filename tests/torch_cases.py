@@ -36,14 +36,14 @@ from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
 def gloo(options, _):
     """Gloo under any name."""
-    backend = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
-    return backend
+    return dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
 
 
 def cool(options, more):
-    import cool.torch
+    """COOL likewise."""
+    from cool.torch.backend import create
 
-    return cool.torch.create(options, more)
+    return create(options, more)
 
 
 TAKEN = {"gloo": gloo, "cool": cool}
@@ -113,6 +113,7 @@ def main():
     p.add_argument("--take", choices=tuple(TAKEN), help="the backend that is taken for BACKEND; default: the one of this name")
     p.add_argument("--out", required=True, help="file of the results")
     p.add_argument("--only", nargs="*", help="the tests to run; default: all")
+    p.add_argument("--list", action="store_true", help="write the names of the tests only")
     options = p.parse_args()
     names = unittest.defaultTestLoader.getTestCaseNames(Cases)
     unknown = set(options.only or ()) - set(names)
@@ -122,8 +123,10 @@ def main():
         take(options.take)
     with open(options.out, "w") as file:
         result = Told(file)
-        for name in options.only or names:
-            if skipped(name):
+        for name in names if options.only is None else options.only:
+            if options.list:
+                file.write(json.dumps({"test": name}) + "\n")
+            elif skipped(name):
                 file.write(json.dumps({"test": name, "result": "skipped", "why": getattr(Cases, name).__unittest_skip_why__, "seconds": 0}) + "\n")
             else:
                 Cases(name).run(result)
