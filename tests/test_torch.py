@@ -12,10 +12,10 @@ EXAMPLE = os.path.join(ROOT, "libcool", "python", "examples", "train_fashion.py"
 # Of each rank in a step, and steps.
 BATCH, STEPS = 32, 3
 # Of torch's own tests some of each kind; `make torch` runs all.
-CASES = ("test_all_gather_coalesced_simple", "test_all_gather_object_default_pg", "test_all_reduce_group_sum", "test_all_reduce_sum_async",
-         "test_all_to_all_single_unequal_split", "test_barrier_group", "test_broadcast", "test_DistributedDataParallelCPU", "test_gather_group",
-         "test_isend_torch_profiler", "test_new_subgroups_by_enumeration", "test_reduce_max", "test_reduce_scatter_v_none", "test_scatter_full_group",
-         "test_send_recv", "test_send_recv_with_tag")
+CASES = ("test_DistributedDataParallelCPU", "test_accumulate_gradients_no_sync_allreduce_with_then_hook", "test_all_gather_coalesced_simple",
+         "test_all_gather_complex", "test_all_gather_object_default_pg", "test_all_reduce_coalesced_sum", "test_all_reduce_sum_async", "test_barrier",
+         "test_broadcast", "test_destroy_group", "test_gather_object_subgroup", "test_get_future", "test_new_subgroups_with_group_param",
+         "test_reduce_max", "test_scatter_full_group", "test_send_recv_with_tag")
 
 
 @pytest.fixture(scope="module")
