@@ -57,8 +57,15 @@ pub struct Completed<T> {
 /// The numbers of calls that are done and were not asked for.
 #[derive(Debug, Default)]
 struct Finished {
-    numbers: Mutex<VecDeque<u64>>,
+    told: Mutex<Told>,
     came: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    numbers: VecDeque<u64>,
+    /// Nobody is to wait for more.
+    closed: bool,
 }
 
 /// Tells that a call is done.
@@ -75,20 +82,31 @@ impl Wake for Ticket {
 
 impl Finished {
     fn add(&self, number: u64) {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).push_back(number);
+        self.told().numbers.push_back(number);
         self.came.notify_one();
+    }
+
+    fn close(&self) {
+        self.told().closed = true;
+        self.came.notify_all();
+    }
+
+    // Every change to it is whole.
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The first, if one comes in time.
     fn next(&self, timeout: Duration) -> Option<u64> {
         let begun = Instant::now();
-        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told();
         loop {
-            if let Some(number) = numbers.pop_front() {
+            if let Some(number) = told.numbers.pop_front() {
                 return Some(number);
             }
-            let left = timeout.checked_sub(begun.elapsed()).filter(|left| !left.is_zero())?;
-            numbers = self.came.wait_timeout(numbers, left).unwrap_or_else(PoisonError::into_inner).0;
+            let open = !told.closed;
+            let left = timeout.checked_sub(begun.elapsed()).filter(|left| open && !left.is_zero())?;
+            told = self.came.wait_timeout(told, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -128,6 +146,17 @@ impl<'a, T> CompletionQueue<'a, T> {
                 return Some(Completed { token, result: pending.received() });
             }
         }
+    }
+
+    /// Lets [`CompletionQueue::next`] wait no more, in whatever thread: it gives the calls that are done, and then `None` at
+    /// once. So a thread ends that does nothing but ask for the next.
+    pub fn close(&self) {
+        self.finished.close();
+    }
+
+    /// Whether nobody waits any more, by [`CompletionQueue::close`].
+    pub fn is_closed(&self) -> bool {
+        self.finished.told().closed
     }
 
     /// Calls that [`CompletionQueue::next`] has not given.

@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::Write;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// An embedded run: how many ranks, and how they are spread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,6 +121,12 @@ impl EmbeddedAgents {
         let (nodes, racks) = Embedded { ranks: nodes, ranks_per_node: 1, racks }.places()?;
         let cluster = Cluster::start(&nodes, &racks).map_err(|e| Error::Embedded(e.to_string()))?;
         Ok(EmbeddedAgents { cluster })
+    }
+
+    /// Waits until the ranks of all groups have left them, but not for longer than this: whether they have. A rank that is
+    /// killed leaves too.
+    pub fn wait_until_unused(&self, at_most: Duration) -> bool {
+        self.cluster.wait_until_unused(at_most)
     }
 
     /// Each node's socket.

@@ -13,8 +13,10 @@ use cool_proto::control::agent_message::Body;
 use registrar::{Node, Registrar};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 /// What waits to be told to the registrar, for each agent.
 const EVENTS: usize = 64;
@@ -47,6 +49,7 @@ pub struct Cluster {
     /// The socket of each rank's agent.
     sockets: Vec<PathBuf>,
     agents: Vec<Agent>,
+    registrar: Arc<Registrar>,
     // Dropped in this order: the servers remove their sockets, then the directory goes.
     runtime: Runtime,
     _directory: tempfile::TempDir,
@@ -90,9 +93,15 @@ impl Cluster {
         for (node, queue) in told.into_iter().enumerate() {
             runtime.spawn(Arc::clone(&registrar).serve(node, queue));
         }
-        runtime.spawn(registrar.watch());
+        runtime.spawn(Arc::clone(&registrar).watch());
         let sockets = nodes.iter().map(|node| path(*node)).collect();
-        Ok(Cluster { sockets, agents: all, runtime, _directory: directory })
+        Ok(Cluster { sockets, agents: all, registrar, runtime, _directory: directory })
+    }
+
+    /// Waits until the ranks of all groups that they have joined have left them, but not for longer than this: whether they
+    /// have.
+    pub fn wait_until_unused(&self, at_most: Duration) -> bool {
+        self.runtime.block_on(async { timeout(at_most, self.registrar.until_unused()).await.is_ok() })
     }
 
     /// The socket of each rank's agent, in rank order.

@@ -98,6 +98,11 @@ pub(crate) fn described(py: Python<'_>, text: String, ranks: &[usize]) -> PyErr 
     with_ranks(py, CoolError::new_err(text), ranks)
 }
 
+/// An error because something is not done in time.
+pub(crate) fn late(py: Python<'_>, text: String) -> PyErr {
+    with_ranks(py, TimeoutError::new_err(text), &[])
+}
+
 /// An error because ranks are lost.
 pub(crate) fn lost(py: Python<'_>, text: String) -> PyErr {
     with_ranks(py, LostError::new_err(text), &[])

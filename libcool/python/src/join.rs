@@ -2,12 +2,13 @@
 
 use crate::comm::Comm;
 use crate::error::{numbers, raised, wrong};
+use crate::queue::WAIT;
 use cool_rust::Comm as Rank;
 use cool_rust::embedded::EmbeddedAgents;
 use pyo3::prelude::*;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A group of processes that have agreed on a key by themselves: rank `rank` of `size`, with all others of the same user
 /// that give the same `key` (1 to 200 bytes). Waits until all `size` have come, for at most `timeout` seconds. No launcher
@@ -36,7 +37,13 @@ pub(crate) fn join(
 /// end of a `with` block too, or collected.
 #[pyclass(module = "cool", frozen)]
 pub(crate) struct Cluster {
-    agents: Mutex<Option<EmbeddedAgents>>,
+    agents: Mutex<Option<Arc<EmbeddedAgents>>>,
+}
+
+impl Cluster {
+    fn agents(&self) -> MutexGuard<'_, Option<Arc<EmbeddedAgents>>> {
+        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[pymethods]
@@ -49,20 +56,39 @@ impl Cluster {
         #[pyo3(from_py_with = numbers)] racks: usize,
     ) -> PyResult<Cluster> {
         let agents = py.detach(|| EmbeddedAgents::start(nodes, racks)).map_err(|e| raised(py, &e))?;
-        Ok(Cluster { agents: Mutex::new(Some(agents)) })
+        Ok(Cluster { agents: Mutex::new(Some(Arc::new(agents))) })
     }
 
     /// The socket of each node's agent, for `join`, or for COOL_SOCKET of another process; none if it was closed.
     #[getter]
     fn sockets(&self) -> Vec<String> {
-        let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
-        let sockets = agents.iter().flat_map(EmbeddedAgents::sockets);
+        let agents = self.agents();
+        let sockets = agents.iter().flat_map(|agents| agents.sockets());
         sockets.map(|socket| socket.to_string_lossy().into_owned()).collect()
+    }
+
+    /// Waits until all ranks have left the groups that they have joined, freed, ended or killed, for at most `timeout` seconds:
+    /// whether they have. Without their agents they could not go on.
+    fn wait_until_unused(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let timeout = Duration::try_from_secs_f64(timeout).map_err(|e| wrong(py, format!("timeout: {e}")))?;
+        let agents = self.agents().clone();
+        let begun = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(begun.elapsed());
+            let unused = |agents: &Arc<EmbeddedAgents>| agents.wait_until_unused(left.min(WAIT));
+            if py.detach(|| agents.as_ref().is_none_or(unused)) {
+                return Ok(true);
+            }
+            if left <= WAIT {
+                return Ok(false);
+            }
+            py.check_signals()?;
+        }
     }
 
     /// Stops the agents.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(self.agents.lock().unwrap_or_else(PoisonError::into_inner).take()));
+        py.detach(|| drop(self.agents().take()));
     }
 
     fn __enter__(this: Py<Cluster>) -> Py<Cluster> {

@@ -18,12 +18,19 @@ mod request;
 
 use cool_rust::Comm as Rank;
 use pyo3::prelude::*;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 /// All ranks of the program, as the launcher started them. Waits until all have come.
 #[pyfunction]
 fn world(py: Python<'_>) -> PyResult<comm::Comm> {
     py.detach(Rank::world).map(comm::Comm::new).map_err(|e| error::raised(py, &e))
+}
+
+/// The socket of this process' agent: that of COOL_SOCKET, or else the only one in /run/cool.
+#[pyfunction]
+fn agent_socket(py: Python<'_>) -> PyResult<PathBuf> {
+    cool_rust::agent_socket().map_err(|e| error::raised(py, &e))
 }
 
 /// Runs `main(world)` as the rank that a launcher started this process as, or, in a process that was started by
@@ -57,6 +64,7 @@ fn launch(py: Python<'_>, main: Py<PyAny>) -> PyResult<Vec<Py<PyAny>>> {
 fn _cool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(world, module)?)?;
     module.add_function(wrap_pyfunction!(launch, module)?)?;
+    module.add_function(wrap_pyfunction!(agent_socket, module)?)?;
     module.add_function(wrap_pyfunction!(join::join, module)?)?;
     module.add_class::<join::Cluster>()?;
     module.add_class::<comm::Comm>()?;

@@ -531,7 +531,7 @@ impl Comm {
 
     /// Returns when all ranks have called it.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
-        self.ibarrier(py)?.wait(py).map(drop)
+        self.ibarrier(py)?.wait(py, None).map(drop)
     }
 
     /// Starts `barrier`: returns a Request at once.

@@ -6,8 +6,8 @@ use cool_rust::CompletionQueue;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
-/// As long as is waited at once for the next call, so that a signal is noticed meanwhile.
-const WAIT: Duration = Duration::from_millis(500);
+/// As long as is waited at once, so that a signal is noticed meanwhile.
+pub(crate) const WAIT: Duration = Duration::from_millis(500);
 
 /// Requests, of any communicators, each with a token; `next` gives the first that is done. Any number of threads may add
 /// requests and wait for the next; one that does nothing else suffices for all calls of a process.
@@ -68,11 +68,17 @@ impl Queue {
             if let Some(entry) = done {
                 return Ok(Some((entry.token.clone_ref(py), entry.request.clone_ref(py))));
             }
-            if left <= WAIT {
+            if left <= WAIT || self.queue.is_closed() {
                 return Ok(None);
             }
             py.check_signals()?;
         }
+    }
+
+    /// Lets `next` wait no more, in whatever thread: it gives the requests that are done, and then None at once. A thread
+    /// that does nothing but ask for the next must be ended so before the interpreter is.
+    fn close(&self) {
+        self.queue.close();
     }
 
     /// Requests that `next` has not given.

@@ -1,11 +1,12 @@
 //! Calls under way, and the arrays that they use.
 
 use crate::arrays::Data;
-use crate::error::{raised, wrong};
+use crate::error::{late, raised, wrong};
 use crate::functions::Failed;
 use cool_rust::{Error, Pending, Received};
 use pyo3::prelude::*;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A call that was started. `wait()` gives what was received; so does `await`. The arrays must be left alone until then.
 #[pyclass(module = "cool", frozen)]
@@ -78,25 +79,45 @@ impl Request {
         self.changed.notify_all();
     }
 
-    /// Waits until it is done or given up. The interpreter lock is not held.
-    fn wait_for_end(&self) {
+    /// Waits until it is done or given up, for as long as is given: whether it is. The interpreter lock is not held.
+    fn wait_for_end(&self, timeout: Option<Duration>) -> bool {
+        let begun = Instant::now();
         let mut state = self.state();
         loop {
+            let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
             match std::mem::replace(&mut *state, State::Awaited) {
                 State::Open(pending) => {
                     // Others ask meanwhile whether it is done.
                     drop(state);
-                    return self.finish(pending.received());
+                    return self.wait_alone(pending, left);
                 }
+                State::Awaited if left == Some(Duration::ZERO) => return false,
                 State::Awaited => {
-                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    let most = left.unwrap_or(Duration::MAX);
+                    state = self.changed.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0;
                 }
                 end => {
                     *state = end;
-                    return;
+                    return true;
                 }
             }
         }
+    }
+
+    /// Waits for a call for which nobody else waits.
+    fn wait_alone(&self, mut pending: Pending<'static>, timeout: Option<Duration>) -> bool {
+        let done = timeout.map_or(Ok(true), |timeout| pending.wait_for(timeout));
+        match done {
+            Ok(true) => self.finish(pending.received()),
+            Err(e) => self.finish(Err(e)),
+            Ok(false) => {
+                *self.state() = State::Open(pending);
+                // One of those who wait meanwhile is to take it over.
+                self.changed.notify_all();
+                return false;
+            }
+        }
+        true
     }
 
     // Every change to it is whole.
@@ -108,9 +129,16 @@ impl Request {
 #[pymethods]
 impl Request {
     /// Waits until the call is done; returns the array that it received, if any, or raises why it failed. May be called
-    /// again, and by several threads.
-    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        py.detach(|| self.wait_for_end());
+    /// again, and by several threads. If it is not done within `timeout` seconds (None: no limit), raises TimeoutError, and
+    /// the call goes on.
+    #[pyo3(signature = (timeout = None))]
+    pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
+        let limit = timeout.map(Duration::try_from_secs_f64).transpose();
+        let limit = limit.map_err(|e| wrong(py, format!("timeout: {e}")))?;
+        if !py.detach(|| self.wait_for_end(limit)) {
+            let after = limit.unwrap_or_default();
+            return Err(late(py, format!("the call is not done after {after:?}, and goes on")));
+        }
         match &*self.state() {
             State::Done(Err(e)) => return Err(e.clone_ref(py)),
             State::Dropped => return Err(wrong(py, "the queue that had this request is gone")),

@@ -12,6 +12,7 @@ use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Enlist, Enlisted, RanksLeft, Recover, Recovered, Withdraw};
 use cool_transport::tagged::Protection;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc};
@@ -53,10 +54,14 @@ pub(super) struct Registrar {
     state: Mutex<State>,
     /// Something was asked for: the next deadline may be another.
     asked: Notify,
+    /// A group was released.
+    released: Notify,
 }
 
 struct State {
     membership: Membership<Place>,
+    /// The group that is there from the start.
+    first: u64,
     /// The node of each rank.
     groups: BTreeMap<u64, Vec<u32>>,
 }
@@ -75,8 +80,9 @@ impl Registrar {
             last
         };
         let membership = Membership::new(number, READY_WITHIN);
-        let state = Mutex::new(State { membership, groups: BTreeMap::new() });
-        let registrar = Arc::new(Registrar { nodes, origin: Instant::now(), state, asked: Notify::new() });
+        let state = Mutex::new(State { membership, first: id, groups: BTreeMap::new() });
+        let (origin, asked, released) = (Instant::now(), Notify::new(), Notify::new());
+        let registrar = Arc::new(Registrar { nodes, origin, state, asked, released });
         let places: Vec<Place> = places.iter().map(|node| registrar.nodes[*node].clone()).collect();
         registrar.make(id, &places).await?;
         let users = places.iter().map(|place| place.number).collect();
@@ -219,11 +225,30 @@ impl Registrar {
     fn release(&self, group: u64) {
         {
             let mut state = self.state();
-            let State { membership, groups } = &mut *state;
+            let State { membership, groups, .. } = &mut *state;
             groups.remove(&group);
             membership.handle(self.now(), Input::InUse(&groups.keys().copied().collect()));
         }
         self.nodes.iter().for_each(|place| place.node.agent.release_group(group));
+        self.released.notify_waiters();
+    }
+
+    /// Waits until all groups are released but the first.
+    pub(super) async fn until_unused(&self) {
+        loop {
+            let mut released = std::pin::pin!(self.released.notified());
+            // From here on none is missed.
+            released.as_mut().enable();
+            if self.is_unused() {
+                return;
+            }
+            released.await;
+        }
+    }
+
+    fn is_unused(&self) -> bool {
+        let state = self.state();
+        state.groups.keys().all(|group| *group == state.first)
     }
 
     fn size(&self, group: u64) -> u32 {
@@ -241,6 +266,12 @@ impl Registrar {
     /// The state, even after a panic: every change to it is whole.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Registrar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registrar").field("groups", &self.state().groups).finish_non_exhaustive()
     }
 }
 

@@ -1,0 +1,349 @@
+"""The backend: torch's arguments made those of a communicator. Nothing here carries data."""
+
+import functools
+import logging
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend, ErrorType
+
+import cool
+
+from . import errors, groups, work
+from .errors import ArgumentError
+from .tensors import Reduction, flat, joined, only, room, spread, unequal
+
+log = logging.getLogger(__name__)
+
+
+def create(options, backend_options):
+    """The backend of a new group; torch calls it at every rank of it."""
+    comm, key = groups.join(options.store, options.group_rank, options.group_size, options.group_id, options.timeout)
+    made = backend_options or Backend.Options("cool", timeout=options.timeout)
+    made._timeout = options.timeout
+    made.global_ranks_in_group = options.global_ranks_in_group
+    made.group_name = options.group_id
+    return CoolBackend(comm, key, made)
+
+
+class CoolBackend(Backend):
+    """A group's backend: a communicator, the key by which its ranks met, and torch's options."""
+
+    # What torch asks of any backend. Those that are left out would be asked of themselves again, without end.
+    supports_splitting = supports_shrinking = True
+    supports_coalescing = supports_reconfigure = supports_window = _supports_time_estimate = False
+
+    def __init__(self, comm, key, options):
+        super().__init__(comm.rank, comm.size)
+        self._key, self._options, self._error = key, options, ErrorType.SUCCESS
+        self._calls, self._parts = 0, 0
+        # torch leaves tensors of a started call alone until it was waited for.
+        self._comm, self._lending = comm, comm.lending()
+        self.set_timeout(options._timeout)
+
+    def getBackendName(self):
+        return "cool"
+
+    @property
+    def options(self):
+        return self._options
+
+    def set_timeout(self, timeout):
+        self._options._timeout, self._seconds = timeout, timeout.total_seconds()
+        self._comm.set_timeout(self._seconds)
+
+    def _get_sequence_number_for_group(self):
+        return self._calls
+
+    def get_error(self):
+        return self._error
+
+    def error_of(self, error):
+        """A COOL error as torch's."""
+        ranks = list(self._options.global_ranks_in_group)
+        return errors.of(error, [] if ranks == list(range(len(ranks))) else ranks)
+
+    def failed(self, error):
+        """The same, of a call that has failed."""
+        if isinstance(error, cool.TimeoutError):
+            self._error = ErrorType.TIMEOUT
+        elif isinstance(error, cool.LostError):
+            self._error = ErrorType.REMOTE_ERROR
+        elif not isinstance(error, cool.ArgumentError) and self._error == ErrorType.SUCCESS:
+            self._error = ErrorType.COMM_ERROR
+        return self.error_of(error)
+
+    def _call(self, options, name, *arguments, gives, then=None, **more):
+        """Calls a method of the communicator, or starts it, as the options say; the work gives `gives`."""
+        self._calls += 1
+        comm = self._within(self._lending if options.asyncOp else self._comm, options.timeout.total_seconds())
+        try:
+            if options.asyncOp:
+                return work.started(getattr(comm, f"i{name}")(*arguments, **more), self, gives, then)
+            getattr(comm, name)(*arguments, **more)
+        except cool.Error as error:
+            raise self.failed(error) from error
+        if then is not None:
+            then()
+        return work.Done(gives)
+
+    def _within(self, comm, seconds):
+        """A communicator whose calls may take so long; a negative number says no more than the group's."""
+        return comm.with_timeout(seconds) if seconds > 0 and seconds != self._seconds else comm
+
+    def broadcast(self, tensors, opts):
+        row = flat("tensor", only("tensors", tensors))
+        return self._call(opts, "bcast", row, root=opts.rootRank, gives=tensors)
+
+    def allreduce(self, tensors, opts):
+        row = flat("tensor", only("tensors", tensors))
+        op = Reduction(opts.reduceOp, tensors[0].dtype)
+        then = op.then(row, self.size())
+        return self._call(opts, "allreduce", op.sent(row), row, op.name, gives=tensors, then=then)
+
+    def reduce(self, tensors, opts):
+        row = flat("tensor", only("tensors", tensors))
+        op, root = Reduction(opts.reduceOp, tensors[0].dtype), opts.rootRank
+        then = op.then(row, self.size()) if root == self.rank() else None
+        return self._call(opts, "reduce", op.sent(row), row, op.name, root=root, gives=tensors, then=then)
+
+    def all_gather_single(self, output, input, opts):
+        return self._call(opts, "allgather", flat("input", input), flat("output", output), gives=[output])
+
+    def allgather(self, output_tensors, input_tensors, opts):
+        outputs, row = only("output_tensors", output_tensors), flat("input", only("input_tensors", input_tensors))
+        self._check_one_each("outputs", outputs)
+        into = room(outputs)
+        then = functools.partial(spread, into, outputs)
+        return self._call(opts, "allgather", row, into, counts=unequal(outputs), gives=outputs, then=then)
+
+    def gather(self, output_tensors, input_tensors, opts):
+        row, root = flat("input", only("input_tensors", input_tensors)), opts.rootRank
+        if self.rank() != root:
+            return self._call(opts, "gather", row, root=root, gives=[])
+        outputs = only("output_tensors", output_tensors)
+        self._check_one_each("outputs", outputs)
+        into = room(outputs)
+        then = functools.partial(spread, into, outputs)
+        return self._call(opts, "gather", row, into, root=root, gives=outputs, then=then)
+
+    def scatter(self, output_tensors, input_tensors, opts):
+        output, root = only("output_tensors", output_tensors), opts.rootRank
+        send = None
+        if self.rank() == root:
+            inputs = only("input_tensors", input_tensors)
+            self._check_one_each("inputs", inputs)
+            send = joined("inputs", inputs)
+        return self._call(opts, "scatter", send, flat("output", output), root=root, gives=[output])
+
+    def reduce_scatter_single(self, output, input, opts):
+        send, into = flat("input", input), flat("output", output)
+        op = Reduction(opts.reduceOp, output.dtype)
+        then = op.then(into, self.size())
+        return self._call(opts, "reduce_scatter", op.sent(send), into, op.name, gives=[output], then=then)
+
+    def reduce_scatter(self, output_tensors, input_tensors, opts):
+        output, inputs = only("output_tensors", output_tensors), only("input_tensors", input_tensors)
+        self._check_one_each("inputs", inputs)
+        send, into = joined("inputs", inputs), flat("output", output)
+        op, counts = Reduction(opts.reduceOp, output.dtype), unequal(inputs)
+        then = op.then(into, self.size())
+        return self._call(opts, "reduce_scatter", op.sent(send), into, op.name, counts=counts, gives=[output], then=then)
+
+    def all_to_all_single(self, output, input, output_split_sizes, input_split_sizes, opts):
+        send, into = flat("input", input), flat("output", output)
+        if not output_split_sizes and not input_split_sizes:
+            return self._call(opts, "alltoall", send, into, gives=[output])
+        sent, received = self._elements("input", input, input_split_sizes), self._elements("output", output, output_split_sizes)
+        counts = self._all_counts(sent, received, opts)
+        return self._call(opts, "alltoall", send, into, counts=counts, gives=[output])
+
+    def alltoall(self, output_tensors, input_tensors, opts):
+        self._check_one_each("outputs", output_tensors)
+        self._check_one_each("inputs", input_tensors)
+        send, into = joined("inputs", input_tensors), room(output_tensors)
+        lengths = [[flat("tensor", tensor.contiguous()).numel() for tensor in tensors] for tensors in (input_tensors, output_tensors)]
+        counts = self._all_counts(*lengths, opts)
+        then = functools.partial(spread, into, output_tensors)
+        return self._call(opts, "alltoall", send, into, counts=counts, gives=output_tensors, then=then)
+
+    def _elements(self, name, tensor, splits):
+        """How many elements go to or come from each rank; without splits as many."""
+        size, rows = self.size(), tensor.size(0) if tensor.dim() else 1
+        if not splits:
+            if rows % size:
+                raise ArgumentError(f"{name} has {rows} rows, which {size} ranks cannot share alike; pass {name}_split_sizes")
+            splits = [rows // size] * size
+        if len(splits) != size or sum(splits) != rows or min(splits) < 0:
+            raise ArgumentError(f"{name}_split_sizes are {splits}, but must be {size} numbers that add up to the {rows} rows of {name}")
+        row = flat(name, tensor).numel() // rows if rows else 0
+        return [split * row for split in splits]
+
+    def _all_counts(self, sent, received, opts):
+        """How many elements go from each rank to each, of what each knows of its own."""
+        size, seconds = self.size(), opts.timeout.total_seconds()
+        mine, all = torch.tensor([sent, received]), torch.empty(size, 2, size, dtype=torch.int64)
+        try:
+            self._within(self._comm, seconds).allgather(mine, all)
+        except cool.Error as error:
+            raise self.failed(error) from error
+        wrong = (all[:, 0] != all[:, 1].T).nonzero()
+        if len(wrong):
+            source, dest = wrong[0].tolist()
+            raise ArgumentError(
+                f"rank {source} sends {all[source, 0, dest]} elements to rank {dest}, which receives {all[dest, 1, source]} from it"
+            )
+        return all[:, 0].flatten().tolist()
+
+    def allreduce_coalesced(self, tensors, opts):
+        return self._each_type(tensors, tensors, opts, self._allreduce_joined)
+
+    def _allreduce_joined(self, tensors, _, opts):
+        row = joined("tensors", tensors)
+        op = Reduction(opts.reduceOp, tensors[0].dtype)
+        divide = op.then(row, self.size())
+
+        def then():
+            if divide is not None:
+                divide()
+            spread(row, tensors)
+
+        return self._call(opts, "allreduce", op.sent(row), row, op.name, gives=tensors, then=then)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts):
+        return self._each_type(outputs, inputs, opts, self._all_gather_joined)
+
+    def _all_gather_joined(self, outputs, inputs, opts):
+        send = joined("inputs", inputs)
+        into = torch.empty(self.size(), send.numel(), dtype=send.dtype)
+        # Of each output, what comes from each rank, in rank order.
+        parts = [part for rank in zip(*[output.view(self.size(), -1) for output in outputs]) for part in rank]
+        then = functools.partial(spread, into.view(-1), parts)
+        return self._call(opts, "allgather", send, into.view(-1), gives=outputs, then=then)
+
+    def allgather_coalesced(self, output_lists, inputs, opts):
+        self._check_one_each("output_lists", output_lists)
+        send, parts = joined("inputs", inputs), [tensor for tensors in output_lists for tensor in tensors]
+        into = room(parts)
+        then = functools.partial(spread, into, parts)
+        return self._call(opts, "allgather", send, into, gives=output_lists, then=then)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
+        return self._each_type(outputs, inputs, opts, self._reduce_scatter_joined)
+
+    def _reduce_scatter_joined(self, outputs, inputs, opts):
+        into = room(outputs)
+        op = Reduction(opts.reduceOp, outputs[0].dtype)
+        send = op.sent(torch.cat([flat("input", tensor).view(self.size(), -1) for tensor in inputs], dim=1).view(-1))
+        divide = op.then(into, self.size())
+
+        def then():
+            if divide is not None:
+                divide()
+            spread(into, outputs)
+
+        return self._call(opts, "reduce_scatter", send, into, op.name, gives=outputs, then=then)
+
+    def _each_type(self, outputs, inputs, opts, call):
+        """One call for all tensors of each type."""
+        if len(outputs) != len(inputs):
+            raise ArgumentError(f"there are {len(outputs)} outputs for {len(inputs)} inputs")
+        types = dict.fromkeys(tensor.dtype for tensor in inputs)
+        chosen = [[i for i, tensor in enumerate(inputs) if tensor.dtype == dtype] for dtype in types]
+        works = [call([outputs[i] for i in some], [inputs[i] for i in some], opts) for some in chosen]
+        return works[0] if len(works) == 1 else work.All(works, outputs)
+
+    def send(self, tensors, dst, tag):
+        row = flat("tensor", only("tensors", tensors))
+        return self._message("isend", row, dst, self._tag(tag), gives=tensors)
+
+    def recv(self, tensors, src, tag):
+        row = flat("tensor", only("tensors", tensors))
+        return self._message("irecv", row, src, self._tag(tag), gives=tensors)
+
+    def recv_anysource(self, tensors, tag):
+        row = flat("tensor", only("tensors", tensors))
+        return self._message("irecv", row, None, self._tag(tag), gives=tensors)
+
+    def _message(self, name, *arguments, gives):
+        try:
+            request = getattr(self._lending, name)(*arguments)
+        except cool.Error as error:
+            raise self.failed(error) from error
+        return work.Started(request, self, gives)
+
+    def _tag(self, tag):
+        if not 0 <= tag < 1 << 31:
+            raise ArgumentError(f"tag is {tag}, but must be from 0 to {(1 << 31) - 1}")
+        return tag
+
+    def barrier(self, opts):
+        return self._call(opts, "barrier", gives=[])
+
+    def monitored_barrier(self, opts, wait_all_ranks=False):
+        seconds = opts.timeout.total_seconds()
+        try:
+            self._within(self._comm, seconds).barrier()
+        except cool.TimeoutError as error:
+            ranks = ", ".join(str(rank) for rank in error.ranks) or "of this group"
+            raise errors.of(error, [], f"ranks {ranks} failed to pass monitored_barrier in {seconds:g} s: ") from error
+        except cool.Error as error:
+            raise self.failed(error) from error
+
+    def supports_tensor_alloc(self, device):
+        return torch.device(device).type == "cpu"
+
+    def allocate_tensor(self, size, *, dtype=None, device=None):
+        """A tensor in memory that is shared with the node's agent: what is carried from and to there is not copied."""
+        dtype = dtype or torch.get_default_dtype()
+        try:
+            memory = self._comm.alloc(size * dtype.itemsize, "u1")
+        except cool.Error as error:
+            raise self.failed(error) from error
+        return torch.from_numpy(memory).view(dtype)
+
+    def split(self, store, ranks, opts):
+        """The group of some of its ranks, in that order; those of them call this alike."""
+        ranks, self._parts = list(ranks), self._parts + 1
+        if self.rank() not in ranks:
+            return None
+        return self._of(f"part {self._parts}", ranks, opts)
+
+    def perform_nocolor_split(self, device):
+        """As `split`, of a rank that is in no part."""
+        self._parts += 1
+
+    def shrink(self, ranks_to_exclude, shrink_flags=0, opts_override=None):
+        """The group of all other ranks, which call this. It needs none of what was lost: who is left is known to all."""
+        if shrink_flags & dist.distributed_c10d.SHRINK_ABORT:
+            self.abort()
+        ranks = [rank for rank in range(self.size()) if rank not in ranks_to_exclude]
+        return self._of(f"without {sorted(ranks_to_exclude)}", ranks, opts_override)
+
+    def _of(self, what, ranks, opts):
+        """A group of some of the ranks, whose key all of them know."""
+        seconds = opts._timeout.total_seconds() if opts else self._seconds
+        key = f"{what} of {self._key}"
+        comm = groups.meet(key, ranks.index(self.rank()), len(ranks), seconds)
+        made = opts or Backend.Options("cool", timeout=self._options._timeout)
+        parents = list(self._options.global_ranks_in_group)
+        made.global_ranks_in_group = [parents[rank] for rank in ranks] if parents else ranks
+        return CoolBackend(comm, key, made)
+
+    def abort(self):
+        """Calls that are under way fail, at every rank of the group."""
+        try:
+            self._comm.revoke()
+        except cool.ArgumentError:
+            return  # It was shut down.
+        except cool.Error as error:
+            log.warning("the group could not be revoked at the other ranks: %s", error)
+        self._comm.free()
+
+    def shutdown(self):
+        """Leaves the group. Calls that are under way are finished."""
+        self._comm.free()
+
+    def _check_one_each(self, name, tensors):
+        if len(tensors) != self.size():
+            raise ArgumentError(f"{name} has {len(tensors)} tensors, but must have {self.size()}, one for each rank")

@@ -1,0 +1,80 @@
+"""How the ranks of a group find each other: by a key in the group's Store. On one machine without agents, rank 0 brings them."""
+
+import json
+import os
+import secrets
+import socket
+
+import cool
+
+from . import errors
+
+# Agents that ranks of this machine share, if there are no others: their sockets, and, where they run, what holds them.
+_shared, _cluster = None, None
+
+
+def join(store, rank, size, name, timeout):
+    """The ranks of a new group; ``timeout`` is a timedelta. Returns the communicator, the key by which its ranks met, and the
+    socket of this rank's agent, None if it is the machine's."""
+    # A store may have been used before, by all ranks alike.
+    place = f"cool/{store.add(f'cool/times/{rank}', 1)}"
+    seconds = timeout.total_seconds()
+    if rank == 0:
+        told = _decide(store, place, size, name, timeout)
+        store.set(place, json.dumps(told))
+    else:
+        store.set(f"{place}/{rank}", json.dumps(_whereabouts()))
+        store.wait([place], timeout)
+        told = json.loads(store.get(place))
+    if told.get("error"):
+        raise errors.Error(f"rank {rank}: {told['error']}")
+    share(told["sockets"])
+    return meet(told["key"], rank, size, seconds), told["key"]
+
+
+def meet(key, rank, size, seconds):
+    """The ranks that give the same key."""
+    try:
+        return cool.join(key, rank, size, timeout=seconds, socket=_shared[0] if _shared else None)
+    except cool.Error as error:
+        raise errors.of(error, []) from error
+
+
+def share(sockets):
+    """All later groups of this process are made by these agents."""
+    global _shared
+    _shared = sockets
+
+
+def _whereabouts():
+    """The machine's name, and why it has no agent, if so."""
+    try:
+        cool.agent_socket()
+    except cool.EnvironmentError as error:
+        return {"host": socket.gethostname(), "why": str(error)}
+    return {"host": socket.gethostname(), "why": None}
+
+
+def _decide(store, place, size, name, timeout):
+    """What rank 0 tells the others: the key, and the agents that it brings. Those are brought only if no rank has one and
+    all are on this machine."""
+    global _cluster
+    told = {"key": f"torch {name[:100]} {secrets.token_hex(8)}", "sockets": _shared}
+    mine = _whereabouts()
+    if _shared or mine["why"] is None:
+        return told
+    keys = [f"{place}/{rank}" for rank in range(1, size)]
+    if keys:
+        store.wait(keys, timeout)
+    others = [json.loads(store.get(key)) for key in keys]
+    for rank, other in enumerate(others, 1):
+        if other["host"] != mine["host"] or other["why"] is None:
+            has = "has none either" if other["why"] else "has one"
+            told["error"] = (
+                f"no COOL agent at rank 0 on {mine['host']} ({mine['why']}), and rank {rank} on {other['host']} {has}; start "
+                "cool-nodeagent on every node, or run all ranks on one machine, where they bring agents themselves"
+            )
+            return told
+    _cluster = cool.Cluster(1)
+    told["sockets"] = _cluster.sockets
+    return told

@@ -1,0 +1,296 @@
+"""What ranks do in the tests of the backend of torch.distributed; each runs at all ranks and checks what it gets."""
+
+import functools
+import itertools
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+
+INTEGERS = [torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64, torch.int64]
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+COMPLEX = [torch.complex64, torch.complex128]
+BYTES = [torch.float8_e4m3fn, torch.float8_e5m2]
+ALL = [torch.bool, *INTEGERS, *FLOATS, *COMPLEX, *BYTES]
+
+
+@functools.cache
+def gloo():
+    """A group of all ranks on torch's own backend."""
+    return dist.new_group(backend="gloo")
+
+
+def numbers(rank, n, dtype):
+    """Small numbers, whose sums and products are exact in every type; other ones at each rank."""
+    values = (torch.arange(n) * 7 + rank * 5) % 4
+    if dtype in BYTES or dtype.is_complex:
+        return values.to(torch.float32).to(dtype)
+    return values.to(dtype)
+
+
+def same(found, expected):
+    """Whether tensors are equal to the last bit."""
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    as_bytes = [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in (found, expected)]
+    assert torch.equal(*as_bytes), (found, expected)
+
+
+def both(call, *tensors):
+    """The same call by both backends, in place on copies, waited for or not: gloo, which has not all types, carries the bytes."""
+    theirs = [tensor.clone() for tensor in tensors]
+    call(gloo(), False, *[tensor.view(torch.uint8) for tensor in theirs])
+    for starts in (False, True):
+        mine = [tensor.clone() for tensor in tensors]
+        work = call(None, starts, *mine)
+        assert not starts or work.wait()
+        for found, expected in zip(mine, theirs):
+            same(found, expected)
+
+
+def of_all(tensors, op):
+    """What a reduction of these should give."""
+    first = tensors[0]
+    if first.dtype == torch.bool:
+        any_, all_ = torch.stack(tensors).any(0), torch.stack(tensors).all(0)
+        odd = torch.stack(tensors).sum(0) % 2 == 1
+        return {"SUM": any_, "MAX": any_, "BOR": any_, "PRODUCT": all_, "MIN": all_, "BAND": all_, "BXOR": odd}[op]
+    wide = torch.complex128 if first.dtype.is_complex else torch.float64 if first.dtype.is_floating_point else torch.int64
+    if op in ("BAND", "BOR", "BXOR"):
+        combine = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}[op]
+    else:
+        add = torch.add
+        combine = {"SUM": add, "AVG": add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}[op]
+    result = functools.reduce(combine, [tensor.to(wide) for tensor in tensors])
+    if op == "AVG":
+        result = result / len(tensors) if not wide == torch.int64 else result.div(len(tensors), rounding_mode="trunc")
+    return result.to(first.dtype)
+
+
+def reductions():
+    """allreduce, reduce and reduce_scatter, by all operations on all types."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    known, n = 0, 8 * size
+    for dtype, op in itertools.product(ALL, ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")):
+        whole = not (dtype.is_floating_point or dtype.is_complex)
+        # torch has no others of complex numbers.
+        odd = dtype.is_complex and op not in ("SUM", "AVG")
+        if odd or dtype in BYTES or (op.startswith("B") and not whole) or (op == "AVG" and dtype == torch.bool):
+            try:
+                dist.all_reduce(numbers(rank, n, dtype), op=getattr(ReduceOp, op))
+            except ValueError:
+                continue
+            raise AssertionError(f"{op} of {dtype} went")
+        all_ = [numbers(i, n, dtype) for i in range(size)]
+        expected = of_all(all_, op)
+        for starts in (False, True):
+            found, to_root, part = all_[rank].clone(), all_[rank].clone(), torch.empty(8, dtype=dtype)
+            mine = all_[rank].clone()
+            works = [
+                dist.all_reduce(found, op=getattr(ReduceOp, op), async_op=starts),
+                dist.reduce(to_root, 1, op=getattr(ReduceOp, op), async_op=starts),
+                dist.reduce_scatter_tensor(part, mine, op=getattr(ReduceOp, op), async_op=starts),
+            ]
+            for work in works if starts else ():
+                work.wait()
+            same(found, expected)
+            same(to_root, expected if rank == 1 else all_[rank])
+            same(part, expected[8 * rank : 8 * rank + 8])
+            same(mine, all_[rank])
+        theirs = all_[rank].clone()
+        try:
+            dist.all_reduce(theirs, op=getattr(ReduceOp, op), group=gloo())
+        except (ValueError, RuntimeError):
+            continue  # gloo has not all of them.
+        if dtype != torch.bool:
+            same(expected, theirs)
+            known += 1
+    assert known > 40, known
+
+
+def moves():
+    """All that combines nothing, of all types, compared with gloo."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def broadcast(group, starts, tensor):
+        return dist.broadcast(tensor, 1, group=group, async_op=starts)
+
+    def gather_all(group, starts, output, mine):
+        return dist.all_gather(list(output.chunk(size)), mine, group=group, async_op=starts)
+
+    def gather_single(group, starts, output, mine):
+        return dist.all_gather_into_tensor(output, mine, group=group, async_op=starts)
+
+    def gather(group, starts, output, mine):
+        outputs = list(output.chunk(size)) if rank == 2 else None
+        return dist.gather(mine, outputs, dst=2, group=group, async_op=starts)
+
+    def scatter(group, starts, output, mine):
+        inputs = list(mine.chunk(size)) if rank == 2 else None
+        return dist.scatter(output, inputs, src=2, group=group, async_op=starts)
+
+    def to_all(group, starts, output, mine):
+        return dist.all_to_all_single(output, mine, group=group, async_op=starts)
+
+    def to_all_parts(group, starts, output, mine):
+        return dist.all_to_all(list(output.chunk(size)), list(mine.chunk(size)), group=group, async_op=starts)
+
+    for dtype in ALL:
+        few, many = numbers(rank, 12, dtype), numbers(rank, 12 * size, dtype)
+        none, much = torch.zeros(12, dtype=torch.uint8).to(dtype), torch.zeros(12 * size, dtype=torch.uint8).to(dtype)
+        both(broadcast, few)
+        both(gather_all, much, few)
+        both(gather_single, much, few)
+        both(gather, much, few)
+        both(scatter, none, many)
+        both(to_all, much, many)
+        both(to_all_parts, much, many)
+
+
+def uneven():
+    """Parts of unequal lengths: by splits, and by lists."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def rows(source, dest):
+        return (source + 2 * dest) % 3
+
+    send = [torch.full((rows(rank, dest), 3), 10.0 * rank + dest) for dest in range(size)]
+    expected = torch.cat([torch.full((rows(source, rank), 3), 10.0 * source + rank) for source in range(size)])
+    splits = [rows(source, rank) for source in range(size)], [rows(rank, dest) for dest in range(size)]
+    for starts in (False, True):
+        for group in (None, gloo()):
+            found = torch.empty_like(expected)
+            work = dist.all_to_all_single(found, torch.cat(send), *splits, group=group, async_op=starts)
+            assert not starts or work.wait()
+            same(found, expected)
+        parts = [torch.empty(rows(source, rank), 3) for source in range(size)]
+        work = dist.all_to_all(parts, send, async_op=starts)
+        assert not starts or work.wait()
+        same(torch.cat(parts), expected)
+        outputs = [torch.empty(i + 1) for i in range(size)]
+        work = dist.all_gather(outputs, torch.full((rank + 1,), float(rank)), async_op=starts)
+        assert not starts or work.wait()
+        same(torch.cat(outputs), torch.cat([torch.full((i + 1,), float(i)) for i in range(size)]))
+        part = torch.empty(rank)
+        work = dist.reduce_scatter(part, [torch.arange(float(i)) for i in range(size)], async_op=starts)
+        assert not starts or work.wait()
+        same(part, size * torch.arange(float(rank)))
+        # Nothing at all is carried too.
+        dist.all_reduce(torch.empty(0))
+        dist.all_gather_into_tensor(torch.empty(0, 2), torch.empty(0, 2))
+
+
+def in_place_within():
+    """A rank's part of what all gather may lie where it belongs, as FSDP2 has it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for starts in (False, True):
+        whole = torch.zeros(size * 5)
+        mine = whole.narrow(0, 5 * rank, 5)
+        mine.fill_(rank + 1)
+        work = dist.all_gather_into_tensor(whole, mine, async_op=starts)
+        assert not starts or work.wait()
+        assert whole.tolist() == [i + 1.0 for i in range(size) for _ in range(5)]
+
+
+def coalesced():
+    """Many tensors of several types at once."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    shapes = [((3,), torch.float32), ((2, 2), torch.int64), ((), torch.float32)]
+    for starts in (False, True):
+        tensors = [torch.full(shape, rank + 1, dtype=dtype) for shape, dtype in shapes]
+        with dist._coalescing_manager(async_ops=starts) as works:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+        works.wait()
+        assert [tensor.flatten()[0].item() for tensor in tensors] == [size * (size + 1) / 2] * 3
+        with dist._coalescing_manager(async_ops=starts) as works:
+            inputs = [torch.full((2,), 10.0 * i + rank) for i in range(3)] + [torch.full((1,), rank)]
+            outputs = [torch.empty(2 * size) for _ in range(3)] + [torch.empty(size, dtype=torch.int64)]
+            for output, mine in zip(outputs, inputs):
+                dist.all_gather_into_tensor(output, mine)
+        works.wait()
+        for i, output in enumerate(outputs[:3]):
+            assert output.tolist() == [10.0 * i + j for j in range(size) for _ in range(2)]
+        assert outputs[3].tolist() == list(range(size))
+        with dist._coalescing_manager(async_ops=starts) as works:
+            parts = [torch.empty(2), torch.empty(1, dtype=torch.int32)]
+            wholes = [torch.arange(2.0 * size), torch.arange(size, dtype=torch.int32)]
+            for part, whole in zip(parts, wholes):
+                dist.reduce_scatter_tensor(part, whole)
+        works.wait()
+        assert parts[0].tolist() == [size * 2 * rank, size * (2 * rank + 1)] and parts[1].item() == size * rank
+
+
+def factors():
+    """PREMUL_SUM: a factor on each rank's part, a number or a tensor."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for factor in (0.5, torch.tensor(0.5)):
+        for starts in (False, True):
+            tensor, mine, part = torch.full((4,), rank + 1.0), torch.full((size,), rank + 1.0), torch.empty(1)
+            works = [
+                dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor), async_op=starts),
+                dist.reduce_scatter_tensor(part, mine, op=dist._make_nccl_premul_sum(factor), async_op=starts),
+            ]
+            for work in works if starts else ():
+                work.wait()
+            assert tensor.tolist() == [size * (size + 1) / 4] * 4 and part.item() == size * (size + 1) / 4
+            assert mine.tolist() == [rank + 1.0] * size
+
+
+def messages():
+    """Messages by tag, from one rank and from any, and many at once."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    first, second, room = torch.full((3,), rank), torch.full((2, 2), 10 * rank), [torch.empty(3), torch.empty(2, 2)]
+    sent = [dist.isend(second, right, tag=7), dist.isend(first, right, tag=5)]
+    got = [torch.empty_like(first), torch.empty_like(second)]
+    dist.recv(got[0], left, tag=5)
+    assert dist.recv(got[1], left, tag=7) == left
+    assert got[0].tolist() == [left] * 3 and got[1][0, 0] == 10 * left
+    for work in sent:
+        work.wait()
+    operations = [dist.P2POp(dist.isend, torch.full((3,), float(rank)), other, tag=rank) for other in range(size) if other != rank]
+    rooms = {other: torch.empty(3) for other in range(size) if other != rank}
+    operations += [dist.P2POp(dist.irecv, room, other, tag=other) for other, room in rooms.items()]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert all(room.tolist() == [other] * 3 for other, room in rooms.items())
+    objects = [None]
+    if rank == 0:
+        dist.send_object_list([{"rank": rank}], 1)
+    elif rank == 1:
+        dist.recv_object_list(objects, 0)
+        assert objects == [{"rank": 0}]
+
+
+def objects():
+    """Objects of Python."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    found, mine = [None] * size, {"rank": rank, "text": "x" * rank}
+    dist.all_gather_object(found, mine)
+    assert [one["text"] for one in found] == ["x" * i for i in range(size)]
+    told = [mine] if rank == 1 else [None]
+    dist.broadcast_object_list(told, 1)
+    assert told[0]["rank"] == 1
+    at_root = [None] * size if rank == 0 else None
+    dist.gather_object(mine, at_root)
+    assert rank or [one["rank"] for one in at_root] == list(range(size))
+    dealt = [None]
+    dist.scatter_object_list(dealt, [i * 10 for i in range(size)] if rank == 0 else None)
+    assert dealt == [rank * 10]
+
+
+def futures():
+    """Futures give the tensors, also to what is done then, as soon as the call is done."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    tensor = torch.full((1000,), rank + 1.0)
+    work = dist.all_reduce(tensor, async_op=True)
+    then = work.get_future().then(lambda done: done.value()[0] / size)
+    assert then.wait()[0] == (size + 1) / 2 and work.get_future().value()[0] is not None
+    outputs = [torch.empty(2) for _ in range(size)]
+    found = dist.all_gather(outputs, torch.full((2,), float(rank)), async_op=True).get_future().wait()
+    assert [one[0].item() for one in found] == list(range(size))
+    # Also of what is forgotten.
+    tensor = torch.ones(100)
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    assert future.wait()[0][0] == size and tensor[0] == size
+    assert dist.barrier(async_op=True).get_future().wait() == []

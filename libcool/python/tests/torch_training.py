@@ -1,0 +1,91 @@
+"""Training by the backend of torch.distributed, compared with the same training by one process."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS, BATCH = 6, 8
+
+
+def model():
+    """The same at every rank."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3)).double()
+
+
+def examples(step):
+    """All that all ranks train on in a step."""
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(BATCH, 20, generator=generator, dtype=torch.float64)
+    return x, (x.sum(1) > 0).long()
+
+
+def losses_of(net, optimizer, rank=0, size=1):
+    """Trains on this rank's examples; the loss of each step over all of them."""
+    losses = []
+    for step in range(STEPS):
+        x, y = (part.chunk(size)[rank] for part in examples(step))
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    losses = torch.stack(losses)
+    if size > 1:
+        dist.all_reduce(losses, op=dist.ReduceOp.AVG)
+    return losses
+
+
+def alone():
+    """Losses and weights of one process."""
+    net = model()
+    losses = losses_of(net, torch.optim.Adam(net.parameters(), lr=0.01))
+    return losses, [weight.detach() for weight in net.parameters()]
+
+
+def check(losses, weights):
+    """Compares with one process, but for how sums round."""
+    expected, expected_weights = alone()
+    torch.testing.assert_close(losses, expected)
+    torch.testing.assert_close([weight.detach() for weight in weights], expected_weights)
+
+
+def ddp():
+    """Data-parallel, in buckets that are reduced while the gradients of others are made."""
+    net = DistributedDataParallel(model(), bucket_cap_mb=0.01)
+    losses = losses_of(net, torch.optim.Adam(net.parameters(), lr=0.01), dist.get_rank(), dist.get_world_size())
+    check(losses, net.parameters())
+
+
+def fsdp2(allocates):
+    """Sharded, with gathered parameters in memory that is shared with the agent, or not."""
+    net = model()
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    fully_shard(net)
+    if allocates:
+        net.set_allocate_memory_from_process_group_for_comm(True)
+    losses = losses_of(net, torch.optim.Adam(net.parameters(), lr=0.01), dist.get_rank(), dist.get_world_size())
+    check(losses, [weight.full_tensor() for weight in net.parameters()])
+
+
+def fsdp2_hybrid():
+    """Sharded over some ranks and copied over the others, with a factor of its own."""
+    mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("copies", "shards"))
+    net = model()
+    fully_shard(net, mesh=mesh)
+    losses = losses_of(net, torch.optim.Adam(net.parameters(), lr=0.01), dist.get_rank(), dist.get_world_size())
+    check(losses, [weight.full_tensor() for weight in net.parameters()])
+
+
+def zero():
+    """An optimizer of which each rank has a part; each broadcasts its parameters."""
+    net = DistributedDataParallel(model())
+    optimizer = ZeroRedundancyOptimizer(net.parameters(), optimizer_class=torch.optim.Adam, lr=0.01)
+    losses = losses_of(net, optimizer, dist.get_rank(), dist.get_world_size())
+    check(losses, net.parameters())
