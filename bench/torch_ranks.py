@@ -6,6 +6,7 @@ which rank 0 reads a line whenever it has said "begin" or "end"), `backend`, and
 """
 import contextlib
 import ctypes
+import faulthandler
 import json
 import os
 import select
@@ -19,13 +20,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "libcool", "python", "examples"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch  # noqa: E402
+import torch._dynamo  # noqa: E402,F401  DDP imports it, and it takes long
 import torch.distributed as dist  # noqa: E402
 import train_fashion  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 CLONE_NEWNET, PR_SET_PDEATHSIG = 0x40000000, 1
 LIBC = ctypes.CDLL(None, use_errno=True)
 MIB = 1 << 20
+# Of the other ranks, when one has failed.
+LAST_SECONDS = 10
 
 
 def say(event, **more):
@@ -106,15 +109,16 @@ def killed(job, rank, size):
         while True:
             current.step(*next(data))
     except RuntimeError as e:
-        say("failed", rank=rank, at=time.monotonic(), type=type(e).__name__, message=str(e).splitlines()[0], ranks=getattr(e, "ranks", []))
+        say("failed", rank=rank, at=time.monotonic(), type=type(e).__name__, message=str(e).splitlines()[0], ranks=list(getattr(e, "ranks", ())))
         if not job.goes_on:
             return
-        gone = e.ranks
+        gone = list(e.ranks)
     dist.shrink_group(gone)
     left = train_fashion.Training("ddp", 2e-3, layers=current.layers)
     data = shares(job, dist.get_rank(), dist.get_world_size())
     left.step(*next(data))
     say("went on", rank=rank, at=time.monotonic(), size=dist.get_world_size(), hash=train_fashion.digest(left.weights()))
+    dist.destroy_process_group()
 
 
 def timed(call, repetitions):
@@ -164,7 +168,7 @@ def forked(body):
             body()
             status = 0
         except BaseException as e:
-            say("error", message="%s: %s" % (type(e).__name__, e))
+            say("error", message="%s: %s" % (type(e).__name__, str(e).splitlines()[0]))
         finally:
             os._exit(status)
     try:
@@ -189,6 +193,9 @@ def be_rank(job, rank, port):
             raise OSError(ctypes.get_errno(), "setns")
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(len(job.hosts)), MASTER_ADDR=job.store, MASTER_PORT=str(port), LOCAL_RANK="0",
                       TORCHELASTIC_USE_AGENT_STORE="True", COOL_SOCKET=host["socket"], GLOO_SOCKET_IFNAME=host["interface"])
+    faulthandler.enable()
+    # A rank that hangs says where.
+    faulthandler.dump_traceback_later(0.9 * job.timeout)
     torch.set_num_threads(1)
     dist.init_process_group(job.backend)
     JOBS[job.what](job, dist.get_rank(), dist.get_world_size())
@@ -197,7 +204,7 @@ def be_rank(job, rank, port):
 
 
 def run(job):
-    """A job, and how its ranks ended: their statuses, None for one that had to be killed."""
+    """A job, and how its ranks ended: their statuses, negative for a signal that ended them, None for one that had to be killed."""
     with contextlib.ExitStack() as stack:
         reading, writing = os.pipe()
         stack.enter_context(forked(lambda: keep_store(job.store, writing)))
@@ -205,15 +212,25 @@ def run(job):
             os.close(writing)
             port = int(told.readline())
         pids = [stack.enter_context(forked_rank(job, rank, port)) for rank in range(len(job.hosts))]
-        end = time.monotonic() + job.timeout
-        statuses = []
-        for pid in pids:
-            ended = os.pidfd_open(pid)
-            ready, _, _ = select.select([ended], [], [], max(0.0, end - time.monotonic()))
-            os.close(ended)
-            info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) if ready else None
-            statuses.append(info and info.si_status)
+        statuses = ended(pids, time.monotonic() + job.timeout, job.may_die)
     say("ended", statuses=statuses)
+
+
+def ended(pids, end, may_die):
+    """The statuses of all, in order; one that ends badly, and may not, leaves the others little time."""
+    files = {os.pidfd_open(pid): pid for pid in pids}
+    known = dict.fromkeys(pids)
+    while files and (ready := select.select(list(files), [], [], max(0.0, end - time.monotonic()))[0]):
+        for file in ready:
+            pid = files.pop(file)
+            os.close(file)
+            info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            known[pid] = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+            if known[pid] and not may_die:
+                end = min(end, time.monotonic() + LAST_SECONDS)
+    for file in files:
+        os.close(file)
+    return list(known.values())
 
 
 def forked_rank(job, rank, port):

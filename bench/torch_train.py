@@ -88,7 +88,7 @@ class Ranks:
         may_die = more.pop("may_die", False)
         job = {"what": what, "backend": backend, "store": network.MANAGEMENT_ADDRESS, "answers": self.answers, "timeout": self.timeout, "steps": 0,
                "hosts": [{"pid": h["pid"], "interface": h["interface"], "socket": os.path.join(self.bed.directory, h["name"] + ".sock")} for h in hosts],
-               **more}
+               "may_die": may_die, **more}
         # The ranks' own process ends what takes too long.
         self.end = time.monotonic() + self.timeout + 30
         self.process.stdin.write((json.dumps(job) + "\n").encode())
@@ -99,8 +99,8 @@ class Ranks:
                 errors.append(event["message"])
             else:
                 yield event
-        if not may_die and (errors or set(event["statuses"]) != {0}):
-            raise peers.Failed("%s by %s: %s" % (what, backend, "; ".join(errors[:2]) or "statuses %s" % event["statuses"]))
+        if not may_die and set(event["statuses"]) != {0}:
+            raise peers.Failed("%s by %s: %s (statuses %s)" % (what, backend, "; ".join(errors[:2]), event["statuses"]))
 
 
 def duration(begun, ends):

@@ -37,8 +37,8 @@ def test_torchrun_trains_on_four_hosts(bed):
     nodes = hosts(bed)
     agents = []
     for number, host in enumerate(nodes):
-        command = [torch_train.PYTHON, "-m", "torch.distributed.run", "--nnodes", str(len(nodes)), "--node-rank", str(number), "--nproc-per-node", "1",
-                   "--master-addr", nodes[0]["ip"], "--master-port", "29500", "--local-addr", host["ip"],
+        command = [torch_train.PYTHON, "-m", "torch.distributed.run", "--nnodes", str(len(nodes)), "--node-rank", str(number),
+                   "--nproc-per-node", "1", "--master-addr", nodes[0]["ip"], "--master-port", "29500", "--local-addr", host["ip"],
                    EXAMPLE, "--batch", str(BATCH), "--steps", str(STEPS), "--json"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "COOL_SOCKET": os.path.join(bed.directory, host["name"] + ".sock")}
         agents.append(subprocess.Popen(["mnexec", "-a", str(host["pid"]), *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -21,6 +21,7 @@ os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "120")
 os.environ.setdefault("TEMP_DIR", tempfile.gettempdir())
 
 import torch  # noqa: E402
+import torch._dynamo  # noqa: E402,F401  DDP imports it, and it takes long
 import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing  # noqa: E402
 from torch.testing._internal.common_distributed import DistTestCases  # noqa: E402
