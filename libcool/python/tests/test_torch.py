@@ -1,9 +1,16 @@
 """The backend "cool" of torch.distributed, in processes on agents that rank 0 brings, compared with gloo and with one process."""
 
+import subprocess
+import sys
+
 import pytest
 import torch_cases
+import torch_failures
 import torch_training
-from torch_ranks import Ranks
+from torch_ranks import LIMIT, Ranks
+
+CALLS = ["reductions", "moves", "uneven", "in_place_within", "coalesced", "factors", "messages", "objects", "futures"]
+TOLD = ["groups", "meshes", "arguments", "mismatch", "late", "anybody", "allocated"]
 
 
 @pytest.fixture(scope="module")
@@ -14,11 +21,52 @@ def ranks():
     assert ranks.close() == [0] * 4
 
 
-@pytest.mark.parametrize("case", ["reductions", "moves", "uneven", "in_place_within", "coalesced", "factors", "messages", "objects", "futures"])
-def test_calls(ranks, case):
+@pytest.mark.parametrize("case", CALLS)
+def test_every_call_gives_what_gloo_gives(ranks, case):
     ranks.run(getattr(torch_cases, case))
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_groups_and_failures(ranks, case):
+    ranks.run(getattr(torch_failures, case))
 
 
 @pytest.mark.parametrize("way, arguments", [("ddp", ()), ("fsdp2", (False,)), ("fsdp2", (True,)), ("fsdp2_hybrid", ()), ("zero", ())])
 def test_training_goes_as_by_one_process(ranks, way, arguments):
     ranks.run(getattr(torch_training, way), *arguments)
+
+
+def test_a_group_is_made_again_in_the_same_processes(ranks):
+    for _ in range(2):
+        ranks.run(torch_failures.again, f"file://{ranks.path('again')}")
+
+
+@pytest.mark.parametrize("shrinks", [1, 2, 0])
+def test_a_rank_that_is_killed_is_named_and_the_others_go_on_without_it(shrinks):
+    ranks = Ranks(3)
+    answers = ranks.answers(torch_failures.killed, 1, shrinks)
+    with pytest.raises(AssertionError, match="rank 1: it has ended$"):
+        answers()
+    assert ranks.close() == [0, -9, 0]
+
+
+def test_torch_is_not_imported_by_cool_and_torchrun_starts_ranks_that_bring_their_agents(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import cool, sys\n"
+        "assert 'torch' not in sys.modules\n"
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('cool')\n"
+        "total = torch.ones(1)\n"
+        "dist.all_reduce(total)\n"
+        "print(total.item(), flush=True)\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
+    run = subprocess.run(command, timeout=LIMIT, capture_output=True, text=True)
+    assert run.returncode == 0 and run.stdout.split() == ["2.0", "2.0"], run.stdout + run.stderr
+
+
+def test_an_older_torch_is_refused():
+    program = "import torch; torch.__version__ = '2.13.1+cpu'; import cool.torch"
+    run = subprocess.run([sys.executable, "-c", program], timeout=LIMIT, capture_output=True, text=True)
+    assert run.returncode == 1 and "the backend cool needs torch 2.14 or later; this is torch 2.13.1+cpu" in run.stderr

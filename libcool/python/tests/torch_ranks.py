@@ -7,7 +7,7 @@ import tempfile
 import traceback
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["torch.distributed", "cool.torch.backend"])
+FORKED.set_forkserver_preload(["torch_cases", "torch_failures", "torch_training", "torch._dynamo", "cool.torch.backend"])
 
 # Longer than any test, shorter than a day.
 LIMIT = 120

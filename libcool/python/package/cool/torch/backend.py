@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 def create(options, backend_options):
     """The backend of a new group; torch calls it at every rank of it."""
+    work.hand_out()
     comm, key = groups.join(options.store, options.group_rank, options.group_size, options.group_id, options.timeout)
     made = backend_options or Backend.Options("cool", timeout=options.timeout)
     made._timeout = options.timeout
@@ -79,13 +80,14 @@ class CoolBackend(Backend):
         comm = self._within(self._lending if options.asyncOp else self._comm, options.timeout.total_seconds())
         try:
             if options.asyncOp:
-                return work.started(getattr(comm, f"i{name}")(*arguments, **more), self, gives, then)
+                request = getattr(comm, f"i{name}")(*arguments, **more)
+                return work.Started(request, self, gives, then).complete_by_itself()
             getattr(comm, name)(*arguments, **more)
         except cool.Error as error:
             raise self.failed(error) from error
         if then is not None:
             then()
-        return work.Done(gives)
+        return work.CoolWork(gives)
 
     def _within(self, comm, seconds):
         """A communicator whose calls may take so long; a negative number says no more than the group's."""

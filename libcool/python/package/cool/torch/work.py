@@ -1,27 +1,36 @@
 """Calls under way, as torch knows them, and the thread that completes them."""
 
 import atexit
+import functools
 import threading
+import weakref
 
 import torch
-from torch._C._distributed_c10d import Work
+from torch._C._distributed_c10d import ProcessGroup, Work
 
 import cool
 
+# The work that a thread has made last, while torch holds it.
+_last = threading.local()
 
-class Done(Work):
-    """A call that was done when it returned."""
 
-    def __init__(self, result):
+class CoolWork(Work):
+    """What came of a call, or will."""
+
+    def __init__(self, gives):
         super().__init__()
-        self._result = result
+        self._gives = gives
+        _last.made = weakref.ref(self)
 
     def wait(self, timeout=None):
         return True
 
+    def synchronize(self):
+        self.wait()
+
     def get_future(self):
         future = torch.futures.Future()
-        future.set_result(self._result)
+        future.set_result(self._gives)
         return future
 
     def is_completed(self):
@@ -30,28 +39,31 @@ class Done(Work):
     def is_success(self):
         return True
 
+    def exception(self):
+        return None
+
     def result(self):
-        return self._result
+        return self._gives
 
 
-class Started(Work):
+class Started(CoolWork):
     """A call that was started: what it waits for, what it gives, and what is to be done in between. Holds the tensors."""
 
-    def __init__(self, request, group, result, then=None):
-        super().__init__()
-        self._request, self._group, self._result, self._then = request, group, result, then
+    def __init__(self, request, group, gives, then=None):
+        super().__init__(gives)
+        self._request, self._group, self._then = request, group, then
         self._lock = threading.Lock()
-        self._is_done, self._error, self._future = False, None, None
+        self._is_done, self._is_queued, self._error, self._future = False, False, None, None
 
     def wait(self, timeout=None):
         seconds = timeout.total_seconds() if timeout else 0
         try:
             self._request.wait(seconds if seconds > 0 else None)
-        except cool.TimeoutError as error:
+        except cool.Error as error:
+            # That of the call itself is found by `complete`, for all who wait.
             if not self._request.done():
+                self._queue_if_asked_for()
                 raise self._group.error_of(error) from error
-        except cool.Error:
-            pass  # Which `complete` finds too, for all who wait.
         self.complete()
         if self._error is not None:
             raise self._error
@@ -68,12 +80,27 @@ class Started(Work):
                     self._then()
             except cool.Error as error:
                 self._error = self._group.failed(error)
-            except Exception as error:  # Of copying, as no memory: whoever waits is told.
+            except Exception as error:  # Of what is done then, as no memory: whoever waits is told.
                 self._error = error
             self._is_done, self._then = True, None
             future = self._future
         if future is not None:
             future.set_result(None)
+
+    def complete_by_itself(self):
+        """It is completed when it is done, whether or not anybody waits for it."""
+        self._is_queued = True
+        _completer().add(self._request, self)
+        return self
+
+    def _queue_if_asked_for(self):
+        with self._lock:
+            if self._future is None or self._is_done or self._is_queued:
+                return
+            try:
+                self.complete_by_itself()
+            except cool.ArgumentError:
+                self._is_queued = False  # Another thread waits for it, which completes it.
 
     def get_future(self):
         with self._lock:
@@ -81,15 +108,18 @@ class Started(Work):
                 self._future = torch.futures.Future()
                 if self._is_done:
                     self._future.set_result(None)
+        self._queue_if_asked_for()
         # An exception that is set would be seen by Python only; one that is raised by a callback is seen by C++ too.
-        return self._future.then(self._result_or_error)
+        return self._future.then(self._given)
 
-    def _result_or_error(self, _):
+    def _given(self, _):
         if self._error is not None:
             raise self._error
-        return self._result
+        return self._gives
 
     def is_completed(self):
+        if not self._is_done and self._request.done():
+            self.complete()
         return self._is_done
 
     def is_success(self):
@@ -98,46 +128,47 @@ class Started(Work):
     def exception(self):
         return self._error
 
-    def result(self):
-        return self._result
+    def source_rank(self):
+        """Of a message that has come: who sent it."""
+        return self._request.message[0]
+
+    _source_rank = source_rank
 
 
-class All(Work):
+class All(CoolWork):
     """Several calls as one."""
 
-    def __init__(self, works, result):
-        super().__init__()
-        self._works, self._result = works, result
+    def __init__(self, works, gives):
+        super().__init__(gives)
+        self._works = works
 
     def wait(self, timeout=None):
         return all([work.wait(timeout) for work in self._works])
 
     def get_future(self):
         every = torch.futures.collect_all([work.get_future() for work in self._works])
-        return every.then(lambda done: [future.value() for future in done.value()] and self._result)
+        return every.then(lambda done: [future.value() for future in done.value()] and self._gives)
 
     def is_completed(self):
-        return all(work.is_completed() for work in self._works)
+        return all([work.is_completed() for work in self._works])
 
     def is_success(self):
-        return all(work.is_success() for work in self._works)
+        return all([work.is_success() for work in self._works])
 
-    def result(self):
-        return self._result
+    def exception(self):
+        return next((work.exception() for work in self._works if work.exception()), None)
 
 
 class Completer:
-    """A thread that completes started calls in the order in which they end. It sleeps in the library, without the
-    interpreter's lock, and ends when Python does."""
+    """A thread that completes calls in the order in which they end. It sleeps in the library, without the interpreter's lock,
+    and ends before Python does."""
 
     def __init__(self):
         self._queue = cool.Queue()
+        self.add = self._queue.add
         self._thread = threading.Thread(target=self._run, name="cool.torch", daemon=True)
         self._thread.start()
         atexit.register(self._end)
-
-    def add(self, work):
-        self._queue.add(work._request, work)
 
     def _run(self):
         while (done := self._queue.next()) is not None:
@@ -149,15 +180,42 @@ class Completer:
         self._thread.join()
 
 
-_completer, _making = None, threading.Lock()
+_making = threading.Lock()
 
 
-def started(request, group, result, then=None):
-    """The work of a started call, which is completed whether or not anybody waits for it."""
-    global _completer
+@functools.cache
+def _made_completer():
+    return Completer()
+
+
+def _completer():
     with _making:
-        if _completer is None:
-            _completer = Completer()
-    work = Started(request, group, result, then)
-    _completer.add(work)
-    return work
+        return _made_completer()
+
+
+def _handing_out(method):
+    """A method of torch's groups that returns our own work. What torch puts into its place passes on only `wait` and
+    `get_future`: it is never completed, and nobody is known to have sent a message."""
+
+    @functools.wraps(method)
+    def call(*arguments, **more):
+        _last.made = None
+        work = method(*arguments, **more)
+        made = _last.made and _last.made()
+        return work if made is None else made
+
+    return call
+
+
+@functools.cache
+def hand_out():
+    """From now on all calls by groups of torch return our own work, where there is one."""
+    for name in (
+        "broadcast", "allreduce", "allreduce_coalesced", "reduce", "allgather", "all_gather_single", "_allgather_base",
+        "allgather_coalesced", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "gather", "scatter",
+        "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced",
+        "reduce_scatter_tensor_coalesced", "all_to_all_single", "alltoall_base", "alltoall", "send", "recv", "recv_anysource",
+        "barrier",
+    ):  # fmt: skip
+        if (method := getattr(ProcessGroup, name, None)) is not None:
+            setattr(ProcessGroup, name, _handing_out(method))

@@ -1,0 +1,200 @@
+"""What ranks see of groups, and of calls that fail, in the tests of the backend of torch.distributed."""
+
+import datetime
+import os
+import re
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+import cool.torch
+
+
+def raised(text, call, kind=cool.torch.Error):
+    """The error of a call, whose text is to match."""
+    try:
+        call()
+    except kind as error:
+        assert re.search(text, str(error)), f"{error} is not {text}"
+        return error
+    raise AssertionError(f"no error {text}")
+
+
+def seconds(number):
+    return datetime.timedelta(seconds=number)
+
+
+def groups():
+    """Groups of some of the ranks, told by all or by their members alone, and what is made of them."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    halves = [dist.new_group([0, 1]), dist.new_group(list(range(2, size)))]
+    mine = halves[rank // 2]
+    total = torch.tensor([rank])
+    dist.all_reduce(total, group=mine)
+    assert total.item() == (1 if rank < 2 else sum(range(2, size)))
+    told = torch.tensor([rank])
+    dist.broadcast(told, 3 if rank > 1 else 1, group=mine)
+    assert told.item() == (3 if rank > 1 else 1)
+    if rank % 2 == 0:
+        even = dist.new_group(list(range(0, size, 2)), use_local_synchronization=True)
+        found = [torch.empty(1, dtype=torch.int64) for _ in range(size // 2)]
+        dist.all_gather(found, torch.tensor([rank]), group=even)
+        assert [one.item() for one in found] == list(range(0, size, 2))
+        dist.destroy_process_group(even)
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    part = backend.split(None, [3, 1], None)
+    assert (part is None) == (rank in (0, 2))
+    if part is not None:
+        assert (part.rank(), part.size()) == ([3, 1].index(rank), 2)
+        row = torch.tensor([rank])
+        part.broadcast([row], dist.BroadcastOptions()).wait()
+        assert row.item() == 3
+        part.shutdown()
+    for group in halves:
+        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+            dist.destroy_process_group(group)
+
+
+def meshes():
+    """Meshes of ranks and tensors over them."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("a", "b"))
+    total = torch.tensor([rank])
+    dist.all_reduce(total, group=mesh.get_group("a"))
+    assert total.item() == rank + (rank + 2) % 4
+    whole = torch.arange(32.0).view(8, 4)
+    sharded = distribute_tensor(whole, mesh, [Shard(0), Shard(1)])
+    assert sharded.to_local().shape == (4, 2)
+    assert torch.equal((sharded + 1).full_tensor(), whole + 1)
+    assert torch.equal(sharded.redistribute(mesh, [Replicate(), Shard(0)]).full_tensor(), whole)
+    assert sharded.sum().full_tensor() == whole.sum()
+
+
+def arguments():
+    """Arguments that make no sense are refused with a remedy, and the group works as before."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    wrong = cool.torch.ArgumentError
+    raised(r"tensor is not contiguous: pass tensor.contiguous\(\)", lambda: dist.all_reduce(torch.zeros(3, 4).T), wrong)
+    raised(
+        'tensor is on meta, but cool carries tensors in the processor\'s memory.*"cpu:cool,cuda:nccl"',
+        lambda: backend.allreduce([torch.empty(3, device="meta")], dist.AllreduceOptions()),
+        wrong,
+    )
+    raised("tensor is torch.sparse_coo.*to_dense", lambda: dist.broadcast(torch.zeros(3).to_sparse(), 0), wrong)
+    raised("SUM combines no tensors of torch.float8", lambda: dist.all_reduce(torch.zeros(3).to(torch.float8_e5m2)), wrong)
+    raised("input_split_sizes are", lambda: dist.all_to_all_single(torch.empty(4), torch.empty(4), None, [1] * (size - 1) + [9]), ValueError)
+    raised("recv has 5 elements", lambda: dist.all_gather_into_tensor(torch.empty(5), torch.empty(2)), wrong)
+    raised("tag is -2", lambda: dist.send(torch.zeros(1), (rank + 1) % size, tag=-2), wrong)
+    total = torch.tensor([1])
+    dist.all_reduce(total)
+    assert total.item() == size and backend.get_error() == torch._C._distributed_c10d.ErrorType.SUCCESS
+
+
+def mismatch():
+    """Ranks that call different things are told so, at once or by the work and the future."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group, other = dist.new_group(timeout=seconds(60)), dist.new_group(timeout=seconds(60))
+    error = raised("called allreduce of 2 f32 by sum", lambda: dist.all_reduce(torch.zeros(2 + (rank == 1)), group=group))
+    assert isinstance(error, dist.DistBackendError) and isinstance(error.__cause__, cool.MismatchError)
+    raised("", lambda: dist.barrier(group=group))
+    assert group._get_backend(torch.device("cpu")).get_error() == torch._C._distributed_c10d.ErrorType.COMM_ERROR
+    call = dist.reduce if rank == 2 else dist.broadcast
+    work = call(torch.zeros(2), 0, group=other, async_op=True)
+    future = work.get_future()
+    chained = future.then(lambda done: done.value())
+    raised("called (broadcast|bcast|reduce) of 2", future.wait, RuntimeError)
+    raised("called (broadcast|bcast|reduce) of 2", chained.wait, RuntimeError)
+    raised("called (broadcast|bcast|reduce) of 2", work.wait)
+    assert work.is_completed() and not work.is_success() and work.exception() is not None
+
+
+def late():
+    """A call that takes too long names who did not come; so does a barrier that is monitored."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for call in (
+        lambda group: dist.all_reduce(torch.zeros(1), group=group),
+        lambda group: dist.monitored_barrier(group, timeout=seconds(0.3)),
+    ):
+        group = dist.new_group(timeout=seconds(0.3))
+        if rank != 3:
+            error = raised("3", lambda: call(group))
+            assert error.ranks == (3,) and isinstance(error.__cause__, cool.TimeoutError)
+        dist.barrier()
+    room = torch.zeros(1)
+    work = dist.irecv(room, (rank + 1) % size, tag=77)
+    raised("not done after 100ms, and goes on", lambda: work.wait(seconds(0.1)))
+    assert not work.is_completed()
+    dist.barrier()
+    dist.send(torch.ones(1), (rank - 1) % size, tag=77)
+    assert work.wait() and room.item() == 1
+
+
+def anybody():
+    """Messages from whoever sends first, asked for again and again."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if rank:
+        dist.send(torch.tensor([rank]), 0, tag=3)
+    else:
+        room, came = torch.empty(1, dtype=torch.int64), set()
+        for _ in range(size - 2):
+            came.add(dist.recv(room, tag=3))
+            assert room.item() in came
+        work = dist.irecv(room, tag=3)
+        while not work.is_completed():
+            time.sleep(0)
+        assert {work.source_rank()} == set(range(1, size)) - came == {room.item()}
+    total = torch.ones(1)
+    work = dist.all_reduce(total, async_op=True)
+    while not work.is_completed():
+        time.sleep(0)
+    assert total.item() == size and work.is_success()
+
+
+def again(init):
+    """A group that is left is made anew, on the same agents."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    dist.init_process_group("cpu:cool", init_method=init, rank=rank, world_size=size)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == size
+
+
+def allocated():
+    """Memory that is shared with the agent."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    assert backend.supports_tensor_alloc(torch.device("cpu"))
+    send, recv = (backend.allocate_tensor(n, dtype=torch.bfloat16, device=torch.device("cpu")) for n in (1000, 1000 * size))
+    send.fill_(rank)
+    for starts in (False, True):
+        recv.zero_()
+        work = dist.all_gather_into_tensor(recv, send, async_op=starts)
+        assert not starts or work.wait()
+        assert torch.equal(recv.view(size, 1000)[:, 7], torch.arange(size).to(torch.bfloat16))
+
+
+def killed(rank_lost, shrinks):
+    """A rank that is killed is named at all others, which go on without it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = dist.new_group()
+    dist.barrier(group)
+    if rank == rank_lost:
+        os.kill(os.getpid(), 9)
+    tensor = torch.ones(1000)
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    error = raised(f"rank {rank_lost}", work.wait)
+    assert rank_lost in error.ranks and isinstance(error.__cause__, cool.LostError)
+    raised(f"rank {rank_lost}", lambda: dist.all_reduce(torch.ones(1)))
+    if not shrinks:
+        return dist.distributed_c10d._abort_process_group()
+    rest = dist.shrink_group([rank_lost], shrink_flags=shrinks - 1)
+    assert rest.size() == dist.get_world_size() == size - 1
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == size - 1
+    dist.destroy_process_group()
