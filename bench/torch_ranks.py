@@ -100,6 +100,15 @@ def training(job, rank, _):
         say("trained", **result)
 
 
+def lost():
+    """The ranks that the group has lost: DDP passes on an error's words only, but every further call says it."""
+    try:
+        dist.barrier()
+    except dist.DistBackendError as e:
+        return list(e.ranks)
+    return []
+
+
 def killed(job, rank, size):
     """Steps until somebody is gone; then, if the backend can, steps of those that are left."""
     current, data = train_fashion.Training("ddp", 2e-3), shares(job, rank, size)
@@ -109,10 +118,11 @@ def killed(job, rank, size):
         while True:
             current.step(*next(data))
     except RuntimeError as e:
-        say("failed", rank=rank, at=time.monotonic(), type=type(e).__name__, message=str(e).splitlines()[0], ranks=list(getattr(e, "ranks", ())))
-        if not job.goes_on:
-            return
-        gone = list(e.ranks)
+        at, message = time.monotonic(), "%s: %s" % (type(e).__name__, str(e).splitlines()[0])
+    gone = lost() if job.goes_on else []
+    say("failed", rank=rank, at=at, message=message, gone=gone)
+    if not job.goes_on:
+        return
     dist.shrink_group(gone)
     left = train_fashion.Training("ddp", 2e-3, layers=current.layers)
     data = shares(job, dist.get_rank(), dist.get_world_size())

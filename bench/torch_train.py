@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import statistics
@@ -97,9 +98,11 @@ class Ranks:
         while (event := self.next())["event"] != "ended":
             if event["event"] == "error":
                 errors.append(event["message"])
-            else:
+            if event["event"] != "error" or may_die:
                 yield event
-        if not may_die and set(event["statuses"]) != {0}:
+        if may_die:
+            yield event
+        elif set(event["statuses"]) != {0}:
             raise peers.Failed("%s by %s: %s (statuses %s)" % (what, backend, "; ".join(errors[:2]), event["statuses"]))
 
 
@@ -164,7 +167,7 @@ def part_steps(ranks, bed, options, report, save):
 
 def died(ranks, hosts, batch, backend):
     """A rank is killed in a step: what each survivor is told, and after how long, and after how long it has made a step again."""
-    ready, told, on, killed_at = {}, {}, {}, None
+    ready, told, on, errors, killed_at = {}, {}, {}, [], None
     for event in ranks.job("killed", hosts, backend, batch=batch, goes_on=backend == "cool", may_die=True):
         if event["event"] == "ready":
             ready[event["rank"]] = event["pid"]
@@ -173,17 +176,19 @@ def died(ranks, hosts, batch, backend):
                 os.kill(ready[VICTIM], signal.SIGKILL)
         elif event["event"] == "failed":
             told[event["rank"]] = event
-        else:
+        elif event["event"] == "went on":
             on[event["rank"]] = event
+        else:
+            errors.append(event.get("message") or "statuses %s" % event["statuses"])
     survivors = set(range(len(hosts))) - {VICTIM}
     if killed_at is None or set(told) != survivors:
         raise peers.Failed("ranks %s were told nothing" % sorted(survivors - set(told)))
     after = sorted(e["at"] - killed_at for e in told.values())
-    found = {"told": after, "named": sum(e["ranks"] == [VICTIM] for e in told.values()), "survivors": len(survivors),
-             "message": told[min(told)]["type"] + ": " + told[min(told)]["message"]}
+    named = [e for e in told.values() if re.search(r"\brank %d on \S+ is gone" % VICTIM, e["message"])]
+    found = {"told": after, "named": len(named), "survivors": len(survivors), "message": told[min(told)]["message"]}
     if backend == "cool":
         if set(on) != survivors:
-            raise peers.Failed("ranks %s did not go on" % sorted(survivors - set(on)))
+            raise peers.Failed("ranks %s did not go on: %s" % (sorted(survivors - set(on)), errors))
         found.update(went_on=max(e["at"] - killed_at for e in on.values()), hashes_equal=len({e["hash"] for e in on.values()}) == 1)
     return found
 
