@@ -20,7 +20,7 @@ QUICK := $(TARGET)/quick
 # Modules of end-to-end tests that run side by side, on two processors; they wait for emulated links half of the time.
 WORKERS := 3
 
-.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans bench-copy mpi-suite mpi-programs recovery faults day load solver calibrate lint release bindings packages image test-packages packages-demo packages-test packages-bench packages-packages
+.PHONY: demo test test-quick unit documented end-to-end bench bench-quick bench-kmeans bench-copy bench-torch mpi-suite mpi-programs torch recovery faults day load solver calibrate lint release bindings packages image test-packages packages-demo packages-test packages-bench packages-packages
 
 demo: packages-demo
 	cargo build --profile quick --package cool-cli --package cool-controller --package cool-nodeagent --package cool-kmeans --bins
@@ -107,6 +107,18 @@ mpi-programs: packages-test
 	$(SUDO) tests/mpi_programs.py --prepare
 	$(SUDO) env COOL_BIN=$(QUICK) mininet/apart /usr/bin/python3 tests/mpi_programs.py $(MPI_PROGRAMS)
 
+# torch's own tests of backends, accelerate's and Lightning, with Gloo and with COOL: docs/torch.md
+torch: packages-test
+	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
+	tools/bindings
+	$(SUDO) env COOL_BIN=$(QUICK) tests/torch_suite.py --docs $(TORCH_SUITE)
+
+# Training with PyTorch over COOL and over Gloo, in turn: docs/torch.md
+bench-torch: packages-bench release
+	@tools/install-packages dataset-fashion-mnist
+	tools/bindings --release
+	$(SUDO) bench/torch_train.py --docs $(TORCH)
+
 # Files to all nodes by every way of `cool copy`, and by BitTorrent: docs/copy.md. COPY=... gives options, as COPY="--slow 10":
 # bench/copying.py --help has those of each table, also beside rsync, ClusterShell, sbcast, udpcast and UFTP
 bench-copy: packages-bench release
@@ -143,7 +155,7 @@ packages-demo:
 	@tools/install-packages $(NETWORK_PACKAGES) $(PHOTOGRAPHS)
 
 packages-test:
-	@tools/install-packages $(NETWORK_PACKAGES) python3-pytest python3-pytest-xdist python3-venv python3-yaml pkg-config chromium etcd-server etcd-client openssl $(LAUNCHERS)
+	@tools/install-packages $(NETWORK_PACKAGES) python3-pytest python3-pytest-xdist python3-venv python3-yaml pkg-config chromium etcd-server etcd-client openssl dataset-fashion-mnist $(LAUNCHERS)
 
 packages-bench:
 	@tools/install-packages $(NETWORK_PACKAGES) python3-venv iperf3

@@ -24,7 +24,8 @@ __all__ = ["ArgumentError", "Error", "register"]
 
 def register():
     """Makes the backend known to torch; the entry point's target."""
-    from . import backend
+    from . import backend, shrunk
 
+    shrunk.call_by_their_kind(backend.CoolBackend)
     # Tensors of GPUs are named too, so that an error tells what to do with them.
     torch.distributed.Backend.register_backend("cool", backend.create, extended_api=True, devices=["cpu", "cuda"])

@@ -1,0 +1,259 @@
+"""Ranks of PyTorch for torch_train.py: run by PyTorch's Python, it imports torch once and forks ranks into the network namespaces of hosts.
+
+Reads a job a line, as JSON, and prints events, a line each, until the job's event "ended". A job has `what` (one of JOBS), `hosts` in rank
+order (`pid`, `interface`, `socket` of the agent), `store` (the address where the Store listens), `timeout` in seconds, `answers` (a pipe from
+which rank 0 reads a line whenever it has said "begin" or "end"), `backend`, and what its kind needs. Times are of CLOCK_MONOTONIC.
+"""
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import select
+import signal
+import statistics
+import sys
+import time
+import types
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "libcool", "python", "examples"))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+import torch  # noqa: E402
+import torch._dynamo  # noqa: E402,F401  DDP imports it, and it takes long
+import torch.distributed as dist  # noqa: E402
+import train_fashion  # noqa: E402
+
+CLONE_NEWNET, PR_SET_PDEATHSIG = 0x40000000, 1
+LIBC = ctypes.CDLL(None, use_errno=True)
+MIB = 1 << 20
+# Of the other ranks, when one has failed.
+LAST_SECONDS = 10
+
+
+def say(event, **more):
+    """One write, which no other rank's cuts in two."""
+    os.write(1, (json.dumps({"event": event, **more}) + "\n").encode())
+
+
+def synchronous(job, event):
+    """All ranks are here; rank 0 says so and goes on when the counters have been read."""
+    dist.barrier()
+    if dist.get_rank() == 0:
+        say(event)
+        with open(job.answers) as answers:
+            answers.readline()
+    dist.barrier()
+
+
+def shares(job, rank, size):
+    """This rank's pictures and classes of step after step."""
+    images, classes = train_fashion.pictures(train_fashion.FOLDER, "train")
+    mine = train_fashion.batches(len(images), job.batch, 0, rank, size)
+    for number in range(1 << 30):
+        chosen = mine[number % len(mine)]
+        yield images[chosen], classes[chosen]
+
+
+def steps(job, rank, size):
+    """Steps of training, and when each ended; with ZeRO-1 also when its optimizer began and ended."""
+    training, data = train_fashion.Training(job.strategy, 2e-3), shares(job, rank, size)
+    for _ in range(job.warmup):
+        training.step(*next(data))
+    synchronous(job, "begin")
+    begun, ended, optimized = time.monotonic(), [], []
+    for _ in range(job.steps):
+        training.gradients(*next(data))
+        before = time.monotonic()
+        training.optimizer.step()
+        ended.append(time.monotonic())
+        optimized.append((before, ended[-1]))
+    synchronous(job, "end")
+    say("steps", rank=rank, begun=begun, ended=ended, optimized=optimized, hash=train_fashion.digest(training.weights()))
+
+
+def computing(job, rank, size):
+    """The same steps by each rank alone, all at once: what computing takes without communication."""
+    layers, data = train_fashion.network(), shares(job, rank, size)
+    optimizer = torch.optim.Adam(layers.parameters(), lr=2e-3)
+    ended = []
+    for number in range(job.warmup + job.steps):
+        images, classes = next(data)
+        if number == job.warmup:
+            dist.barrier()
+            begun = time.monotonic()
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(layers(train_fashion.scaled(images)), classes).backward()
+        optimizer.step()
+        if number >= job.warmup:
+            ended.append(time.monotonic())
+    dist.barrier()
+    say("steps", rank=rank, begun=begun, ended=ended, optimized=[], hash="")
+
+
+def training(job, rank, _):
+    """What the example does."""
+    options = train_fashion.parse_arguments(["--json", "--backend", job.backend, "--strategy", job.strategy, "--epochs", str(job.epochs),
+                                             "--batch", str(job.batch), *(["--steps", str(job.steps)] if job.steps else [])])
+    result = train_fashion.train(options)
+    if rank == 0:
+        say("trained", **result)
+
+
+def lost():
+    """The ranks that the group has lost: DDP passes on an error's words only, but every further call says it."""
+    try:
+        dist.barrier()
+    except dist.DistBackendError as e:
+        return list(e.ranks)
+    return []
+
+
+def killed(job, rank, size):
+    """Steps until somebody is gone; then, if the backend can, steps of those that are left."""
+    current, data = train_fashion.Training("ddp", 2e-3), shares(job, rank, size)
+    current.step(*next(data))
+    say("ready", rank=rank, pid=os.getpid())
+    try:
+        while True:
+            current.step(*next(data))
+    except RuntimeError as e:
+        at, message = time.monotonic(), "%s: %s" % (type(e).__name__, str(e).splitlines()[0])
+    gone = lost() if job.goes_on else []
+    say("failed", rank=rank, at=at, message=message, gone=gone)
+    if not job.goes_on:
+        return
+    dist.shrink_group(gone)
+    left = train_fashion.Training("ddp", 2e-3, layers=current.layers)
+    data = shares(job, dist.get_rank(), dist.get_world_size())
+    left.step(*next(data))
+    say("went on", rank=rank, at=time.monotonic(), size=dist.get_world_size(), hash=train_fashion.digest(left.weights()))
+    dist.destroy_process_group()
+
+
+def timed(call, repetitions):
+    """The median of seconds of a call that all ranks make, as this rank sees it."""
+    call()
+    seconds = []
+    for _ in range(repetitions):
+        begun = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begun)
+    return statistics.median(seconds)
+
+
+def adapter(job, rank, size):
+    """An allreduce through torch, and the same by COOL's own binding, in turn: 8 bytes, and 64 MiB in memory of the backend."""
+    import cool
+
+    with cool.join("adapter %s" % os.environ["MASTER_PORT"], rank, size) as comm:
+        small, own_small = torch.zeros(2), comm.alloc(2, "f4")
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        large = backend.allocate_tensor(16 * MIB, dtype=torch.float32, device=torch.device("cpu"))
+        own_large = comm.alloc(16 * MIB, "f4")
+        large.zero_()
+        own_large[:] = 0
+        found = {"small": [], "own small": [], "large": [], "own large": []}
+        for _ in range(job.rounds):
+            found["small"].append(timed(lambda: dist.all_reduce(small), 200))
+            found["own small"].append(timed(lambda: comm.allreduce(own_small, own_small), 200))
+            found["large"].append(timed(lambda: dist.all_reduce(large), 5))
+            found["own large"].append(timed(lambda: comm.allreduce(own_large, own_large), 5))
+    if rank == 0:
+        say("adapter", **{name.replace(" ", "_"): statistics.median(seconds) for name, seconds in found.items()})
+
+
+JOBS = {"steps": steps, "computing": computing, "training": training, "killed": killed, "adapter": adapter}
+
+
+@contextlib.contextmanager
+def forked(body):
+    """A child that runs a body and ends; yields its process id."""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            # Whoever kills the parent must not leave children.
+            LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            body()
+            status = 0
+        except BaseException as e:
+            say("error", message="%s: %s" % (type(e).__name__, str(e).splitlines()[0]))
+        finally:
+            os._exit(status)
+    try:
+        yield pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def keep_store(address, told):
+    """Has the Store, until it is killed."""
+    store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+    os.write(told, b"%d\n" % store.port)
+    signal.pause()
+
+
+def be_rank(job, rank, port):
+    host = job.hosts[rank]
+    with open("/proc/%d/ns/net" % host["pid"]) as namespace:
+        if LIBC.setns(namespace.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(len(job.hosts)), MASTER_ADDR=job.store, MASTER_PORT=str(port), LOCAL_RANK="0",
+                      TORCHELASTIC_USE_AGENT_STORE="True", COOL_SOCKET=host["socket"], GLOO_SOCKET_IFNAME=host["interface"])
+    faulthandler.enable()
+    # A rank that hangs says where.
+    faulthandler.dump_traceback_later(0.9 * job.timeout)
+    torch.set_num_threads(1)
+    dist.init_process_group(job.backend)
+    JOBS[job.what](job, dist.get_rank(), dist.get_world_size())
+    if job.what != "killed":
+        dist.destroy_process_group()
+
+
+def run(job):
+    """A job, and how its ranks ended: their statuses, negative for a signal that ended them, None for one that had to be killed."""
+    with contextlib.ExitStack() as stack:
+        reading, writing = os.pipe()
+        stack.enter_context(forked(lambda: keep_store(job.store, writing)))
+        with os.fdopen(reading) as told:
+            os.close(writing)
+            port = int(told.readline())
+        pids = [stack.enter_context(forked_rank(job, rank, port)) for rank in range(len(job.hosts))]
+        statuses = ended(pids, time.monotonic() + job.timeout, job.may_die)
+    say("ended", statuses=statuses)
+
+
+def ended(pids, end, may_die):
+    """The statuses of all, in order; one that ends badly, and may not, leaves the others little time."""
+    files = {os.pidfd_open(pid): pid for pid in pids}
+    known = dict.fromkeys(pids)
+    while files and (ready := select.select(list(files), [], [], max(0.0, end - time.monotonic()))[0]):
+        for file in ready:
+            pid = files.pop(file)
+            os.close(file)
+            info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            known[pid] = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+            if known[pid] and not may_die:
+                end = min(end, time.monotonic() + LAST_SECONDS)
+    for file in files:
+        os.close(file)
+    return list(known.values())
+
+
+def forked_rank(job, rank, port):
+    return forked(lambda: be_rank(job, rank, port))
+
+
+def main():
+    train_fashion.pictures(train_fashion.FOLDER, "train")
+    train_fashion.pictures(train_fashion.FOLDER, "t10k")
+    say("prepared", torch=torch.__version__)
+    for line in sys.stdin:
+        run(types.SimpleNamespace(**json.loads(line)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+#!/usr/bin/python3
+"""Trains with PyTorch over COOL and over Gloo, in turn in one emulated network: seconds of a step, bytes of links, accuracy, a killed rank.
+
+    sudo bench/torch_train.py --docs
+    sudo bench/torch_train.py --parts steps --strategies ddp --placements interleaved --steps 5
+
+The network and the data are those of libcool/python/examples/train_fashion.py, whose functions run here, too; ranks are forked from one process
+(torch_ranks.py), a rank on each host. Parts:
+  steps     steps of DDP, FSDP2 and ZeRO-1 on links of --host-mbit and --uplink-mbit, and what the busiest link carries meanwhile
+  killed    a rank is killed in a step: when each survivor is told who, and when training goes on
+  adapter   an allreduce through torch beside one by COOL's own binding, of ranks on one host
+  training  --epochs of each strategy by 4 ranks in as many racks, with the same pictures in each step and on links as fast as this machine, twice
+            with COOL: test accuracy, and whether the weights are the same
+Writes report.json to target/torch-train, and with --docs the section of docs/torch.md. Needs root, what bench/bench.py needs, Debian's
+dataset-fashion-mnist, and the Python that tools/torch-venv makes.
+"""
+import argparse
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
+import bench  # noqa: E402
+import network  # noqa: E402
+import peers  # noqa: E402
+import testbed  # noqa: E402
+import torch_tables  # noqa: E402
+
+BACKENDS, STRATEGIES, PARTS = ("cool", "gloo"), ("ddp", "fsdp2", "zero1"), ("steps", "killed", "adapter", "training")
+# Parameters of train_fashion.network(), in bytes.
+WEIGHTS = 4 * 270_082
+PYTHON = os.path.join(ROOT, "target", "bindings", "torch", "bin", "python3")
+# The rank that is killed.
+VICTIM = 2
+
+
+class Ranks:
+    """The process that forks ranks (torch_ranks.py), and what they say."""
+
+    def __init__(self, bed, python, folder, timeout):
+        self.bed, self.timeout = bed, timeout
+        self.answers = os.path.join(bed.directory, "answers-%d" % time.monotonic_ns())
+        os.mkfifo(self.answers)
+        self.log = open(os.path.join(folder, "ranks.log"), "wb+")
+        self.process = subprocess.Popen([python, os.path.join(HERE, "torch_ranks.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=self.log, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.pending = b""
+        self.end = time.monotonic() + self.timeout
+        self.torch = self.next()["torch"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+
+    def next(self):
+        """The next event."""
+        while b"\n" not in self.pending:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, self.end - time.monotonic()))
+            read = os.read(self.process.stdout.fileno(), 65536) if ready else b""
+            if not read:
+                raise peers.Failed("%s: %s" % ("the ranks' process has ended" if ready else "no end in time", peers.last_words(self.log)))
+            self.pending += read
+        line, self.pending = self.pending.split(b"\n", 1)
+        return json.loads(line)
+
+    def answer(self):
+        with open(self.answers, "w") as answers:
+            answers.write("\n")
+
+    def job(self, what, hosts, backend, **more):
+        """Events of a job until it has ended; ranks that fail are errors, but for those that `more` lets die."""
+        may_die = more.pop("may_die", False)
+        job = {"what": what, "backend": backend, "store": network.MANAGEMENT_ADDRESS, "answers": self.answers, "timeout": self.timeout, "steps": 0,
+               "hosts": [{"pid": h["pid"], "interface": h["interface"], "socket": os.path.join(self.bed.directory, h["name"] + ".sock")} for h in hosts],
+               "may_die": may_die, **more}
+        # The ranks' own process ends what takes too long.
+        self.end = time.monotonic() + self.timeout + 30
+        self.process.stdin.write((json.dumps(job) + "\n").encode())
+        self.process.stdin.flush()
+        errors = []
+        while (event := self.next())["event"] != "ended":
+            if event["event"] == "error":
+                errors.append(event["message"])
+            if event["event"] != "error" or may_die:
+                yield event
+        if may_die:
+            yield event
+        elif set(event["statuses"]) != {0}:
+            raise peers.Failed("%s by %s: %s (statuses %s)" % (what, backend, "; ".join(errors[:2]), event["statuses"]))
+
+
+def duration(begun, ends):
+    """Seconds of each step: from the end of the last rank's one to the next."""
+    lasts = [max(at) for at in zip(*ends)]
+    return [b - a for a, b in zip([max(begun), *lasts], lasts)]
+
+
+def measured(ranks, bed, hosts, options, backend, strategy):
+    """Steps of a strategy: their seconds, those of ZeRO-1's broadcasts, bytes of the busiest link, hash of the weights."""
+    said, counted = [], {}
+    for event in ranks.job("steps", hosts, backend, strategy=strategy, batch=options.batch, steps=options.steps, warmup=options.warmup):
+        if event["event"] in ("begin", "end"):
+            counted[event["event"]] = bed.link_bytes()
+            ranks.answer()
+        elif event["event"] == "steps":
+            said.append(event)
+    seconds = duration([e["begun"] for e in said], [e["ended"] for e in said])
+    carried = max(counted["end"][link] - counted["begin"][link] for link in counted["end"]) / options.steps
+    found = {"seconds": seconds, "median": statistics.median(seconds), "busiest_link_bytes": carried, "hash": said[0]["hash"],
+             "hashes_equal": len({e["hash"] for e in said}) == 1}
+    if strategy == "zero1":
+        # From when the last rank comes to when the last one leaves.
+        times = [[max(t[1] for t in step) - max(t[0] for t in step)] for step in zip(*(e["optimized"] for e in said))]
+        found["optimizer"] = statistics.median(t for t, in times)
+    return found
+
+
+def least_bytes(strategy, ranks):
+    """What the busiest link must carry in a step at least."""
+    shares = {"ddp": 2 * (ranks - 1) / ranks, "fsdp2": 3 * (ranks - 1) / ranks, "zero1": 2 * (ranks - 1) / ranks + 1}
+    return shares[strategy] * WEIGHTS
+
+
+def attempted(function, *arguments):
+    """What it returns, or why it failed."""
+    try:
+        return function(*arguments)
+    except peers.Failed as e:
+        return {"failed": str(e)}
+
+
+def part_steps(ranks, bed, options, report, save):
+    hosts = peers.in_order(bed.description, "racked")
+    said = list(ranks.job("computing", hosts, "gloo", batch=options.batch, steps=options.steps, warmup=options.warmup))
+    report["computing"] = statistics.median(duration([e["begun"] for e in said], [e["ended"] for e in said]))
+    bench.say("computing alone: %.0f ms a step" % (1e3 * report["computing"]))
+    report["steps"] = []
+    for placement in options.placements:
+        for strategy in options.strategies:
+            order = options.backends if len(report["steps"]) % 2 == 0 else options.backends[::-1]
+            hosts = peers.in_order(bed.description, placement)
+            results = {b: attempted(measured, ranks, bed, hosts, options, b, strategy) for b in order}
+            if placement == options.placements[0] and "cool" in order:
+                # Weights of one run are those of another, bit by bit.
+                results["cool again"] = attempted(measured, ranks, bed, hosts, options, "cool", strategy)
+            report["steps"].append({"placement": placement, "strategy": strategy, "least_bytes": least_bytes(strategy, len(hosts)), "results": results})
+            bench.say("%s %s: %s" % (placement, strategy, "; ".join("%s %s" % (b, torch_tables.words(r)) for b, r in results.items())))
+            save()
+
+
+def died(ranks, hosts, batch, backend):
+    """A rank is killed in a step: what each survivor is told, and after how long, and after how long it has made a step again."""
+    ready, told, on, errors, killed_at = {}, {}, {}, [], None
+    for event in ranks.job("killed", hosts, backend, batch=batch, goes_on=backend == "cool", may_die=True):
+        if event["event"] == "ready":
+            ready[event["rank"]] = event["pid"]
+            if len(ready) == len(hosts):
+                killed_at = time.monotonic()
+                os.kill(ready[VICTIM], signal.SIGKILL)
+        elif event["event"] == "failed":
+            told[event["rank"]] = event
+        elif event["event"] == "went on":
+            on[event["rank"]] = event
+        else:
+            errors.append(event.get("message") or "statuses %s" % event["statuses"])
+    survivors = set(range(len(hosts))) - {VICTIM}
+    if killed_at is None or set(told) != survivors:
+        raise peers.Failed("ranks %s were told nothing" % sorted(survivors - set(told)))
+    after = sorted(e["at"] - killed_at for e in told.values())
+    named = [e for e in told.values() if re.search(r"\brank %d on \S+ is gone" % VICTIM, e["message"])]
+    found = {"told": after, "named": len(named), "survivors": len(survivors), "message": told[min(told)]["message"]}
+    if backend == "cool":
+        if set(on) != survivors:
+            raise peers.Failed("ranks %s did not go on: %s" % (sorted(survivors - set(on)), errors))
+        found.update(went_on=max(e["at"] - killed_at for e in on.values()), hashes_equal=len({e["hash"] for e in on.values()}) == 1)
+    return found
+
+
+def part_killed(ranks, bed, options, report, save):
+    hosts = peers.in_order(bed.description, "racked")
+    report["killed"] = {backend: attempted(died, ranks, hosts, options.batch, backend) for backend in options.backends}
+    for backend, found in report["killed"].items():
+        bench.say("killed, %s: %s" % (backend, found.get("failed") or "told after %.2f s, named at %d of %d%s; %s" % (
+            found["told"][-1], found["named"], found["survivors"], ", went on after %.2f s" % found["went_on"] if "went_on" in found else "",
+            found["message"])))
+    save()
+
+
+def on_one_host(ranks, bed, count):
+    host = peers.in_order(bed.description, "racked")[0]
+    (found,) = ranks.job("adapter", [host] * count, "cool", rounds=3)
+    return found
+
+
+def part_adapter(ranks, bed, options, report, save):
+    report["adapter"] = {count: attempted(on_one_host, ranks, bed, count) for count in (2, 8)}
+    for count, f in report["adapter"].items():
+        bench.say("%d ranks of one host: %s" % (count, f.get("failed") or "8 bytes %.0f us (%.0f by COOL's own binding), 64 MiB %.1f ms (%.1f)" % (
+            1e6 * f["small"], 1e6 * f["own_small"], 1e3 * f["large"], 1e3 * f["own_large"])))
+    save()
+
+
+def trained(ranks, hosts, backend, strategy, batch, epochs, steps=0):
+    """What the example reports of training."""
+    (found,) = ranks.job("training", hosts, backend, strategy=strategy, batch=batch, epochs=epochs, steps=steps)
+    return found
+
+
+def part_training(ranks, bed, options, report, save):
+    # What is learned does not depend on how fast links are.
+    for link in bed.network.net.links:
+        for end in (link.intf1, link.intf2):
+            end.node.cmd("tc qdisc delete dev %s root" % end.name)
+    every, hosts = len(bed.description["hosts"]), [rack[0] for rack in peers.racks(bed.description)]
+    batch = options.batch * every // len(hosts)
+    report["training"], report["training_ranks"] = {}, len(hosts)
+    for strategy in options.strategies:
+        report["training"][strategy] = {name: attempted(trained, ranks, hosts, name.split()[0], strategy, batch, options.epochs, options.epoch_steps)
+                                        for name in ("cool", "gloo", "cool again") if name.split()[0] in options.backends}
+        for name, found in report["training"][strategy].items():
+            bench.say("%s by %s: %s" % (strategy, name, found.get("failed") or "accuracy %(accuracy).4f after %(steps)d steps, weights %(hash)s" % found))
+        save()
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    several = lambda names: {"type": bench.list_of(bench.one_of(names)), "default": list(names), "help": "default " + ",".join(names)}
+    p.add_argument("--parts", **several(PARTS))
+    p.add_argument("--backends", **several(BACKENDS))
+    p.add_argument("--strategies", **several(STRATEGIES))
+    p.add_argument("--placements", **several(bench.PLACEMENTS))
+    p.add_argument("--batch", type=int, default=64, help="pictures of a rank in each step; default %(default)s")
+    p.add_argument("--steps", type=int, default=5, help="measured steps; default %(default)s")
+    p.add_argument("--warmup", type=int, default=2, help="steps before; default %(default)s")
+    p.add_argument("--epochs", type=int, default=2, help="of the training; default %(default)s")
+    p.add_argument("--epoch-steps", type=int, default=0, help="of each of them at most; 0: all")
+    bench.add_network_options(p)
+    p.add_argument("--python", default=PYTHON, help="a Python with torch and cool; default target/bindings/torch/bin/python3")
+    p.add_argument("--timeout", type=int, default=300, help="seconds for one job; default %(default)s")
+    p.add_argument("--docs", action="store_true", help="write the section of docs/torch.md")
+    bench.add_run_options(p, "torch-train")
+    a = p.parse_args()
+    a.out, a.bin = os.path.abspath(a.out), os.path.abspath(a.bin)
+    if min(a.batch, a.steps, a.epochs, a.timeout) < 1 or min(a.warmup, a.wait, a.epoch_steps) < 0 or min(a.host_mbit, a.uplink_mbit) <= 0:
+        p.error("--batch, --steps, --epochs, --timeout must be at least 1, rates more than 0, --warmup, --wait and --epoch-steps not negative")
+    return a
+
+
+def main():
+    options = parse_arguments()
+    testbed.unwind_on_signals()
+    os.makedirs(options.out, exist_ok=True)
+    report = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "processors": os.cpu_count(), "topology": options.topology,
+              "host_mbit": options.host_mbit, "uplink_mbit": options.uplink_mbit, "batch": options.batch, "steps_measured": options.steps, "weights": WEIGHTS}
+
+    def save():
+        with open(os.path.join(options.out, "report.json"), "w") as f:
+            json.dump(report, f, indent=1)
+
+    bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn", slots=8,
+                          peer_timeout_ms=bench.PEER_TIMEOUT_MS, logs=os.path.join(options.out, "logs"))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(bench.started(bed, options.wait))
+        bed.wait_until_measured()
+        ranks = stack.enter_context(Ranks(bed, options.python, options.out, options.timeout))
+        report.update(torch=ranks.torch, ranks=len(bed.description["hosts"]))
+        for part in PARTS:
+            if part in options.parts:
+                globals()["part_" + part](ranks, bed, options, report, save)
+    print(torch_tables.section_text(report))
+    if options.docs:
+        torch_tables.write(report)
+    return int(torch_tables.failed(report))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (testbed.Failure, peers.Failed, RuntimeError, OSError, ValueError, KeyError) as e:
+        sys.exit("torch_train: %s" % e)

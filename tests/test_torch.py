@@ -1,0 +1,70 @@
+"""PyTorch over COOL on emulated hosts: torchrun trains, a killed rank is named and the others go on, and torch's own tests of backends."""
+import json
+import os
+import subprocess
+
+import pytest
+import torch_suite
+import torch_train
+from conftest import PATIENCE, ROOT
+
+EXAMPLE = os.path.join(ROOT, "libcool", "python", "examples", "train_fashion.py")
+# Of each rank in a step, and steps.
+BATCH, STEPS = 32, 3
+# Of torch's own tests some of each kind; `make torch` runs all.
+CASES = ("test_DistributedDataParallelCPU", "test_accumulate_gradients_no_sync_allreduce_with_then_hook", "test_all_gather_coalesced_simple",
+         "test_all_gather_complex", "test_all_gather_object_default_pg", "test_all_reduce_coalesced_sum", "test_all_reduce_sum_async", "test_barrier",
+         "test_broadcast", "test_destroy_group", "test_gather_object_subgroup", "test_get_future", "test_new_subgroups_with_group_param",
+         "test_reduce_max", "test_scatter_full_group", "test_send_recv_with_tag")
+
+
+@pytest.fixture(scope="module")
+def bed(patient_bed):
+    return patient_bed("tree:2x2")
+
+
+@pytest.fixture(scope="module")
+def ranks(bed, tmp_path_factory):
+    with torch_train.Ranks(bed, torch_train.PYTHON, str(tmp_path_factory.mktemp("ranks")), PATIENCE) as ranks:
+        yield ranks
+
+
+def hosts(bed):
+    return bed.description["hosts"]
+
+
+def test_torchrun_trains_on_four_hosts(bed):
+    nodes = hosts(bed)
+    agents = []
+    for number, host in enumerate(nodes):
+        command = [torch_train.PYTHON, "-m", "torch.distributed.run", "--nnodes", str(len(nodes)), "--node-rank", str(number),
+                   "--nproc-per-node", "1", "--master-addr", nodes[0]["ip"], "--master-port", "29500", "--local-addr", host["ip"],
+                   EXAMPLE, "--batch", str(BATCH), "--steps", str(STEPS), "--json"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COOL_SOCKET": os.path.join(bed.directory, host["name"] + ".sock")}
+        agents.append(subprocess.Popen(["mnexec", "-a", str(host["pid"]), *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                       text=True))
+    try:
+        told = [agent.communicate(timeout=PATIENCE) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert all(agent.returncode == 0 for agent in agents), told
+    found = json.loads(told[0][0])
+    assert found["hashes_equal"] and found["ranks"] == len(nodes) and found["steps"] == STEPS, found
+
+
+@pytest.mark.parametrize("strategy", torch_train.STRATEGIES)
+def test_each_way_of_training_gives_the_same_weights_every_time(bed, ranks, strategy):
+    first, second = (torch_train.trained(ranks, hosts(bed), "cool", strategy, BATCH, epochs=1, steps=STEPS) for _ in range(2))
+    assert first["hashes_equal"] and first["hash"] == second["hash"], (first, second)
+
+
+def test_a_killed_rank_is_named_at_every_survivor_and_they_train_on(bed, ranks):
+    found = torch_train.died(ranks, hosts(bed), BATCH, "cool")
+    assert found["named"] == found["survivors"] == len(hosts(bed)) - 1, found
+    assert found["hashes_equal"], found
+
+
+def test_torchs_own_tests_of_backends_pass(bed, tmp_path):
+    found = torch_suite.cases(str(tmp_path), "gloo", "cool", CASES, torch_suite.sockets(bed))
+    assert {name: found.get(name, {}).get("result") for name in CASES} == dict.fromkeys(CASES, "passed"), found

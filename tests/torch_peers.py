@@ -1,0 +1,154 @@
+"""Runs programs of others on a backend of torch.distributed: accelerate's own test scripts, and an epoch of Lightning.
+
+    python3 tests/torch_peers.py --backend cool --out result.jsonl
+
+Run by a Python with torch, cool, accelerate and lightning (torch_suite.py). COOL_SOCKETS has the agents' sockets, a rank's each, with commas
+between. Ranks are forked, so that all is imported once. To the file go lines of JSON, as those of torch_cases.py.
+"""
+import argparse
+import contextlib
+import importlib
+import io
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import tempfile
+import time
+import traceback
+
+# Neither looks for updates, nor at graphics processors.
+os.environ.update(ACCELERATE_USE_CPU="true", HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+
+import accelerate.test_utils.scripts  # noqa: E402,F401
+import lightning.pytorch as lightning  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from lightning.pytorch.strategies import DDPStrategy  # noqa: E402
+
+SECONDS = 90
+# By script, functions that are left out: accelerate's `join_uneven_inputs` does something on graphics processors only, so these wait for ever or
+# fail with any backend of CPUs.
+SCRIPTS = {"test_script": (), "test_ops": (), "test_sync": (),
+           "test_distributed_data_loop": ("test_can_join_uneven_inputs", "test_join_can_override_even_batches",
+                                          "test_join_can_override_for_mixed_type_dataloaders",
+                                          "test_join_raises_warning_for_iterable_when_overriding_even_batches")}
+
+
+def accelerate_script(name, left_out):
+    def body(backend):
+        # Accelerate itself would take gloo; a group that is there it takes as it is.
+        dist.init_process_group(backend)
+        try:
+            script = importlib.import_module("accelerate.test_utils.scripts." + name)
+            for function in left_out:
+                setattr(script, function, lambda: None)
+            script.main()
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+    return body
+
+
+class Line(lightning.LightningModule):
+    """Learns a linear function."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+
+    def training_step(self, batch, _):
+        inputs, wanted = batch
+        return torch.nn.functional.mse_loss(self.layer(inputs), wanted)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.2)
+
+
+def lightning_epoch(backend):
+    """An epoch of DDP; the weights come near those wanted, and are the same at all ranks."""
+    lightning.seed_everything(1, verbose=False)
+    inputs, wanted = torch.randn(1024, 8), torch.arange(8.0).view(8, 1)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, inputs @ wanted), batch_size=8)
+    model = Line()
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False, "enable_model_summary": False}
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), default_root_dir=folder, **quiet,
+                                    strategy=DDPStrategy(process_group_backend=backend))
+        trainer.fit(model, data)
+    weights = model.layer.weight.detach()
+    if (weights - wanted.T).abs().max() > 0.1:
+        raise AssertionError("weights %s after an epoch" % weights)
+    if dist.get_backend() != backend:
+        raise AssertionError("the backend is %s" % dist.get_backend())
+    all_weights = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
+    dist.all_gather(all_weights, weights)
+    if not all(torch.equal(weights, other) for other in all_weights):
+        raise AssertionError("weights differ: %s" % all_weights)
+    dist.destroy_process_group()
+
+
+# By name, what each rank runs, and how many there are: accelerate's scripts expect two.
+PROGRAMS = {**{"accelerate: " + name: (accelerate_script(name, left_out), 2) for name, left_out in SCRIPTS.items()}, "lightning: one epoch of DDP": (lightning_epoch, 4)}
+
+
+def be_rank(body, backend, rank, size, port, said):
+    """A rank; what it printed and why it failed goes to `said`."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=str(port), GROUP_RANK="0", TORCHELASTIC_RUN_ID="peers")
+    sockets = os.environ.get("COOL_SOCKETS")
+    if sockets:
+        os.environ["COOL_SOCKET"] = sockets.split(",")[rank]
+    why, printed = "", io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            body(backend)
+    except BaseException as e:
+        if not isinstance(e, SystemExit) or e.code:
+            why = traceback.format_exc()[-3000:]
+    said.send(why)
+    os._exit(bool(why))
+
+
+def attempt(body, size, backend):
+    """Why it failed; nothing if all ranks ended well."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context, ranks = multiprocessing.get_context("fork"), []
+    for rank in range(size):
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=be_rank, args=(body, backend, rank, size, port, there))
+        process.start()
+        there.close()
+        ranks.append((process, here))
+    end, whys = time.monotonic() + SECONDS, []
+    for rank, (process, here) in enumerate(ranks):
+        process.join(max(0.0, end - time.monotonic()))
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            whys.append("rank %d: no end within %d s" % (rank, SECONDS))
+        elif process.exitcode:
+            whys.append("rank %d: %s" % (rank, here.recv() if here.poll() else "status %d" % process.exitcode))
+    return "\n".join(whys)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--backend", required=True)
+    p.add_argument("--out", required=True, help="file of the results")
+    options = p.parse_args()
+    with open(options.out, "w") as file:
+        for name, (body, size) in PROGRAMS.items():
+            begun = time.monotonic()
+            why = attempt(body, size, options.backend)
+            file.write(json.dumps({"test": name, "result": "failed" if why else "passed", "why": why, "seconds": time.monotonic() - begun}) + "\n")
+            file.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

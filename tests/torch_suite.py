@@ -1,0 +1,162 @@
+#!/usr/bin/python3
+"""Runs torch's own tests of backends, accelerate's and an epoch of Lightning, with Gloo and with COOL (`make torch`).
+
+    sudo tests/torch_suite.py --only 'all_reduce|broadcast'
+
+The tests are those of the wheel (torch.testing._internal.distributed.distributed_test): 4 ranks that are forked on this machine and have an agent
+each, in hosts of an emulated network. Some are only for a backend of a name: they run under the names "cool", "gloo" and "mpi", in this order,
+until they pass with Gloo; COOL and Gloo are taken under each of them. Tells which tests pass with Gloo and fail with COOL: those of EXPECTED
+must, all others must not. Needs root, what end-to-end tests need, and tools/torch-venv's Python.
+"""
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path[:0] = [os.path.join(ROOT, "mininet"), os.path.join(ROOT, "bench")]
+import section  # noqa: E402
+import testbed  # noqa: E402
+
+FOLDER = os.path.join(ROOT, "target", "torch-suite")
+DOCUMENT = os.path.join(ROOT, "docs", "torch.md")
+PYTHON = os.path.join(ROOT, "target", "bindings", "torch", "bin", "python3")
+NAMES = ("cool", "gloo", "mpi")
+TOPOLOGY = "tree:2x2"
+SECONDS = 1800
+# What passes with Gloo and not with COOL, and why.
+EXPECTED = {}
+# Of their wheels, which are installed beside torch's without touching it; `psutil` and those after it with what they need themselves.
+OTHERS = ("accelerate==1.15.0", "lightning==2.6.6", "torchmetrics==1.9.0", "lightning-utilities==0.15.3", "torchdata==0.11.0")
+NEEDED = ("psutil", "pyyaml", "huggingface_hub", "safetensors", "tqdm")
+
+
+def sockets(bed):
+    """The agents of the hosts, a rank's each: neighbours in rank order are in different racks."""
+    hosts = [h["name"] for h in bed.description["hosts"]]
+    return ",".join(os.path.join(bed.directory, name + ".sock") for name in hosts[::2] + hosts[1::2])
+
+
+def run(python, script, arguments, out, variables):
+    """Results, by test, of a program that writes them to a file; a test that it does not come to has none."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(out)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    with open(out + ".log", "w") as log:
+        command = [python, os.path.join(HERE, script), "--out", out, *arguments]
+        try:
+            done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise testbed.Failure("%s: no end within %d s, see %s" % (script, SECONDS, log.name)) from None
+    if done.returncode:
+        raise testbed.Failure("%s: status %d, see %s" % (script, done.returncode, log.name))
+    with open(out) as f:
+        return {found["test"]: found for found in map(json.loads, f)}
+
+
+def cases(folder, name, take, only, of_agents, python=PYTHON):
+    """torch's tests under a name, with the backend that is taken for it."""
+    return run(python, "torch_cases.py", ["--take", take, *(["--only", *only] if only is not None else [])],
+               os.path.join(folder, "%s-as-%s.jsonl" % (take, name)), {"BACKEND": name, "COOL_SOCKETS": of_agents})
+
+
+def both(folder, name, only, of_agents):
+    """Under a name, with Gloo; then with COOL those that run."""
+    baseline = cases(folder, name, "gloo", only, of_agents)
+    ran = [test for test, found in baseline.items() if found["result"] != "skipped"]
+    return baseline, cases(folder, name, "cool", ran, of_agents) if ran else {}
+
+
+def left_out(found):
+    """Whether a test does not run under this name; what needs a graphics processor is found out when it runs."""
+    return found["result"] == "skipped" and found["seconds"] == 0
+
+
+def others_python():
+    """A Python with accelerate and lightning too."""
+    there = os.path.join(FOLDER, "python")
+    python = os.path.join(there, "bin", "python3")
+    if not os.path.exists(os.path.join(there, "whole")):
+        subprocess.run([PYTHON, "-m", "venv", "--clear", there], check=True)
+        mine, = (os.path.join(there, "lib", name, "site-packages") for name in os.listdir(os.path.join(there, "lib")))
+        paths = subprocess.run([PYTHON, "-c", "import sys; print('\\n'.join(p for p in sys.path if p.endswith('site-packages')))"],
+                               capture_output=True, text=True, check=True).stdout
+        with open(os.path.join(mine, "torch.pth"), "w") as f:
+            f.write(paths)
+        pip = [os.path.join(there, "bin", "pip"), "--quiet", "--disable-pip-version-check", "install"]
+        subprocess.run([*pip, "--no-deps", *OTHERS], check=True)
+        subprocess.run([*pip, *NEEDED], check=True)
+        open(os.path.join(there, "whole"), "w").close()
+    return python
+
+
+def table(by_name, others):
+    """As docs/torch.md has it."""
+    lines = ["| tests | pass with gloo | of these pass with cool | expected to fail | pass with cool only | need a GPU or more ranks |",
+             "| --- | --: | --: | --: | --: | --: |"]
+    for name, (baseline, with_cool) in by_name.items():
+        passed, ours = ({test for test, found in results.items() if found["result"] == "passed"} for results in (baseline, with_cool))
+        needs = sum(found["result"] == "skipped" and not left_out(found) for found in baseline.values())
+        lines.append("| torch's, under the name \"%s\" | %d | %d | %d | %d | %d |" % (
+            name, len(passed), len(passed & ours), len(passed & set(EXPECTED)), len(ours - passed), needs))
+    for test, found in others.get("gloo", {}).items():
+        lines.append("| %s | %s | %s | | | |" % (test, *("yes" if one.get("result") == "passed" else "no" for one in (found, others["cool"].get(test, {})))))
+    return "\n".join([*lines, "", *("- `%s` fails: %s." % item for item in EXPECTED.items())])
+
+
+def verdicts(by_name, others):
+    """What is not as it is expected, a line each."""
+    for name, (baseline, with_cool) in by_name.items():
+        for test, found in with_cool.items():
+            if found["result"] != "passed" and baseline[test]["result"] == "passed" and test not in EXPECTED:
+                yield "%s (as %s): %s with COOL: %s" % (test, name, found["result"], found["why"].strip()[-1500:])
+            if found["result"] == "passed" and test in EXPECTED:
+                yield "%s (as %s) is expected to fail and passes: take it from the list" % (test, name)
+        for test, found in baseline.items():
+            if found["result"] == "passed" and test not in with_cool:
+                yield "%s (as %s): did not come to its end with COOL" % (test, name)
+    for test, found in others.get("cool", {}).items():
+        if found["result"] != "passed":
+            yield "%s: %s" % (test, found["why"].strip()[-1500:])
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--only", help="tests that this regular expression finds")
+    p.add_argument("--skip-others", action="store_true", help="without accelerate and Lightning")
+    p.add_argument("--docs", action="store_true", help="write the table of docs/torch.md")
+    options = p.parse_args()
+    testbed.unwind_on_signals()
+    os.makedirs(FOLDER, exist_ok=True)
+    begun, by_name, others = time.monotonic(), {}, {}
+    with testbed.Testbed(TOPOLOGY, peer_timeout_ms=20_000) as bed:
+        of_agents = sockets(bed)
+        names = run(PYTHON, "torch_cases.py", ["--list"], os.path.join(FOLDER, "list.jsonl"), {"BACKEND": "gloo"})
+        left = [test for test in names if not options.only or re.search(options.only, test)]
+        for name in NAMES:
+            by_name[name] = both(FOLDER, name, left, of_agents)
+            left = [test for test, found in by_name[name][0].items() if left_out(found) or found["result"] == "failed"]
+            print("as %s: %d tests" % (name, len(by_name[name][1])), flush=True)
+        if not options.skip_others:
+            python = others_python()
+            for backend in ("gloo", "cool"):
+                others[backend] = run(python, "torch_peers.py", ["--backend", backend], os.path.join(FOLDER, "others-%s.jsonl" % backend),
+                                      {"COOL_SOCKETS": of_agents})
+    wrong = list(verdicts(by_name, others))
+    text = table(by_name, others)
+    print(text, *wrong, "%.0f s" % (time.monotonic() - begun), sep="\n")
+    if options.docs:
+        section.replace(DOCUMENT, "torch suites", "Run %s by `make torch`.\n\n%s" % (time.strftime("%Y-%m-%d", time.gmtime()), text))
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (testbed.Failure, OSError, ValueError, subprocess.SubprocessError) as e:
+        sys.exit("torch_suite: %s" % e)
