@@ -13,7 +13,7 @@ fn check(bytes: &[u8]) {
 
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
-    use cool_swarm::{BlockHead, Have, Member, Row, Signal};
+    use cool_swarm::{BlockHead, Have, Member, Pace, Row, Signal};
     let have =
         Have { ranks: vec![3, 300, 0], blocks: vec![u64::MAX], null_vectors: vec![(1, [7; 32].into())] };
     let head =
@@ -21,7 +21,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let frames = [
         Frame::Hello { member: Member { rack: 3, slot: 70_000 }, contact: ([10, 0, 0, 1], 4000).into() },
         Frame::Inquire { member: Member { rack: 0, slot: 1 } },
-        Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, have }),
+        Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, pace: Pace(Some(9)), have }),
         head(Row::Coded([1, 0, 255].into())),
         head(Row::Block(1023)),
         Frame::Part { transfer: u32::MAX, bytes: &[0, 1, 2] },

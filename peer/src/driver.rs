@@ -382,18 +382,20 @@ impl<C: Contents> Driver<C> {
                 }
                 self.handle(Input::Signal { from, signal: &signal });
             }
-            Heard::Part { transfer, bytes } => match self.receiving.take(from, transfer, &bytes) {
-                Step::More => {}
-                Step::Half => {
-                    self.links.say(from, Frame::Half { transfer });
-                    self.handle(Input::Nearly { peer: from, transfer, sent: false });
+            Heard::Part { transfer, bytes } => {
+                match self.receiving.take(Instant::now(), from, transfer, &bytes) {
+                    Step::More => {}
+                    Step::Half => {
+                        self.links.say(from, Frame::Half { transfer });
+                        self.handle(Input::Nearly { peer: from, transfer, sent: false });
+                    }
+                    Step::Whole(bytes, took) => {
+                        self.links.say(from, Frame::Whole { transfer });
+                        self.arrived = Some((from, transfer, bytes));
+                        self.handle(Input::Received { from, transfer, took });
+                    }
                 }
-                Step::Whole(bytes) => {
-                    self.links.say(from, Frame::Whole { transfer });
-                    self.arrived = Some((from, transfer, bytes));
-                    self.handle(Input::Received { from, transfer });
-                }
-            },
+            }
             Heard::Half { transfer } => {
                 self.sending.half((from, transfer));
                 self.handle(Input::Nearly { peer: from, transfer, sent: true });

@@ -91,7 +91,7 @@ impl<'a> Frame<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_swarm::{BlockHead, Have, Row};
+    use cool_swarm::{BlockHead, Have, Pace, Row};
     use proptest::prelude::*;
 
     fn frames() -> Vec<Frame<'static>> {
@@ -105,7 +105,7 @@ mod tests {
                 contact: "[fd00::7]:9000".parse().unwrap(),
             },
             Frame::Inquire { member: Member { rack: 0, slot: 300 } },
-            Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, have }),
+            Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, pace: Pace(Some(9)), have }),
             Frame::Signal(head(coded)),
             Frame::Signal(head(Row::Block(1023))),
             Frame::Part { transfer: u32::MAX, bytes: &[0, 1, 2] },

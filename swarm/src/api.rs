@@ -3,6 +3,7 @@
 use crate::generation::{Recovery, Row, Slot, Term};
 use crate::holdings::{Code, Division, Have, Share};
 use crate::order::Order;
+use crate::paces::Pace;
 use crate::rings::Member;
 use cool_machine::Duration;
 use serde::{Deserialize, Serialize};
@@ -56,6 +57,8 @@ pub enum Signal {
         /// The sender's ring. Who hears of a later one than its own goes on to it, as clocks of events do (Lamport 1978), so
         /// that all offer along about the same ring, and few meet a receiver that is busy.
         ring: u64,
+        /// What a block takes over the sender's link, as far as it has found.
+        pace: Pace,
     },
     /// A block may come.
     Grant {
@@ -63,6 +66,8 @@ pub enum Signal {
         transfer: u32,
         /// The receiver's ring.
         ring: u64,
+        /// What a block takes over the receiver's link.
+        pace: Pace,
         /// What the receiver holds.
         have: Have,
     },
@@ -72,6 +77,8 @@ pub enum Signal {
         transfer: u32,
         /// The receiver's ring.
         ring: u64,
+        /// What a block takes over the receiver's link.
+        pace: Pace,
         /// Whether the receiver has all, and none need come again; else it is busy.
         complete: bool,
     },
@@ -140,6 +147,8 @@ pub enum Input<'a> {
         from: Member,
         /// The sender's number of the transfer.
         transfer: u32,
+        /// What they took, from the first to the last, if that can be told.
+        took: Option<Duration>,
     },
     /// A block's bytes have left, and the receiver has confirmed them; or they will not be sent any more.
     Sent {

@@ -1,6 +1,7 @@
 //! What a node knows of the others.
 
 use crate::holdings::Have;
+use crate::paces::Pace;
 use crate::rings::Member;
 use cool_machine::Time;
 use std::collections::BTreeMap;
@@ -10,6 +11,8 @@ use std::collections::BTreeMap;
 struct Peer {
     /// It has said that it has all.
     complete: bool,
+    /// Of its link, as it has said last.
+    pace: Pace,
     /// Nothing is offered to it before.
     until: Time,
     /// Generations of which a block was not new to it, with our rank at that time: no others of that rank are, but that it may
@@ -23,14 +26,19 @@ struct Peer {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peers {
     peers: BTreeMap<Member, Peer>,
+    /// How many have not said that they have all.
+    lacking: usize,
+    /// The pace of the fastest that was heard of.
+    fastest: Pace,
     /// How many of them are known to hold each block, if that is counted.
     holders: Option<Vec<u32>>,
 }
 
 impl Peers {
     pub(crate) fn new(members: impl Iterator<Item = Member>, counted: Option<u32>) -> Peers {
-        let peers = members.map(|member| (member, Peer::default())).collect();
-        Peers { peers, holders: counted.map(|blocks| vec![0; blocks as usize]) }
+        let peers: BTreeMap<_, _> = members.map(|member| (member, Peer::default())).collect();
+        let (lacking, fastest) = (peers.len(), Pace::default());
+        Peers { peers, lacking, fastest, holders: counted.map(|blocks| vec![0; blocks as usize]) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -55,10 +63,12 @@ impl Peers {
     pub(crate) fn join(&mut self, member: Member) {
         self.leave(member);
         self.peers.insert(member, Peer::default());
+        self.lacking += 1;
     }
 
     pub(crate) fn leave(&mut self, member: Member) {
         if let Some(peer) = self.peers.remove(&member) {
+            self.lacking -= usize::from(!peer.complete);
             self.count(&peer.have, |holders| *holders -= 1);
         }
     }
@@ -75,7 +85,37 @@ impl Peers {
 
     /// Whether anybody may lack anything.
     pub(crate) fn any_lacks(&self) -> bool {
-        self.peers.values().any(|peer| !peer.complete)
+        self.lacking > 0
+    }
+
+    /// The pace of a member, as it has said last.
+    pub(crate) fn pace(&self, member: Member) -> Pace {
+        self.peers.get(&member).map_or(Pace::default(), |peer| peer.pace)
+    }
+
+    /// A member says its pace.
+    pub(crate) fn goes(&mut self, member: Member, pace: Pace) {
+        self.fastest = [self.fastest, pace]
+            .into_iter()
+            .filter(|pace| *pace != Pace::default())
+            .min()
+            .unwrap_or_default();
+        self.with(member, |peer| peer.pace = pace);
+    }
+
+    /// Whether a member goes about as fast.
+    pub(crate) fn is_like(&self, member: Member, pace: Pace) -> bool {
+        self.peers.get(&member).is_some_and(|peer| peer.pace.is_like(pace))
+    }
+
+    /// Whether a block may be offered to any that goes about as fast.
+    pub(crate) fn any_like_takes(&self, now: Time, pace: Pace) -> bool {
+        self.peers.values().any(|peer| !peer.complete && peer.until <= now && peer.pace.is_like(pace))
+    }
+
+    /// The pace of the fastest that was heard of.
+    pub(crate) fn fastest(&self) -> Pace {
+        self.fastest
     }
 
     pub(crate) fn rest(&mut self, member: Member, until: Time) {
@@ -84,11 +124,21 @@ impl Peers {
 
     /// A member lacks something.
     pub(crate) fn lacks(&mut self, member: Member) {
-        self.with(member, |peer| (peer.complete, peer.until) = (false, Time::ZERO));
+        self.rest(member, Time::ZERO);
+        self.says_complete(member, false);
     }
 
     pub(crate) fn completes(&mut self, member: Member) {
-        self.with(member, |peer| peer.complete = true);
+        self.says_complete(member, true);
+    }
+
+    fn says_complete(&mut self, member: Member, complete: bool) {
+        let Some(peer) = self.peers.get_mut(&member) else { return };
+        match (core::mem::replace(&mut peer.complete, complete), complete) {
+            (false, true) => self.lacking -= 1,
+            (true, false) => self.lacking += 1,
+            _ => {}
+        }
     }
 
     /// A block of a generation was not new to a member, when we had that rank.

@@ -1,11 +1,13 @@
 //! The machine of one member.
 
 mod demand;
+mod receivers;
 
 use crate::api::{BlockHead, Input, Output, Signal, Stats, SwarmSpec, Waits};
 use crate::generation::Row;
 use crate::holdings::{Code, Have, Holdings, Knowledge};
 use crate::order::Phase;
+use crate::paces::{Pace, Paces};
 use crate::peers::Peers;
 use crate::rings::{Member, Rings};
 use crate::transfers::{Transfer, Transfers};
@@ -14,12 +16,8 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 
-/// After this many refusals in a row the next offer goes to the last receiver, which is likely to be free.
-const REFUSALS_BEFORE_LAST: u32 = 4;
 /// After as many a pause is made as if all in the rack had refused twice, but not after more than this.
 const REFUSALS_BEFORE_PAUSE: usize = 32;
-/// Successors that are passed over, because they want nothing, before a pause is made.
-const PASSED_OVER: u32 = 64;
 
 /// A member of a swarm: see the crate's front page.
 #[derive(Debug)]
@@ -42,6 +40,8 @@ pub struct Swarm {
     last: Option<Member>,
     /// Who has asked last for a block.
     asked: Option<Member>,
+    /// What blocks that came have taken.
+    paces: Paces,
     refusals: u32,
     /// Nothing is offered before, and how long the next pause is.
     pause_ends: Time,
@@ -86,6 +86,7 @@ impl Swarm {
             transfer: 0,
             last: None,
             asked: None,
+            paces: Paces::default(),
             refusals: 0,
             pause_ends: now,
             pause: spec.waits.block / 8,
@@ -118,6 +119,12 @@ impl Swarm {
         }
     }
 
+    /// A member is in that ring, and of that pace.
+    fn hears(&mut self, from: Member, ring: u64, pace: Pace) {
+        self.follow(ring);
+        self.peers.goes(from, pace);
+    }
+
     fn say(&mut self, to: Member, signal: Signal) {
         self.outbox.push_back(Output::Signal { to, signal });
     }
@@ -127,8 +134,8 @@ impl Swarm {
             return;
         }
         match signal {
-            Signal::Offer { transfer, ring } => {
-                self.follow(*ring);
+            Signal::Offer { transfer, ring, pace } => {
+                self.hears(from, *ring, *pace);
                 self.offered(now, from, *transfer);
             }
             Signal::Head(head) => self.announced(now, from, head),
@@ -140,12 +147,12 @@ impl Swarm {
                     self.incoming.take(from, number);
                 }
             }
-            Signal::Grant { transfer, ring, have } => {
-                self.follow(*ring);
+            Signal::Grant { transfer, ring, pace, have } => {
+                self.hears(from, *ring, *pace);
                 self.granted(now, from, *transfer, have);
             }
-            Signal::Refuse { transfer, ring, complete } => {
-                self.follow(*ring);
+            Signal::Refuse { transfer, ring, pace, complete } => {
+                self.hears(from, *ring, *pace);
                 if self.outgoing.take(from, *transfer).is_some() {
                     self.refused(now, from, *complete);
                 }
@@ -178,7 +185,10 @@ impl Swarm {
             Some(true) => {}
             None if !self.incoming.room(from) || self.holdings.completes(&have) => {
                 self.turned_away = Some(from);
-                self.say(from, Signal::Refuse { transfer, ring: self.ring, complete });
+                self.say(
+                    from,
+                    Signal::Refuse { transfer, ring: self.ring, pace: self.paces.pace(), complete },
+                );
             }
             _ => {
                 if known.is_none() {
@@ -187,7 +197,7 @@ impl Swarm {
                 }
                 let null_vectors = held.null_vectors(self.incoming.blocks(), &mut self.chance);
                 let have = Have { null_vectors, ..have };
-                self.say(from, Signal::Grant { transfer, ring: self.ring, have });
+                self.say(from, Signal::Grant { transfer, ring: self.ring, pace: self.paces.pace(), have });
             }
         }
     }
@@ -251,16 +261,9 @@ impl Swarm {
         }
     }
 
-    /// There is room: who was turned away for want of it may come.
-    fn call_back(&mut self) {
-        if !self.holdings.is_complete()
-            && let Some(to) = self.turned_away
-            && self.incoming.room(to)
-        {
-            self.turned_away = None;
-            self.stats.asks += 1;
-            self.say(to, Signal::Ask { have: self.holdings.have().clone() });
-        }
+    fn ask_of(&mut self, to: Member) {
+        self.stats.asks += 1;
+        self.say(to, Signal::Ask { have: self.holdings.have().clone() });
     }
 
     fn placed(&mut self, now: Time, block: u32) {
@@ -306,10 +309,9 @@ impl Swarm {
         self.ask_wait = (self.ask_wait * 2).min(self.spec.waits.block * 16);
         self.asks_at = now + self.ask_wait + self.spec.waits.answer;
         if self.incoming.is_empty()
-            && let Some(to) = self.next_in_ring()
+            && let Some(to) = self.next_in_ring(|_, _| true)
         {
-            self.stats.asks += 1;
-            self.say(to, Signal::Ask { have: self.holdings.have().clone() });
+            self.ask_of(to);
         }
     }
 
@@ -329,16 +331,6 @@ impl Swarm {
 
 /// Sending.
 impl Swarm {
-    /// The successor in the present ring; then, since that was busy, in others that only this node goes along. These stay in its
-    /// rack, so that one block at a time enters and leaves it.
-    fn next_in_ring(&mut self) -> Option<Member> {
-        let (me, attempt) = (self.spec.me, self.attempt);
-        self.attempt = attempt.wrapping_add(1);
-        let (ring, first) = (self.ring << 8 | u64::from(attempt), attempt == 0);
-        let here = |member: Member| self.peers.is_here(member) && (first || member.rack == me.rack);
-        self.rings.successor(ring, me, here)
-    }
-
     /// Whether there is room for another block, something to send, and perhaps somebody who lacks it.
     fn offers(&self, now: Time) -> bool {
         let room = self.outgoing.room(self.spec.me) || self.far_successor(now).is_some();
@@ -347,15 +339,6 @@ impl Swarm {
 
     fn is_far(&self, member: Member) -> bool {
         member.rack != self.spec.me.rack
-    }
-
-    /// The successor in the present ring, if that is in another rack, was not tried, and may be offered a block.
-    fn far_successor(&self, now: Time) -> Option<Member> {
-        if self.attempt > 0 {
-            return None;
-        }
-        let next = self.rings.successor(self.ring << 8, self.spec.me, |member| self.peers.is_here(member))?;
-        (self.is_far(next) && self.can_be_offered(now, next)).then_some(next)
     }
 
     fn can_be_offered(&self, now: Time, member: Member) -> bool {
@@ -373,29 +356,13 @@ impl Swarm {
             return;
         }
         let near = self.outgoing.room(self.spec.me);
-        let next = asked.or_else(|| if near { self.receiver(now) } else { self.next_in_ring() });
+        let next = asked.or_else(|| if near { self.receiver(now) } else { self.next_receiver(now) });
         let Some(to) = next else { return self.make_pause(now) };
         self.transfer = self.transfer.wrapping_add(1);
         let until = now + self.spec.waits.answer;
         self.outgoing.add(to, self.transfer, until);
         self.stats.offers += 1;
-        self.say(to, Signal::Offer { transfer: self.transfer, ring: self.ring });
-    }
-
-    /// Who is offered to next: the successor in the next ring, as in the paper, but now and then the last receiver.
-    fn receiver(&mut self, now: Time) -> Option<Member> {
-        let last = self.last.filter(|last| self.peers.takes(now, *last));
-        if self.refusals > 0 && self.refusals.is_multiple_of(REFUSALS_BEFORE_LAST) && last.is_some() {
-            self.refusals += 1;
-            return last;
-        }
-        for _ in 0..PASSED_OVER {
-            let Some(next) = self.next_in_ring() else { break };
-            if self.can_be_offered(now, next) {
-                return Some(next);
-            }
-        }
-        last
+        self.say(to, Signal::Offer { transfer: self.transfer, ring: self.ring, pace: self.paces.pace() });
     }
 
     fn refused(&mut self, now: Time, by: Member, complete: bool) {
@@ -565,7 +532,12 @@ impl Machine for Swarm {
                 self.incoming.nearly(peer, transfer);
                 self.call_back();
             }
-            Input::Received { from, transfer } => self.received(now, from, transfer),
+            Input::Received { from, transfer, took } => {
+                if let Some(took) = took {
+                    self.paces.came(took, self.peers.pace(from));
+                }
+                self.received(now, from, transfer);
+            }
             Input::Sent { to, transfer, arrived } => self.sent(to, transfer, arrived),
             Input::Placed { block } => self.placed(now, block),
             Input::Decoded { generation } => self.decoded(generation),

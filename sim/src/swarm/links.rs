@@ -402,12 +402,15 @@ impl<'a> Run<'a> {
     }
 
     fn arrived(&mut self, block: wires::Block, whole: bool) {
-        let wires::Block { from, to, transfer, bytes } = block;
+        let wires::Block { from, to, transfer, took, bytes } = block;
         let arrived = whole && self.nodes[to].machine.is_some();
         if arrived {
             let member = self.members[from];
             self.nodes[to].memory.came(from, transfer, bytes);
-            self.handle(to, Input::Received { from: member, transfer });
+            self.handle(
+                to,
+                Input::Received { from: member, transfer, took: Some(Duration::from_nanos(took)) },
+            );
         }
         self.later(Event::Confirmed { from, to, transfer, arrived });
     }
@@ -479,7 +482,7 @@ impl<'a> Run<'a> {
             Output::Transmit { to, transfer, generation, terms } => {
                 let bytes = self.nodes[node].memory.sum(generation, &terms, self.what.payload);
                 let to = self.number_of(to);
-                self.wires.send(self.now, wires::Block { from: node, to, transfer, bytes });
+                self.wires.send(self.now, wires::Block { from: node, to, transfer, took: 0, bytes });
             }
             Output::Cancel { to, transfer } => {
                 let to = self.number_of(to);

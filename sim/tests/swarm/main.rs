@@ -4,6 +4,7 @@ mod paper;
 mod seeded;
 #[path = "../common/seeds.rs"]
 mod seeds;
+mod slow;
 #[path = "../common/snapshot.rs"]
 mod snapshot;
 mod table;

@@ -45,7 +45,7 @@ fn tell(swarm: &mut Swarm, from: Member, signal: Signal) -> Vec<Output> {
 #[test]
 fn rows_that_are_none_of_the_content_are_refused() {
     let mut sink = swarm(SINK);
-    tell(&mut sink, SOURCE, Signal::Offer { transfer: 7, ring: 0 });
+    tell(&mut sink, SOURCE, Signal::Offer { transfer: 7, ring: 0, pace: Pace::default() });
     for (generation, row) in
         [(2, Row::Block(0)), (0, Row::Block(2)), (0, Row::Coded([1].into())), (1, Row::Coded([0, 0].into()))]
     {
@@ -54,14 +54,14 @@ fn rows_that_are_none_of_the_content_are_refused() {
         assert_eq!(tell(&mut sink, SOURCE, Signal::Head(head)), [stop]);
     }
     let strangers = Member { rack: 9, slot: 9 };
-    assert_eq!(tell(&mut sink, strangers, Signal::Offer { transfer: 1, ring: 0 }), []);
+    assert_eq!(tell(&mut sink, strangers, Signal::Offer { transfer: 1, ring: 0, pace: Pace::default() }), []);
 }
 
 #[test]
 fn one_block_at_a_time_and_the_next_when_it_is_nearly_through() {
     let mut source = swarm(SOURCE);
     let offers = |outputs: &[Output], number: u32| matches!(outputs, [Output::Signal { to: SINK, signal: Signal::Offer { transfer, .. } }] if *transfer == number);
-    let grant = |transfer| Signal::Grant { transfer, ring: 0, have: Have::default() };
+    let grant = |transfer| Signal::Grant { transfer, ring: 0, pace: Pace::default(), have: Have::default() };
     assert!(offers(&outputs(&mut source, Time::ZERO), 1));
     for transfer in [1, 2] {
         let granted = tell(&mut source, SINK, grant(transfer));
@@ -98,7 +98,7 @@ fn blocks_that_come_by_other_ways_are_enough() {
 
 /// The ranks that a grant tells.
 fn granted_ranks(sink: &mut Swarm, from: Member, transfer: u32) -> Vec<u16> {
-    match &tell(sink, from, Signal::Offer { transfer, ring: 0 })[..] {
+    match &tell(sink, from, Signal::Offer { transfer, ring: 0, pace: Pace::default() })[..] {
         [Output::Signal { signal: Signal::Grant { have, .. }, .. }] => have.ranks.clone(),
         other => panic!("{other:?}"),
     }

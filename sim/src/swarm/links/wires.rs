@@ -11,6 +11,8 @@ pub(super) struct Block {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) transfer: u32,
+    /// Nanoseconds from its first byte to its last; while it is under way when it began.
+    pub(super) took: u64,
     pub(super) bytes: Vec<u8>,
 }
 
@@ -83,7 +85,8 @@ impl Wires {
     }
 
     fn next(&mut self, now: u64, from: usize) {
-        let (None, Some(block)) = (self.flying[from], self.queues[from].front()) else { return };
+        let (None, Some(block)) = (self.flying[from], self.queues[from].front_mut()) else { return };
+        block.took = now;
         let (here, there) = (self.racks[from], self.racks[block.to]);
         let mut links = vec![2 * from as u32, 2 * block.to as u32 + 1];
         if here != there && self.limited {
@@ -116,7 +119,8 @@ impl Wires {
         let flow = self.flying[from].take()?;
         let carried = self.block as f64 - self.flows.left(now, flow);
         self.flows.end(now, flow);
-        let block = self.queues[from].pop_front()?;
+        let mut block = self.queues[from].pop_front()?;
+        block.took = now - block.took;
         self.sent[from] += carried;
         if self.racks[from] != self.racks[block.to] {
             self.uplinks[self.racks[from]] += carried;

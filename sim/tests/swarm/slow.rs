@@ -1,0 +1,36 @@
+//! Where links are not alike: who is fast does not wait for who is slow.
+
+use cool_sim::swarm::Distribution;
+use cool_swarm::Division;
+
+/// Of fast and of slow nodes, the last one's time over that of the content on its link; the worst of some seeds.
+fn worst(what: &Distribution, slower: u64, seeds: std::ops::RangeInclusive<u64>) -> (f64, f64) {
+    let last = |done: &[Option<f64>], slow| {
+        let such = done.iter().enumerate().filter(|(node, _)| (node % 2 == 1) == slow);
+        such.filter_map(|(_, seconds)| *seconds).fold(0.0, f64::max) / what.limit()
+    };
+    let of = |seed| {
+        let slow = (0..what.racks.iter().sum::<u32>() as usize).filter(|node| node % 2 == 1);
+        let slow = slow.map(|node| (node, what.host / slower)).collect();
+        let outcome = Distribution { seed, slow, ..what.clone() }.run().expect("nothing wrong");
+        (last(&outcome.done, false), last(&outcome.done, true) / slower as f64)
+    };
+    seeds.map(of).fold((0.0, 0.0), |(fast, slow), (f, s)| (f64::max(fast, f), f64::max(slow, s)))
+}
+
+#[test]
+fn with_half_of_the_nodes_at_half_rate_fast_ones_take_a_quarter_more_than_alone() {
+    let clean = Distribution::clean(vec![48], Division { blocks: 256, generation: 32 });
+    let (fast, slow) = worst(&clean, 2, 1..=4);
+    assert!(fast <= 1.25, "the last fast node takes {fast} times the content over its link");
+    assert!(slow <= 1.15, "the last slow node takes {slow} times the content over its link");
+}
+
+/// In racks of two fast and two slow ones all wait for what enters the rack, too.
+#[test]
+fn in_mixed_racks_fast_nodes_are_faster_than_by_a_broadcast() {
+    let clean = Distribution::clean(vec![4; 4], Division { blocks: 256, generation: 32 });
+    let (fast, slow) = worst(&Distribution { uplink: Some(2 * clean.host), ..clean }, 2, 1..=2);
+    assert!(fast <= 1.75, "a broadcast goes at the pace of the slowest, 2; the last fast node takes {fast}");
+    assert!(slow <= 1.25, "the last slow node takes {slow} times the content over its link");
+}
