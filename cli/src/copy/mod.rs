@@ -8,6 +8,7 @@ mod late;
 mod options;
 mod outcome;
 mod pipeline;
+mod private;
 mod progress;
 mod rank;
 mod reader;

@@ -1,18 +1,14 @@
 //! SOURCE `-`: what comes by standard input is kept in a file that only its user can reach, until it is copied.
 
 use super::outcome::bar;
-use std::fs::{File, Permissions};
+use super::private::{PrivateFolder, place};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
-use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-/// Where it is kept unless TMPDIR says it: /tmp is often memory.
-const FOLDER: &str = "/var/tmp";
-const PREFIX: &str = "cool-copy-";
 const NAME: &str = "input";
 /// Bytes that are read at once.
 const READ: usize = 1 << 20;
@@ -41,32 +37,15 @@ pub(crate) enum SpoolError {
 }
 
 impl SpoolError {
-    fn at(path: &Path) -> impl FnOnce(io::Error) -> SpoolError + '_ {
+    pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> SpoolError + '_ {
         move |reason| SpoolError::Path { path: path.to_owned(), reason }
     }
-}
-
-/// A folder that only this user can enter, and which is gone with it.
-pub(super) fn private_folder() -> Result<TempDir, SpoolError> {
-    private_folder_in(&place())
-}
-
-fn private_folder_in(within: &Path) -> Result<TempDir, SpoolError> {
-    // The job's ranks have to find what is there by its path, so it cannot be without a name.
-    let private = Permissions::from_mode(0o700);
-    let folder = tempfile::Builder::new().prefix(PREFIX).permissions(private).tempdir_in(within);
-    folder.map_err(SpoolError::Folder)
-}
-
-fn place() -> PathBuf {
-    let folder = std::env::var_os("TMPDIR").filter(|folder| !folder.is_empty());
-    folder.map_or_else(|| FOLDER.into(), PathBuf::from)
 }
 
 /// A file that is gone with this.
 #[derive(Debug)]
 pub(super) struct Spool {
-    folder: TempDir,
+    folder: PrivateFolder,
 }
 
 impl Spool {
@@ -80,7 +59,7 @@ impl Spool {
         within: &Path,
         interrupted: impl Future<Output = i32>,
     ) -> Result<Spool, SpoolError> {
-        let spool = Spool { folder: private_folder_in(within)? };
+        let spool = Spool { folder: PrivateFolder::within(within)? };
         let path = spool.path();
         let bar = bar("{spinner} {bytes} read, {bytes_per_sec}");
         bar.enable_steady_tick(Duration::from_millis(500));
@@ -133,6 +112,7 @@ mod tests {
     use std::future::{pending, ready};
     use std::os::unix::fs::MetadataExt;
     use std::os::unix::net::UnixStream;
+    use tempfile::TempDir;
 
     fn is_empty(folder: &TempDir) -> bool {
         std::fs::read_dir(folder.path()).unwrap().next().is_none()

@@ -1,14 +1,14 @@
 //! Between the command and the rank on its machine: standard input as frames.
 
 use super::super::outcome::bar;
-use super::super::spool::{SpoolError, private_folder, read_some};
+use super::super::private::PrivateFolder;
+use super::super::spool::{SpoolError, read_some};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
-use tempfile::TempDir;
 
 const NAME: &str = "input";
 /// Bytes of the longest frame.
@@ -16,14 +16,14 @@ pub(super) const FRAME_MAX: usize = 1 << 20;
 
 /// Standard input on its way to a rank, as long as this is there.
 pub(super) struct Feed {
-    folder: TempDir,
+    folder: PrivateFolder,
     failed: Receiver<SpoolError>,
 }
 
 impl Feed {
     /// Waits for the rank, in a thread that the end of the process ends, too.
     pub(super) fn of_input() -> Result<Feed, SpoolError> {
-        let folder = private_folder()?;
+        let folder = PrivateFolder::new()?;
         let path = folder.path().join(NAME);
         let listener =
             UnixListener::bind(&path).map_err(|reason| SpoolError::Path { path: path.clone(), reason })?;
