@@ -4,8 +4,9 @@
     sudo bench/mpi_preload.py --docs
     sudo bench/mpi_preload.py --hosts mpich --ops bcast --bytes 64K,1M --seconds 1 --topology tree:2x2
 
-The same program (mpi_collectives.c) runs on Open MPI and MPICH of PyPI, alone and preloaded, each time with all lengths of an operation; with
---min 0 all its calls are taken, so that COOL_MPI_MIN can be chosen. A full run takes some 20 minutes for each library on a quiet machine. Writes report.json to target/mpi-preload, and with --docs the table of docs/mpi.md. Needs what bench/bench.py needs.
+The same program (mpi_collectives.c) runs on Open MPI and MPICH of PyPI, alone and preloaded, each time with all lengths of an operation; with --min
+0 all its calls are taken, so that COOL_MPI_MIN can be chosen. A full run takes some 20 minutes for each library on a quiet machine. Writes
+report.json to target/mpi-preload, and with --docs the table of docs/mpi.md. Needs what bench/bench.py needs.
 """
 import argparse
 import json

@@ -4,10 +4,10 @@
     sudo tests/mpi_programs.py --docs
     sudo tests/mpi_programs.py --only 'HPCC|K-means' --topology tree:4x4 --ranks 16
 
-Debian's HPCC and ScaLAPACK's tests (xdlu, xdllt, xdtrd), on its Open MPI and MPICH, and mpi/examples on Open MPI of Debian and MPICH of PyPI. Each is run
-without the library and with it, in turn, in one emulated network; what it computes must be the same both times, and right by its own word.
-Tells the calls that were taken and the seconds from mpirun's start to its end. Writes report.json to target/mpi/programs, and with --docs
-the table of docs/mpi.md. Needs root and what end-to-end tests need.
+Debian's HPCC and ScaLAPACK's tests (xdlu, xdllt, xdtrd), on its Open MPI and MPICH, and mpi/examples on Open MPI of Debian and MPICH of PyPI. Each
+is run without the library and with it, in turn, in one emulated network; what it computes must be the same both times, and right by its own word.
+Tells the calls that were taken and the seconds from mpirun's start to its end. Writes report.json to target/mpi/programs, and with --docs the table
+of docs/mpi.md. Needs root and what end-to-end tests need.
 """
 import argparse
 import collections
@@ -173,7 +173,7 @@ def run(bed, folder, name, program, preload, ranks):
         process.kill()
     seconds = time.monotonic() - begun
     if process.returncode:
-        raise testbed.Failure("%s on %s%s: status %d: %s" % (program.name, name, ", preloaded" if preload else "", process.returncode, (out + errors)[-6000:]))
+        raise testbed.Failure("%s on %s%s: status %d: %s" % (program.name, name, ", preloaded" if preload else "", process.returncode, (out + errors)[-600:]))
     calls = collections.defaultdict(collections.Counter)
     for operation, what, reason, number in mpi_suite.LINE.findall(errors):
         calls[operation][reason if what != "taken" else "taken"] += int(number)

@@ -18,4 +18,4 @@ pub use groups::{
 pub use reductions::reduce_ops;
 pub use settings::{Mode, MpiSettings, SettingsError};
 pub use tally::Tally;
-pub use types::{NumberClass, number_classes};
+pub use types::{Combined, NumberClass, PairValue, number_classes};

@@ -2,7 +2,6 @@
 //! bytes and needs no table.
 
 use crate::Abi;
-use cool::{Elements, PairType};
 use cool_types::{ElementType, ReduceOp};
 use std::collections::BTreeMap;
 
@@ -27,24 +26,48 @@ pub enum NumberClass {
     FloatingPair,
 }
 
+/// The value of a pair, which has an `int` beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairValue {
+    /// 2 bytes, signed.
+    I16,
+    /// 4 bytes, signed.
+    I32,
+    /// 8 bytes, signed.
+    I64,
+    /// A floating-point number of 4 bytes.
+    F32,
+    /// One of 8 bytes.
+    F64,
+}
+
+/// What COOL combines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Combined {
+    /// Elements that agents know.
+    Element(ElementType),
+    /// Pairs, as C lays them out.
+    Pair(PairValue),
+}
+
 impl NumberClass {
     /// What elements are for COOL whose signature is `bytes` long, if it knows them and can combine them by `op` as MPI says.
     /// Pairs have gaps beyond their signature, where C lays them out so.
-    pub fn elements(self, bytes: usize, op: ReduceOp) -> Option<Elements> {
+    pub fn elements(self, bytes: usize, op: ReduceOp) -> Option<Combined> {
         if let Some(pairs) = self.pairs(bytes) {
-            return matches!(op, ReduceOp::MinLoc | ReduceOp::MaxLoc).then_some(pairs.into());
+            return matches!(op, ReduceOp::MinLoc | ReduceOp::MaxLoc).then_some(Combined::Pair(pairs));
         }
-        self.element(bytes, op).map(Elements::Type)
+        self.element(bytes, op).map(Combined::Element)
     }
 
     /// Those of a value and an `int`.
-    fn pairs(self, bytes: usize) -> Option<PairType> {
+    fn pairs(self, bytes: usize) -> Option<PairValue> {
         match (self, bytes) {
-            (NumberClass::SignedPair, 6) => Some(PairType::I16),
-            (NumberClass::SignedPair, 8) => Some(PairType::I32),
-            (NumberClass::SignedPair, 12) => Some(PairType::I64),
-            (NumberClass::FloatingPair, 8) => Some(PairType::F32),
-            (NumberClass::FloatingPair, 12) => Some(PairType::F64),
+            (NumberClass::SignedPair, 6) => Some(PairValue::I16),
+            (NumberClass::SignedPair, 8) => Some(PairValue::I32),
+            (NumberClass::SignedPair, 12) => Some(PairValue::I64),
+            (NumberClass::FloatingPair, 8) => Some(PairValue::F32),
+            (NumberClass::FloatingPair, 12) => Some(PairValue::F64),
             _ => None,
         }
     }
@@ -192,9 +215,12 @@ mod tests {
     #[test]
     fn pairs_are_combined_by_where_the_least_and_the_most_is_alone() {
         let signed = [6, 8, 12].map(|bytes| SignedPair.elements(bytes, ReduceOp::MinLoc));
-        assert_eq!(signed, [PairType::I16, PairType::I32, PairType::I64].map(|pairs| Some(pairs.into())));
+        assert_eq!(
+            signed,
+            [PairValue::I16, PairValue::I32, PairValue::I64].map(|value| Some(Combined::Pair(value)))
+        );
         let floating = [8, 12].map(|bytes| FloatingPair.elements(bytes, ReduceOp::MaxLoc));
-        assert_eq!(floating, [PairType::F32, PairType::F64].map(|pairs| Some(pairs.into())));
+        assert_eq!(floating, [PairValue::F32, PairValue::F64].map(|value| Some(Combined::Pair(value))));
         // MPI_LONG_DOUBLE_INT would have 20.
         assert_eq!(FloatingPair.elements(20, ReduceOp::MaxLoc), None);
         assert_eq!(SignedPair.elements(8, ReduceOp::Max), None);
@@ -210,13 +236,13 @@ mod tests {
 
     #[test]
     fn what_mpi_does_not_define_for_a_type_is_not_combined() {
-        assert_eq!(Floating.elements(8, ReduceOp::Sum), Some(ElementType::F64.into()));
+        assert_eq!(Floating.elements(8, ReduceOp::Sum), Some(Combined::Element(ElementType::F64)));
         assert_eq!(Floating.elements(8, ReduceOp::LogicalAnd), None);
         assert_eq!(Floating.elements(16, ReduceOp::Sum), None);
         assert_eq!(Complex.elements(16, ReduceOp::Max), None);
         assert_eq!(Byte.elements(1, ReduceOp::Sum), None);
-        assert_eq!(Byte.elements(1, ReduceOp::BitXor), Some(ElementType::U8.into()));
-        assert_eq!(Bool.elements(1, ReduceOp::LogicalOr), Some(ElementType::U8.into()));
+        assert_eq!(Byte.elements(1, ReduceOp::BitXor), Some(Combined::Element(ElementType::U8)));
+        assert_eq!(Bool.elements(1, ReduceOp::LogicalOr), Some(Combined::Element(ElementType::U8)));
         assert_eq!(Bool.elements(1, ReduceOp::BitOr), None);
     }
 }

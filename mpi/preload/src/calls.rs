@@ -6,8 +6,8 @@ use crate::groups::{Communicator, Group, communicator};
 use crate::host::{Handle, Host, host};
 use crate::memory::Described;
 use crate::wait;
-use cool::{Array, ArrayMut, Arrays, Collective, Elements, Op, Operation, Type};
-use host_mpi::{ErrorClass, Mode, MpiSettings, Tally, WhyLeft};
+use cool::{Array, ArrayMut, Arrays, Collective, Elements, Op, Operation, PairType, Type};
+use host_mpi::{Combined, ErrorClass, Mode, MpiSettings, PairValue, Tally, WhyLeft};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::io::Write;
@@ -181,7 +181,7 @@ impl Call<'_> {
     fn reduction(&self, datatype: Handle, op: Handle, one: &Described) -> Result<(Elements, Op), WhyLeft> {
         let op = self.host.reduce_op(self.host.abi.handle(op)).ok_or(WhyLeft::Reduction)?;
         let class = self.host.number_class(self.host.abi.handle(datatype)).ok_or(WhyLeft::Elements)?;
-        Ok((class.elements(one.element_bytes(), op).ok_or(WhyLeft::Elements)?, op))
+        Ok((carried(class.elements(one.element_bytes(), op).ok_or(WhyLeft::Elements)?), op))
     }
 
     /// The group that takes the call, which has this many bytes.
@@ -198,6 +198,18 @@ impl Call<'_> {
     fn run(&self, group: &Group, collective: Collective<'_, '_>) -> Result<(), Stop> {
         let pending = group.start().collective(collective)?;
         Ok(wait::for_call(self.host, self.comm, pending)?)
+    }
+}
+
+/// What is combined, as libcool names it.
+fn carried(combined: Combined) -> Elements {
+    match combined {
+        Combined::Element(dtype) => dtype.into(),
+        Combined::Pair(PairValue::I16) => PairType::I16.into(),
+        Combined::Pair(PairValue::I32) => PairType::I32.into(),
+        Combined::Pair(PairValue::I64) => PairType::I64.into(),
+        Combined::Pair(PairValue::F32) => PairType::F32.into(),
+        Combined::Pair(PairValue::F64) => PairType::F64.into(),
     }
 }
 

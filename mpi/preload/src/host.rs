@@ -56,11 +56,40 @@ functions! {
     unpack = "PMPI_Unpack" (*const c_void, c_int, *mut c_int, *mut c_void, c_int, Handle, Handle);
 }
 
+/// Numbers of what a type was made of: integers, addresses, long counts, types; and how.
+type EnvelopeFunction =
+    unsafe extern "C" fn(Handle, *mut i64, *mut i64, *mut i64, *mut i64, *mut c_int) -> c_int;
+type ContentsFunction =
+    unsafe extern "C" fn(Handle, i64, i64, i64, i64, *mut c_int, *mut isize, *mut i64, *mut Handle) -> c_int;
+
+/// The functions that know types made with long counts, which to the older ones are errors. Libraries of MPI 4 have both, others
+/// neither, and no such types.
+#[derive(Debug)]
+pub(crate) struct LargeFunctions {
+    pub(crate) type_envelope: EnvelopeFunction,
+    pub(crate) type_contents: ContentsFunction,
+}
+
+impl LargeFunctions {
+    fn find() -> Option<LargeFunctions> {
+        let (envelope, contents) =
+            (function("PMPI_Type_get_envelope_c")?, function("PMPI_Type_get_contents_c")?);
+        // SAFETY: these are the arguments that MPI gives the functions of these names.
+        Some(unsafe {
+            LargeFunctions {
+                type_envelope: std::mem::transmute::<NonNull<c_void>, EnvelopeFunction>(envelope),
+                type_contents: std::mem::transmute::<NonNull<c_void>, ContentsFunction>(contents),
+            }
+        })
+    }
+}
+
 /// The host's MPI library.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) abi: Abi,
     pub(crate) functions: Functions,
+    pub(crate) large: Option<LargeFunctions>,
     pub(crate) world: Handle,
     comm_null: Handle,
     type_null: Handle,
@@ -84,6 +113,7 @@ pub(crate) fn host() -> &'static Host {
         Host {
             abi,
             functions: Functions::find(),
+            large: LargeFunctions::find(),
             world: of(0x4400_0000, 0x101, "ompi_mpi_comm_world"),
             comm_null: of(0x0400_0000, 0x100, "ompi_mpi_comm_null"),
             type_null: of(0x0c00_0000, 0x200, "ompi_mpi_datatype_null"),

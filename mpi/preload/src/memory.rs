@@ -255,34 +255,79 @@ pub(crate) fn done(function: &'static str, code: c_int) -> Result<(), Failure> {
 /// type, has to be freed. Those that are made of predefined ones by `MPI_Type_contiguous` and `MPI_Type_dup` are found; others may be
 /// flat, too, but may as well have their parts in another order.
 fn flatness(host: &'static Host, datatype: Handle) -> Result<(bool, bool), Failure> {
-    let (mut ints, mut addresses, mut types, mut combiner) = (0, 0, 0, 0);
-    // SAFETY: a type that is known, and places for four numbers.
-    let code = unsafe {
-        let places = (&raw mut ints, &raw mut addresses, &raw mut types, &raw mut combiner);
-        (host.functions.type_envelope)(datatype, places.0, places.1, places.2, places.3)
-    };
-    done("PMPI_Type_get_envelope", code)?;
-    if combiner == host.abi.first_combiner() {
+    let made = Making::of(host, datatype)?;
+    if made.combiner == host.abi.first_combiner() {
         return Ok((is_gapless(host, datatype)?, false));
     }
-    let like_its_only_part = combiner <= host.abi.first_combiner() + 2;
-    let to_free = !host.abi.is_unnamed_predefined(combiner);
-    if !like_its_only_part || ints > 1 || addresses > 0 || types != 1 {
+    let like_its_only_part = made.combiner <= host.abi.first_combiner() + 2;
+    let to_free = !host.abi.is_unnamed_predefined(made.combiner);
+    if !like_its_only_part || made.ints + made.counts > 1 || made.addresses > 0 || made.types != 1 {
         return Ok((false, to_free));
     }
-    let (mut count, mut address, mut part) = (0, 0, 0);
-    // SAFETY: a type that is known, with one type in it and one number at most, and places for them.
-    let code = unsafe {
-        let places = (&raw mut count, &raw mut address, &raw mut part);
-        (host.functions.type_contents)(datatype, ints, addresses, types, places.0, places.1, places.2)
-    };
-    done("PMPI_Type_get_contents", code)?;
+    let mut part = made.only_part(host, datatype)?;
     let (flat, part_to_free) = flatness(host, host.abi.handle(part))?;
     if part_to_free {
         // SAFETY: the handle that came with the contents, which is ours.
         done("PMPI_Type_free", unsafe { (host.functions.type_free)(&raw mut part) })?;
     }
     Ok((flat, to_free))
+}
+
+/// How a type was made, and of how many integers, addresses, long counts and types.
+#[derive(Default)]
+struct Making {
+    ints: i64,
+    addresses: i64,
+    counts: i64,
+    types: i64,
+    combiner: c_int,
+}
+
+impl Making {
+    fn of(host: &Host, datatype: Handle) -> Result<Making, Failure> {
+        let mut made = Making::default();
+        if let Some(large) = &host.large {
+            // SAFETY: a type that is known, and places for five numbers.
+            let code = unsafe {
+                let (ints, addresses) = (&raw mut made.ints, &raw mut made.addresses);
+                let (counts, types) = (&raw mut made.counts, &raw mut made.types);
+                (large.type_envelope)(datatype, ints, addresses, counts, types, &raw mut made.combiner)
+            };
+            done("PMPI_Type_get_envelope_c", code)?;
+            return Ok(made);
+        }
+        let (mut ints, mut addresses, mut types) = (0, 0, 0);
+        // SAFETY: a type that is known, and places for four numbers.
+        let code = unsafe {
+            let places = (&raw mut ints, &raw mut addresses, &raw mut types, &raw mut made.combiner);
+            (host.functions.type_envelope)(datatype, places.0, places.1, places.2, places.3)
+        };
+        done("PMPI_Type_get_envelope", code)?;
+        (made.ints, made.addresses, made.types) = (ints.into(), addresses.into(), types.into());
+        Ok(made)
+    }
+
+    /// The type that the type was made of: one, with one number at most.
+    fn only_part(&self, host: &Host, datatype: Handle) -> Result<Handle, Failure> {
+        let (mut int, mut address, mut count, mut part) = (0, 0, 0, 0);
+        let places = (&raw mut int, &raw mut address, &raw mut count, &raw mut part);
+        if let Some(large) = &host.large {
+            // SAFETY: a type that is known, with no more in it than there are places for.
+            let code = unsafe {
+                let (ints, counts) = (self.ints, self.counts);
+                (large.type_contents)(datatype, ints, 0, counts, 1, places.0, places.1, places.2, places.3)
+            };
+            done("PMPI_Type_get_contents_c", code)?;
+            return Ok(part);
+        }
+        // SAFETY: as above.
+        let code = unsafe {
+            let ints = self.ints as c_int;
+            (host.functions.type_contents)(datatype, ints, 0, 1, places.0, places.1, places.3)
+        };
+        done("PMPI_Type_get_contents", code)?;
+        Ok(part)
+    }
 }
 
 /// Whether a predefined type is as long in memory as its signature: pairs of a value and an index may not be.

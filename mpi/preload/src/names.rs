@@ -23,7 +23,8 @@ type Out = *mut c_void;
 /// Defines functions: their names, the host's, their arguments, how they are tried here, and what calls the host's of the first releases of
 /// MPI, which counts in `int`, if the host's library has not that one.
 macro_rules! interposed {
-    ($($name:ident, $host:literal, ($($argument:ident: $of:ty),*), $tried:expr, $first:literal on $comm:ident ($($narrow:expr => $narrow_of:ty),*);)*) => {$(
+    ($($name:ident, $host:literal, ($($argument:ident: $of:ty),*), $tried:expr,
+        $first:literal on $comm:ident ($($narrow:expr => $narrow_of:ty),*);)*) => {$(
         /// # Safety
         /// As MPI wants it of the arguments.
         #[unsafe(no_mangle)]
@@ -57,7 +58,7 @@ fn int(count: impl Into<i64>) -> Result<c_int, TryFromIntError> {
     c_int::try_from(count.into())
 }
 
-/// Counts of so many ranks, likewise.
+/// The first counts of an array, likewise: one for each rank.
 ///
 /// # Safety
 /// There are as many.
@@ -95,7 +96,8 @@ macro_rules! counted {
                 "PMPI_Bcast" on comm (data => Out, int(count)? => c_int, datatype => Handle, root => c_int, comm => Handle);
             $reduce, $preduce, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, root: c_int, comm: Handle),
                 reduction(Operation::Reduce, (send, recv), count.into(), (datatype, op), root, comm),
-                "PMPI_Reduce" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, root => c_int, comm => Handle);
+                "PMPI_Reduce" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, root => c_int,
+                                       comm => Handle);
             $allreduce, $pallreduce, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, comm: Handle),
                 reduction(Operation::Allreduce, (send, recv), count.into(), (datatype, op), 0, comm),
                 "PMPI_Allreduce" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, comm => Handle);
@@ -110,33 +112,39 @@ macro_rules! counted {
                 "PMPI_Reduce_scatter_block" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, comm => Handle);
             $scattered, $pscattered, (send: In, recv: Out, counts: *const $count, datatype: Handle, op: Handle, comm: Handle),
                 reduce_scatter((send, recv), &|rank| number(counts, rank), (datatype, op), comm),
-                "PMPI_Reduce_scatter" on comm (send => In, recv => Out, ints(counts, calls::sizes(comm).0)?.as_ptr() => *const c_int, datatype => Handle, op => Handle,
+                "PMPI_Reduce_scatter" on comm (send => In, recv => Out, ints(counts, calls::sizes(comm).0)?.as_ptr() => *const c_int,
+                                               datatype => Handle, op => Handle,
                                        comm => Handle);
             $gather, $pgather, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
                                 root: c_int, comm: Handle),
                 gather(side(send, count, datatype), side(recv, recv_count, recv_type), root, comm),
-                "PMPI_Gather" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int, recv_type => Handle,
+                "PMPI_Gather" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int,
+                                       recv_type => Handle,
                                root => c_int, comm => Handle);
             $scatter, $pscatter, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
                                   root: c_int, comm: Handle),
                 scatter(side(send, count, datatype), side(recv, recv_count, recv_type), root, comm),
-                "PMPI_Scatter" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int, recv_type => Handle,
+                "PMPI_Scatter" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int,
+                                        recv_type => Handle,
                                 root => c_int, comm => Handle);
             $allgather, $pallgather, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
                                       comm: Handle),
                 allgather(side(send, count, datatype), side(recv, recv_count, recv_type), comm),
-                "PMPI_Allgather" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int, recv_type => Handle,
+                "PMPI_Allgather" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int,
+                                          recv_type => Handle,
                                    comm => Handle);
             $allgatherv, $pallgatherv, (send: In, count: $count, datatype: Handle, recv: Out, recv_counts: *const $count,
                                         places: *const $place, recv_type: Handle, comm: Handle),
                 allgatherv(side(send, count, datatype), (recv, recv_type), &|rank| number(recv_counts, rank),
                            &|rank| number(places, rank), comm),
-                "PMPI_Allgatherv" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, ints(recv_counts, calls::sizes(comm).1)?.as_ptr() => *const c_int,
+                "PMPI_Allgatherv" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, ints(recv_counts,
+                                           calls::sizes(comm).1)?.as_ptr() => *const c_int,
                                    ints(places, calls::sizes(comm).1)?.as_ptr() => *const c_int, recv_type => Handle, comm => Handle);
             $alltoall, $palltoall, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
                                     comm: Handle),
                 alltoall(side(send, count, datatype), side(recv, recv_count, recv_type), comm),
-                "PMPI_Alltoall" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int, recv_type => Handle,
+                "PMPI_Alltoall" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int,
+                                         recv_type => Handle,
                                   comm => Handle);
         }
     };
