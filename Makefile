@@ -39,6 +39,7 @@ documented:
 end-to-end: packages-test
 	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
 	tools/bindings
+	tools/torch $(TARGET)/bindings/python
 	COOL_RUST_SUITE=$(TARGET)/bindings/suite-rust $(TARGET)/bindings/python/bin/pytest libcool/python/tests
 	$(SUDO) env COOL_BIN=$(QUICK) /usr/bin/python3 -m pytest tests -v --dist loadfile --tx '$(WORKERS)*popen//python=mininet/apart /usr/bin/python3'
 
@@ -102,12 +103,14 @@ mpi-suite: packages-test
 torch: packages-test
 	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
 	tools/bindings
+	tools/torch $(TARGET)/bindings/python
 	$(SUDO) env COOL_BIN=$(QUICK) tests/torch_suite.py --docs $(TORCH_SUITE)
 
 # Training with PyTorch over COOL and over Gloo, in turn: docs/torch.md
 bench-torch: packages-bench release
 	@tools/install-packages dataset-fashion-mnist
 	tools/bindings --release
+	tools/torch $(TARGET)/bindings/python
 	$(SUDO) bench/torch_train.py --docs $(TORCH)
 
 # Files to all nodes by every way of `cool copy`, and by BitTorrent: docs/copy.md. COPY=... gives options, as COPY="--slow 10":

@@ -6,7 +6,8 @@
 The tests are those of the wheel (torch.testing._internal.distributed.distributed_test): 4 ranks that are forked on this machine and have an agent
 each, in hosts of an emulated network. Some are only for a backend of a name: they run under the names "cool", "gloo" and "mpi", in this order,
 until they pass with Gloo; COOL and Gloo are taken under each of them. Tells which tests pass with Gloo and fail with COOL: those of EXPECTED
-must, all others must not. Needs root, what end-to-end tests need, and tools/torch-venv's Python.
+must, all others must not. Needs root, what end-to-end tests need, and target/bindings/python with torch (tools/bindings,
+tools/torch target/bindings/python).
 """
 import argparse
 import contextlib
@@ -25,7 +26,7 @@ import testbed  # noqa: E402
 
 FOLDER = os.path.join(ROOT, "target", "torch-suite")
 DOCUMENT = os.path.join(ROOT, "docs", "torch.md")
-PYTHON = os.path.join(ROOT, "target", "bindings", "torch", "bin", "python3")
+PYTHON = os.path.join(ROOT, "target", "bindings", "python", "bin", "python3")
 NAMES = ("cool", "gloo", "mpi")
 TOPOLOGY = "tree:2x2"
 SECONDS = 1800

@@ -87,6 +87,79 @@ def test_a_queue_gives_the_request_that_is_done_first_whatever_its_communicator(
     on(2, main)
 
 
+def test_a_queue_that_is_closed_ends_the_thread_that_asks_it():
+    def main(world):
+        queue, given = cool.Queue(), []
+
+        def ask():
+            while (done := queue.next()) is not None:
+                given.append(done[0])
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        queue.add(world.iallreduce(np.ones(3)), "sum")
+        message = world.irecv(np.zeros(1), tag=1)
+        queue.add(message, "message")
+        world.barrier()
+        queue.close()
+        thread.join()
+        queue.add(world.ibarrier(), "late")
+        while (done := queue.next()) is not None:
+            given.append(done[0])
+        assert "message" not in given and given[:1] == ["sum"] and not message.done()
+        world.barrier()
+
+    on(2, main)
+
+
+def test_a_request_is_waited_for_as_long_as_one_likes():
+    def main(world):
+        room = np.zeros(1)
+        request, queued, queue = world.irecv(room, tag=1), world.irecv(np.zeros(1), tag=2), cool.Queue()
+        queue.add(queued)
+        for waited in (request, request, queued):
+            with pytest.raises(cool.TimeoutError, match="not done after 10ms, and goes on"):
+                waited.wait(timeout=0.01)
+        with pytest.raises(cool.ArgumentError, match="timeout: "):
+            request.wait(-1)
+        # Of two who wait, one takes over when the other waits no more.
+        got = []
+        thread = threading.Thread(target=lambda: got.append(request.wait()[0]))
+        thread.start()
+        for _ in range(20):
+            with pytest.raises(cool.TimeoutError):
+                request.wait(0.001)
+        world.barrier()
+        world.send(np.ones(1), 1 - world.rank, tag=1)
+        thread.join()
+        assert got == [1] and request.wait(0) is room
+        world.barrier()
+
+    on(2, main)
+
+
+def test_a_cluster_waits_until_its_ranks_have_left():
+    with cool.Cluster(1) as cluster:
+        assert cluster.wait_until_unused(60)
+        command = [sys.executable, "-c", RANK + "\nsys.stdin.read()", "left", "1", "2"]
+        other = subprocess.Popen(command, env={**os.environ, "COOL_SOCKET": cluster.sockets[0]}, stdin=subprocess.PIPE)
+        with cool.join("left", 0, 2, socket=cluster.sockets[0]) as world:
+            world.allreduce(np.array([1]))
+            assert not cluster.wait_until_unused(0.01)
+            other.kill()
+            other.communicate()
+        assert cluster.wait_until_unused(60)
+    assert cluster.wait_until_unused(0)
+
+
+def test_the_agent_of_a_process_is_found(monkeypatch):
+    monkeypatch.setenv("COOL_SOCKET", "/run/cool/h1.sock")
+    assert str(cool.agent_socket()) == "/run/cool/h1.sock"
+    monkeypatch.delenv("COOL_SOCKET")
+    with pytest.raises(cool.EnvironmentError, match="COOL_SOCKET is not set"):
+        cool.agent_socket()
+
+
 def test_a_queue_tells_of_failures():
     def main(world):
         queue = cool.Queue()

@@ -37,8 +37,7 @@ def test_training_goes_as_by_one_process(ranks, way, arguments):
 
 
 def test_a_group_is_made_again_in_the_same_processes(ranks):
-    for _ in range(2):
-        ranks.run(torch_failures.again, f"file://{ranks.path('again')}")
+    ranks.run(torch_failures.again, ranks.path("again"))
 
 
 @pytest.mark.parametrize("shrinks", [1, 2, 0])

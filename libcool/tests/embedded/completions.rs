@@ -75,3 +75,25 @@ fn a_queue_tells_what_a_message_was_and_why_a_call_failed_and_waits_no_longer_th
         Ok(())
     });
 }
+
+#[test]
+fn a_queue_that_is_closed_gives_what_is_done_and_ends_those_who_wait() {
+    ranks(2, |comm| {
+        let mut room = [0u8; 1];
+        let queue = CompletionQueue::new();
+        queue.add(comm.start().recv(&mut room, None, Some(7))?, "never")?;
+        std::thread::scope(|scope| -> Result<(), Error> {
+            let waits = scope.spawn(|| {
+                std::iter::from_fn(|| queue.next(Duration::MAX)).map(|done| done.token).collect::<Vec<_>>()
+            });
+            let barrier = comm.start().barrier()?;
+            while !barrier.is_done()? {}
+            queue.add(barrier, "barrier")?;
+            queue.close();
+            assert_eq!(waits.join().unwrap(), ["barrier"]);
+            Ok(())
+        })?;
+        assert!(queue.is_closed() && queue.next(Duration::MAX).is_none() && queue.len() == 1);
+        comm.barrier()
+    });
+}

@@ -46,6 +46,18 @@ fn those_who_give_the_same_key_form_a_group_whoever_else_comes_at_once() {
 }
 
 #[test]
+fn agents_wait_until_the_ranks_of_all_groups_have_left() {
+    let agents = EmbeddedAgents::start(2, 1).unwrap();
+    assert!(agents.wait_until_unused(Duration::ZERO));
+    let mut comms = join(&agents, &[("a", 0, 2), ("a", 1, 2)], PATIENCE);
+    for comm in comms.drain(..) {
+        assert!(!agents.wait_until_unused(Duration::from_millis(1)));
+        drop(comm.unwrap());
+    }
+    assert!(agents.wait_until_unused(PATIENCE));
+}
+
+#[test]
 fn who_makes_no_sense_is_told_so_and_the_others_wait_on() {
     let agents = EmbeddedAgents::start(1, 1).unwrap();
     let socket = agents.sockets().next().unwrap();

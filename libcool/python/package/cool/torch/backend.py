@@ -41,6 +41,7 @@ class CoolBackend(Backend):
         # torch leaves tensors of a started call alone until it was waited for.
         self._comm, self._lending = comm, comm.lending()
         self.set_timeout(options._timeout)
+        groups.opened(self)
 
     def getBackendName(self):
         return "cool"

@@ -1,16 +1,40 @@
 """How the ranks of a group find each other: by a key in the group's Store. On one machine without agents, rank 0 brings them."""
 
 import json
-import os
+import logging
 import secrets
 import socket
+import weakref
+from multiprocessing.util import Finalize
 
 import cool
 
 from . import errors
 
+log = logging.getLogger(__name__)
+
 # Agents that ranks of this machine share, if there are no others: their sockets, and, where they run, what holds them.
 _shared, _cluster = None, None
+
+# The groups that this process is in.
+_open = weakref.WeakSet()
+
+# For how many seconds the process that brought the agents stays for the others' sake.
+STAYS = 300
+
+
+def opened(backend):
+    """A group is left at the end of the process at the latest."""
+    _open.add(backend)
+
+
+def _leave(cluster):
+    """The end of a process whose agents others need."""
+    for backend in list(_open):
+        backend.shutdown()
+    if not cluster.wait_until_unused(STAYS):
+        log.warning("other ranks go on after %d s; they lose the agents that end with this process", STAYS)
+    cluster.close()
 
 
 def join(store, rank, size, name, timeout):
@@ -76,5 +100,6 @@ def _decide(store, place, size, name, timeout):
             )
             return told
     _cluster = cool.Cluster(1)
+    Finalize(None, _leave, (_cluster,), exitpriority=10)
     told["sockets"] = _cluster.sockets
     return told

@@ -1,9 +1,9 @@
 """Calls under way, as torch knows them, and the thread that completes them."""
 
-import atexit
 import functools
 import threading
 import weakref
+from multiprocessing.util import Finalize
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Work
@@ -168,7 +168,7 @@ class Completer:
         self.add = self._queue.add
         self._thread = threading.Thread(target=self._run, name="cool.torch", daemon=True)
         self._thread.start()
-        atexit.register(self._end)
+        Finalize(None, self._end, exitpriority=20)  # In processes of multiprocessing too, unlike atexit.
 
     def _run(self):
         while (done := self._queue.next()) is not None:
