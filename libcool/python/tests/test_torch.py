@@ -10,7 +10,7 @@ import torch_training
 from torch_ranks import LIMIT, Ranks
 
 CALLS = ["reductions", "moves", "uneven", "in_place_within", "coalesced", "factors", "messages", "objects", "futures"]
-TOLD = ["groups", "meshes", "arguments", "mismatch", "late", "anybody", "allocated"]
+TOLD = ["parts", "meshes", "no_agents", "arguments", "mismatch", "late", "anybody", "allocated"]
 
 
 @pytest.fixture(scope="module")

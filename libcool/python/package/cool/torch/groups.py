@@ -1,11 +1,14 @@
 """How the ranks of a group find each other: by a key in the group's Store. On one machine without agents, rank 0 brings them."""
 
+import hashlib
 import json
 import logging
 import secrets
 import socket
 import weakref
 from multiprocessing.util import Finalize
+
+from torch.distributed import DistStoreError
 
 import cool
 
@@ -44,16 +47,26 @@ def join(store, rank, size, name, timeout):
     place = f"cool/{store.add(f'cool/times/{rank}', 1)}"
     seconds = timeout.total_seconds()
     if rank == 0:
-        told = _decide(store, place, size, name, timeout)
+        try:
+            told = _decide(store, place, size, name, timeout)
+        except Exception as error:
+            store.set(place, json.dumps({"error": f"rank 0 could not begin: {error}"}))
+            raise
         store.set(place, json.dumps(told))
     else:
         store.set(f"{place}/{rank}", json.dumps(_whereabouts()))
-        store.wait([place], timeout)
+        _wait(store, {0: place}, timeout)
         told = json.loads(store.get(place))
     if told.get("error"):
         raise errors.Error(f"rank {rank}: {told['error']}")
     share(told["sockets"])
     return meet(told["key"], rank, size, seconds), told["key"]
+
+
+def bounded(key):
+    """A key that is no longer than keys may be, and no other's."""
+    known = key.encode()
+    return key if len(known) <= 200 else f"{known[:120].decode(errors='ignore')} {hashlib.sha256(known).hexdigest()}"
 
 
 def meet(key, rank, size, seconds):
@@ -79,19 +92,27 @@ def _whereabouts():
     return {"host": socket.gethostname(), "why": None}
 
 
+def _wait(store, places, timeout):
+    """Waits until these ranks have said something in the store."""
+    try:
+        store.wait(list(places.values()), timeout)
+    except DistStoreError as error:
+        late = ", ".join(str(rank) for rank, place in places.items() if not store.check([place]))
+        raise errors.Error(f"ranks {late} did not come within {timeout.total_seconds():g} s; were they started?") from error
+
+
 def _decide(store, place, size, name, timeout):
     """What rank 0 tells the others: the key, and the agents that it brings. Those are brought only if no rank has one and
     all are on this machine."""
     global _cluster
-    told = {"key": f"torch {name[:100]} {secrets.token_hex(8)}", "sockets": _shared}
+    told = {"key": bounded(f"torch {secrets.token_hex(8)} {name}"), "sockets": _shared}
     mine = _whereabouts()
     if _shared or mine["why"] is None:
         return told
-    keys = [f"{place}/{rank}" for rank in range(1, size)]
-    if keys:
-        store.wait(keys, timeout)
-    others = [json.loads(store.get(key)) for key in keys]
-    for rank, other in enumerate(others, 1):
+    places = {rank: f"{place}/{rank}" for rank in range(1, size)}
+    _wait(store, places, timeout)
+    for rank, at in places.items():
+        other = json.loads(store.get(at))
         if other["host"] != mine["host"] or other["why"] is None:
             has = "has none either" if other["why"] else "has one"
             told["error"] = (
