@@ -8,6 +8,8 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import ErrorType
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -94,7 +96,7 @@ def arguments():
     raised("tag is -2", lambda: dist.send(torch.zeros(1), (rank + 1) % size, tag=-2), wrong)
     total = torch.tensor([1])
     dist.all_reduce(total)
-    assert total.item() == size and backend.get_error() == torch._C._distributed_c10d.ErrorType.SUCCESS
+    assert total.item() == size and backend.get_error() == ErrorType.SUCCESS
 
 
 def mismatch():
@@ -104,7 +106,7 @@ def mismatch():
     error = raised("called allreduce of 2 f32 by sum", lambda: dist.all_reduce(torch.zeros(2 + (rank == 1)), group=group))
     assert isinstance(error, dist.DistBackendError) and isinstance(error.__cause__, cool.MismatchError)
     raised("", lambda: dist.barrier(group=group))
-    assert group._get_backend(torch.device("cpu")).get_error() == torch._C._distributed_c10d.ErrorType.COMM_ERROR
+    assert group._get_backend(torch.device("cpu")).get_error() == ErrorType.COMM_ERROR
     work = dist.all_reduce(torch.zeros(2 + (rank == 1)), group=other, async_op=True)
     future = work.get_future()
     chained = future.then(lambda done: done.value())
@@ -225,3 +227,17 @@ def killed(rank_lost, shrinks):
     dist.all_reduce(tensor)
     assert tensor.item() == size - 1
     dist.destroy_process_group()
+
+
+def killed_in_training(rank_lost):
+    """A rank that is killed in a step is named by the backward pass of all others."""
+    net = nn.parallel.DistributedDataParallel(nn.Linear(30, 30))
+    for step in range(3):
+        if step == 2 and dist.get_rank() == rank_lost:
+            os.kill(os.getpid(), 9)
+        loss = net(torch.ones(4, 30)).sum()
+        if step < 2:
+            loss.backward()
+    # It comes through C++, which knows no classes of Python's.
+    raised(f"rank {rank_lost}", loss.backward, RuntimeError)
+    assert dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).get_error() != ErrorType.SUCCESS

@@ -16,8 +16,8 @@ from . import errors
 
 log = logging.getLogger(__name__)
 
-# Agents that ranks of this machine share, if there are no others: their sockets, and, where they run, what holds them.
-_shared, _cluster = None, None
+# The sockets of agents that ranks of this machine share, if there are no others.
+_shared = None
 
 # The groups that this process is in.
 _open = weakref.WeakSet()
@@ -41,8 +41,7 @@ def _leave(cluster):
 
 
 def join(store, rank, size, name, timeout):
-    """The ranks of a new group; ``timeout`` is a timedelta. Returns the communicator, the key by which its ranks met, and the
-    socket of this rank's agent, None if it is the machine's."""
+    """The ranks of a new group; ``timeout`` is a timedelta. Returns the communicator, and the key by which its ranks met."""
     # A store may have been used before, by all ranks alike.
     place = f"cool/{store.add(f'cool/times/{rank}', 1)}"
     seconds = timeout.total_seconds()
@@ -73,6 +72,8 @@ def meet(key, rank, size, seconds):
     """The ranks that give the same key."""
     try:
         return cool.join(key, rank, size, timeout=seconds, socket=_shared[0] if _shared else None)
+    except cool.EnvironmentError as error:
+        raise errors.of(error, [], f"rank {rank}: no COOL agent: ") from error
     except cool.Error as error:
         raise errors.of(error, []) from error
 
@@ -104,7 +105,6 @@ def _wait(store, places, timeout):
 def _decide(store, place, size, name, timeout):
     """What rank 0 tells the others: the key, and the agents that it brings. Those are brought only if no rank has one and
     all are on this machine."""
-    global _cluster
     told = {"key": bounded(f"torch {secrets.token_hex(8)} {name}"), "sockets": _shared}
     mine = _whereabouts()
     if _shared or mine["why"] is None:
@@ -120,7 +120,7 @@ def _decide(store, place, size, name, timeout):
                 "cool-nodeagent on every node, or run all ranks on one machine, where they bring agents themselves"
             )
             return told
-    _cluster = cool.Cluster(1)
-    Finalize(None, _leave, (_cluster,), exitpriority=10)
-    told["sockets"] = _cluster.sockets
+    cluster = cool.Cluster(1)
+    Finalize(None, _leave, (cluster,), exitpriority=10)
+    told["sockets"] = cluster.sockets
     return told
