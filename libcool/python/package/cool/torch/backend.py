@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 def create(options, backend_options):
     """The backend of a new group; torch calls it at every rank of it."""
-    work.hand_out()
+    work.hand_out(CoolBackend)
     comm, key = groups.join(options.store, options.group_rank, options.group_size, options.group_id, options.timeout)
     made = backend_options or Backend.Options("cool", timeout=options.timeout)
     made._timeout = options.timeout
@@ -129,6 +129,11 @@ class CoolBackend(Backend):
         into = room(outputs)
         then = functools.partial(spread, into, outputs)
         return self._call(opts, "gather", row, into, root=root, gives=outputs, then=then)
+
+    def gather_single(self, output, input, opts):
+        row, root = flat("input", input), opts.rootRank
+        into = flat("output", output) if self.rank() == root else None
+        return self._call(opts, "gather", row, into, root=root, gives=[output] if self.rank() == root else [])
 
     def scatter(self, output_tensors, input_tensors, opts):
         output, root = only("output_tensors", output_tensors), opts.rootRank
@@ -326,7 +331,7 @@ class CoolBackend(Backend):
     def _of(self, what, ranks, opts):
         """A group of some of the ranks, whose key all of them know."""
         seconds = opts._timeout.total_seconds() if opts else self._seconds
-        key = f"{what} of {self._key}"
+        key = groups.bounded(f"{what} of {self._key}")
         comm = groups.meet(key, ranks.index(self.rank()), len(ranks), seconds)
         made = opts or Backend.Options("cool", timeout=self._options._timeout)
         parents = list(self._options.global_ranks_in_group)
