@@ -182,7 +182,7 @@ def died(ranks, hosts, batch, backend):
             errors.append(event.get("message") or "statuses %s" % event["statuses"])
     survivors = set(range(len(hosts))) - {VICTIM}
     if killed_at is None or set(told) != survivors:
-        raise peers.Failed("ranks %s were told nothing" % sorted(survivors - set(told)))
+        raise peers.Failed("ranks %s were told nothing: %s" % (sorted(survivors - set(told)), errors))
     after = sorted(e["at"] - killed_at for e in told.values())
     named = [e for e in told.values() if re.search(r"\brank %d on \S+ is gone" % VICTIM, e["message"])]
     found = {"told": after, "named": len(named), "survivors": len(survivors), "message": told[min(told)]["message"]}
