@@ -37,7 +37,7 @@ class CoolBackend(Backend):
     def __init__(self, comm, key, options):
         super().__init__(comm.rank, comm.size)
         self._key, self._options, self._error = key, options, ErrorType.SUCCESS
-        self._calls, self._parts = 0, 0
+        self._calls, self._parts, self._is_left = 0, 0, False
         # torch leaves tensors of a started call alone until it was waited for.
         self._comm, self._lending = comm, comm.lending()
         self.set_timeout(options._timeout)
@@ -340,17 +340,18 @@ class CoolBackend(Backend):
 
     def abort(self):
         """Calls that are under way fail, at every rank of the group."""
-        try:
-            self._comm.revoke()
-        except cool.ArgumentError:
-            return  # It was shut down.
-        except cool.Error as error:
-            log.warning("the group could not be revoked at the other ranks: %s", error)
-        self._comm.free()
+        if not self._is_left:
+            try:
+                self._comm.revoke()
+            except cool.Error as error:
+                log.warning("the group could not be revoked at the other ranks: %s", error)
+        self.shutdown()
 
     def shutdown(self):
         """Leaves the group. Calls that are under way are finished."""
+        self._is_left = True
         self._comm.free()
+        groups.left(self)
 
     def _check_one_each(self, name, tensors):
         if len(tensors) != self.size():

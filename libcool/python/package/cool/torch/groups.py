@@ -5,7 +5,6 @@ import json
 import logging
 import secrets
 import socket
-import weakref
 from multiprocessing.util import Finalize
 
 from torch.distributed import DistStoreError
@@ -19,8 +18,9 @@ log = logging.getLogger(__name__)
 # The sockets of agents that ranks of this machine share, if there are no others.
 _shared = None
 
-# The groups that this process is in.
-_open = weakref.WeakSet()
+# The backends of the groups that this process is in. torch's own references do not keep what is Python's of them, when it wraps
+# them for its checks.
+_open = set()
 
 # For how many seconds the process that brought the agents stays for the others' sake.
 STAYS = 300
@@ -29,6 +29,11 @@ STAYS = 300
 def opened(backend):
     """A group is left at the end of the process at the latest."""
     _open.add(backend)
+
+
+def left(backend):
+    """A group was left."""
+    _open.discard(backend)
 
 
 def _leave(cluster):
