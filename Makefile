@@ -111,12 +111,14 @@ mpi-programs: packages-test
 torch: packages-test
 	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
 	tools/bindings
+	tools/torch $(TARGET)/bindings/python
 	$(SUDO) env COOL_BIN=$(QUICK) tests/torch_suite.py --docs $(TORCH_SUITE)
 
 # Training with PyTorch over COOL and over Gloo, in turn: docs/torch.md
 bench-torch: packages-bench release
 	@tools/install-packages dataset-fashion-mnist
 	tools/bindings --release
+	tools/torch $(TARGET)/bindings/python
 	$(SUDO) bench/torch_train.py --docs $(TORCH)
 
 # Files to all nodes by every way of `cool copy`, and by BitTorrent: docs/copy.md. COPY=... gives options, as COPY="--slow 10":

@@ -19,6 +19,7 @@ import types
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "libcool", "python", "examples"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+import cool.torch  # noqa: E402
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402,F401  DDP imports it, and it takes long
 import torch.distributed as dist  # noqa: E402
@@ -100,15 +101,6 @@ def training(job, rank, _):
         say("trained", **result)
 
 
-def lost():
-    """The ranks that the group has lost: DDP passes on an error's words only, but every further call says it."""
-    try:
-        dist.barrier()
-    except dist.DistBackendError as e:
-        return list(e.ranks)
-    return []
-
-
 def killed(job, rank, size):
     """Steps until somebody is gone; then, if the backend can, steps of those that are left."""
     current, data = train_fashion.Training("ddp", 2e-3), shares(job, rank, size)
@@ -119,7 +111,7 @@ def killed(job, rank, size):
             current.step(*next(data))
     except RuntimeError as e:
         at, message = time.monotonic(), "%s: %s" % (type(e).__name__, str(e).splitlines()[0])
-    gone = lost() if job.goes_on else []
+    gone = cool.torch.lost() if job.goes_on else []
     say("failed", rank=rank, at=at, message=message, gone=gone)
     if not job.goes_on:
         return
@@ -144,10 +136,8 @@ def timed(call, repetitions):
 
 def adapter(job, rank, size):
     """An allreduce through torch, and the same by COOL's own binding, in turn: 8 bytes, and 64 MiB in memory of the backend."""
-    import cool
-
     with cool.join("adapter %s" % os.environ["MASTER_PORT"], rank, size) as comm:
-        small, own_small = torch.zeros(2), comm.alloc(2, "f4")
+        small, own_small = torch.zeros(2), torch.zeros(2)
         backend = dist.group.WORLD._get_backend(torch.device("cpu"))
         large = backend.allocate_tensor(16 * MIB, dtype=torch.float32, device=torch.device("cpu"))
         own_large = comm.alloc(16 * MIB, "f4")

@@ -12,7 +12,7 @@ The network and the data are those of libcool/python/examples/train_fashion.py, 
   training  --epochs of each strategy by 4 ranks in as many racks, with the same pictures in each step and on links as fast as this machine, twice
             with COOL: test accuracy, and whether the weights are the same
 Writes report.json to target/torch-train, and with --docs the section of docs/torch.md. Needs root, what bench/bench.py needs, Debian's
-dataset-fashion-mnist, and the Python that tools/torch-venv makes.
+dataset-fashion-mnist, and target/bindings/python with torch (tools/bindings --release, tools/torch target/bindings/python).
 """
 import argparse
 import contextlib
@@ -38,7 +38,7 @@ import torch_tables  # noqa: E402
 BACKENDS, STRATEGIES, PARTS = ("cool", "gloo"), ("ddp", "fsdp2", "zero1"), ("steps", "killed", "adapter", "training")
 # Parameters of train_fashion.network(), in bytes.
 WEIGHTS = 4 * 270_082
-PYTHON = os.path.join(ROOT, "target", "bindings", "torch", "bin", "python3")
+PYTHON = os.path.join(ROOT, "target", "bindings", "python", "bin", "python3")
 # The rank that is killed.
 VICTIM = 2
 
@@ -182,7 +182,7 @@ def died(ranks, hosts, batch, backend):
             errors.append(event.get("message") or "statuses %s" % event["statuses"])
     survivors = set(range(len(hosts))) - {VICTIM}
     if killed_at is None or set(told) != survivors:
-        raise peers.Failed("ranks %s were told nothing" % sorted(survivors - set(told)))
+        raise peers.Failed("ranks %s were told nothing: %s" % (sorted(survivors - set(told)), errors))
     after = sorted(e["at"] - killed_at for e in told.values())
     named = [e for e in told.values() if re.search(r"\brank %d on \S+ is gone" % VICTIM, e["message"])]
     found = {"told": after, "named": len(named), "survivors": len(survivors), "message": told[min(told)]["message"]}
@@ -252,7 +252,7 @@ def parse_arguments():
     p.add_argument("--epochs", type=int, default=2, help="of the training; default %(default)s")
     p.add_argument("--epoch-steps", type=int, default=0, help="of each of them at most; 0: all")
     bench.add_network_options(p)
-    p.add_argument("--python", default=PYTHON, help="a Python with torch and cool; default target/bindings/torch/bin/python3")
+    p.add_argument("--python", default=PYTHON, help="a Python with torch and cool; default target/bindings/python/bin/python3")
     p.add_argument("--timeout", type=int, default=300, help="seconds for one job; default %(default)s")
     p.add_argument("--docs", action="store_true", help="write the section of docs/torch.md")
     bench.add_run_options(p, "torch-train")

@@ -124,6 +124,11 @@ def moves():
         outputs = list(output.chunk(size)) if rank == 2 else None
         return dist.gather(mine, outputs, dst=2, group=group, async_op=starts)
 
+    def gather_whole(group, starts, output, mine):
+        if group is not None:  # gloo has no such call.
+            return gather(group, starts, output, mine)
+        return dist.gather_single(mine, output if rank == 2 else None, dst=2, group=group, async_op=starts)
+
     def scatter(group, starts, output, mine):
         inputs = list(mine.chunk(size)) if rank == 2 else None
         return dist.scatter(output, inputs, src=2, group=group, async_op=starts)
@@ -141,6 +146,7 @@ def moves():
         both(gather_all, much, few)
         both(gather_single, much, few)
         both(gather, much, few)
+        both(gather_whole, much, few)
         both(scatter, none, many)
         both(to_all, much, many)
         both(to_all_parts, much, many)

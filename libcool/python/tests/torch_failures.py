@@ -1,16 +1,20 @@
 """What ranks see of groups, and of calls that fail, in the tests of the backend of torch.distributed."""
 
 import datetime
+import json
 import os
 import re
 import time
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import ErrorType
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import cool.torch
+from cool.torch import groups
 
 
 def raised(text, call, kind=cool.torch.Error):
@@ -27,7 +31,7 @@ def seconds(number):
     return datetime.timedelta(seconds=number)
 
 
-def groups():
+def parts():
     """Groups of some of the ranks, told by all or by their members alone, and what is made of them."""
     rank, size = dist.get_rank(), dist.get_world_size()
     halves = [dist.new_group([0, 1]), dist.new_group(list(range(2, size)))]
@@ -92,7 +96,7 @@ def arguments():
     raised("tag is -2", lambda: dist.send(torch.zeros(1), (rank + 1) % size, tag=-2), wrong)
     total = torch.tensor([1])
     dist.all_reduce(total)
-    assert total.item() == size and backend.get_error() == torch._C._distributed_c10d.ErrorType.SUCCESS
+    assert total.item() == size and backend.get_error() == ErrorType.SUCCESS
 
 
 def mismatch():
@@ -102,7 +106,7 @@ def mismatch():
     error = raised("called allreduce of 2 f32 by sum", lambda: dist.all_reduce(torch.zeros(2 + (rank == 1)), group=group))
     assert isinstance(error, dist.DistBackendError) and isinstance(error.__cause__, cool.MismatchError)
     raised("", lambda: dist.barrier(group=group))
-    assert group._get_backend(torch.device("cpu")).get_error() == torch._C._distributed_c10d.ErrorType.COMM_ERROR
+    assert group._get_backend(torch.device("cpu")).get_error() == ErrorType.COMM_ERROR
     work = dist.all_reduce(torch.zeros(2 + (rank == 1)), group=other, async_op=True)
     future = work.get_future()
     chained = future.then(lambda done: done.value())
@@ -110,6 +114,29 @@ def mismatch():
     raised("called allreduce of 2 f32", chained.wait, RuntimeError)
     raised("called allreduce of 2 f32", work.wait)
     assert work.is_completed() and not work.is_success() and work.exception() is not None
+
+
+def no_agents():
+    """Ranks on several machines without agents are told what to do."""
+    store, shared, groups._shared = dist.HashStore(), groups._shared, None
+    mine, groups._whereabouts = groups._whereabouts, lambda: {"host": "h1", "why": "COOL_SOCKET is not set"}
+    try:
+        for why, has in (("COOL_SOCKET is not set", "has none either"), (None, "has one")):
+            store.set("p/1", json.dumps({"host": "h2", "why": why}))
+            told = groups._decide(store, "p", 2, "0", seconds(5))
+            assert told["error"].startswith(f"no COOL agent at rank 0 on h1 (COOL_SOCKET is not set), and rank 1 on h2 {has}; start")
+        raised("rank 1: rank 0 could not begin: ranks 1 did not come within 0.1 s; were they started", lambda: _join_alone(store))
+    finally:
+        groups._shared, groups._whereabouts = shared, mine
+    assert groups.bounded("k" * 200) == "k" * 200 and len(groups.bounded("\u00e9" * 300).encode()) <= 200
+
+
+def _join_alone(store):
+    """What another rank is told when rank 0 gives up."""
+    try:
+        groups.join(store, 0, 2, "0", seconds(0.1))
+    except dist.DistError:
+        groups.join(store, 1, 2, "0", seconds(5))
 
 
 def late():
@@ -200,3 +227,17 @@ def killed(rank_lost, shrinks):
     dist.all_reduce(tensor)
     assert tensor.item() == size - 1
     dist.destroy_process_group()
+
+
+def killed_in_training(rank_lost):
+    """A rank that is killed in a step is named by the backward pass of all others."""
+    net = nn.parallel.DistributedDataParallel(nn.Linear(30, 30))
+    for step in range(3):
+        if step == 2 and dist.get_rank() == rank_lost:
+            os.kill(os.getpid(), 9)
+        loss = net(torch.ones(4, 30)).sum()
+        if step < 2:
+            loss.backward()
+    # It comes through C++, which knows no classes of Python's.
+    raised(f"rank {rank_lost}", loss.backward, RuntimeError)
+    assert dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).get_error() != ErrorType.SUCCESS

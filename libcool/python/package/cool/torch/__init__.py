@@ -18,8 +18,9 @@ if not torch.distributed.is_available():
     raise ImportError(f"this build of torch ({torch.__version__}) has no torch.distributed, of which cool is a backend")
 
 from .errors import ArgumentError, Error
+from .shrunk import lost
 
-__all__ = ["ArgumentError", "Error", "register"]
+__all__ = ["ArgumentError", "Error", "lost", "register"]
 
 
 def register():

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 def create(options, backend_options):
     """The backend of a new group; torch calls it at every rank of it."""
-    work.hand_out()
+    work.hand_out(CoolBackend)
     comm, key = groups.join(options.store, options.group_rank, options.group_size, options.group_id, options.timeout)
     made = backend_options or Backend.Options("cool", timeout=options.timeout)
     made._timeout = options.timeout
@@ -37,7 +37,7 @@ class CoolBackend(Backend):
     def __init__(self, comm, key, options):
         super().__init__(comm.rank, comm.size)
         self._key, self._options, self._error = key, options, ErrorType.SUCCESS
-        self._calls, self._parts = 0, 0
+        self._calls, self._parts, self._is_left = 0, 0, False
         # torch leaves tensors of a started call alone until it was waited for.
         self._comm, self._lending = comm, comm.lending()
         self.set_timeout(options._timeout)
@@ -129,6 +129,11 @@ class CoolBackend(Backend):
         into = room(outputs)
         then = functools.partial(spread, into, outputs)
         return self._call(opts, "gather", row, into, root=root, gives=outputs, then=then)
+
+    def gather_single(self, output, input, opts):
+        row, root = flat("input", input), opts.rootRank
+        into = flat("output", output) if self.rank() == root else None
+        return self._call(opts, "gather", row, into, root=root, gives=[output] if self.rank() == root else [])
 
     def scatter(self, output_tensors, input_tensors, opts):
         output, root = only("output_tensors", output_tensors), opts.rootRank
@@ -326,7 +331,7 @@ class CoolBackend(Backend):
     def _of(self, what, ranks, opts):
         """A group of some of the ranks, whose key all of them know."""
         seconds = opts._timeout.total_seconds() if opts else self._seconds
-        key = f"{what} of {self._key}"
+        key = groups.bounded(f"{what} of {self._key}")
         comm = groups.meet(key, ranks.index(self.rank()), len(ranks), seconds)
         made = opts or Backend.Options("cool", timeout=self._options._timeout)
         parents = list(self._options.global_ranks_in_group)
@@ -335,17 +340,18 @@ class CoolBackend(Backend):
 
     def abort(self):
         """Calls that are under way fail, at every rank of the group."""
-        try:
-            self._comm.revoke()
-        except cool.ArgumentError:
-            return  # It was shut down.
-        except cool.Error as error:
-            log.warning("the group could not be revoked at the other ranks: %s", error)
-        self._comm.free()
+        if not self._is_left:
+            try:
+                self._comm.revoke()
+            except cool.Error as error:
+                log.warning("the group could not be revoked at the other ranks: %s", error)
+        self.shutdown()
 
     def shutdown(self):
         """Leaves the group. Calls that are under way are finished."""
+        self._is_left = True
         self._comm.free()
+        groups.left(self)
 
     def _check_one_each(self, name, tensors):
         if len(tensors) != self.size():

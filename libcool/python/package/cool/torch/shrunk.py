@@ -1,9 +1,22 @@
-"""Groups that are left by `torch.distributed.shrink_group`, as groups of this backend."""
+"""Who is gone from a group, and groups that are left by `torch.distributed.shrink_group`, as groups of this backend."""
 
 import functools
 
 import torch
 from torch.distributed import ProcessGroup, distributed_c10d
+
+import cool
+
+
+def lost(group=None):
+    """The ranks that a group has lost, in its numbers, for `torch.distributed.shrink_group`; of the default group, if none is
+    given. All ranks that are left call this after a call has failed, and get the same. DDP passes on an error's words only.
+    """
+    backend = (group or distributed_c10d._get_default_group())._get_backend(torch.device("cpu"))
+    try:
+        return backend._comm.agree()[1]
+    except cool.Error as error:
+        raise backend.error_of(error) from error
 
 
 def call_by_their_kind(kind):

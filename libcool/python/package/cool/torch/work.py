@@ -207,9 +207,25 @@ def _handing_out(method):
     return call
 
 
+def _directly(method, name, kind):
+    """A method of torch's groups that torch does not pass on to a backend in Python, of this kind."""
+
+    @functools.wraps(method)
+    def call(group, output, input, *arguments, **more):
+        backend = group._get_backend(input.device)
+        if isinstance(backend, kind):
+            return getattr(backend, name)(output, input, *arguments, **more)
+        return method(group, output, input, *arguments, **more)
+
+    return call
+
+
 @functools.cache
-def hand_out():
-    """From now on all calls by groups of torch return our own work, where there is one."""
+def hand_out(kind):
+    """From now on all calls by groups of torch return our own work, where there is one; the backend is of this kind."""
+    for name in ("gather_single", "gather_into_tensor"):
+        if (method := getattr(ProcessGroup, name, None)) is not None:
+            setattr(ProcessGroup, name, _directly(method, "gather_single", kind))
     for name in (
         "broadcast", "allreduce", "allreduce_coalesced", "reduce", "allgather", "all_gather_single", "_allgather_base",
         "allgather_coalesced", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "gather", "scatter",
