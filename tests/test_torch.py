@@ -1,4 +1,5 @@
-"""PyTorch over COOL on emulated hosts: torchrun trains, a killed rank is named and the others go on, and torch's own tests of backends."""
+"""PyTorch over COOL on emulated hosts: training by torchrun and by mpirun, a killed rank that is named while the others go on, and some of torch's
+own tests of backends."""
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ import pytest
 import torch_suite
 import torch_train
 from conftest import PATIENCE, ROOT
+from launchers import HOST_LIBRARIES, begin_in_hosts, ended
 
 EXAMPLE = os.path.join(ROOT, "libcool", "python", "examples", "train_fashion.py")
 # Of each rank in a step, and steps.
@@ -51,6 +53,16 @@ def test_torchrun_trains_on_four_hosts(bed):
     assert all(agent.returncode == 0 for agent in agents), told
     found = json.loads(told[0][0])
     assert found["hashes_equal"] and found["ranks"] == len(nodes) and found["steps"] == STEPS, found
+
+
+def test_open_mpi_starts_ranks_that_train(bed, tmp_path):
+    nodes, host = hosts(bed), HOST_LIBRARIES["openmpi"]()
+    rank = "MASTER_ADDR=%s OMP_NUM_THREADS=1 COOL_SOCKET=%s/$(hostname).sock exec %s %s --batch %d --steps %d --json" % (
+        nodes[0]["ip"], bed.directory, torch_train.PYTHON, EXAMPLE, BATCH, STEPS)
+    done = ended(begin_in_hosts(bed, tmp_path, [*host.mpirun(bed, len(nodes)), "sh", "-c", "'%s'" % rank], host.variables))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["hashes_equal"] and found["ranks"] == len(nodes), found
 
 
 @pytest.mark.parametrize("strategy", torch_train.STRATEGIES)

@@ -91,7 +91,8 @@ def lightning_epoch(backend):
 
 
 # By name, what each rank runs, and how many there are: accelerate's scripts expect two.
-PROGRAMS = {**{"accelerate: " + name: (accelerate_script(name, left_out), 2) for name, left_out in SCRIPTS.items()}, "lightning: one epoch of DDP": (lightning_epoch, 4)}
+PROGRAMS = {**{"accelerate: " + name: (accelerate_script(name, left_out), 2) for name, left_out in SCRIPTS.items()},
+            "lightning: one epoch of DDP": (lightning_epoch, 4)}
 
 
 def be_rank(body, backend, rank, size, port, said):
