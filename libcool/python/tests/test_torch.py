@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from torch_ranks import LIMIT, Ranks
+from backend_ranks import LIMIT, Ranks
 
 CALLS = ["reductions", "moves", "uneven", "in_place_within", "coalesced", "factors", "messages", "objects", "futures"]
 TOLD = ["parts", "meshes", "no_agents", "arguments", "mismatch", "late", "anybody", "allocated"]
@@ -20,28 +20,28 @@ def ranks():
 
 @pytest.mark.parametrize("case", CALLS)
 def test_every_call_gives_what_gloo_gives(ranks, case):
-    ranks.run("torch_cases", case)
+    ranks.run("backend_cases", case)
 
 
 @pytest.mark.parametrize("case", TOLD)
 def test_groups_and_failures(ranks, case):
-    ranks.run("torch_failures", case)
+    ranks.run("backend_failures", case)
 
 
 @pytest.mark.parametrize("way, arguments", [("ddp", ()), ("fsdp2", (False,)), ("fsdp2", (True,)), ("fsdp2_hybrid", ()), ("zero", ())])
 def test_training_goes_as_by_one_process(ranks, way, arguments):
-    ranks.run("torch_training", way, *arguments)
+    ranks.run("backend_training", way, *arguments)
 
 
 def test_a_group_is_made_again_in_the_same_processes(ranks):
-    ranks.run("torch_failures", "again", ranks.path("again"))
+    ranks.run("backend_failures", "again", ranks.path("again"))
 
 
 @pytest.mark.parametrize("case, arguments", [("killed", (1, 1)), ("killed", (1, 2)), ("killed", (1, 0)), ("killed_in_training", (1,))])
 def test_a_rank_that_is_killed_is_named_and_the_others_go_on_without_it(case, arguments):
     ranks = Ranks(3)
     with pytest.raises(AssertionError, match="^rank 1: it has ended$"):
-        ranks.run("torch_failures", case, *arguments)
+        ranks.run("backend_failures", case, *arguments)
     assert ranks.close() == [0, -9, 0]
 
 

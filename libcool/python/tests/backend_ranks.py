@@ -7,7 +7,7 @@ import tempfile
 import traceback
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["torch_cases", "torch_failures", "torch_training", "torch._dynamo", "cool.torch.backend"])
+FORKED.set_forkserver_preload(["backend_cases", "backend_failures", "backend_training", "torch._dynamo", "cool.torch.backend"])
 
 # Seconds; longer than any test, however busy the machine.
 LIMIT = 300
