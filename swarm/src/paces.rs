@@ -4,10 +4,10 @@ use cool_machine::Duration;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Of so many blocks that came last a link's pace follows, but not of fewer than these.
+/// A link's pace is found of the last blocks that came over it: of this many, and of no fewer than `BLOCKS_MIN`.
 const BLOCKS: usize = 32;
 const BLOCKS_MIN: usize = 8;
-/// So many blocks from faster members show whether this one is as fast.
+/// Blocks from faster members that show whether this one is as fast.
 const FROM_FASTER: usize = 2;
 
 /// Microseconds that a block takes over a member's link; none while that is not known.
