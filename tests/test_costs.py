@@ -6,7 +6,8 @@ from conftest import PATIENCE, succeed
 MBIT = 125_000
 
 
-def near(found, expected, share=0.15):
+def near(found, expected, share=0.33):
+    """Whether a rate was found, and not that of the other links: where the machine is busy a probe's packets come in bursts."""
     return abs(found / expected - 1) <= share
 
 
