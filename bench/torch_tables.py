@@ -74,7 +74,8 @@ def killed_lines(report):
             yield "- A rank killed in a step, %s: failed: %s." % (backend, found["failed"])
             continue
         yield "- A rank killed in a step, %s: the first survivor has an error after %.2f s, the last after %.2f s; it names the rank at %d of %d. `%s`" % (
-            backend, found["told"][0], found["told"][-1], found["named"], found["survivors"], found["message"])
+            backend, found["told"][0], found["told"][-1], found["named"], found["survivors"],
+            found["message"].split(". ")[0])
         if "went_on" in found:
             yield "- `dist.shrink_group` after that: all that are left have ended their next step %.2f s after the death." % found["went_on"]
 

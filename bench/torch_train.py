@@ -224,10 +224,6 @@ def trained(ranks, hosts, backend, strategy, batch, epochs, steps=0):
 
 
 def part_training(ranks, bed, options, report, save):
-    # What is learned does not depend on how fast links are.
-    for link in bed.network.net.links:
-        for end in (link.intf1, link.intf2):
-            end.node.cmd("tc qdisc delete dev %s root" % end.name)
     every, hosts = len(bed.description["hosts"]), [rack[0] for rack in peers.racks(bed.description)]
     batch = options.batch * every // len(hosts)
     report["training"], report["training_ranks"] = {}, len(hosts)
@@ -263,6 +259,19 @@ def parse_arguments():
     return a
 
 
+def in_network(parts, rates, options, report, save):
+    """These parts in one network whose links have these rates; 0 leaves them unshaped."""
+    bed = testbed.Testbed(options.topology, *rates, bin_dir=options.bin, log_level="warn", slots=8, peer_timeout_ms=bench.PEER_TIMEOUT_MS,
+                          logs=os.path.join(options.out, "logs"))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(bench.started(bed, options.wait))
+        bed.wait_until_measured()
+        ranks = stack.enter_context(Ranks(bed, options.python, options.out, options.timeout))
+        report.update(torch=ranks.torch, ranks=len(bed.description["hosts"]))
+        for part in parts:
+            globals()["part_" + part](ranks, bed, options, report, save)
+
+
 def main():
     options = parse_arguments()
     testbed.unwind_on_signals()
@@ -274,16 +283,11 @@ def main():
         with open(os.path.join(options.out, "report.json"), "w") as f:
             json.dump(report, f, indent=1)
 
-    bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn", slots=8,
-                          peer_timeout_ms=bench.PEER_TIMEOUT_MS, logs=os.path.join(options.out, "logs"))
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(bench.started(bed, options.wait))
-        bed.wait_until_measured()
-        ranks = stack.enter_context(Ranks(bed, options.python, options.out, options.timeout))
-        report.update(torch=ranks.torch, ranks=len(bed.description["hosts"]))
-        for part in PARTS:
-            if part in options.parts:
-                globals()["part_" + part](ranks, bed, options, report, save)
+    # What is learned does not depend on how fast links are.
+    for parts, rates in ((PARTS[:-1], (options.host_mbit, options.uplink_mbit)), (PARTS[-1:], (0, 0))):
+        chosen = [part for part in parts if part in options.parts]
+        if chosen:
+            in_network(chosen, rates, options, report, save)
     print(torch_tables.section_text(report))
     if options.docs:
         torch_tables.write(report)
