@@ -12,7 +12,7 @@
 //! | `welcome.rs` | what one that comes late is told |
 //! | `kernel.rs` | sums of blocks by vector instructions |
 //! | `memory.rs` | rows of generations that come, generations at hand |
-//! | `receiving.rs`, `sending.rs`, `pace.rs` | blocks that come and that go, and how fast |
+//! | `receiving.rs`, `sending.rs`, `pacer.rs` | blocks that come and that go, and how fast |
 //! | `driver.rs` | events to the machine, its outputs to all of these |
 //!
 //! A member that cannot be reached is gone for the machine until it can be reached again. Who has really left is the user's to say
@@ -23,7 +23,7 @@ mod driver;
 mod kernel;
 mod links;
 mod memory;
-mod pace;
+mod pacer;
 mod peer;
 mod receiving;
 mod sending;

@@ -2,7 +2,7 @@
 
 use crate::channel::{Caller, ChannelError, Listener, Speaker, SwarmKey};
 use crate::memory::Bytes;
-use crate::pace::Pace;
+use crate::pacer::Pacer;
 use crate::wire::{Frame, PART_BYTES};
 use cool_swarm::{Member, Signal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -231,7 +231,7 @@ impl Speaking {
         }
         let mut blocks: VecDeque<(u32, Bytes, usize)> = VecDeque::new();
         // What waits in the queue of this node's link is what signals wait behind.
-        let mut pace = Pace::new(self.rate, LATE);
+        let mut pace = Pacer::new(self.rate, LATE);
         loop {
             let job = match jobs.try_recv() {
                 Ok(job) => Some(job),

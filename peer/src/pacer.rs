@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Lets bytes go no faster than a rate over some time.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct Pacer {
     /// Bytes in a second; without one they go at once.
     rate: Option<u64>,
     /// By which timers are late: as much is made good, and no longer pause.
@@ -12,9 +12,9 @@ pub(crate) struct Pace {
     due: Option<Instant>,
 }
 
-impl Pace {
-    pub(crate) fn new(rate: Option<u64>, late: Duration) -> Pace {
-        Pace { rate, late, due: None }
+impl Pacer {
+    pub(crate) fn new(rate: Option<u64>, late: Duration) -> Pacer {
+        Pacer { rate, late, due: None }
     }
 
     /// When the next bytes may go; at once, if it says nothing.

@@ -1,7 +1,7 @@
 //! Blocks that go: one after the other, the next when the one before is half through.
 
 use crate::memory::Bytes;
-use crate::pace::Pace;
+use crate::pacer::Pacer;
 use cool_swarm::Member;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -23,13 +23,13 @@ pub(crate) struct Sending {
     adding: BTreeSet<Transfer>,
     ready: VecDeque<(Transfer, Bytes)>,
     current: Option<Current>,
-    pace: Pace,
+    pace: Pacer,
 }
 
 impl Sending {
     /// `limit` bytes go in a second at most.
     pub(crate) fn new(limit: Option<u64>) -> Sending {
-        Sending { pace: Pace::new(limit, Duration::ZERO), ..Sending::default() }
+        Sending { pace: Pacer::new(limit, Duration::ZERO), ..Sending::default() }
     }
 
     /// A block is being added up.

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "what a program that lends arrays promises stands in its documentation")]
 
-use crate::error::{numbers, raised, wrong};
+use crate::error::{duration, numbers, raised, wrong};
 use crate::memory;
 use cool_rust::{Comm as Rank, Operation};
 use pyo3::prelude::*;
@@ -95,7 +95,7 @@ impl Comm {
 
     /// Lets later calls fail when they make no progress for this many seconds; 5 minutes if never set.
     fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
-        let timeout = Duration::try_from_secs_f64(seconds).map_err(|e| wrong(py, format!("timeout: {e}")))?;
+        let timeout = duration(py, "timeout", seconds)?;
         self.get_rank(py)?.set_timeout(timeout);
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Comm {
     /// This communicator again, whose calls fail when they make no progress for this many seconds, whatever `set_timeout`
     /// says: `world.with_timeout(5).barrier()`. It is freed with this one.
     fn with_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<Comm> {
-        let timeout = Duration::try_from_secs_f64(seconds).map_err(|e| wrong(py, format!("timeout: {e}")))?;
+        let timeout = duration(py, "timeout", seconds)?;
         Ok(Comm { rank: Arc::clone(&self.rank), timeout: Some(timeout), lends: self.lends })
     }
 

@@ -5,6 +5,7 @@ use pyo3::conversion::FromPyObjectOwned;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError};
 use pyo3::prelude::*;
+use std::time::Duration;
 
 create_exception!(
     cool,
@@ -96,6 +97,11 @@ pub(crate) fn wrong(py: Python<'_>, reason: impl Into<String>) -> PyErr {
 /// An error of a job, with the ranks concerned.
 pub(crate) fn described(py: Python<'_>, text: String, ranks: &[usize]) -> PyErr {
     with_ranks(py, CoolError::new_err(text), ranks)
+}
+
+/// Seconds as a program gives them, of an argument of that name.
+pub(crate) fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|e| wrong(py, format!("{name}: {e}")))
 }
 
 /// An error because something is not done in time.

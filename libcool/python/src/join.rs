@@ -1,14 +1,14 @@
 //! Groups of processes that no launcher has started, and agents for them on one machine.
 
 use crate::comm::Comm;
-use crate::error::{numbers, raised, wrong};
+use crate::error::{duration, numbers, raised};
 use crate::queue::WAIT;
 use cool_rust::Comm as Rank;
 use cool_rust::embedded::EmbeddedAgents;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A group of processes that have agreed on a key by themselves: rank `rank` of `size`, with all others of the same user
 /// that give the same `key` (1 to 200 bytes). Waits until all `size` have come, for at most `timeout` seconds. No launcher
@@ -24,7 +24,7 @@ pub(crate) fn join(
     timeout: f64,
     socket: Option<PathBuf>,
 ) -> PyResult<Comm> {
-    let timeout = Duration::try_from_secs_f64(timeout).map_err(|e| wrong(py, format!("timeout: {e}")))?;
+    let timeout = duration(py, "timeout", timeout)?;
     let joined = py.detach(|| match &socket {
         Some(socket) => Rank::join_at(socket, key, rank, size, timeout),
         None => Rank::join(key, rank, size, timeout),
@@ -70,7 +70,7 @@ impl Cluster {
     /// Waits until all ranks have left the groups that they have joined, freed, ended or killed, for at most `timeout` seconds:
     /// whether they have. Without their agents they could not go on.
     fn wait_until_unused(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
-        let timeout = Duration::try_from_secs_f64(timeout).map_err(|e| wrong(py, format!("timeout: {e}")))?;
+        let timeout = duration(py, "timeout", timeout)?;
         let agents = self.agents().clone();
         let begun = Instant::now();
         loop {

@@ -1,6 +1,6 @@
 //! Many calls under way, and which of them is done first.
 
-use crate::error::{raised, wrong};
+use crate::error::{duration, raised};
 use crate::request::Request;
 use cool_rust::CompletionQueue;
 use pyo3::prelude::*;
@@ -54,8 +54,8 @@ impl Queue {
     /// limit). Each is given once, in the order in which they end.
     #[pyo3(signature = (timeout = None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<(Py<PyAny>, Py<Request>)>> {
-        let timeout = timeout.map(Duration::try_from_secs_f64).transpose();
-        let timeout = timeout.map_err(|e| wrong(py, format!("timeout: {e}")))?.unwrap_or(Duration::MAX);
+        let timeout = timeout.map(|seconds| duration(py, "timeout", seconds)).transpose()?;
+        let timeout = timeout.unwrap_or(Duration::MAX);
         let begun = Instant::now();
         loop {
             let left = timeout.saturating_sub(begun.elapsed());

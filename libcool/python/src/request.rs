@@ -1,7 +1,7 @@
 //! Calls under way, and the arrays that they use.
 
 use crate::arrays::Data;
-use crate::error::{late, raised, wrong};
+use crate::error::{duration, late, raised, wrong};
 use crate::functions::Failed;
 use cool_rust::{Error, Pending, Received};
 use pyo3::prelude::*;
@@ -133,8 +133,7 @@ impl Request {
     /// the call goes on.
     #[pyo3(signature = (timeout = None))]
     pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
-        let limit = timeout.map(Duration::try_from_secs_f64).transpose();
-        let limit = limit.map_err(|e| wrong(py, format!("timeout: {e}")))?;
+        let limit = timeout.map(|seconds| duration(py, "timeout", seconds)).transpose()?;
         if !py.detach(|| self.wait_for_end(limit)) {
             let after = limit.unwrap_or_default();
             return Err(late(py, format!("the call is not done after {after:?}, and goes on")));

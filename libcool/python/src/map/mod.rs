@@ -14,12 +14,11 @@ mod rows;
 mod table;
 
 use crate::comm::Comm;
-use crate::error::wrong;
+use crate::error::{duration, wrong};
 use cool_map::{Event, Job, Options};
 use failed::Failed;
 use pyo3::prelude::*;
 use scoped_tls_hkt::scoped_thread_local;
-use std::time::Duration;
 
 scoped_thread_local!(
     /// The job whose program this thread runs; none within a map task.
@@ -61,7 +60,7 @@ fn run(
         return Err(wrong(py, "a program of a job cannot run another job"));
     }
     let rank = comm.map(|comm| comm.get().get_rank(py)).transpose()?;
-    let patience = Duration::try_from_secs_f64(patience).map_err(|e| wrong(py, format!("patience: {e}")))?;
+    let patience = duration(py, "patience", patience)?;
     let tell = |event: &Event<'_>| tell(watch.as_ref(), event);
     let options = Options {
         threads,

@@ -209,13 +209,7 @@ class CoolBackend(Backend):
     def _allreduce_joined(self, tensors, _, opts):
         row = joined("tensors", tensors)
         op = Reduction(opts.reduceOp, tensors[0].dtype)
-        divide = op.then(row, self.size())
-
-        def then():
-            if divide is not None:
-                divide()
-            spread(row, tensors)
-
+        then = functools.partial(op.finish, row, self.size(), tensors)
         return self._call(opts, "allreduce", op.sent(row), row, op.name, gives=tensors, then=then)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts):
@@ -243,13 +237,7 @@ class CoolBackend(Backend):
         into = room(outputs)
         op = Reduction(opts.reduceOp, outputs[0].dtype)
         send = op.sent(torch.cat([flat("input", tensor).view(self.size(), -1) for tensor in inputs], dim=1).view(-1))
-        divide = op.then(into, self.size())
-
-        def then():
-            if divide is not None:
-                divide()
-            spread(into, outputs)
-
+        then = functools.partial(op.finish, into, self.size(), outputs)
         return self._call(opts, "reduce_scatter", send, into, op.name, gives=outputs, then=then)
 
     def _each_type(self, outputs, inputs, opts, call):

@@ -47,6 +47,12 @@ class Reduction:
         """What is left to do when the result is here, if anything."""
         return functools.partial(_divide, flat, size) if self._divides else None
 
+    def finish(self, flat, size, tensors):
+        """Does it, and copies the result's parts into these tensors."""
+        if self._divides:
+            _divide(flat, size)
+        spread(flat, tensors)
+
 
 def _divide(whole, by):
     """An average of whole numbers is rounded towards zero."""
