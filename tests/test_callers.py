@@ -33,7 +33,8 @@ class Counting:
 
     def __init__(self, bed, mark, prefix=(), **environment):
         self.bed, self.stop = bed, "%s/%s" % (bed.directory, mark)
-        self.said = [open("%s/%s.%s" % (bed.directory, mark, stream), "w+") for stream in ("out", "err")]
+        # Appended to: whoever reads them moves the offset that the job shares.
+        self.said = [open("%s/%s.%s" % (bed.directory, mark, stream), "a+") for stream in ("out", "err")]
         self.job = subprocess.Popen([*prefix, "cool", "run", "--", "sh", "-c", COUNT % self.stop], env={**bed.environment(), **environment},
                                     stdout=self.said[0], stderr=self.said[1])
         wait_for(lambda: self.read()[0].count("\n") > 8, "the ranks count")

@@ -258,7 +258,8 @@ def test_nodes_that_come_when_a_swarm_is_under_way_get_their_copies_and_what_one
     progress = {node["node"]: node["progress"] for node in outcome["nodes"]}
     assert progress["h3"][0][1] < size == progress["h5"][0][1], "it went on from what it had: %r" % progress["h3"]
     seconds = {node: points[-1][0] for node, points in progress.items()}
-    assert max(seconds[node] for node in ("h2", "h4", "h6")) < seconds["h5"], "no copy waits for others: %r" % seconds
+    # h3 begins again only when its agent has come back, with megabytes to go; h5 may catch up with those that were there.
+    assert max(seconds[node] for node in ("h2", "h4", "h6")) < seconds["h3"], "no copy waits for others: %r" % seconds
 
 
 def test_a_node_whose_rank_and_supervisor_are_killed_begins_anew_and_nobody_else_notices(make_bed, tmp_path):
