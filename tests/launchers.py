@@ -1,8 +1,13 @@
-"""Launchers of other makers in the emulated hosts: mpirun is started in the first, and starts its daemons in the others by `enter-host`."""
+"""Launchers of other makers in the emulated hosts: mpirun is started in the first, and starts its daemons in the others by `enter-host`; Slurm's run in
+all of them."""
 import os
+import socket
 import subprocess
+import time
 
 from conftest import PATIENCE, ROOT, mpich
+
+import network
 
 ENTER = os.path.join(ROOT, "bench", "enter-host")
 
@@ -64,3 +69,64 @@ class Mpich:
 
 # By the binary interfaces.
 HOST_LIBRARIES = {"openmpi": OpenMpi, "mpich": lambda: Mpich("mpicc"), "abi": lambda: Mpich("mpicc_abi")}
+
+
+class Slurm:
+    """Slurm's controller beside COOL's, and a slurmd in each emulated host, over the management network."""
+
+    def __init__(self, bed, folder):
+        self.hosts, self.conf, self.folder, self.daemons = bed.description["hosts"], folder / "slurm.conf", folder, []
+
+    def __enter__(self):
+        names = [host["name"] for host in self.hosts]
+        lines = ["ClusterName=cool", "SlurmctldHost=%s(%s)" % (socket.gethostname().split(".")[0], network.MANAGEMENT_ADDRESS),
+                 "AuthType=auth/none", "CredType=cred/none", "SlurmUser=root", "SlurmdUser=root", "MpiDefault=none",
+                 "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "SwitchType=switch/none", "SelectType=select/linear",
+                 "ReturnToService=2", "StateSaveLocation=%s/state" % self.folder, "SlurmdSpoolDir=%s/spool-%%n" % self.folder,
+                 "SlurmctldPidFile=%s/slurmctld.pid" % self.folder, "SlurmdPidFile=%s/slurmd-%%n.pid" % self.folder,
+                 *("NodeName=%s NodeAddr=10.255.0.%d CPUs=2 State=UNKNOWN" % (h, i) for i, h in enumerate(names, 2)),
+                 "PartitionName=all Nodes=%s Default=YES State=UP" % ",".join(names)]
+        (self.folder / "state").mkdir()
+        # Machines for tests may have no cgroups; nothing here uses them, and this plugin does not mind.
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        self.conf.write_text("\n".join(lines) + "\n")
+        self.environment = {**os.environ, "SLURM_CONF": str(self.conf)}
+        try:
+            self._start("slurmctld", "-D")
+            for host in self.hosts:
+                self._start("mnexec", "-a", str(host["pid"]), "slurmd", "-D", "-N", host["name"])
+            end = time.monotonic() + PATIENCE
+            while (known := self.sinfo()) != ["idle"] * len(names):
+                assert time.monotonic() < end, "nodes are %s: %s" % (known, self.log())
+                time.sleep(0.1)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for daemon in self.daemons:
+            daemon.terminate()
+        for daemon in self.daemons:
+            try:
+                daemon.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+
+    def _start(self, *command):
+        with open(self.folder / "log", "a") as log:
+            self.daemons.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
+
+    def log(self):
+        return (self.folder / "log").read_text()[-3000:]
+
+    def sinfo(self):
+        """The states of the nodes."""
+        done = subprocess.run(["sinfo", "-N", "-h", "-o", "%T"], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
+        return done.stdout.split()
+
+    def srun(self, *command):
+        done = subprocess.run(["srun", *command], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stdout + done.stderr + self.log()
+        return done.stdout

@@ -2,15 +2,11 @@
 import os
 import pwd
 import shutil
-import socket
 import subprocess
-import time
 
 import pytest
 from conftest import PATIENCE, mpich
-from launchers import ENTER, start_in_hosts
-
-import network
+from launchers import ENTER, Slurm, start_in_hosts
 
 NOBODY = pwd.getpwnam("nobody")
 HOSTS = 4
@@ -117,67 +113,6 @@ def test_ranks_that_mpich_starts_find_each_other_if_they_are_told_a_job(bed, tmp
         mpiexec, "-genvnone", "-genv", "COOL_JOB", "mpich", "-launcher", "ssh", "-launcher-exec", ENTER,
         "-hosts", ",".join("h%d" % (i + 1) for i in range(HOSTS)), "-n", "8", "-ppn", "2", *rank_of_its_host(bed)])
     assert sorted(printed.splitlines()) == sums(8)
-
-
-class Slurm:
-    """Slurm's controller beside COOL's, and a slurmd in each emulated host, over the management network."""
-
-    def __init__(self, bed, folder):
-        self.bed, self.conf, self.folder, self.daemons = bed, folder / "slurm.conf", folder, []
-
-    def __enter__(self):
-        hosts = ["h%d" % (i + 1) for i in range(HOSTS)]
-        lines = ["ClusterName=cool", "SlurmctldHost=%s(%s)" % (socket.gethostname().split(".")[0], network.MANAGEMENT_ADDRESS),
-                 "AuthType=auth/none", "CredType=cred/none", "SlurmUser=root", "SlurmdUser=root", "MpiDefault=none",
-                 "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "SwitchType=switch/none", "SelectType=select/linear",
-                 "ReturnToService=2", "StateSaveLocation=%s/state" % self.folder, "SlurmdSpoolDir=%s/spool-%%n" % self.folder,
-                 "SlurmctldPidFile=%s/slurmctld.pid" % self.folder, "SlurmdPidFile=%s/slurmd-%%n.pid" % self.folder,
-                 *("NodeName=%s NodeAddr=10.255.0.%d CPUs=2 State=UNKNOWN" % (h, i) for i, h in enumerate(hosts, 2)),
-                 "PartitionName=all Nodes=%s Default=YES State=UP" % ",".join(hosts)]
-        (self.folder / "state").mkdir()
-        # Machines for tests may have no cgroups; nothing here uses them, and this plugin does not mind.
-        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
-        self.conf.write_text("\n".join(lines) + "\n")
-        self.environment = {**os.environ, "SLURM_CONF": str(self.conf)}
-        try:
-            self._start("slurmctld", "-D")
-            for host in hosts:
-                self._start("mnexec", "-a", str(self.bed.network.net.get(host).pid), "slurmd", "-D", "-N", host)
-            end = time.monotonic() + PATIENCE
-            while (known := self.sinfo()) != ["idle"] * HOSTS:
-                assert time.monotonic() < end, "nodes are %s: %s" % (known, self.log())
-                time.sleep(0.1)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        for daemon in self.daemons:
-            daemon.terminate()
-        for daemon in self.daemons:
-            try:
-                daemon.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
-
-    def _start(self, *command):
-        with open(self.folder / "log", "a") as log:
-            self.daemons.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
-
-    def log(self):
-        return (self.folder / "log").read_text()[-3000:]
-
-    def sinfo(self):
-        """The states of the nodes."""
-        done = subprocess.run(["sinfo", "-N", "-h", "-o", "%T"], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
-        return done.stdout.split()
-
-    def srun(self, *command):
-        done = subprocess.run(["srun", *command], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
-        assert done.returncode == 0, done.stdout + done.stderr + self.log()
-        return done.stdout
 
 
 def test_ranks_that_slurm_starts_find_each_other(bed, tmp_path):

@@ -1,4 +1,4 @@
-"""PyTorch over COOL on emulated hosts: training by torchrun and by mpirun, a killed rank that is named while the others go on, and some of torch's
+"""PyTorch over COOL on emulated hosts: training by torchrun, mpirun and srun, a killed rank that is named while the others go on, and some of torch's
 own tests of backends."""
 import json
 import os
@@ -8,7 +8,7 @@ import pytest
 import torch_suite
 import torch_train
 from conftest import PATIENCE, ROOT
-from launchers import HOST_LIBRARIES, begin_in_hosts, ended
+from launchers import HOST_LIBRARIES, Slurm, start_in_hosts
 
 EXAMPLE = os.path.join(ROOT, "libcool", "python", "examples", "train_fashion.py")
 # Of each rank in a step, and steps.
@@ -55,14 +55,24 @@ def test_torchrun_trains_on_four_hosts(bed):
     assert found["hashes_equal"] and found["ranks"] == len(nodes) and found["steps"] == STEPS, found
 
 
+def rank_of_its_host(bed, host):
+    """A rank for a launcher's shell; `host` is how that shell knows its host."""
+    return "MASTER_ADDR=%s OMP_NUM_THREADS=1 COOL_SOCKET=%s/%s.sock exec %s %s --batch %d --steps %d --json" % (
+        hosts(bed)[0]["ip"], bed.directory, host, torch_train.PYTHON, EXAMPLE, BATCH, STEPS)
+
+
 def test_open_mpi_starts_ranks_that_train(bed, tmp_path):
-    nodes, host = hosts(bed), HOST_LIBRARIES["openmpi"]()
-    rank = "MASTER_ADDR=%s OMP_NUM_THREADS=1 COOL_SOCKET=%s/$(hostname).sock exec %s %s --batch %d --steps %d --json" % (
-        nodes[0]["ip"], bed.directory, torch_train.PYTHON, EXAMPLE, BATCH, STEPS)
-    done = ended(begin_in_hosts(bed, tmp_path, [*host.mpirun(bed, len(nodes)), "sh", "-c", "'%s'" % rank], host.variables))
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["hashes_equal"] and found["ranks"] == len(nodes), found
+    host = HOST_LIBRARIES["openmpi"]()
+    mpirun = [*host.mpirun(bed, len(hosts(bed))), "sh", "-c", "'%s'" % rank_of_its_host(bed, "$(hostname)")]
+    found = json.loads(start_in_hosts(bed, tmp_path, mpirun, host.variables))
+    assert found["hashes_equal"] and found["ranks"] == len(hosts(bed)), found
+
+
+def test_slurm_starts_ranks_that_train(bed, tmp_path):
+    ranks = str(len(hosts(bed)))
+    with Slurm(bed, tmp_path) as slurm:
+        found = json.loads(slurm.srun("-N", ranks, "-n", ranks, "sh", "-c", rank_of_its_host(bed, "$SLURMD_NODENAME")))
+    assert found["hashes_equal"] and found["ranks"] == len(hosts(bed)), found
 
 
 @pytest.mark.parametrize("strategy", torch_train.STRATEGIES)

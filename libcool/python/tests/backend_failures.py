@@ -142,15 +142,17 @@ def _join_alone(store):
 def late():
     """A call that takes too long names who did not come; so does a barrier that is monitored."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    for call in (
-        lambda group: dist.all_reduce(torch.zeros(1), group=group),
-        lambda group: dist.monitored_barrier(group, timeout=seconds(0.3)),
+    others = rf"Rank {rank} successfully reached monitoredBarrier, .* from rank 0: " if rank else "^"
+    for call, words in (
+        (lambda group: dist.all_reduce(torch.zeros(1), group=group), "timeout has passed: .*rank 3 "),
+        (lambda group: dist.monitored_barrier(group, timeout=seconds(0.3)), others + "Rank 3 failed to pass monitoredBarrier in 300 ms: .*rank 3 "),
     ):
         group = dist.new_group(timeout=seconds(0.3))
         if rank != 3:
-            error = raised("3", lambda: call(group))
+            error = raised(words, lambda: call(group))
             assert error.ranks == (3,) and isinstance(error.__cause__, cool.TimeoutError)
         dist.barrier()
+    raised(f"Rank {rank} timed out in monitoredBarrier", lambda: dist.monitored_barrier(timeout=seconds(0)))
     room = torch.zeros(1)
     work = dist.irecv(room, (rank + 1) % size, tag=77)
     raised("not done after 100ms, and goes on", lambda: work.wait(seconds(0.1)))

@@ -60,12 +60,12 @@ class CoolBackend(Backend):
     def get_error(self):
         return self._error
 
-    def error_of(self, error):
-        """A COOL error as torch's."""
+    def error_of(self, error, before=""):
+        """A COOL error as torch's, with some words before."""
         ranks = list(self._options.global_ranks_in_group)
-        return errors.of(error, [] if ranks == list(range(len(ranks))) else ranks)
+        return errors.of(error, [] if ranks == list(range(len(ranks))) else ranks, before)
 
-    def failed(self, error):
+    def failed(self, error, before=""):
         """The same, of a call that has failed."""
         if isinstance(error, cool.TimeoutError):
             self._error = ErrorType.TIMEOUT
@@ -73,7 +73,7 @@ class CoolBackend(Backend):
             self._error = ErrorType.REMOTE_ERROR
         elif not isinstance(error, cool.ArgumentError) and self._error == ErrorType.SUCCESS:
             self._error = ErrorType.COMM_ERROR
-        return self.error_of(error)
+        return self.error_of(error, before)
 
     def _call(self, options, name, *arguments, gives, then=None, **more):
         """Calls a method of the communicator, or starts it, as the options say; the work gives `gives`."""
@@ -278,11 +278,13 @@ class CoolBackend(Backend):
 
     def monitored_barrier(self, opts, wait_all_ranks=False):
         seconds = opts.timeout.total_seconds()
+        if seconds == 0:
+            raise errors.Error(f"Rank {self.rank()} timed out in monitoredBarrier after 0 ms, in which nobody can come")
         try:
             self._within(self._comm, seconds).barrier()
-        except cool.TimeoutError as error:
-            ranks = ", ".join(str(rank) for rank in error.ranks) or "of this group"
-            raise errors.of(error, [], f"ranks {ranks} failed to pass monitored_barrier in {seconds:g} s: ") from error
+        except (cool.TimeoutError, cool.LostError) as error:
+            seconds = seconds if seconds > 0 else self._seconds
+            raise self.failed(error, errors.not_passed(error.ranks, self.rank(), seconds, wait_all_ranks)) from error
         except cool.Error as error:
             raise self.failed(error) from error
 
