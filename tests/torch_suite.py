@@ -33,7 +33,6 @@ SECONDS = 1800
 # What passes with Gloo and not with COOL, and why.
 EXPECTED = {
     "test_ddp_logging_data_cpu": "DDP's log calls every backend of others `custom`",
-    "test_sparse_all_reduce_sum": "sparse tensors are refused",
 }
 # Of their wheels, which are installed beside torch's without touching it; `psutil` and those after it with what they need themselves.
 OTHERS = ("accelerate==1.15.0", "lightning==2.6.6", "torchmetrics==1.9.0", "lightning-utilities==0.15.3", "torchdata==0.11.0")

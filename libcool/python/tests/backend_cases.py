@@ -242,6 +242,32 @@ def factors():
             assert mine.tolist() == [rank + 1.0] * size
 
 
+def sparse():
+    """Sums of sparse tensors, which are other elements at each rank, more than once the same, and none at one."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for dtype, sparse_dims, dense in itertools.product((torch.float32, torch.int64, torch.bfloat16), (1, 2), ((), (3,))):
+        shape = [5] * sparse_dims + list(dense)
+        of_rank = [torch.Generator().manual_seed(r) for r in range(size)]
+        theirs = [
+            torch.sparse_coo_tensor(
+                torch.randint(5, (sparse_dims, 3 * r), generator=generator), torch.randint(4, (3 * r, *dense), generator=generator).to(dtype), shape
+            )
+            for r, generator in enumerate(of_rank)
+        ]
+        expected = sum(tensor.to_dense() for tensor in theirs)
+        for starts in (False, True):
+            mine = theirs[rank].clone()
+            work = dist.all_reduce(mine, async_op=starts)
+            if starts:
+                work.wait()
+                assert work.get_future().wait()[0] is mine
+            assert mine.is_sparse
+            same(mine.to_dense(), expected)
+    nothing = torch.zeros(4).to_sparse()
+    dist.all_reduce(nothing)
+    assert nothing._nnz() == 0
+
+
 def messages():
     """Messages by tag, from one rank and from any, and many at once."""
     rank, size = dist.get_rank(), dist.get_world_size()

@@ -90,6 +90,8 @@ def arguments():
         wrong,
     )
     raised("tensor is torch.sparse_coo.*to_dense", lambda: backend.broadcast([torch.zeros(3).to_sparse()], dist.BroadcastOptions()), wrong)
+    raised("sparse tensors have no MAX, only SUM", lambda: dist.all_reduce(torch.zeros(3).to_sparse(), op=dist.ReduceOp.MAX), wrong)
+    raised(rf"rank {rank} has a tensor of shape \[{3 + rank}\], of which 1 dim.*, rank {int(not rank)} one of", lambda: dist.all_reduce(torch.zeros(3 + rank).to_sparse()), wrong)
     raised("SUM combines no tensors of torch.float8", lambda: dist.all_reduce(torch.zeros(3).to(torch.float8_e5m2)), wrong)
     raised("input_split_sizes are", lambda: dist.all_to_all_single(torch.empty(4), torch.empty(4), None, [1] * (size - 1) + [9]), ValueError)
     raised("recv has 5 elements", lambda: dist.all_gather_into_tensor(torch.empty(5), torch.empty(2)), wrong)

@@ -89,3 +89,16 @@ def zero():
     optimizer = ZeroRedundancyOptimizer(net.parameters(), optimizer_class=torch.optim.Adam, lr=0.01)
     losses = losses_of(net, optimizer, dist.get_rank(), dist.get_world_size())
     check(losses, net.parameters())
+
+
+def embedding():
+    """A table of which a batch uses some rows: gradients are sparse, as large at each rank as it has rows, or empty."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(3)
+    net = DistributedDataParallel(nn.Embedding(16, 4, sparse=True))
+    words = [torch.randint(16, (count,)) for count in range(1, size + 1)]
+    net(words[rank]).square().sum().backward()
+    expected = nn.Embedding(16, 4, sparse=True)
+    expected.load_state_dict(net.module.state_dict())
+    (sum(expected(some).square().sum() for some in words) / size).backward()
+    torch.testing.assert_close(net.module.weight.grad.to_dense(), expected.weight.grad.to_dense())

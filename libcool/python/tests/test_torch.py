@@ -6,7 +6,7 @@ import sys
 import pytest
 from backend_ranks import LIMIT, Ranks
 
-CALLS = ["reductions", "moves", "uneven", "in_place_within", "coalesced", "factors", "messages", "objects", "futures"]
+CALLS = ["reductions", "moves", "uneven", "in_place_within", "coalesced", "factors", "sparse", "messages", "objects", "futures"]
 TOLD = ["parts", "meshes", "no_agents", "arguments", "mismatch", "late", "anybody", "allocated"]
 
 
@@ -28,7 +28,7 @@ def test_groups_and_failures(ranks, case):
     ranks.run("backend_failures", case)
 
 
-@pytest.mark.parametrize("way, arguments", [("ddp", ()), ("fsdp2", (False,)), ("fsdp2", (True,)), ("fsdp2_hybrid", ()), ("zero", ())])
+@pytest.mark.parametrize("way, arguments", [("ddp", ()), ("fsdp2", (False,)), ("fsdp2", (True,)), ("fsdp2_hybrid", ()), ("zero", ()), ("embedding", ())])
 def test_training_goes_as_by_one_process(ranks, way, arguments):
     ranks.run("backend_training", way, *arguments)
 

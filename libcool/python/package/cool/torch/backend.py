@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import Backend, ErrorType
 
 import cool
 
-from . import errors, groups, work
+from . import errors, groups, sparse, work
 from .errors import ArgumentError
 from .tensors import Reduction, flat, joined, only, room, spread, unequal
 
@@ -99,10 +99,21 @@ class CoolBackend(Backend):
         return self._call(opts, "bcast", row, root=opts.rootRank, gives=tensors)
 
     def allreduce(self, tensors, opts):
-        row = flat("tensor", only("tensors", tensors))
+        if only("tensors", tensors).layout == torch.sparse_coo:
+            return self._allreduce_sparse(tensors, opts)
+        row = flat("tensor", tensors[0])
         op = Reduction(opts.reduceOp, tensors[0].dtype)
         then = op.then(row, self.size())
         return self._call(opts, "allreduce", op.sent(row), row, op.name, gives=tensors, then=then)
+
+    def _allreduce_sparse(self, tensors, opts):
+        """Is done when it returns, also if it was to be started: what is sent depends on how much others have."""
+        self._calls += 1
+        try:
+            sparse.allreduce(self._within(self._comm, opts.timeout.total_seconds()), tensors[0], opts.reduceOp)
+        except cool.Error as error:
+            raise self.failed(error) from error
+        return work.CoolWork(tensors)
 
     def reduce(self, tensors, opts):
         row = flat("tensor", only("tensors", tensors))
