@@ -293,7 +293,10 @@ fn a_file_that_changes_before_it_is_sent_is_named() {
         change(&mut changed);
         std::fs::write(folder.path().join("source"), changed).unwrap();
         let sent: Vec<_> =
-            source::read(&task(folder.path()), &manifest, all.clone(), MIB).unwrap().into_iter().collect();
+            source::read(&task(folder.path()), (&folder.path().join("source"), &manifest), all.clone(), MIB)
+                .unwrap()
+                .into_iter()
+                .collect();
         let text = sent.last().unwrap().as_ref().unwrap_err().to_string();
         assert!(text.contains("source: changed while it was read"), "{text}");
     }
