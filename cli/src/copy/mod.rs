@@ -11,6 +11,7 @@ mod pipeline;
 mod private;
 mod progress;
 mod rank;
+mod rates;
 mod reader;
 mod said;
 mod scan;
@@ -41,6 +42,7 @@ use crate::job::Signals;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Node, TopologyRequest};
 use late::LateNodes;
+use rates::LinkRates;
 use said::Task;
 use secret::Secret;
 use spool::Spool;
@@ -277,7 +279,8 @@ fn say_failed(outcome: &Outcome) -> usize {
 fn task(order: CopyOrder, nodes: &[Node], (own, hosts): (bool, &[String])) -> Result<Task, Error> {
     let CopyOrder { from, what, way, store, delete, .. } = order;
     let address = nodes.iter().find(|node| node.name == from).and_then(|node| node.ip.parse().ok());
-    let rates = nodes.iter().filter(|node| hosts.contains(&node.name)).map(|node| node.bytes_per_second);
+    let hosts_of = |node: &&Node| hosts.contains(&node.name);
+    let rates = LinkRates::of(nodes.iter().filter(hosts_of));
     let piece_max = way.limit.map_or(PIECE_MAX, |limit| limit.saturating_mul(PIECE_SECONDS).min(PIECE_MAX));
     Ok(Task {
         source: what.source.into(),
@@ -286,7 +289,8 @@ fn task(order: CopyOrder, nodes: &[Node], (own, hosts): (bool, &[String])) -> Re
         via: way.via,
         // The controller knows every node's.
         address: address.ok_or_else(|| Error::NoNode(from.clone()))?,
-        rate: rates.filter(|rate| *rate > 0).min().unwrap_or(0),
+        rate: rates.slowest(),
+        rates,
         from,
         limit: way.limit,
         // No more than 8 MiB.

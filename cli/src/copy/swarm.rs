@@ -155,7 +155,8 @@ impl Swarm {
         let (members, me) = members(comm, &contacts);
         let pieces = divided(manifest, lacking);
         let plan = plan(task, secret, &members, &pieces);
-        let part = Part { me, socket, source: source.map(|(_, share)| share), late: false };
+        let rate = comm.place(comm.rank()).and_then(|place| payload(task.rates.on(&place.name)));
+        let part = Part { me, socket, source: source.map(|(_, share)| share), rate, late: false };
         let readable = source.map_or(&*task.source, |(root, _)| root);
         let target = target.map(|target| (began, target));
         let held = Held::new(task, (readable, manifest), lacking.clone(), pieces, target);
@@ -168,7 +169,7 @@ impl Swarm {
     /// Begins to take part in a swarm that is under way, as the member `me`; what is copied comes from its members, and
     /// `open` looks at what is here.
     pub(super) fn join(
-        task: &Task,
+        (task, node): (&Task, &str),
         began: Instant,
         (me, contacts): (Member, &[SocketAddr]),
         open: impl FnOnce(Arc<Manifest>) -> Result<Target, Stop>,
@@ -180,7 +181,8 @@ impl Swarm {
         let manifest = Arc::new(manifest);
         let pieces = divided(&manifest, &lacking);
         let target = open(Arc::clone(&manifest))?;
-        let part = Part { me, socket, source: None, late: true };
+        let rate = payload(task.rates.on(node));
+        let part = Part { me, socket, source: None, rate, late: true };
         let held = Held::new(task, (&task.source, &manifest), lacking, pieces, Some((began, target)));
         Ok(Swarm { hold: Some(hold), ..held.take_part(plan, part)? })
     }
@@ -253,6 +255,8 @@ struct Part {
     me: Member,
     socket: TcpListener,
     source: Option<Share>,
+    /// Of its own link.
+    rate: Option<u64>,
     late: bool,
 }
 
@@ -285,9 +289,9 @@ impl Held {
 
     /// Becomes a member's content; a copy that is whole already takes its place.
     fn take_part(self, plan: SwarmPlan, part: Part) -> Result<Swarm, Stop> {
-        let Part { me, socket, source, late } = part;
+        let Part { me, socket, source, rate, late } = part;
         let (rack, slot, contact) = (me.rack, me.slot, socket.local_addr()?);
-        let role = MemberRole { me, socket, here: self.here(), source, late };
+        let role = MemberRole { me, socket, here: self.here(), source, rate, late };
         if let Some(coming) = &self.coming {
             locked(coming).place_if_whole(&self.reader)?;
         }
@@ -389,7 +393,12 @@ fn plan(
         generations,
         blocks: BLOCKS,
         code: Code::Linear,
-        rate: task.rate.checked_mul(PAYLOAD_PERCENT).map(|rate| rate / 100).filter(|rate| *rate > 0),
+        rate: payload(task.rate),
         limit: task.limit,
     }
+}
+
+/// What of a link's bytes in a second can be blocks; nothing if its rate is unknown.
+fn payload(rate: u64) -> Option<u64> {
+    rate.checked_mul(PAYLOAD_PERCENT).map(|rate| rate / 100).filter(|rate| *rate > 0)
 }

@@ -2,6 +2,7 @@
 
 use super::fault::Fault;
 use super::rank::copy;
+use super::rates::LinkRates;
 use super::said::{CopyVia, Task};
 use super::scan::scan;
 use super::secret::Secret;
@@ -59,6 +60,7 @@ pub(super) fn task(folder: &Path) -> Task {
         via: CopyVia::Auto,
         address: [127, 0, 0, 1].into(),
         rate: 0,
+        rates: LinkRates::default(),
         limit: None,
         piece_max: MIB,
         background: false,
