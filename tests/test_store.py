@@ -156,16 +156,16 @@ def test_a_get_takes_from_all_that_have_it_and_goes_on_when_one_of_them_dies_or_
     bed.agents["h3"].signal(signal.SIGKILL)
     status, out, errors = ended(job)
     assert status == 0 and "cool: lost h3; the others go on" in errors, out + errors
-    assert json.loads(out)["via"] == "swarm"
     check("a", out)
     bed.restart_agent("h3")
     bed.wait_until_joined()
     # Its bytes are wrong from now on.
     [identity] = stores.objects("h3")
     write("%s/objects/%s/tree" % (stores.path("h3"), identity), noise(15, 8 * MIB))
-    for way, then in (("swarm", "it comes from others"), ("chain", "it comes from h[12]")):
+    for way, via, then in (("auto", "swarm", "it comes from others"), ("chain", "racked:chain", "it comes from h[12]")):
         done = run(bed, *get(way, "--via", way))
         assert done.returncode == 0 and re.search("h3: .* is not what was put.*; " + then, done.stderr), done
+        assert json.loads(done.stdout)["via"] == via and json.loads(done.stdout)["sent"] >= 8 * MIB
         check(way, done.stdout)
 
 
