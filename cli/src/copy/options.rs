@@ -121,7 +121,7 @@ impl CopyWay {
     }
 
     /// Where several nodes have it and one gets it: from all of them together, unless something was said that a swarm does not do.
-    pub(crate) fn from_several(&self) -> CopyWay {
+    pub(crate) fn gathering(&self) -> CopyWay {
         let by_swarm = self.via == CopyVia::Auto && !self.background && !self.compress;
         CopyWay { via: if by_swarm { CopyVia::Swarm } else { self.via }, ..self.clone() }
     }

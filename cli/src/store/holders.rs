@@ -45,11 +45,7 @@ impl Holders {
     /// How it goes: from several to one that has nothing of it, from all of them together.
     pub(super) fn way(&self, way: &CopyWay) -> CopyWay {
         let lacks_it = self.holders.iter().all(|holder| !self.to.contains(&holder.node));
-        if self.to.len() == 1 && self.holders.len() > 1 && lacks_it {
-            way.from_several()
-        } else {
-            way.clone()
-        }
+        if self.to.len() == 1 && self.holders.len() > 1 && lacks_it { way.gathering() } else { way.clone() }
     }
 
     /// Copies from the first and by swarm from those behind it, too; if it fails, from the next. What came before stays.
