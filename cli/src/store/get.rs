@@ -67,7 +67,7 @@ pub(crate) async fn get(mut client: ControllerClient<Channel>, options: &GetOpti
     let dest = std::path::absolute(&options.dest).map_err(Error::Runtime)?;
     let dest = if names_folder(&options.dest) { dest.join(options.name.as_str()) } else { dest };
     let way = holders.way(&options.way);
-    let outcome = holders.copy(client, &nodes, |StoreHolder { node, content }, others| {
+    let outcome = holders.copy(client, |StoreHolder { node, content }, others| {
         Ok(CopyOrder {
             from: node,
             to: to.clone(),

@@ -3,8 +3,8 @@
 use super::said::StoredContent;
 use crate::copy::{Chosen, CopyOrder, CopyWay, Outcome, carry_out};
 use crate::error::Error;
-use cool_proto::control::Node;
 use cool_proto::control::controller_client::ControllerClient;
+use cool_proto::control::{Node, TopologyRequest};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::transport::Channel;
@@ -51,8 +51,7 @@ impl Holders {
     /// Copies from the first and by swarm from those behind it, too; if it fails, from the next. What came before stays.
     pub(super) async fn copy<'w>(
         self,
-        client: ControllerClient<Channel>,
-        nodes: &[Node],
+        mut client: ControllerClient<Channel>,
         order: impl Fn(StoreHolder, Vec<String>) -> Result<CopyOrder<'w>, Error>,
     ) -> Result<Outcome, Error> {
         let mut left = &self.holders[..];
@@ -61,7 +60,9 @@ impl Holders {
             let (first, rest) = left.split_first().ok_or(Error::NoNodes)?;
             let others = rest.iter().map(|holder| &holder.node).filter(|node| !self.to.contains(*node));
             let order = order(first.clone(), others.cloned().collect())?;
-            let outcome = carry_out(client.clone(), nodes, order).await;
+            // One that was lost is away now.
+            let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
+            let outcome = carry_out(client.clone(), &nodes, order).await;
             let why = match &outcome {
                 Err(Error::CopySource { reason, .. }) => reason.clone(),
                 Ok(outcome) if outcome.lacks_source() => "it was lost, or lacks it itself".to_owned(),

@@ -80,7 +80,7 @@ pub(crate) async fn put(mut client: ControllerClient<Channel>, options: &PutOpti
             let again = |StoreHolder { node, content }: StoreHolder, others| {
                 order(node, &content.tree, (Some(content.id), content.put_ms), others)
             };
-            holders.copy(client, &nodes, again).await?
+            holders.copy(client, again).await?
         }
     };
     report(&outcome, &options.report)
