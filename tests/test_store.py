@@ -9,7 +9,7 @@ import subprocess
 import network
 from conftest import PATIENCE, run, succeed, wait_for
 from test_away import away
-from test_copy import MIB, described, make_folder, noise, write
+from test_copy import MIB, came, described, make_folder, names, noise, write
 from test_jobs import ended, racks, start
 from test_users import ANN, GROUP, PASSWD, environment
 
@@ -134,6 +134,39 @@ def test_a_new_version_takes_the_place_of_the_old_and_only_what_has_changed_is_s
     assert 0 < got["sent"] < MIB and described(str(tmp_path / "copy")) == described(source)
     assert stores.done("put", "data")["sent"] < MIB
     assert stores.contents()[("data", True)]["nodes"] == ["h1", "h2", "h3", "h4"]
+
+
+def test_a_get_takes_from_all_that_have_it_and_goes_on_when_one_of_them_dies_or_is_damaged(make_bed, tmp_path):
+    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed.wait_until_measured()
+    stores = Stores(bed, tmp_path / "stores")
+    source = write(str(tmp_path / "source"), noise(14, 8 * MIB))
+    stores.done("put", "--from", "h1", "--nodes", "h1,h2,h3", "data", source)
+
+    def get(name, *arguments):
+        return stores.command("get", "--nodes", "h4", "--json", *arguments, "data", str(tmp_path / name))
+
+    def check(name, out):
+        assert names(json.loads(out)) == ["h4"] and described(str(tmp_path / name)) == described(source)
+
+    before = came(bed, "h4")
+    job = start(bed, *get("a"))
+    wait_for(lambda: came(bed, "h4") - before > MIB, "some of it has come", 60)
+    # The one in its rack is asked first.
+    bed.agents["h3"].signal(signal.SIGKILL)
+    status, out, errors = ended(job)
+    assert status == 0 and "cool: lost h3; the others go on" in errors, out + errors
+    check("a", out)
+    bed.restart_agent("h3")
+    bed.wait_until_joined()
+    # Its bytes are wrong from now on.
+    [identity] = stores.objects("h3")
+    write("%s/objects/%s/tree" % (stores.path("h3"), identity), noise(15, 8 * MIB))
+    for way, via, then in (("auto", "swarm", "it comes from others"), ("chain", "racked:chain", "it comes from h[12]")):
+        done = run(bed, *get(way, "--via", way))
+        assert done.returncode == 0 and re.search("h3: .* is not what was put.*; " + then, done.stderr), done
+        assert json.loads(done.stdout)["via"] == via and json.loads(done.stdout)["sent"] >= 8 * MIB
+        check(way, done.stdout)
 
 
 def test_a_quota_lets_the_least_recently_used_go_and_what_cannot_fit_changes_nothing(make_bed, tmp_path):

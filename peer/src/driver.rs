@@ -97,7 +97,7 @@ impl<C: Contents> Driver<C> {
             let (contents, done) = (Arc::clone(&contents), done.clone());
             move || keep_all(&*contents, kept, &done)
         });
-        let links = Links::new(plan.key, (role.me, contact), plan.rate, plan.members.iter().copied(), give);
+        let links = Links::new(plan.key, (role.me, contact), role.rate, plan.members.iter().copied(), give);
         let mut chance = [0; 8];
         getrandom::fill(&mut chance)?;
         let spec = spec(&plan, role.me, role.source, u64::from_ne_bytes(chance));

@@ -24,7 +24,7 @@ pub struct SwarmPlan {
     pub blocks: u16,
     /// What is sent.
     pub code: Code,
-    /// What members' links carry, in bytes per second, if it is known: they send no faster, and what is waited for follows from it.
+    /// What the slowest member's link carries, in bytes per second, if it is known: what is waited for follows from it.
     pub rate: Option<u64>,
     /// Bytes in a second that a member sends at most.
     pub limit: Option<u64>,
@@ -41,6 +41,8 @@ pub struct MemberRole {
     pub here: Vec<u32>,
     /// Set at a source, which has all of them.
     pub source: Option<Share>,
+    /// What its own link carries, in bytes per second, if it is known: it sends no faster.
+    pub rate: Option<u64>,
     /// Whether the others do not know of it yet: it comes when they are under way, and says so to each of them.
     pub late: bool,
 }

@@ -113,7 +113,14 @@ impl Swarm {
     ) -> (SwarmPeer<Shelf>, Arc<Shelf>) {
         let shelf = Arc::new(shelf);
         let socket = self.sockets[number].take().unwrap();
-        let role = MemberRole { me: self.member(number), socket, here: here.to_vec(), source, late: false };
+        let role = MemberRole {
+            me: self.member(number),
+            socket,
+            here: here.to_vec(),
+            source,
+            rate: None,
+            late: false,
+        };
         (SwarmPeer::start(self.plan.clone(), role, Arc::clone(&shelf)).unwrap(), shelf)
     }
 
@@ -201,7 +208,7 @@ fn one_that_comes_late_asks_any_member_and_all_wait_for_it_while_it_lacks_someth
     let waits = |(peer, _): &&(SwarmPeer<Shelf>, Arc<Shelf>)| peer.progress().guests == 1;
     assert_eq!(peers.iter().filter(waits).count(), 1, "it is waited for before it says hello");
     let socket = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let role = MemberRole { me, socket, here: vec![3], source: None, late: true };
+    let role = MemberRole { me, socket, here: vec![3], source: None, rate: None, late: true };
     let shelf =
         Arc::new(Shelf { held: Mutex::new([(3, swarm.content[&3].clone())].into()), cannot_keep: None });
     let late = SwarmPeer::start(told.plan, role, Arc::clone(&shelf)).unwrap();

@@ -31,7 +31,7 @@ pub(super) fn join(node: &str, task: &Task, late: &Late, began: Instant) -> Resu
     }
     let me = Member { rack: late.rack, slot: late.slot };
     let open = |manifest| prepare(task, node, manifest);
-    let swarm = match Swarm::join(task, began, (me, &late.contacts), open) {
+    let swarm = match Swarm::join((task, node), began, (me, &late.contacts), open) {
         // An earlier rank of this node may be about to end.
         Err(stop @ Stop::Fault(Fault::Locked(_))) => return Err(stop),
         Err(Stop::Fault(fault)) => return Ok(CopyEnd::untold(Some(fault.into()))),

@@ -4,6 +4,7 @@
 use super::join::Late;
 use super::options::NodeChoice;
 use super::outcome::Outcome;
+use super::rates::LinkRates;
 use super::said::Task;
 use super::secret::{SECRET_VARIABLE, Secret};
 use crate::error::Error;
@@ -117,14 +118,15 @@ impl LateNodes<'_> {
         let racks: BTreeMap<&str, u32> = nodes.iter().map(|node| (node.name.as_str(), node.rack)).collect();
         for node in nodes.iter().filter(is_here) {
             let (first, late) = outcome.admit(&node.name, |of| racks.get(of) == Some(&node.rack));
-            jobs.start(first, self.spec(&node.name, late)?);
+            jobs.start(first, self.spec(node, late)?);
         }
         Ok(())
     }
 
-    fn spec(&self, node: &str, late: Late) -> Result<JobSpec, Error> {
-        let task = Task { late: Some(late), ..self.task.clone() };
-        spec(&task, vec![node.to_owned()], self.user.clone(), self.secret)
+    fn spec(&self, node: &Node, late: Late) -> Result<JobSpec, Error> {
+        // What the slowest carries the members tell it.
+        let task = Task { late: Some(late), rates: LinkRates::of([node]), ..self.task.clone() };
+        spec(&task, vec![node.name.clone()], self.user.clone(), self.secret)
     }
 }
 

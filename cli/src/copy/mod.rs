@@ -11,6 +11,7 @@ mod pipeline;
 mod private;
 mod progress;
 mod rank;
+mod rates;
 mod reader;
 mod said;
 mod scan;
@@ -27,6 +28,7 @@ mod work;
 mod writer;
 
 pub(crate) use options::{Chosen, CopyReport, CopyWay, NAME_SOURCE, NodeChoice, node_named};
+pub(crate) use outcome::Outcome;
 pub(crate) use rank::{RankError, RankOptions, rank};
 pub(crate) use said::CopyVia;
 pub(crate) use spool::SpoolError;
@@ -40,10 +42,11 @@ use crate::job::Signals;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Node, TopologyRequest};
 use late::LateNodes;
-use outcome::Outcome;
+use rates::LinkRates;
 use said::Task;
 use secret::Secret;
 use spool::Spool;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use tonic::transport::Channel;
@@ -209,13 +212,14 @@ pub(crate) async fn carry_out(
     let chosen = to.of(nodes)?;
     let names = chosen.iter().map(|(name, _)| name.clone()).collect();
     let from = order.from.clone();
-    let Hosts { all, own, absent } = Hosts::of(chosen, &from);
+    let by_swarm = order.way.is_by_swarm();
+    let others = order.store.as_ref().filter(|_| by_swarm).map_or(&[][..], |stored| &stored.others);
+    let Hosts { all, serving, absent } = Hosts::of(chosen, &from, others);
     let user = order.way.user.clone();
-    let task = task(order, nodes, (own, &all))?;
-    let by_swarm = task.via == CopyVia::Swarm;
+    let task = task(order, nodes, (!serving.contains(&from), &all))?;
     let secret = by_swarm.then(Secret::new).transpose().map_err(Error::Runtime)?;
     let spec = late::spec(&task, all, user.clone(), secret)?;
-    let mut outcome = Outcome::new(from, own, absent);
+    let mut outcome = Outcome::new(from, serving, absent);
     let late = LateNodes { to: &to, chosen: names, task, secret, user };
     let ended = late::run(client, spec, &late, &mut outcome).await;
     concluded(outcome, ended)
@@ -223,24 +227,23 @@ pub(crate) async fn carry_out(
 
 /// Where a copy's ranks run.
 struct Hosts {
-    /// The chosen nodes that are there, and the source's.
+    /// The chosen nodes that are there, and those that have it.
     all: Vec<String>,
-    /// Whether the source's was chosen.
-    own: bool,
+    /// Those that have it and were not chosen.
+    serving: BTreeSet<String>,
     /// The others that were chosen, each with the reason.
     absent: Vec<(String, String)>,
 }
 
 impl Hosts {
-    fn of(chosen: Vec<Chosen>, from: &str) -> Hosts {
+    fn of(chosen: Vec<Chosen>, from: &str, others: &[String]) -> Hosts {
         let (ready, absent): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|(_, absent)| absent.is_none());
         let mut all: Vec<String> = ready.into_iter().map(|(name, _)| name).collect();
-        let own = all.iter().any(|name| name == from);
-        if !own {
-            all.push(from.to_owned());
-        }
+        let having = others.iter().cloned().chain([from.to_owned()]);
+        let serving: BTreeSet<String> = having.filter(|name| !all.contains(name)).collect();
+        all.extend(serving.iter().cloned());
         let absent = absent.into_iter().map(|(name, why)| (name, why.unwrap_or_default().to_owned()));
-        Hosts { all, own, absent: absent.collect() }
+        Hosts { all, serving, absent: absent.collect() }
     }
 }
 
@@ -276,7 +279,8 @@ fn say_failed(outcome: &Outcome) -> usize {
 fn task(order: CopyOrder, nodes: &[Node], (own, hosts): (bool, &[String])) -> Result<Task, Error> {
     let CopyOrder { from, what, way, store, delete, .. } = order;
     let address = nodes.iter().find(|node| node.name == from).and_then(|node| node.ip.parse().ok());
-    let rates = nodes.iter().filter(|node| hosts.contains(&node.name)).map(|node| node.bytes_per_second);
+    let hosts_of = |node: &&Node| hosts.contains(&node.name);
+    let rates = LinkRates::of(nodes.iter().filter(hosts_of));
     let piece_max = way.limit.map_or(PIECE_MAX, |limit| limit.saturating_mul(PIECE_SECONDS).min(PIECE_MAX));
     Ok(Task {
         source: what.source.into(),
@@ -285,7 +289,8 @@ fn task(order: CopyOrder, nodes: &[Node], (own, hosts): (bool, &[String])) -> Re
         via: way.via,
         // The controller knows every node's.
         address: address.ok_or_else(|| Error::NoNode(from.clone()))?,
-        rate: rates.filter(|rate| *rate > 0).min().unwrap_or(0),
+        rate: rates.slowest(),
+        rates,
         from,
         limit: way.limit,
         // No more than 8 MiB.

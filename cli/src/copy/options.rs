@@ -116,6 +116,16 @@ pub(crate) struct CopyReport {
 }
 
 impl CopyWay {
+    pub(crate) fn is_by_swarm(&self) -> bool {
+        self.via == CopyVia::Swarm
+    }
+
+    /// Where several nodes have it and one gets it: from all of them together, unless something was said that a swarm does not do.
+    pub(crate) fn gathering(&self) -> CopyWay {
+        let by_swarm = self.via == CopyVia::Auto && !self.background && !self.compress;
+        CopyWay { via: if by_swarm { CopyVia::Swarm } else { self.via }, ..self.clone() }
+    }
+
     /// That it can go so.
     pub(super) fn check(&self) -> Result<(), Error> {
         match self.via {

@@ -56,8 +56,8 @@ struct RankOutcome {
 /// What is known of a copy.
 pub(crate) struct Outcome {
     from: String,
-    /// Whether the source's node is to have a copy.
-    own: bool,
+    /// Nodes that have it, and are to have no copy.
+    serving: BTreeSet<String>,
     began: Instant,
     bar: ProgressBar,
     /// Of the first job, then of nodes that came late, in that order.
@@ -104,11 +104,11 @@ impl RankOutcome {
 
 impl Outcome {
     /// Of a copy from a node; `absent` are nodes that cannot have one, each with the reason.
-    pub(super) fn new(from: String, own: bool, absent: Vec<(String, String)>) -> Outcome {
+    pub(super) fn new(from: String, serving: BTreeSet<String>, absent: Vec<(String, String)>) -> Outcome {
         let bar = bar("{bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left {msg}");
         Outcome {
             from,
-            own,
+            serving,
             began: Instant::now(),
             bar,
             ranks: Vec::new(),
@@ -230,7 +230,7 @@ impl Outcome {
         let mut names: Vec<String> =
             absent.chain(self.ranks.iter().map(|rank| &rank.node)).cloned().collect();
         let mut known = BTreeSet::new();
-        names.retain(|name| (*name != self.from || self.own) && known.insert(name.clone()));
+        names.retain(|name| !self.serving.contains(name) && known.insert(name.clone()));
         self.nodes = names.into_iter().map(|node| self.of_node(node, job)).collect();
     }
 
@@ -256,6 +256,13 @@ impl Outcome {
     /// The node that has the source.
     pub(super) fn from(&self) -> &str {
         &self.from
+    }
+
+    /// Whether nodes have no copy because the source's node was lost, or could not even read its own.
+    pub(crate) fn lacks_source(&self) -> bool {
+        let is_lost = |rank: &RankOutcome| rank.node == self.from && rank.state == RankState::Lost;
+        let lost = self.ranks.iter().any(is_lost);
+        self.failed().any(|(node, _)| lost || node == self.from)
     }
 
     /// Why the source could not be sent, if that was why.
@@ -317,8 +324,11 @@ mod tests {
 
     /// Of ranks on n0, n1 and n2, of which n0 has the source and is not to have a copy.
     fn outcome() -> Outcome {
-        let mut outcome =
-            Outcome::new("n0".to_owned(), false, vec![("n3".to_owned(), "it is away".to_owned())]);
+        let mut outcome = Outcome::new(
+            "n0".to_owned(),
+            BTreeSet::from(["n0".to_owned()]),
+            vec![("n3".to_owned(), "it is away".to_owned())],
+        );
         let member = |node: &str| Member { node: node.to_owned(), ..Member::default() };
         outcome.started(&Group { members: ["n0", "n1", "n2"].map(member).to_vec(), ..Group::default() });
         outcome

@@ -18,6 +18,7 @@ use super::writer::Writer;
 use cool::{Comm, Op};
 use cool_content::{BlockSet, Manifest, ManifestError, pieces};
 use cool_peer::InquiryError;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -131,9 +132,9 @@ struct Copying<'t> {
     began: Instant,
     scanning: Option<Work<Result<CopySource, Fault>>>,
     manifest: Option<Arc<Manifest>>,
-    /// Held so that its store keeps it.
+    /// Where this node has it, if it does; held so that its store keeps it.
     source: Option<CopySource>,
-    /// On all nodes but the source's, until it is being placed.
+    /// On all nodes that get a copy but the source's, until it is being placed.
     target: Option<Kept>,
     /// The copy that a swarm has completed; or the source's node's own, which it makes beside sending.
     placing: Option<Placing>,
@@ -148,8 +149,9 @@ struct Copying<'t> {
 
 impl<'t> Copying<'t> {
     fn new(task: &'t Task, node: &'t str, began: Instant) -> Result<Copying<'t>, Stop> {
-        let what = task.clone();
-        let scanning = (node == task.from).then(|| Work::start("scan", move || CopySource::open(&what)));
+        let (what, at) = (task.clone(), node.to_owned());
+        let open = move || CopySource::open(&what, &at);
+        let scanning = task.share(node).map(|_| Work::start("scan", open));
         let scanning = scanning.transpose()?;
         Ok(Copying {
             task,
@@ -226,6 +228,11 @@ impl<'t> Copying<'t> {
         self.node == self.task.from
     }
 
+    /// Whether it is to have a copy, and not of its own source.
+    fn gets(&self) -> bool {
+        self.task.share(self.node).is_none()
+    }
+
     fn pass(&mut self, comm: &Comm) -> Result<(), Stop> {
         set_way(comm, self.task.via, self.task.background)?;
         let root = rank_on(comm, &self.task.from);
@@ -262,13 +269,16 @@ impl<'t> Copying<'t> {
         let mut form = Form::Plain;
         match (scanned, &self.manifest) {
             (Ok(Some(source)), _) => {
-                Said::Source { bytes: source.manifest.bytes() }.say()?;
-                bytes = source.manifest.encode();
+                if self.is_source() {
+                    Said::Source { bytes: source.manifest.bytes() }.say()?;
+                    bytes = source.manifest.encode();
+                }
                 self.manifest = Some(Arc::clone(&source.manifest));
                 self.source = Some(source);
             }
             (Ok(None), Some(manifest)) if self.is_source() => bytes = manifest.encode(),
             (Ok(None), _) => {}
+            (Err(fault), _) if !self.is_source() => eprintln!("{fault}"),
             (Err(fault), _) => {
                 (form, bytes) = (Form::GivesUp, fault.to_string().into_bytes());
                 failed = Some(give_up(fault));
@@ -305,7 +315,7 @@ impl<'t> Copying<'t> {
             if self.placing.is_none() && task.own && !task.is_source(&task.dest_on(&node)) {
                 self.placing = Some(Placing::start(self.began, move || copy_here(&task, &node, manifest))?);
             }
-        } else if self.target.is_none() && !self.is_placed() {
+        } else if self.gets() && self.target.is_none() && !self.is_placed() {
             preparing = Some(Work::start("prepare", move || stored::open(&task, &node, manifest))?);
         }
         together(comm, preparing.as_mut())?;
@@ -352,7 +362,9 @@ impl<'t> Copying<'t> {
             Said::Sending { bytes: bytes_of(manifest, &lacking) }.say()?;
         }
         let target = self.target.take_if(|kept| kept.is_ok()).and_then(Result::ok);
-        match Swarm::start(comm, root, (self.task, self.began), (manifest, &lacking), target)? {
+        let share = self.source.as_ref().and_then(|source| Some((source, self.task.share(self.node)?)));
+        let source = share.map(|(source, share)| (&*source.root, share));
+        match Swarm::start(comm, root, (self.task, self.began), (manifest, &lacking), (source, target))? {
             Ok(swarm) => (self.swarm, self.by_swarm) = (Some(swarm), true),
             Err(target) => self.target = self.target.take().or(target.map(Ok)),
         }
@@ -369,11 +381,15 @@ impl<'t> Copying<'t> {
                 break worst;
             }
         };
-        let fault = self.end_swarm().map(|fault| self.task.blame(fault));
+        let fault = self.end_swarm().map(|fault| self.task.blame(self.source_root(), fault));
+        self.add_up_sent(comm)?;
         if let Some(root) = root.filter(|_| worst == State::GivesUp as u8) {
             let why = fault.as_ref().map_or_else(Vec::new, |fault| fault.to_string().into_bytes());
             let (_, why) = share(comm, root, usize::MAX, (Form::GivesUp, why))?;
             return Err(fault.map_or_else(|| self.given_up(&why), give_up));
+        }
+        if let Some(fault) = fault {
+            eprintln!("{fault}; it comes from others");
         }
         Ok(())
     }
@@ -381,12 +397,27 @@ impl<'t> Copying<'t> {
     /// Takes back what the swarm had; why the source cannot be read, if so.
     fn end_swarm(&mut self) -> Option<Fault> {
         let ended = self.swarm.take()?.end();
-        if self.is_source() {
+        if !self.gets() {
             self.sent += ended.sent;
         }
         self.target = self.target.take().or(ended.target);
         self.placing = self.placing.take().or(ended.placing);
         ended.fault
+    }
+
+    /// The source knows what the others that have it have sent, too.
+    fn add_up_sent(&mut self, comm: &Comm) -> Result<(), Stop> {
+        if !self.task.others().is_empty() {
+            let mut all = [std::mem::take(&mut self.sent)];
+            comm.allreduce_in_place(&mut all, Op::Sum)?;
+            self.sent = all[0] * u64::from(self.is_source());
+        }
+        Ok(())
+    }
+
+    /// Where this node has what is copied.
+    fn source_root(&self) -> &Path {
+        self.source.as_ref().map_or(&self.task.source, |source| &source.root)
     }
 
     fn send(
@@ -402,7 +433,9 @@ impl<'t> Copying<'t> {
         }
         let (mut fault, lacks) = (None, !lacking.is_empty());
         if lacks {
-            let mut read = source::read(self.task, manifest, lacking, self.task.piece(bytes))?.into_iter();
+            let mut read =
+                source::read(self.task, (self.source_root(), manifest), lacking, self.task.piece(bytes))?
+                    .into_iter();
             let mut packed = std::iter::from_fn(|| match read.next()? {
                 Ok(packed) => Some(packed),
                 Err(why) => Some((Form::GivesUp, fault.insert(why).to_string().into_bytes())),
@@ -478,7 +511,7 @@ fn copy_here(task: &Task, node: &str, manifest: Arc<Manifest>) -> Result<(), Fau
         None => target.finish(),
         Some(fault) => {
             target.give_up()?;
-            Err(task.blame(fault))
+            Err(task.blame(&task.source, fault))
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What ranks of a copy are told, and the lines by which they say how far they are.
 
 use super::join::Late;
+use super::rates::LinkRates;
 use super::secret::Secret;
 use super::stored::StoreTask;
 use super::target::{Habits, Target};
@@ -57,6 +58,9 @@ pub(super) struct Task {
     pub(super) address: IpAddr,
     /// Of the slowest node's link, in bytes per second; 0 if it is unknown.
     pub(super) rate: u64,
+    /// Of each node's link.
+    #[serde(default)]
+    pub(super) rates: LinkRates,
     /// Bytes in a second that the source sends at most.
     pub(super) limit: Option<u64>,
     /// Bytes that are sent together at most.

@@ -5,6 +5,7 @@ use super::pipeline::{Form, Packed};
 use super::reader::Reader;
 use super::said::Task;
 use cool_content::{BlockSet, Manifest, pieces};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
@@ -18,17 +19,17 @@ const LEVEL: i32 = 1;
 /// Begins to read pieces, in a thread that ends with them or when nobody takes them any more.
 pub(super) fn read(
     task: &Task,
-    manifest: &Arc<Manifest>,
+    (root, manifest): (&Path, &Arc<Manifest>),
     lacking: BlockSet,
     piece_bytes: usize,
 ) -> std::io::Result<Receiver<Result<Packed, Fault>>> {
     let (give, taken) = sync_channel(READY);
-    let (task, manifest) = (task.clone(), Arc::clone(manifest));
+    let (task, root, manifest) = (task.clone(), root.to_owned(), Arc::clone(manifest));
     thread::Builder::new().name("read".into()).spawn(move || {
-        let mut reader = Reader::new(task.source.clone(), Arc::clone(&manifest));
+        let mut reader = Reader::new(root.clone(), Arc::clone(&manifest));
         let mut pace = Pace { began: Instant::now(), bytes: 0, limit: task.limit };
         for piece in pieces(&manifest, &lacking, piece_bytes) {
-            let read = reader.blocks(&piece.blocks, piece.bytes).map_err(|fault| task.blame(fault));
+            let read = reader.blocks(&piece.blocks, piece.bytes).map_err(|fault| task.blame(&root, fault));
             let packed = read.map(|plain| packed(plain, task.compress));
             pace.wait(packed.as_ref().map_or(0, |(_, bytes)| bytes.len()));
             let failed = packed.is_err();

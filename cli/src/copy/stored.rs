@@ -6,9 +6,12 @@ use super::scan::scan;
 use super::target::{Habits, Target};
 use crate::store::StorePlace;
 use cool_content::{Digest, Manifest};
+use cool_peer::Share;
 use cool_store::{ObjectReading, PutRequest, Store, StoreName};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
+use std::iter;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What ranks of a copy do with their stores.
@@ -21,6 +24,9 @@ pub(crate) struct StoreTask {
     pub(crate) object: Option<Digest>,
     /// The copy is to be in the store, not at a path.
     pub(crate) put: Option<PutTask>,
+    /// Nodes whose stores have the object, too: by swarm it comes from them as well. They get no copy.
+    #[serde(default)]
+    pub(crate) others: Vec<String>,
 }
 
 /// How a copy gets into a store.
@@ -35,31 +41,47 @@ pub(crate) struct PutTask {
 /// What is copied.
 pub(super) struct CopySource {
     pub(super) manifest: Arc<Manifest>,
+    /// Where it is.
+    pub(super) root: PathBuf,
     /// Kept by its store until this is dropped.
     _held: Option<ObjectReading>,
 }
 
 impl CopySource {
-    /// On the source's node.
-    pub(super) fn open(task: &Task) -> Result<CopySource, Fault> {
+    /// On a node that has it.
+    pub(super) fn open(task: &Task, node: &str) -> Result<CopySource, Fault> {
         let stored = task.store.as_ref().and_then(|stored| Some((stored, stored.object?)));
         let Some((stored, id)) = stored else {
-            return Ok(CopySource { manifest: Arc::new(scan(&task.source)?), _held: None });
+            let (manifest, root) = (Arc::new(scan(&task.source)?), task.source.clone());
+            return Ok(CopySource { manifest, root, _held: None });
         };
-        let store = Store::open(&stored.store.on(&task.from))?;
-        let held = store.read(id)?.ok_or_else(|| Fault::Gone(task.source.clone()))?;
-        Ok(CopySource { manifest: Arc::clone(&held.manifest), _held: Some(held) })
+        let store = Store::open(&stored.store.on(node))?;
+        let held = store.read(id)?.ok_or_else(|| Fault::Gone(store.tree(id)))?;
+        Ok(CopySource { manifest: Arc::clone(&held.manifest), root: held.tree.clone(), _held: Some(held) })
     }
 }
 
 impl Task {
+    /// Nodes besides the source's that have what is copied, and get no copy.
+    pub(super) fn others(&self) -> &[String] {
+        self.store.as_ref().map_or(&[], |stored| &stored.others)
+    }
+
+    /// Which of those that have what is copied a node is.
+    pub(super) fn share(&self, node: &str) -> Option<Share> {
+        let mut having = iter::once(&self.from).chain(self.others());
+        // No more than are named.
+        let index = having.position(|having| having == node)? as u16;
+        Some(Share { index, of: 1 + self.others().len() as u16 })
+    }
+
     /// Why the source cannot be read: what is in a store changes by no program.
-    pub(super) fn blame(&self, fault: Fault) -> Fault {
+    pub(super) fn blame(&self, root: &Path, fault: Fault) -> Fault {
         let is_stored = self.store.as_ref().is_some_and(|stored| stored.object.is_some());
         match fault {
             Fault::Changed(path) if is_stored => Fault::Damaged(path),
             Fault::Path { path, reason }
-                if is_stored && reason.kind() == ErrorKind::NotFound && path.starts_with(&self.source) =>
+                if is_stored && reason.kind() == ErrorKind::NotFound && path.starts_with(root) =>
             {
                 Fault::Damaged(path)
             }
@@ -113,7 +135,6 @@ mod tests {
     use super::super::tests::{MIB, all_well, copied, make_folder, noise, task};
     use super::*;
     use std::os::unix::fs::FileExt;
-    use std::path::Path;
     use tempfile::TempDir;
 
     const NODES: [&str; 4] = ["n0", "n1", "n2", "n3"];
@@ -121,7 +142,8 @@ mod tests {
     fn stored(folder: &Path, name: &str, object: Option<Digest>, put: Option<PutTask>) -> Task {
         let place = folder.join("stores/{node}").display().to_string();
         let store = StorePlace::new(place);
-        Task { store: Some(StoreTask { store, name: name.parse().unwrap(), object, put }), ..task(folder) }
+        let (name, others) = (name.parse().unwrap(), Vec::new());
+        Task { store: Some(StoreTask { store, name, object, put, others }), ..task(folder) }
     }
 
     fn put(folder: &Path, name: &str, quota: Option<u64>) -> Task {
@@ -160,6 +182,31 @@ mod tests {
             all_well(&get);
             assert!(NODES.iter().all(|node| scan(&at.join(node).join("copy")).unwrap() == source));
             assert_eq!((names(at, "n3").contains(&name), names(at, "n1").contains(&name)), (true, false));
+        }
+    }
+
+    /// Of four nodes three have it, and fewer and fewer of them as it was put.
+    #[test]
+    fn by_swarm_it_comes_from_all_that_have_it_and_goes_on_without_those_whose_is_damaged() {
+        let folder = TempDir::new().unwrap();
+        let at = folder.path();
+        let bytes = noise(3, 8 * MIB);
+        std::fs::write(at.join("source"), &bytes).unwrap();
+        all_well(&put(at, "a", None));
+        let id = scan(&at.join("source")).unwrap().identity();
+        store(at, "n3").drop_object(id).unwrap();
+        let tree = |node| store(at, node).tree(id);
+        let mut get = stored(at, "a", Some(id), None);
+        get.store.as_mut().unwrap().others = vec!["n1".to_owned(), "n2".to_owned()];
+        let get = Task { via: CopyVia::Swarm, source: tree("n0"), own: false, ..get };
+        for damaged in [None, Some("n0"), Some("n2")] {
+            if let Some(node) = damaged {
+                std::fs::write(tree(node), noise(4, 8 * MIB)).unwrap();
+            }
+            all_well(&get);
+            assert!(std::fs::read(at.join("n3/copy")).unwrap() == bytes, "without {damaged:?}");
+            assert!(["n0", "n1", "n2"].iter().all(|node| !at.join(node).join("copy").exists()));
+            std::fs::remove_file(at.join("n3/copy")).unwrap();
         }
     }
 

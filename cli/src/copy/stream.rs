@@ -52,18 +52,18 @@ pub(super) async fn stream(
         return Err(SpoolError::StreamBySwarm.into());
     }
     let from = node_named(nodes, None, NAME_SOURCE)?;
-    let hosts = Hosts::of(options.nodes.of(nodes)?, &from);
+    let hosts = Hosts::of(options.nodes.of(nodes)?, &from, &[]);
     let mut feed = Feed::of_input()?;
     let task = StreamTask {
         from: from.clone(),
         socket: feed.path(),
         dest: CopyPaths::new(&options.source, Some(&options.dest))?.dest,
-        own: hosts.own,
+        own: !hosts.serving.contains(&from),
         via: options.way.via,
         background: options.way.background,
     };
     let spec = own_ranks::spec("copy-stream-rank", &task, hosts.all, None)?;
-    let mut outcome = Outcome::new(from, hosts.own, hosts.absent);
+    let mut outcome = Outcome::new(from, hosts.serving, hosts.absent);
     let ended = job::run(client, spec, |heard| {
         match heard {
             Heard::Started(group) => outcome.started(&group),

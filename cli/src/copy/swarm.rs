@@ -14,6 +14,7 @@ use cool_peer::{
 };
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, iter};
@@ -105,7 +106,7 @@ pub(super) enum State {
     Starved,
     /// More comes.
     Busy,
-    /// It has the source, which cannot be read.
+    /// It alone has the source, which cannot be read.
     GivesUp,
 }
 
@@ -113,7 +114,8 @@ pub(super) enum State {
 pub(super) struct Swarm {
     peer: SwarmPeer<Held>,
     held: Arc<Held>,
-    is_source: bool,
+    /// Whether nobody else has all of it from the beginning.
+    only_source: bool,
     /// By their names.
     members: BTreeMap<String, Member>,
     /// Of one that came late.
@@ -140,11 +142,10 @@ impl Swarm {
         root: usize,
         (task, began): (&Task, Instant),
         (manifest, lacking): (&Arc<Manifest>, &BlockSet),
-        target: Option<Target>,
+        (source, target): (Option<(&Path, Share)>, Option<Target>),
     ) -> Result<Result<Swarm, Option<Target>>, Stop> {
-        let is_source = comm.rank() == root;
         let secret = task.secret.ok_or(Stop::Secret)?;
-        let takes_part = is_source || target.is_some();
+        let takes_part = source.is_some() || target.is_some();
         let socket = takes_part.then(|| listen(task.address)).transpose().unwrap_or_else(|error| {
             eprintln!("no member of the swarm: {error}");
             None
@@ -154,18 +155,21 @@ impl Swarm {
         let (members, me) = members(comm, &contacts);
         let pieces = divided(manifest, lacking);
         let plan = plan(task, secret, &members, &pieces);
-        let source = is_source.then_some(Share { index: 0, of: 1 });
-        let part = Part { me, socket, source, late: false };
-        let held = Held::new(task, manifest, lacking.clone(), pieces, target.map(|target| (began, target)));
+        let rate = comm.place(comm.rank()).and_then(|place| payload(task.rates.on(&place.name)));
+        let part = Part { me, socket, source: source.map(|(_, share)| share), rate, late: false };
+        let readable = source.map_or(&*task.source, |(root, _)| root);
+        let target = target.map(|target| (began, target));
+        let held = Held::new(task, (readable, manifest), lacking.clone(), pieces, target);
         let peer = held.take_part(plan, part)?;
         let members = members.into_iter().map(|(name, member, _)| (name, member)).collect();
-        Ok(Ok(Swarm { members, is_source, ..peer }))
+        let only_source = comm.rank() == root && task.others().is_empty();
+        Ok(Ok(Swarm { members, only_source, ..peer }))
     }
 
     /// Begins to take part in a swarm that is under way, as the member `me`; what is copied comes from its members, and
     /// `open` looks at what is here.
     pub(super) fn join(
-        task: &Task,
+        (task, node): (&Task, &str),
         began: Instant,
         (me, contacts): (Member, &[SocketAddr]),
         open: impl FnOnce(Arc<Manifest>) -> Result<Target, Stop>,
@@ -177,8 +181,9 @@ impl Swarm {
         let manifest = Arc::new(manifest);
         let pieces = divided(&manifest, &lacking);
         let target = open(Arc::clone(&manifest))?;
-        let part = Part { me, socket, source: None, late: true };
-        let held = Held::new(task, &manifest, lacking, pieces, Some((began, target)));
+        let rate = payload(task.rates.on(node));
+        let part = Part { me, socket, source: None, rate, late: true };
+        let held = Held::new(task, (&task.source, &manifest), lacking, pieces, Some((began, target)));
         Ok(Swarm { hold: Some(hold), ..held.take_part(plan, part)? })
     }
 
@@ -187,7 +192,7 @@ impl Swarm {
         let progress = self.peer.wait_until(|progress| progress.is_whole() && progress.guests == 0, at_most);
         match progress {
             PeerProgress { ended: false, guests: 1.., starved: false, .. } => State::Busy,
-            PeerProgress { ended: true, .. } if self.is_source => State::GivesUp,
+            PeerProgress { ended: true, .. } if self.only_source => State::GivesUp,
             PeerProgress { ended: true, .. } => State::Content,
             _ if progress.is_whole() => State::Content,
             PeerProgress { starved: true, .. } => State::Starved,
@@ -250,6 +255,8 @@ struct Part {
     me: Member,
     socket: TcpListener,
     source: Option<Share>,
+    /// Of its own link.
+    rate: Option<u64>,
     late: bool,
 }
 
@@ -257,12 +264,12 @@ impl Held {
     /// Of a node's copy, whose rank began then; or of the source.
     fn new(
         task: &Task,
-        manifest: &Arc<Manifest>,
+        (source, manifest): (&Path, &Arc<Manifest>),
         lacking: BlockSet,
         pieces: Vec<Piece>,
         target: Option<(Instant, Target)>,
     ) -> Held {
-        let readable = target.as_ref().map_or_else(|| task.source.clone(), |(_, target)| target.root());
+        let readable = target.as_ref().map_or_else(|| source.to_owned(), |(_, target)| target.root());
         let coming = target.map(|(began, target)| {
             let teller = task.teller(&target);
             Mutex::new(Coming { began, target: Some((target, teller)), placing: None })
@@ -282,16 +289,16 @@ impl Held {
 
     /// Becomes a member's content; a copy that is whole already takes its place.
     fn take_part(self, plan: SwarmPlan, part: Part) -> Result<Swarm, Stop> {
-        let Part { me, socket, source, late } = part;
+        let Part { me, socket, source, rate, late } = part;
         let (rack, slot, contact) = (me.rack, me.slot, socket.local_addr()?);
-        let role = MemberRole { me, socket, here: self.here(), source, late };
+        let role = MemberRole { me, socket, here: self.here(), source, rate, late };
         if let Some(coming) = &self.coming {
             locked(coming).place_if_whole(&self.reader)?;
         }
         let held = Arc::new(self);
         let peer = SwarmPeer::start(plan, role, Arc::clone(&held))?;
         Said::Member { rack, slot, contact }.say()?;
-        Ok(Swarm { peer, held, is_source: false, members: BTreeMap::new(), hold: None })
+        Ok(Swarm { peer, held, only_source: false, members: BTreeMap::new(), hold: None })
     }
 }
 
@@ -386,7 +393,12 @@ fn plan(
         generations,
         blocks: BLOCKS,
         code: Code::Linear,
-        rate: task.rate.checked_mul(PAYLOAD_PERCENT).map(|rate| rate / 100).filter(|rate| *rate > 0),
+        rate: payload(task.rate),
         limit: task.limit,
     }
+}
+
+/// What of a link's bytes in a second can be blocks; nothing if its rate is unknown.
+fn payload(rate: u64) -> Option<u64> {
+    rate.checked_mul(PAYLOAD_PERCENT).map(|rate| rate / 100).filter(|rate| *rate > 0)
 }

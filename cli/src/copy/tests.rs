@@ -2,6 +2,7 @@
 
 use super::fault::Fault;
 use super::rank::copy;
+use super::rates::LinkRates;
 use super::said::{CopyVia, Task};
 use super::scan::scan;
 use super::secret::Secret;
@@ -59,6 +60,7 @@ pub(super) fn task(folder: &Path) -> Task {
         via: CopyVia::Auto,
         address: [127, 0, 0, 1].into(),
         rate: 0,
+        rates: LinkRates::default(),
         limit: None,
         piece_max: MIB,
         background: false,
@@ -293,7 +295,10 @@ fn a_file_that_changes_before_it_is_sent_is_named() {
         change(&mut changed);
         std::fs::write(folder.path().join("source"), changed).unwrap();
         let sent: Vec<_> =
-            source::read(&task(folder.path()), &manifest, all.clone(), MIB).unwrap().into_iter().collect();
+            source::read(&task(folder.path()), (&folder.path().join("source"), &manifest), all.clone(), MIB)
+                .unwrap()
+                .into_iter()
+                .collect();
         let text = sent.last().unwrap().as_ref().unwrap_err().to_string();
         assert!(text.contains("source: changed while it was read"), "{text}");
     }

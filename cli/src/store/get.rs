@@ -1,11 +1,12 @@
-//! `cool get`: a content out of stores to a path on nodes; and which node's store it comes from.
+//! `cool get`: a content out of stores to a path on nodes; and which nodes' stores have it.
 
 use super::ask::ask;
-use super::said::{StoreDeed, StoreQuestion, StoredContent};
+use super::holders::{Holders, StoreHolder};
+use super::said::{StoreDeed, StoreQuestion};
 use super::{StoreChoice, StorePlace, name};
 use crate::copy::{
-    Chosen, CopyOrder, CopyPaths, CopyReport, CopyWay, NodeChoice, StoreTask, carry_out, names_folder,
-    node_named, report,
+    Chosen, CopyOrder, CopyPaths, CopyReport, CopyWay, NodeChoice, StoreTask, names_folder, node_named,
+    report,
 };
 use crate::error::Error;
 use cool_proto::control::controller_client::ControllerClient;
@@ -17,14 +18,15 @@ use tonic::transport::Channel;
 /// Copy a content out of the nodes' stores to a path
 ///
 /// To this machine's node, or to the nodes that are named. It comes from the store of a node that gets it, if one has it, else from
-/// another node's, of all that answer from one that has what was put last. What a node has of it in its store, or at DEST, is not sent.
+/// other nodes', of all that answer from those that have what was put last: to a single node from up to four of them together (by swarm), to several
+/// from one, and from the next if that one fails. What a node has of it in its store, or at DEST, is not sent.
 /// It is checked and written as by `cool copy`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GetOptions {
     #[command(flatten)]
     nodes: NodeChoice,
 
-    /// The node whose store it comes from [default: one that has it]
+    /// The node whose store it comes from, and no other [default: any that have it]
     #[arg(long, value_name = "NODE")]
     from: Option<String>,
 
@@ -61,18 +63,27 @@ pub(crate) async fn get(mut client: ControllerClient<Channel>, options: &GetOpti
     let chosen = to.of(&nodes)?;
     let store = options.store.place()?;
     let wanted = Wanted { store: &store, name: &options.name, from: options.from.as_deref() };
-    let (from, content) = wanted.find(client.clone(), &nodes, &chosen, options.way.user.clone()).await?;
+    let holders = wanted.find(client.clone(), &nodes, &chosen, options.way.user.clone()).await?;
     let dest = std::path::absolute(&options.dest).map_err(Error::Runtime)?;
     let dest = if names_folder(&options.dest) { dest.join(options.name.as_str()) } else { dest };
-    let order = CopyOrder {
-        from,
-        to,
-        what: CopyPaths::new(&content.tree, Some(&dest))?,
-        store: Some(StoreTask { store, name: options.name.clone(), object: Some(content.id), put: None }),
-        delete: options.delete,
-        way: &options.way,
-    };
-    report(&carry_out(client, &nodes, order).await?, &options.report)
+    let way = holders.way(&options.way);
+    let outcome = holders.copy(client, |StoreHolder { node, content }, others| {
+        Ok(CopyOrder {
+            from: node,
+            to: to.clone(),
+            what: CopyPaths::new(&content.tree, Some(&dest))?,
+            store: Some(StoreTask {
+                store: store.clone(),
+                name: options.name.clone(),
+                object: Some(content.id),
+                put: None,
+                others,
+            }),
+            delete: options.delete,
+            way: &way,
+        })
+    });
+    report(&outcome.await?, &options.report)
 }
 
 /// A content that is looked for.
@@ -84,14 +95,14 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// A node that has what was put last, if possible one of those that are to get it.
+    /// Nodes that have what was put last, if possible of those that are `to` get it.
     pub(super) async fn find(
         &self,
         client: ControllerClient<Channel>,
         nodes: &[Node],
-        preferred: &[Chosen],
+        to: &[Chosen],
         user: Option<String>,
-    ) -> Result<(String, StoredContent), Error> {
+    ) -> Result<Holders, Error> {
         let named = self.from.map(str::to_owned).into_iter().collect();
         let among = NodeChoice { nodes: named, ..NodeChoice::default() }.of(nodes)?;
         let question =
@@ -102,12 +113,10 @@ impl Wanted<'_> {
             return Err(Error::NotStored(self.name.to_string()));
         };
         let (put_ms, id) = (last.put_ms, last.id);
-        let holders: Vec<_> =
-            answers.contents().filter(|(_, content)| (content.put_ms, content.id) == (put_ms, id)).collect();
-        let is_preferred = |node: &str| preferred.iter().any(|(name, _)| name == node);
-        let holder = holders.iter().find(|(node, _)| is_preferred(node)).or(holders.first());
-        // There is one, the last that was put.
-        let (node, content) = holder.ok_or(Error::NoNodes)?;
-        Ok(((*node).to_owned(), (*content).clone()))
+        let holders = answers
+            .contents()
+            .filter(|(_, content)| (content.put_ms, content.id) == (put_ms, id))
+            .map(|(node, content)| StoreHolder { node: node.to_owned(), content: content.clone() });
+        Ok(Holders::new(holders.collect(), nodes, to))
     }
 }

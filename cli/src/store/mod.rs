@@ -3,6 +3,7 @@
 
 mod ask;
 mod get;
+mod holders;
 mod list;
 mod put;
 mod rank;

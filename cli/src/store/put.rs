@@ -1,6 +1,7 @@
 //! `cool put`: a file or folder into the stores of nodes.
 
 use super::get::Wanted;
+use super::holders::StoreHolder;
 use super::{StoreChoice, milliseconds, name};
 use crate::copy::{
     CopyOrder, CopyPaths, CopyReport, CopyWay, NAME_SOURCE, NodeChoice, PutTask, StoreTask, carry_out,
@@ -11,7 +12,7 @@ use crate::size;
 use cool_proto::control::TopologyRequest;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_store::StoreName;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use tonic::transport::Channel;
 
@@ -25,7 +26,7 @@ pub(crate) struct PutOptions {
     #[command(flatten)]
     nodes: NodeChoice,
 
-    /// The node that has SOURCE [default: this machine's]; without SOURCE, whose store has NAME [default: one that has it]
+    /// The node that has SOURCE [default: this machine's]; without SOURCE, whose store has NAME [default: any that have it]
     #[arg(long, value_name = "NODE")]
     from: Option<String>,
 
@@ -54,27 +55,33 @@ pub(crate) struct PutOptions {
 pub(crate) async fn put(mut client: ControllerClient<Channel>, options: &PutOptions) -> Result<(), Error> {
     let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
     // Before anything is asked: whether there are such nodes.
-    options.nodes.of(&nodes)?;
+    let chosen = options.nodes.of(&nodes)?;
     let store = options.store.place()?;
-    let (from, source, object, put_ms) = match &options.source {
+    let order = |from, source: &Path, (object, put_ms), others| {
+        let put = Some(PutTask { put_ms, quota: options.quota });
+        Ok(CopyOrder {
+            from,
+            to: options.nodes.clone(),
+            what: CopyPaths::into_stores(source)?,
+            store: Some(StoreTask { store: store.clone(), name: options.name.clone(), object, put, others }),
+            delete: false,
+            way: &options.way,
+        })
+    };
+    let outcome = match &options.source {
         Some(source) => {
             let from = node_named(&nodes, options.from.as_deref(), NAME_SOURCE)?;
-            (from, source.clone(), None, milliseconds(SystemTime::now()))
+            let new = (None, milliseconds(SystemTime::now()));
+            carry_out(client, &nodes, order(from, source, new, Vec::new())?).await?
         }
         None => {
             let wanted = Wanted { store: &store, name: &options.name, from: options.from.as_deref() };
-            let (from, found) = wanted.find(client.clone(), &nodes, &[], options.way.user.clone()).await?;
-            (from, found.tree, Some(found.id), found.put_ms)
+            let holders = wanted.find(client.clone(), &nodes, &chosen, options.way.user.clone()).await?;
+            let again = |StoreHolder { node, content }: StoreHolder, others| {
+                order(node, &content.tree, (Some(content.id), content.put_ms), others)
+            };
+            holders.copy(client, again).await?
         }
     };
-    let put = PutTask { put_ms, quota: options.quota };
-    let order = CopyOrder {
-        from,
-        to: options.nodes.clone(),
-        what: CopyPaths::into_stores(&source)?,
-        store: Some(StoreTask { store, name: options.name.clone(), object, put: Some(put) }),
-        delete: false,
-        way: &options.way,
-    };
-    report(&carry_out(client, &nodes, order).await?, &options.report)
+    report(&outcome, &options.report)
 }
