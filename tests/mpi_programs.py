@@ -141,6 +141,11 @@ def of_each_size(_ranks):
     return {**NO_REFINEMENT, "number of NRHS's": 1, "number of NBRHS's": 1}
 
 
+def two_sizes(_ranks):
+    """With one block length: each step of each of them has calls of its own, some ten thousand in all otherwise."""
+    return {"number of problems sizes": 2, "number of NB's": 1}
+
+
 def large_lu(ranks):
     """One problem, about as large as the program has memory for, one block length and one grid in place of many small ones."""
     rows = max(p for p in range(1, ranks + 1) if ranks % p == 0 and p * p <= ranks)
@@ -153,7 +158,8 @@ PROGRAMS = [
     Example("K-means (mpi/examples/kmeans.py)", "kmeans.py"),
     Example("conjugate gradients (mpi/examples/cg.py)", "cg.py", 96),
     Hpcc(200, 32),
-    *(Scalapack("%s, some of its problems" % program, program, data, of_each_size, "0") for program, data in (("xdllt", "LLT.dat"), ("xdtrd", "TRD.dat"))),
+    Scalapack("xdllt, some of its problems", "xdllt", "LLT.dat", of_each_size, "0"),
+    Scalapack("xdtrd, some of its problems", "xdtrd", "TRD.dat", two_sizes, "0"),
     Scalapack("xdlu, 500 equations", "xdlu", "LU.dat", large_lu),
 ]
 
