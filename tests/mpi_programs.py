@@ -226,8 +226,9 @@ def words_of(calls):
 
 def document(found, options):
     titles = {"openmpi": "Open MPI", "mpich": "MPICH"}
-    said = "Measured %s on %s with links of %g and %g Mbit/s and %d ranks by `tests/mpi_programs.py`, %d processors for all hosts; the median of %d runs, in seconds." % (
-        time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), options.topology, options.host_mbit, options.uplink_mbit, options.ranks, os.cpu_count(), options.runs)
+    said = "Measured %s on %s with links of %g and %g Mbit/s and %d ranks by `tests/mpi_programs.py`, %d processors for all hosts; %s, in seconds." % (
+        time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), options.topology, options.host_mbit, options.uplink_mbit, options.ranks, os.cpu_count(),
+        "the median of %d runs" % options.runs if options.runs > 1 else "one run")
     lines = ["| program | library | alone | preloaded | calls taken |", "| --- | --- | --: | --: | --- |"]
     for row in found:
         least = " (COOL_MPI_MIN=%s)" % row["least"] if row["least"] else ""
