@@ -26,7 +26,6 @@ import copying  # noqa: E402
 import page  # noqa: E402
 import section  # noqa: E402
 import testbed  # noqa: E402
-import topologies  # noqa: E402
 
 # At 20 Mbit/s it lasts for minutes.
 SOURCE_BYTES = 512 << 20
@@ -93,9 +92,7 @@ def parse_arguments():
     p.add_argument("--bytes", type=bench.list_of(bench.size), default=[256 << 10, 1 << 20, 4 << 20], help="of the allreduce; default 256K,1M,4M")
     p.add_argument("--reps", type=int, default=5, help="allreduces of a round; default %(default)s")
     p.add_argument("--rounds", type=int, default=3, help="default %(default)s")
-    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
-    p.add_argument("--host-mbit", type=float, default=20, help="rate of host links; default %(default)s")
-    p.add_argument("--uplink-mbit", type=float, default=20, help="rate of links between switches; default %(default)s")
+    bench.add_network_options(p)
     p.add_argument("--docs", action="store_true", help="write the table into docs/copy.md")
     bench.add_run_options(p, "bench", "for background.json and logs; ")
     return p.parse_args()

@@ -186,11 +186,11 @@ def say(text, end="\n"):
     print(text, end=end, flush=True)
 
 
-def add_network_options(p):
-    """Options of what is measured on a network of the user's choice."""
-    p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
-    p.add_argument("--host-mbit", type=float, default=20, help="rate of host links, 0 for unshaped; default %(default)s")
-    p.add_argument("--uplink-mbit", type=float, default=20, help="rate of links between switches, 0 for unshaped; default %(default)s")
+def add_network_options(p, topology="tree:4x4", mbit=20):
+    """Options of what is measured on a network of the user's choice; its links have the same rate if no other is given."""
+    p.add_argument("--topology", type=topologies.argument, default=topology, help=topologies.FORMS + "; default %(default)s")
+    p.add_argument("--host-mbit", type=float, default=mbit, help="rate of host links, 0 for unshaped; default %(default)s")
+    p.add_argument("--uplink-mbit", type=float, default=mbit, help="rate of links between switches, 0 for unshaped; default %(default)s")
 
 
 def add_run_options(p, out, what=""):

@@ -13,11 +13,11 @@ ENTER = os.path.join(ROOT, "bench", "enter-host")
 
 
 def begin_in_hosts(bed, folder, command, variables=()):
-    """Starts a launcher in the first host; the process, whose output is text."""
+    """Starts a launcher in the first host; its process, whose output is text."""
     hosts = {h["name"]: h for h in bed.description["hosts"]}
     (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (bed.network.net.get(h).IP(), h) for h in hosts))
     (folder / "pids").write_text("".join("%s %d %s\n" % (name, h["pid"], h["interface"]) for name, h in hosts.items()))
-    return subprocess.Popen([ENTER, "h1", " ".join(command)], env={**os.environ, **dict(variables), "BENCH_HOSTS": str(folder)},
+    return subprocess.Popen([ENTER, "h1", "exec " + " ".join(command)], env={**os.environ, **dict(variables), "BENCH_HOSTS": str(folder)},
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -28,6 +28,19 @@ def ended(process):
     finally:
         process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+
+
+def communicated(process, seconds):
+    """What a launcher and its ranks print, and whether they have ended by themselves; they are ended when the time is over."""
+    try:
+        return (*process.communicate(timeout=seconds), True)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+    try:
+        return (*process.communicate(timeout=10), False)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    return (*process.communicate(), False)
 
 
 def start_in_hosts(bed, folder, command, variables=()):

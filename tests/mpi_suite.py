@@ -14,7 +14,6 @@ import collections
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ import time
 from pathlib import Path
 
 from conftest import mpich
-from launchers import HOST_LIBRARIES, ROOT, begin_in_hosts
+from launchers import HOST_LIBRARIES, ROOT, begin_in_hosts, communicated
 
 import peers
 import testbed
@@ -143,18 +142,10 @@ class Attempt:
     """A test's run."""
 
     def __init__(self, process, entry):
-        try:
-            out, err = process.communicate(timeout=entry.seconds)
-            good = process.returncode == 0 and entry.passed(out + err)
-            self.why = "" if good else "status %s: %s" % (process.returncode, (out + err).strip()[-400:])
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGTERM)
-            try:
-                out, err = process.communicate(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                out, err = process.communicate()
-            self.why = "no end within %d s: %s" % (entry.seconds, (out + err).strip()[-400:])
+        out, err, ended = communicated(process, entry.seconds)
+        good = ended and process.returncode == 0 and entry.passed(out + err)
+        how = "status %s" % process.returncode if ended else "no end within %d s" % entry.seconds
+        self.why = "" if good else "%s: %s" % (how, (out + err).strip()[-400:])
         # Which of several tests failed; if none says so, all may have.
         self.failed = set(FAILED.findall(out + err)) or ({"all"} if self.why else set())
         self.calls = collections.Counter()

@@ -183,6 +183,33 @@ def test_a_node_is_reached_whether_its_agent_runs_or_not(make_bed):
     wait_for(lambda: hosts(bed) == {}, "they are nodes again")
 
 
+def test_a_node_whose_agent_is_silent_is_reached_as_before_and_is_a_host_once_it_is_given_up(make_bed):
+    bed = make_bed("tree:2x2", peer_timeout_ms=60_000)
+    reach(bed, ("h1", "h2"), ("h3", "h2"))
+    agent = bed.agents["h2"]
+
+    def located():
+        return {node["name"]: node["located"] for node in bed.cool_json("topology")["nodes"]}.get("h2")
+
+    agent.signal(signal.SIGSTOP)
+    wait_for(lambda: located() is False, "its LLDP is missed")
+    reach(bed, ("h1", "h2"), ("h3", "h2"), ("h2", "h4"))
+    assert located() is False, "it was given up meanwhile"
+    agent.signal(signal.SIGCONT)
+    wait_for(located, "it is heard again")
+    reach(bed, ("h1", "h2"), ("h3", "h2"))
+    mac = host(bed, "h2").MAC()
+    agent.signal(signal.SIGKILL)
+    agent.process.wait(PATIENCE)
+    bed.daemons.remove(agent)
+    wait_for(lambda: mac in hosts(bed), "it is a host")
+    for name in ("h1", "h3"):
+        knows(bed, name, host(bed, "h2").IP(), mac)
+    reach(bed, ("h1", "h2"), ("h3", "h2"))
+    bed.start_agent("h2")
+    bed.wait_until_joined()
+
+
 def legacy(bed):
     """Joins two switches by one that carries everything but LLDP, as unmanaged ones do."""
     vsctl("add-br", "legacy", "--", "set", "bridge", "legacy", "datapath_type=netdev", "fail-mode=secure", "protocols=OpenFlow13")

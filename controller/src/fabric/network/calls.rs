@@ -73,9 +73,10 @@ impl Network {
         let vlan = self.nodes.vlan(name);
         let node = self.nodes.get(name).map(|node| HostKey { mac: node.mac, vlan });
         let addresses = self.nodes.addresses(name);
-        let port = self.discovery.graph().host(name);
+        let port = self.place_of(name);
         if self.nodes.unregister(name) {
             self.presence.left(name);
+            self.has_left(name);
             self.discovery.handle(now, Input::NodeLeft(name));
             self.changes.nodes.insert(name.to_owned());
         }

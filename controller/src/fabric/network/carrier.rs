@@ -213,7 +213,9 @@ impl Network {
 
     /// The node that is at a port.
     pub(super) fn node_at(&self, port: Port) -> Option<String> {
-        self.discovery.node_at(port).filter(|name| self.discovery.graph().host(name) == Some(port))
+        let heard =
+            self.discovery.node_at(port).filter(|name| self.discovery.graph().host(name) == Some(port));
+        heard.or_else(|| self.silent_at(port))
     }
 
     /// Nodes have come, gone or moved, and so hosts have become nodes or the other way round.

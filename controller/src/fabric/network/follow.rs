@@ -79,7 +79,8 @@ impl Network {
         let graph = self.discovery.graph();
         let mut tors: BTreeSet<DatapathId> = graph.tors().collect();
         let of_hosts = self.carrier.iter().flat_map(|carrier| carrier.hosts.switches());
-        tors.extend(of_hosts.filter(|switch| graph.contains(*switch)));
+        let of_silent = self.silent.ports().map(|port| port.switch);
+        tors.extend(of_hosts.chain(of_silent).filter(|switch| graph.contains(*switch)));
         // Each keeps its number.
         if self.tors.len() == tors.len() && self.tors.values().all(|tor| tors.contains(tor)) {
             return;
@@ -99,7 +100,7 @@ impl Network {
             self.intent.displace(name);
         }
         for name in nodes {
-            let (Some(node), Some(port)) = (self.nodes.get(name), self.discovery.graph().host(name)) else {
+            let (Some(node), Some(port)) = (self.nodes.get(name), self.place_of(name)) else {
                 continue;
             };
             if let Some(rack) = self.racks.number(port.switch) {

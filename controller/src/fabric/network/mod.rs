@@ -19,6 +19,7 @@ mod normal;
 mod packets;
 mod publisher;
 mod sharing;
+mod silent;
 mod stale;
 mod switches;
 mod unicast;
@@ -45,6 +46,7 @@ use nodes::Nodes;
 use normal::Normal;
 use publisher::{Due, Publisher};
 use sharing::Sharing;
+use silent::Silent;
 use stale::StaleTrees;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -86,6 +88,7 @@ pub(crate) struct Network {
     normal: Option<Normal>,
     /// The hosts without an agent, where they are carried.
     carrier: Option<Carrier>,
+    silent: Silent,
     stale_trees: StaleTrees,
 }
 
@@ -116,6 +119,7 @@ impl Network {
             tors: BTreeMap::new(),
             unicast: UnicastRoutes::default(),
             confirmations: Confirmations::default(),
+            silent: Silent::default(),
             stale_trees: StaleTrees::default(),
         }
     }
@@ -222,6 +226,7 @@ impl Network {
         self.intent.remove_switch(switch);
         self.telemetry.desired(switch, None);
         self.presence.switch_gone(switch);
+        self.nobody_behind(switch);
         if let Some(normal) = &mut self.normal {
             normal.switch_gone(switch);
         }
@@ -244,6 +249,7 @@ impl Network {
 
     fn port_down(&mut self, now: Time, port: Port) {
         self.presence.port_down(port);
+        self.nobody_at(port);
         if let Some(normal) = &mut self.normal {
             normal.port_down(port);
         }
@@ -350,6 +356,7 @@ impl Network {
                     if let Some(carrier) = &mut self.carrier {
                         [link.a, link.b].into_iter().for_each(|end| carrier.edges.linked(end));
                     }
+                    [link.a, link.b].into_iter().for_each(|end| self.nobody_at(end));
                     self.changes.links.insert(link);
                 }
                 Output::LinkDown(link) => {
@@ -371,10 +378,12 @@ impl Network {
                     info!(node, "node located at {}", self.port_name(port));
                     let took = self.presence.node(now, &node, port);
                     took.into_iter().for_each(|took| self.telemetry.found(took));
+                    self.heard_at(&node, port);
                     self.changes.nodes.insert(node);
                 }
                 Output::NodeLost(node, port) => {
                     lost.push((node.clone(), port));
+                    self.not_heard(&node, port);
                     if let Some(carrier) = &mut self.carrier {
                         carrier.edges.touch(port);
                     }

@@ -130,7 +130,7 @@ impl Network {
         said: &Resolution<'_>,
         sender: MacAddr,
     ) {
-        let Some(target) = self.discovery.graph().host(name) else {
+        let Some(target) = self.place_of(name) else {
             debug!(%port, node = name, "an address is asked for of a node that is not located yet");
             return;
         };
@@ -200,7 +200,7 @@ impl Network {
     /// The node whose Ethernet address, or other address, somebody else takes.
     fn taken(&mut self, now: Time, port: Port, key: HostKey, address: Option<IpAddr>) -> Option<String> {
         let node = self.nodes.with_mac(key.mac);
-        if let Some(name) = node.filter(|name| self.discovery.graph().host(name) != Some(port)) {
+        if let Some(name) = node.filter(|name| self.place_of(name) != Some(port)) {
             return Some(name.to_owned());
         }
         let holder = self.nodes.with_ip(key.vlan, address?).filter(|name| node != Some(*name))?.to_owned();
@@ -213,7 +213,7 @@ impl Network {
             Claim::Granted => return None,
             Claim::Refused => {}
             Claim::Doubted => {
-                let place = self.discovery.graph().host(&holder);
+                let place = self.place_of(&holder);
                 if let (Some(place), Some(node)) = (place, self.nodes.get(&holder)) {
                     self.send(place, key.vlan.put(ndp::probe(node.mac, ip, ASKER)));
                 }
@@ -252,7 +252,7 @@ impl Network {
         let host = HostKey { mac: to, vlan: tag.vlan() };
         let in_segment = |name: &&str| self.nodes.vlan(name) == host.vlan;
         let node = self.nodes.with_mac(to).filter(in_segment);
-        let node = node.and_then(|name| self.discovery.graph().host(name));
+        let node = node.and_then(|name| self.place_of(name));
         let place = match pmac::port(to, |rack| self.tors.get(&rack).copied()) {
             // Only a node has one.
             Some(port) => {
@@ -314,7 +314,7 @@ impl Network {
     /// The address by which others of its segment know who has this one.
     fn shown(&self, key: HostKey) -> MacAddr {
         let node = self.nodes.with_mac(key.mac).filter(|name| self.nodes.vlan(name) == key.vlan);
-        let port = node.and_then(|name| self.discovery.graph().host(name));
+        let port = node.and_then(|name| self.place_of(name));
         port.and_then(|port| self.pmac_at(port)).unwrap_or(key.mac)
     }
 
@@ -324,7 +324,8 @@ impl Network {
             return;
         }
         let Some(pmac) = self.pmac_at(place) else { return };
-        let of_nodes = self.discovery.graph().hosts().map(|(_, port)| port).filter(|port| *port != place);
+        let of_nodes = self.discovery.graph().hosts().map(|(_, port)| port).chain(self.silent.ports());
+        let of_nodes = of_nodes.filter(|port| *port != place);
         let of_hosts = self.carrier.iter().flat_map(|carrier| carrier.hosts.ports());
         let of_hosts = of_hosts.filter(|port| self.node_at(*port).is_none());
         let ports: Vec<Port> = of_nodes.chain(of_hosts).collect();

@@ -187,10 +187,7 @@ fn hosts_whose_port_goes_down_or_who_do_not_answer_are_forgotten_by_all_switches
             assert_eq!(leads(&world), 1);
             world.intervals(30);
         } else {
-            let mac = MacAddr(2, 1, 0, 0, 0, 3);
-            let down = PortInfo { number: 3, mac, up: false, bytes_per_second: 0 };
-            world.event(dpid(4), Event::PortChanged(down));
-            world.settle();
+            goes_down(&mut world, at(4, 3));
         }
         assert_eq!(leads(&world), 0);
         let flows = world.devices.values().flat_map(|device| &device.switch.flows);
@@ -237,6 +234,59 @@ fn a_host_becomes_a_node_and_a_node_a_host() {
     world.ask(|reply| Call::Unregister("h7".into(), reply)).try_recv().unwrap().unwrap();
     assert_eq!((hosts(&mut world).len(), arrives(&world, 2, pmac).len()), (2, 0));
     assert_eq!(arrives(&world, 2, node(7).mac), ["h7"]);
+}
+
+/// A port without a link goes down.
+fn goes_down(world: &mut World, port: Port) {
+    let mac = MacAddr(2, 1, 0, 0, 0, port.number as u8);
+    let down = PortInfo { number: port.number, mac, up: false, bytes_per_second: 0 };
+    world.event(port.switch, Event::PortChanged(down));
+    world.settle();
+}
+
+/// The ring with two hosts, in which the agents of both nodes of a switch have crashed; and the PMAC of one of these, h5.
+fn crashed() -> (World, MacAddr) {
+    let mut world = acquainted();
+    world.mute = ["h5".into(), "h6".into()].into();
+    let located =
+        |snapshot: &TopologySnapshot| snapshot.nodes.iter().filter(|n| n.location.is_some()).count();
+    world.intervals(6);
+    assert_eq!(located(&shown(&mut world)), 4);
+    let pmac = world.network.pmac_at(place(&world, 5)).unwrap();
+    (world, pmac)
+}
+
+#[test]
+fn a_node_whose_agent_has_crashed_is_reached_as_before_and_is_a_host_when_the_agent_has_left() {
+    let (mut world, pmac) = crashed();
+    assert_eq!((arrives(&world, 2, pmac), arrives(&world, 1, pmac)), (vec!["h5".into()], vec!["h5".into()]));
+    let left = says(&mut world, 2, arp(2, 5, false).frame(MacAddr::broadcast()));
+    assert_eq!((ports(&left), Arp::read(&left[0].1).unwrap().sender), (vec![at(1, 4)], pmac));
+    let left = says(&mut world, 5, arp(5, 2, false).frame(MacAddr::broadcast()));
+    assert_eq!((ports(&left), Arp::read(&left[0].1).unwrap().sender), (vec![at(1, 4)], pmac));
+    assert_eq!((shown(&mut world).warnings.clone(), shown(&mut world).hosts.len()), (vec![], 2));
+    // An agent that is heard again is where it was.
+    world.mute.remove("h6");
+    world.intervals(2);
+    assert!(world.network.silent_at(place(&world, 6)).is_none());
+    world.ask(|reply| Call::Unregister("h5".into(), reply)).try_recv().unwrap().unwrap();
+    assert_eq!((shown(&mut world).hosts.len(), arrives(&world, 2, pmac).len()), (3, 0));
+    assert_eq!(arrives(&world, 2, node(5).mac), ["h5"]);
+}
+
+#[test]
+fn nothing_leads_to_a_node_whose_agent_has_crashed_when_its_port_is_down_or_another_is_there() {
+    let (mut world, pmac) = crashed();
+    let port = place(&world, 5);
+    goes_down(&mut world, port);
+    assert!(arrives(&world, 2, pmac).is_empty());
+    let (mut world, pmac) = crashed();
+    // The other node of the switch, whose agent runs again, has been moved to this port.
+    world.truth.displace("h5");
+    world.truth.place("h6", port);
+    world.mute.remove("h6");
+    world.intervals(6);
+    assert_eq!((arrives(&world, 2, pmac), world.network.silent_at(at(3, 4))), (vec!["h6".into()], None));
 }
 
 /// The nodes' data interfaces are in these VLANs: so their LLDP is tagged, and heard once like that.

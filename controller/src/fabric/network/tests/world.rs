@@ -50,6 +50,8 @@ pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) deadline: Option<Time>,
     pub(crate) connections: u64,
+    /// Nodes whose agents say nothing.
+    pub(crate) mute: BTreeSet<String>,
 }
 
 pub(crate) fn dpid(number: u64) -> DatapathId {
@@ -102,6 +104,7 @@ impl World {
             now: Time::ZERO,
             deadline: None,
             connections: 0,
+            mute: BTreeSet::new(),
         };
         for switch in world.truth.switches().collect::<Vec<_>>() {
             world.connect(switch, model::Switch::default());
@@ -216,6 +219,9 @@ impl World {
             self.now += FabricConfig::default().lldp_interval;
             let hosts: Vec<(String, Port)> = self.truth.hosts().map(|(n, p)| (n.to_owned(), p)).collect();
             for (name, port) in hosts {
+                if self.mute.contains(&name) {
+                    continue;
+                }
                 let Some(NodeRegistration { mac, lldp_key, .. }) = self.network.nodes.get(&name) else {
                     continue;
                 };
