@@ -109,7 +109,7 @@ impl<C: Contents> Driver<C> {
             links,
             receiving: Receiving::default(),
             arrived: None,
-            sending: Sending::new(plan.limit),
+            sending: Sending::new(role.me.rack, plan.limit),
             board,
             guests: BTreeMap::new(),
             preparing: BTreeSet::new(),

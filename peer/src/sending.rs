@@ -1,4 +1,4 @@
-//! Blocks that go: one after the other, the next when the one before is half through.
+//! Blocks that go, within the rack and beyond it: in each lane one after the other, the next when the one before is half through.
 
 use crate::memory::Bytes;
 use crate::pacer::Pacer;
@@ -18,18 +18,31 @@ struct Current {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Sending {
-    /// Asked for, and not added up yet.
-    adding: BTreeSet<Transfer>,
+struct Lane {
     ready: VecDeque<(Transfer, Bytes)>,
     current: Option<Current>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sending {
+    rack: u32,
+    /// Asked for, and not added up yet.
+    adding: BTreeSet<Transfer>,
+    /// What goes beyond the rack shares an uplink with others, and holds up nothing that goes within it.
+    near: Lane,
+    far: Lane,
     pace: Pacer,
 }
 
 impl Sending {
-    /// `limit` bytes go in a second at most.
-    pub(crate) fn new(limit: Option<u64>) -> Sending {
-        Sending { pace: Pacer::new(limit, Duration::ZERO), ..Sending::default() }
+    /// From a member of that rack; `limit` bytes go in a second at most.
+    pub(crate) fn new(rack: u32, limit: Option<u64>) -> Sending {
+        let [near, far] = [(); 2].map(|()| Lane::default());
+        Sending { rack, adding: BTreeSet::new(), near, far, pace: Pacer::new(limit, Duration::ZERO) }
+    }
+
+    fn lane(&mut self, to: Member) -> &mut Lane {
+        if to.rack == self.rack { &mut self.near } else { &mut self.far }
     }
 
     /// A block is being added up.
@@ -40,46 +53,56 @@ impl Sending {
     /// It is; nothing becomes of it if it was cancelled meanwhile.
     pub(crate) fn added(&mut self, transfer: Transfer, bytes: Bytes) {
         if self.adding.remove(&transfer) {
-            self.ready.push_back((transfer, bytes));
+            self.lane(transfer.0).ready.push_back((transfer, bytes));
         }
     }
 
     /// The next block to hand over at `now`, if its turn has come.
     pub(crate) fn next(&mut self, now: Instant) -> Option<(Transfer, Bytes)> {
-        if self.current.is_some() || self.pace.due().is_some_and(|due| now < due) {
+        if self.pace.due().is_some_and(|due| now < due) {
             return None;
         }
-        let (transfer, bytes) = self.ready.pop_front()?;
-        self.current = Some(Current { transfer, handed_over: false, half: false });
+        let lane = [&mut self.far, &mut self.near].into_iter().find(|lane| lane.can_go())?;
+        let (transfer, bytes) = lane.ready.pop_front()?;
+        lane.current = Some(Current { transfer, handed_over: false, half: false });
         self.pace.went(now, bytes.len());
         Some((transfer, bytes))
     }
 
     /// When a block may go that has to wait only for its time.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.pace.due().filter(|_| self.current.is_none() && !self.ready.is_empty())
+        self.pace.due().filter(|_| self.far.can_go() || self.near.can_go())
     }
 
     pub(crate) fn handed_over(&mut self, transfer: Transfer) {
-        self.step(transfer, |current| current.handed_over = true);
+        self.lane(transfer.0).step(transfer, |current| current.handed_over = true);
     }
 
     pub(crate) fn half(&mut self, transfer: Transfer) {
-        self.step(transfer, |current| current.half = true);
+        self.lane(transfer.0).step(transfer, |current| current.half = true);
     }
 
     /// It has arrived, or is not sent any more.
     pub(crate) fn end(&mut self, transfer: Transfer) {
         self.adding.remove(&transfer);
-        self.ready.retain(|(other, _)| *other != transfer);
-        self.current.take_if(|current| current.transfer == transfer);
+        self.lane(transfer.0).end(|other| other == transfer);
     }
 
     /// Nothing goes to a member any more.
     pub(crate) fn end_all(&mut self, to: Member) {
         self.adding.retain(|(other, _)| *other != to);
-        self.ready.retain(|((other, _), _)| *other != to);
-        self.current.take_if(|current| current.transfer.0 == to);
+        self.lane(to).end(|(other, _)| other == to);
+    }
+}
+
+impl Lane {
+    fn can_go(&self) -> bool {
+        self.current.is_none() && !self.ready.is_empty()
+    }
+
+    fn end(&mut self, such: impl Fn(Transfer) -> bool) {
+        self.ready.retain(|(transfer, _)| !such(*transfer));
+        self.current.take_if(|current| such(current.transfer));
     }
 
     fn step(&mut self, transfer: Transfer, step: impl FnOnce(&mut Current)) {
@@ -97,12 +120,25 @@ mod tests {
     const TO: [Member; 2] = [Member { rack: 0, slot: 0 }, Member { rack: 0, slot: 1 }];
 
     fn two(limit: Option<u64>) -> Sending {
-        let mut sending = Sending::new(limit);
-        for to in TO {
-            sending.add((to, 1));
-            sending.added((to, 1), vec![0; 100].into());
-        }
+        let mut sending = Sending::new(0, limit);
+        TO.into_iter().for_each(|to| ready(&mut sending, to));
         sending
+    }
+
+    fn ready(sending: &mut Sending, to: Member) {
+        sending.add((to, 1));
+        sending.added((to, 1), vec![0; 100].into());
+    }
+
+    #[test]
+    fn what_goes_beyond_the_rack_waits_for_nothing_within_it() {
+        let now = Instant::now();
+        let mut sending = two(None);
+        assert_eq!(sending.next(now).unwrap().0, (TO[0], 1));
+        let far = [0, 1].map(|slot| Member { rack: 1, slot });
+        far.into_iter().for_each(|to| ready(&mut sending, to));
+        assert_eq!(sending.next(now).unwrap().0, (far[0], 1));
+        assert!(sending.next(now).is_none(), "in each lane one goes after the other");
     }
 
     #[test]
@@ -123,7 +159,7 @@ mod tests {
 
     #[test]
     fn what_was_cancelled_while_it_was_added_up_does_not_go() {
-        let mut sending = Sending::new(None);
+        let mut sending = Sending::new(0, None);
         sending.add((TO[0], 1));
         sending.end((TO[0], 1));
         sending.added((TO[0], 1), vec![0; 100].into());

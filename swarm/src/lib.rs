@@ -44,6 +44,7 @@ mod api;
 pub mod field;
 mod generation;
 mod holdings;
+mod lane;
 mod order;
 mod paces;
 mod peers;

@@ -5,6 +5,7 @@ use crate::paces::Pace;
 use crate::rings::Member;
 use cool_machine::Time;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 /// What is known of one.
 #[derive(Clone, Debug, Default)]
@@ -88,6 +89,18 @@ impl Peers {
         self.lacking > 0
     }
 
+    /// Whether anybody in a rack, or anybody beyond it, may lack anything.
+    pub(crate) fn any_lacks_at(&self, rack: u32, beyond: bool) -> bool {
+        let [first, last] = [0, u32::MAX].map(|slot| Member { rack, slot });
+        let lacks = |(_, peer): (&Member, &Peer)| !peer.complete;
+        if beyond {
+            let after = (Bound::Excluded(last), Bound::Unbounded);
+            self.lacking > 0 && self.peers.range(..first).chain(self.peers.range(after)).any(lacks)
+        } else {
+            self.peers.range(first..=last).any(lacks)
+        }
+    }
+
     /// The pace of a member, as it has said last.
     pub(crate) fn pace(&self, member: Member) -> Pace {
         self.peers.get(&member).map_or(Pace::default(), |peer| peer.pace)
@@ -108,9 +121,9 @@ impl Peers {
         self.peers.get(&member).is_some_and(|peer| peer.pace.is_like(pace))
     }
 
-    /// Whether a block may be offered to any that goes about as fast.
-    pub(crate) fn any_like_takes(&self, now: Time, pace: Pace) -> bool {
-        self.peers.values().any(|peer| !peer.complete && peer.until <= now && peer.pace.is_like(pace))
+    /// Whether any such member goes about as fast.
+    pub(crate) fn any_like(&self, pace: Pace, such: impl Fn(Member) -> bool) -> bool {
+        self.peers.iter().any(|(member, peer)| peer.pace.is_like(pace) && such(*member))
     }
 
     /// The pace of the fastest that was heard of.

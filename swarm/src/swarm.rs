@@ -6,6 +6,7 @@ mod receivers;
 use crate::api::{BlockHead, Input, Output, Signal, Stats, SwarmSpec, Waits};
 use crate::generation::Row;
 use crate::holdings::{Code, Have, Holdings, Knowledge};
+use crate::lane::Lane;
 use crate::order::Phase;
 use crate::paces::{Pace, Paces};
 use crate::peers::Peers;
@@ -42,15 +43,12 @@ pub struct Swarm {
     asked: Option<Member>,
     /// What blocks that came have taken.
     paces: Paces,
-    refusals: u32,
-    /// Nothing is offered before, and how long the next pause is.
-    pause_ends: Time,
-    pause: Duration,
+    /// Offers within the rack, and beyond it.
+    near: Lane,
+    far: Lane,
     /// The paper's round: how many blocks the source has sent.
     round: u64,
     settled: u32,
-    /// Whom this node has refused last, because it was busy.
-    turned_away: Option<Member>,
     /// When this node asks for blocks next, and when it is to report that nothing comes.
     asks_at: Time,
     ask_wait: Duration,
@@ -87,12 +85,10 @@ impl Swarm {
             last: None,
             asked: None,
             paces: Paces::default(),
-            refusals: 0,
-            pause_ends: now,
-            pause: spec.waits.block / 8,
+            near: Lane::new(now, spec.waits.block),
+            far: Lane::new(now, spec.waits.block),
             round: 0,
             settled: 0,
-            turned_away: None,
             asks_at: now + spec.waits.block * 4 + spec.waits.answer,
             ask_wait: spec.waits.block / 2,
             starves_at: spec.source.is_none().then(|| now + spec.waits.starved),
@@ -184,7 +180,7 @@ impl Swarm {
         match known {
             Some(true) => {}
             None if !self.incoming.room(from) || self.holdings.completes(&have) => {
-                self.turned_away = Some(from);
+                self.lane(from).turned_away = Some(from);
                 self.say(
                     from,
                     Signal::Refuse { transfer, ring: self.ring, pace: self.paces.pace(), complete },
@@ -331,33 +327,47 @@ impl Swarm {
 
 /// Sending.
 impl Swarm {
-    /// Whether there is room for another block, something to send, and perhaps somebody who lacks it.
-    fn offers(&self, now: Time) -> bool {
-        let room = self.outgoing.room(self.spec.me) || self.far_successor(now).is_some();
-        room && !self.holdings.is_empty() && self.peers.any_lacks()
-    }
-
     fn is_far(&self, member: Member) -> bool {
         member.rack != self.spec.me.rack
+    }
+
+    fn lane(&mut self, with: Member) -> &mut Lane {
+        if self.is_far(with) { &mut self.far } else { &mut self.near }
     }
 
     fn can_be_offered(&self, now: Time, member: Member) -> bool {
         self.peers.takes(now, member) && !self.outgoing.with(member) && self.outgoing.room(member)
     }
 
-    /// Offers a block, if there is room and somebody who may take it.
+    /// When something may be offered in a lane; none while there is no room in it, nothing to send, or nobody who lacks anything.
+    fn offers_at(&self, far: bool) -> Option<Time> {
+        let lane = if far { &self.far } else { &self.near };
+        let lacked = || self.peers.any_lacks_at(self.spec.me.rack, far);
+        let offers = self.outgoing.room_in(far) && !self.holdings.is_empty() && lacked();
+        offers.then(|| lane.pause_ends())
+    }
+
+    /// Offers a block to who has asked last, or in each lane, if there is room and somebody who may take it.
     fn offer(&mut self, now: Time) {
-        if !self.offers(now) {
-            return;
+        if let Some(asked) = self.asked.filter(|asked| self.can_be_offered(now, *asked))
+            && !self.holdings.is_empty()
+        {
+            self.asked = None;
+            self.offer_to(now, asked);
         }
-        let asked = self.asked.filter(|asked| self.can_be_offered(now, *asked));
-        self.asked.take_if(|_| asked.is_some());
-        if asked.is_none() && now < self.pause_ends {
-            return;
+        for far in [true, false] {
+            if self.offers_at(far).is_none_or(|at| now < at) {
+                continue;
+            }
+            let next = if far { self.far_receiver(now) } else { self.receiver(now) };
+            match next {
+                Some(to) => self.offer_to(now, to),
+                None => self.make_pause(now, far),
+            }
         }
-        let near = self.outgoing.room(self.spec.me);
-        let next = asked.or_else(|| if near { self.receiver(now) } else { self.next_receiver(now) });
-        let Some(to) = next else { return self.make_pause(now) };
+    }
+
+    fn offer_to(&mut self, now: Time, to: Member) {
         self.transfer = self.transfer.wrapping_add(1);
         let until = now + self.spec.waits.answer;
         self.outgoing.add(to, self.transfer, until);
@@ -370,18 +380,24 @@ impl Swarm {
         if complete {
             self.peers.completes(by);
         }
-        self.refusals += 1;
-        let enough = 2 * self.peers.in_rack(self.spec.me.rack).take(REFUSALS_BEFORE_PAUSE / 2).count();
-        if self.refusals as usize >= enough {
-            self.make_pause(now);
+        // Who is busy beyond the rack calls when it has room; meanwhile others there are as busy.
+        let far = self.is_far(by);
+        let in_rack = || self.peers.in_rack(self.spec.me.rack).take(REFUSALS_BEFORE_PAUSE / 2).count();
+        let enough = if far { 1 } else { 2 * in_rack() };
+        let lane = self.lane(by);
+        lane.refused();
+        if lane.refusals() as usize >= enough {
+            self.make_pause(now, far);
         }
     }
 
-    fn make_pause(&mut self, now: Time) {
-        self.refusals = 0;
-        self.follow(self.ring + 1);
-        self.pause_ends = now + self.pause.max(Duration::from_micros(10));
-        self.pause = (self.pause * 2).min(self.spec.waits.block);
+    fn make_pause(&mut self, now: Time, far: bool) {
+        if far {
+            self.far.rest(now);
+        } else {
+            self.near.rest(now);
+            self.follow(self.ring + 1);
+        }
     }
 
     fn granted(&mut self, now: Time, by: Member, transfer: u32, have: &Have) {
@@ -419,7 +435,7 @@ impl Swarm {
         offered.block = Some((pick.generation, pick.row.clone()));
         self.round += at_source;
         self.stats.announced += 1;
-        (self.refusals, self.pause) = (0, self.spec.waits.block / 8);
+        self.lane(to).went();
         let (generation, terms, round) = (pick.generation, pick.terms, self.round);
         self.say(to, Signal::Head(BlockHead { transfer, generation, row: pick.row, round }));
         self.outbox.push_back(Output::Transmit { to, transfer, generation, terms });
@@ -461,7 +477,7 @@ impl Swarm {
         self.parted(member);
         self.rings.include(member);
         self.peers.join(member);
-        (self.pause_ends, self.pause) = (now, self.spec.waits.block / 8);
+        self.lane(member).open(now);
     }
 
     fn gone(&mut self, member: Member) {
@@ -482,7 +498,7 @@ impl Swarm {
         }
         self.last = self.last.filter(|last| *last != member);
         self.asked = self.asked.filter(|asked| *asked != member);
-        self.turned_away = self.turned_away.filter(|away| *away != member);
+        self.lane(member).turned_away.take_if(|away| *away == member);
     }
 
     fn given_up(&mut self, transfer: Transfer) {
@@ -503,7 +519,7 @@ impl Swarm {
         for transfer in self.outgoing.expired(now) {
             // Who does not answer, or is too slow, is left alone for a while: whether it is gone others find out.
             self.peers.rest(transfer.peer, now + self.spec.waits.block * 4);
-            self.refusals += 1;
+            self.lane(transfer.peer).refused();
             self.given_up(transfer);
         }
         for transfer in self.incoming.expired(now) {
@@ -511,12 +527,12 @@ impl Swarm {
         }
     }
 
-    fn deadline(&self, now: Time) -> Option<Time> {
+    fn deadline(&self) -> Option<Time> {
         let complete = self.holdings.is_complete();
         let under_way = earliest(self.incoming.next(), self.outgoing.next());
-        let offers = self.offers(now);
+        let offers = earliest(self.offers_at(false), self.offers_at(true));
         let own = earliest(self.starves_at, (!complete).then_some(self.asks_at));
-        earliest(earliest(under_way, own), offers.then_some(self.pause_ends))
+        earliest(earliest(under_way, own), offers)
     }
 }
 
@@ -556,7 +572,7 @@ impl Machine for Swarm {
         }
         match self.outbox.pop_front() {
             Some(output) => Poll::Output(output),
-            None => Poll::Idle(self.deadline(now)),
+            None => Poll::Idle(self.deadline()),
         }
     }
 }

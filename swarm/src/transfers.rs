@@ -5,7 +5,7 @@ use crate::holdings::Have;
 use crate::rings::Member;
 use cool_machine::Time;
 
-/// At most, within the rack and beyond it: one, and the next beside the last part of it.
+/// At most in each lane: one, and the next beside the last part of it.
 const UNDER_WAY: usize = 2;
 
 /// A block that was offered or granted, or is under way.
@@ -47,12 +47,15 @@ impl Transfers {
         self.list.is_empty()
     }
 
-    /// Whether another may be arranged with a member. What comes from another rack is new to the whole rack: it finds no node busy with
-    /// what is new to itself alone, and while it comes nothing else is arranged that would share the link with it.
+    /// Whether another may be arranged in the lane of a member.
     pub(crate) fn room(&self, with: Member) -> bool {
-        let far = |member: Member| member.rack != self.me.rack;
-        let mut first = self.list.iter().filter(|transfer| far(transfer.peer) || !far(with));
-        first.clone().count() < UNDER_WAY && first.all(|transfer| transfer.nearly)
+        self.room_in(with.rack != self.me.rack)
+    }
+
+    /// Whether another may be arranged within the rack, or beyond it.
+    pub(crate) fn room_in(&self, far: bool) -> bool {
+        let mut lane = self.list.iter().filter(|transfer| (transfer.peer.rack != self.me.rack) == far);
+        lane.clone().count() < UNDER_WAY && lane.all(|transfer| transfer.nearly)
     }
 
     /// A block is nearly through.

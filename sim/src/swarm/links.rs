@@ -27,6 +27,8 @@ pub struct Distribution {
     pub host: u64,
     /// Nodes whose links are slower, and their rate.
     pub slow: Vec<(usize, u64)>,
+    /// A block takes up to as many times as long as its host's links allow, each by chance, as where nodes share processors.
+    pub slowed: f64,
     /// Of a rack's uplink, each way; none if nothing limits it.
     pub uplink: Option<u64>,
     /// Bytes of a block as the links see it.
@@ -159,6 +161,7 @@ impl Distribution {
             together: true,
             host: 2_500_000,
             slow: Vec::new(),
+            slowed: 1.0,
             uplink: None,
             block: 65_536,
             payload: 0,

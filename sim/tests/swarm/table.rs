@@ -146,6 +146,31 @@ fn links(table: &mut String) {
     }
 }
 
+/// Two fast and two slow nodes in each rack, and transfers that take longer by chance: the last fast node and the last slow one of three seeds.
+fn mixed(table: &mut String) {
+    line(
+        table,
+        "\n4 racks of 2 nodes and 2 at half rate, uplinks of 2, 256 blocks; each takes up to as many times as long as its links allow.\n",
+    );
+    line(table, "up to  fast   slow");
+    let clean = Distribution::clean(vec![4; 4], Division { blocks: 256, generation: 32 });
+    let slow: Vec<_> = (1..16).step_by(2).map(|node| (node, clean.host / 2)).collect();
+    let what = Distribution { uplink: Some(2 * clean.host), slow, ..clean };
+    for slowed in [1.0, 2.0, 3.0] {
+        let mut lasts = [0.0f64; 2];
+        for seed in 1..=3 {
+            let done = Distribution { seed, slowed, ..what.clone() }.run().expect("nothing wrong").done;
+            for (node, seconds) in done.into_iter().enumerate() {
+                lasts[node % 2] = lasts[node % 2].max(seconds.unwrap_or(0.0));
+            }
+        }
+        line(
+            table,
+            &format!("{slowed:5}  {:5.3}  {:5.3}", lasts[0] / what.limit(), lasts[1] / what.limit() / 2.0),
+        );
+    }
+}
+
 fn uplinks(table: &mut String) {
     line(
         table,
@@ -198,5 +223,6 @@ fn the_table_of_the_swarm_is_as_recorded() {
     blocks_of_a_generation(&mut table);
     links(&mut table);
     uplinks(&mut table);
+    mixed(&mut table);
     snapshot::check("swarm", &table);
 }

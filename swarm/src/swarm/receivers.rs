@@ -7,6 +7,7 @@ use crate::paces::Pace;
 use crate::peers::Peers;
 use crate::rings::Member;
 use cool_machine::Time;
+use rand::RngExt;
 
 /// After this many refusals in a row the next offer goes to the last receiver, which is likely to be free.
 const REFUSALS_BEFORE_LAST: u32 = 4;
@@ -20,46 +21,42 @@ impl Swarm {
         if own == Pace::default() { self.peers.fastest() } else { own }
     }
 
-    /// The pace that receivers are to have; any, if nobody as fast takes anything.
-    fn pace_sought(&self, now: Time) -> Pace {
+    /// The pace that receivers in a lane are to have; any, if nobody there that is as fast takes anything.
+    fn pace_sought(&self, now: Time, far: bool) -> Pace {
         let own = self.own_pace();
-        if self.peers.any_like_takes(now, own) { own } else { Pace::default() }
+        let takes = |member| self.is_far(member) == far && self.peers.takes(now, member);
+        if self.peers.any_like(own, takes) { own } else { Pace::default() }
     }
 
-    /// The successor in the present ring; then, since that was busy, in others that only this node goes along. These stay in its
-    /// rack, so that one block at a time enters and leaves it.
+    /// The successor in the present ring; then, since that was busy, in others that only this node goes along.
     pub(super) fn next_in_ring(&mut self, such: impl Fn(&Peers, Member) -> bool) -> Option<Member> {
-        let (me, attempt) = (self.spec.me, self.attempt);
-        self.attempt = attempt.wrapping_add(1);
-        let (ring, first) = (self.ring << 8 | u64::from(attempt), attempt == 0);
-        let here = |member: Member| {
-            self.peers.is_here(member) && (first || member.rack == me.rack) && such(&self.peers, member)
+        let ring = self.ring << 8 | u64::from(self.attempt);
+        self.attempt = self.attempt.wrapping_add(1);
+        let here = |member| self.peers.is_here(member) && such(&self.peers, member);
+        self.rings.successor(ring, self.spec.me, here)
+    }
+
+    /// The next of its rack.
+    fn next_receiver(&mut self, now: Time) -> Option<Member> {
+        let (pace, rack) = (self.pace_sought(now, false), self.spec.me.rack);
+        self.next_in_ring(|peers, member| member.rack == rack && peers.is_like(member, pace))
+    }
+
+    /// The next beyond its rack: the successor there in a ring that only this node goes along.
+    pub(super) fn far_receiver(&mut self, now: Time) -> Option<Member> {
+        let (pace, ring) = (self.pace_sought(now, true), self.chance.random());
+        let here = |member| {
+            self.is_far(member) && self.peers.is_like(member, pace) && self.can_be_offered(now, member)
         };
-        self.rings.successor(ring, me, here)
-    }
-
-    /// The successor in the present ring, if that is in another rack, was not tried, and may be offered a block.
-    pub(super) fn far_successor(&self, now: Time) -> Option<Member> {
-        if self.attempt > 0 {
-            return None;
-        }
-        let pace = self.pace_sought(now);
-        let here = |member| self.peers.is_here(member) && self.peers.is_like(member, pace);
-        let next = self.rings.successor(self.ring << 8, self.spec.me, here)?;
-        (self.is_far(next) && self.can_be_offered(now, next)).then_some(next)
-    }
-
-    /// The next that may be offered a block from beyond its rack or this one.
-    pub(super) fn next_receiver(&mut self, now: Time) -> Option<Member> {
-        let pace = self.pace_sought(now);
-        self.next_in_ring(|peers, member| peers.is_like(member, pace))
+        self.rings.successor(ring, self.spec.me, here)
     }
 
     /// Who is offered to next: the successor in the next ring, as in the paper, but now and then the last receiver.
     pub(super) fn receiver(&mut self, now: Time) -> Option<Member> {
         let last = self.last.filter(|last| self.peers.takes(now, *last));
-        if self.refusals > 0 && self.refusals.is_multiple_of(REFUSALS_BEFORE_LAST) && last.is_some() {
-            self.refusals += 1;
+        let refusals = self.near.refusals();
+        if refusals > 0 && refusals.is_multiple_of(REFUSALS_BEFORE_LAST) && last.is_some() {
+            self.near.refused();
             return last;
         }
         for _ in 0..PASSED_OVER {
@@ -85,11 +82,9 @@ impl Swarm {
         {
             self.ask_of(to);
         }
-        if let Some(to) = self.turned_away
-            && self.incoming.room(to)
-        {
-            self.turned_away = None;
-            self.ask_of(to);
-        }
+        let incoming = &self.incoming;
+        let called =
+            [&mut self.far, &mut self.near].map(|lane| lane.turned_away.take_if(|away| incoming.room(*away)));
+        called.into_iter().flatten().for_each(|to| self.ask_of(to));
     }
 }

@@ -42,6 +42,14 @@ fn tell(swarm: &mut Swarm, from: Member, signal: Signal) -> Vec<Output> {
     outputs(swarm, Time::ZERO)
 }
 
+/// The number of the offer to a member.
+fn offered(outputs: &[Output], whom: Member) -> Option<u32> {
+    outputs.iter().find_map(|output| match output {
+        Output::Signal { to, signal: Signal::Offer { transfer, .. } } if *to == whom => Some(*transfer),
+        _ => None,
+    })
+}
+
 #[test]
 fn rows_that_are_none_of_the_content_are_refused() {
     let mut sink = swarm(SINK);
@@ -60,19 +68,19 @@ fn rows_that_are_none_of_the_content_are_refused() {
 #[test]
 fn one_block_at_a_time_and_the_next_when_it_is_nearly_through() {
     let mut source = swarm(SOURCE);
-    let offers = |outputs: &[Output], number: u32| matches!(outputs, [Output::Signal { to: SINK, signal: Signal::Offer { transfer, .. } }] if *transfer == number);
-    let grant = |transfer| Signal::Grant { transfer, ring: 0, pace: Pace::default(), have: Have::default() };
-    assert!(offers(&outputs(&mut source, Time::ZERO), 1));
-    for transfer in [1, 2] {
-        let granted = tell(&mut source, SINK, grant(transfer));
+    let mut transfer = offered(&outputs(&mut source, Time::ZERO), SINK).unwrap();
+    for nearly in [false, true] {
+        let grant = Signal::Grant { transfer, ring: 0, pace: Pace::default(), have: Have::default() };
+        let granted = tell(&mut source, SINK, grant);
         assert!(matches!(granted[..], [Output::Signal { .. }, Output::Transmit { .. }]), "{granted:?}");
-        let input = match transfer {
-            1 => Input::Sent { to: SINK, transfer, arrived: true },
-            _ => Input::Nearly { peer: SINK, transfer, sent: true },
+        let input = match nearly {
+            false => Input::Sent { to: SINK, transfer, arrived: true },
+            true => Input::Nearly { peer: SINK, transfer, sent: true },
         };
         source.handle(Time::ZERO, input);
-        let next = outputs(&mut source, Time::ZERO);
-        assert!(offers(&next, transfer + 1), "{next:?}");
+        let next = offered(&outputs(&mut source, Time::ZERO), SINK).unwrap();
+        assert!(next > transfer);
+        transfer = next;
     }
 }
 
@@ -129,4 +137,16 @@ fn all_in_the_rack_are_told_what_enters_it() {
     let head = BlockHead { transfer: 1, generation: 0, row: row.clone(), round: 1 };
     let signal = Signal::Entered { generation: 0, row };
     assert_eq!(tell(&mut sink, FAR, Signal::Head(head)), [Output::Signal { to: SOURCE, signal }]);
+}
+
+#[test]
+fn what_goes_beyond_the_rack_and_what_goes_within_it_do_not_wait_for_each_other() {
+    let mut source = swarm(SOURCE);
+    let first = outputs(&mut source, Time::ZERO);
+    assert!(offered(&first, FAR).is_some() && offered(&first, SINK).is_some(), "{first:?}");
+    let mut sink = swarm(SINK);
+    granted_ranks(&mut sink, FAR, 1);
+    granted_ranks(&mut sink, SOURCE, 1);
+    let again = tell(&mut sink, SOURCE, Signal::Offer { transfer: 2, ring: 0, pace: Pace::default() });
+    assert!(matches!(again[..], [Output::Signal { signal: Signal::Refuse { .. }, .. }]), "{again:?}");
 }

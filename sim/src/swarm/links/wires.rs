@@ -1,8 +1,10 @@
-//! The links: each node sends one block at a time, which shares links with those of others.
+//! The links: each node sends one block at a time within its rack, and one beyond it, which share links with each other and with those of others.
 
 use super::Distribution;
 use crate::schedule::flows::{Finish, FlowId, Flows};
 use crate::swarm::racks_of_nodes;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 
 /// A block on its way.
@@ -23,13 +25,16 @@ pub(super) struct Wires {
     racks: Vec<usize>,
     limited: bool,
     block: u64,
-    /// Of each node: blocks to send, the first of them under way.
+    /// Of each node's lanes, within its rack and beyond it: blocks to send, the first of them under way.
     queues: Vec<VecDeque<Block>>,
     flying: Vec<Option<FlowId>>,
-    /// The sender of each flow.
-    senders: Vec<usize>,
+    /// The lane of each flow.
+    lanes: Vec<usize>,
     sent: Vec<f64>,
     uplinks: Vec<f64>,
+    /// How many times as long as its links allow a block may take, and the chance that decides.
+    slowed: f64,
+    chance: ChaCha8Rng,
 }
 
 impl Wires {
@@ -45,11 +50,13 @@ impl Wires {
             flows: Flows::new(rates.into_iter(), 0, 0),
             limited: what.uplink.is_some(),
             block: what.block,
-            queues: vec![VecDeque::new(); racks.len()],
-            flying: vec![None; racks.len()],
-            senders: Vec::new(),
+            queues: vec![VecDeque::new(); 2 * racks.len()],
+            flying: vec![None; 2 * racks.len()],
+            lanes: Vec::new(),
             sent: vec![0.0; racks.len()],
             uplinks: vec![0.0; what.racks.len()],
+            slowed: what.slowed,
+            chance: ChaCha8Rng::seed_from_u64(what.seed),
             racks,
         }
     }
@@ -79,30 +86,36 @@ impl Wires {
     }
 
     pub(super) fn send(&mut self, now: u64, block: Block) {
-        let from = block.from;
-        self.queues[from].push_back(block);
-        self.next(now, from);
+        let lane = self.lane(block.from, block.to);
+        self.queues[lane].push_back(block);
+        self.next(now, lane);
     }
 
-    fn next(&mut self, now: u64, from: usize) {
-        let (None, Some(block)) = (self.flying[from], self.queues[from].front_mut()) else { return };
+    fn lane(&self, from: usize, to: usize) -> usize {
+        2 * from + usize::from(self.racks[from] != self.racks[to])
+    }
+
+    fn next(&mut self, now: u64, lane: usize) {
+        let (None, Some(block)) = (self.flying[lane], self.queues[lane].front_mut()) else { return };
         block.took = now;
+        let from = block.from;
         let (here, there) = (self.racks[from], self.racks[block.to]);
         let mut links = vec![2 * from as u32, 2 * block.to as u32 + 1];
         if here != there && self.limited {
             let first = 2 * self.racks.len();
             links.extend([(first + 2 * here) as u32, (first + 2 * there + 1) as u32]);
         }
-        let flow = self.flows.begin(now, links, self.block, f64::MAX).expect("links pass no bursts");
+        let most = self.flows.narrowest(&links[..2]) / self.chance.random_range(1.0..=self.slowed);
+        let flow = self.flows.begin(now, links, self.block, most).expect("links pass no bursts");
         let at = flow.0 as usize;
-        self.senders.resize(self.senders.len().max(at + 1), 0);
-        self.senders[at] = from;
-        self.flying[from] = Some(flow);
+        self.lanes.resize(self.lanes.len().max(at + 1), 0);
+        self.lanes[at] = lane;
+        self.flying[lane] = Some(flow);
     }
 
     /// Sender, receiver and number of the block that will be through, if it still is this one.
     pub(super) fn block_of(&self, finish: &Finish) -> Option<(usize, usize, u32)> {
-        let block = self.queues[self.senders[finish.flow.0 as usize]].front()?;
+        let block = self.queues[self.lanes[finish.flow.0 as usize]].front()?;
         self.flows.is_current(finish).then_some((block.from, block.to, block.transfer))
     }
 
@@ -111,35 +124,39 @@ impl Wires {
         if !self.flows.is_current(finish) {
             return None;
         }
-        self.end(now, self.senders[finish.flow.0 as usize])
+        self.end(now, self.lanes[finish.flow.0 as usize])
     }
 
-    /// Takes the block under way from a node off its links, and begins the next.
-    fn end(&mut self, now: u64, from: usize) -> Option<Block> {
-        let flow = self.flying[from].take()?;
+    /// Takes the block under way in a lane off its links, and begins the next.
+    fn end(&mut self, now: u64, lane: usize) -> Option<Block> {
+        let flow = self.flying[lane].take()?;
         let carried = self.block as f64 - self.flows.left(now, flow);
         self.flows.end(now, flow);
-        let mut block = self.queues[from].pop_front()?;
+        let mut block = self.queues[lane].pop_front()?;
+        let from = block.from;
         block.took = now - block.took;
         self.sent[from] += carried;
         if self.racks[from] != self.racks[block.to] {
             self.uplinks[self.racks[from]] += carried;
         }
-        self.next(now, from);
+        self.next(now, lane);
         Some(block)
     }
 
     pub(super) fn cancel(&mut self, now: u64, from: usize, to: usize, transfer: u32) {
-        match self.queues[from].iter().position(|block| (block.to, block.transfer) == (to, transfer)) {
-            Some(0) => drop(self.end(now, from)),
-            Some(at) => drop(self.queues[from].remove(at)),
+        let lane = self.lane(from, to);
+        match self.queues[lane].iter().position(|block| (block.to, block.transfer) == (to, transfer)) {
+            Some(0) => drop(self.end(now, lane)),
+            Some(at) => drop(self.queues[lane].remove(at)),
             None => {}
         }
     }
 
     /// A node sends nothing any more.
     pub(super) fn clear(&mut self, now: u64, from: usize) {
-        self.queues[from].truncate(1);
-        self.end(now, from);
+        for lane in [2 * from, 2 * from + 1] {
+            self.queues[lane].truncate(1);
+            self.end(now, lane);
+        }
     }
 }
