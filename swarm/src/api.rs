@@ -82,7 +82,7 @@ pub enum Signal {
         /// Whether the receiver has all, and none need come again; else it is busy.
         complete: bool,
     },
-    /// The sender has nothing new to what was granted.
+    /// Nothing comes of what was granted: the sender has nothing new to it, or the block was lost.
     Withdraw {
         /// The transfer.
         transfer: u32,

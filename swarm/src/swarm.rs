@@ -135,14 +135,7 @@ impl Swarm {
                 self.offered(now, from, *transfer);
             }
             Signal::Head(head) => self.announced(now, from, head),
-            Signal::Withdraw { transfer } => {
-                // In place of a block that was not new, or before any.
-                if let Some(number) = self.incoming.granted(from).map(|granted| granted.number)
-                    && number <= *transfer
-                {
-                    self.incoming.take(from, number);
-                }
-            }
+            Signal::Withdraw { transfer } => self.withdrawn(from, *transfer),
             Signal::Grant { transfer, ring, pace, have } => {
                 self.hears(from, *ring, *pace);
                 self.granted(now, from, *transfer, have);
@@ -243,6 +236,17 @@ impl Swarm {
             }
         }
         self.call_back();
+    }
+
+    /// Nothing comes of what was granted: not the block that was announced, nor one in place of a block that was not new.
+    fn withdrawn(&mut self, from: Member, transfer: u32) {
+        let granted =
+            self.incoming.granted(from).map(|granted| granted.number).filter(|number| *number <= transfer);
+        let announced = self.incoming.take(from, transfer);
+        if let Some(withdrawn) = announced.or_else(|| self.incoming.take(from, granted?)) {
+            self.discard(&withdrawn);
+            self.call_back();
+        }
     }
 
     /// A row comes: if it is from another rack, all in this one are told.
@@ -462,7 +466,10 @@ impl Swarm {
         match sent {
             Some(_) if arrived && !self.is_far(to) => self.last = Some(to),
             Some(_) if arrived => {}
-            Some((generation, row)) => self.holdings.lost(generation, &row),
+            Some((generation, row)) => {
+                self.holdings.lost(generation, &row);
+                self.say(to, Signal::Withdraw { transfer });
+            }
             None => {}
         }
     }

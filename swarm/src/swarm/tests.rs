@@ -150,3 +150,47 @@ fn what_goes_beyond_the_rack_and_what_goes_within_it_do_not_wait_for_each_other(
     let again = tell(&mut sink, SOURCE, Signal::Offer { transfer: 2, ring: 0, pace: Pace::default() });
     assert!(matches!(again[..], [Output::Signal { signal: Signal::Refuse { .. }, .. }]), "{again:?}");
 }
+
+#[test]
+fn a_block_that_was_lost_is_not_waited_for() {
+    let mut source = swarm(SOURCE);
+    let transfer = offered(&outputs(&mut source, Time::ZERO), SINK).unwrap();
+    tell(
+        &mut source,
+        SINK,
+        Signal::Grant { transfer, ring: 0, pace: Pace::default(), have: Have::default() },
+    );
+    source.handle(Time::ZERO, Input::Sent { to: SINK, transfer, arrived: false });
+    let withdraw = Signal::Withdraw { transfer };
+    let said = outputs(&mut source, Time::ZERO);
+    assert!(said.contains(&Output::Signal { to: SINK, signal: withdraw.clone() }), "{said:?}");
+
+    let mut sink = swarm(SINK);
+    granted_ranks(&mut sink, SOURCE, transfer);
+    let head = BlockHead { transfer, generation: 0, row: Row::Block(0), round: 1 };
+    tell(&mut sink, SOURCE, Signal::Head(head));
+    let refused =
+        |said: &[Output]| matches!(said[..], [Output::Signal { signal: Signal::Refuse { .. }, .. }]);
+    let offer = |transfer| Signal::Offer { transfer, ring: 0, pace: Pace::default() };
+    assert!(refused(&tell(&mut sink, SOURCE, offer(transfer + 1))));
+    let discarded = tell(&mut sink, SOURCE, withdraw);
+    assert!(discarded.contains(&Output::Discard { from: SOURCE, transfer }), "{discarded:?}");
+    assert_eq!(granted_ranks(&mut sink, SOURCE, transfer + 2), [0, 0]);
+}
+
+#[test]
+fn of_two_blocks_under_way_the_one_that_was_lost_is_given_up() {
+    let mut sink = swarm(SINK);
+    granted_ranks(&mut sink, SOURCE, 1);
+    tell(
+        &mut sink,
+        SOURCE,
+        Signal::Head(BlockHead { transfer: 1, generation: 0, row: Row::Block(0), round: 1 }),
+    );
+    sink.handle(Time::ZERO, Input::Nearly { peer: SOURCE, transfer: 1, sent: false });
+    granted_ranks(&mut sink, SOURCE, 2);
+    let discarded = tell(&mut sink, SOURCE, Signal::Withdraw { transfer: 1 });
+    assert!(discarded.contains(&Output::Discard { from: SOURCE, transfer: 1 }), "{discarded:?}");
+    let head = BlockHead { transfer: 2, generation: 0, row: Row::Block(1), round: 1 };
+    assert_eq!(tell(&mut sink, SOURCE, Signal::Head(head)), [], "what was granted beside it comes");
+}
