@@ -3,13 +3,6 @@
 use cool_types::Operation;
 use std::collections::BTreeSet;
 
-/// From this on COOL is the faster one, as far as is known (docs/mpi.md).
-const MIN_DEFAULT: u64 = 16 << 10;
-/// Likewise, where the bytes are those of all parts, of which every rank begins or ends with one.
-const MIN_OF_PARTS: u64 = 64 << 10;
-/// Likewise, where every part has one destination: whoever carries that out has the same bytes to send, and COOL gains only by the order
-/// in which they go.
-const MIN_OF_SINGLE_PARTS: u64 = 256 << 10;
 /// Each has a connection to the agent, memory, and rules in switches.
 const GROUPS_DEFAULT: usize = 64;
 
@@ -98,12 +91,16 @@ impl MpiSettings {
 }
 
 impl MpiSettings {
-    /// The bytes of the smallest call of an operation that is taken.
+    /// The bytes of the smallest call of an operation that is taken: unless it is said, those from which COOL is the faster one, as far
+    /// as was measured (docs/mpi.md).
     pub fn least(&self, operation: Operation) -> u64 {
         self.min.unwrap_or(match operation {
-            Operation::Gather | Operation::Scatter | Operation::Alltoall => MIN_OF_SINGLE_PARTS,
-            Operation::Allgather | Operation::ReduceScatter => MIN_OF_PARTS,
-            _ => MIN_DEFAULT,
+            Operation::Allreduce | Operation::Allgather | Operation::ReduceScatter => 64 << 10,
+            // Every part has one destination: whoever carries that out has the same bytes to send, and COOL gains only by the order in
+            // which they go.
+            Operation::Gather | Operation::Alltoall => 256 << 10,
+            Operation::Scatter => 512 << 10,
+            _ => 32 << 10,
         })
     }
 }
@@ -148,7 +145,7 @@ mod tests {
         let settings = read("", "").unwrap();
         assert_eq!((settings.mode, settings.min, settings.groups), (Mode::Auto, None, 64));
         assert!(settings.operations.len() == 10 && !settings.stats);
-        assert_eq!(settings.least(Operation::Bcast), 16384);
+        assert_eq!(settings.least(Operation::Bcast), 32768);
         assert_eq!(settings.least(Operation::Gather), 262144);
         assert_eq!(read("COOL_MPI_MIN", "").unwrap(), settings);
     }

@@ -1,8 +1,8 @@
-//! Blocks that go, within the rack and beyond it: in each lane one after the other, the next when the one before is half through.
+//! Blocks that go, within the rack and beyond it: in each lane a few at a time, the next when one of them is half through.
 
 use crate::memory::Bytes;
 use crate::pacer::Pacer;
-use cool_swarm::Member;
+use cool_swarm::{Member, blocks_at_a_time};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,12 @@ struct Current {
     half: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Lane {
     ready: VecDeque<(Transfer, Bytes)>,
-    current: Option<Current>,
+    current: Vec<Current>,
+    /// As many at most.
+    at_a_time: usize,
 }
 
 #[derive(Debug)]
@@ -37,7 +39,7 @@ pub(crate) struct Sending {
 impl Sending {
     /// From a member of that rack; `limit` bytes go in a second at most.
     pub(crate) fn new(rack: u32, limit: Option<u64>) -> Sending {
-        let [near, far] = [(); 2].map(|()| Lane::default());
+        let [near, far] = [false, true].map(|far| Lane::new(blocks_at_a_time(far)));
         Sending { rack, adding: BTreeSet::new(), near, far, pace: Pacer::new(limit, Duration::ZERO) }
     }
 
@@ -64,7 +66,7 @@ impl Sending {
         }
         let lane = [&mut self.far, &mut self.near].into_iter().find(|lane| lane.can_go())?;
         let (transfer, bytes) = lane.ready.pop_front()?;
-        lane.current = Some(Current { transfer, handed_over: false, half: false });
+        lane.current.push(Current { transfer, handed_over: false, half: false });
         self.pace.went(now, bytes.len());
         Some((transfer, bytes))
     }
@@ -96,20 +98,24 @@ impl Sending {
 }
 
 impl Lane {
+    fn new(at_a_time: usize) -> Lane {
+        Lane { ready: VecDeque::new(), current: Vec::new(), at_a_time }
+    }
+
     fn can_go(&self) -> bool {
-        self.current.is_none() && !self.ready.is_empty()
+        self.current.len() < self.at_a_time && !self.ready.is_empty()
     }
 
     fn end(&mut self, such: impl Fn(Transfer) -> bool) {
         self.ready.retain(|(transfer, _)| !such(*transfer));
-        self.current.take_if(|current| such(current.transfer));
+        self.current.retain(|current| !such(current.transfer));
     }
 
     fn step(&mut self, transfer: Transfer, step: impl FnOnce(&mut Current)) {
-        if let Some(current) = self.current.as_mut().filter(|current| current.transfer == transfer) {
+        if let Some(current) = self.current.iter_mut().find(|current| current.transfer == transfer) {
             step(current);
         }
-        self.current.take_if(|current| current.handed_over && current.half);
+        self.current.retain(|current| !(current.handed_over && current.half));
     }
 }
 

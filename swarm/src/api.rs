@@ -104,6 +104,13 @@ pub enum Signal {
         /// Its coefficients.
         row: Row,
     },
+    /// A row goes from the sender's rack to another one, which all in that rack are told: others can pass it on from there.
+    Left {
+        /// The generation.
+        generation: u32,
+        /// Its coefficients.
+        row: Row,
+    },
     /// Announces a granted block, whose bytes follow.
     Head(BlockHead),
 }

@@ -132,6 +132,8 @@ pub struct Knowledge<'a> {
     pub phase: Phase,
     /// Generations of which nothing is to be sent, because it was in vain.
     pub vain: &'a [u32],
+    /// What has left the sender's rack, beyond which the receiver is: only generations of which more is held are picked.
+    pub left: Option<&'a Have>,
 }
 
 /// What a node holds of a content.
@@ -246,6 +248,11 @@ impl Holdings {
         (0..).zip(&self.generations).all(|(number, generation)| have.rank(number) >= generation.size())
     }
 
+    /// Whether more is held of any generation than there.
+    pub(crate) fn exceeds(&self, other: &Holdings) -> bool {
+        self.have.ranks.iter().zip(&other.have.ranks).any(|(here, there)| here > there)
+    }
+
     /// Whether a row would be new.
     pub fn lacks(&self, generation: u32, row: &Row) -> bool {
         self.generation(generation).is_some_and(|generation| generation.lacks(row))
@@ -328,7 +335,10 @@ impl Holdings {
         };
         if theirs >= generation.size() {
             Use::Had
-        } else if generation.rank() == 0 || known.vain.contains(&number) || holds_nothing_new() {
+        } else if generation.rank() <= known.left.map_or(0, |left| left.rank(number))
+            || known.vain.contains(&number)
+            || holds_nothing_new()
+        {
             Use::Nothing
         } else if generation.rank() > theirs {
             Use::Surely
@@ -382,7 +392,13 @@ mod tests {
     const LOWEST: Order = Order::LowestRank { window: 8 };
 
     fn known<'a>(receiver: &'a Have, holders: &'a [u32]) -> Knowledge<'a> {
-        Knowledge { receiver, holders, phase: Phase { round: 1, settled: 0, members: 4 }, vain: &[] }
+        Knowledge {
+            receiver,
+            holders,
+            phase: Phase { round: 1, settled: 0, members: 4 },
+            vain: &[],
+            left: None,
+        }
     }
 
     #[test]

@@ -55,6 +55,7 @@ mod transfers;
 pub use api::{BlockHead, Input, Output, Signal, Stats, SwarmSpec, Waits};
 pub use generation::{Generation, Recovery, Row, Slot, Term};
 pub use holdings::{Code, Division, GENERATION_MAX, Have, Holdings, Knowledge, Pick, Share};
+pub use lane::blocks_at_a_time;
 pub use order::{Order, Phase};
 pub use paces::Pace;
 pub use rings::{Member, Rings};

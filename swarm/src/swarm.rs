@@ -19,6 +19,8 @@ use std::collections::VecDeque;
 
 /// After as many a pause is made as if all in the rack had refused twice, but not after more than this.
 const REFUSALS_BEFORE_PAUSE: usize = 32;
+/// For as many blocks' times nothing goes beyond the rack before what has left it once is offered again.
+const BLOCKS_BEFORE_AGAIN: u32 = 8;
 
 /// A member of a swarm: see the crate's front page.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub struct Swarm {
     holdings: Holdings,
     /// What the members of this node's rack hold together, as far as it has heard.
     rack: Holdings,
+    /// What has gone from there to other racks.
+    left: Holdings,
     chance: ChaCha8Rng,
     incoming: Transfers,
     outgoing: Transfers,
@@ -74,6 +78,7 @@ impl Swarm {
             rings,
             peers: Peers::new(others, counted),
             rack: holdings.clone(),
+            left: Holdings::empty(division, code, order),
             holdings,
             chance: ChaCha8Rng::seed_from_u64(spec.chance),
             incoming: Transfers::new(spec.me),
@@ -150,6 +155,11 @@ impl Swarm {
             Signal::Entered { generation, row } => {
                 if !self.is_far(from) {
                     self.rack.learn(*generation, row);
+                }
+            }
+            Signal::Left { generation, row } => {
+                if !self.is_far(from) {
+                    self.left.learn(*generation, row);
                 }
             }
             Signal::Ask { have } => {
@@ -245,7 +255,6 @@ impl Swarm {
         let announced = self.incoming.take(from, transfer);
         if let Some(withdrawn) = announced.or_else(|| self.incoming.take(from, granted?)) {
             self.discard(&withdrawn);
-            self.call_back();
         }
     }
 
@@ -255,10 +264,21 @@ impl Swarm {
             return;
         }
         self.rack.learn(generation, row);
-        for to in self.peers.in_rack(self.spec.me.rack) {
-            let signal = Signal::Entered { generation, row: row.clone() };
-            self.outbox.push_back(Output::Signal { to, signal });
+        self.tell_rack(&Signal::Entered { generation, row: row.clone() });
+    }
+
+    /// A row goes: if it is to another rack, all in this one are told.
+    fn leaves(&mut self, to: Member, generation: u32, row: &Row) {
+        if self.is_far(to) {
+            self.left.learn(generation, row);
+            self.tell_rack(&Signal::Left { generation, row: row.clone() });
         }
+    }
+
+    fn tell_rack(&mut self, signal: &Signal) {
+        let signals =
+            self.peers.in_rack(self.spec.me.rack).map(|to| Output::Signal { to, signal: signal.clone() });
+        self.outbox.extend(signals);
     }
 
     fn ask_of(&mut self, to: Member) {
@@ -363,12 +383,22 @@ impl Swarm {
             if self.offers_at(far).is_none_or(|at| now < at) {
                 continue;
             }
-            let next = if far { self.far_receiver(now) } else { self.receiver(now) };
+            let next = match far {
+                true if self.passes_on(now) => self.far_receiver(now),
+                true => None,
+                false => self.receiver(now),
+            };
             match next {
                 Some(to) => self.offer_to(now, to),
                 None => self.make_pause(now, far),
             }
         }
+    }
+
+    /// Whether anything is to be offered beyond the rack: what has left it before goes from elsewhere, unless that does not come about.
+    fn passes_on(&self, now: Time) -> bool {
+        let patience = self.spec.waits.block * BLOCKS_BEFORE_AGAIN;
+        self.holdings.exceeds(&self.left) || now >= self.far.went_at() + patience
     }
 
     fn offer_to(&mut self, now: Time, to: Member) {
@@ -427,8 +457,12 @@ impl Swarm {
         let at_source = u64::from(self.spec.source.is_some());
         let round = (self.round + at_source).max(1);
         let phase = Phase { round, settled: self.settled, members: self.peers.len() as u32 + 1 };
-        let known = Knowledge { receiver: &offered.have, holders: self.peers.holders(), phase, vain: &vain };
-        let Some(pick) = self.holdings.pick(&known, &mut self.chance) else {
+        let left = if to.rack == self.spec.me.rack { None } else { Some(self.left.have()) };
+        let known =
+            Knowledge { receiver: &offered.have, holders: self.peers.holders(), phase, vain: &vain, left };
+        let anything = Knowledge { left: None, ..known };
+        let pick = self.holdings.pick(&known, &mut self.chance);
+        let Some(pick) = pick.or_else(|| self.holdings.pick(&anything, &mut self.chance)) else {
             let complete = self.holdings.completes(&offered.have);
             self.outgoing.take(to, transfer);
             self.peers.rest(to, now + self.spec.waits.block);
@@ -439,8 +473,9 @@ impl Swarm {
         offered.block = Some((pick.generation, pick.row.clone()));
         self.round += at_source;
         self.stats.announced += 1;
-        self.lane(to).went();
+        self.lane(to).went(now);
         let (generation, terms, round) = (pick.generation, pick.terms, self.round);
+        self.leaves(to, generation, &pick.row);
         self.say(to, Signal::Head(BlockHead { transfer, generation, row: pick.row, round }));
         self.outbox.push_back(Output::Transmit { to, transfer, generation, terms });
     }
@@ -461,7 +496,8 @@ impl Swarm {
         self.announce(now, by, self.transfer);
     }
 
-    fn sent(&mut self, to: Member, transfer: u32, arrived: bool) {
+    fn sent(&mut self, now: Time, to: Member, transfer: u32, arrived: bool) {
+        self.lane(to).open(now);
         let sent = self.outgoing.take(to, transfer).and_then(|transfer| transfer.block);
         match sent {
             Some(_) if arrived && !self.is_far(to) => self.last = Some(to),
@@ -497,6 +533,9 @@ impl Swarm {
         if !self.is_far(member) {
             // What it alone held is held no more.
             self.rack = self.holdings.clone();
+        } else {
+            // Likewise, what it alone has got.
+            self.left = Holdings::empty(self.spec.division, self.spec.code, self.spec.order);
         }
         let outgoing = self.outgoing.of(member);
         outgoing.into_iter().for_each(|transfer| self.given_up(transfer));
@@ -550,18 +589,23 @@ impl Machine for Swarm {
     fn handle(&mut self, now: Time, input: Input<'_>) {
         match input {
             Input::Signal { from, signal } => self.signal(now, from, signal),
-            Input::Nearly { peer, transfer, sent: true } => self.outgoing.nearly(peer, transfer),
+            Input::Nearly { peer, transfer, sent: true } => {
+                self.outgoing.nearly(peer, transfer);
+                self.lane(peer).open(now);
+            }
             Input::Nearly { peer, transfer, sent: false } => {
                 self.incoming.nearly(peer, transfer);
                 self.call_back();
             }
             Input::Received { from, transfer, took } => {
                 if let Some(took) = took {
-                    self.paces.came(took, self.peers.pace(from));
+                    // Those under way shared the link.
+                    let share = self.incoming.blocks().count().max(1) as u32;
+                    self.paces.came(took / share, self.peers.pace(from));
                 }
                 self.received(now, from, transfer);
             }
-            Input::Sent { to, transfer, arrived } => self.sent(to, transfer, arrived),
+            Input::Sent { to, transfer, arrived } => self.sent(now, to, transfer, arrived),
             Input::Placed { block } => self.placed(now, block),
             Input::Decoded { generation } => self.decoded(generation),
             Input::Joined(member) => self.joined(now, member),

@@ -2,11 +2,9 @@
 
 use crate::generation::Row;
 use crate::holdings::Have;
+use crate::lane::blocks_at_a_time;
 use crate::rings::Member;
 use cool_machine::Time;
-
-/// At most in each lane: one, and the next beside the last part of it.
-const UNDER_WAY: usize = 2;
 
 /// A block that was offered or granted, or is under way.
 #[derive(Clone, Debug)]
@@ -54,8 +52,10 @@ impl Transfers {
 
     /// Whether another may be arranged within the rack, or beyond it.
     pub(crate) fn room_in(&self, far: bool) -> bool {
-        let mut lane = self.list.iter().filter(|transfer| (transfer.peer.rack != self.me.rack) == far);
-        lane.clone().count() < UNDER_WAY && lane.all(|transfer| transfer.nearly)
+        let lane = self.list.iter().filter(|transfer| (transfer.peer.rack != self.me.rack) == far);
+        let most = blocks_at_a_time(far);
+        // One more is arranged beside the last part of those.
+        lane.clone().filter(|transfer| !transfer.nearly).count() < most && lane.count() <= most
     }
 
     /// A block is nearly through.
@@ -67,6 +67,11 @@ impl Transfers {
 
     pub(crate) fn with(&self, peer: Member) -> bool {
         self.list.iter().any(|transfer| transfer.peer == peer)
+    }
+
+    /// Whether a member has granted all that it was offered.
+    pub(crate) fn is_answered(&self, peer: Member) -> bool {
+        self.list.iter().all(|transfer| transfer.peer != peer || transfer.block.is_some())
     }
 
     /// Those blocks of which it is known what they are.
@@ -106,5 +111,29 @@ impl Transfers {
 
     pub(crate) fn next(&self) -> Option<Time> {
         self.list.iter().map(|transfer| transfer.until).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_has_room_for_a_few_and_one_more_beside_the_last_part_of_them() {
+        let me = Member { rack: 0, slot: 0 };
+        for far in [false, true] {
+            let most = blocks_at_a_time(far) as u32;
+            let peer = |number| Member { rack: u32::from(far), slot: 1 + number };
+            let mut transfers = Transfers::new(me);
+            for number in 0..most {
+                assert!(transfers.room(peer(number)));
+                transfers.add(peer(number), number, Time::ZERO);
+            }
+            assert!(!transfers.room_in(far) && transfers.room_in(!far));
+            (0..most).for_each(|number| transfers.nearly(peer(number), number));
+            assert!(transfers.room_in(far));
+            transfers.add(peer(most), most, Time::ZERO);
+            assert!(!transfers.room_in(far), "only one more");
+        }
     }
 }

@@ -284,8 +284,8 @@ impl<'a> Run<'a> {
             waits: Waits {
                 answer: what.latency * 20,
                 block,
-                transfer: block * 16 * slowness + what.latency * 20,
-                starved: block * 60 * slowness + what.notice,
+                transfer: block * 48 * slowness + what.latency * 20,
+                starved: block * 180 * slowness + what.notice,
             },
         };
         let starting = &mut self.nodes[node];

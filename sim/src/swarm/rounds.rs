@@ -150,7 +150,8 @@ impl<'a> Run<'a> {
             }
             let mut vain = Vec::new();
             loop {
-                let known = Knowledge { receiver: to.have(), holders: &self.holders, phase, vain: &vain };
+                let known =
+                    Knowledge { receiver: to.have(), holders: &self.holders, phase, vain: &vain, left: None };
                 let Some(pick) = from.pick(&known, &mut self.chance) else { break };
                 if self.gossip.heads && !to.lacks(pick.generation, &pick.row) {
                     self.outcome.refused += 1;

@@ -53,7 +53,12 @@ impl Swarm {
 
     /// Who is offered to next: the successor in the next ring, as in the paper, but now and then the last receiver.
     pub(super) fn receiver(&mut self, now: Time) -> Option<Member> {
-        let last = self.last.filter(|last| self.peers.takes(now, *last));
+        // Which may get several at a time, but not before it has answered.
+        let last = self.last.filter(|last| self.peers.takes(now, *last) && self.outgoing.is_answered(*last));
+        // Looked at first, since going along rings takes long where nobody else wants anything.
+        if !self.peers.in_rack(self.spec.me.rack).any(|member| self.can_be_offered(now, member)) {
+            return last;
+        }
         let refusals = self.near.refusals();
         if refusals > 0 && refusals.is_multiple_of(REFUSALS_BEFORE_LAST) && last.is_some() {
             self.near.refused();

@@ -66,19 +66,16 @@ fn rows_that_are_none_of_the_content_are_refused() {
 }
 
 #[test]
-fn one_block_at_a_time_and_the_next_when_it_is_nearly_through() {
+fn the_next_block_is_offered_when_one_is_through() {
     let mut source = swarm(SOURCE);
     let mut transfer = offered(&outputs(&mut source, Time::ZERO), SINK).unwrap();
-    for nearly in [false, true] {
+    for _ in 0..2 {
         let grant = Signal::Grant { transfer, ring: 0, pace: Pace::default(), have: Have::default() };
-        let granted = tell(&mut source, SINK, grant);
-        assert!(matches!(granted[..], [Output::Signal { .. }, Output::Transmit { .. }]), "{granted:?}");
-        let input = match nearly {
-            false => Input::Sent { to: SINK, transfer, arrived: true },
-            true => Input::Nearly { peer: SINK, transfer, sent: true },
-        };
-        source.handle(Time::ZERO, input);
-        let next = offered(&outputs(&mut source, Time::ZERO), SINK).unwrap();
+        let said = tell(&mut source, SINK, grant);
+        assert!(said.iter().any(|output| matches!(output, Output::Transmit { to: SINK, .. })), "{said:?}");
+        source.handle(Time::ZERO, Input::Sent { to: SINK, transfer, arrived: true });
+        // To whom the last one went more are offered while it is under way.
+        let next = offered(&said, SINK).or_else(|| offered(&outputs(&mut source, Time::ZERO), SINK)).unwrap();
         assert!(next > transfer);
         transfer = next;
     }
@@ -110,6 +107,11 @@ fn granted_ranks(sink: &mut Swarm, from: Member, transfer: u32) -> Vec<u16> {
         [Output::Signal { signal: Signal::Grant { have, .. }, .. }] => have.ranks.clone(),
         other => panic!("{other:?}"),
     }
+}
+
+fn refuses(sink: &mut Swarm, from: Member, transfer: u32) -> bool {
+    let said = tell(sink, from, Signal::Offer { transfer, ring: 0, pace: Pace::default() });
+    matches!(said[..], [Output::Signal { signal: Signal::Refuse { .. }, .. }])
 }
 
 #[test]
@@ -145,10 +147,11 @@ fn what_goes_beyond_the_rack_and_what_goes_within_it_do_not_wait_for_each_other(
     let first = outputs(&mut source, Time::ZERO);
     assert!(offered(&first, FAR).is_some() && offered(&first, SINK).is_some(), "{first:?}");
     let mut sink = swarm(SINK);
-    granted_ranks(&mut sink, FAR, 1);
-    granted_ranks(&mut sink, SOURCE, 1);
-    let again = tell(&mut sink, SOURCE, Signal::Offer { transfer: 2, ring: 0, pace: Pace::default() });
-    assert!(matches!(again[..], [Output::Signal { signal: Signal::Refuse { .. }, .. }]), "{again:?}");
+    for (from, far) in [(FAR, true), (SOURCE, false)] {
+        let most = crate::blocks_at_a_time(far) as u32;
+        (0..most).for_each(|transfer| drop(granted_ranks(&mut sink, from, transfer)));
+        assert!(refuses(&mut sink, from, most));
+    }
 }
 
 #[test]
@@ -169,13 +172,12 @@ fn a_block_that_was_lost_is_not_waited_for() {
     granted_ranks(&mut sink, SOURCE, transfer);
     let head = BlockHead { transfer, generation: 0, row: Row::Block(0), round: 1 };
     tell(&mut sink, SOURCE, Signal::Head(head));
-    let refused =
-        |said: &[Output]| matches!(said[..], [Output::Signal { signal: Signal::Refuse { .. }, .. }]);
-    let offer = |transfer| Signal::Offer { transfer, ring: 0, pace: Pace::default() };
-    assert!(refused(&tell(&mut sink, SOURCE, offer(transfer + 1))));
+    let others = transfer + crate::blocks_at_a_time(false) as u32;
+    (transfer + 1..others).for_each(|other| drop(granted_ranks(&mut sink, SOURCE, other)));
+    assert!(refuses(&mut sink, SOURCE, others));
     let discarded = tell(&mut sink, SOURCE, withdraw);
     assert!(discarded.contains(&Output::Discard { from: SOURCE, transfer }), "{discarded:?}");
-    assert_eq!(granted_ranks(&mut sink, SOURCE, transfer + 2), [0, 0]);
+    assert_eq!(granted_ranks(&mut sink, SOURCE, others), [0, 0]);
 }
 
 #[test]
@@ -193,4 +195,52 @@ fn of_two_blocks_under_way_the_one_that_was_lost_is_given_up() {
     assert!(discarded.contains(&Output::Discard { from: SOURCE, transfer: 1 }), "{discarded:?}");
     let head = BlockHead { transfer: 2, generation: 0, row: Row::Block(1), round: 1 };
     assert_eq!(tell(&mut sink, SOURCE, Signal::Head(head)), [], "what was granted beside it comes");
+}
+
+#[test]
+fn what_has_left_the_rack_goes_from_elsewhere_unless_it_is_asked_for_or_does_not_come_about() {
+    let source = |left: &[(u32, u16)]| {
+        let mut source = swarm(SOURCE);
+        outputs(&mut source, Time::ZERO);
+        outputs(&mut source, Time::ZERO + Duration::from_millis(10));
+        for (generation, block) in left {
+            tell(&mut source, SINK, Signal::Left { generation: *generation, row: Row::Block(*block) });
+        }
+        source
+    };
+    let all = [(0, 0), (0, 1), (1, 0), (1, 1)];
+    // Who has not answered is left alone no longer then; and nothing has gone for too long later on.
+    let later = Time::ZERO + Duration::from_millis(60);
+    let much_later = Time::ZERO + Duration::from_millis(100);
+    assert!(offered(&outputs(&mut source(&all[..3]), later), FAR).is_some());
+    assert_eq!(offered(&outputs(&mut source(&all), later), FAR), None);
+    assert!(offered(&outputs(&mut source(&all), much_later), FAR).is_some());
+    let mut asked = source(&all);
+    let ask = Signal::Ask { have: Have::default() };
+    asked.handle(later, Input::Signal { from: FAR, signal: &ask });
+    assert!(offered(&outputs(&mut asked, later), FAR).is_some());
+
+    let mut source = source(&all[..2]);
+    source.handle(later, Input::Gone(FAR));
+    source.handle(later, Input::Joined(FAR));
+    assert!(offered(&outputs(&mut source, later), FAR).is_some(), "who had it may be gone");
+}
+
+#[test]
+fn all_in_the_rack_are_told_what_leaves_it() {
+    let mut source = swarm(SOURCE);
+    let transfer = offered(&outputs(&mut source, Time::ZERO), FAR).unwrap();
+    let grant = Signal::Grant { transfer, ring: 0, pace: Pace::default(), have: Have::default() };
+    let said = tell(&mut source, FAR, grant);
+    let left = said.iter().find_map(|output| match output {
+        Output::Signal { to: SINK, signal: Signal::Left { generation, row } } => {
+            Some((*generation, row.clone()))
+        }
+        _ => None,
+    });
+    let head = said.iter().find_map(|output| match output {
+        Output::Signal { to: FAR, signal: Signal::Head(head) } => Some((head.generation, head.row.clone())),
+        _ => None,
+    });
+    assert!(left.is_some() && left == head, "{said:?}");
 }

@@ -1,8 +1,9 @@
-//! The links: each node sends one block at a time within its rack, and one beyond it, which share links with each other and with those of others.
+//! The links: each node sends a few blocks at a time within its rack, and beyond it, which share links with each other and with those of others.
 
 use super::Distribution;
 use crate::schedule::flows::{Finish, FlowId, Flows};
 use crate::swarm::racks_of_nodes;
+use cool_swarm::blocks_at_a_time;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
@@ -25,9 +26,9 @@ pub(super) struct Wires {
     racks: Vec<usize>,
     limited: bool,
     block: u64,
-    /// Of each node's lanes, within its rack and beyond it: blocks to send, the first of them under way.
+    /// Of each node's lanes, within its rack and beyond it: blocks to send, and those under way.
     queues: Vec<VecDeque<Block>>,
-    flying: Vec<Option<FlowId>>,
+    flying: Vec<Vec<(FlowId, Block)>>,
     /// The lane of each flow.
     lanes: Vec<usize>,
     sent: Vec<f64>,
@@ -51,7 +52,7 @@ impl Wires {
             limited: what.uplink.is_some(),
             block: what.block,
             queues: vec![VecDeque::new(); 2 * racks.len()],
-            flying: vec![None; 2 * racks.len()],
+            flying: vec![Vec::new(); 2 * racks.len()],
             lanes: Vec::new(),
             sent: vec![0.0; racks.len()],
             uplinks: vec![0.0; what.racks.len()],
@@ -96,7 +97,10 @@ impl Wires {
     }
 
     fn next(&mut self, now: u64, lane: usize) {
-        let (None, Some(block)) = (self.flying[lane], self.queues[lane].front_mut()) else { return };
+        if self.flying[lane].len() == blocks_at_a_time(lane % 2 == 1) {
+            return;
+        }
+        let Some(mut block) = self.queues[lane].pop_front() else { return };
         block.took = now;
         let from = block.from;
         let (here, there) = (self.racks[from], self.racks[block.to]);
@@ -110,12 +114,13 @@ impl Wires {
         let at = flow.0 as usize;
         self.lanes.resize(self.lanes.len().max(at + 1), 0);
         self.lanes[at] = lane;
-        self.flying[lane] = Some(flow);
+        self.flying[lane].push((flow, block));
     }
 
     /// Sender, receiver and number of the block that will be through, if it still is this one.
     pub(super) fn block_of(&self, finish: &Finish) -> Option<(usize, usize, u32)> {
-        let block = self.queues[self.lanes[finish.flow.0 as usize]].front()?;
+        let mut flying = self.flying[self.lanes[finish.flow.0 as usize]].iter();
+        let (_, block) = flying.find(|(flow, _)| *flow == finish.flow)?;
         self.flows.is_current(finish).then_some((block.from, block.to, block.transfer))
     }
 
@@ -124,15 +129,16 @@ impl Wires {
         if !self.flows.is_current(finish) {
             return None;
         }
-        self.end(now, self.lanes[finish.flow.0 as usize])
+        let lane = self.lanes[finish.flow.0 as usize];
+        let at = self.flying[lane].iter().position(|(flow, _)| *flow == finish.flow)?;
+        Some(self.end(now, lane, at))
     }
 
-    /// Takes the block under way in a lane off its links, and begins the next.
-    fn end(&mut self, now: u64, lane: usize) -> Option<Block> {
-        let flow = self.flying[lane].take()?;
+    /// Takes a block under way in a lane off its links, and begins the next.
+    fn end(&mut self, now: u64, lane: usize, at: usize) -> Block {
+        let (flow, mut block) = self.flying[lane].remove(at);
         let carried = self.block as f64 - self.flows.left(now, flow);
         self.flows.end(now, flow);
-        let mut block = self.queues[lane].pop_front()?;
         let from = block.from;
         block.took = now - block.took;
         self.sent[from] += carried;
@@ -140,23 +146,25 @@ impl Wires {
             self.uplinks[self.racks[from]] += carried;
         }
         self.next(now, lane);
-        Some(block)
+        block
     }
 
     pub(super) fn cancel(&mut self, now: u64, from: usize, to: usize, transfer: u32) {
         let lane = self.lane(from, to);
-        match self.queues[lane].iter().position(|block| (block.to, block.transfer) == (to, transfer)) {
-            Some(0) => drop(self.end(now, lane)),
-            Some(at) => drop(self.queues[lane].remove(at)),
-            None => {}
+        let such = |block: &Block| (block.to, block.transfer) == (to, transfer);
+        self.queues[lane].retain(|block| !such(block));
+        if let Some(at) = self.flying[lane].iter().position(|(_, block)| such(block)) {
+            self.end(now, lane, at);
         }
     }
 
     /// A node sends nothing any more.
     pub(super) fn clear(&mut self, now: u64, from: usize) {
         for lane in [2 * from, 2 * from + 1] {
-            self.queues[lane].truncate(1);
-            self.end(now, lane);
+            self.queues[lane].clear();
+            while !self.flying[lane].is_empty() {
+                self.end(now, lane, 0);
+            }
         }
     }
 }
