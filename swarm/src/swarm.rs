@@ -411,6 +411,8 @@ impl Swarm {
 
     fn refused(&mut self, now: Time, by: Member, complete: bool) {
         self.stats.refused += 1;
+        // Who was busy calls when it has room, if it knows then who was there last.
+        self.peers.rest(by, now + self.spec.waits.block);
         if complete {
             self.peers.completes(by);
         }

@@ -11,6 +11,7 @@ use cool_sim::schedule::{Costs, FabricModel, limit};
 use cool_sim::swarm::Distribution;
 use cool_swarm::Division;
 use std::io::Write;
+use std::time::Duration;
 
 /// Blocks that reach all nodes of a swarm that is simulated, at most: some seconds of a processor.
 const DELIVERIES_MAX: u64 = 8192;
@@ -67,11 +68,16 @@ fn by_swarm(bytes: u64, fabric: &FabricModel, layout: &Layout) -> Option<Expecte
         return None;
     }
     let division = Division { blocks: u32::try_from(simulated).ok()?, generation: BLOCKS };
+    let clean = Distribution::clean(racks, division);
+    // What is said waits behind a block in the queues of links, about: so the times are those that were measured (docs/copy.md).
+    let behind = Duration::from_secs_f64(bytes.div_ceil(blocks) as f64 / fabric.host.max(1) as f64);
     let what = Distribution {
         host: fabric.host,
         uplink: Some(fabric.uplink.saturating_mul(fabric.stripes().into())),
         block: bytes.div_ceil(blocks),
-        ..Distribution::clean(racks, division)
+        latency: clean.latency.max(behind),
+        nearly: behind / 2,
+        ..clean
     };
     let outcome = what.run().ok()?;
     let last = outcome.done.iter().flatten().copied().fold(0.0, f64::max);
