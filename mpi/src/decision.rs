@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn lengths_from_the_least_to_the_largest_are_taken() {
         let by_default = settings(&[]);
-        for (operation, least) in [(Operation::Bcast, 16 << 10), (Operation::Alltoall, 256 << 10)] {
+        for (operation, least) in [(Operation::Bcast, 32 << 10), (Operation::Alltoall, 256 << 10)] {
             assert_eq!(by_default.admit_bytes(operation, least - 1), Err(WhyLeft::Small));
             assert_eq!(by_default.admit_bytes(operation, least), Ok(()));
             assert_eq!(by_default.admit_bytes(operation, LARGEST), Ok(()));

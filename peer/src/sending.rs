@@ -123,11 +123,14 @@ impl Lane {
 mod tests {
     use super::*;
 
-    const TO: [Member; 2] = [Member { rack: 0, slot: 0 }, Member { rack: 0, slot: 1 }];
+    /// One more than go at a time.
+    fn receivers(rack: u32) -> Vec<Member> {
+        (0..=blocks_at_a_time(rack != 0) as u32).map(|slot| Member { rack, slot }).collect()
+    }
 
-    fn two(limit: Option<u64>) -> Sending {
+    fn with_blocks_to(receivers: &[Member], limit: Option<u64>) -> Sending {
         let mut sending = Sending::new(0, limit);
-        TO.into_iter().for_each(|to| ready(&mut sending, to));
+        receivers.iter().for_each(|to| ready(&mut sending, *to));
         sending
     }
 
@@ -136,48 +139,53 @@ mod tests {
         sending.added((to, 1), vec![0; 100].into());
     }
 
-    #[test]
-    fn what_goes_beyond_the_rack_waits_for_nothing_within_it() {
-        let now = Instant::now();
-        let mut sending = two(None);
-        assert_eq!(sending.next(now).unwrap().0, (TO[0], 1));
-        let far = [0, 1].map(|slot| Member { rack: 1, slot });
-        far.into_iter().for_each(|to| ready(&mut sending, to));
-        assert_eq!(sending.next(now).unwrap().0, (far[0], 1));
-        assert!(sending.next(now).is_none(), "in each lane one goes after the other");
+    /// All that go at once.
+    fn gone(sending: &mut Sending, now: Instant) -> Vec<Member> {
+        core::iter::from_fn(|| sending.next(now)).map(|((to, _), _)| to).collect()
     }
 
     #[test]
-    fn a_block_goes_when_the_one_before_is_half_through_or_given_up() {
+    fn what_goes_beyond_the_rack_waits_for_nothing_within_it() {
         let now = Instant::now();
-        let mut sending = two(None);
-        assert_eq!(sending.next(now).unwrap().0, (TO[0], 1));
-        assert!(sending.next(now).is_none());
-        sending.handed_over((TO[0], 1));
+        let (near, far) = (receivers(0), receivers(1));
+        let mut sending = with_blocks_to(&near, None);
+        assert_eq!(gone(&mut sending, now), near[..near.len() - 1]);
+        far.iter().for_each(|to| ready(&mut sending, *to));
+        assert_eq!(gone(&mut sending, now), far[..far.len() - 1]);
+    }
+
+    #[test]
+    fn a_block_goes_when_one_before_is_half_through_or_given_up() {
+        let now = Instant::now();
+        let to = receivers(0);
+        let last = *to.last().unwrap();
+        let mut sending = with_blocks_to(&to, None);
+        gone(&mut sending, now);
+        sending.handed_over((to[1], 1));
         assert!(sending.next(now).is_none(), "it may wait anywhere on its way");
-        sending.half((TO[0], 1));
-        assert_eq!(sending.next(now).unwrap().0, (TO[1], 1));
-        let mut sending = two(None);
-        sending.next(now);
-        sending.end_all(TO[0]);
-        assert_eq!(sending.next(now).unwrap().0, (TO[1], 1));
+        sending.half((to[1], 1));
+        assert_eq!(gone(&mut sending, now), [last]);
+        let mut sending = with_blocks_to(&to, None);
+        gone(&mut sending, now);
+        sending.end_all(to[0]);
+        assert_eq!(gone(&mut sending, now), [last]);
     }
 
     #[test]
     fn what_was_cancelled_while_it_was_added_up_does_not_go() {
         let mut sending = Sending::new(0, None);
-        sending.add((TO[0], 1));
-        sending.end((TO[0], 1));
-        sending.added((TO[0], 1), vec![0; 100].into());
+        let to = Member { rack: 0, slot: 1 };
+        sending.add((to, 1));
+        sending.end((to, 1));
+        sending.added((to, 1), vec![0; 100].into());
         assert!(sending.next(Instant::now()).is_none());
     }
 
     #[test]
     fn no_more_goes_in_a_second_than_is_allowed() {
         let now = Instant::now();
-        let mut sending = two(Some(200));
+        let mut sending = with_blocks_to(&receivers(0), Some(200));
         sending.next(now);
-        sending.end((TO[0], 1));
         assert!(sending.next(now + Duration::from_millis(499)).is_none());
         assert_eq!(sending.due(), Some(now + Duration::from_millis(500)));
         assert!(sending.next(now + Duration::from_millis(500)).is_some());
