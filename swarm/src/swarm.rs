@@ -2,12 +2,12 @@
 
 mod demand;
 mod receivers;
+mod sending;
 
 use crate::api::{BlockHead, Input, Output, Signal, Stats, SwarmSpec, Waits};
 use crate::generation::Row;
-use crate::holdings::{Code, Have, Holdings, Knowledge};
+use crate::holdings::{Code, Have, Holdings};
 use crate::lane::Lane;
-use crate::order::Phase;
 use crate::paces::{Pace, Paces};
 use crate::peers::Peers;
 use crate::rings::{Member, Rings};
@@ -16,11 +16,6 @@ use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
-
-/// After as many a pause is made as if all in the rack had refused twice, but not after more than this.
-const REFUSALS_BEFORE_PAUSE: usize = 32;
-/// For as many blocks' times nothing goes beyond the rack before what has left it once is offered again.
-const BLOCKS_BEFORE_AGAIN: u32 = 8;
 
 /// A member of a swarm: see the crate's front page.
 #[derive(Debug)]
@@ -345,170 +340,6 @@ impl Swarm {
             };
             let lacking = (0..division.generations()).map(lacks).filter(|(_, rows)| *rows > 0).collect();
             self.outbox.push_back(Output::Starved { lacking });
-        }
-    }
-}
-
-/// Sending.
-impl Swarm {
-    fn is_far(&self, member: Member) -> bool {
-        member.rack != self.spec.me.rack
-    }
-
-    fn lane(&mut self, with: Member) -> &mut Lane {
-        if self.is_far(with) { &mut self.far } else { &mut self.near }
-    }
-
-    fn can_be_offered(&self, now: Time, member: Member) -> bool {
-        self.peers.takes(now, member) && !self.outgoing.with(member) && self.outgoing.room(member)
-    }
-
-    /// When something may be offered in a lane; none while there is no room in it, nothing to send, or nobody who lacks anything.
-    fn offers_at(&self, far: bool) -> Option<Time> {
-        let lane = if far { &self.far } else { &self.near };
-        let lacked = || self.peers.any_lacks_at(self.spec.me.rack, far);
-        let offers = self.outgoing.room_in(far) && !self.holdings.is_empty() && lacked();
-        offers.then(|| lane.pause_ends())
-    }
-
-    /// Offers a block to who has asked last, or in each lane, if there is room and somebody who may take it.
-    fn offer(&mut self, now: Time) {
-        if let Some(asked) = self.asked.filter(|asked| self.can_be_offered(now, *asked))
-            && !self.holdings.is_empty()
-        {
-            self.asked = None;
-            self.offer_to(now, asked);
-        }
-        for far in [true, false] {
-            if self.offers_at(far).is_none_or(|at| now < at) {
-                continue;
-            }
-            let next = match far {
-                true if self.passes_on(now) => self.far_receiver(now),
-                true => None,
-                false => self.receiver(now),
-            };
-            match next {
-                Some(to) => self.offer_to(now, to),
-                None => self.make_pause(now, far),
-            }
-        }
-    }
-
-    /// Whether anything is to be offered beyond the rack: what has left it before goes from elsewhere, unless that does not come about.
-    fn passes_on(&self, now: Time) -> bool {
-        let patience = self.spec.waits.block * BLOCKS_BEFORE_AGAIN;
-        self.holdings.exceeds(&self.left) || now >= self.far.went_at() + patience
-    }
-
-    fn offer_to(&mut self, now: Time, to: Member) {
-        self.transfer = self.transfer.wrapping_add(1);
-        let until = now + self.spec.waits.answer;
-        self.outgoing.add(to, self.transfer, until);
-        self.stats.offers += 1;
-        self.say(to, Signal::Offer { transfer: self.transfer, ring: self.ring, pace: self.paces.pace() });
-    }
-
-    fn refused(&mut self, now: Time, by: Member, complete: bool) {
-        self.stats.refused += 1;
-        // Who was busy calls when it has room, if it knows then who was there last.
-        self.peers.rest(by, now + self.spec.waits.block);
-        if complete {
-            self.peers.completes(by);
-        }
-        // Who is busy beyond the rack calls when it has room; meanwhile others there are as busy.
-        let far = self.is_far(by);
-        let in_rack = || self.peers.in_rack(self.spec.me.rack).take(REFUSALS_BEFORE_PAUSE / 2).count();
-        let enough = if far { 1 } else { 2 * in_rack() };
-        let lane = self.lane(by);
-        lane.refused();
-        if lane.refusals() as usize >= enough {
-            self.make_pause(now, far);
-        }
-    }
-
-    fn make_pause(&mut self, now: Time, far: bool) {
-        if far {
-            self.far.rest(now);
-        } else {
-            self.near.rest(now);
-            self.follow(self.ring + 1);
-        }
-    }
-
-    fn granted(&mut self, now: Time, by: Member, transfer: u32, have: &Have) {
-        self.peers.said(by, have);
-        match self.outgoing.find(by, transfer) {
-            // It came twice.
-            Some(Transfer { block: Some(_), .. }) => {}
-            Some(offered) => {
-                offered.have = have.clone();
-                self.follow(self.ring + 1);
-                self.announce(now, by, transfer);
-            }
-            // Of an offer that was given up: the receiver is to wait for nothing.
-            None => self.say(by, Signal::Withdraw { transfer }),
-        }
-    }
-
-    /// Picks a block for what a member has granted.
-    fn announce(&mut self, now: Time, to: Member, transfer: u32) {
-        let Some(offered) = self.outgoing.find(to, transfer) else { return };
-        let rank = |generation| self.holdings.generation(generation).map_or(0, |held| held.rank());
-        let vain = self.peers.vain_for(now, to, rank);
-        let at_source = u64::from(self.spec.source.is_some());
-        let round = (self.round + at_source).max(1);
-        let phase = Phase { round, settled: self.settled, members: self.peers.len() as u32 + 1 };
-        let left = if to.rack == self.spec.me.rack { None } else { Some(self.left.have()) };
-        let known =
-            Knowledge { receiver: &offered.have, holders: self.peers.holders(), phase, vain: &vain, left };
-        let anything = Knowledge { left: None, ..known };
-        let pick = self.holdings.pick(&known, &mut self.chance);
-        let Some(pick) = pick.or_else(|| self.holdings.pick(&anything, &mut self.chance)) else {
-            let complete = self.holdings.completes(&offered.have);
-            self.outgoing.take(to, transfer);
-            self.peers.rest(to, now + self.spec.waits.block);
-            self.refused(now, to, complete);
-            return self.say(to, Signal::Withdraw { transfer });
-        };
-        offered.until = now + self.spec.waits.transfer;
-        offered.block = Some((pick.generation, pick.row.clone()));
-        self.round += at_source;
-        self.stats.announced += 1;
-        self.lane(to).went(now);
-        let (generation, terms, round) = (pick.generation, pick.terms, self.round);
-        self.leaves(to, generation, &pick.row);
-        self.say(to, Signal::Head(BlockHead { transfer, generation, row: pick.row, round }));
-        self.outbox.push_back(Output::Transmit { to, transfer, generation, terms });
-    }
-
-    /// A block was not new: another one, if there is any.
-    fn stopped(&mut self, now: Time, by: Member, transfer: u32) {
-        let Some(stopped) = self.outgoing.find(by, transfer) else { return };
-        let Some((generation, row)) = stopped.block.take() else { return };
-        if let Row::Block(_) = row {
-            stopped.have.add(self.holdings.division(), generation, &row);
-        }
-        self.transfer = self.transfer.wrapping_add(1);
-        (stopped.number, stopped.nearly) = (self.transfer, false);
-        self.stats.stopped += 1;
-        let rank = self.holdings.generation(generation).map_or(0, |held| held.rank());
-        self.peers.vain(by, generation, rank, now + self.spec.waits.transfer);
-        self.outbox.push_back(Output::Cancel { to: by, transfer });
-        self.announce(now, by, self.transfer);
-    }
-
-    fn sent(&mut self, now: Time, to: Member, transfer: u32, arrived: bool) {
-        self.lane(to).open(now);
-        let sent = self.outgoing.take(to, transfer).and_then(|transfer| transfer.block);
-        match sent {
-            Some(_) if arrived && !self.is_far(to) => self.last = Some(to),
-            Some(_) if arrived => {}
-            Some((generation, row)) => {
-                self.holdings.lost(generation, &row);
-                self.say(to, Signal::Withdraw { transfer });
-            }
-            None => {}
         }
     }
 }
