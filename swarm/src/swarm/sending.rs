@@ -76,12 +76,12 @@ impl Swarm {
 
     pub(super) fn refused(&mut self, now: Time, by: Member, complete: bool) {
         self.stats.refused += 1;
-        // Who was busy calls when it has room, if it knows then who was there last.
+        // Who was busy calls the last one that it turned away when it has room.
         self.peers.rest(by, now + self.spec.waits.block);
         if complete {
             self.peers.completes(by);
         }
-        // Who is busy beyond the rack calls when it has room; meanwhile others there are as busy.
+        // Others beyond the rack are as busy.
         let far = self.is_far(by);
         let in_rack = || self.peers.in_rack(self.spec.me.rack).take(REFUSALS_BEFORE_PAUSE / 2).count();
         let enough = if far { 1 } else { 2 * in_rack() };
@@ -118,21 +118,24 @@ impl Swarm {
 
     /// Picks a block for what a member has granted.
     fn announce(&mut self, now: Time, to: Member, transfer: u32) {
+        let far = self.is_far(to);
         let Some(offered) = self.outgoing.find(to, transfer) else { return };
         let rank = |generation| self.holdings.generation(generation).map_or(0, |held| held.rank());
         let vain = self.peers.vain_for(now, to, rank);
         let at_source = u64::from(self.spec.source.is_some());
         let round = (self.round + at_source).max(1);
         let phase = Phase { round, settled: self.settled, members: self.peers.len() as u32 + 1 };
-        let left = if to.rack == self.spec.me.rack { None } else { Some(self.left.have()) };
+        let left = far.then(|| self.left.have());
         let known =
             Knowledge { receiver: &offered.have, holders: self.peers.holders(), phase, vain: &vain, left };
-        let anything = Knowledge { left: None, ..known };
-        let pick = self.holdings.pick(&known, &mut self.chance);
-        let Some(pick) = pick.or_else(|| self.holdings.pick(&anything, &mut self.chance)) else {
+        let mut pick = self.holdings.pick(&known, &mut self.chance);
+        if pick.is_none() && far {
+            let anything = Knowledge { left: None, ..known };
+            pick = self.holdings.pick(&anything, &mut self.chance);
+        }
+        let Some(pick) = pick else {
             let complete = self.holdings.completes(&offered.have);
             self.outgoing.take(to, transfer);
-            self.peers.rest(to, now + self.spec.waits.block);
             self.refused(now, to, complete);
             return self.say(to, Signal::Withdraw { transfer });
         };
