@@ -6,8 +6,8 @@
 
 use crate::wire::{Frame, MESSAGE_BYTES, TAG_BYTES, WireError};
 use cool_swarm::Member;
-use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout};
 use snow::{Builder, HandshakeState, TransportState};
+use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -70,13 +70,17 @@ pub(crate) struct Listener {
 }
 
 impl Speaker {
-    /// Opens a channel to a member, as the member `me` that can be reached at `contact`.
+    /// Opens a channel to a member, as the member `me` that can be reached at `contact`; with at most so many bytes on their way.
     pub(crate) async fn open(
         to: SocketAddr,
         key: &SwarmKey,
         (me, contact): (Member, SocketAddr),
+        window: Option<usize>,
     ) -> Result<Speaker, ChannelError> {
         let mut speaker = Speaker::connect(to, key).await?;
+        if let Some(window) = window {
+            SockRef::from(&speaker.stream).set_send_buffer_size(window)?;
+        }
         speaker.send(&Frame::Hello { member: me, contact }).await?;
         Ok(speaker)
     }
@@ -177,11 +181,9 @@ fn builder(key: &SwarmKey) -> Result<Builder<'_>, snow::Error> {
 /// Signals are short and wait for nobody; a dead end is noticed.
 fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    set_socket_keepalive(stream, true)?;
-    set_tcp_keepidle(stream, KEEPALIVE)?;
-    set_tcp_keepintvl(stream, KEEPALIVE)?;
-    // 4000 ms.
-    Ok(set_tcp_user_timeout(stream, SILENCE.as_millis() as u32)?)
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))?;
+    socket.set_tcp_user_timeout(Some(SILENCE))
 }
 
 async fn bounded<T>(
@@ -235,7 +237,7 @@ mod tests {
             let (stream, _) = socket.accept().await.unwrap();
             Listener::accept(stream, &[key; 32]).await.map(who)
         };
-        tokio::join!(hearing, Speaker::open(to, &[7; 32], (ME, at())))
+        tokio::join!(hearing, Speaker::open(to, &[7; 32], (ME, at()), None))
     }
 
     #[tokio::test]
@@ -272,7 +274,7 @@ mod tests {
             let (stream, _) = far.accept().await.unwrap();
             Listener::accept(stream, &[7; 32]).await.map(who)
         };
-        let (_, heard, _) = tokio::join!(relay, hearing, Speaker::open(middle, &[7; 32], (ME, at())));
+        let (_, heard, _) = tokio::join!(relay, hearing, Speaker::open(middle, &[7; 32], (ME, at()), None));
         assert!(matches!(heard, Err(ChannelError::Noise(_))), "{heard:?}");
     }
 }

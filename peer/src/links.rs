@@ -19,6 +19,12 @@ const REOPEN_LAST: Duration = Duration::from_secs(8);
 const PACED: Duration = Duration::from_millis(1);
 /// By which timers are late.
 const LATE: Duration = Duration::from_millis(4);
+/// What a member's link carries in that time is under way over a channel at most: what is said to a receiver, and by it, waits behind
+/// what several members send it at a time, in the queue of its link.
+const UNDER_WAY: Duration = Duration::from_millis(2);
+/// Less than Linux takes; and as much as a block has, of which nothing is held back where links carry it so soon.
+const WINDOW_MIN_BYTES: usize = 4 << 10;
+const WINDOW_MAX_BYTES: usize = 64 << 10;
 
 /// What a member hears and notices.
 pub(crate) enum Event {
@@ -225,7 +231,9 @@ struct Speaking {
 impl Speaking {
     /// Says what there is to say; signals go between the parts of a block. Ends when nobody has more to say.
     async fn run(&self, mut jobs: UnboundedReceiver<Job>) -> Result<(), ChannelError> {
-        let mut speaker = Speaker::open(self.address, &self.key, self.me).await?;
+        let window = window(self.rate);
+        let part = window.map_or(PART_BYTES, |window| window.min(PART_BYTES));
+        let mut speaker = Speaker::open(self.address, &self.key, self.me, window).await?;
         if self.again {
             drop(self.events.send(Event::Opened { to: self.to }).await);
         }
@@ -254,7 +262,7 @@ impl Speaking {
                 Some(Job::Cancel { transfer }) => blocks.retain(|(other, ..)| *other != transfer),
                 None => {
                     let Some((transfer, bytes, at)) = blocks.front_mut() else { continue };
-                    let (transfer, end) = (*transfer, bytes.len().min(*at + PART_BYTES));
+                    let (transfer, end) = (*transfer, bytes.len().min(*at + part));
                     speaker.send(&Frame::Part { transfer, bytes: &bytes[*at..end] }).await?;
                     pace.went(Instant::now(), end - *at);
                     *at = end;
@@ -269,6 +277,12 @@ impl Speaking {
             }
         }
     }
+}
+
+/// Bytes that may be under way over a channel from a member with that rate, in bytes per second, if they are to be bounded.
+fn window(rate: Option<u64>) -> Option<usize> {
+    let bytes = rate? as f64 * UNDER_WAY.as_secs_f64();
+    Some((bytes as usize).max(WINDOW_MIN_BYTES)).filter(|bytes| *bytes < WINDOW_MAX_BYTES)
 }
 
 /// Sleeps until then, or for ever.
@@ -331,4 +345,17 @@ async fn hear(
         event = Event::Heard { from, heard };
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_much_is_under_way_as_a_link_carries_in_two_milliseconds_unless_that_is_a_block() {
+        assert_eq!(window(Some(2_500_000)), Some(5_000), "20 Mbit/s");
+        assert_eq!(window(Some(100_000)), Some(WINDOW_MIN_BYTES));
+        assert_eq!(window(Some(1_250_000_000)), None, "10 Gbit/s");
+        assert_eq!(window(None), None);
+    }
 }
