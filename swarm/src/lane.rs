@@ -4,10 +4,6 @@
 
 use crate::rings::Member;
 use cool_machine::{Duration, Time};
-use std::collections::VecDeque;
-
-/// Who was refused longer ago has had time to find another receiver.
-const TURNED_AWAY_MAX: usize = 8;
 
 /// Blocks that a member sends, and receives, at a time in the lane beyond its rack (`far`) or within it. Within it there are several: one
 /// alone takes as long as the busier of its two hosts allows, and leaves the other's link idle meanwhile. What goes beyond it shares
@@ -27,23 +23,14 @@ pub(crate) struct Lane {
     pause: Duration,
     /// When the last block went.
     went_at: Time,
-    /// Who was refused because this node was busy, and the sender's number of the transfer; the last one last.
-    pub(crate) turned_away: VecDeque<(Member, u32)>,
+    /// Who was refused last, because this node was busy.
+    pub(crate) turned_away: Option<Member>,
 }
 
 impl Lane {
     pub(crate) fn new(now: Time, block: Duration) -> Lane {
         let pause = (block / 8).max(Duration::from_micros(10));
-        Lane { refusals: 0, pause_ends: now, pause_min: pause, pause, went_at: now, turned_away: VecDeque::new() }
-    }
-
-    /// A member is refused, because this node is busy.
-    pub(crate) fn turn_away(&mut self, member: Member, transfer: u32) {
-        self.turned_away.retain(|(other, _)| *other != member);
-        if self.turned_away.len() == TURNED_AWAY_MAX {
-            self.turned_away.pop_front();
-        }
-        self.turned_away.push_back((member, transfer));
+        Lane { refusals: 0, pause_ends: now, pause_min: pause, pause, went_at: now, turned_away: None }
     }
 
     pub(crate) fn refusals(&self) -> u32 {

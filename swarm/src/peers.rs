@@ -16,8 +16,6 @@ struct Peer {
     pace: Pace,
     /// Nothing is offered to it before.
     until: Time,
-    /// This node's number of the last transfer that it has refused, until it is granted.
-    refused: Option<u32>,
     /// Generations of which a block was not new to it, with our rank at that time: no others of that rank are, but that it may
     /// have counted on a block that did not come, so it is tried again after a while.
     vain: Vec<(u32, u16, Time)>,
@@ -135,17 +133,6 @@ impl Peers {
 
     pub(crate) fn rest(&mut self, member: Member, until: Time) {
         self.with(member, |peer| peer.until = until);
-    }
-
-    /// A member has no room now for what it was offered; it may grant it later.
-    pub(crate) fn refuses(&mut self, member: Member, transfer: u32) {
-        self.with(member, |peer| peer.refused = Some(transfer));
-    }
-
-    /// Whether it is the last transfer that a member has refused; it counts as granted from now on.
-    pub(crate) fn grants_after_all(&mut self, member: Member, transfer: u32) -> bool {
-        let peer = self.peers.get_mut(&member);
-        peer.is_some_and(|peer| peer.refused.take_if(|refused| *refused == transfer).is_some())
     }
 
     /// A member lacks something.

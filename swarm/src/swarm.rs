@@ -135,7 +135,7 @@ impl Swarm {
                 self.offered(now, from, *transfer);
             }
             Signal::Head(head) => self.announced(now, from, head),
-            Signal::Withdraw { transfer } => self.withdrawn(now, from, *transfer),
+            Signal::Withdraw { transfer } => self.withdrawn(from, *transfer),
             Signal::Grant { transfer, ring, pace, have } => {
                 self.hears(from, *ring, *pace);
                 self.granted(now, from, *transfer, have);
@@ -143,7 +143,6 @@ impl Swarm {
             Signal::Refuse { transfer, ring, pace, complete } => {
                 self.hears(from, *ring, *pace);
                 if self.outgoing.take(from, *transfer).is_some() {
-                    self.peers.refuses(from, *transfer);
                     self.refused(now, from, *complete);
                 }
             }
@@ -170,43 +169,31 @@ impl Swarm {
 /// Receiving.
 impl Swarm {
     fn offered(&mut self, now: Time, from: Member, transfer: u32) {
-        match self.incoming.find(from, transfer).map(|granted| granted.block.is_some()) {
+        let known = self.incoming.find(from, transfer).map(|granted| granted.block.is_some());
+        let complete = self.holdings.is_complete();
+        // What the rack has comes from within it; unless it does not, as if what was announced there has not come.
+        let idle = self.incoming.is_empty() && self.ask_wait > self.ask_wait_min();
+        let held = if self.is_far(from) && !idle { &self.rack } else { &self.holdings };
+        let have = held.expected(self.incoming.blocks());
+        match known {
             Some(true) => {}
-            Some(false) => self.say_grant(from, transfer),
-            None if self.incoming.room(from) && !self.expects_all(from) => self.grant(now, from, transfer),
-            None => {
-                self.lane(from).turn_away(from, transfer);
-                let (pace, complete) = (self.paces.pace(), self.holdings.is_complete());
-                self.say(from, Signal::Refuse { transfer, ring: self.ring, pace, complete });
+            None if !self.incoming.room(from) || self.holdings.completes(&have) => {
+                self.lane(from).turned_away = Some(from);
+                self.say(
+                    from,
+                    Signal::Refuse { transfer, ring: self.ring, pace: self.paces.pace(), complete },
+                );
+            }
+            _ => {
+                if known.is_none() {
+                    let until = now + self.spec.waits.answer * 2;
+                    self.incoming.add(from, transfer, until);
+                }
+                let null_vectors = held.null_vectors(self.incoming.blocks(), &mut self.chance);
+                let have = Have { null_vectors, ..have };
+                self.say(from, Signal::Grant { transfer, ring: self.ring, pace: self.paces.pace(), have });
             }
         }
-    }
-
-    /// A member may send a block, which is waited for.
-    pub(super) fn grant(&mut self, now: Time, to: Member, transfer: u32) {
-        self.say_grant(to, transfer);
-        self.incoming.add(to, transfer, now + self.spec.waits.answer * 2);
-    }
-
-    fn say_grant(&mut self, to: Member, transfer: u32) {
-        let held = if self.goes_by_rack(to) { &self.rack } else { &self.holdings };
-        let have = held.expected(self.incoming.blocks());
-        let null_vectors = held.null_vectors(self.incoming.blocks(), &mut self.chance);
-        let have = Have { null_vectors, ..have };
-        self.say(to, Signal::Grant { transfer, ring: self.ring, pace: self.paces.pace(), have });
-    }
-
-    /// Whether a member needs to send only what nobody in this rack has, for that comes from within it; unless it does not, as if
-    /// what was announced there has not come.
-    fn goes_by_rack(&self, member: Member) -> bool {
-        let idle = self.incoming.is_empty() && self.ask_wait > self.ask_wait_min();
-        self.is_far(member) && !idle
-    }
-
-    /// Whether all that a member may send is here or under way.
-    pub(super) fn expects_all(&self, from: Member) -> bool {
-        let held = if self.goes_by_rack(from) { &self.rack } else { &self.holdings };
-        self.holdings.completes(&held.expected(self.incoming.blocks()))
     }
 
     /// Whether a row is new beside what is held, and beside what is under way as far as can be told.
@@ -253,17 +240,16 @@ impl Swarm {
                 self.outbox.push_back(Output::Discard { from, transfer });
             }
         }
-        self.call_back(now);
+        self.call_back();
     }
 
     /// Nothing comes of what was granted: not the block that was announced, nor one in place of a block that was not new.
-    fn withdrawn(&mut self, now: Time, from: Member, transfer: u32) {
+    fn withdrawn(&mut self, from: Member, transfer: u32) {
         let granted =
             self.incoming.granted(from).map(|granted| granted.number).filter(|number| *number <= transfer);
         let announced = self.incoming.take(from, transfer);
         if let Some(withdrawn) = announced.or_else(|| self.incoming.take(from, granted?)) {
             self.discard(&withdrawn);
-            self.call_back(now);
         }
     }
 
@@ -391,7 +377,7 @@ impl Swarm {
         }
         self.last = self.last.filter(|last| *last != member);
         self.asked = self.asked.filter(|asked| *asked != member);
-        self.lane(member).turned_away.retain(|(away, _)| *away != member);
+        self.lane(member).turned_away.take_if(|away| *away == member);
     }
 
     fn given_up(&mut self, transfer: Transfer) {
@@ -442,7 +428,7 @@ impl Machine for Swarm {
             }
             Input::Nearly { peer, transfer, sent: false } => {
                 self.incoming.nearly(peer, transfer);
-                self.call_back(now);
+                self.call_back();
             }
             Input::Received { from, transfer, took } => {
                 if let Some(took) = took {

@@ -52,17 +52,8 @@ impl Transfers {
 
     /// Whether another may be arranged within the rack, or beyond it.
     pub(crate) fn room_in(&self, far: bool) -> bool {
-        self.fewer_than(blocks_at_a_time(far), far)
-    }
-
-    /// Whether one that had been refused, and is granted now, may go beside those: it waits for its turn.
-    pub(crate) fn room_behind(&self, with: Member) -> bool {
-        let far = with.rack != self.me.rack;
-        self.fewer_than(blocks_at_a_time(far) + 1, far)
-    }
-
-    fn fewer_than(&self, most: usize, far: bool) -> bool {
         let lane = self.list.iter().filter(|transfer| (transfer.peer.rack != self.me.rack) == far);
+        let most = blocks_at_a_time(far);
         // One more is arranged beside the last part of those.
         lane.clone().filter(|transfer| !transfer.nearly).count() < most && lane.count() <= most
     }
@@ -143,7 +134,6 @@ mod tests {
             assert!(transfers.room_in(far));
             transfers.add(peer(most), most, Time::ZERO);
             assert!(!transfers.room_in(far), "only one more");
-            assert!(transfers.room_behind(peer(0)), "but for what is granted late");
         }
     }
 }

@@ -73,9 +73,9 @@ impl Swarm {
         last
     }
 
-    /// There is room: who was turned away for want of it may send, the last one first; and who is faster is asked, as long as it is
-    /// not known whether this member is.
-    pub(super) fn call_back(&mut self, now: Time) {
+    /// There is room: who was turned away for want of it may come; and who is faster, as long as it is not known whether this
+    /// member is.
+    pub(super) fn call_back(&mut self) {
         if self.holdings.is_complete() {
             return;
         }
@@ -87,14 +87,9 @@ impl Swarm {
         {
             self.ask_of(to);
         }
-        for far in [true, false] {
-            while self.incoming.room_in(far) {
-                let lane = if far { &mut self.far } else { &mut self.near };
-                let Some((to, transfer)) = lane.turned_away.pop_back() else { break };
-                if !self.expects_all(to) {
-                    self.grant(now, to, transfer);
-                }
-            }
-        }
+        let incoming = &self.incoming;
+        let called =
+            [&mut self.far, &mut self.near].map(|lane| lane.turned_away.take_if(|away| incoming.room(*away)));
+        called.into_iter().flatten().for_each(|to| self.ask_of(to));
     }
 }

@@ -103,11 +103,6 @@ impl Swarm {
 
     pub(super) fn granted(&mut self, now: Time, by: Member, transfer: u32, have: &Have) {
         self.peers.said(by, have);
-        // What it had refused goes as if it had been offered now.
-        if self.peers.grants_after_all(by, transfer) && self.outgoing.room_behind(by) {
-            self.peers.lacks(by);
-            self.outgoing.add(by, transfer, now);
-        }
         match self.outgoing.find(by, transfer) {
             // It came twice.
             Some(Transfer { block: Some(_), .. }) => {}
@@ -116,7 +111,7 @@ impl Swarm {
                 self.follow(self.ring + 1);
                 self.announce(now, by, transfer);
             }
-            // Of an offer that was given up, or there is no room any more: the receiver is to wait for nothing.
+            // Of an offer that was given up: the receiver is to wait for nothing.
             None => self.say(by, Signal::Withdraw { transfer }),
         }
     }

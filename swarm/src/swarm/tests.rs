@@ -154,45 +154,6 @@ fn what_goes_beyond_the_rack_and_what_goes_within_it_do_not_wait_for_each_other(
     }
 }
 
-/// Who is granted which transfer.
-fn grants(outputs: &[Output]) -> Vec<(Member, u32)> {
-    let grant = |output: &Output| match output {
-        Output::Signal { to, signal: Signal::Grant { transfer, .. } } => Some((*to, *transfer)),
-        _ => None,
-    };
-    outputs.iter().filter_map(grant).collect()
-}
-
-#[test]
-fn who_was_turned_away_is_granted_its_transfer_as_soon_as_there_is_room_and_nobody_else_is() {
-    let mut sink = swarm(SINK);
-    let most = crate::blocks_at_a_time(true) as u32;
-    (0..most).for_each(|transfer| drop(granted_ranks(&mut sink, FAR, transfer)));
-    assert!(refuses(&mut sink, FAR, most) && refuses(&mut sink, FAR, most + 1));
-    let room = tell(&mut sink, FAR, Signal::Withdraw { transfer: 0 });
-    assert_eq!(grants(&room), [(FAR, most + 1)], "the last that it was refused");
-    let room = tell(&mut sink, FAR, Signal::Withdraw { transfer: most + 1 });
-    assert_eq!(grants(&room), [], "nobody waits any more");
-}
-
-#[test]
-fn what_was_refused_goes_once_it_is_granted_and_only_once() {
-    let mut source = swarm(SOURCE);
-    let transfer = offered(&outputs(&mut source, Time::ZERO), FAR).unwrap();
-    let refuse = Signal::Refuse { transfer, ring: 0, pace: Pace::default(), complete: false };
-    tell(&mut source, FAR, refuse.clone());
-    let grant = || Signal::Grant { transfer, ring: 0, pace: Pace::default(), have: Have::default() };
-    let sent = |said: &[Output]| {
-        said.iter().filter(|output| matches!(output, Output::Transmit { to: FAR, .. })).count()
-    };
-    assert_eq!(sent(&tell(&mut source, FAR, grant())), 1);
-    source.handle(Time::ZERO, Input::Sent { to: FAR, transfer, arrived: true });
-    tell(&mut source, FAR, refuse);
-    let withdraw = Output::Signal { to: FAR, signal: Signal::Withdraw { transfer } };
-    let again = tell(&mut source, FAR, grant());
-    assert!(sent(&again) == 0 && again.contains(&withdraw), "{again:?}");
-}
-
 #[test]
 fn a_block_that_was_lost_is_not_waited_for() {
     let mut source = swarm(SOURCE);
