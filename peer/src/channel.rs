@@ -70,7 +70,8 @@ pub(crate) struct Listener {
 }
 
 impl Speaker {
-    /// Opens a channel to a member, as the member `me` that can be reached at `contact`; with at most so many bytes on their way.
+    /// Opens a channel to a member, as the member `me` that can be reached at `contact`; `window` bytes may be under way on
+    /// it at most.
     pub(crate) async fn open(
         to: SocketAddr,
         key: &SwarmKey,
