@@ -70,17 +70,17 @@ pub(crate) struct Listener {
 }
 
 impl Speaker {
-    /// Opens a channel to a member, as the member `me` that can be reached at `contact`; `window` bytes may be under way on
-    /// it at most.
+    /// Opens a channel to a member, as the member `me` that can be reached at `contact`; `send_buffer` is the
+    /// SO_SNDBUF of its socket in bytes, which Linux doubles for what it keeps beside them, or none for the system's own.
     pub(crate) async fn open(
         to: SocketAddr,
         key: &SwarmKey,
         (me, contact): (Member, SocketAddr),
-        window: Option<usize>,
+        send_buffer: Option<usize>,
     ) -> Result<Speaker, ChannelError> {
         let mut speaker = Speaker::connect(to, key).await?;
-        if let Some(window) = window {
-            SockRef::from(&speaker.stream).set_send_buffer_size(window)?;
+        if let Some(bytes) = send_buffer {
+            SockRef::from(&speaker.stream).set_send_buffer_size(bytes)?;
         }
         speaker.send(&Frame::Hello { member: me, contact }).await?;
         Ok(speaker)

@@ -19,12 +19,13 @@ const REOPEN_LAST: Duration = Duration::from_secs(8);
 const PACED: Duration = Duration::from_millis(1);
 /// By which timers are late.
 const LATE: Duration = Duration::from_millis(4);
-/// What a member's link carries in that time is under way over a channel at most: what is said to a receiver, and by it, waits behind
-/// what several members send it at a time, in the queue of its link.
-const UNDER_WAY: Duration = Duration::from_millis(2);
-/// Less than Linux takes; and as much as a block has, of which nothing is held back where links carry it so soon.
-const WINDOW_MIN_BYTES: usize = 4 << 10;
-const WINDOW_MAX_BYTES: usize = 64 << 10;
+/// The send buffer (SO_SNDBUF) of a channel's socket has what the member's link carries in that time. TCP has no more under way, so
+/// that signals do not wait long in the queue of a receiver's link behind what several members send it.
+const SEND_BUFFER_TIME: Duration = Duration::from_millis(2);
+/// Two packets of Ethernet and a part of one, so that the next goes while the first is acknowledged.
+const SEND_BUFFER_MIN_BYTES: usize = 4 << 10;
+/// A block of `cool copy`: a buffer for that would hold nothing back, so the system chooses one.
+const SEND_BUFFER_MAX_BYTES: usize = 64 << 10;
 
 /// What a member hears and notices.
 pub(crate) enum Event {
@@ -231,9 +232,9 @@ struct Speaking {
 impl Speaking {
     /// Says what there is to say; signals go between the parts of a block. Ends when nobody has more to say.
     async fn run(&self, mut jobs: UnboundedReceiver<Job>) -> Result<(), ChannelError> {
-        let window = window(self.rate);
-        let part = window.map_or(PART_BYTES, |window| window.min(PART_BYTES));
-        let mut speaker = Speaker::open(self.address, &self.key, self.me, window).await?;
+        let send_buffer = send_buffer_bytes(self.rate);
+        let part = send_buffer.map_or(PART_BYTES, |bytes| bytes.min(PART_BYTES));
+        let mut speaker = Speaker::open(self.address, &self.key, self.me, send_buffer).await?;
         if self.again {
             drop(self.events.send(Event::Opened { to: self.to }).await);
         }
@@ -279,10 +280,10 @@ impl Speaking {
     }
 }
 
-/// Bytes that may be under way over a channel from a member with that rate, in bytes per second, if they are to be bounded.
-fn window(rate: Option<u64>) -> Option<usize> {
-    let bytes = rate? as f64 * UNDER_WAY.as_secs_f64();
-    Some((bytes as usize).max(WINDOW_MIN_BYTES)).filter(|bytes| *bytes < WINDOW_MAX_BYTES)
+/// The send buffer of a channel from a member with that rate, in bytes per second; none if the system is to choose it.
+fn send_buffer_bytes(rate: Option<u64>) -> Option<usize> {
+    let bytes = rate? as f64 * SEND_BUFFER_TIME.as_secs_f64();
+    Some((bytes as usize).max(SEND_BUFFER_MIN_BYTES)).filter(|bytes| *bytes < SEND_BUFFER_MAX_BYTES)
 }
 
 /// Sleeps until then, or for ever.
@@ -352,10 +353,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_much_is_under_way_as_a_link_carries_in_two_milliseconds_unless_that_is_a_block() {
-        assert_eq!(window(Some(2_500_000)), Some(5_000), "20 Mbit/s");
-        assert_eq!(window(Some(100_000)), Some(WINDOW_MIN_BYTES));
-        assert_eq!(window(Some(1_250_000_000)), None, "10 Gbit/s");
-        assert_eq!(window(None), None);
+    fn a_send_buffer_has_what_a_link_carries_in_two_milliseconds_unless_that_is_a_block() {
+        assert_eq!(send_buffer_bytes(Some(2_500_000)), Some(5_000), "20 Mbit/s");
+        assert_eq!(send_buffer_bytes(Some(100_000)), Some(SEND_BUFFER_MIN_BYTES));
+        assert_eq!(send_buffer_bytes(Some(1_250_000_000)), None, "10 Gbit/s");
+        assert_eq!(send_buffer_bytes(None), None);
     }
 }
