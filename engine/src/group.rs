@@ -303,7 +303,7 @@ impl Group {
             if let Some(done) = self.messages.poll() {
                 self.complete(now, shared, done);
             } else if let Some(event) = self.streams.poll() {
-                self.stream_event(now, shared, event);
+                self.stream_event(now, shared, event)?;
             } else if !self.calls.has_ready() || !shared.turn.start(self.members.id) {
                 return Ok(());
             } else if let Some(action) = self.calls.next_ready() {
@@ -315,7 +315,7 @@ impl Group {
     }
 
     /// What a stream has done, for its call.
-    fn stream_event(&mut self, now: Time, shared: &mut Shared, event: StreamEvent) {
+    fn stream_event(&mut self, now: Time, shared: &mut Shared, event: StreamEvent) -> Result<(), Failure> {
         match event {
             StreamEvent::Moved { call, rank, traffic, progress } => {
                 if progress {
@@ -338,7 +338,10 @@ impl Group {
                 let through = self.calls.unpin(now, call, rank, &mut shared.out);
                 self.leave(shared, call, through);
             }
-            StreamEvent::AllSent { call, rank, stripe } => self.calls.multicast_sent(call, rank, stripe),
+            StreamEvent::AllSent { call, rank, stripe } => {
+                self.calls.multicast_sent(call, rank, stripe);
+                self.streams.send_next(&mut Context { now, members: &self.members, shared }, stripe)?;
+            }
             StreamEvent::Mismatch { call, node } => self.tell_call(now, shared, call, node),
             StreamEvent::Closed(id) => {
                 if self.calls.get(id.call).is_some() {
@@ -346,6 +349,7 @@ impl Group {
                 }
             }
         }
+        Ok(())
     }
 
     /// An action is done.

@@ -249,6 +249,7 @@ impl Broadcast {
         order.sort_by_key(|n| (*n != source, (self.net.rack_of(*n) + racks - home) % racks, *n));
         let hops = order.iter().map(|n| Hop { node: *n, rack: self.net.rack_of(*n) }).collect();
         let spec = StreamSpec {
+            on_hold: false,
             id: StreamId { group: 1, epoch: 1, call: self.streams.len() as u64, transfer: 0, source },
             len,
             digest: seed ^ len,

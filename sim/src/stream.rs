@@ -211,6 +211,7 @@ impl Stream {
                 }
                 self.deeds.delivered[index] = Some(net.now());
             }
+            Output::Cleared => {}
             Output::Released => this.released = true,
             Output::Closed => {
                 this.closed = true;

@@ -17,6 +17,8 @@ pub enum Input<'a> {
     /// A receiver that joins late: packets of the stream came before it was open here and were not kept, so what they carried
     /// is to be asked for.
     LateJoin,
+    /// The source may send, once its receivers are ready (see [`crate::StreamSpec::on_hold`]).
+    Proceed,
     /// The source may send this many bytes per second from now on (see [`crate::RateSpec::ceiling`]).
     Ceiling(Option<u64>),
 }
@@ -46,6 +48,8 @@ pub enum Output {
     },
     /// Copy the payload of the packet just handled to these bytes of the message.
     Store(Range<u64>),
+    /// The last chunk of the message was multicast, and should have passed all queues: another stream may be.
+    Cleared,
     /// The message is here in full.
     Delivered,
     /// Nobody needs the message from here any more; it may be dropped. Comes after `Delivered`.

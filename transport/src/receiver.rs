@@ -352,6 +352,7 @@ impl Machine for Receiver {
     fn handle(&mut self, now: Time, input: Input<'_>) {
         match input {
             Input::Packet { packet, payload } => self.on_packet(now, packet, payload),
+            Input::Proceed => {}
             Input::LateJoin => {
                 self.begin(now);
                 self.tree_silent = true;

@@ -37,12 +37,17 @@ pub struct Sender {
     unheard: bool,
     /// When the last chunk was multicast.
     sent_all: Option<Time>,
+    /// When that has passed all queues. A stream that began before would not see the one that it is in: it measures delays by its
+    /// quickest chunk.
+    clear_at: Option<Time>,
     /// Whether the receivers were told over the tree that everything has been sent.
     end_told: bool,
     out: Outbox,
     phase: Phase,
-    /// When the phase began.
+    /// When the phase began, or was allowed to end.
     since: Time,
+    /// Whether it may not begin to send yet.
+    on_hold: bool,
     stats: Stats,
 }
 
@@ -80,16 +85,19 @@ impl Sender {
             round_told: now,
             unheard: false,
             sent_all: None,
+            clear_at: None,
             end_told: false,
             out: Outbox::new(spec.id, spec.id.source, spec.digest),
             phase: Phase::Gathering,
             since: now,
+            on_hold: spec.on_hold,
             stats: Stats::default(),
             spec,
         };
-        if sender.spec.len <= sender.spec.eager || sender.spec.chain.len() == 1 {
+        let asks = sender.spec.len > sender.spec.eager && sender.spec.chain.len() > 1;
+        if !asks && !sender.on_hold {
             sender.begin(now);
-        } else {
+        } else if asks {
             let everyone = sender.receivers.not_ready();
             sender.announce(now, &everyone, true);
         }
@@ -242,10 +250,11 @@ impl Sender {
 
     fn on_time(&mut self, now: Time) {
         let timers = self.spec.timers;
+        if self.clear_at.take_if(|at| *at <= now).is_some() {
+            self.out.push(Output::Cleared);
+        }
         match self.phase {
-            Phase::Gathering if self.receivers.all_ready() || now >= self.since + timers.ready => {
-                self.begin(now)
-            }
+            Phase::Gathering if !self.on_hold && self.is_gathered(now) => self.begin(now),
             Phase::Gathering if now >= self.polls.at() => {
                 let missing = self.receivers.not_ready();
                 self.announce(now, &missing, true);
@@ -265,6 +274,12 @@ impl Sender {
             Phase::Settling if now >= self.since.round_up(self.spec.ack_delay()) => self.settle(),
             Phase::Gathering | Phase::Settling | Phase::Closed => {}
         }
+    }
+
+    /// Whether nobody is waited for any more.
+    fn is_gathered(&self, now: Time) -> bool {
+        let is_short = self.spec.len <= self.spec.eager;
+        is_short || self.receivers.all_ready() || now >= self.since + self.spec.timers.ready
     }
 
     fn look_for_silent(&mut self, now: Time) {
@@ -342,6 +357,7 @@ impl Sender {
                 self.retransmits.arrived(chunk, |_| true);
                 if self.next == self.chunks {
                     self.sent_all = Some(now);
+                    self.clear_at = Some(now + self.rate.queue());
                     self.polls = PollTimer::new(now, 2 * self.patience());
                 }
                 self.meter(now);
@@ -363,7 +379,9 @@ impl Sender {
     fn deadline(&mut self, now: Time) -> Option<Time> {
         let timers = self.spec.timers;
         let own = match self.phase {
-            Phase::Gathering => earliest(Some(self.polls.at()), Some(self.since + timers.ready)),
+            Phase::Gathering => {
+                earliest(Some(self.polls.at()), (!self.on_hold).then(|| self.since + timers.ready))
+            }
             Phase::Sending => {
                 let stall = self.receivers.news().max(self.since) + timers.stall;
                 earliest(Some(self.polls.at()), Some(stall))
@@ -371,7 +389,7 @@ impl Sender {
             Phase::Settling => Some(self.since.round_up(self.spec.ack_delay())),
             Phase::Closed => None,
         };
-        earliest(own, self.send_at(now))
+        earliest(earliest(own, self.clear_at), self.send_at(now))
     }
 }
 
@@ -387,6 +405,7 @@ impl Machine for Sender {
                 self.rate.set_ceiling(ceiling);
                 self.meter(now);
             }
+            Input::Proceed => (self.on_hold, self.since) = (false, now),
             Input::LateJoin => {}
         }
     }

@@ -177,6 +177,8 @@ pub struct StreamSpec {
     pub rate: RateSpec,
     /// Messages up to this length are sent at once; longer ones wait until the receivers are ready.
     pub eager: u64,
+    /// Whether the source only gathers receivers until [`crate::Input::Proceed`].
+    pub on_hold: bool,
     /// How long to wait for what.
     pub timers: Timers,
 }

@@ -25,6 +25,7 @@ fn spec(nodes: u16, len: u64) -> StreamSpec {
         rack_tree: true,
         rate: RateSpec { ceiling: Some(1_000_000), verified: true, background: false },
         eager: 10_000,
+        on_hold: false,
         timers: Timers::default(),
     }
 }

@@ -17,7 +17,7 @@ use cool_types::Operation;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// After this time, or half its timeout, a call tells the other agents that it has begun here.
+/// After this time without progress, or half its timeout, a call tells the other agents that it has begun here.
 pub(super) const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
 
 /// An action of a rank's program in a call.
@@ -34,7 +34,6 @@ pub(super) struct Call {
     pub(super) signature: CallSignature,
     pub(super) compiled: Arc<Compiled>,
     pub(super) runs: BTreeMap<u32, Run>,
-    begun: Time,
     /// When anything last moved.
     pub(super) progress: Time,
     /// How long nothing may move.
@@ -49,7 +48,7 @@ pub(super) struct Call {
 impl Call {
     fn new(now: Time, signature: CallSignature, compiled: Arc<Compiled>, timeout: Duration) -> Call {
         let (runs, background, announced, notes) = (BTreeMap::new(), true, false, Notes::default());
-        Call { signature, compiled, runs, begun: now, progress: now, timeout, background, announced, notes }
+        Call { signature, compiled, runs, progress: now, timeout, background, announced, notes }
     }
 
     pub(super) fn operation(&self) -> Operation {
@@ -62,7 +61,7 @@ impl Call {
     }
 
     pub(super) fn announce_at(&self) -> Time {
-        self.begun + ANNOUNCE_AFTER.min(self.timeout / 2)
+        self.progress + ANNOUNCE_AFTER.min(self.timeout / 2)
     }
 
     pub(super) fn deadline(&self) -> Time {
@@ -243,6 +242,14 @@ impl Calls {
         if let Some(run) = self.run_mut(call, rank) {
             run.progress.multicast_sent(stripe);
             self.multicasters.push_back((call, rank));
+        }
+    }
+
+    /// A call moves while earlier ones do: streams are sent in their order.
+    pub(super) fn follow_earlier(&mut self, number: u64) {
+        let earlier = self.calls.range(..number).map(|(_, call)| call.progress).max();
+        if let Some((call, earlier)) = self.calls.get_mut(&number).zip(earlier) {
+            call.progress = call.progress.max(earlier);
         }
     }
 

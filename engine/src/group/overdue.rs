@@ -25,6 +25,7 @@ impl Group {
             // What is being worked on moves.
             self.calls.moved(now, number);
         }
+        self.calls.follow_earlier(number);
         let Some(call) = self.calls.get_mut(number).filter(|call| !call.is_empty()) else {
             // The ranks of this node that have come are through, and those to come set the timer again; or they wait without the engine.
             return self.watched_due(now, shared, number);

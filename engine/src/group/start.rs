@@ -97,6 +97,6 @@ impl Group {
             data,
         };
         let mut context = Context { now, members: &self.members, shared };
-        self.streams.send(&mut context, &multicast, (stripe, concurrent_senders))
+        self.streams.send(&mut context, multicast, (stripe, concurrent_senders))
     }
 }

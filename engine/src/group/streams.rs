@@ -45,6 +45,33 @@ pub(super) struct Multicast {
     pub(super) data: MemoryRange,
 }
 
+/// A stream of which this node has chunks to send for the first time.
+#[derive(Clone, Copy, Debug)]
+struct SendingStream {
+    share: Share,
+    lane: Lane,
+    /// Whether it only gathers its receivers, until the one before it has been sent.
+    on_hold: bool,
+}
+
+/// Streams that are sent in the order of their calls, each when the one before it has been: at once, all would be late together, and
+/// those come that receivers do not expect yet. Short ones need not wait for long ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lane {
+    stripe: Stripe,
+    short: bool,
+}
+
+/// A multicast that waits for its turn.
+#[derive(Debug)]
+struct Queued {
+    multicast: Multicast,
+    lane: Lane,
+    concurrent_senders: u32,
+    /// A copy of the message, if it is short enough: nobody waits for it.
+    copy: Option<MemoryRange>,
+}
+
 /// What streams mean for calls.
 #[derive(Debug)]
 pub(super) enum StreamEvent {
@@ -67,8 +94,9 @@ pub(super) enum StreamEvent {
 #[derive(Debug)]
 pub(super) struct Streams {
     open: BTreeMap<StreamId, Stream>,
-    /// Those that have chunks to send for the first time.
-    sending: BTreeMap<StreamId, Share>,
+    sending: BTreeMap<StreamId, SendingStream>,
+    /// In the order of their beginnings.
+    queued: VecDeque<Queued>,
     buffered: BufferedPackets,
     /// Those of calls in progress that are over.
     over: BTreeSet<StreamId>,
@@ -86,6 +114,7 @@ impl Default for Streams {
         Streams {
             open: BTreeMap::new(),
             sending: BTreeMap::new(),
+            queued: VecDeque::new(),
             buffered: BufferedPackets::default(),
             over: BTreeSet::new(),
             chains: BTreeMap::new(),
@@ -98,7 +127,7 @@ impl Default for Streams {
 
 impl Streams {
     pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.open.is_empty() && self.queued.is_empty()
     }
 
     /// Takes what has come of the inputs so far.
@@ -106,34 +135,91 @@ impl Streams {
         self.events.pop_front()
     }
 
-    /// Opens the sending end of a multicast over the tree of a stripe.
+    /// Multicasts over the tree of a stripe, when others have been sent over it.
     ///
     /// # Errors
     /// If there can be no such stream.
     pub(super) fn send(
         &mut self,
         context: &mut Context<'_>,
-        multicast: &Multicast,
+        multicast: Multicast,
         (stripe, concurrent_senders): (Stripe, u32),
     ) -> Result<(), Failure> {
+        let copy = copied(multicast.data, context.shared);
+        if copy.is_some() {
+            self.events.push_back(StreamEvent::Done(multicast.of));
+        }
+        let lane = Lane { stripe, short: multicast.data.len <= EAGER_BYTES };
+        self.queued.push_back(Queued { multicast, lane, concurrent_senders, copy });
+        self.send_next_in(context, lane)
+    }
+
+    /// Sends what waits for the tree of a stripe, as far as it may.
+    ///
+    /// # Errors
+    /// If there can be no such stream.
+    pub(super) fn send_next(&mut self, context: &mut Context<'_>, stripe: Stripe) -> Result<(), Failure> {
+        for short in [true, false] {
+            self.send_next_in(context, Lane { stripe, short })?;
+        }
+        Ok(())
+    }
+
+    /// One stream of a lane is sent, and one behind it gathers its receivers, if it is long.
+    fn send_next_in(&mut self, context: &mut Context<'_>, lane: Lane) -> Result<(), Failure> {
+        loop {
+            let in_lane = || self.sending.iter().filter(|(_, stream)| stream.lane == lane);
+            let is_free = in_lane().all(|(_, stream)| stream.on_hold);
+            let gathering = in_lane().find(|(_, stream)| stream.on_hold).map(|(id, _)| *id);
+            match gathering {
+                Some(id) if is_free => self.proceed(context, id)?,
+                None if is_free || !lane.short => {
+                    let next = self.queued.iter().position(|queued| queued.lane == lane);
+                    let Some(queued) = next.and_then(|next| self.queued.remove(next)) else { return Ok(()) };
+                    self.open_sender(context, &queued, !is_free)?;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// A stream whose turn has come has its share of the link from now on.
+    fn proceed(&mut self, context: &mut Context<'_>, id: StreamId) -> Result<(), Failure> {
+        let Some(stream) = self.sending.get_mut(&id) else { return Ok(()) };
+        stream.on_hold = false;
+        let share = stream.share;
+        context.shared.sends(share);
+        self.input(context, id, Input::Ceiling(share.ceiling(&context.shared.sending)))?;
+        self.input(context, id, Input::Proceed)
+    }
+
+    fn open_sender(
+        &mut self,
+        context: &mut Context<'_>,
+        queued: &Queued,
+        on_hold: bool,
+    ) -> Result<(), Failure> {
+        let Queued { ref multicast, lane, concurrent_senders, copy } = *queued;
         let Multicast { of, operation, scope, data, .. } = *multicast;
+        let stripe = lane.stripe;
         let share = context.members.share(scope, stripe, concurrent_senders);
         let ceiling = share.ceiling(&context.shared.sending.with(&share));
         let mut spec = self.spec(context.members, multicast);
         spec.rate = RateSpec { ceiling, verified: share.verified, background: multicast.background };
+        spec.on_hold = on_hold;
         let id = spec.id;
         let sender = Sender::new(context.now, spec).map_err(|e| no_stream(context.members, of.rank, &e))?;
         let tree = context.members.tree(scope, stripe).map(|tree| tree.address);
         let mut stream =
             Stream::new(End::Sender(Box::new(sender)), data, (operation, of.rank, of.action), tree);
-        self.sending.insert(id, share);
-        context.shared.sends(share);
-        let copied = continue_on_copy(&mut stream, context.shared);
-        self.start(context, id, stream)?;
-        if copied {
-            self.events.push_back(StreamEvent::Done(of));
+        self.sending.insert(id, SendingStream { share, lane, on_hold });
+        if !on_hold {
+            context.shared.sends(share);
         }
-        Ok(())
+        if let Some(copy) = copy {
+            stream.continue_on(copy);
+        }
+        self.start(context, id, stream)
     }
 
     /// Opens the receiving end of a multicast.
@@ -175,6 +261,7 @@ impl Streams {
             rack_tree: members.rack_tree().is_some(),
             rate: RateSpec::default(),
             eager: EAGER_BYTES,
+            on_hold: false,
             timers: Timers {
                 initial_rto: self.retry_timer,
                 start: patience,
@@ -245,8 +332,8 @@ impl Streams {
     /// # Errors
     /// If a stream fails by it.
     pub(super) fn share_link(&mut self, context: &mut Context<'_>) -> Result<(), Failure> {
-        for (id, share) in self.sending.clone() {
-            let ceiling = share.ceiling(&context.shared.sending);
+        for (id, stream) in self.sending.clone() {
+            let ceiling = stream.share.ceiling(&context.shared.sending);
             self.input(context, id, Input::Ceiling(ceiling))?;
         }
         Ok(())
@@ -276,9 +363,11 @@ impl Streams {
         events.extend(effects.mismatches.into_iter().map(mismatch));
         let over = effects.released || effects.closed;
         if (effects.all_sent || over)
-            && let Some(share) = self.sending.remove(&id)
+            && let Some(SendingStream { share, on_hold, .. }) = self.sending.remove(&id)
         {
-            context.shared.sent(share);
+            if !on_hold {
+                context.shared.sent(share);
+            }
             events.push_back(StreamEvent::AllSent { call: of.call, rank: of.rank, stripe: share.stripe });
         }
         if effects.delivered && stream.is_receiver() {
@@ -331,7 +420,12 @@ impl Streams {
         for (id, stream) in std::mem::take(&mut self.open) {
             shared.forget_stream(&id, stream);
         }
-        std::mem::take(&mut self.sending).into_values().for_each(|share| shared.sent(share));
+        let sending = std::mem::take(&mut self.sending).into_values().filter(|stream| !stream.on_hold);
+        sending.for_each(|stream| shared.sent(stream.share));
+        std::mem::take(&mut self.queued)
+            .iter()
+            .filter_map(|queued| queued.copy)
+            .for_each(|copy| shared.give_back(copy));
         self.buffered.clear(&mut shared.out);
         self.events.clear();
     }
@@ -373,7 +467,11 @@ fn delivered(
     events: &mut VecDeque<StreamEvent>,
 ) {
     // With a copy its rank need not wait until others have it from here.
-    if released || continue_on_copy(stream, shared) {
+    let copy = if released { None } else { copied(stream.data(), shared) };
+    if let Some(copy) = copy {
+        stream.continue_on(copy);
+    }
+    if released || copy.is_some() {
         stream.waits = Waits::Nobody;
         events.push_back(StreamEvent::Done(of));
     } else {
@@ -391,14 +489,9 @@ fn released(stream: &mut Stream, shared: &mut Shared, of: ActionId, events: &mut
     }
 }
 
-/// Lets a stream go on with a copy of its message, if that is short enough and there is room.
-fn continue_on_copy(stream: &mut Stream, shared: &mut Shared) -> bool {
-    let data = stream.data();
-    let buffer = if data.len <= COPIED_BYTES { shared.bounce(data) } else { None };
-    if let Some(buffer) = buffer {
-        stream.continue_on(buffer);
-    }
-    buffer.is_some()
+/// A copy of a message, if that is short enough and there is room.
+fn copied(data: MemoryRange, shared: &mut Shared) -> Option<MemoryRange> {
+    if data.len <= COPIED_BYTES { shared.bounce(data) } else { None }
 }
 
 fn no_stream(members: &Members, rank: u32, error: &SpecError) -> Failure {

@@ -1,6 +1,6 @@
 //! Every operation on groups of all kinds, by every plan that fits, checked against what it means.
 
-use super::support::{NODES, RANKS, World, settings, settings_of};
+use super::support::{NODES, RANKS, RATE, World, settings, settings_of};
 use cool_collective::Plan;
 use cool_engine::testing::Collective;
 use cool_machine::Duration;
@@ -209,6 +209,54 @@ fn the_root_of_a_small_bcast_does_not_wait_for_the_others() {
     run.world.run(20);
     assert!(run.world.now().as_nanos() < 1_000_000_000);
     run.finish();
+}
+
+/// Over the time of the bytes on a link: headers, and until receivers have made the next call.
+const IN_A_ROW: f64 = 1.25;
+
+#[test]
+fn broadcasts_in_a_row_take_as_long_as_one_of_all_their_bytes_however_far_the_root_is_ahead() {
+    const BROADCASTS: u64 = 32;
+    const BYTES: u64 = 1 << 20;
+    let nodes: Vec<u16> = (0..NODES).collect();
+    let mut run = Run::new(12, 0.0, &[&nodes], 1);
+    let new = |salt| Collective::new(1, NODES.into(), Operation::Bcast, 0, BYTES / 4, salt).by("multicast");
+    let row: Vec<Collective> = (0..BROADCASTS).map(new).collect();
+    let size = u64::from(NODES);
+    let call = |run: &mut Run, token: u64| {
+        let (number, rank) = (token / size, token % size);
+        let request = row[number as usize].requests[rank as usize].clone();
+        run.world.cluster.call(nodes[rank as usize], token, request, Duration::ZERO);
+    };
+    // The root's are copied, so that it waits for none; every other rank is in one at a time.
+    (0..BROADCASTS).for_each(|number| call(&mut run, number * size));
+    (1..size).for_each(|rank| call(&mut run, rank));
+    let began = run.world.now();
+    while run.world.answers().len() < row.len() * nodes.len() {
+        run.world.cluster.step().unwrap();
+        for token in run.world.cluster.take_answered() {
+            if token % size > 0 && token / size + 1 < BROADCASTS {
+                call(&mut run, token + size);
+            }
+        }
+    }
+    let results: Vec<_> = run.world.answers().values().map(|answer| answer.result.as_ref().unwrap()).collect();
+    assert_eq!(results.iter().map(|stats| stats.traffic.chunks_repaired).sum::<u64>(), 0);
+    let least = (BROADCASTS * BYTES) as f64 / RATE as f64;
+    let took = (run.world.now() - began).as_secs_f64();
+    assert!(took < IN_A_ROW * least, "{took} s, at least {least}");
+    row.into_iter().for_each(|collective| collective.check());
+}
+
+#[test]
+fn a_call_whose_turn_comes_late_does_not_time_out_while_earlier_ones_move() {
+    let mut run = Run::new(13, 0.0, &[&RANKS], 1);
+    run.make(Collective::new(1, 9, Operation::Bcast, 0, 16 << 20, 1).by("multicast"), at_once);
+    let mut second = Collective::new(1, 9, Operation::Bcast, 0, 1 << 20, 2).by("multicast");
+    second.requests.iter_mut().for_each(|request| request.timeout = Some(Duration::from_millis(50)));
+    run.make(second, at_once);
+    run.finish();
+    assert!(run.world.now().as_nanos() > 500_000_000, "the first has taken longer");
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(crate) const RANKS: [u16; 9] = [4, 0, 3, 1, 1, 5, 2, 0, 3];
 pub(crate) const SIZE: u32 = RANKS.len() as u32;
 
 /// 1 Gbit/s.
-const RATE: u64 = 125_000_000;
+pub(crate) const RATE: u64 = 125_000_000;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
