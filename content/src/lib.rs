@@ -15,7 +15,7 @@ pub use cutter::{Block, Cutter, Digest, DigestError, Digester};
 pub use have::BlockSet;
 pub use item::{Extent, FileContent, Item, ItemContent, ItemPath, MODE_BITS, Modified, PathError};
 pub use manifest::{Builder, Manifest, ManifestError};
-pub use order::{Occurrence, Occurrences, Piece, pieces};
+pub use order::{Occurrence, Occurrences, Piece, pieces, pieces_from};
 
 /// No block is longer.
 pub const BLOCK_BYTES_MAX: usize = 256 << 10;

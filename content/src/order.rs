@@ -18,8 +18,27 @@ pub fn pieces<'m>(
     blocks: &'m BlockSet,
     bytes: usize,
 ) -> impl Iterator<Item = Piece> + 'm {
-    let mut left =
-        blocks.iter().map(|block| (block, manifest.blocks()[block as usize].bytes as usize)).peekable();
+    cut(manifest, blocks.iter(), bytes)
+}
+
+/// [`pieces`] of the blocks from `first` on, then of those before it: a data carousel, which goes on where it was when somebody comes
+/// who lacks what has gone by.
+pub fn pieces_from<'m>(
+    manifest: &'m Manifest,
+    blocks: &'m BlockSet,
+    first: u32,
+    bytes: usize,
+) -> impl Iterator<Item = Piece> + 'm {
+    let later = cut(manifest, blocks.iter().filter(move |block| *block >= first), bytes);
+    later.chain(cut(manifest, blocks.iter().filter(move |block| *block < first), bytes))
+}
+
+fn cut<'m>(
+    manifest: &'m Manifest,
+    blocks: impl Iterator<Item = u32> + 'm,
+    bytes: usize,
+) -> impl Iterator<Item = Piece> + 'm {
+    let mut left = blocks.map(|block| (block, manifest.blocks()[block as usize].bytes as usize)).peekable();
     std::iter::from_fn(move || {
         let mut piece = Piece::default();
         while let Some((block, long)) =
@@ -95,6 +114,15 @@ mod tests {
                 prop_assert_eq!(piece.bytes, long as usize);
                 prop_assert!(piece.bytes <= bytes || piece.blocks.len() == 1);
             }
+        }
+
+        #[test]
+        fn a_carousel_begins_anywhere_and_brings_all_that_is_lacking_once(bits in 0u64..8, first in 0u32..5, bytes in 1usize..700) {
+            let manifest = folder();
+            let lacking = BlockSet::from_words(3, &[bits]);
+            let came: Vec<u32> = pieces_from(&manifest, &lacking, first, bytes).flat_map(|piece| piece.blocks).collect();
+            let (later, before): (Vec<u32>, Vec<u32>) = lacking.iter().partition(|block| *block >= first);
+            prop_assert_eq!(came, [later, before].concat());
         }
     }
 }

@@ -16,7 +16,16 @@ use std::time::Instant;
 
 /// How a rank comes late.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Late {
+pub(super) enum Late {
+    /// To broadcasts, with the other ranks of its job.
+    Broadcast,
+    /// To a swarm.
+    Swarm(LateMember),
+}
+
+/// A member that comes late.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct LateMember {
     /// Which member it will be.
     pub(super) rack: u32,
     pub(super) slot: u32,
@@ -25,7 +34,7 @@ pub(super) struct Late {
 }
 
 /// Takes part to the end; an error if it has come too late, so that it may try again while the copy is under way.
-pub(super) fn join(node: &str, task: &Task, late: &Late, began: Instant) -> Result<CopyEnd, Stop> {
+pub(super) fn join(node: &str, task: &Task, late: &LateMember, began: Instant) -> Result<CopyEnd, Stop> {
     if node == task.from && task.is_source(&task.dest_on(node)) {
         return Ok(CopyEnd::untold(None));
     }

@@ -1,11 +1,11 @@
-//! Nodes that come while a copy by swarm is under way: that were away when it began, were lost, or are new. Each gets a rank in a
-//! job of its own, which joins the swarm.
+//! Nodes that come while a copy is under way: that were away when it began, were lost, or are new. They get ranks in jobs of their own,
+//! each of which joins the swarm, or which come to broadcasts together.
 
 use super::join::Late;
 use super::options::NodeChoice;
 use super::outcome::Outcome;
 use super::rates::LinkRates;
-use super::said::Task;
+use super::said::{CopyVia, Task};
 use super::secret::{SECRET_VARIABLE, Secret};
 use crate::error::Error;
 use crate::job::{self, Heard};
@@ -13,6 +13,7 @@ use crate::own_ranks;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{JobSpec, Node, TopologyRequest};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
@@ -31,7 +32,7 @@ pub(super) const FIRST: usize = 0;
 /// The jobs of a copy, and what is heard of their ranks, by the number of each one's first rank.
 struct CopyJobs {
     client: ControllerClient<Channel>,
-    running: JoinSet<(usize, Result<(), Error>)>,
+    running: JoinSet<(Range<usize>, Result<(), Error>)>,
     tell: UnboundedSender<(usize, Heard)>,
     told: UnboundedReceiver<(usize, Heard)>,
 }
@@ -44,13 +45,14 @@ impl CopyJobs {
 
     fn start(&mut self, first: usize, spec: JobSpec) {
         let (client, tell) = (self.client.clone(), self.tell.clone());
+        let ranks = first..first + spec.hosts.len();
         self.running.spawn(async move {
             // Whoever hears it lives longer than this.
             let hear = |heard| {
                 drop(tell.send((first, heard)));
                 Ok(())
             };
-            (first, job::run(client, spec, hear).await)
+            (ranks, job::run(client, spec, hear).await)
         });
     }
 }
@@ -61,8 +63,7 @@ pub(super) struct LateNodes<'a> {
     /// Who was chosen when it began.
     pub(super) chosen: Vec<String>,
     pub(super) task: Task,
-    /// With which nodes come late; none if they cannot.
-    pub(super) secret: Option<Secret>,
+    pub(super) secret: Secret,
     pub(super) user: Option<String>,
 }
 
@@ -85,16 +86,16 @@ pub(super) async fn run(
             biased;
             Some((first, heard)) = jobs.told.recv() => match heard {
                 Heard::Started(group) if first == FIRST => outcome.started(&group),
-                Heard::Started(_) => {}
+                Heard::Started(group) => outcome.started_late(first, &group),
                 Heard::Line(output) => outcome.hear(first, &output),
             },
             done = jobs.running.join_next() => match done {
-                Some(Ok((FIRST, end))) => ended = Some(end),
-                Some(Ok((rank, end))) => outcome.ended(rank, end.err()),
+                Some(Ok((Range { start: FIRST, .. }, end))) => ended = Some(end),
+                Some(Ok((ranks, end))) => outcome.ended(ranks, end.err()),
                 Some(Err(panic)) => std::panic::resume_unwind(panic.into_panic()),
                 None => return ended.unwrap_or(Ok(())),
             },
-            _ = looks.tick(), if late.secret.is_some() && ended.is_none() && outcome.is_open() => {
+            _ = looks.tick(), if ended.is_none() && late.may_come(outcome) => {
                 late.look(&mut jobs, outcome).await?;
             }
         }
@@ -102,6 +103,11 @@ pub(super) async fn run(
 }
 
 impl LateNodes<'_> {
+    /// Whether those that come now may still get a copy.
+    fn may_come(&self, outcome: &Outcome) -> bool {
+        if self.task.via == CopyVia::Swarm { outcome.has_members() } else { outcome.admits() }
+    }
+
     /// Starts ranks on nodes that have come.
     async fn look(&self, jobs: &mut CopyJobs, outcome: &mut Outcome) -> Result<(), Error> {
         // Without an answer it is looked again, and whether there is a controller at all is for the first job to say.
@@ -116,17 +122,27 @@ impl LateNodes<'_> {
         });
         let is_here = |node: &&Node| node.located && node.away_ms.is_none() && lacking.contains(&node.name);
         let racks: BTreeMap<&str, u32> = nodes.iter().map(|node| (node.name.as_str(), node.rack)).collect();
-        for node in nodes.iter().filter(is_here) {
-            let (first, late) = outcome.admit(&node.name, |of| racks.get(of) == Some(&node.rack));
-            jobs.start(first, self.spec(node, late)?);
+        let here: Vec<&Node> = nodes.iter().filter(is_here).collect();
+        if here.is_empty() {
+            return Ok(());
+        }
+        if self.task.via != CopyVia::Swarm {
+            let (first, hosts) = outcome.admit(here.iter().map(|node| node.name.clone()).collect());
+            jobs.start(first, self.spec(Late::Broadcast, LinkRates::default(), hosts)?);
+            return Ok(());
+        }
+        for node in here {
+            let (first, late) = outcome.join(&node.name, |of| racks.get(of) == Some(&node.rack));
+            // What the slowest carries the members tell it.
+            let rates = LinkRates::of([node]);
+            jobs.start(first, self.spec(Late::Swarm(late), rates, vec![node.name.clone()])?);
         }
         Ok(())
     }
 
-    fn spec(&self, node: &Node, late: Late) -> Result<JobSpec, Error> {
-        // What the slowest carries the members tell it.
-        let task = Task { late: Some(late), rates: LinkRates::of([node]), ..self.task.clone() };
-        spec(&task, vec![node.name.clone()], self.user.clone(), self.secret)
+    fn spec(&self, late: Late, rates: LinkRates, hosts: Vec<String>) -> Result<JobSpec, Error> {
+        let task = Task { late: Some(late), rates, ..self.task.clone() };
+        spec(&task, hosts, self.user.clone(), self.secret)
     }
 }
 
@@ -135,9 +151,9 @@ pub(super) fn spec(
     task: &Task,
     hosts: Vec<String>,
     user: Option<String>,
-    secret: Option<Secret>,
+    secret: Secret,
 ) -> Result<JobSpec, Error> {
     let mut spec = own_ranks::spec("copy-rank", task, hosts, user)?;
-    spec.env.extend(secret.map(|secret| (SECRET_VARIABLE.to_owned(), secret.variable())));
+    spec.env.insert(SECRET_VARIABLE.to_owned(), secret.variable());
     Ok(spec)
 }

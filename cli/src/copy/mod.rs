@@ -1,5 +1,6 @@
 //! `cool copy`: submits a job whose ranks are this same program (`rank`), one on each node, and shows what comes of it.
 
+mod admission;
 mod fault;
 mod flight;
 mod group;
@@ -217,7 +218,7 @@ pub(crate) async fn carry_out(
     let Hosts { all, serving, absent } = Hosts::of(chosen, &from, others);
     let user = order.way.user.clone();
     let task = task(order, nodes, (!serving.contains(&from), &all))?;
-    let secret = by_swarm.then(Secret::new).transpose().map_err(Error::Runtime)?;
+    let secret = Secret::new().map_err(Error::Runtime)?;
     let spec = late::spec(&task, all, user.clone(), secret)?;
     let mut outcome = Outcome::new(from, serving, absent);
     let late = LateNodes { to: &to, chosen: names, task, secret, user };

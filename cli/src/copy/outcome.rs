@@ -1,6 +1,6 @@
 //! What comes of a copy, node by node, as it is heard: a bar while it runs, then a table or JSON.
 
-use super::join::Late;
+use super::join::LateMember;
 use super::progress::CopyProgress;
 use super::said::Said;
 use crate::error::Error;
@@ -12,6 +12,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Nodes in the table: the last ones.
@@ -51,6 +52,8 @@ struct RankOutcome {
     lacks: Option<u64>,
     /// Its rack in the swarm, and where it listens.
     member: Option<(u32, SocketAddr)>,
+    /// Whether it takes part in broadcasts.
+    admitted: bool,
 }
 
 /// What is known of a copy.
@@ -71,7 +74,8 @@ pub(crate) struct Outcome {
     bytes: u64,
     sent: u64,
     via: String,
-    sending: u64,
+    /// Bytes that a node lacks, once the source sends them.
+    sending: Option<u64>,
 }
 
 /// All of it in numbers.
@@ -98,7 +102,11 @@ impl RankOutcome {
     /// Of a rank that runs, one of `of` ranks.
     fn new(node: &str, of: usize) -> RankOutcome {
         let (node, state, progress) = (node.to_owned(), RankState::Runs, CopyProgress::of_one_in(of));
-        RankOutcome { node, state, progress, lacks: None, member: None }
+        RankOutcome { node, state, progress, lacks: None, member: None, admitted: false }
+    }
+
+    fn has_missed(&self) -> bool {
+        matches!(self.state, RankState::Missed(_))
     }
 }
 
@@ -119,14 +127,22 @@ impl Outcome {
             bytes: 0,
             sent: 0,
             via: String::new(),
-            sending: 0,
+            sending: None,
         }
     }
 
     /// The ranks of the first job run.
     pub(super) fn started(&mut self, group: &Group) {
         let of = group.members.len();
-        self.ranks = group.members.iter().map(|member| RankOutcome::new(&member.node, of)).collect();
+        let first = |node: &str| RankOutcome { admitted: true, ..RankOutcome::new(node, of) };
+        self.ranks = group.members.iter().map(|member| first(&member.node)).collect();
+    }
+
+    /// The ranks of a later job run, the first of which has this number.
+    pub(super) fn started_late(&mut self, first: usize, group: &Group) {
+        for (rank, member) in self.ranks.iter_mut().skip(first).zip(&group.members) {
+            rank.node.clone_from(&member.node);
+        }
     }
 
     /// A line of a rank, of the job whose first rank has that number; whatever else it prints is passed on.
@@ -142,7 +158,7 @@ impl Outcome {
         match said {
             Said::Source { bytes } => self.bytes = bytes,
             Said::Sending { bytes } => {
-                self.sending = bytes;
+                self.sending = Some(bytes);
                 self.bar.set_length(bytes);
                 self.bar.enable_steady_tick(Duration::from_millis(500));
             }
@@ -154,6 +170,7 @@ impl Outcome {
                 let slots = self.slots.entry(rack).or_default();
                 *slots = (*slots).max(slot.saturating_add(1));
             }
+            Said::Admitted => rank.admitted = true,
             Said::Missed { reason } => rank.state = RankState::Missed(reason),
             Said::Lacks { bytes } => {
                 rank.lacks = Some(bytes);
@@ -185,13 +202,21 @@ impl Outcome {
     fn show(&self) {
         let ranks = self.ranks.iter().filter_map(|rank| Some((rank.lacks?, &rank.node)));
         let Some((lacks, node)) = ranks.max_by_key(|(lacks, _)| *lacks) else { return };
-        self.bar.set_position(self.sending.saturating_sub(lacks));
+        self.bar.set_position(self.sending.unwrap_or(0).saturating_sub(lacks));
         self.bar.set_message(format!("(slowest: {node})"));
     }
 
-    /// Whether nodes that come may still get a copy.
-    pub(super) fn is_open(&self) -> bool {
+    /// Whether nodes that come may still get a copy by swarm.
+    pub(super) fn has_members(&self) -> bool {
         self.via.is_empty() && self.ranks.iter().any(|rank| rank.member.is_some())
+    }
+
+    /// Whether they may still get one by broadcasts: the source sends, and others wait for it no longer.
+    pub(super) fn admits(&self) -> bool {
+        let sends = |rank: &RankOutcome| rank.node == self.from && rank.state != RankState::Lost;
+        let waits = |rank: &RankOutcome| !rank.admitted && rank.state == RankState::Runs;
+        let (open, source) = (self.via.is_empty() && self.sending.is_some(), self.ranks.iter().any(sends));
+        open && source && !self.ranks.iter().any(waits)
     }
 
     /// Nodes with a rank that runs or has ended: they need no other one.
@@ -200,8 +225,23 @@ impl Outcome {
         self.ranks.iter().filter(served).map(|rank| rank.node.as_str())
     }
 
+    /// Nodes are there that need ranks, which come to broadcasts: the number of the first, and which of them it is tried with. All
+    /// come or none, so those that have failed before are tried one by one.
+    pub(super) fn admit(&mut self, mut nodes: Vec<String>) -> (usize, Vec<String>) {
+        let failed =
+            |node: &String| self.ranks.iter().filter(|rank| rank.node == *node && rank.has_missed()).count();
+        let fewest = nodes.iter().map(failed).min().unwrap_or(0);
+        nodes.retain(|node| failed(node) == fewest);
+        if fewest > 0 {
+            nodes.truncate(1);
+        }
+        let first = self.ranks.len();
+        self.ranks.extend(nodes.iter().map(|node| RankOutcome::new(node, first + nodes.len())));
+        (first, nodes)
+    }
+
     /// A node is there that needs a rank: its number, and how it comes to the swarm. `neighbours` are nodes of its rack.
-    pub(super) fn admit(&mut self, node: &str, neighbours: impl Fn(&str) -> bool) -> (usize, Late) {
+    pub(super) fn join(&mut self, node: &str, neighbours: impl Fn(&str) -> bool) -> (usize, LateMember) {
         let members = || self.ranks.iter().filter_map(|rank| Some((&rank.node, rank.member?)));
         let rack = members().find(|(of, _)| neighbours(of)).map(|(_, (rack, _))| rack);
         let rack = rack.unwrap_or_else(|| self.slots.keys().next_back().map_or(0, |last| last + 1));
@@ -210,16 +250,17 @@ impl Outcome {
         let slot = *slots;
         *slots += 1;
         self.ranks.push(RankOutcome::new(node, self.ranks.len()));
-        (self.ranks.len() - 1, Late { rack, slot, contacts })
+        (self.ranks.len() - 1, LateMember { rack, slot, contacts })
     }
 
-    /// The job of a rank that came late has ended, if not well for this reason.
-    pub(super) fn ended(&mut self, rank: usize, why: Option<Error>) {
-        let Some(rank) = self.ranks.get_mut(rank) else { return };
-        rank.member = None;
-        if rank.state == RankState::Runs {
-            let why = why.map_or_else(|| NOT_SAID.to_owned(), |why| why.to_string());
-            rank.state = RankState::Missed(why);
+    /// The job of these ranks, that came late, has ended, if not well for this reason.
+    pub(super) fn ended(&mut self, ranks: Range<usize>, why: Option<Error>) {
+        let why = why.map_or_else(|| NOT_SAID.to_owned(), |why| why.to_string());
+        for rank in self.ranks.get_mut(ranks).unwrap_or_default() {
+            rank.member = None;
+            if rank.state == RankState::Runs {
+                rank.state = RankState::Missed(why.clone());
+            }
         }
     }
 
@@ -374,22 +415,22 @@ mod tests {
     fn nodes_that_come_late_are_served_once_and_what_becomes_of_them_counts() {
         let mut outcome = outcome();
         let at = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
-        assert!(!outcome.is_open());
+        assert!(!outcome.has_members());
         for (rank, slot) in [(0, 0), (1, 1), (2, 2)] {
             hear(&mut outcome, rank, &Said::Member { rack: 0, slot, contact: at(slot as u16) });
         }
-        assert!(outcome.is_open() && outcome.served().eq(["n0", "n1", "n2"]));
+        assert!(outcome.has_members() && outcome.served().eq(["n0", "n1", "n2"]));
         hear(&mut outcome, 2, &Said::Ended { seconds: 1.0, error: None });
         hear(&mut outcome, 0, &Said::Lost { nodes: vec!["n1".to_owned(), "n2".to_owned()] });
         assert!(outcome.served().eq(["n0", "n2"]), "one has its copy");
-        let (first, late) = outcome.admit("n1", |of| of == "n0");
+        let (first, late) = outcome.join("n1", |of| of == "n0");
         assert_eq!((first, late.rack, late.slot, late.contacts), (3, 0, 3, vec![at(0)]));
         assert!(outcome.served().eq(["n0", "n2", "n1"]));
-        outcome.ended(3, None);
+        outcome.ended(3..4, None);
         // Once more, and another one in a rack of its own.
-        let (again, late) = outcome.admit("n1", |of| of == "n0");
+        let (again, late) = outcome.join("n1", |of| of == "n0");
         assert_eq!((again, late.slot), (4, 4));
-        let (other, late) = outcome.admit("n3", |_| false);
+        let (other, late) = outcome.join("n3", |_| false);
         assert_eq!((other, late.rack, late.slot), (5, 1, 0));
         let said = |said: &Said| Output { line: serde_json::to_vec(said).unwrap(), ..Output::default() };
         outcome.hear(again, &said(&Said::Ended { seconds: 2.5, error: None }));
@@ -398,6 +439,28 @@ mod tests {
         let nodes: Vec<_> =
             outcome.nodes.iter().map(|n| (&n.node[..], n.seconds, n.error.as_deref())).collect();
         assert_eq!(nodes, [("n3", None, Some("too late")), ("n1", Some(2.5), None), ("n2", Some(1.0), None)]);
+    }
+
+    #[test]
+    fn newcomers_of_broadcasts_come_together_unless_one_has_failed_before() {
+        let mut outcome = outcome();
+        let nodes = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert!(!outcome.admits(), "the source does not send yet");
+        hear(&mut outcome, 0, &Said::Sending { bytes: 300 });
+        assert!(outcome.admits());
+        assert_eq!(outcome.admit(nodes(&["n3", "n4"])), (3, nodes(&["n3", "n4"])));
+        assert!(!outcome.admits(), "they are not admitted yet");
+        outcome.ended(3..5, None);
+        assert!(outcome.admits());
+        assert_eq!(outcome.admit(nodes(&["n3", "n4", "n5"])), (5, nodes(&["n5"])));
+        outcome.hear(5, &Output { line: serde_json::to_vec(&Said::Admitted).unwrap(), ..Output::default() });
+        assert!(outcome.admits());
+        assert_eq!(outcome.admit(nodes(&["n3", "n4"])), (6, nodes(&["n3"])));
+        outcome.ended(6..7, None);
+        assert_eq!(outcome.admit(nodes(&["n3", "n4"])), (7, nodes(&["n4"])));
+        outcome.ended(7..8, None);
+        hear(&mut outcome, 1, &Said::Lost { nodes: vec!["n0".to_owned()] });
+        assert!(!outcome.admits(), "nobody sends any more");
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(super) enum Form {
     Compressed,
     /// No piece: the source says why it gives up.
     GivesUp,
+    /// No piece: the pass ends before all has come, since newcomers wait.
+    Admits,
     /// No piece any more.
     End,
 }
@@ -48,6 +50,7 @@ impl Head {
             Form::Compressed => 1,
             Form::GivesUp => 2,
             Form::End => 3,
+            Form::Admits => 4,
         };
         [form, self.bytes as u64]
     }
@@ -57,6 +60,7 @@ impl Head {
             0 => Form::Plain,
             1 => Form::Compressed,
             2 => Form::GivesUp,
+            4 => Form::Admits,
             _ => Form::End,
         };
         Head { form, bytes: usize::try_from(bytes).unwrap_or(usize::MAX) }

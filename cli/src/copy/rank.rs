@@ -1,22 +1,24 @@
 //! One rank of a copy: the source's node reads and broadcasts, the others say what they lack, and write.
 //!
 //! All that ranks do together is a pass: the source's manifest to all, what all of them have, what somebody lacks, first by swarm if that
-//! was asked for. If a node is lost the others begin a pass anew, in which what came before is there already; a swarm goes on.
+//! was asked for. If a node is lost the others begin a pass anew, in which what came before is there already, and so do all with
+//! newcomers when broadcasts admit them; a swarm goes on.
 
+mod broadcasts;
+
+use super::admission::{self, Admission, Newcomers, Rendezvous};
 use super::fault::Fault;
 use super::group::{lost, own_node, rank_on, say_lost, set_way, share};
-use super::join::join;
-use super::pipeline::{self, Form};
+use super::join::{Late, join};
+use super::pipeline::Form;
 use super::said::{CopyVia, Said, Task};
 use super::secret::SECRET_VARIABLE;
-use super::source;
 use super::stored::{self, CopySource};
 use super::swarm::{State, Swarm};
 use super::target::Target;
 use super::work::{Placed, Placing, TICK, Work};
-use super::writer::Writer;
 use cool::{Comm, Op};
-use cool_content::{BlockSet, Manifest, ManifestError, pieces};
+use cool_content::{BlockSet, Manifest, ManifestError};
 use cool_peer::InquiryError;
 use std::path::Path;
 use std::sync::Arc;
@@ -63,12 +65,14 @@ pub(super) enum Stop {
     Manifest(#[from] ManifestError),
     #[error("{0}")]
     System(#[from] std::io::Error),
-    #[error("the task has no secret, by which members of a swarm know each other")]
+    #[error("the task has no secret, by which ranks know each other")]
     Secret,
     #[error(transparent)]
     Inquiry(#[from] InquiryError),
     #[error("it came when the copy was under way, and nobody is left that has what it lacks")]
     Alone,
+    #[error("it came when the copy was over{0}")]
+    Over(String),
 }
 
 /// Runs as the rank that the job started this process as.
@@ -79,7 +83,8 @@ pub(crate) fn rank(options: &RankOptions) -> Result<(), RankError> {
     let comm = Comm::world()?;
     let began = Instant::now();
     let ended = match &task.late {
-        Some(late) => join(&own_node(&comm), &task, late, began),
+        Some(Late::Swarm(late)) => join(&own_node(&comm), &task, late, began),
+        Some(Late::Broadcast) => come(&comm, &task, began),
         None => Ok(copy(comm, &task, began)),
     };
     let CopyEnd { error, told } = match ended {
@@ -122,6 +127,21 @@ pub(super) fn copy(comm: Comm, task: &Task, began: Instant) -> CopyEnd {
     }
 }
 
+/// Takes part from when the others admit it.
+fn come(newcomers: &Comm, task: &Task, began: Instant) -> Result<CopyEnd, Stop> {
+    let all = admission::enter(newcomers, task.secret.ok_or(Stop::Secret)?)?;
+    Said::Admitted.say()?;
+    Ok(copy(all, task, began))
+}
+
+/// What somebody lacks.
+#[derive(Clone)]
+pub(super) struct Lacking {
+    pub(super) blocks: BlockSet,
+    /// The block that is sent first, or the next of them: where the source was.
+    pub(super) first: u32,
+}
+
 /// A node's copy, or why it has none.
 type Kept = Result<Target, Fault>;
 
@@ -142,9 +162,15 @@ struct Copying<'t> {
     swarm: Option<Swarm>,
     /// Whether all were asked to take part.
     asked: bool,
-    /// Bytes that went over the network, and whether some went by swarm.
+    /// Where the source waits for newcomers of broadcasts, and those that it is about to admit.
+    rendezvous: Option<Rendezvous>,
+    newcomers: Option<Newcomers>,
+    /// The block behind the last that the source has sent.
+    next: u32,
+    /// Bytes that went over the network, whether some went by swarm, and by which plan broadcasts went.
     sent: u64,
     by_swarm: bool,
+    plan: String,
 }
 
 impl<'t> Copying<'t> {
@@ -164,16 +190,25 @@ impl<'t> Copying<'t> {
             placing: None,
             swarm: None,
             asked: false,
+            rendezvous: None,
+            newcomers: None,
+            next: 0,
             sent: 0,
             by_swarm: false,
+            plan: String::new(),
         })
     }
 
     /// Does all that ranks do together. Who has all that it needs may leave the others, to which it is of no more use.
     fn run(&mut self, mut comm: Comm) -> Result<(), Stop> {
         loop {
-            match self.pass(&comm) {
-                Ok(()) => return Ok(()),
+            let ended = match self.pass(&comm) {
+                Ok(None) => return Ok(()),
+                Ok(Some(admission)) => self.admit(&comm, admission),
+                Err(stop) => Err(stop),
+            };
+            match ended {
+                Ok(larger) => comm = larger.unwrap_or(comm),
                 Err(Stop::Group(error)) if error.is_loss() => {
                     let rest = comm.shrink()?;
                     let nodes = lost(&comm, &rest);
@@ -233,7 +268,8 @@ impl<'t> Copying<'t> {
         self.task.share(self.node).is_none()
     }
 
-    fn pass(&mut self, comm: &Comm) -> Result<(), Stop> {
+    /// What newcomers are to be admitted before the next pass; without any, it was the last one.
+    fn pass(&mut self, comm: &Comm) -> Result<Option<Admission>, Stop> {
         set_way(comm, self.task.via, self.task.background)?;
         let root = rank_on(comm, &self.task.from);
         let gone = || Stop::SourceGone(self.task.from.clone());
@@ -252,12 +288,23 @@ impl<'t> Copying<'t> {
         let lacking = self.lacking(comm, &manifest)?;
         match root {
             // What has not come by now does not.
-            None if self.is_whole() || lacking.is_empty() => return Ok(()),
+            None if self.is_whole() || lacking.blocks.is_empty() => return Ok(None),
             None => return Err(gone()),
             Some(root) if self.is_source() => self.send(comm, root, &manifest, lacking)?,
             Some(root) => self.receive(comm, root, &manifest, &lacking)?,
         }
-        Ok(comm.barrier()?)
+        self.newcomers = self.newcomers.take().or_else(|| self.rendezvous.as_ref()?.waiting());
+        let admission = admission::agree(comm, self.newcomers.as_ref())?;
+        if self.is_source() && admission.is_none() {
+            self.say_sent()?;
+        }
+        Ok(admission)
+    }
+
+    /// The group that has newcomers, too, if it has come into being.
+    fn admit(&mut self, comm: &Comm, admission: Admission) -> Result<Option<Comm>, Stop> {
+        let secret = self.task.secret.ok_or(Stop::Secret)?;
+        Ok(admission::admit(comm, secret, admission, self.newcomers.take())?)
     }
 
     /// The source's manifest at all ranks.
@@ -326,16 +373,17 @@ impl<'t> Copying<'t> {
     }
 
     /// What at least one of the nodes lacks that can have it.
-    fn lacking(&self, comm: &Comm, manifest: &Manifest) -> Result<BlockSet, Stop> {
+    fn lacking(&self, comm: &Comm, manifest: &Manifest) -> Result<Lacking, Stop> {
         let blocks = manifest.blocks().len();
         let mut words = match &self.target {
             Some(Ok(target)) => target.have().words().to_vec(),
             _ => BlockSet::none(blocks).complement().words().to_vec(),
         };
-        if !words.is_empty() {
-            comm.allreduce_in_place(&mut words, Op::BitAnd)?;
-        }
-        Ok(BlockSet::from_words(blocks, &words).complement())
+        words.push(if self.is_source() { u64::from(self.next) } else { u64::MAX });
+        comm.allreduce_in_place(&mut words, Op::BitAnd)?;
+        // Of no use without a source.
+        let first = words.pop().and_then(|first| u32::try_from(first).ok()).unwrap_or(0);
+        Ok(Lacking { blocks: BlockSet::from_words(blocks, &words).complement(), first })
     }
 
     /// Whether all that are left were asked to take part, so that a swarm goes on whoever has been lost. If only some were, since
@@ -354,7 +402,7 @@ impl<'t> Copying<'t> {
 
     /// Begins to spread what somebody lacks.
     fn start_swarm(&mut self, comm: &Comm, root: usize, manifest: &Arc<Manifest>) -> Result<(), Stop> {
-        let lacking = self.lacking(comm, manifest)?;
+        let lacking = self.lacking(comm, manifest)?.blocks;
         if lacking.is_empty() {
             return Ok(());
         }
@@ -418,59 +466,6 @@ impl<'t> Copying<'t> {
     /// Where this node has what is copied.
     fn source_root(&self) -> &Path {
         self.source.as_ref().map_or(&self.task.source, |source| &source.root)
-    }
-
-    fn send(
-        &mut self,
-        comm: &Comm,
-        root: usize,
-        manifest: &Arc<Manifest>,
-        lacking: BlockSet,
-    ) -> Result<(), Stop> {
-        let bytes = bytes_of(manifest, &lacking);
-        if !lacking.is_empty() || !self.by_swarm {
-            Said::Sending { bytes }.say()?;
-        }
-        let (mut fault, lacks) = (None, !lacking.is_empty());
-        if lacks {
-            let mut read =
-                source::read(self.task, (self.source_root(), manifest), lacking, self.task.piece(bytes))?
-                    .into_iter();
-            let mut packed = std::iter::from_fn(|| match read.next()? {
-                Ok(packed) => Some(packed),
-                Err(why) => Some((Form::GivesUp, fault.insert(why).to_string().into_bytes())),
-            });
-            self.sent += pipeline::send(comm, root, &mut packed)?;
-        }
-        let via = match (self.by_swarm, lacks) {
-            (true, false) => "swarm".to_owned(),
-            (true, true) => format!("swarm, then {}", comm.last_plan()),
-            (false, _) => comm.last_plan(),
-        };
-        Said::Sent { bytes: self.sent, via }.say()?;
-        fault.map_or(Ok(()), |fault| Err(give_up(fault)))
-    }
-
-    fn receive(
-        &mut self,
-        comm: &Comm,
-        root: usize,
-        manifest: &Arc<Manifest>,
-        lacking: &BlockSet,
-    ) -> Result<(), Stop> {
-        if lacking.is_empty() {
-            return Ok(());
-        }
-        let mut writer = Writer::start(self.target.take(), self.task)?;
-        let mut pieces = pieces(manifest, lacking, self.task.piece(bytes_of(manifest, lacking)));
-        let mut given_up = None;
-        let outcome = pipeline::receive(comm, root, |form, bytes| match pieces.next() {
-            Some(piece) if form != Form::GivesUp => writer.write(piece, form, bytes),
-            _ => given_up = Some(bytes),
-        });
-        self.target = writer.finish();
-        outcome?;
-        given_up.map_or(Ok(()), |why| Err(self.given_up(&why)))
     }
 }
 

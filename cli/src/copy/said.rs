@@ -74,9 +74,9 @@ pub(super) struct Task {
     pub(super) store: Option<StoreTask>,
     /// Between two words on how far a node is.
     pub(super) tell_every_ms: u64,
-    /// Of a rank that joins a swarm which is under way.
+    /// Of a rank that comes when the copy is under way.
     pub(super) late: Option<Late>,
-    /// Of a copy by swarm; it is told otherwise, since other users see what a program is told to do.
+    /// It is told otherwise, since other users see what a program is told to do.
     #[serde(skip)]
     pub(super) secret: Option<Secret>,
 }
@@ -157,6 +157,8 @@ pub(super) enum Said {
     Lost { nodes: Vec<String> },
     /// By a member of a swarm: which one it is, and where it listens.
     Member { rack: u32, slot: u32, contact: SocketAddr },
+    /// By one that came late to broadcasts: it takes part.
+    Admitted,
     /// By one that came late: the others are gone, or cannot be reached.
     Missed { reason: String },
     /// Bytes that this node lacks.

@@ -2,9 +2,10 @@
 
 use super::fault::Fault;
 use super::pipeline::{Form, Packed};
+use super::rank::Lacking;
 use super::reader::Reader;
 use super::said::Task;
-use cool_content::{BlockSet, Manifest, pieces};
+use cool_content::{Manifest, pieces_from};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -20,7 +21,7 @@ const LEVEL: i32 = 1;
 pub(super) fn read(
     task: &Task,
     (root, manifest): (&Path, &Arc<Manifest>),
-    lacking: BlockSet,
+    lacking: Lacking,
     piece_bytes: usize,
 ) -> std::io::Result<Receiver<Result<Packed, Fault>>> {
     let (give, taken) = sync_channel(READY);
@@ -28,7 +29,7 @@ pub(super) fn read(
     thread::Builder::new().name("read".into()).spawn(move || {
         let mut reader = Reader::new(root.clone(), Arc::clone(&manifest));
         let mut pace = Pace { began: Instant::now(), bytes: 0, limit: task.limit };
-        for piece in pieces(&manifest, &lacking, piece_bytes) {
+        for piece in pieces_from(&manifest, &lacking.blocks, lacking.first, piece_bytes) {
             let read = reader.blocks(&piece.blocks, piece.bytes).map_err(|fault| task.blame(&root, fault));
             let packed = read.map(|plain| packed(plain, task.compress));
             pace.wait(packed.as_ref().map_or(0, |(_, bytes)| bytes.len()));

@@ -1,7 +1,7 @@
 //! Copies between folders of one machine, by ranks in threads.
 
 use super::fault::Fault;
-use super::rank::copy;
+use super::rank::{Lacking, copy};
 use super::rates::LinkRates;
 use super::said::{CopyVia, Task};
 use super::scan::scan;
@@ -288,7 +288,7 @@ fn a_file_that_changes_before_it_is_sent_is_named() {
     let folder = TempDir::new().unwrap();
     let bytes = noise(7, 2 * MIB);
     let manifest = file(folder.path(), &bytes);
-    let all = BlockSet::none(manifest.blocks().len()).complement();
+    let all = Lacking { blocks: BlockSet::none(manifest.blocks().len()).complement(), first: 0 };
     let changes: [fn(&mut Vec<u8>); 2] = [|bytes| bytes[MIB] ^= 1, |bytes| bytes.truncate(MIB)];
     for change in changes {
         let mut changed = bytes.clone();

@@ -218,6 +218,8 @@ impl<'t> Streaming<'t> {
                 }
                 return Err(Stop::Source(format!("{} gives up: {reason}", self.task.from)));
             }
+            // Nobody is admitted to a stream, of which it would have the end only.
+            Form::Admits => {}
             Form::Plain | Form::Compressed => {
                 if let Some(sink) = &mut self.sink {
                     sink.write(bytes);
