@@ -70,7 +70,7 @@ pub(crate) struct StreamEffects {
     pub(crate) delivered: bool,
     pub(crate) released: bool,
     pub(crate) closed: bool,
-    /// The source has sent its last chunk for the first time, and other streams may be sent.
+    /// The source has sent its last chunk for the first time.
     pub(crate) all_sent: bool,
     /// Peers that hold another call.
     pub(crate) mismatches: Vec<u16>,
@@ -185,7 +185,6 @@ impl Stream {
                     out.store(payload, self.data.part(range.start, range.end - range.start));
                     effects.stored += 1;
                 }
-                Poll::Output(Output::Cleared) => effects.all_sent = true,
                 Poll::Output(Output::Delivered) => effects.delivered = true,
                 Poll::Output(Output::Released) => effects.released = true,
                 Poll::Output(Output::Closed) => effects.closed = true,
@@ -212,7 +211,8 @@ impl Stream {
             To::Tree => effects.traffic.bytes_multicast += len,
             To::Rack | To::Node(_) => effects.traffic.chunks_resent += 1,
         }
-        effects.all_sent |= self.tree.is_none() && payload.end == self.data.len;
+        let first_time = to == To::Tree || self.tree.is_none();
+        effects.all_sent |= first_time && payload.end == self.data.len;
         if let Some(to) = address {
             out.push(EngineOutput::Data { to, packet, payload: self.data.part(payload.start, len) });
         }

@@ -1,6 +1,6 @@
 //! Which calls are taken. All ranks of a communicator must come to one answer without asking each other, so only that counts which MPI
-//! makes equal at all of them: the operation, the communicator, the reduction, the bytes of the signature. Never how a rank has
-//! described its memory: another rank may have described the same bytes otherwise.
+//! makes equal at all of them: the operation, the communicator and where its ranks are, the reduction, the bytes of the signature. Never
+//! how a rank has described its memory: another rank may have described the same bytes otherwise.
 
 use crate::{Mode, MpiSettings};
 use cool_types::Operation;
@@ -18,7 +18,7 @@ pub enum WhyLeft {
     NotChosen,
     /// Fewer bytes than `COOL_MPI_MIN`, or than those from which COOL is the faster one in the operation.
     Small,
-    /// More than [`LARGEST`].
+    /// More than [`LARGEST`], or than those up to which COOL is the faster one.
     Large,
     /// A reduction that the program has made, or one of which COOL has no like.
     Reduction,
@@ -51,6 +51,23 @@ impl fmt::Display for WhyLeft {
     }
 }
 
+/// How the ranks of a communicator lie over racks: the same at all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankOrder {
+    /// Most have the next rank in their own rack.
+    Racked,
+    /// Most have it in another one.
+    Interleaved,
+}
+
+impl RankOrder {
+    /// Of ranks in these racks.
+    pub fn of(racks: &[usize]) -> RankOrder {
+        let apart = racks.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        if 2 * apart > racks.len() { RankOrder::Interleaved } else { RankOrder::Racked }
+    }
+}
+
 impl MpiSettings {
     /// Whether a call may be taken, by what is known before its communicator is looked at.
     ///
@@ -71,9 +88,19 @@ impl MpiSettings {
     pub fn admit_bytes(&self, operation: Operation, bytes: u64) -> Result<(), WhyLeft> {
         match bytes {
             _ if bytes < self.least(operation) => Err(WhyLeft::Small),
-            _ if bytes > LARGEST => Err(WhyLeft::Large),
+            _ if bytes > self.most(operation) => Err(WhyLeft::Large),
             _ => Ok(()),
         }
+    }
+}
+
+impl MpiSettings {
+    /// Whether a call of this length, of ranks that lie so, is taken; it is asked when its communicator has a group.
+    ///
+    /// # Errors
+    /// If not, why.
+    pub fn admit_order(&self, operation: Operation, bytes: u64, order: RankOrder) -> Result<(), WhyLeft> {
+        if bytes < self.least_in(operation, order) { Err(WhyLeft::Small) } else { Ok(()) }
     }
 }
 
@@ -88,13 +115,39 @@ mod tests {
     #[test]
     fn lengths_from_the_least_to_the_largest_are_taken() {
         let by_default = settings(&[]);
-        for (operation, least) in [(Operation::Bcast, 32 << 10), (Operation::Alltoall, 256 << 10)] {
+        let all_taken = settings(&[("COOL_MPI_MIN", "0")]);
+        let bounds = [(Operation::Bcast, 32 << 10, LARGEST), (Operation::Alltoall, 128 << 10, (1 << 20) - 1)];
+        for (operation, least, most) in bounds {
             assert_eq!(by_default.admit_bytes(operation, least - 1), Err(WhyLeft::Small));
             assert_eq!(by_default.admit_bytes(operation, least), Ok(()));
-            assert_eq!(by_default.admit_bytes(operation, LARGEST), Ok(()));
-            assert_eq!(by_default.admit_bytes(operation, LARGEST + 1), Err(WhyLeft::Large));
-            assert_eq!(settings(&[("COOL_MPI_MIN", "0")]).admit_bytes(operation, 0), Ok(()));
+            assert_eq!(by_default.admit_bytes(operation, most), Ok(()));
+            assert_eq!(by_default.admit_bytes(operation, most + 1), Err(WhyLeft::Large));
+            assert_eq!(all_taken.admit_bytes(operation, 0), Ok(()));
+            assert_eq!(all_taken.admit_bytes(operation, LARGEST), Ok(()));
         }
+    }
+
+    #[test]
+    fn what_a_host_does_well_in_an_order_of_ranks_is_left_to_it_unless_all_is_to_be_taken() {
+        use RankOrder::{Interleaved, Racked};
+        let orders = [(Operation::Allreduce, Racked), (Operation::ReduceScatter, Interleaved)];
+        for (operation, order) in orders {
+            let other = if order == Racked { Interleaved } else { Racked };
+            let (by_default, all_taken) = (settings(&[]), settings(&[("COOL_MPI_MIN", "0")]));
+            assert_eq!(by_default.admit_order(operation, 64 << 10, order), Err(WhyLeft::Small));
+            assert_eq!(by_default.admit_order(operation, 64 << 10, other), Ok(()));
+            assert_eq!(by_default.admit_order(operation, 128 << 10, order), Ok(()));
+            assert_eq!(all_taken.admit_order(operation, 1, order), Ok(()));
+        }
+    }
+
+    #[test]
+    fn ranks_are_interleaved_if_most_have_the_next_one_in_another_rack() {
+        let order = |racks: &[usize]| RankOrder::of(racks);
+        assert_eq!(order(&[0, 0, 0, 0, 1, 1, 1, 1]), RankOrder::Racked);
+        assert_eq!(order(&[0, 1, 2, 3, 0, 1, 2, 3]), RankOrder::Interleaved);
+        assert_eq!(order(&[0, 1]), RankOrder::Racked, "as any order of one rank in each rack");
+        assert_eq!(order(&[]), RankOrder::Racked);
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod tally;
 mod types;
 
 pub use abi::{Abi, ErrorClass};
-pub use decision::{LARGEST, WhyLeft};
+pub use decision::{LARGEST, RankOrder, WhyLeft};
 pub use groups::{
     Communicators, KEY_BYTES, REASON_BYTES, first_to_fail, group_key, reason, reason_bytes, vote,
 };

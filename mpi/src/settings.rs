@@ -1,5 +1,6 @@
 //! What the user says by variables of the environment, the same at all ranks.
 
+use crate::{LARGEST, RankOrder};
 use cool_types::Operation;
 use std::collections::BTreeSet;
 
@@ -98,10 +99,32 @@ impl MpiSettings {
             Operation::Allreduce | Operation::Allgather | Operation::ReduceScatter => 64 << 10,
             // Every part has one destination: whoever carries that out has the same bytes to send, and COOL gains only by the order in
             // which they go.
-            Operation::Gather | Operation::Alltoall => 256 << 10,
+            Operation::Alltoall => 128 << 10,
+            Operation::Gather => 256 << 10,
             Operation::Scatter => 512 << 10,
             _ => 32 << 10,
         })
+    }
+}
+
+impl MpiSettings {
+    /// [`MpiSettings::least`] of ranks that lie so.
+    pub(crate) fn least_in(&self, operation: Operation, order: RankOrder) -> u64 {
+        self.least(operation).max(match (self.min, operation, order) {
+            // What the host's algorithm sends to the nearest ranks stays within racks.
+            (None, Operation::Allreduce, RankOrder::Racked) => 128 << 10,
+            (None, Operation::ReduceScatter, RankOrder::Interleaved) => 128 << 10,
+            _ => 0,
+        })
+    }
+
+    /// The bytes of the largest call of an operation that is taken.
+    pub(crate) fn most(&self, operation: Operation) -> u64 {
+        match (self.min, operation) {
+            // The host's library fills the links as well.
+            (None, Operation::Alltoall) => (1 << 20) - 1,
+            _ => LARGEST,
+        }
     }
 }
 

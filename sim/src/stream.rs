@@ -211,7 +211,6 @@ impl Stream {
                 }
                 self.deeds.delivered[index] = Some(net.now());
             }
-            Output::Cleared => {}
             Output::Released => this.released = true,
             Output::Closed => {
                 this.closed = true;

@@ -48,8 +48,6 @@ pub enum Output {
     },
     /// Copy the payload of the packet just handled to these bytes of the message.
     Store(Range<u64>),
-    /// The last chunk of the message was multicast, and should have passed all queues: another stream may be.
-    Cleared,
     /// The message is here in full.
     Delivered,
     /// Nobody needs the message from here any more; it may be dropped. Comes after `Delivered`.

@@ -37,9 +37,6 @@ pub struct Sender {
     unheard: bool,
     /// When the last chunk was multicast.
     sent_all: Option<Time>,
-    /// When that has passed all queues. A stream that began before would not see the one that it is in: it measures delays by its
-    /// quickest chunk.
-    clear_at: Option<Time>,
     /// Whether the receivers were told over the tree that everything has been sent.
     end_told: bool,
     out: Outbox,
@@ -85,7 +82,6 @@ impl Sender {
             round_told: now,
             unheard: false,
             sent_all: None,
-            clear_at: None,
             end_told: false,
             out: Outbox::new(spec.id, spec.id.source, spec.digest),
             phase: Phase::Gathering,
@@ -250,9 +246,6 @@ impl Sender {
 
     fn on_time(&mut self, now: Time) {
         let timers = self.spec.timers;
-        if self.clear_at.take_if(|at| *at <= now).is_some() {
-            self.out.push(Output::Cleared);
-        }
         match self.phase {
             Phase::Gathering if !self.on_hold && self.is_gathered(now) => self.begin(now),
             Phase::Gathering if now >= self.polls.at() => {
@@ -357,7 +350,6 @@ impl Sender {
                 self.retransmits.arrived(chunk, |_| true);
                 if self.next == self.chunks {
                     self.sent_all = Some(now);
-                    self.clear_at = Some(now + self.rate.queue());
                     self.polls = PollTimer::new(now, 2 * self.patience());
                 }
                 self.meter(now);
@@ -389,7 +381,7 @@ impl Sender {
             Phase::Settling => Some(self.since.round_up(self.spec.ack_delay())),
             Phase::Closed => None,
         };
-        earliest(earliest(own, self.clear_at), self.send_at(now))
+        earliest(own, self.send_at(now))
     }
 }
 

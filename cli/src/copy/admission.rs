@@ -118,8 +118,8 @@ pub(super) fn admit(
         // If they are gone the group does not come into being.
         drop(pair.bcast(&mut [number, comm.size() as u64], SOURCE));
     }
-    // A machine's memory bounds both.
-    let size = comm.size() + count as usize;
+    // Of more ranks than can be there is no group.
+    let size = usize::try_from(count).unwrap_or(usize::MAX).saturating_add(comm.size());
     let larger = Comm::join(&group_key(secret, number), comm.rank(), size, FORM_WITHIN);
     let mut formed = [u8::from(larger.is_ok())];
     comm.allreduce_in_place(&mut formed, Op::Min)?;
@@ -141,7 +141,7 @@ pub(super) fn enter(newcomers: &Comm, secret: Secret) -> Result<Comm, Stop> {
     if before == 0 {
         return Err(Stop::Over(missed.map_or_else(String::new, |error| format!(" ({error})"))));
     }
-    // A machine's memory bounds it.
+    // The size of a group.
     let before = before as usize;
     let (rank, size) = (before + newcomers.rank(), before + newcomers.size());
     Ok(Comm::join(&group_key(secret, number), rank, size, FORM_WITHIN)?)

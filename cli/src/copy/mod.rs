@@ -67,7 +67,7 @@ const TELL_EVERY_MS_MIN: u64 = 100;
 /// Nodes that have blocks of it already, in an older copy at DEST or from a copy that was interrupted, do not get them
 /// again, and what no node lacks is not sent. A copy comes into being beside its DEST, and takes its place when it is whole and every
 /// byte is checked. It is written as you, with the modes and times of the source. Nodes that cannot have it are named,
-/// each with the reason, and the others go on.
+/// each with the reason, and the others go on. Nodes whose agents come while it is under way, or come back, get theirs, too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     #[command(flatten)]

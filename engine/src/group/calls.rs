@@ -103,6 +103,8 @@ pub(super) struct Calls {
     ready: VecDeque<ActionId>,
     /// Ranks, by call, whose next multicast may start.
     multicasters: VecDeque<(u64, u32)>,
+    /// The last call that moved when all ranks here were through it, since its bytes are copied, and when it did.
+    moved_after: Option<(u64, Time)>,
 }
 
 impl Calls {
@@ -247,7 +249,8 @@ impl Calls {
 
     /// A call moves while earlier ones do: streams are sent in their order.
     pub(super) fn follow_earlier(&mut self, number: u64) {
-        let earlier = self.calls.range(..number).map(|(_, call)| call.progress).max();
+        let after = self.moved_after.filter(|(of, _)| *of < number).map(|(_, at)| at);
+        let earlier = self.calls.range(..number).map(|(_, call)| call.progress).chain(after).max();
         if let Some((call, earlier)) = self.calls.get_mut(&number).zip(earlier) {
             call.progress = call.progress.max(earlier);
         }
@@ -255,8 +258,9 @@ impl Calls {
 
     /// Something of a call has moved.
     pub(super) fn moved(&mut self, now: Time, call: u64) {
-        if let Some(call) = self.calls.get_mut(&call) {
-            call.progress = now;
+        match self.calls.get_mut(&call) {
+            Some(call) => call.progress = now,
+            None => self.moved_after = Some((call, now)),
         }
     }
 

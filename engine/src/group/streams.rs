@@ -19,6 +19,9 @@ use cool_types::limits::{COPIED_BYTES, EAGER_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+/// How long a receiver waits for its stream to begin: the call's timeout ends it before, unless earlier calls move.
+const BEGINS_WITHIN: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// What a stream waits beyond the call's timeout: the call's own says more about what is wrong.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -264,7 +267,7 @@ impl Streams {
             on_hold: false,
             timers: Timers {
                 initial_rto: self.retry_timer,
-                start: patience,
+                start: BEGINS_WITHIN,
                 ready: defaults.ready.min(timeout),
                 stall: patience,
                 ack_delay: if self.loss_free >= LOSS_FREE { ACK_DELAY } else { Duration::ZERO },

@@ -189,7 +189,10 @@ impl Call<'_> {
         self.bytes.set(bytes);
         settings().admit_bytes(self.operation, bytes)?;
         match self.communicator.group(self.host, self.comm, settings().groups)? {
-            Ok(group) => Ok(group),
+            Ok(group) => {
+                settings().admit_order(self.operation, bytes, group.order)?;
+                Ok(group)
+            }
             Err(why) if settings().mode == Mode::Require => Err(Failure::Required(why).into()),
             Err(_) => Err(WhyLeft::NoGroup.into()),
         }

@@ -8,7 +8,7 @@ use crate::memory::done;
 use crate::wait;
 use cool::Comm;
 use host_mpi::{
-    Communicators, KEY_BYTES, REASON_BYTES, first_to_fail, group_key, reason, reason_bytes, vote,
+    Communicators, KEY_BYTES, REASON_BYTES, RankOrder, first_to_fail, group_key, reason, reason_bytes, vote,
 };
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
@@ -37,6 +37,7 @@ pub(crate) struct Communicator {
 #[derive(Debug)]
 pub(crate) struct Group {
     comm: Comm,
+    pub(crate) order: RankOrder,
 }
 
 impl std::ops::Deref for Group {
@@ -54,7 +55,9 @@ impl Group {
     fn new(comm: Comm) -> Group {
         comm.set_timeout(A_YEAR);
         GROUPS.fetch_add(1, Ordering::Relaxed);
-        Group { comm }
+        let rack = |rank| comm.place(rank).map(|place| place.rack);
+        let racks: Vec<usize> = (0..comm.size()).filter_map(rack).collect();
+        Group { order: RankOrder::of(&racks), comm }
     }
 }
 

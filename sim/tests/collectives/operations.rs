@@ -240,7 +240,8 @@ fn broadcasts_in_a_row_take_as_long_as_one_of_all_their_bytes_however_far_the_ro
             }
         }
     }
-    let results: Vec<_> = run.world.answers().values().map(|answer| answer.result.as_ref().unwrap()).collect();
+    let results: Vec<_> =
+        run.world.answers().values().map(|answer| answer.result.as_ref().unwrap()).collect();
     assert_eq!(results.iter().map(|stats| stats.traffic.chunks_repaired).sum::<u64>(), 0);
     let least = (BROADCASTS * BYTES) as f64 / RATE as f64;
     let took = (run.world.now() - began).as_secs_f64();

@@ -163,11 +163,6 @@ impl Rate {
         (self.current, self.queue, phase)
     }
 
-    /// How long what is sent now will wait in queues, by the last report.
-    pub(crate) fn queue(&self) -> Duration {
-        self.queue
-    }
-
     /// Bytes per second at which to send a chunk.
     pub(crate) fn of(&self, chunk: u32) -> u64 {
         if self.is_ahead(chunk) { self.current.min(MODEST) } else { self.current }
