@@ -43,8 +43,6 @@ pub struct Sender {
     phase: Phase,
     /// When the phase began, or was allowed to end.
     since: Time,
-    /// Whether it may not begin to send yet.
-    on_hold: bool,
     stats: Stats,
 }
 
@@ -86,14 +84,12 @@ impl Sender {
             out: Outbox::new(spec.id, spec.id.source, spec.digest),
             phase: Phase::Gathering,
             since: now,
-            on_hold: spec.on_hold,
             stats: Stats::default(),
             spec,
         };
-        let asks = sender.spec.len > sender.spec.eager && sender.spec.chain.len() > 1;
-        if !asks && !sender.on_hold {
+        if !sender.asks() && !sender.spec.on_hold {
             sender.begin(now);
-        } else if asks {
+        } else if sender.asks() {
             let everyone = sender.receivers.not_ready();
             sender.announce(now, &everyone, true);
         }
@@ -247,7 +243,7 @@ impl Sender {
     fn on_time(&mut self, now: Time) {
         let timers = self.spec.timers;
         match self.phase {
-            Phase::Gathering if !self.on_hold && self.is_gathered(now) => self.begin(now),
+            Phase::Gathering if !self.spec.on_hold && self.is_gathered(now) => self.begin(now),
             Phase::Gathering if now >= self.polls.at() => {
                 let missing = self.receivers.not_ready();
                 self.announce(now, &missing, true);
@@ -269,10 +265,14 @@ impl Sender {
         }
     }
 
+    /// Whether receivers are asked before the message goes.
+    fn asks(&self) -> bool {
+        self.spec.len > self.spec.eager && self.spec.chain.len() > 1
+    }
+
     /// Whether nobody is waited for any more.
     fn is_gathered(&self, now: Time) -> bool {
-        let is_short = self.spec.len <= self.spec.eager;
-        is_short || self.receivers.all_ready() || now >= self.since + self.spec.timers.ready
+        !self.asks() || self.receivers.all_ready() || now >= self.since + self.spec.timers.ready
     }
 
     fn look_for_silent(&mut self, now: Time) {
@@ -372,7 +372,7 @@ impl Sender {
         let timers = self.spec.timers;
         let own = match self.phase {
             Phase::Gathering => {
-                earliest(Some(self.polls.at()), (!self.on_hold).then(|| self.since + timers.ready))
+                earliest(Some(self.polls.at()), (!self.spec.on_hold).then(|| self.since + timers.ready))
             }
             Phase::Sending => {
                 let stall = self.receivers.news().max(self.since) + timers.stall;
@@ -397,7 +397,7 @@ impl Machine for Sender {
                 self.rate.set_ceiling(ceiling);
                 self.meter(now);
             }
-            Input::Proceed => (self.on_hold, self.since) = (false, now),
+            Input::Proceed => (self.spec.on_hold, self.since) = (false, now),
             Input::LateJoin => {}
         }
     }

@@ -7,9 +7,7 @@ use super::secret::Secret;
 use super::work::TICK;
 use cool::{Comm, Error, Op};
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -28,7 +26,7 @@ fn key(secret: Secret) -> String {
     format!("copy {:016x}", secret.seed())
 }
 
-/// That of a larger group: the copy's admissions are numbered.
+/// That of a larger group: the copy's are numbered.
 fn group_key(secret: Secret, number: u64) -> String {
     format!("{} {number}", key(secret))
 }
@@ -37,46 +35,47 @@ fn group_key(secret: Secret, number: u64) -> String {
 pub(super) struct Newcomers {
     /// Of that and the first of them.
     pair: Comm,
-    admission: Admission,
+    group: LargerGroup,
 }
 
-/// What all ranks know of an admission.
+/// What all ranks know of the group that has newcomers, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Admission {
+pub(super) struct LargerGroup {
     /// Of the copy's, from 1.
     number: u64,
     /// How many newcomers.
     count: u64,
 }
 
-/// Where the source's rank waits for newcomers, in a thread.
-pub(super) struct Rendezvous {
+/// Where the source's rank waits for newcomers, in a thread that ends when this is dropped.
+pub(super) struct NewcomersMet {
     met: Receiver<Newcomers>,
-    closed: Arc<AtomicBool>,
+    /// Nothing is sent.
+    _open: Sender<()>,
 }
 
-impl Rendezvous {
-    pub(super) fn open(secret: Secret) -> io::Result<Rendezvous> {
+impl NewcomersMet {
+    pub(super) fn wait(secret: Secret) -> io::Result<NewcomersMet> {
         // Newcomers that have met it are admitted before others meet it.
         let (give, met) = sync_channel(0);
-        let closed = Arc::new(AtomicBool::new(false));
-        let is_closed = Arc::clone(&closed);
+        let (open, is_open) = channel();
         thread::Builder::new().name("meet".into()).spawn(move || {
             let mut number = 1;
-            while !is_closed.load(Ordering::Relaxed) {
-                match meet(secret, number) {
+            loop {
+                let goes_on = match meet(secret, number) {
                     Ok(newcomers) => {
-                        if give.send(newcomers).is_err() {
-                            return;
-                        }
                         number += 1;
+                        give.send(newcomers).is_ok()
                     }
                     // The controller may be away for a while.
-                    Err(_) => thread::sleep(TICK),
+                    Err(_) => is_open.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout),
+                };
+                if !goes_on {
+                    return;
                 }
             }
         })?;
-        Ok(Rendezvous { met, closed })
+        Ok(NewcomersMet { met, _open: open })
     }
 
     /// Those that wait, if any do.
@@ -85,33 +84,27 @@ impl Rendezvous {
     }
 }
 
-impl Drop for Rendezvous {
-    fn drop(&mut self) {
-        self.closed.store(true, Ordering::Relaxed);
-    }
-}
-
 fn meet(secret: Secret, number: u64) -> Result<Newcomers, Error> {
     let pair = Comm::join(&key(secret), SOURCE, 2, WAIT_AT_MOST)?;
     let mut count = [0];
     pair.bcast(&mut count, NEWCOMER)?;
-    Ok(Newcomers { pair, admission: Admission { number, count: count[0] } })
+    Ok(Newcomers { pair, group: LargerGroup { number, count: count[0] } })
 }
 
 /// The ranks of a copy agree at the end of a pass whether they admit newcomers, which only the source's has met.
-pub(super) fn agree(comm: &Comm, newcomers: Option<&Newcomers>) -> Result<Option<Admission>, Error> {
-    let Admission { number, count } = newcomers.map_or_else(Admission::default, |met| met.admission);
+pub(super) fn agree(comm: &Comm, newcomers: Option<&Newcomers>) -> Result<Option<LargerGroup>, Error> {
+    let LargerGroup { number, count } = newcomers.map_or_else(LargerGroup::default, |met| met.group);
     let mut words = [number, count];
     comm.allreduce_in_place(&mut words, Op::Max)?;
     let [number, count] = words;
-    Ok((count > 0).then_some(Admission { number, count }))
+    Ok((count > 0).then_some(LargerGroup { number, count }))
 }
 
 /// All ranks form the group that has the newcomers, too; if it does not come into being, they go on without them.
 pub(super) fn admit(
     comm: &Comm,
     secret: Secret,
-    Admission { number, count }: Admission,
+    LargerGroup { number, count }: LargerGroup,
     newcomers: Option<Newcomers>,
 ) -> Result<Option<Comm>, Error> {
     if let Some(Newcomers { pair, .. }) = newcomers {
@@ -147,7 +140,7 @@ pub(super) fn enter(newcomers: &Comm, secret: Secret) -> Result<Comm, Stop> {
     Ok(Comm::join(&group_key(secret, number), rank, size, FORM_WITHIN)?)
 }
 
-/// The number of the admission, and the size of the group that there is.
+/// The number of the larger group, and the size of the group that there is.
 fn be_told(count: usize, secret: Secret) -> Result<[u64; 2], Error> {
     let pair = Comm::join(&key(secret), NEWCOMER, 2, MEET_WITHIN)?;
     pair.bcast(&mut [count as u64], NEWCOMER)?;

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 /// How a rank comes late.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Late {
+pub(super) enum LateRank {
     /// To broadcasts, with the other ranks of its job.
     Broadcast,
     /// To a swarm.

@@ -1,7 +1,7 @@
 //! Nodes that come while a copy is under way: that were away when it began, were lost, or are new. They get ranks in jobs of their own,
 //! each of which joins the swarm, or which come to broadcasts together.
 
-use super::join::Late;
+use super::join::LateRank;
 use super::options::NodeChoice;
 use super::outcome::Outcome;
 use super::rates::LinkRates;
@@ -128,19 +128,19 @@ impl LateNodes<'_> {
         }
         if self.task.via != CopyVia::Swarm {
             let (first, hosts) = outcome.admit(here.iter().map(|node| node.name.clone()).collect());
-            jobs.start(first, self.spec(Late::Broadcast, LinkRates::default(), hosts)?);
+            jobs.start(first, self.spec(LateRank::Broadcast, LinkRates::default(), hosts)?);
             return Ok(());
         }
         for node in here {
             let (first, late) = outcome.join(&node.name, |of| racks.get(of) == Some(&node.rack));
             // What the slowest carries the members tell it.
             let rates = LinkRates::of([node]);
-            jobs.start(first, self.spec(Late::Swarm(late), rates, vec![node.name.clone()])?);
+            jobs.start(first, self.spec(LateRank::Swarm(late), rates, vec![node.name.clone()])?);
         }
         Ok(())
     }
 
-    fn spec(&self, late: Late, rates: LinkRates, hosts: Vec<String>) -> Result<JobSpec, Error> {
+    fn spec(&self, late: LateRank, rates: LinkRates, hosts: Vec<String>) -> Result<JobSpec, Error> {
         let task = Task { late: Some(late), rates, ..self.task.clone() };
         spec(&task, hosts, self.user.clone(), self.secret)
     }

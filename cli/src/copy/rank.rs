@@ -6,10 +6,10 @@
 
 mod broadcasts;
 
-use super::admission::{self, Admission, Newcomers, Rendezvous};
+use super::admission::{self, LargerGroup, Newcomers, NewcomersMet};
 use super::fault::Fault;
 use super::group::{lost, own_node, rank_on, say_lost, set_way, share};
-use super::join::{Late, join};
+use super::join::{LateRank, join};
 use super::pipeline::Form;
 use super::said::{CopyVia, Said, Task};
 use super::secret::SECRET_VARIABLE;
@@ -83,8 +83,8 @@ pub(crate) fn rank(options: &RankOptions) -> Result<(), RankError> {
     let comm = Comm::world()?;
     let began = Instant::now();
     let ended = match &task.late {
-        Some(Late::Swarm(late)) => join(&own_node(&comm), &task, late, began),
-        Some(Late::Broadcast) => come(&comm, &task, began),
+        Some(LateRank::Swarm(late)) => join(&own_node(&comm), &task, late, began),
+        Some(LateRank::Broadcast) => come(&comm, &task, began),
         None => Ok(copy(comm, &task, began)),
     };
     let CopyEnd { error, told } = match ended {
@@ -163,7 +163,7 @@ struct Copying<'t> {
     /// Whether all were asked to take part.
     asked: bool,
     /// Where the source waits for newcomers of broadcasts, and those that it is about to admit.
-    rendezvous: Option<Rendezvous>,
+    newcomers_met: Option<NewcomersMet>,
     newcomers: Option<Newcomers>,
     /// The block behind the last that the source has sent.
     next: u32,
@@ -190,7 +190,7 @@ impl<'t> Copying<'t> {
             placing: None,
             swarm: None,
             asked: false,
-            rendezvous: None,
+            newcomers_met: None,
             newcomers: None,
             next: 0,
             sent: 0,
@@ -204,7 +204,7 @@ impl<'t> Copying<'t> {
         loop {
             let ended = match self.pass(&comm) {
                 Ok(None) => return Ok(()),
-                Ok(Some(admission)) => self.admit(&comm, admission),
+                Ok(Some(larger)) => self.admit(&comm, larger),
                 Err(stop) => Err(stop),
             };
             match ended {
@@ -269,7 +269,7 @@ impl<'t> Copying<'t> {
     }
 
     /// What newcomers are to be admitted before the next pass; without any, it was the last one.
-    fn pass(&mut self, comm: &Comm) -> Result<Option<Admission>, Stop> {
+    fn pass(&mut self, comm: &Comm) -> Result<Option<LargerGroup>, Stop> {
         set_way(comm, self.task.via, self.task.background)?;
         let root = rank_on(comm, &self.task.from);
         let gone = || Stop::SourceGone(self.task.from.clone());
@@ -293,18 +293,18 @@ impl<'t> Copying<'t> {
             Some(root) if self.is_source() => self.send(comm, root, &manifest, lacking)?,
             Some(root) => self.receive(comm, root, &manifest, &lacking)?,
         }
-        self.newcomers = self.newcomers.take().or_else(|| self.rendezvous.as_ref()?.waiting());
-        let admission = admission::agree(comm, self.newcomers.as_ref())?;
-        if self.is_source() && admission.is_none() {
+        self.newcomers = self.newcomers.take().or_else(|| self.newcomers_met.as_ref()?.waiting());
+        let larger = admission::agree(comm, self.newcomers.as_ref())?;
+        if self.is_source() && larger.is_none() {
             self.say_sent()?;
         }
-        Ok(admission)
+        Ok(larger)
     }
 
     /// The group that has newcomers, too, if it has come into being.
-    fn admit(&mut self, comm: &Comm, admission: Admission) -> Result<Option<Comm>, Stop> {
+    fn admit(&mut self, comm: &Comm, larger: LargerGroup) -> Result<Option<Comm>, Stop> {
         let secret = self.task.secret.ok_or(Stop::Secret)?;
-        Ok(admission::admit(comm, secret, admission, self.newcomers.take())?)
+        Ok(admission::admit(comm, secret, larger, self.newcomers.take())?)
     }
 
     /// The source's manifest at all ranks.

@@ -1,6 +1,6 @@
 //! What ranks of a copy are told, and the lines by which they say how far they are.
 
-use super::join::Late;
+use super::join::LateRank;
 use super::rates::LinkRates;
 use super::secret::Secret;
 use super::stored::StoreTask;
@@ -75,7 +75,7 @@ pub(super) struct Task {
     /// Between two words on how far a node is.
     pub(super) tell_every_ms: u64,
     /// Of a rank that comes when the copy is under way.
-    pub(super) late: Option<Late>,
+    pub(super) late: Option<LateRank>,
     /// It is told otherwise, since other users see what a program is told to do.
     #[serde(skip)]
     pub(super) secret: Option<Secret>,

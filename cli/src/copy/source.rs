@@ -17,13 +17,21 @@ const READY: usize = 2;
 /// Of zstd: what costs least.
 const LEVEL: i32 = 1;
 
+/// A piece that was read.
+#[derive(Debug)]
+pub(super) struct ReadPiece {
+    pub(super) packed: Packed,
+    /// The block behind its last.
+    pub(super) next: u32,
+}
+
 /// Begins to read pieces, in a thread that ends with them or when nobody takes them any more.
 pub(super) fn read(
     task: &Task,
     (root, manifest): (&Path, &Arc<Manifest>),
     lacking: Lacking,
     piece_bytes: usize,
-) -> std::io::Result<Receiver<Result<Packed, Fault>>> {
+) -> std::io::Result<Receiver<Result<ReadPiece, Fault>>> {
     let (give, taken) = sync_channel(READY);
     let (task, root, manifest) = (task.clone(), root.to_owned(), Arc::clone(manifest));
     thread::Builder::new().name("read".into()).spawn(move || {
@@ -31,10 +39,11 @@ pub(super) fn read(
         let mut pace = Pace { began: Instant::now(), bytes: 0, limit: task.limit };
         for piece in pieces_from(&manifest, &lacking.blocks, lacking.first, piece_bytes) {
             let read = reader.blocks(&piece.blocks, piece.bytes).map_err(|fault| task.blame(&root, fault));
-            let packed = read.map(|plain| packed(plain, task.compress));
-            pace.wait(packed.as_ref().map_or(0, |(_, bytes)| bytes.len()));
-            let failed = packed.is_err();
-            if give.send(packed).is_err() || failed {
+            let next = piece.blocks.last().map_or(0, |last| last + 1);
+            let read = read.map(|plain| ReadPiece { packed: packed(plain, task.compress), next });
+            pace.wait(read.as_ref().map_or(0, |ReadPiece { packed: (_, bytes), .. }| bytes.len()));
+            let failed = read.is_err();
+            if give.send(read).is_err() || failed {
                 return;
             }
         }

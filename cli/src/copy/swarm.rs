@@ -58,10 +58,8 @@ impl Coming {
         let Some((target, _)) = self.target.take_if(|(target, _)| target.have().is_full()) else {
             return Ok(());
         };
-        let dest = target.dest().to_owned();
-        locked(reader).may_move_to(dest.clone());
-        let placing = Placing::start(self.began, move || target.finish());
-        self.placing = Some(placing.map_err(Fault::at(&dest))?);
+        locked(reader).may_move_to(target.dest().to_owned());
+        self.placing = Some(Placing::of(target, self.began)?);
         Ok(())
     }
 }

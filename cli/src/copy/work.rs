@@ -2,6 +2,7 @@
 
 use super::fault::Fault;
 use super::said::Said;
+use super::target::Target;
 use std::io;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -46,6 +47,12 @@ pub(super) struct Placed {
 }
 
 impl Placing {
+    /// Of a copy that is whole, of a rank that began then.
+    pub(super) fn of(target: Target, began: Instant) -> Result<Placing, Fault> {
+        let dest = target.dest().to_owned();
+        Placing::start(began, move || target.finish()).map_err(Fault::at(&dest))
+    }
+
     /// Of a rank that began then.
     pub(super) fn start(
         began: Instant,

@@ -45,7 +45,7 @@ impl Writer {
                 }
                 // It waits for nobody who lacks something still.
                 if let Some(Ok(target)) = kept.take_if(|kept| is_whole(kept)) {
-                    match place(target, began) {
+                    match Placing::of(target, began) {
                         Ok(begun) => placing = Some(begun),
                         Err(fault) => kept = Some(Err(fault)),
                     }
@@ -73,11 +73,6 @@ impl Writer {
 
 fn is_whole(kept: &Result<Target, Fault>) -> bool {
     kept.as_ref().is_ok_and(|target| target.have().is_full())
-}
-
-fn place(target: Target, began: Instant) -> Result<Placing, Fault> {
-    let dest = target.dest().to_owned();
-    Placing::start(began, move || target.finish()).map_err(Fault::at(&dest))
 }
 
 /// Writes a piece; a copy that cannot be written leaves nothing behind, above all on a full disk.

@@ -60,8 +60,8 @@ struct SendingStream {
 /// Streams that are sent in the order of their calls, each when the one before it has been: at once, all would be late together, and
 /// those come that receivers do not expect yet. Short ones need not wait for long ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lane {
-    stripe: Stripe,
+pub(super) struct Lane {
+    pub(super) stripe: Stripe,
     short: bool,
 }
 
@@ -87,7 +87,7 @@ pub(super) enum StreamEvent {
     /// Nobody needs the buffers of a rank any more, which [`Streams::pin_rank`] has pinned.
     Unpinned { call: u64, rank: u32 },
     /// A source has put its last chunk on the link, or never will.
-    AllSent { call: u64, rank: u32, stripe: Stripe },
+    AllSent { call: u64, rank: u32, lane: Lane },
     /// A node holds another call of this number.
     Mismatch { call: u64, node: usize },
     /// A stream is over.
@@ -154,22 +154,14 @@ impl Streams {
         }
         let lane = Lane { stripe, short: multicast.data.len <= EAGER_BYTES };
         self.queued.push_back(Queued { multicast, lane, concurrent_senders, copy });
-        self.send_next_in(context, lane)
+        self.send_next(context, lane)
     }
 
-    /// Sends what waits for the tree of a stripe, as far as it may.
+    /// Sends what waits in a lane, as far as it may: one stream is sent, and one behind it gathers its receivers, if it is long.
     ///
     /// # Errors
     /// If there can be no such stream.
-    pub(super) fn send_next(&mut self, context: &mut Context<'_>, stripe: Stripe) -> Result<(), Failure> {
-        for short in [true, false] {
-            self.send_next_in(context, Lane { stripe, short })?;
-        }
-        Ok(())
-    }
-
-    /// One stream of a lane is sent, and one behind it gathers its receivers, if it is long.
-    fn send_next_in(&mut self, context: &mut Context<'_>, lane: Lane) -> Result<(), Failure> {
+    pub(super) fn send_next(&mut self, context: &mut Context<'_>, lane: Lane) -> Result<(), Failure> {
         loop {
             let in_lane = || self.sending.iter().filter(|(_, stream)| stream.lane == lane);
             let is_free = in_lane().all(|(_, stream)| stream.on_hold);
@@ -366,12 +358,12 @@ impl Streams {
         events.extend(effects.mismatches.into_iter().map(mismatch));
         let over = effects.released || effects.closed;
         if (effects.all_sent || over)
-            && let Some(SendingStream { share, on_hold, .. }) = self.sending.remove(&id)
+            && let Some(SendingStream { share, lane, on_hold }) = self.sending.remove(&id)
         {
             if !on_hold {
                 context.shared.sent(share);
             }
-            events.push_back(StreamEvent::AllSent { call: of.call, rank: of.rank, stripe: share.stripe });
+            events.push_back(StreamEvent::AllSent { call: of.call, rank: of.rank, lane });
         }
         if effects.delivered && stream.is_receiver() {
             delivered(stream, context.shared, (id, of), effects.released, events);

@@ -1,10 +1,10 @@
 //! The part of a pass that goes by broadcasts: pieces of what somebody lacks, until all have come or newcomers wait.
 
 use super::{Copying, Lacking, Stop, bytes_of, give_up};
-use crate::copy::admission::Rendezvous;
+use crate::copy::admission::NewcomersMet;
 use crate::copy::pipeline::{self, Form};
 use crate::copy::said::{CopyVia, Said};
-use crate::copy::source;
+use crate::copy::source::{self, ReadPiece};
 use crate::copy::writer::{Writer, Written};
 use cool::Comm;
 use cool_content::{Manifest, pieces_from};
@@ -24,8 +24,8 @@ impl Copying<'_> {
         if lacks || !self.by_swarm {
             Said::Sending { bytes }.say()?;
         }
-        if self.task.via != CopyVia::Swarm && self.rendezvous.is_none() {
-            self.rendezvous = self.task.secret.map(Rendezvous::open).transpose()?;
+        if self.task.via != CopyVia::Swarm && self.newcomers_met.is_none() {
+            self.newcomers_met = self.task.secret.map(NewcomersMet::wait).transpose()?;
         }
         if !lacks {
             if !self.by_swarm {
@@ -33,23 +33,20 @@ impl Copying<'_> {
             }
             return Ok(());
         }
-        let (piece, first) = (self.task.piece(bytes), lacking.first);
-        let blocks = lacking.blocks.clone();
-        let read = source::read(self.task, (self.source_root(), manifest), lacking, piece)?;
-        let mut pieces = pieces_from(manifest, &blocks, first, piece);
+        let read = source::read(self.task, (self.source_root(), manifest), lacking, self.task.piece(bytes))?;
         let mut fault = None;
         let mut packed = std::iter::from_fn(|| {
             // Admits newcomers once: the pass ends with it.
             if self.newcomers.is_some() {
                 return None;
             }
-            self.newcomers = self.rendezvous.as_ref().and_then(Rendezvous::waiting);
+            self.newcomers = self.newcomers_met.as_ref().and_then(NewcomersMet::waiting);
             if self.newcomers.is_some() {
                 return Some((Form::Admits, Vec::new()));
             }
             match read.recv().ok()? {
-                Ok(packed) => {
-                    self.next = pieces.next()?.blocks.last()? + 1;
+                Ok(ReadPiece { packed, next }) => {
+                    self.next = next;
                     Some(packed)
                 }
                 Err(why) => Some((Form::GivesUp, fault.insert(why).to_string().into_bytes())),
