@@ -15,7 +15,7 @@ PHOTOGRAPHS := lomiri-wallpapers-16.04
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 # Cargo subcommands of our own come last: whoever has them installed uses those.
 export PATH := $(PATH):$(HOME)/.cargo/bin:$(TARGET)/tools/bin
-# What runs on the emulated network in the demonstration and in tests.
+# What the demonstration and the suites of others run on the emulated network.
 QUICK := $(TARGET)/quick
 # Modules of end-to-end tests that run side by side, on two processors; they wait for emulated links half of the time.
 WORKERS := 3
@@ -36,12 +36,13 @@ unit: packages-test
 documented:
 	cargo test --quiet --workspace --all-features --doc
 
+# The programs are those of the unit tests' build, with all their checks: building others would take longer than the tests gain by it.
 end-to-end: packages-test
-	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
+	cargo build --workspace --all-features --lib --bins --examples --tests
 	tools/bindings
 	tools/torch $(TARGET)/bindings/python
 	COOL_RUST_SUITE=$(TARGET)/bindings/suite-rust $(TARGET)/bindings/python/bin/pytest libcool/python/tests
-	$(SUDO) env COOL_BIN=$(QUICK) /usr/bin/python3 -m pytest tests -v --dist loadfile --tx '$(WORKERS)*popen//python=mininet/apart /usr/bin/python3'
+	$(SUDO) env COOL_BIN=$(TARGET)/debug /usr/bin/python3 -m pytest tests -v --dist loadfile --tx '$(WORKERS)*popen//python=mininet/apart /usr/bin/python3'
 
 # What a developer runs again and again: neither root nor an emulated network, and without what .config/nextest.toml counts as long.
 test-quick:

@@ -14,7 +14,7 @@ class BedOfThree(PairBed):
 
 @pytest.fixture(scope="module")
 def bed():
-    with BedOfThree("tree:2x2", host_mbit=20, uplink_mbit=20, lldp_ms=400) as bed:
+    with BedOfThree("tree:2x2", host_mbit=40, uplink_mbit=40, lldp_ms=400) as bed:
         yield bed
 
 

@@ -13,7 +13,7 @@ from test_recovery import multicast
 
 @pytest.fixture(scope="module")
 def bed():
-    with PairBed("tree:2x2", host_mbit=20, uplink_mbit=20, lldp_ms=400) as bed:
+    with PairBed("tree:2x2", host_mbit=40, uplink_mbit=40, lldp_ms=400) as bed:
         yield bed
 
 
