@@ -20,12 +20,16 @@ use std::time::{Duration, Instant};
 use std::{io, iter};
 
 /// Blocks of a generation. Adding them up takes as many multiplications for each byte, and a link as many blocks to fill.
-pub(crate) const BLOCKS: u16 = 32;
-/// Bytes of a generation, unless there would be too many: each has a number in what members say.
-const GENERATION_BYTES: u64 = 2 << 20;
-/// Of a block, unless there would be too many.
-pub(crate) const BLOCK_BYTES: u64 = GENERATION_BYTES / BLOCKS as u64;
+pub(crate) const GENERATION_BLOCKS: u16 = 32;
+/// Each has a number in what members say.
 const GENERATIONS_MAX: u64 = 4096;
+/// Of the shortest blocks.
+pub(crate) const BLOCK_MIN_BYTES: u64 = 64 << 10;
+/// Of the longest, unless there would be too many generations.
+const BLOCK_MAX_BYTES: u64 = 128 << 10;
+/// A content is divided into as many at least before they are longer: the shorter they are the sooner all nodes have some
+/// to pass on, and the longer the less is said for each byte.
+const BLOCKS_MIN: u64 = 512;
 /// Until a rank that has its copy, and came late, goes if nobody takes anything of it.
 const SERVED: Duration = Duration::from_secs(20);
 /// Of what a link carries, what is left of packets of 1500 bytes beside heads of Ethernet, IP, TCP and Noise, and signals.
@@ -372,9 +376,16 @@ fn members(comm: &Comm, contacts: &[SocketAddr]) -> (Vec<(String, Member, Socket
     (members, mine)
 }
 
+/// Bytes of a block of a content that has `bytes`.
+pub(crate) fn block_bytes(bytes: u64) -> u64 {
+    let generation = bytes.div_ceil(GENERATIONS_MAX);
+    let least = generation.div_ceil(GENERATION_BLOCKS.into());
+    (bytes / BLOCKS_MIN).clamp(BLOCK_MIN_BYTES, BLOCK_MAX_BYTES).max(least)
+}
+
 fn generation_bytes(manifest: &Manifest, lacking: &BlockSet) -> usize {
-    let bytes = bytes_of(manifest, lacking);
-    usize::try_from(GENERATION_BYTES.max(bytes.div_ceil(GENERATIONS_MAX))).unwrap_or(usize::MAX)
+    let block = block_bytes(bytes_of(manifest, lacking));
+    usize::try_from(block.saturating_mul(GENERATION_BLOCKS.into())).unwrap_or(usize::MAX)
 }
 
 fn plan(
@@ -389,7 +400,7 @@ fn plan(
         seed: secret.seed(),
         members: members.iter().map(|(_, member, contact)| (*member, *contact)).collect(),
         generations,
-        blocks: BLOCKS,
+        blocks: GENERATION_BLOCKS,
         code: Code::Linear,
         rate: payload(task.rate),
         limit: task.limit,
@@ -399,4 +410,19 @@ fn plan(
 /// What of a link's bytes in a second can be blocks; nothing if its rate is unknown.
 fn payload(rate: u64) -> Option<u64> {
     rate.checked_mul(PAYLOAD_PERCENT).map(|rate| rate / 100).filter(|rate| *rate > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_longer_where_there_are_many_and_never_too_many_for_their_numbers() {
+        let kib = |kib: u64| kib << 10;
+        let of = |mib: u64| block_bytes(mib << 20);
+        assert_eq!((of(0), of(16), of(32)), (kib(64), kib(64), kib(64)));
+        assert_eq!((of(48), of(64), of(1024)), (kib(96), kib(128), kib(128)));
+        let huge = 1 << 50;
+        assert!(huge / (block_bytes(huge) * u64::from(GENERATION_BLOCKS)) <= GENERATIONS_MAX);
+    }
 }

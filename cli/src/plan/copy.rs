@@ -1,7 +1,7 @@
 //! `cool plan --op copy`: what a copy takes by each way of `cool copy --via`.
 
 use crate::copy::CopyVia;
-use crate::copy::swarm::{BLOCK_BYTES, BLOCKS};
+use crate::copy::swarm::{BLOCK_MIN_BYTES, GENERATION_BLOCKS, block_bytes};
 use crate::error::Error;
 use crate::network::Asked;
 use crate::{size, units};
@@ -62,21 +62,22 @@ pub(super) fn show(
 fn by_swarm(bytes: u64, fabric: &FabricModel, layout: &Layout) -> Option<Expected> {
     let racks: Vec<u32> = (0..layout.racks()).map(|rack| layout.nodes_of_rack(rack).len() as u32).collect();
     let nodes: u64 = racks.iter().map(|nodes| u64::from(*nodes)).sum();
-    let blocks = bytes.div_ceil(BLOCK_BYTES).max(1);
+    let blocks = bytes.div_ceil(block_bytes(bytes)).max(1);
     let simulated = blocks.min(DELIVERIES_MAX / nodes.max(1));
     if nodes < 2 || simulated < blocks.min(BLOCKS_MIN) {
         return None;
     }
-    let division = Division { blocks: u32::try_from(simulated).ok()?, generation: BLOCKS };
+    let block = bytes.div_ceil(blocks);
+    let division = Division { blocks: u32::try_from(simulated).ok()?, generation: GENERATION_BLOCKS };
     let clean = Distribution::clean(racks, division);
-    // What is said waits behind a block in the queues of links, about: so the times are those that were measured (docs/copy.md).
-    let behind = Duration::from_secs_f64(bytes.div_ceil(blocks) as f64 / fabric.host.max(1) as f64);
+    // What is said waits behind about that much in the queues of links: so the times are those that were measured (docs/copy.md).
+    let behind = Duration::from_secs_f64(BLOCK_MIN_BYTES as f64 / fabric.host.max(1) as f64);
     let what = Distribution {
         host: fabric.host,
         uplink: Some(fabric.uplink.saturating_mul(fabric.stripes().into())),
-        block: bytes.div_ceil(blocks),
+        block,
         latency: clean.latency.max(behind),
-        nearly: behind / 2,
+        nearly: Duration::from_secs_f64(block as f64 / fabric.host.max(1) as f64) / 2,
         ..clean
     };
     let outcome = what.run().ok()?;
