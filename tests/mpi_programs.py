@@ -156,6 +156,7 @@ def large_lu(ranks):
 
 PROGRAMS = [
     Example("K-means (mpi/examples/kmeans.py)", "kmeans.py"),
+    Example("K-means, 1000 centres", "kmeans.py", 1000, 1000),
     Example("conjugate gradients (mpi/examples/cg.py)", "cg.py", 96),
     Hpcc(200, 32),
     Scalapack("xdllt, some of its problems", "xdllt", "LLT.dat", of_each_size, "0"),
