@@ -24,7 +24,7 @@ const LATE: Duration = Duration::from_millis(4);
 const SEND_BUFFER_TIME: Duration = Duration::from_millis(2);
 /// Two packets of Ethernet and a part of one, so that the next goes while the first is acknowledged.
 const SEND_BUFFER_MIN_BYTES: usize = 4 << 10;
-/// A block of `cool copy`: a buffer for that would hold nothing back, so the system chooses one.
+/// The shortest block of `cool copy`: a buffer for that would hold nothing back, so the system chooses one.
 const SEND_BUFFER_MAX_BYTES: usize = 64 << 10;
 
 /// What a member hears and notices.
