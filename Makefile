@@ -106,7 +106,7 @@ mpi-programs: packages-test
 	@tools/install-packages hpcc scalapack-mpi-test
 	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
 	$(SUDO) tests/mpi_programs.py --prepare
-	$(SUDO) env COOL_BIN=$(QUICK) mininet/apart /usr/bin/python3 tests/mpi_programs.py $(MPI_PROGRAMS)
+	$(SUDO) env COOL_BIN=$(QUICK) /usr/bin/python3 tests/mpi_programs.py $(MPI_PROGRAMS)
 
 # torch's own tests of backends, accelerate's and Lightning, with Gloo and with COOL: docs/torch.md
 torch: packages-test
