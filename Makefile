@@ -17,6 +17,8 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export PATH := $(PATH):$(HOME)/.cargo/bin:$(TARGET)/tools/bin
 # What the demonstration and the suites of others run on the emulated network.
 QUICK := $(TARGET)/quick
+# What `cargo build` is told to build of programs, without bindings and fuzz targets.
+PROGRAMS := --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet
 # Modules of end-to-end tests that run side by side, on two processors; they wait for emulated links half of the time.
 WORKERS := 3
 
@@ -97,20 +99,20 @@ recovery: packages-bench release
 # MPICH's own tests of collectives over libcool_mpi.so, on each MPI library: docs/mpi.md
 mpi-suite: packages-test
 	@tools/install-packages dpkg-dev make
-	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
+	cargo build --profile quick $(PROGRAMS) --bins --lib
 	$(SUDO) tests/mpi_suite.py --prepare
 	$(SUDO) env COOL_BIN=$(QUICK) mininet/apart /usr/bin/python3 tests/mpi_suite.py $(MPI_SUITE)
 
 # Whole programs over libcool_mpi.so, unchanged: docs/mpi.md
 mpi-programs: packages-test
 	@tools/install-packages hpcc scalapack-mpi-test
-	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
+	cargo build --profile quick $(PROGRAMS) --bins --lib
 	$(SUDO) tests/mpi_programs.py --prepare
 	$(SUDO) env COOL_BIN=$(QUICK) /usr/bin/python3 tests/mpi_programs.py $(MPI_PROGRAMS)
 
 # torch's own tests of backends, accelerate's and Lightning, with Gloo and with COOL: docs/torch.md
 torch: packages-test
-	cargo build --profile quick --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet --bins --lib
+	cargo build --profile quick $(PROGRAMS) --bins --lib
 	tools/bindings
 	tools/torch $(TARGET)/bindings/python
 	$(SUDO) env COOL_BIN=$(QUICK) tests/torch_suite.py --docs $(TORCH_SUITE)
@@ -152,7 +154,7 @@ lint:
 	tools/check-dependencies
 
 release:
-	cargo build --release --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet
+	cargo build --release $(PROGRAMS)
 
 packages-demo:
 	@tools/install-packages $(NETWORK_PACKAGES) $(PHOTOGRAPHS)

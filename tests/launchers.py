@@ -14,10 +14,10 @@ ENTER = os.path.join(ROOT, "bench", "enter-host")
 
 def begin_in_hosts(bed, folder, command, variables=()):
     """Starts a launcher in the first host; its process, whose output is text."""
-    # As this process it ignores SIGPIPE: MPICH's writes to ranks that are gone, and would end before it has passed on what the others say.
     hosts = {h["name"]: h for h in bed.description["hosts"]}
     (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (bed.network.net.get(h).IP(), h) for h in hosts))
     (folder / "pids").write_text("".join("%s %d %s\n" % (name, h["pid"], h["interface"]) for name, h in hosts.items()))
+    # As this process it ignores SIGPIPE: MPICH's writes to ranks that are gone, and would end before it has passed on what the others say.
     return subprocess.Popen([ENTER, "h1", "exec " + " ".join(command)], env={**os.environ, **dict(variables), "BENCH_HOSTS": str(folder)},
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, restore_signals=False)
 

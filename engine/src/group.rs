@@ -338,9 +338,9 @@ impl Group {
                 let through = self.calls.unpin(now, call, rank, &mut shared.out);
                 self.leave(shared, call, through);
             }
-            StreamEvent::AllSent { call, rank, lane } => {
-                self.calls.multicast_sent(call, rank, lane.stripe);
-                self.streams.send_next(&mut Context { now, members: &self.members, shared }, lane)?;
+            StreamEvent::AllSent { call, rank, queue } => {
+                self.calls.multicast_sent(call, rank, queue.stripe);
+                self.streams.send_next(&mut Context { now, members: &self.members, shared }, queue)?;
             }
             StreamEvent::Mismatch { call, node } => self.tell_call(now, shared, call, node),
             StreamEvent::Closed(id) => {

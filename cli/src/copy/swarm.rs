@@ -29,7 +29,7 @@ pub(crate) const BLOCK_MIN_BYTES: u64 = 64 << 10;
 const BLOCK_MAX_BYTES: u64 = 128 << 10;
 /// A content is divided into as many at least before they are longer: the shorter they are the sooner all nodes have some
 /// to pass on, and the longer the less is said for each byte.
-const BLOCKS_MIN: u64 = 512;
+const BLOCKS_BEFORE_LONGER: u64 = 512;
 /// Until a rank that has its copy, and came late, goes if nobody takes anything of it.
 const SERVED: Duration = Duration::from_secs(20);
 /// Of what a link carries, what is left of packets of 1500 bytes beside heads of Ethernet, IP, TCP and Noise, and signals.
@@ -378,9 +378,8 @@ fn members(comm: &Comm, contacts: &[SocketAddr]) -> (Vec<(String, Member, Socket
 
 /// Bytes of a block of a content that has `bytes`.
 pub(crate) fn block_bytes(bytes: u64) -> u64 {
-    let generation = bytes.div_ceil(GENERATIONS_MAX);
-    let least = generation.div_ceil(GENERATION_BLOCKS.into());
-    (bytes / BLOCKS_MIN).clamp(BLOCK_MIN_BYTES, BLOCK_MAX_BYTES).max(least)
+    let least = bytes.div_ceil(GENERATIONS_MAX * u64::from(GENERATION_BLOCKS));
+    (bytes / BLOCKS_BEFORE_LONGER).clamp(BLOCK_MIN_BYTES, BLOCK_MAX_BYTES).max(least)
 }
 
 fn generation_bytes(manifest: &Manifest, lacking: &BlockSet) -> usize {

@@ -70,14 +70,14 @@ fn by_swarm(bytes: u64, fabric: &FabricModel, layout: &Layout) -> Option<Expecte
     let block = bytes.div_ceil(blocks);
     let division = Division { blocks: u32::try_from(simulated).ok()?, generation: GENERATION_BLOCKS };
     let clean = Distribution::clean(racks, division);
-    // What is said waits behind about that much in the queues of links: so the times are those that were measured (docs/copy.md).
-    let behind = Duration::from_secs_f64(BLOCK_MIN_BYTES as f64 / fabric.host.max(1) as f64);
+    let over_link = |bytes: u64| Duration::from_secs_f64(bytes as f64 / fabric.host.max(1) as f64);
     let what = Distribution {
         host: fabric.host,
         uplink: Some(fabric.uplink.saturating_mul(fabric.stripes().into())),
         block,
-        latency: clean.latency.max(behind),
-        nearly: Duration::from_secs_f64(block as f64 / fabric.host.max(1) as f64) / 2,
+        // What is said waits behind about that much in the queues of links: so the times are those that were measured (docs/copy.md).
+        latency: clean.latency.max(over_link(BLOCK_MIN_BYTES)),
+        nearly: over_link(block) / 2,
         ..clean
     };
     let outcome = what.run().ok()?;

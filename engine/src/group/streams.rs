@@ -52,7 +52,7 @@ pub(super) struct Multicast {
 #[derive(Clone, Copy, Debug)]
 struct SendingStream {
     share: Share,
-    lane: Lane,
+    queue: SendQueue,
     /// Whether it only gathers its receivers, until the one before it has been sent.
     on_hold: bool,
 }
@@ -60,7 +60,7 @@ struct SendingStream {
 /// Streams that are sent in the order of their calls, each when the one before it has been: at once, all would be late together, and
 /// those come that receivers do not expect yet. Short ones need not wait for long ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lane {
+pub(super) struct SendQueue {
     pub(super) stripe: Stripe,
     short: bool,
 }
@@ -69,7 +69,7 @@ pub(super) struct Lane {
 #[derive(Debug)]
 struct Queued {
     multicast: Multicast,
-    lane: Lane,
+    queue: SendQueue,
     concurrent_senders: u32,
     /// A copy of the message, if it is short enough: nobody waits for it.
     copy: Option<MemoryRange>,
@@ -87,7 +87,7 @@ pub(super) enum StreamEvent {
     /// Nobody needs the buffers of a rank any more, which [`Streams::pin_rank`] has pinned.
     Unpinned { call: u64, rank: u32 },
     /// A source has put its last chunk on the link, or never will.
-    AllSent { call: u64, rank: u32, lane: Lane },
+    AllSent { call: u64, rank: u32, queue: SendQueue },
     /// A node holds another call of this number.
     Mismatch { call: u64, node: usize },
     /// A stream is over.
@@ -152,24 +152,24 @@ impl Streams {
         if copy.is_some() {
             self.events.push_back(StreamEvent::Done(multicast.of));
         }
-        let lane = Lane { stripe, short: multicast.data.len <= EAGER_BYTES };
-        self.queued.push_back(Queued { multicast, lane, concurrent_senders, copy });
-        self.send_next(context, lane)
+        let queue = SendQueue { stripe, short: multicast.data.len <= EAGER_BYTES };
+        self.queued.push_back(Queued { multicast, queue, concurrent_senders, copy });
+        self.send_next(context, queue)
     }
 
-    /// Sends what waits in a lane, as far as it may: one stream is sent, and one behind it gathers its receivers, if it is long.
+    /// Sends what waits in a queue, as far as it may: one stream is sent, and one behind it gathers its receivers, if it is long.
     ///
     /// # Errors
     /// If there can be no such stream.
-    pub(super) fn send_next(&mut self, context: &mut Context<'_>, lane: Lane) -> Result<(), Failure> {
+    pub(super) fn send_next(&mut self, context: &mut Context<'_>, queue: SendQueue) -> Result<(), Failure> {
         loop {
-            let in_lane = || self.sending.iter().filter(|(_, stream)| stream.lane == lane);
-            let is_free = in_lane().all(|(_, stream)| stream.on_hold);
-            let gathering = in_lane().find(|(_, stream)| stream.on_hold).map(|(id, _)| *id);
+            let in_queue = || self.sending.iter().filter(|(_, stream)| stream.queue == queue);
+            let is_free = in_queue().all(|(_, stream)| stream.on_hold);
+            let gathering = in_queue().find(|(_, stream)| stream.on_hold).map(|(id, _)| *id);
             match gathering {
                 Some(id) if is_free => self.proceed(context, id)?,
-                None if is_free || !lane.short => {
-                    let next = self.queued.iter().position(|queued| queued.lane == lane);
+                None if is_free || !queue.short => {
+                    let next = self.queued.iter().position(|queued| queued.queue == queue);
                     let Some(queued) = next.and_then(|next| self.queued.remove(next)) else { return Ok(()) };
                     self.open_sender(context, &queued, !is_free)?;
                 }
@@ -194,9 +194,9 @@ impl Streams {
         queued: &Queued,
         on_hold: bool,
     ) -> Result<(), Failure> {
-        let Queued { ref multicast, lane, concurrent_senders, copy } = *queued;
+        let Queued { ref multicast, queue, concurrent_senders, copy } = *queued;
         let Multicast { of, operation, scope, data, .. } = *multicast;
-        let stripe = lane.stripe;
+        let stripe = queue.stripe;
         let share = context.members.share(scope, stripe, concurrent_senders);
         let ceiling = share.ceiling(&context.shared.sending.with(&share));
         let mut spec = self.spec(context.members, multicast);
@@ -207,7 +207,7 @@ impl Streams {
         let tree = context.members.tree(scope, stripe).map(|tree| tree.address);
         let mut stream =
             Stream::new(End::Sender(Box::new(sender)), data, (operation, of.rank, of.action), tree);
-        self.sending.insert(id, SendingStream { share, lane, on_hold });
+        self.sending.insert(id, SendingStream { share, queue, on_hold });
         if !on_hold {
             context.shared.sends(share);
         }
@@ -358,12 +358,12 @@ impl Streams {
         events.extend(effects.mismatches.into_iter().map(mismatch));
         let over = effects.released || effects.closed;
         if (effects.all_sent || over)
-            && let Some(SendingStream { share, lane, on_hold }) = self.sending.remove(&id)
+            && let Some(SendingStream { share, queue, on_hold }) = self.sending.remove(&id)
         {
             if !on_hold {
                 context.shared.sent(share);
             }
-            events.push_back(StreamEvent::AllSent { call: of.call, rank: of.rank, lane });
+            events.push_back(StreamEvent::AllSent { call: of.call, rank: of.rank, queue });
         }
         if effects.delivered && stream.is_receiver() {
             delivered(stream, context.shared, (id, of), effects.released, events);
