@@ -1,6 +1,6 @@
 //! In which order blocks are sent, and where each of them goes.
 
-use crate::{BlockSet, Manifest};
+use crate::{BlockSet, Digest, Manifest};
 
 /// Blocks that are sent together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,6 +9,22 @@ pub struct Piece {
     pub blocks: Vec<u32>,
     /// Their bytes in all.
     pub bytes: usize,
+}
+
+impl Piece {
+    /// Whether these are its bytes, by the hashes of its blocks.
+    pub fn is_right(&self, manifest: &Manifest, bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        let right = self.blocks.iter().all(|block| {
+            let about = manifest.blocks()[*block as usize];
+            let split = rest.split_at_checked(about.bytes as usize);
+            split.is_some_and(|(block, behind)| {
+                rest = behind;
+                Digest::of(block) == about.digest
+            })
+        });
+        right && rest.is_empty()
+    }
 }
 
 /// Blocks in the order of their numbers, which is that of the files, in pieces of at most `bytes`, or of one block that is longer.

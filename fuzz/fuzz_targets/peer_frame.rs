@@ -16,8 +16,15 @@ fn seeds() -> Vec<Vec<u8>> {
     use cool_swarm::{BlockHead, Have, Member, Pace, Row, Signal};
     let have =
         Have { ranks: vec![3, 300, 0], blocks: vec![u64::MAX], null_vectors: vec![(1, [7; 32].into())] };
-    let head =
-        |row| Frame::Signal(Signal::Head(BlockHead { transfer: 9, generation: 4, row, round: 1 << 40 }));
+    let head = |row| {
+        Frame::Signal(Signal::Head(BlockHead {
+            transfer: 9,
+            generation: 4,
+            row,
+            checked: true,
+            round: 1 << 40,
+        }))
+    };
     let frames = [
         Frame::Hello { member: Member { rack: 3, slot: 70_000 }, contact: ([10, 0, 0, 1], 4000).into() },
         Frame::Inquire { member: Member { rack: 0, slot: 1 } },

@@ -6,7 +6,6 @@
 //! of them took, which idle links may let pass at once: that is the rate. Bytes that came sooner than the rate allows
 //! are the burst. Trains grow until they last long enough to be timed; the fastest counts, for the same reason.
 
-use crate::net::tcp::socket_from;
 use cool_daemon::accept::Incoming;
 use cool_types::wire::{ETHERNET, TCP_IP, beyond_ipv4};
 use std::convert::Infallible;
@@ -227,7 +226,7 @@ impl Probe {
 }
 
 async fn connect(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
-    let stream = socket_from(from)?.connect(to).await?;
+    let stream = cool_tcp::connect(Some(from), to).await?;
     stream.set_nodelay(true)?;
     // What is not sent when a probe is dropped is not to be sent any more.
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;

@@ -6,6 +6,7 @@
 
 use crate::wire::{Frame, MESSAGE_BYTES, TAG_BYTES, WireError};
 use cool_swarm::Member;
+use cool_tcp::{Congestion, LinkEstimate, bound_retries};
 use snow::{Builder, HandshakeState, TransportState};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
@@ -17,7 +18,7 @@ use tokio::time::timeout;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
 /// Both ends speak the same version of the same protocol.
-const PROLOGUE: &[u8] = b"cool-peer 2";
+const PROLOGUE: &[u8] = b"cool-peer 3";
 /// For a connection and its handshake.
 const OPENING: Duration = Duration::from_secs(5);
 /// Until a connection is given up whose other end acknowledges nothing.
@@ -51,6 +52,8 @@ pub(crate) struct Speaker {
     stream: TcpStream,
     noise: TransportState,
     sealed: Vec<u8>,
+    /// Of one over which blocks go.
+    congestion: Option<Congestion>,
 }
 
 /// Who has opened a channel.
@@ -71,14 +74,16 @@ pub(crate) struct Listener {
 
 impl Speaker {
     /// Opens a channel to a member, as the member `me` that can be reached at `contact`; `send_buffer` is the
-    /// SO_SNDBUF of its socket in bytes, which Linux doubles for what it keeps beside them, or none for the system's own.
+    /// SO_SNDBUF of its socket in bytes, which Linux doubles for what it keeps beside them, or none for the system's own; `link` is
+    /// what this member's channels know of its link.
     pub(crate) async fn open(
         to: SocketAddr,
         key: &SwarmKey,
         (me, contact): (Member, SocketAddr),
-        send_buffer: Option<usize>,
+        (send_buffer, link): (Option<usize>, &LinkEstimate),
     ) -> Result<Speaker, ChannelError> {
         let mut speaker = Speaker::connect(to, key).await?;
+        speaker.congestion = Some(link.choose(&speaker.stream));
         if let Some(bytes) = send_buffer {
             SockRef::from(&speaker.stream).set_send_buffer_size(bytes)?;
         }
@@ -89,7 +94,7 @@ impl Speaker {
     /// Opens a channel on which nothing was said.
     pub(crate) async fn connect(to: SocketAddr, key: &SwarmKey) -> Result<Speaker, ChannelError> {
         bounded(OPENING, async {
-            let mut stream = TcpStream::connect(to).await?;
+            let mut stream = cool_tcp::connect(None, to).await?;
             tune(&stream)?;
             let mut noise = builder(key)?.build_initiator()?;
             say(&mut stream, &mut noise).await?;
@@ -101,7 +106,7 @@ impl Speaker {
     }
 
     fn on(stream: TcpStream, noise: TransportState) -> Speaker {
-        Speaker { stream, noise, sealed: vec![0; LENGTH_BYTES + MESSAGE_BYTES] }
+        Speaker { stream, noise, sealed: vec![0; LENGTH_BYTES + MESSAGE_BYTES], congestion: None }
     }
 
     /// Asks for what members know, as one that will be `me`; the end at which the answer comes.
@@ -124,7 +129,11 @@ impl Speaker {
         self.sealed[..LENGTH_BYTES].copy_from_slice(&(bytes as u16).to_be_bytes());
         let sealed = &self.sealed[..LENGTH_BYTES + bytes];
         let stream = &mut self.stream;
-        bounded(STUCK, async { Ok(stream.write_all(sealed).await?) }).await
+        bounded(STUCK, async { Ok(stream.write_all(sealed).await?) }).await?;
+        if let Some(congestion) = &mut self.congestion {
+            congestion.wrote(&self.stream, sealed.len())?;
+        }
+        Ok(())
     }
 }
 
@@ -182,6 +191,7 @@ fn builder(key: &SwarmKey) -> Result<Builder<'_>, snow::Error> {
 /// Signals are short and wait for nobody; a dead end is noticed.
 fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    bound_retries(stream);
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))?;
     socket.set_tcp_user_timeout(Some(SILENCE))
@@ -238,7 +248,8 @@ mod tests {
             let (stream, _) = socket.accept().await.unwrap();
             Listener::accept(stream, &[key; 32]).await.map(who)
         };
-        tokio::join!(hearing, Speaker::open(to, &[7; 32], (ME, at()), None))
+        let link = LinkEstimate::default();
+        tokio::join!(hearing, Speaker::open(to, &[7; 32], (ME, at()), (None, &link)))
     }
 
     #[tokio::test]
@@ -275,7 +286,9 @@ mod tests {
             let (stream, _) = far.accept().await.unwrap();
             Listener::accept(stream, &[7; 32]).await.map(who)
         };
-        let (_, heard, _) = tokio::join!(relay, hearing, Speaker::open(middle, &[7; 32], (ME, at()), None));
+        let link = LinkEstimate::default();
+        let speaking = Speaker::open(middle, &[7; 32], (ME, at()), (None, &link));
+        let (_, heard, _) = tokio::join!(relay, hearing, speaking);
         assert!(matches!(heard, Err(ChannelError::Noise(_))), "{heard:?}");
     }
 }

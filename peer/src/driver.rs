@@ -3,6 +3,7 @@
 use crate::links::{Event, Heard, Links, listen, sleep_until};
 use crate::memory::{Bytes, Memory, Sum, sum_of_blocks, sum_of_rows};
 use crate::peer::{Board, Contents, MemberRole, PeerProgress, SwarmPlan, Told};
+use crate::pollution::{decode, wrong_rows};
 use crate::receiving::{Receiving, Step};
 use crate::sending::{Sending, Transfer};
 use crate::welcome;
@@ -37,8 +38,10 @@ const RATE: u64 = 125_000_000;
 enum Work<E> {
     /// A block is added up; the generation that had to be read for it.
     Added { transfer: Transfer, bytes: Bytes, read: Option<(u32, Bytes)> },
-    /// The last blocks of a generation are computed.
-    Decoded { generation: u32, blocks: Vec<(u16, Bytes)> },
+    /// All of a generation is there, with what its last block is filled up with, and was compared with its hash.
+    Decoded { generation: u32, padded: Bytes, right: bool },
+    /// Wrong rows were found: who sent them, and whether it had checked their generation.
+    Audited(Vec<(Member, bool)>),
     /// A generation is kept.
     Kept { generation: u32 },
     /// One that has asked what members know needs no more of that.
@@ -222,20 +225,34 @@ impl<C: Contents> Driver<C> {
                     came.filter(|(peer, number, _)| (*peer, *number) == (from, transfer))
                 {
                     self.memory.store(generation, slot, bytes.into());
-                    self.look_whether_whole(generation);
                 }
             }
             Output::Discard { from, transfer } => self.receiving.forget(from, transfer),
             Output::Decode { generation, recoveries } => {
                 let rows = recoveries.iter().map(|r| (r.block, self.memory.rows(generation, &r.terms)));
                 let (rows, block): (Vec<_>, _) = (rows.collect(), self.block(generation));
-                let done = self.done.clone();
+                let (came, bytes) = (self.memory.blocks(generation), self.bytes(generation));
+                let (contents, done) = (Arc::clone(&self.contents), self.done.clone());
                 spawn_blocking(move || {
-                    let blocks = rows.iter().map(|(number, rows)| (*number, sum_of_rows(rows, block)));
-                    let blocks = blocks.collect();
+                    let padded = decode(came, &rows, block);
+                    let right =
+                        is_filled_up(&padded, bytes) && contents.is_right(generation, &padded[..bytes]);
                     // Nobody may want it any more.
-                    drop(done.send(Work::Decoded { generation, blocks }));
+                    drop(done.send(Work::Decoded { generation, padded, right }));
                 });
+            }
+            Output::Audit { generation, suspects } => {
+                let Some((rows, right)) = self.memory.take_aside(generation) else { return };
+                let (block, done) = (self.block(generation), self.done.clone());
+                spawn_blocking(move || {
+                    // Nobody may want it any more.
+                    drop(done.send(Work::Audited(wrong_rows(&suspects, &rows, &right, block))));
+                });
+            }
+            Output::Expelled(member) => {
+                tracing::debug!("{member:?} has sent wrong bytes of what it had checked; it is expelled");
+                self.leave(member);
+                self.board.expel(member);
             }
             Output::Done => {}
             Output::Starved { lacking } => {
@@ -286,12 +303,23 @@ impl<C: Contents> Driver<C> {
                 }
                 self.sending.added(transfer, bytes);
             }
-            Work::Decoded { generation, blocks } => {
-                for (block, bytes) in blocks {
-                    self.memory.store(generation, cool_swarm::Slot::Block(block), bytes);
-                }
+            Work::Decoded { generation, padded, right: true } => {
+                self.memory.complete(generation, Arc::clone(&padded));
                 self.handle(Input::Decoded { generation });
-                self.look_whether_whole(generation);
+                let bytes = self.bytes(generation);
+                self.unwritten += 1;
+                // Whoever keeps them has ended only with an error, which comes as work.
+                drop(self.keep.send(Whole { generation, bytes, padded }));
+            }
+            Work::Decoded { generation, right: false, .. } => {
+                tracing::debug!("generation {generation} is polluted");
+                self.memory.set_aside(generation);
+                self.handle(Input::Polluted { generation });
+            }
+            Work::Audited(wrong) => {
+                for (from, checked) in wrong {
+                    self.handle(Input::Refuted { from, checked });
+                }
             }
             Work::Kept { generation } => {
                 self.memory.written(generation);
@@ -305,19 +333,6 @@ impl<C: Contents> Driver<C> {
             Work::Failed(error) => return Err(error),
         }
         Ok(())
-    }
-
-    /// Passes a generation on if every block of it stands at its place.
-    fn look_whether_whole(&mut self, generation: u32) {
-        let held = self.machine.holdings().generation(generation);
-        if held.is_some_and(cool_swarm::Generation::is_whole)
-            && let Some(padded) = self.memory.complete(generation)
-        {
-            let bytes = self.bytes(generation);
-            self.unwritten += 1;
-            // Whoever keeps them has ended only with an error, which comes as work.
-            drop(self.keep.send(Whole { generation, bytes, padded }));
-        }
     }
 
     fn send_next(&mut self) {
@@ -448,6 +463,11 @@ fn spec(plan: &SwarmPlan, me: Member, source: Option<cool_swarm::Share>, chance:
             starved: STARVED_MIN.max(block * 256),
         },
     }
+}
+
+/// Whether there are zeros behind the bytes of a generation: no hash covers what its last block is filled up with.
+fn is_filled_up(padded: &[u8], bytes: usize) -> bool {
+    padded.get(bytes..).is_some_and(|behind| behind.iter().all(|byte| *byte == 0))
 }
 
 /// Writes generations one after the other.

@@ -12,6 +12,7 @@
 //! | `welcome.rs` | what one that comes late is told |
 //! | `kernel.rs` | sums of blocks by vector instructions |
 //! | `memory.rs` | rows of generations that come, generations at hand |
+//! | `pollution.rs` | generations that are decoded, and who sent rows that are wrong |
 //! | `receiving.rs`, `sending.rs`, `pacer.rs` | blocks that come and that go, and how fast |
 //! | `driver.rs` | events to the machine, its outputs to all of these |
 //!
@@ -25,6 +26,7 @@ mod links;
 mod memory;
 mod pacer;
 mod peer;
+mod pollution;
 mod receiving;
 mod sending;
 mod welcome;

@@ -2,9 +2,9 @@
 
 use crate::channel::{Caller, ChannelError, Listener, Speaker, SwarmKey};
 use crate::memory::Bytes;
-use crate::pacer::Pacer;
 use crate::wire::{Frame, PART_BYTES};
 use cool_swarm::{Member, Signal};
+use cool_tcp::LinkEstimate;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,10 +15,6 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_ch
 /// Until a link that has failed is tried again; each time twice as long.
 const REOPEN_FIRST: Duration = Duration::from_millis(500);
 const REOPEN_LAST: Duration = Duration::from_secs(8);
-/// Parts go this much earlier than the link has room for them: timers are not finer.
-const PACED: Duration = Duration::from_millis(1);
-/// By which timers are late.
-const LATE: Duration = Duration::from_millis(4);
 /// The send buffer (SO_SNDBUF) of a channel's socket has what the member's link carries in that time. TCP has no more under way, so
 /// that signals do not wait long in the queue of a receiver's link behind what several members send it.
 const SEND_BUFFER_TIME: Duration = Duration::from_millis(2);
@@ -76,6 +72,8 @@ pub(crate) struct Links {
     contact: SocketAddr,
     /// Of this member's link, in bytes per second, if it is known.
     rate: Option<u64>,
+    /// What its channels know of it.
+    estimate: LinkEstimate,
     links: BTreeMap<Member, Link>,
     /// Who is no member any more, and is not to come again.
     left: BTreeSet<Member>,
@@ -96,7 +94,17 @@ impl Links {
         let link =
             |(member, address)| (member, Link { address, speaking: None, listening: None, wait: None });
         let links = links.map(link).collect();
-        Links { key, me, contact, rate, links, left: BTreeSet::new(), channel: 1 << 32, events }
+        Links {
+            key,
+            me,
+            contact,
+            rate,
+            estimate: LinkEstimate::default(),
+            links,
+            left: BTreeSet::new(),
+            channel: 1 << 32,
+            events,
+        }
     }
 
     /// All members, this one among them, and where they listen.
@@ -153,6 +161,7 @@ impl Links {
             address: link.address,
             again,
             rate: self.rate,
+            estimate: self.estimate.clone(),
             events: self.events.clone(),
         };
         let channel = self.channel;
@@ -226,6 +235,7 @@ struct Speaking {
     address: SocketAddr,
     again: bool,
     rate: Option<u64>,
+    estimate: LinkEstimate,
     events: Sender<Event>,
 }
 
@@ -234,28 +244,21 @@ impl Speaking {
     async fn run(&self, mut jobs: UnboundedReceiver<Job>) -> Result<(), ChannelError> {
         let send_buffer = send_buffer_bytes(self.rate);
         let part = send_buffer.map_or(PART_BYTES, |bytes| bytes.min(PART_BYTES));
-        let mut speaker = Speaker::open(self.address, &self.key, self.me, send_buffer).await?;
+        let mut speaker =
+            Speaker::open(self.address, &self.key, self.me, (send_buffer, &self.estimate)).await?;
         if self.again {
             drop(self.events.send(Event::Opened { to: self.to }).await);
         }
         let mut blocks: VecDeque<(u32, Bytes, usize)> = VecDeque::new();
-        // What waits in the queue of this node's link is what signals wait behind.
-        let mut pace = Pacer::new(self.rate, LATE);
         loop {
             let job = match jobs.try_recv() {
                 Ok(job) => Some(job),
                 Err(TryRecvError::Disconnected) => return Ok(()),
-                Err(TryRecvError::Empty) => {
-                    let early = |due: Instant| due.checked_sub(PACED).unwrap_or(due);
-                    let due = (!blocks.is_empty()).then(|| pace.due().map_or_else(Instant::now, early));
-                    tokio::select! {
-                        job = jobs.recv() => match job {
-                            Some(job) => Some(job),
-                            None => return Ok(()),
-                        },
-                        () = sleep_until(due) => None,
-                    }
-                }
+                Err(TryRecvError::Empty) if blocks.is_empty() => match jobs.recv().await {
+                    Some(job) => Some(job),
+                    None => return Ok(()),
+                },
+                Err(TryRecvError::Empty) => None,
             };
             match job {
                 Some(Job::Say(frame)) => speaker.send(&frame).await?,
@@ -265,7 +268,6 @@ impl Speaking {
                     let Some((transfer, bytes, at)) = blocks.front_mut() else { continue };
                     let (transfer, end) = (*transfer, bytes.len().min(*at + part));
                     speaker.send(&Frame::Part { transfer, bytes: &bytes[*at..end] }).await?;
-                    pace.went(Instant::now(), end - *at);
                     *at = end;
                     if end == bytes.len() {
                         blocks.pop_front();

@@ -14,6 +14,8 @@ const CACHE_BYTES: usize = 64 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     live: BTreeMap<u32, BTreeMap<Slot, Bytes>>,
+    /// Rows of generations that were polluted, until they are right.
+    aside: BTreeMap<u32, BTreeMap<Slot, Bytes>>,
     /// Whole, and yet to be written.
     unwritten: BTreeMap<u32, Bytes>,
     /// Whole and written, the one that was used last at the end.
@@ -65,15 +67,32 @@ impl Memory {
         terms.iter().filter_map(row).collect()
     }
 
-    /// Every block of a generation stands at its place: all of it, which is yet to be written. None if it was whole before.
-    pub(crate) fn complete(&mut self, generation: u32) -> Option<Bytes> {
-        let rows = self.live.remove(&generation)?;
-        // Blocks sort before coded rows, and by their numbers.
-        let blocks = rows.iter().take_while(|(slot, _)| matches!(slot, Slot::Block(_)));
-        let blocks: Vec<&[u8]> = blocks.map(|(_, bytes)| &bytes[..]).collect();
-        let all: Bytes = blocks.concat().into();
-        self.unwritten.insert(generation, Arc::clone(&all));
-        Some(all)
+    /// The blocks of a generation that is not whole which came as they are, in their order.
+    pub(crate) fn blocks(&self, generation: u32) -> BTreeMap<u16, Bytes> {
+        let rows = self.live.get(&generation).into_iter().flatten();
+        let block = |(slot, bytes): (&Slot, &Bytes)| match slot {
+            Slot::Block(number) => Some((*number, Arc::clone(bytes))),
+            Slot::Coded(_) => None,
+        };
+        rows.filter_map(block).collect()
+    }
+
+    /// All of a generation is here, right, and yet to be written.
+    pub(crate) fn complete(&mut self, generation: u32, bytes: Bytes) {
+        self.live.remove(&generation);
+        self.unwritten.insert(generation, bytes);
+    }
+
+    /// A generation is polluted: its rows count no more. Those of the first time are set aside.
+    pub(crate) fn set_aside(&mut self, generation: u32) {
+        if let Some(rows) = self.live.remove(&generation) {
+            self.aside.entry(generation).or_insert(rows);
+        }
+    }
+
+    /// Those rows, and the generation that is right.
+    pub(crate) fn take_aside(&mut self, generation: u32) -> Option<(BTreeMap<Slot, Bytes>, Bytes)> {
+        Some((self.aside.remove(&generation)?, self.whole(generation)?))
     }
 
     /// A generation was written.
@@ -143,12 +162,28 @@ mod tests {
         memory.store(5, Slot::Block(1), two);
         let terms = vec![Term { factor: 2, slot: Slot::Block(0) }, Term { factor: 1, slot: Slot::Block(1) }];
         assert_eq!(rows(memory.sum(5, terms.clone())), [2 ^ 3, 4 ^ 4]);
-        assert_eq!(memory.complete(5).as_deref(), Some(&[1, 2, 3, 4][..]), "coded rows are left out");
-        assert!(memory.complete(5).is_none());
+        let blocks: Vec<Bytes> = memory.blocks(5).into_values().collect();
+        assert_eq!(blocks.concat(), [1, 2, 3, 4], "coded rows are left out");
+        memory.complete(5, blocks.concat().into());
+        assert!(memory.blocks(5).is_empty());
         assert_eq!(rows(memory.sum(5, terms.clone())), [2 ^ 3, 4 ^ 4]);
         memory.written(5);
         assert_eq!(rows(memory.sum(5, terms.clone())), [2 ^ 3, 4 ^ 4]);
         assert!(matches!(memory.sum(6, terms), Sum::Unread(_)));
+    }
+
+    #[test]
+    fn rows_of_a_polluted_generation_are_kept_aside_until_it_is_right() {
+        let mut memory = Memory::default();
+        for wrong in [7, 8] {
+            memory.store(5, Slot::Block(0), Bytes::from([wrong]));
+            memory.set_aside(5);
+            assert!(memory.blocks(5).is_empty());
+        }
+        memory.complete(5, Bytes::from([1]));
+        let (rows, right) = memory.take_aside(5).unwrap();
+        assert_eq!((&*rows[&Slot::Block(0)], &*right), (&[7][..], &[1][..]), "of the first time");
+        assert!(memory.take_aside(5).is_none());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::channel::SwarmKey;
 use crate::driver::Driver;
 use cool_swarm::{Code, Member, Share};
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -58,10 +59,13 @@ pub trait Contents: Send + Sync + 'static {
     /// If they cannot be had any more; the member takes part no longer.
     fn read(&self, generation: u32) -> Result<Vec<u8>, Self::Error>;
 
-    /// Keeps the bytes of a generation that has come.
+    /// Whether these are the bytes of a generation.
+    fn is_right(&self, generation: u32, bytes: &[u8]) -> bool;
+
+    /// Keeps the bytes of a generation that has come, which are right.
     ///
     /// # Errors
-    /// If they are wrong, or cannot be kept; the member takes part no longer.
+    /// If they cannot be kept; the member takes part no longer.
     fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), Self::Error>;
 
     /// What the content is, for one that comes late ([`crate::inquire`]).
@@ -83,6 +87,8 @@ pub struct PeerProgress {
     pub wanted: bool,
     /// Whether no other member can be reached, and all that came from them is kept.
     pub alone: bool,
+    /// Members that sent wrong bytes of what they had checked ([`SwarmPeer::expelled`]).
+    pub expelled: usize,
     /// It takes part no longer.
     pub ended: bool,
 }
@@ -99,6 +105,7 @@ impl PeerProgress {
 pub(crate) struct Board {
     progress: Mutex<PeerProgress>,
     changed: Condvar,
+    expelled: Mutex<BTreeSet<Member>>,
 }
 
 impl Board {
@@ -118,6 +125,12 @@ impl Board {
             change(&mut progress);
             self.changed.notify_all();
         }
+    }
+
+    pub(crate) fn expel(&self, member: Member) {
+        let mut expelled = self.expelled.lock().unwrap_or_else(PoisonError::into_inner);
+        expelled.insert(member);
+        self.change(|progress| progress.expelled = expelled.len());
     }
 
     pub(crate) fn change(&self, change: impl FnOnce(&mut PeerProgress)) {
@@ -166,6 +179,11 @@ impl<C: Contents> SwarmPeer<C> {
     /// How far it is.
     pub fn progress(&self) -> PeerProgress {
         *self.board.lock()
+    }
+
+    /// Members that sent wrong bytes of what they had checked; nothing more was taken of them.
+    pub fn expelled(&self) -> BTreeSet<Member> {
+        self.board.expelled.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits until it is so, it takes part no longer, or the time is over.

@@ -98,7 +98,8 @@ mod tests {
         let have =
             Have { ranks: vec![3, 300, 0], blocks: vec![u64::MAX], null_vectors: vec![(1, [7; 32].into())] };
         let coded = Row::Coded([1, 0, 255].into());
-        let head = |row| Signal::Head(BlockHead { transfer: 9, generation: 4, row, round: 1 << 40 });
+        let head =
+            |row| Signal::Head(BlockHead { transfer: 9, generation: 4, row, checked: true, round: 1 << 40 });
         vec![
             Frame::Hello {
                 member: Member { rack: 3, slot: 70_000 },

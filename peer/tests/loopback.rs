@@ -27,6 +27,8 @@ static DESCRIBED: [u8; 200_000] = [7; 200_000];
 struct Shelf {
     held: Mutex<BTreeMap<u32, Vec<u8>>>,
     cannot_keep: Option<u32>,
+    /// What generations are compared with; without it anything is right.
+    right: BTreeMap<u32, Vec<u8>>,
 }
 
 impl Contents for Shelf {
@@ -34,6 +36,10 @@ impl Contents for Shelf {
 
     fn read(&self, generation: u32) -> Result<Vec<u8>, Broken> {
         self.held.lock().unwrap().get(&generation).cloned().ok_or(Broken::Read(generation))
+    }
+
+    fn is_right(&self, generation: u32, bytes: &[u8]) -> bool {
+        self.right.get(&generation).is_none_or(|right| right == bytes)
     }
 
     fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), Broken> {
@@ -101,7 +107,8 @@ impl Swarm {
             Some(_) => self.content.clone(),
             None => here.iter().map(|generation| (*generation, self.content[generation].clone())).collect(),
         };
-        self.start_with(number, here, Shelf { held: Mutex::new(held), cannot_keep: None }, source)
+        let shelf = Shelf { held: Mutex::new(held), right: self.content.clone(), ..Shelf::default() };
+        self.start_with(number, here, shelf, source)
     }
 
     fn start_with(
@@ -210,7 +217,7 @@ fn one_that_comes_late_asks_any_member_and_all_wait_for_it_while_it_lacks_someth
     let socket = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let role = MemberRole { me, socket, here: vec![3], source: None, rate: None, late: true };
     let shelf =
-        Arc::new(Shelf { held: Mutex::new([(3, swarm.content[&3].clone())].into()), cannot_keep: None });
+        Arc::new(Shelf { held: Mutex::new([(3, swarm.content[&3].clone())].into()), ..Shelf::default() });
     let late = SwarmPeer::start(told.plan, role, Arc::clone(&shelf)).unwrap();
     swarm.await_whole(&late, &shelf);
     for (peer, _) in &peers {
@@ -234,6 +241,29 @@ fn a_member_that_cannot_keep_what_comes_says_why_and_the_others_go_on() {
     assert!(progress.ended && !progress.is_whole(), "{progress:?}");
     assert_eq!(full.stop(), Err(Broken::Keep(4)));
     assert_eq!(source.0.stop(), Ok(()));
+}
+
+#[test]
+fn a_source_that_lies_is_expelled_and_who_passes_lies_on_is_not() {
+    let mut swarm = Swarm::new(&[3, 2], &LENGTHS, Code::Linear);
+    let wrong = swarm.content.iter().map(|(generation, bytes)| {
+        let wrong = bytes.iter().map(|byte| byte ^ u8::from(generation % 2 == 0));
+        (*generation, wrong.collect())
+    });
+    let lying = Shelf { held: Mutex::new(wrong.collect()), ..Shelf::default() };
+    let liar = swarm.start_with(1, &[], lying, Some(Share { index: 1, of: 2 })).0;
+    let others: Vec<_> = (2..5).map(|number| swarm.start(number, &[])).collect();
+    for (peer, _) in &others {
+        peer.wait_until(|progress| progress.expelled > 0, PATIENCE);
+        assert_eq!(peer.expelled(), [swarm.member(1)].into());
+    }
+    let honest = swarm.start(0, &[]);
+    for (peer, shelf) in &others {
+        swarm.await_whole(peer, shelf);
+        assert_eq!(peer.expelled(), [swarm.member(1)].into());
+    }
+    others.into_iter().chain([honest]).for_each(|(peer, _)| assert_eq!(peer.stop(), Ok(())));
+    assert_eq!(liar.stop(), Ok(()));
 }
 
 #[test]

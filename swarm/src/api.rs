@@ -4,6 +4,7 @@ use crate::generation::{Recovery, Row, Slot, Term};
 use crate::holdings::{Code, Division, Have, Share};
 use crate::order::Order;
 use crate::paces::Pace;
+use crate::pollution::Origin;
 use crate::rings::Member;
 use cool_machine::Duration;
 use serde::{Deserialize, Serialize};
@@ -124,6 +125,8 @@ pub struct BlockHead {
     pub generation: u32,
     /// Its coefficients.
     pub row: Row,
+    /// Whether the sender has checked the generation, or read it from where it had been: it vouches for the bytes.
+    pub checked: bool,
     /// How many blocks the source has sent, as far as the sender knows: the paper's round.
     pub round: u64,
 }
@@ -171,10 +174,23 @@ pub enum Input<'a> {
         /// The block, as [`Division`] numbers them.
         block: u32,
     },
-    /// The sums of [`Output::Decode`] stand at their places.
+    /// The sums of [`Output::Decode`] stand at their places, and the generation's hash is right.
     Decoded {
         /// The generation.
         generation: u32,
+    },
+    /// The hash of a generation is wrong with the sums of [`Output::Decode`]: somebody sent other bytes than its head said. The
+    /// driver has set all rows of it aside if none of it are yet, else forgotten them; they come anew.
+    Polluted {
+        /// The generation.
+        generation: u32,
+    },
+    /// A row of [`Output::Audit`] is not what its head said.
+    Refuted {
+        /// Who sent it.
+        from: Member,
+        /// Whether it had checked the generation.
+        checked: bool,
     },
     /// A member has come, or has come again with nothing.
     Joined(Member),
@@ -234,14 +250,24 @@ pub enum Output {
         /// The sender's number of the transfer.
         transfer: u32,
     },
-    /// Put these sums at their places, then answer with [`Input::Decoded`]. Until then slots of the generation are read, and
-    /// after that coded ones may be used anew.
+    /// Put these sums at their places and compare the generation with its hash, then answer with [`Input::Decoded`] or
+    /// [`Input::Polluted`]. Until then slots of the generation are read, and after that coded ones may be used anew.
     Decode {
         /// The generation.
         generation: u32,
-        /// Each block that did not come as it is.
+        /// Each block that did not come as it is, if any.
         recoveries: Vec<Recovery>,
     },
+    /// A generation that was polluted is right now: compare the rows that were set aside with it, say which are wrong by
+    /// [`Input::Refuted`], and forget them.
+    Audit {
+        /// The generation.
+        generation: u32,
+        /// Who sent them, and in which slots they stood.
+        suspects: Vec<Origin>,
+    },
+    /// A member has sent wrong bytes of what it had checked: it is none any more for this node.
+    Expelled(Member),
     /// Every block is at its place. The machine goes on serving others.
     Done,
     /// Nothing new has come for as long as the spec says, and this is lacking. The machine goes on.

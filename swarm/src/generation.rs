@@ -20,6 +20,20 @@ pub enum Row {
     Coded(Box<[u8]>),
 }
 
+impl Row {
+    /// What adds up to it where every block is at its place.
+    pub fn terms(&self) -> Vec<Term> {
+        match self {
+            Row::Block(block) => vec![Term { factor: 1, slot: Slot::Block(*block) }],
+            Row::Coded(factors) => {
+                let terms =
+                    (0..).map(Slot::Block).zip(factors.iter().copied()).filter(|(_, factor)| *factor != 0);
+                terms.map(|(slot, factor)| Term { factor, slot }).collect()
+            }
+        }
+    }
+}
+
 /// Where the driver keeps the bytes of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Slot {

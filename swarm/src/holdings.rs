@@ -91,6 +91,28 @@ impl Have {
         }
     }
 
+    /// Nothing of a generation is among them any more.
+    fn reset(&mut self, division: &Division, generation: u32) {
+        self.set(division, generation, 0, |word, bit| *word &= !bit);
+    }
+
+    /// All of a generation is among them, or nothing of it is to come.
+    pub(crate) fn fill(&mut self, division: &Division, generation: u32) {
+        self.set(division, generation, division.size(generation), |word, bit| *word |= bit);
+    }
+
+    fn set(&mut self, division: &Division, generation: u32, to: u16, set: impl Fn(&mut u64, u64)) {
+        if let Some(rank) = self.ranks.get_mut(generation as usize) {
+            *rank = to;
+        }
+        let first = division.first(generation);
+        for block in first..first + u32::from(division.size(generation)) {
+            if let Some(word) = self.blocks.get_mut(block as usize / 64) {
+                set(word, 1 << (block % 64));
+            }
+        }
+    }
+
     fn rank(&self, generation: u32) -> u16 {
         self.ranks.get(generation as usize).copied().unwrap_or(0)
     }
@@ -228,6 +250,11 @@ impl Holdings {
         self.generations.get(number as usize)
     }
 
+    /// How far a generation is: its rank, and one more once it is checked. What was not new to somebody before may be then.
+    pub(crate) fn progress(&self, number: u32) -> u16 {
+        self.generation(number).map_or(0, |held| held.rank() + u16::from(held.is_whole()))
+    }
+
     /// Whether as many rows are held as there are blocks: nothing more is to come, though some may be left to decode.
     pub fn is_complete(&self) -> bool {
         self.complete == self.division.generations()
@@ -271,6 +298,16 @@ impl Holdings {
     pub(crate) fn learn(&mut self, number: u32, row: &Row) {
         self.insert(number, row);
         self.decoded(number);
+    }
+
+    /// Nothing is held of a generation any more.
+    pub(crate) fn reset(&mut self, number: u32) {
+        let Some(generation) = self.generations.get_mut(number as usize) else { return };
+        let size = generation.size();
+        self.complete -= u32::from(generation.rank() == size);
+        self.whole -= u32::from(generation.is_whole());
+        *generation = Generation::new(size);
+        self.have.reset(&self.division, number);
     }
 
     /// Once all rows of a generation are held: what is left to compute ([`Generation::decoding`]).

@@ -18,7 +18,7 @@
 //!   <------------------- Grant: ranks, null vectors   (else Refuse: the sender tries the next ring)
 //!   picks a generation, draws coefficients
 //!   Head (coefficients) --------------------------->  not new: Stop, and the sender picks another
-//!   Transmit: bytes =============================>    Received: Store, and perhaps Decode
+//!   Transmit: bytes =============================>    Received: Store, and perhaps Decode, answered by Decoded or Polluted
 //!   <- Sent
 //! ```
 //!
@@ -36,8 +36,8 @@
 //! # What holds
 //!
 //! - Every wait is bounded; whoever gets nothing new for as long as its spec says reports what it lacks ([`Output::Starved`]), and goes on.
-//! - What comes from others is checked: rows that are none of the content are refused. That bytes are what their
-//!   coefficients say is the driver's to check, by the hash of the generation.
+//! - What comes from others is checked: rows that are none of the content are refused, and of a generation whose hash is wrong once it
+//!   is decoded ([`Input::Polluted`]) nothing is kept. Whoever lies is found out and expelled, whoever passes a lie on is not.
 //! - A source sends each original once before it codes, so once a little more than one copy has left it, it may go.
 
 mod api;
@@ -48,6 +48,7 @@ mod lane;
 mod order;
 mod paces;
 mod peers;
+mod pollution;
 mod rings;
 mod swarm;
 mod transfers;
@@ -58,5 +59,6 @@ pub use holdings::{Code, Division, GENERATION_MAX, Have, Holdings, Knowledge, Pi
 pub use lane::blocks_at_a_time;
 pub use order::{Order, Phase};
 pub use paces::Pace;
+pub use pollution::Origin;
 pub use rings::{Member, Rings};
 pub use swarm::Swarm;

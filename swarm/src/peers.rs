@@ -16,8 +16,8 @@ struct Peer {
     pace: Pace,
     /// Nothing is offered to it before.
     until: Time,
-    /// Generations of which a block was not new to it, with our rank at that time: no others of that rank are, but that it may
-    /// have counted on a block that did not come, so it is tried again after a while.
+    /// Generations of which a block was not new to it, with how far we were with them: no others are until we are further, but
+    /// that it may have counted on a block that did not come, so it is tried again after a while.
     vain: Vec<(u32, u16, Time)>,
     /// What it last said that it holds; kept if holders are counted.
     have: Have,
@@ -154,19 +154,19 @@ impl Peers {
         }
     }
 
-    /// A block of a generation was not new to a member, when we had that rank.
-    pub(crate) fn vain(&mut self, member: Member, generation: u32, rank: u16, until: Time) {
+    /// A block of a generation was not new to a member, when we were that far with it.
+    pub(crate) fn vain(&mut self, member: Member, generation: u32, progress: u16, until: Time) {
         self.with(member, |peer| {
             peer.vain.retain(|(other, ..)| *other != generation);
-            peer.vain.push((generation, rank, until));
+            peer.vain.push((generation, progress, until));
         });
     }
 
-    /// The generations of which nothing is new to a member, given our ranks.
-    pub(crate) fn vain_for(&self, now: Time, member: Member, rank: impl Fn(u32) -> u16) -> Vec<u32> {
+    /// The generations of which nothing is new to a member, given how far we are.
+    pub(crate) fn vain_for(&self, now: Time, member: Member, progress: impl Fn(u32) -> u16) -> Vec<u32> {
         let vain = self.peers.get(&member).map(|peer| peer.vain.as_slice()).unwrap_or_default();
         let still =
-            vain.iter().filter(|(generation, then, until)| now < *until && rank(*generation) <= *then);
+            vain.iter().filter(|(generation, then, until)| now < *until && progress(*generation) <= *then);
         still.map(|(generation, ..)| *generation).collect()
     }
 

@@ -48,19 +48,21 @@ impl Rings {
     pub fn successor(&self, round: u64, of: Member, here: impl Fn(Member) -> bool) -> Option<Member> {
         let key = mixed(self.key, round);
         let mut rack = of.rack;
-        let mut inside = Bijection::new(mixed(key, 1 + u64::from(rack)), *self.racks.get(rack as usize)?);
-        if of.slot >= inside.size {
+        let mut inside = Permutation::new(mixed(key, 1 + u64::from(rack)), *self.racks.get(rack as usize)?);
+        if of.slot >= inside.size() {
             return None;
         }
-        let order = Bijection::new(key, u32::try_from(self.racks.len()).ok()?);
+        let racks = u32::try_from(self.racks.len()).ok()?;
+        let mut order = None;
         let mut at = inside.place(of.slot);
         let slots: u64 = self.racks.iter().map(|slots| u64::from(*slots)).sum();
         let mut passed = 1;
         while passed < slots {
             at += 1;
-            while at >= inside.size {
-                rack = order.at((order.place(rack) + 1) % order.size);
-                inside = Bijection::new(mixed(key, 1 + u64::from(rack)), self.racks[rack as usize]);
+            while at >= inside.size() {
+                let order = order.get_or_insert_with(|| Permutation::new(key, racks));
+                rack = order.at((order.place(rack) + 1) % racks);
+                inside = Permutation::new(mixed(key, 1 + u64::from(rack)), self.racks[rack as usize]);
                 at = 0;
             }
             let member = Member { rack, slot: inside.at(at) };
@@ -73,11 +75,56 @@ impl Rings {
     }
 }
 
+/// Numbers of which a list is quicker than a network, that has to be walked along the longer the fewer they are.
+const LISTED_MAX: u32 = 64;
+
+/// A keyed permutation of the numbers below a size.
+#[derive(Clone, Debug)]
+enum Permutation {
+    /// The numbers by their places, shuffled (Durstenfeld 1964).
+    Listed(Vec<u32>),
+    Computed(Bijection),
+}
+
+impl Permutation {
+    fn new(key: u64, size: u32) -> Permutation {
+        if size > LISTED_MAX {
+            return Permutation::Computed(Bijection::new(key, size));
+        }
+        let mut list: Vec<u32> = (0..size).collect();
+        for last in (1..list.len()).rev() {
+            list.swap(last, (mixed(key, last as u64) % (last as u64 + 1)) as usize);
+        }
+        Permutation::Listed(list)
+    }
+
+    fn size(&self) -> u32 {
+        match self {
+            Permutation::Listed(list) => list.len() as u32,
+            Permutation::Computed(bijection) => bijection.size,
+        }
+    }
+
+    /// The place of a number below the size.
+    fn place(&self, number: u32) -> u32 {
+        match self {
+            Permutation::Listed(list) => list.iter().position(|at| *at == number).map_or(0, |at| at as u32),
+            Permutation::Computed(bijection) => bijection.place(number),
+        }
+    }
+
+    /// The number at a place below the size.
+    fn at(&self, place: u32) -> u32 {
+        match self {
+            Permutation::Listed(list) => list[place as usize],
+            Permutation::Computed(bijection) => bijection.at(place),
+        }
+    }
+}
+
 /// Rounds of the Feistel network. Four hide a large permutation (Luby and Rackoff 1988); of a few dozen numbers they make some
 /// successors ten times as likely as others, six do not, and standards take eight to ten (NIST SP 800-38G).
 const FEISTEL: u64 = 8;
-/// Bits of half a number at least: with fewer there are too few functions of a half.
-const HALF_MIN: u32 = 3;
 
 /// A keyed bijection of the numbers below `size`: a Feistel network over the next power of four, walked along until it comes
 /// back below (cycle walking: Black and Rogaway 2002).
@@ -91,7 +138,7 @@ struct Bijection {
 impl Bijection {
     fn new(key: u64, size: u32) -> Bijection {
         let bits = u32::BITS - size.saturating_sub(1).leading_zeros();
-        Bijection { key, size, half: bits.div_ceil(2).max(HALF_MIN) }
+        Bijection { key, size, half: bits.div_ceil(2) }
     }
 
     /// The place of a number below the size.
@@ -177,11 +224,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bijection_and_its_inverse_meet(key: u64, size in 1u32..5000, number: u32) {
-            let bijection = Bijection::new(key, size);
-            let place = bijection.place(number % size);
-            prop_assert!(place < size);
-            prop_assert_eq!(bijection.at(place), number % size);
+        fn a_permutation_and_its_inverse_meet(key: u64, size in 1u32..5000, number: u32) {
+            for size in [size, 1 + size % LISTED_MAX] {
+                let permutation = Permutation::new(key, size);
+                let place = permutation.place(number % size);
+                prop_assert!(place < size);
+                prop_assert_eq!(permutation.at(place), number % size);
+            }
         }
 
         /// The members that are here, each once, those of a rack one after the other.

@@ -10,6 +10,7 @@ use crate::holdings::{Code, Have, Holdings};
 use crate::lane::Lane;
 use crate::paces::{Pace, Paces};
 use crate::peers::Peers;
+use crate::pollution::{Origin, Pollution};
 use crate::rings::{Member, Rings};
 use crate::transfers::{Transfer, Transfers};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
@@ -28,6 +29,7 @@ pub struct Swarm {
     rack: Holdings,
     /// What has gone from there to other racks.
     left: Holdings,
+    pollution: Pollution,
     chance: ChaCha8Rng,
     incoming: Transfers,
     outgoing: Transfers,
@@ -75,6 +77,7 @@ impl Swarm {
             rack: holdings.clone(),
             left: Holdings::empty(division, code, order),
             holdings,
+            pollution: Pollution::default(),
             chance: ChaCha8Rng::seed_from_u64(spec.chance),
             incoming: Transfers::new(spec.me),
             outgoing: Transfers::new(spec.me),
@@ -170,15 +173,18 @@ impl Swarm {
 impl Swarm {
     fn offered(&mut self, now: Time, from: Member, transfer: u32) {
         let known = self.incoming.find(from, transfer).map(|granted| granted.block.is_some());
-        let complete = self.holdings.is_complete();
+        // What is not checked yet may be polluted, and come again.
+        let complete = self.holdings.is_whole();
         // What the rack has comes from within it; unless it does not, as if what was announced there has not come.
         let idle = self.incoming.is_empty() && self.ask_wait > self.ask_wait_min();
         let held = if self.is_far(from) && !idle { &self.rack } else { &self.holdings };
-        let have = held.expected(self.incoming.blocks());
+        let mut have = held.expected(self.incoming.blocks());
+        self.pollution.withheld(now, from).for_each(|number| have.fill(&self.spec.division, number));
         match known {
             Some(true) => {}
             None if !self.incoming.room(from) || self.holdings.completes(&have) => {
-                self.lane(from).turned_away = Some(from);
+                // Others than the one that is waited for are not called.
+                self.lane(from).turned_away = Some(from).filter(|_| self.pollution.is_clear());
                 self.say(
                     from,
                     Signal::Refuse { transfer, ring: self.ring, pace: self.paces.pace(), complete },
@@ -206,18 +212,22 @@ impl Swarm {
 
     fn announced(&mut self, now: Time, from: Member, head: &BlockHead) {
         self.round = self.round.max(head.round);
-        let BlockHead { transfer, generation, row, .. } = head;
+        let BlockHead { transfer, generation, row, checked, .. } = head;
         if self.incoming.find(from, *transfer).is_some_and(|known| known.block.is_some()) {
             return;
         }
-        let wanted = self.wants(*generation, row);
+        let wanted = self.pollution.admits(now, from, *generation, *checked) && self.wants(*generation, row);
         let Waits { answer, transfer: whole, .. } = self.spec.waits;
         // A block in place of one that was not new has a number of its own.
         if let Some(granted) = self.incoming.granted(from) {
             granted.number = *transfer;
             granted.until = now + if wanted { whole } else { answer * 2 };
             granted.block = wanted.then(|| (*generation, row.clone()));
+            granted.checked = *checked;
             if wanted {
+                if self.pollution.expect(from, *generation, now + whole) {
+                    self.drop_rows(now, *generation, Some(from));
+                }
                 return self.enters(from, *generation, row);
             }
         }
@@ -225,7 +235,9 @@ impl Swarm {
     }
 
     fn received(&mut self, now: Time, from: Member, transfer: u32) {
-        let block = self.incoming.take(from, transfer).and_then(|transfer| transfer.block);
+        let came = self.incoming.take(from, transfer);
+        let checked = came.as_ref().is_some_and(|transfer| transfer.checked);
+        let block = came.and_then(|transfer| transfer.block);
         let slot = block.as_ref().and_then(|(generation, row)| self.holdings.insert(*generation, row));
         self.ask_wait = self.ask_wait_min();
         self.asks_at = now + self.ask_wait + self.spec.waits.answer;
@@ -233,6 +245,7 @@ impl Swarm {
             (Some((generation, row)), Some(slot)) => {
                 self.outbox.push_back(Output::Store { from, transfer, generation, slot });
                 self.rack.learn(generation, &row);
+                self.pollution.came(generation, Origin { from, checked, row, slot });
                 self.grown(now, generation);
             }
             _ => {
@@ -293,23 +306,68 @@ impl Swarm {
     fn grown(&mut self, now: Time, generation: u32) {
         self.starves_at = (!self.holdings.is_complete()).then(|| now + self.spec.waits.starved);
         if let Some(recoveries) = self.holdings.decoding(generation) {
-            if recoveries.is_empty() {
-                self.decoded(generation);
-            } else {
+            if self.pollution.is_of_others(generation) {
                 self.outbox.push_back(Output::Decode { generation, recoveries });
+            } else {
+                self.decoded(generation);
             }
         }
-        for transfer in self.incoming.without(|of, row| of == generation && !self.holdings.lacks(of, row)) {
+        let holdings = &self.holdings;
+        let vain = self.incoming.without(|_, of, row| of == generation && !holdings.lacks(of, row));
+        self.stop(vain);
+    }
+
+    /// Blocks that are under way need not come.
+    fn stop(&mut self, transfers: Vec<Transfer>) {
+        for transfer in transfers {
             self.say(transfer.peer, Signal::Stop { transfer: transfer.number });
             self.discard(&transfer);
         }
     }
 
     fn decoded(&mut self, generation: u32) {
+        if let Some(suspects) = self.pollution.right(generation) {
+            self.outbox.push_back(Output::Audit { generation, suspects });
+        }
         self.holdings.decoded(generation);
         if self.holdings.is_whole() && !core::mem::replace(&mut self.done, true) {
             self.outbox.push_back(Output::Done);
         }
+    }
+
+    /// The rows of a generation are not what their heads said.
+    fn polluted(&mut self, now: Time, generation: u32) {
+        let liar = self.pollution.polluted(generation);
+        self.drop_rows(now, generation, None);
+        if let Some(liar) = liar {
+            self.expel(liar);
+        }
+    }
+
+    fn refuted(&mut self, from: Member, checked: bool) {
+        if self.pollution.refuted(from, checked) {
+            self.expel(from);
+        }
+    }
+
+    fn expel(&mut self, member: Member) {
+        if self.pollution.expel(member) {
+            self.gone(member);
+            self.outbox.push_back(Output::Expelled(member));
+        }
+    }
+
+    /// Rows of a generation that are held, and under way from others than one, count no more.
+    fn drop_rows(&mut self, now: Time, generation: u32, but: Option<Member>) {
+        self.pollution.drop_rows(generation);
+        self.holdings.reset(generation);
+        // What others have said that they hold may be as wrong.
+        self.rack = self.holdings.clone();
+        self.left = Holdings::empty(self.spec.division, self.spec.code, self.spec.order);
+        let others = self.incoming.without(|from, of, _| of == generation && but != Some(from));
+        self.stop(others);
+        self.starves_at = Some(now + self.spec.waits.starved);
+        self.asks_at = now;
     }
 
     fn ask_wait_min(&self) -> Duration {
@@ -324,7 +382,7 @@ impl Swarm {
         self.ask_wait = (self.ask_wait * 2).min(self.spec.waits.block * 16);
         self.asks_at = now + self.ask_wait + self.spec.waits.answer;
         if self.incoming.is_empty()
-            && let Some(to) = self.next_in_ring(|_, _| true)
+            && let Some(to) = self.pollution.sole(now).or_else(|| self.next_in_ring(|_, _| true))
         {
             self.ask_of(to);
         }
@@ -347,7 +405,7 @@ impl Swarm {
 /// Members and time.
 impl Swarm {
     fn joined(&mut self, now: Time, member: Member) {
-        if member == self.spec.me {
+        if member == self.spec.me || self.pollution.is_expelled(member) {
             return;
         }
         self.parted(member);
@@ -359,6 +417,7 @@ impl Swarm {
     fn gone(&mut self, member: Member) {
         self.parted(member);
         self.peers.leave(member);
+        self.pollution.gone(member);
     }
 
     /// Ends what is under way with a member.
@@ -441,6 +500,8 @@ impl Machine for Swarm {
             Input::Sent { to, transfer, arrived } => self.sent(now, to, transfer, arrived),
             Input::Placed { block } => self.placed(now, block),
             Input::Decoded { generation } => self.decoded(generation),
+            Input::Polluted { generation } => self.polluted(now, generation),
+            Input::Refuted { from, checked } => self.refuted(from, checked),
             Input::Joined(member) => self.joined(now, member),
             Input::Gone(member) => self.gone(member),
             Input::Settled { generation } => self.settled = self.settled.max(generation),

@@ -19,6 +19,8 @@ pub(crate) struct Transfer {
     pub(crate) until: Time,
     /// Its generation and what it is, once that is known.
     pub(crate) block: Option<(u32, Row)>,
+    /// Of one that comes: whether its sender has checked the generation.
+    pub(crate) checked: bool,
     /// At the sender: what the receiver said that it holds.
     pub(crate) have: Have,
 }
@@ -38,7 +40,7 @@ impl Transfers {
     /// One that is offered or granted, and waited for until then.
     pub(crate) fn add(&mut self, peer: Member, number: u32, until: Time) {
         let have = Have::default();
-        self.list.push(Transfer { peer, number, nearly: false, until, block: None, have });
+        self.list.push(Transfer { peer, number, nearly: false, until, block: None, checked: false, have });
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -79,9 +81,12 @@ impl Transfers {
         self.list.iter().filter_map(|transfer| transfer.block.as_ref())
     }
 
-    /// Takes the blocks that are such.
-    pub(crate) fn without(&mut self, such: impl Fn(u32, &Row) -> bool) -> Vec<Transfer> {
-        let is_such = |transfer: &mut Transfer| matches!(&transfer.block, Some((of, row)) if such(*of, row));
+    /// Takes the blocks that are such: from or to that member, of that generation, and that row of it.
+    pub(crate) fn without(&mut self, such: impl Fn(Member, u32, &Row) -> bool) -> Vec<Transfer> {
+        let is_such = |transfer: &mut Transfer| {
+            let Transfer { peer, block, .. } = transfer;
+            matches!(block, Some((of, row)) if such(*peer, *of, row))
+        };
         self.list.extract_if(.., is_such).collect()
     }
 

@@ -76,11 +76,15 @@ impl Contents for Held {
         locked(&self.reader).blocks(&piece.blocks, piece.bytes)
     }
 
+    fn is_right(&self, generation: u32, bytes: &[u8]) -> bool {
+        self.pieces[generation as usize].is_right(&self.manifest, bytes)
+    }
+
     fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), Fault> {
         let Some(coming) = &self.coming else { return Ok(()) };
         let mut coming = locked(coming);
         let Some((target, teller)) = &mut coming.target else { return Ok(()) };
-        target.put_piece(&self.pieces[generation as usize], bytes)?;
+        target.put_right_piece(&self.pieces[generation as usize], bytes)?;
         teller.tell(target);
         coming.place_if_whole(&self.reader)
     }
@@ -228,8 +232,15 @@ impl Swarm {
 
     /// Takes part no longer.
     pub(super) fn end(self) -> Ended {
-        let Swarm { peer, held, hold, .. } = self;
+        let Swarm { peer, held, hold, members, .. } = self;
         let sent = peer.progress().sent;
+        for liar in peer.expelled() {
+            let named = members.iter().find(|(_, member)| **member == liar).map(|(name, _)| name.clone());
+            let name = named.unwrap_or_else(|| format!("member {} of rack {}", liar.slot, liar.rack));
+            eprintln!(
+                "{name} sent bytes that are not the content's, and had said that it had checked them; nothing more was taken of it"
+            );
+        }
         let fault = peer.stop().err();
         drop(hold);
         // Nobody else holds it once the member has ended.

@@ -239,21 +239,23 @@ impl Target {
         Ok(())
     }
 
-    /// Writes the blocks of a piece that came.
+    /// Writes what is lacking of a piece, which is not written if any of it is wrong.
     pub(super) fn put_piece(&mut self, piece: &Piece, bytes: &[u8]) -> Result<(), Fault> {
-        let mut rest = bytes;
+        if !piece.is_right(&self.manifest, bytes) {
+            return Err(Fault::Wrong(self.dest.clone()));
+        }
+        self.put_right_piece(piece, bytes)
+    }
+
+    /// Writes what is lacking of a piece whose bytes were compared with its hashes.
+    pub(super) fn put_right_piece(&mut self, piece: &Piece, bytes: &[u8]) -> Result<(), Fault> {
+        let mut at = 0;
         for block in &piece.blocks {
-            let about = self.manifest.blocks()[*block as usize];
-            let wrong = || Fault::Wrong(self.dest.clone());
-            let (bytes, behind) = rest.split_at_checked(about.bytes as usize).ok_or_else(wrong)?;
-            rest = behind;
-            if self.have.contains(*block) {
-                continue;
+            let end = at + self.manifest.blocks()[*block as usize].bytes as usize;
+            if !self.have.contains(*block) {
+                self.put(*block, &bytes[at..end])?;
             }
-            if Digest::of(bytes) != about.digest {
-                return Err(wrong());
-            }
-            self.put(*block, bytes)?;
+            at = end;
         }
         Ok(())
     }

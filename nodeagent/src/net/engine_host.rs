@@ -3,9 +3,9 @@
 use super::Events;
 use super::answers::Reply;
 use super::cipher::AesGcm;
-use super::congestion::{self, LinkEstimate};
 use super::handshake::{LinkSecurity, Records};
 use super::memories::Memories;
+use super::pace::pace;
 use super::tcp::{self, Approach, Connection};
 use super::udp::{self, Socket};
 use super::udp_outbox::Outbox;
@@ -20,6 +20,7 @@ use cool_engine::{
 };
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats};
+use cool_tcp::LinkEstimate;
 use cool_transport::packet::DATA_HEADER;
 use cool_transport::tagged::Tagger;
 use cool_types::limits::BOUNCE_BYTES;
@@ -379,7 +380,7 @@ impl EngineHost {
     }
 
     pub(super) fn make_group(&mut self, spec: &GroupSpec, reply: GroupReply) {
-        let pace = congestion::pace(spec.host_bytes_per_second, &spec.cost_model.costs);
+        let pace = pace(spec.host_bytes_per_second, &spec.cost_model.costs);
         let keyed = spec.keyed.clone().map(|key| (spec.epoch, key));
         self.making.insert(spec.id, Making { reply, pace, keyed, proves: spec.on_demand });
         self.handle(Input::MakeGroup(spec));

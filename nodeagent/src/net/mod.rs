@@ -9,14 +9,13 @@
 
 mod answers;
 mod cipher;
-mod congestion;
 mod driver;
 mod engine_host;
 mod handshake;
 mod keyring;
 mod memories;
+mod pace;
 mod port_conflict;
-mod sockopt;
 pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;

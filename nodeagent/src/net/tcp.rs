@@ -1,11 +1,11 @@
 //! TCP connections to other agents: accepting, connecting, reading, writing.
 
 use super::cipher::AesGcm;
-use super::congestion::{Congestion, LinkEstimate};
 use super::handshake::{self, HandshakeError, LinkSecurity, Records};
-use super::{Event, Events, sockopt};
+use super::{Event, Events};
 use crate::engine::{Refusals, Refused, SharedSlice};
 use cool_engine::{AgentId, ConnectionId, MemoryRange, NodeId, PeerKey};
+use cool_tcp::{Congestion, LinkEstimate, bound_retries, set_low_water};
 use cool_transport::unicast::records::Opener;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::Interest;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -35,14 +35,6 @@ const DEAD_AFTER: Duration = Duration::from_secs(60);
 /// The most connections that have not said yet who they are. Who wants to crowd out an agent has to make as many while it
 /// says that, which takes a round trip.
 const SILENT_MAX: usize = 256;
-
-/// So long after a round trip, at least, what was lost is sent again. TCP alone waits 200 ms, made for the Internet: as
-/// long as half a megabyte takes at 20 Mbit/s, and all who wait for the message wait with it.
-const SHORTEST_RETRY: Duration = Duration::from_millis(30);
-
-/// At most so long after the last try it is. TCP alone doubles the time with each loss, up to two minutes, so that at a
-/// loss of 20 % a connection fails now and then though both sides live.
-const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// Unsent bytes beyond which the system takes no more: a small message waits for no more than these.
 const UNSENT: u32 = 128 * 1024;
@@ -159,22 +151,13 @@ pub(super) async fn connect(
     let _ = events.send(event).await;
 }
 
-/// A socket that connects from an address.
-pub(crate) fn socket_from(ip: IpAddr) -> io::Result<TcpSocket> {
-    let socket = if ip.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
-    socket.bind(SocketAddr::new(ip, 0))?;
-    Ok(socket)
-}
-
 async fn connect_once(
     from: IpAddr,
     to: SocketAddr,
     approach: &Approach,
 ) -> Result<(TcpStream, Option<Records>), HandshakeError> {
     // The other side knows this node by the address of its data interface.
-    let socket = socket_from(from)?;
-    bound_retries(&socket);
-    let mut stream = socket.connect(to).await?;
+    let mut stream = cool_tcp::connect(Some(from), to).await?;
     let Approach { me, key, encrypt } = approach;
     let Some(key) = key else {
         return if *encrypt { Err(HandshakeError::Plain) } else { Ok((stream, None)) };
@@ -373,7 +356,7 @@ impl Connection {
         let worth = (lacking.max(1)).min(most) as usize;
         if worth != self.low_water {
             self.low_water = worth;
-            if let Err(error) = sockopt::set_low_water(&*self.stream, worth as u32) {
+            if let Err(error) = set_low_water(&*self.stream, worth as u32) {
                 tracing::debug!(%error, "cannot set how much a connection waits for");
             }
         }
@@ -449,13 +432,6 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_keepalive(&probes)?;
     socket.set_tcp_thin_linear_timeouts(true)?;
     socket.set_tcp_user_timeout(Some(DEAD_AFTER))
-}
-
-/// Bounds the time between retries: from the first packet on, since of those that connect and prove who connects a few are lost, too.
-fn bound_retries(socket: impl AsFd) {
-    if let Err(error) = sockopt::set_retries(socket, SHORTEST_RETRY, LONGEST_RETRY) {
-        tracing::debug!(%error, "the system does not bound the time between retries");
-    }
 }
 
 /// Tells the driver whenever something has come.

@@ -57,12 +57,27 @@ pub struct Distribution {
     pub joins: Vec<(usize, Duration)>,
     /// Who dies, and when.
     pub deaths: Vec<(usize, Duration)>,
+    /// Who begins anew after it has died, and when: with the generations that it had on its disk.
+    pub restarts: Vec<(usize, Duration)>,
+    /// Who lies.
+    pub liars: Vec<Liar>,
     /// The first source dies when this many copies of the content have left it; unless it is to stay.
     pub leaves_after: Option<f64>,
     /// After so long the others hear of deaths.
     pub notice: Duration,
     /// What chance there is.
     pub seed: u64,
+}
+
+/// A node that sends wrong bytes; what it holds itself is right.
+#[derive(Clone, Copy, Debug)]
+pub struct Liar {
+    /// The node.
+    pub node: usize,
+    /// The chance that a block that it sends is wrong.
+    pub wrong: f64,
+    /// Whether it says of each block that it has checked the generation; else only where that is so.
+    pub boasts: bool,
 }
 
 /// How a distribution went.
@@ -72,6 +87,8 @@ pub struct DistributionOutcome {
     pub done: Vec<Option<f64>>,
     /// Survivors that lack what no survivor has.
     pub bereft: Vec<usize>,
+    /// How often a node has expelled a liar.
+    pub expelled: usize,
     /// Bytes that left each rack.
     pub uplinks: Vec<f64>,
     /// Bytes that each node's link carried from it.
@@ -100,6 +117,14 @@ pub enum DistributionError {
         node: usize,
         /// After how long.
         seconds: u64,
+    },
+    /// A node that never lied was expelled.
+    #[error("node {node} was expelled by node {by}, and has not lied")]
+    Slandered {
+        /// The node.
+        node: usize,
+        /// Who expelled it.
+        by: usize,
     },
     /// A node lacks what nobody has, and has not said so.
     #[error("node {node} lacks rows that nobody has, and did not report it")]
@@ -131,6 +156,8 @@ struct Node {
     done: Option<f64>,
     /// Which of the node's lives this is: what was begun in another counts no more.
     life: u32,
+    /// Generations that are on its disk.
+    kept: Vec<u32>,
 }
 
 struct Run<'a> {
@@ -148,6 +175,8 @@ struct Run<'a> {
     waiting: usize,
     /// How often a node has said that nothing comes.
     silent: usize,
+    /// Who was expelled, and by whom.
+    expelled: Vec<(usize, usize)>,
     chance: ChaCha8Rng,
     content: Vec<Vec<u8>>,
     ended: Stats,
@@ -176,6 +205,8 @@ impl Distribution {
             block_loss: 0.0,
             joins: Vec::new(),
             deaths: Vec::new(),
+            restarts: Vec::new(),
+            liars: Vec::new(),
             leaves_after: None,
             notice: Duration::from_millis(500),
             seed: 0,
@@ -211,10 +242,29 @@ impl Distribution {
         self.slow.iter().map(|(_, rate)| *rate).fold(self.host, u64::min)
     }
 
+    /// How many times as long blocks take over the slowest link.
+    fn slowness(&self) -> u32 {
+        (self.host / self.slowest().max(1)).max(1) as u32
+    }
+
+    /// After so long without anything new nodes say so.
+    fn starved(&self) -> Duration {
+        self.block_time() * 180 * self.slowness() + self.notice
+    }
+
+    /// When nodes come and go.
+    fn changes(&self) -> impl Iterator<Item = Duration> {
+        self.joins.iter().chain(&self.deaths).chain(&self.restarts).map(|(_, at)| *at)
+    }
+
+    fn lies(&self, node: usize) -> Option<&Liar> {
+        self.liars.iter().find(|liar| liar.node == node)
+    }
+
     /// After which nothing is expected any more.
     fn bound(&self) -> u64 {
         let alone = f64::from(self.division.blocks) * self.block as f64 / self.slowest() as f64;
-        let last = self.joins.iter().chain(&self.deaths).map(|(_, at)| *at).max().unwrap_or_default();
+        let last = self.changes().max().unwrap_or_default();
         ((20.0 * alone + 60.0 + last.as_secs_f64()) * 1e9) as u64
     }
 }
@@ -229,6 +279,7 @@ impl<'a> Run<'a> {
             starved: false,
             done: None,
             life: 0,
+            kept: Vec::new(),
         };
         Run {
             what,
@@ -242,6 +293,7 @@ impl<'a> Run<'a> {
             shares_at: None,
             waiting: 0,
             silent: 0,
+            expelled: Vec::new(),
             chance: ChaCha8Rng::seed_from_u64(what.seed),
             content: content(what.division.blocks, what.payload, what.seed),
             ended: Stats::default(),
@@ -255,7 +307,7 @@ impl<'a> Run<'a> {
         for node in early {
             self.start(node, members.clone());
         }
-        for (node, at) in &self.what.joins {
+        for (node, at) in self.what.joins.iter().chain(&self.what.restarts) {
             self.waiting += 1;
             self.at(at.as_nanos() as u64, Event::Joins(*node));
         }
@@ -270,7 +322,7 @@ impl<'a> Run<'a> {
         let source = what.sources.iter().position(|source| *source == node);
         let source = source.map(|index| Share { index: index as u16, of: what.sources.len() as u16 });
         let block = what.block_time();
-        let slowness = (what.host / what.slowest().max(1)).max(1) as u32;
+        let slowness = what.slowness();
         let spec = SwarmSpec {
             seed: what.seed,
             epoch: 1,
@@ -285,15 +337,27 @@ impl<'a> Run<'a> {
                 answer: what.latency * 20,
                 block,
                 transfer: block * 48 * slowness + what.latency * 20,
-                starved: block * 180 * slowness + what.notice,
+                starved: what.starved(),
             },
         };
         let starting = &mut self.nodes[node];
         if source.is_some() {
             starting.memory.fill(&what.division, &self.content);
         }
-        starting.machine = Some(Swarm::new(Time::from_nanos(self.now), spec));
-        self.waiting += usize::from(source.is_none());
+        let mut machine = Swarm::new(Time::from_nanos(self.now), spec);
+        for generation in &starting.kept {
+            let first = what.division.first(*generation);
+            for block in first..first + u32::from(what.division.size(*generation)) {
+                machine.handle(Time::from_nanos(self.now), Input::Placed { block });
+            }
+        }
+        starting.machine = Some(machine);
+        self.waiting += usize::from(self.is_awaited(node));
+    }
+
+    /// Whether a node is to get everything: liars may be expelled before they have it.
+    fn is_awaited(&self, node: usize) -> bool {
+        !self.what.sources.contains(&node) && self.what.lies(node).is_none()
     }
 
     fn at(&mut self, at: u64, event: Event) {
@@ -331,12 +395,11 @@ impl<'a> Run<'a> {
     /// Whether nobody expects anything any more: all who lack something have said so, and nobody is to come or to go.
     fn given_up(&self) -> bool {
         let lacks = |node: &Node| node.machine.is_some() && node.done.is_none();
-        let changes = self.what.joins.iter().chain(&self.what.deaths);
         self.silent > 0
-            && changes.map(|(_, at)| at.as_nanos() as u64).all(|at| at < self.now)
+            && self.what.changes().all(|at| ((at + self.what.starved()).as_nanos() as u64) < self.now)
             && (0..)
                 .zip(&self.nodes)
-                .all(|(number, node)| !lacks(node) || node.starved || self.what.sources.contains(&number))
+                .all(|(number, node)| !lacks(node) || node.starved || !self.is_awaited(number))
     }
 
     fn happen(&mut self, event: Event) {
@@ -370,7 +433,7 @@ impl<'a> Run<'a> {
             }
             Event::Decoded { node, generation, life } => {
                 if self.nodes[node].life == life {
-                    self.handle(node, Input::Decoded { generation });
+                    self.decoded(node, generation);
                 }
             }
             Event::Joins(node) => self.joins(node),
@@ -418,8 +481,23 @@ impl<'a> Run<'a> {
         self.later(Event::Confirmed { from, to, transfer, arrived });
     }
 
+    /// A generation is compared with its hash.
+    fn decoded(&mut self, node: usize, generation: u32) {
+        let memory = &mut self.nodes[node].memory;
+        if memory.is_right(generation, &self.what.division, &self.content) {
+            self.nodes[node].kept.push(generation);
+            self.handle(node, Input::Decoded { generation });
+        } else {
+            memory.set_aside(generation);
+            self.handle(node, Input::Polluted { generation });
+        }
+    }
+
     fn joins(&mut self, node: usize) {
         self.waiting -= 1;
+        if self.nodes[node].machine.is_some() {
+            return;
+        }
         let here = |at: &usize| self.nodes[*at].machine.is_some() || *at == node;
         let members: Vec<Member> =
             (0..self.nodes.len()).filter(here).map(|node| self.members[node]).collect();
@@ -432,8 +510,10 @@ impl<'a> Run<'a> {
         let dying = &mut self.nodes[node];
         let Some(machine) = dying.machine.take() else { return };
         dying.life += 1;
-        dying.memory = Memory::default();
-        self.waiting -= usize::from(dying.done.take().is_none() && !self.what.sources.contains(&node));
+        dying.starved = false;
+        dying.memory.keep_only(&dying.kept);
+        let whole = dying.done.take().is_some();
+        self.waiting -= usize::from(!whole && self.is_awaited(node));
         self.ended.add(&machine.stats());
         self.wires.clear(self.now, node);
         self.at(self.now + self.what.notice.as_nanos() as u64, Event::HeardOf { node, joined: false });
@@ -473,8 +553,13 @@ impl<'a> Run<'a> {
 
     fn act(&mut self, node: usize, output: Output) {
         match output {
-            Output::Signal { to, signal } => {
+            Output::Signal { to, mut signal } => {
                 let to = self.number_of(to);
+                if let (Signal::Head(head), Some(Liar { boasts: true, .. })) =
+                    (&mut signal, self.what.lies(node))
+                {
+                    head.checked = true;
+                }
                 if self.chance.random_bool(self.what.duplicate) {
                     self.later(Event::Signal { from: node, to, signal: signal.clone() });
                 }
@@ -483,7 +568,13 @@ impl<'a> Run<'a> {
                 }
             }
             Output::Transmit { to, transfer, generation, terms } => {
-                let bytes = self.nodes[node].memory.sum(generation, &terms, self.what.payload);
+                let mut bytes = self.nodes[node].memory.sum(generation, &terms, self.what.payload);
+                if let Some(liar) = self.what.lies(node)
+                    && self.chance.random_bool(liar.wrong)
+                    && let Some(byte) = bytes.first_mut()
+                {
+                    *byte ^= self.chance.random_range(1..=255u8);
+                }
                 let to = self.number_of(to);
                 self.wires.send(self.now, wires::Block { from: node, to, transfer, took: 0, bytes });
             }
@@ -505,9 +596,18 @@ impl<'a> Run<'a> {
                 let life = self.nodes[node].life;
                 self.later(Event::Decoded { node, generation, life });
             }
+            Output::Audit { generation, suspects } => {
+                for (from, checked) in self.nodes[node].memory.wrong_rows(generation, &suspects) {
+                    self.handle(node, Input::Refuted { from, checked });
+                }
+            }
+            Output::Expelled(member) => {
+                let member = self.number_of(member);
+                self.expelled.push((member, node));
+            }
             Output::Done => {
                 let seconds = self.now as f64 / 1e9;
-                if !self.what.sources.contains(&node) && self.nodes[node].done.replace(seconds).is_none() {
+                if self.is_awaited(node) && self.nodes[node].done.replace(seconds).is_none() {
                     self.waiting -= 1;
                 }
             }
@@ -521,10 +621,17 @@ impl<'a> Run<'a> {
     fn judge(mut self) -> Result<DistributionOutcome, DistributionError> {
         let mut outcome = DistributionOutcome::default();
         let possible = self.possible();
+        outcome.expelled = self.expelled.len();
+        if let Some((node, by)) = self.expelled.iter().find(|(node, _)| self.what.lies(*node).is_none()) {
+            return Err(DistributionError::Slandered { node: *node, by: *by });
+        }
         for (number, node) in self.nodes.iter().enumerate() {
             outcome.done.push(node.done);
             let Some(machine) = &node.machine else { continue };
             self.ended.add(&machine.stats());
+            if self.what.lies(number).is_some() {
+                continue;
+            }
             if machine.holdings().is_whole() {
                 let wrong = node.memory.first_difference(&self.what.division, &self.content);
                 if let Some((generation, block)) = wrong {
@@ -543,12 +650,20 @@ impl<'a> Run<'a> {
         Ok(outcome)
     }
 
-    /// Whether the survivors have everything between them.
+    /// Whether the survivors have everything between them. Where somebody lies, only what one of them has checked counts: of other
+    /// rows it is not known which are right.
     fn possible(&mut self) -> bool {
-        let survivors = || self.nodes.iter().filter_map(|node| node.machine.as_ref());
+        let what = self.what;
+        let honest = self.nodes.iter().enumerate().filter(|(node, _)| what.lies(*node).is_none());
+        let survivors = || honest.clone().filter_map(|(_, node)| node.machine.as_ref());
         let chance = &mut self.chance;
-        (0..self.what.division.generations()).all(|number| {
-            let size = self.what.division.size(number);
+        (0..what.division.generations()).all(|number| {
+            let size = what.division.size(number);
+            if !what.liars.is_empty() {
+                let held =
+                    |machine: &Swarm| machine.holdings().generation(number).is_some_and(Generation::is_whole);
+                return survivors().any(held);
+            }
             let mut union = Generation::new(size);
             for held in survivors().filter_map(|machine| machine.holdings().generation(number)) {
                 // Enough random combinations of a space span it.

@@ -7,7 +7,7 @@ mod scenario;
 
 use cool_swarm::Member;
 
-pub use links::{Distribution, DistributionError, DistributionOutcome};
+pub use links::{Distribution, DistributionError, DistributionOutcome, Liar};
 pub use rounds::{Gossip, GossipOutcome, GossipStall};
 
 /// The members of racks, of each of which the number of nodes is given, rack by rack.

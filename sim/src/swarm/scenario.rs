@@ -1,6 +1,6 @@
 //! Distributions made up from a seed: shapes, codes, orders, losses, who comes late and who dies.
 
-use super::Distribution;
+use super::{Distribution, Liar};
 use cool_machine::Duration;
 use cool_swarm::{Code, Division, Order};
 use rand::{RngExt, SeedableRng};
@@ -39,6 +39,7 @@ impl Distribution {
             what.block_loss = chance.random_range(0.0..0.2);
         }
         what.churn(&mut chance);
+        what.lie(&mut chance);
         what
     }
 
@@ -51,7 +52,29 @@ impl Distribution {
                 self.joins.push((node, Duration::from_secs_f64(chance.random_range(0.0..span))));
             }
             if deaths && chance.random_bool(0.2) {
-                self.deaths.push((node, Duration::from_secs_f64(chance.random_range(0.0..span))));
+                let at = Duration::from_secs_f64(chance.random_range(0.0..span));
+                self.deaths.push((node, at));
+                if chance.random_bool(0.3) {
+                    // Others have noticed.
+                    let least = (self.notice + self.latency * 2).as_secs_f64();
+                    self.restarts.push((
+                        node,
+                        at + Duration::from_secs_f64(chance.random_range(least..2.0 * span + 2.0 * least)),
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Who lies: a few, but for the first source.
+    fn lie(&mut self, chance: &mut ChaCha8Rng) {
+        if chance.random_bool(0.7) {
+            return;
+        }
+        for node in 1..self.nodes() {
+            if chance.random_bool(0.15) {
+                let wrong = if chance.random_bool(0.5) { 1.0 } else { chance.random_range(0.01..1.0) };
+                self.liars.push(Liar { node, wrong, boasts: chance.random_bool(0.5) });
             }
         }
     }

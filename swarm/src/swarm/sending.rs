@@ -2,7 +2,7 @@
 
 use super::Swarm;
 use crate::api::{BlockHead, Output, Signal};
-use crate::generation::Row;
+use crate::generation::{Generation, Row};
 use crate::holdings::{Have, Knowledge};
 use crate::lane::Lane;
 use crate::order::Phase;
@@ -120,8 +120,7 @@ impl Swarm {
     fn announce(&mut self, now: Time, to: Member, transfer: u32) {
         let far = self.is_far(to);
         let Some(offered) = self.outgoing.find(to, transfer) else { return };
-        let rank = |generation| self.holdings.generation(generation).map_or(0, |held| held.rank());
-        let vain = self.peers.vain_for(now, to, rank);
+        let vain = self.peers.vain_for(now, to, |generation| self.holdings.progress(generation));
         let at_source = u64::from(self.spec.source.is_some());
         let round = (self.round + at_source).max(1);
         let phase = Phase { round, settled: self.settled, members: self.peers.len() as u32 + 1 };
@@ -146,7 +145,8 @@ impl Swarm {
         self.lane(to).went(now);
         let (generation, terms, round) = (pick.generation, pick.terms, self.round);
         self.leaves(to, generation, &pick.row);
-        self.say(to, Signal::Head(BlockHead { transfer, generation, row: pick.row, round }));
+        let checked = self.holdings.generation(generation).is_some_and(Generation::is_whole);
+        self.say(to, Signal::Head(BlockHead { transfer, generation, row: pick.row, checked, round }));
         self.outbox.push_back(Output::Transmit { to, transfer, generation, terms });
     }
 
@@ -160,8 +160,7 @@ impl Swarm {
         self.transfer = self.transfer.wrapping_add(1);
         (stopped.number, stopped.nearly) = (self.transfer, false);
         self.stats.stopped += 1;
-        let rank = self.holdings.generation(generation).map_or(0, |held| held.rank());
-        self.peers.vain(by, generation, rank, now + self.spec.waits.transfer);
+        self.peers.vain(by, generation, self.holdings.progress(generation), now + self.spec.waits.transfer);
         self.outbox.push_back(Output::Cancel { to: by, transfer });
         self.announce(now, by, self.transfer);
     }

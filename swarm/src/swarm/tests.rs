@@ -57,7 +57,7 @@ fn rows_that_are_none_of_the_content_are_refused() {
     for (generation, row) in
         [(2, Row::Block(0)), (0, Row::Block(2)), (0, Row::Coded([1].into())), (1, Row::Coded([0, 0].into()))]
     {
-        let head = BlockHead { transfer: 7, generation, row, round: 1 };
+        let head = BlockHead { transfer: 7, generation, row, checked: true, round: 1 };
         let stop = Output::Signal { to: SOURCE, signal: Signal::Stop { transfer: 7 } };
         assert_eq!(tell(&mut sink, SOURCE, Signal::Head(head)), [stop]);
     }
@@ -136,7 +136,7 @@ fn all_in_the_rack_are_told_what_enters_it() {
     let mut sink = swarm(SINK);
     granted_ranks(&mut sink, FAR, 1);
     let row = Row::Coded([3, 4].into());
-    let head = BlockHead { transfer: 1, generation: 0, row: row.clone(), round: 1 };
+    let head = BlockHead { transfer: 1, generation: 0, row: row.clone(), checked: true, round: 1 };
     let signal = Signal::Entered { generation: 0, row };
     assert_eq!(tell(&mut sink, FAR, Signal::Head(head)), [Output::Signal { to: SOURCE, signal }]);
 }
@@ -170,7 +170,7 @@ fn a_block_that_was_lost_is_not_waited_for() {
 
     let mut sink = swarm(SINK);
     granted_ranks(&mut sink, SOURCE, transfer);
-    let head = BlockHead { transfer, generation: 0, row: Row::Block(0), round: 1 };
+    let head = BlockHead { transfer, generation: 0, row: Row::Block(0), checked: true, round: 1 };
     tell(&mut sink, SOURCE, Signal::Head(head));
     let others = transfer + crate::blocks_at_a_time(false) as u32;
     (transfer + 1..others).for_each(|other| drop(granted_ranks(&mut sink, SOURCE, other)));
@@ -187,13 +187,13 @@ fn of_two_blocks_under_way_the_one_that_was_lost_is_given_up() {
     tell(
         &mut sink,
         SOURCE,
-        Signal::Head(BlockHead { transfer: 1, generation: 0, row: Row::Block(0), round: 1 }),
+        Signal::Head(BlockHead { transfer: 1, generation: 0, row: Row::Block(0), checked: true, round: 1 }),
     );
     sink.handle(Time::ZERO, Input::Nearly { peer: SOURCE, transfer: 1, sent: false });
     granted_ranks(&mut sink, SOURCE, 2);
     let discarded = tell(&mut sink, SOURCE, Signal::Withdraw { transfer: 1 });
     assert!(discarded.contains(&Output::Discard { from: SOURCE, transfer: 1 }), "{discarded:?}");
-    let head = BlockHead { transfer: 2, generation: 0, row: Row::Block(1), round: 1 };
+    let head = BlockHead { transfer: 2, generation: 0, row: Row::Block(1), checked: true, round: 1 };
     assert_eq!(tell(&mut sink, SOURCE, Signal::Head(head)), [], "what was granted beside it comes");
 }
 
@@ -243,4 +243,84 @@ fn all_in_the_rack_are_told_what_leaves_it() {
         _ => None,
     });
     assert!(left.is_some() && left == head, "{said:?}");
+}
+
+/// A block comes to the sink from a member that says whether it has checked the generation; what the sink says to its head.
+fn send(sink: &mut Swarm, from: Member, transfer: u32, row: Row, checked: bool) -> Vec<Output> {
+    granted_ranks(sink, from, transfer);
+    let head = BlockHead { transfer, generation: 0, row, checked, round: 1 };
+    let mut said = tell(sink, from, Signal::Head(head));
+    sink.handle(Time::ZERO, Input::Received { from, transfer, took: None });
+    said.extend(outputs(sink, Time::ZERO));
+    said
+}
+
+fn stored(said: &[Output]) -> usize {
+    said.iter().filter(|output| matches!(output, Output::Store { .. })).count()
+}
+
+fn polluted(sink: &mut Swarm) -> Vec<Output> {
+    sink.handle(Time::ZERO, Input::Polluted { generation: 0 });
+    outputs(sink, Time::ZERO)
+}
+
+const OTHER: Member = Member { rack: 0, slot: 2 };
+
+/// A sink with members that it can get blocks of.
+fn sink() -> Swarm {
+    let mut sink = swarm(SINK);
+    sink.handle(Time::ZERO, Input::Joined(OTHER));
+    sink
+}
+
+#[test]
+fn what_was_polluted_is_taken_from_one_alone_that_has_checked_it_and_then_compared() {
+    let mut sink = sink();
+    send(&mut sink, OTHER, 1, Row::Block(0), false);
+    let said = send(&mut sink, SOURCE, 1, Row::Coded([1, 1].into()), true);
+    assert!(said.iter().any(|output| matches!(output, Output::Decode { generation: 0, .. })), "{said:?}");
+    let said = polluted(&mut sink);
+    assert!(!said.iter().any(|output| matches!(output, Output::Expelled(_))), "it may be either: {said:?}");
+    assert!(!sink.holdings().is_complete() && sink.holdings().have().ranks == [0, 0]);
+    assert_eq!(stored(&send(&mut sink, OTHER, 2, Row::Block(0), false)), 0, "it has not checked it");
+    assert_eq!(stored(&send(&mut sink, SOURCE, 2, Row::Block(0), true)), 1);
+    assert_eq!(granted_ranks(&mut sink, OTHER, 3), [2, 0], "nothing of it is wanted from another one");
+    assert_eq!(stored(&send(&mut sink, SOURCE, 3, Row::Block(1), true)), 1);
+    sink.handle(Time::ZERO, Input::Decoded { generation: 0 });
+    let said = outputs(&mut sink, Time::ZERO);
+    let suspects = said.iter().find_map(|output| match output {
+        Output::Audit { generation: 0, suspects } => Some(suspects.iter().map(|row| (row.from, row.checked))),
+        _ => None,
+    });
+    assert_eq!(suspects.unwrap().collect::<Vec<_>>(), [(OTHER, false), (SOURCE, true)]);
+}
+
+#[test]
+fn who_sends_wrong_bytes_of_what_it_has_checked_is_expelled_and_others_are_doubted() {
+    let mut sink = sink();
+    (0..2).for_each(|block| drop(send(&mut sink, OTHER, u32::from(block), Row::Block(block), true)));
+    let said = polluted(&mut sink);
+    assert!(said.contains(&Output::Expelled(OTHER)), "all of it was its own: {said:?}");
+    sink.handle(Time::ZERO, Input::Joined(OTHER));
+    assert_eq!(tell(&mut sink, OTHER, Signal::Offer { transfer: 9, ring: 0, pace: Pace::default() }), []);
+
+    let mut sink = self::sink();
+    sink.handle(Time::ZERO, Input::Refuted { from: OTHER, checked: false });
+    assert_eq!(outputs(&mut sink, Time::ZERO).iter().filter(|o| matches!(o, Output::Expelled(_))).count(), 0);
+    assert_eq!(stored(&send(&mut sink, OTHER, 1, Row::Block(0), false)), 0);
+    assert_eq!(stored(&send(&mut sink, OTHER, 2, Row::Block(0), true)), 1);
+    sink.handle(Time::ZERO, Input::Refuted { from: OTHER, checked: true });
+    assert!(outputs(&mut sink, Time::ZERO).contains(&Output::Expelled(OTHER)));
+}
+
+#[test]
+fn who_goes_while_a_polluted_generation_comes_from_it_is_replaced() {
+    let mut sink = sink();
+    send(&mut sink, OTHER, 1, Row::Block(0), false);
+    send(&mut sink, SOURCE, 1, Row::Block(1), true);
+    polluted(&mut sink);
+    assert_eq!(stored(&send(&mut sink, SOURCE, 2, Row::Block(0), true)), 1);
+    sink.handle(Time::ZERO, Input::Gone(SOURCE));
+    assert_eq!(stored(&send(&mut sink, OTHER, 2, Row::Block(1), true)), 1);
+    assert_eq!(sink.holdings().have().ranks, [1, 0], "all of it is of one member");
 }

@@ -8,9 +8,7 @@
 //! all but stops. CUBIC fills a link whose losses come from full queues, where BBR misjudges the token buckets that shape
 //! links and sends little for a while now and then. So connections begin with BBR, and use CUBIC while few packets are lost.
 
-use super::sockopt;
-use cool_collective::timing::Costs;
-use cool_types::wire::{ETHERNET, TCP_IP};
+use crate::sockopt;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -37,30 +35,17 @@ const LOSSY_WINDOWS: u32 = 4;
 const CALM_WINDOWS: u32 = 10;
 
 /// No bound on what connections send.
-const UNBOUNDED: u32 = u32::MAX;
-
-/// What a connection may send of payload per second over a link of such a rate, in bytes on the wire: as much as leaves the
-/// acknowledgements of an equal flow the other way, one for two packets, room beside it. Unbounded if the rate is not known,
-/// which 0 says.
-pub(super) fn pace(bytes_per_second: u64, Costs { mtu, beyond_ipv4, .. }: &Costs) -> u32 {
-    let headers = TCP_IP + beyond_ipv4;
-    if bytes_per_second == 0 || *mtu <= headers {
-        return UNBOUNDED;
-    }
-    let wire = mtu + ETHERNET + (ETHERNET + headers) / 2;
-    let payload = u128::from(bytes_per_second) * u128::from(mtu - headers) / u128::from(wire);
-    u32::try_from(payload).unwrap_or(UNBOUNDED).max(1)
-}
+pub const UNBOUNDED: u32 = u32::MAX;
 
 /// What this node's connections know of its link, which they share: what one finds holds for all.
 #[derive(Clone, Debug)]
-pub(super) struct LinkEstimate(Arc<Known>);
+pub struct LinkEstimate(Arc<Known>);
 
 #[derive(Debug)]
 struct Known {
     /// Whether few packets are lost.
     calm: AtomicBool,
-    /// As [`pace`] says.
+    /// Bytes of payload per second, or [`UNBOUNDED`].
     pace: AtomicU32,
 }
 
@@ -71,13 +56,13 @@ impl Default for LinkEstimate {
 }
 
 impl LinkEstimate {
-    /// Connections send at this pace from now on (bytes of payload per second), those that are there from the end of their window on.
-    pub(super) fn set_pace(&self, pace: u32) {
+    /// Connections send at this pace from now on (bytes of payload per second, or [`UNBOUNDED`]), those that are there from the end of their window on.
+    pub fn set_pace(&self, pace: u32) {
         self.0.pace.store(pace, Ordering::Relaxed);
     }
 
     /// The choice for a connection that has carried nothing yet.
-    pub(super) fn choose(&self, socket: impl AsFd) -> Congestion {
+    pub fn choose(&self, socket: impl AsFd) -> Congestion {
         let mut congestion = Congestion::new(self.clone(), Instant::now());
         set(&socket, AT_FIRST);
         congestion.follow(socket);
@@ -87,7 +72,7 @@ impl LinkEstimate {
 
 /// The choice for one connection.
 #[derive(Debug)]
-pub(super) struct Congestion {
+pub struct Congestion {
     link: LinkEstimate,
     /// What it goes by now.
     calm: bool,
@@ -120,7 +105,7 @@ impl Congestion {
     ///
     /// # Errors
     /// If the system does not tell what was sent again.
-    pub(super) fn wrote(&mut self, socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    pub fn wrote(&mut self, socket: impl AsFd, bytes: usize) -> io::Result<()> {
         let now = Instant::now();
         if self.is_due(now, bytes) {
             self.look(now, sockopt::retransmissions(&socket)?);
@@ -203,15 +188,6 @@ mod tests {
     fn queues_that_overflow_now_and_then_leave_it_calm() {
         let overflows = [60, 50, 40, 0].into_iter().cycle().take(100);
         assert!(found([0; 10].into_iter().chain(overflows)).ends_with(&[true; 100]));
-    }
-
-    #[test]
-    fn what_a_link_carries_is_shared_with_the_acknowledgements_of_as_much_the_other_way() {
-        let costs = |mtu| Costs { mtu, ..Costs::default() };
-        let pace = pace(2_500_000, &costs(1500));
-        let packets = u64::from(pace).div_ceil(1448);
-        assert!((2_498_000..=2_502_000).contains(&(packets * 1514 + packets / 2 * 66)), "{pace}");
-        assert_eq!([super::pace(0, &costs(1500)), super::pace(u64::MAX, &costs(9000))], [UNBOUNDED; 2]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ const TCP_DELACK_MAX_US: libc::c_int = 46;
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn set_low_water(socket: impl AsFd, bytes: u32) -> io::Result<()> {
+pub fn set_low_water(socket: impl AsFd, bytes: u32) -> io::Result<()> {
     set(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), number(bytes.into()))
 }
 
@@ -24,7 +24,7 @@ pub(super) fn set_low_water(socket: impl AsFd, bytes: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// What the system says; one before Linux 6.15 that it has no such options.
-pub(super) fn set_retries(socket: impl AsFd, shortest: Duration, longest: Duration) -> io::Result<()> {
+pub(crate) fn set_retries(socket: impl AsFd, shortest: Duration, longest: Duration) -> io::Result<()> {
     set(&socket, (libc::IPPROTO_TCP, TCP_RTO_MAX_MS), number(longest.as_millis()))?;
     set(&socket, (libc::IPPROTO_TCP, TCP_DELACK_MAX_US), number(shortest.as_micros() / 3))?;
     set(&socket, (libc::IPPROTO_TCP, TCP_RTO_MIN_US), number(shortest.as_micros()))
@@ -35,7 +35,7 @@ pub(super) fn set_retries(socket: impl AsFd, shortest: Duration, longest: Durati
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn set_pace(socket: impl AsFd, bytes_per_second: u32) -> io::Result<()> {
+pub(crate) fn set_pace(socket: impl AsFd, bytes_per_second: u32) -> io::Result<()> {
     set(socket, (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE), bytes_per_second.cast_signed())
 }
 
@@ -62,7 +62,7 @@ fn set(socket: impl AsFd, (level, option): (libc::c_int, libc::c_int), value: li
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn retransmissions(socket: impl AsFd) -> io::Result<u32> {
+pub(crate) fn retransmissions(socket: impl AsFd) -> io::Result<u32> {
     // SAFETY: the structure is made of numbers, for which zero is a value, and so is whatever the system writes.
     let info: libc::tcp_info = unsafe { get(socket, (libc::IPPROTO_TCP, libc::TCP_INFO)) }?;
     Ok(info.tcpi_total_retrans)
@@ -70,7 +70,7 @@ pub(super) fn retransmissions(socket: impl AsFd) -> io::Result<u32> {
 
 /// What [`set_pace`] has set.
 #[cfg(test)]
-pub(super) fn pace(socket: impl AsFd) -> io::Result<u32> {
+pub(crate) fn pace(socket: impl AsFd) -> io::Result<u32> {
     // SAFETY: any bits are a number.
     unsafe { get(socket, (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE)) }
 }

@@ -1,0 +1,57 @@
+//! What is done beside the driver so that nothing wrong is kept: generations are decoded, and rows compared with what is right.
+
+use crate::memory::{Bytes, sum_of_blocks, sum_of_rows};
+use cool_swarm::{Member, Origin, Slot};
+use std::collections::BTreeMap;
+
+/// All of a generation: the blocks that came as they are, and the sums of those that did not.
+pub(crate) fn decode(
+    mut blocks: BTreeMap<u16, Bytes>,
+    recoveries: &[(u16, Vec<(u8, Bytes)>)],
+    block: usize,
+) -> Bytes {
+    blocks.extend(recoveries.iter().map(|(number, rows)| (*number, sum_of_rows(rows, block))));
+    let blocks: Vec<&[u8]> = blocks.values().map(|bytes| &bytes[..]).collect();
+    blocks.concat().into()
+}
+
+/// Who sent rows that are not what their heads said, and whether it had checked the generation.
+pub(crate) fn wrong_rows(
+    suspects: &[Origin],
+    rows: &BTreeMap<Slot, Bytes>,
+    right: &[u8],
+    block: usize,
+) -> Vec<(Member, bool)> {
+    let is_wrong = |suspect: &&Origin| {
+        rows.get(&suspect.slot)
+            .is_some_and(|row| sum_of_blocks(right, &suspect.row.terms(), block)[..] != row[..])
+    };
+    suspects.iter().filter(is_wrong).map(|suspect| (suspect.from, suspect.checked)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_swarm::Row;
+
+    #[test]
+    fn who_sent_a_row_that_is_wrong_is_found() {
+        let right = [1, 2, 3, 4];
+        let sent = [
+            (Row::Block(1), Slot::Block(1), [3, 4]),
+            (Row::Coded([1, 1].into()), Slot::Coded(0), [1 ^ 3, 2 ^ 4]),
+            (Row::Block(0), Slot::Block(0), [1, 9]),
+            (Row::Coded([0, 1].into()), Slot::Coded(1), [0, 4]),
+        ];
+        let origin = |(slot, (row, at, _)): (u32, &(Row, Slot, [u8; 2]))| Origin {
+            from: Member { rack: 0, slot },
+            checked: slot == 3,
+            row: row.clone(),
+            slot: *at,
+        };
+        let suspects: Vec<Origin> = (0..).zip(&sent).map(origin).collect();
+        let rows = sent.iter().map(|(_, at, bytes)| (*at, Bytes::from(*bytes))).collect();
+        let found = wrong_rows(&suspects, &rows, &right, 2);
+        assert_eq!(found, [(Member { rack: 0, slot: 2 }, false), (Member { rack: 0, slot: 3 }, true)]);
+    }
+}
