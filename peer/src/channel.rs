@@ -248,7 +248,7 @@ mod tests {
             let (stream, _) = socket.accept().await.unwrap();
             Listener::accept(stream, &[key; 32]).await.map(who)
         };
-        let link = LinkEstimate::default();
+        let link = LinkEstimate::new(true);
         tokio::join!(hearing, Speaker::open(to, &[7; 32], (ME, at()), (None, &link)))
     }
 
@@ -286,7 +286,7 @@ mod tests {
             let (stream, _) = far.accept().await.unwrap();
             Listener::accept(stream, &[7; 32]).await.map(who)
         };
-        let link = LinkEstimate::default();
+        let link = LinkEstimate::new(true);
         let speaking = Speaker::open(middle, &[7; 32], (ME, at()), (None, &link));
         let (_, heard, _) = tokio::join!(relay, hearing, speaking);
         assert!(matches!(heard, Err(ChannelError::Noise(_))), "{heard:?}");

@@ -2,6 +2,7 @@
 
 use crate::channel::{Caller, ChannelError, Listener, Speaker, SwarmKey};
 use crate::memory::Bytes;
+use crate::pacer::Pacer;
 use crate::wire::{Frame, PART_BYTES};
 use cool_swarm::{Member, Signal};
 use cool_tcp::LinkEstimate;
@@ -15,6 +16,10 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_ch
 /// Until a link that has failed is tried again; each time twice as long.
 const REOPEN_FIRST: Duration = Duration::from_millis(500);
 const REOPEN_LAST: Duration = Duration::from_secs(8);
+/// Parts go this much earlier than the link has room for them: timers are not finer.
+const PACED: Duration = Duration::from_millis(1);
+/// By which timers are late.
+const LATE: Duration = Duration::from_millis(4);
 /// The send buffer (SO_SNDBUF) of a channel's socket has what the member's link carries in that time. TCP has no more under way, so
 /// that signals do not wait long in the queue of a receiver's link behind what several members send it.
 const SEND_BUFFER_TIME: Duration = Duration::from_millis(2);
@@ -99,7 +104,8 @@ impl Links {
             me,
             contact,
             rate,
-            estimate: LinkEstimate::default(),
+            // Members queue at each other's links, where BBR sends too much (docs/swarm.md).
+            estimate: LinkEstimate::new(true),
             links,
             left: BTreeSet::new(),
             channel: 1 << 32,
@@ -250,15 +256,23 @@ impl Speaking {
             drop(self.events.send(Event::Opened { to: self.to }).await);
         }
         let mut blocks: VecDeque<(u32, Bytes, usize)> = VecDeque::new();
+        // What waits in the queue of this node's link is what signals wait behind.
+        let mut pace = Pacer::new(self.rate, LATE);
         loop {
             let job = match jobs.try_recv() {
                 Ok(job) => Some(job),
                 Err(TryRecvError::Disconnected) => return Ok(()),
-                Err(TryRecvError::Empty) if blocks.is_empty() => match jobs.recv().await {
-                    Some(job) => Some(job),
-                    None => return Ok(()),
-                },
-                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Empty) => {
+                    let early = |due: Instant| due.checked_sub(PACED).unwrap_or(due);
+                    let due = (!blocks.is_empty()).then(|| pace.due().map_or_else(Instant::now, early));
+                    tokio::select! {
+                        job = jobs.recv() => match job {
+                            Some(job) => Some(job),
+                            None => return Ok(()),
+                        },
+                        () = sleep_until(due) => None,
+                    }
+                }
             };
             match job {
                 Some(Job::Say(frame)) => speaker.send(&frame).await?,
@@ -268,6 +282,7 @@ impl Speaking {
                     let Some((transfer, bytes, at)) = blocks.front_mut() else { continue };
                     let (transfer, end) = (*transfer, bytes.len().min(*at + part));
                     speaker.send(&Frame::Part { transfer, bytes: &bytes[*at..end] }).await?;
+                    pace.went(Instant::now(), end - *at);
                     *at = end;
                     if end == bytes.len() {
                         blocks.pop_front();

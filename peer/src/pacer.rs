@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 pub(crate) struct Pacer {
     /// Bytes in a second; without one they go at once.
     rate: Option<u64>,
+    /// By which timers are late: as much is made good, and no longer pause.
+    late: Duration,
     due: Option<Instant>,
 }
 
 impl Pacer {
-    pub(crate) fn new(rate: Option<u64>) -> Pacer {
-        Pacer { rate, due: None }
+    pub(crate) fn new(rate: Option<u64>, late: Duration) -> Pacer {
+        Pacer { rate, late, due: None }
     }
 
     /// When the next bytes may go; at once, if it says nothing.
@@ -23,7 +25,8 @@ impl Pacer {
     /// As many bytes have gone at `now`.
     pub(crate) fn went(&mut self, now: Instant, bytes: usize) {
         let Some(rate) = self.rate else { return };
-        let from = self.due.map_or(now, |due| due.max(now));
+        let since = now.checked_sub(self.late).unwrap_or(now);
+        let from = self.due.map_or(now, |due| due.max(since));
         self.due = Some(from + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64));
     }
 }

@@ -4,7 +4,7 @@ use crate::memory::Bytes;
 use crate::pacer::Pacer;
 use cool_swarm::{Member, blocks_at_a_time};
 use std::collections::{BTreeSet, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Who gets a block, and its number.
 pub(crate) type Transfer = (Member, u32);
@@ -40,7 +40,7 @@ impl Sending {
     /// From a member of that rack; `limit` bytes go in a second at most.
     pub(crate) fn new(rack: u32, limit: Option<u64>) -> Sending {
         let [near, far] = [false, true].map(|far| Lane::new(blocks_at_a_time(far)));
-        Sending { rack, adding: BTreeSet::new(), near, far, pace: Pacer::new(limit) }
+        Sending { rack, adding: BTreeSet::new(), near, far, pace: Pacer::new(limit, Duration::ZERO) }
     }
 
     fn lane(&mut self, to: Member) -> &mut Lane {
@@ -122,7 +122,6 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     /// One more than go at a time.
     fn receivers(rack: u32) -> Vec<Member> {

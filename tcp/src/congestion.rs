@@ -49,13 +49,12 @@ struct Known {
     pace: AtomicU32,
 }
 
-impl Default for LinkEstimate {
-    fn default() -> LinkEstimate {
-        LinkEstimate(Arc::new(Known { calm: AtomicBool::new(false), pace: AtomicU32::new(UNBOUNDED) }))
-    }
-}
-
 impl LinkEstimate {
+    /// Of a link that counts as `calm`, one on which few packets are lost, until something else is found.
+    pub fn new(calm: bool) -> LinkEstimate {
+        LinkEstimate(Arc::new(Known { calm: AtomicBool::new(calm), pace: AtomicU32::new(UNBOUNDED) }))
+    }
+
     /// Connections send at this pace from now on (bytes of payload per second, or [`UNBOUNDED`]), those that are there from the end of their window on.
     pub fn set_pace(&self, pace: u32) {
         self.0.pace.store(pace, Ordering::Relaxed);
@@ -161,7 +160,7 @@ mod tests {
     fn found(lost: impl IntoIterator<Item = u32>) -> Vec<bool> {
         let mut now = Instant::now();
         let mut again = 0;
-        let mut congestion = Congestion::new(LinkEstimate::default(), now);
+        let mut congestion = Congestion::new(LinkEstimate::new(false), now);
         let window = |lost| {
             again += lost;
             now += WINDOW_TIME;
@@ -194,7 +193,7 @@ mod tests {
     fn connections_that_are_there_follow_the_pace_of_the_latest_group() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let link = LinkEstimate::default();
+        let link = LinkEstimate::new(false);
         let mut congestion = link.choose(&stream);
         assert_eq!(sockopt::pace(&stream).unwrap(), UNBOUNDED);
         link.set_pace(2_340_000);
@@ -205,7 +204,7 @@ mod tests {
     #[test]
     fn a_window_is_over_after_many_small_messages_and_some_time() {
         let now = Instant::now();
-        let mut congestion = Congestion::new(LinkEstimate::default(), now);
+        let mut congestion = Congestion::new(LinkEstimate::new(false), now);
         assert!(!(0..2 * WINDOW_SEGMENTS).any(|_| congestion.is_due(now, 1)));
         assert!(congestion.is_due(now + WINDOW_TIME, 1));
     }

@@ -116,7 +116,7 @@ impl EngineHost {
             trees: BTreeMap::new(),
             connections: BTreeMap::new(),
             last_connection: 0,
-            link: LinkEstimate::default(),
+            link: LinkEstimate::new(false),
             paces: BTreeMap::new(),
             making: BTreeMap::new(),
             calls: BTreeMap::new(),
