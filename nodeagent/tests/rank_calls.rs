@@ -5,14 +5,15 @@ use cool_nodeagent::embedded::Cluster;
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec};
 use cool_nodeagent::local::{LocalServer, UserLimits};
 use cool_proto::VERSION;
-use cool_proto::local::{self, Attach, Attached, Revoke, frame::Body};
+use cool_proto::local::watched::{StillWaits, What};
+use cool_proto::local::{self, Attach, Attached, Revoke, Watched, frame::Body};
 use cool_proto::segment::Segment;
 use cool_proto::segment::records::{self, ARRIVALS, RankPlan, RankRecord, RankTraffic};
-use cool_proto::socket::{self, Receiver, Sender};
+use cool_proto::socket::{self, Receiver, Sender, SocketError};
 use cool_types::{ElementType, Operation};
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -70,15 +71,7 @@ fn a_trace_has_the_calls_that_ranks_have_carried_out_and_why_one_failed() {
     let [mut first, second] = <[Rank; 2]>::try_from(ranks).ok().unwrap();
     [&first, &second].into_iter().for_each(|rank| rank.tell(0, false));
     // The second call is watched, and the group revoked.
-    let watched = local::Call {
-        id: 1,
-        group: Cluster::GROUP,
-        operation: local::Operation::Barrier.into(),
-        number: Some(1),
-        watch: true,
-        ..local::Call::default()
-    };
-    first.sender.send(Body::Call(watched), None).unwrap();
+    first.sender.send(Body::Call(watched_call(1)), None).unwrap();
     first.sender.send(Body::Revoke(Revoke {}), None).unwrap();
     let failure = loop {
         match first.receiver.receive(PATIENCE).unwrap() {
@@ -96,6 +89,42 @@ fn a_trace_has_the_calls_that_ranks_have_carried_out_and_why_one_failed() {
         .collect();
     let words = "allreduce of 2 f64 by sum";
     assert_eq!(told, [(0, words, "segment", 2, ""), (1, words, "segment", 1, &*failure.message)]);
+}
+
+/// A barrier that the rank carries out with the others.
+fn watched_call(number: u64) -> local::Call {
+    local::Call {
+        id: 1,
+        group: Cluster::GROUP,
+        operation: local::Operation::Barrier.into(),
+        number: Some(number),
+        watch: true,
+        ..local::Call::default()
+    }
+}
+
+#[test]
+fn who_says_all_the_time_that_it_waits_hears_that_its_agent_is_there() {
+    let cluster = Cluster::start(&[0, 0], &[0]).unwrap();
+    let mut ranks: Vec<Rank> = (0..)
+        .zip(cluster.sockets())
+        .map(|(rank, socket)| Rank::attach(socket, Cluster::GROUP, rank))
+        .collect();
+    let waits = &mut ranks[0];
+    waits.sender.send(Body::Call(watched_call(0)), None).unwrap();
+    let until = Instant::now() + PATIENCE;
+    let heard = loop {
+        assert!(Instant::now() < until, "its agent says nothing");
+        match waits.receiver.receive(Duration::from_millis(100)) {
+            Ok(heard) => break heard,
+            Err(SocketError::TimedOut(_)) => {
+                let what = Some(What::StillWaits(StillWaits {}));
+                waits.sender.send(Body::Watched(Watched { id: 1, what }), None).unwrap();
+            }
+            Err(other) => panic!("{other}"),
+        }
+    };
+    assert!(matches!(heard, Body::Running(_)), "{heard:?}");
 }
 
 /// An agent on loopback and its page.

@@ -8,6 +8,7 @@ use cool_swarm::{Member, Signal};
 use cool_tcp::LinkEstimate;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::error::TryRecvError;
@@ -79,6 +80,8 @@ pub(crate) struct Links {
     rate: Option<u64>,
     /// What its channels know of it.
     estimate: LinkEstimate,
+    /// How fast blocks go over it by all channels together: signals wait behind what waits in its queue.
+    pace: Arc<Mutex<Pacer>>,
     links: BTreeMap<Member, Link>,
     /// Who is no member any more, and is not to come again.
     left: BTreeSet<Member>,
@@ -106,6 +109,7 @@ impl Links {
             rate,
             // Members queue at each other's links, where BBR sends too much (docs/swarm.md).
             estimate: LinkEstimate::new(true),
+            pace: Arc::new(Mutex::new(Pacer::new(rate, LATE))),
             links,
             left: BTreeSet::new(),
             channel: 1 << 32,
@@ -168,6 +172,7 @@ impl Links {
             again,
             rate: self.rate,
             estimate: self.estimate.clone(),
+            pace: Arc::clone(&self.pace),
             events: self.events.clone(),
         };
         let channel = self.channel;
@@ -242,10 +247,33 @@ struct Speaking {
     again: bool,
     rate: Option<u64>,
     estimate: LinkEstimate,
+    pace: Arc<Mutex<Pacer>>,
     events: Sender<Event>,
 }
 
 impl Speaking {
+    /// How fast blocks go, which is right even if another channel has panicked.
+    fn pace(&self) -> MutexGuard<'_, Pacer> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When a part may go.
+    fn turn(&self) -> Instant {
+        let due = self.pace().due();
+        due.and_then(|due| due.checked_sub(PACED)).unwrap_or_else(Instant::now)
+    }
+
+    /// Whether as many bytes may go now, unless another channel has been quicker; then they count as gone.
+    fn has_turn(&self, bytes: usize) -> bool {
+        let now = Instant::now();
+        let mut pace = self.pace();
+        let may_go = pace.due().is_none_or(|due| due <= now + PACED);
+        if may_go {
+            pace.went(now, bytes);
+        }
+        may_go
+    }
+
     /// Says what there is to say; signals go between the parts of a block. Ends when nobody has more to say.
     async fn run(&self, mut jobs: UnboundedReceiver<Job>) -> Result<(), ChannelError> {
         let send_buffer = send_buffer_bytes(self.rate);
@@ -256,21 +284,18 @@ impl Speaking {
             drop(self.events.send(Event::Opened { to: self.to }).await);
         }
         let mut blocks: VecDeque<(u32, Bytes, usize)> = VecDeque::new();
-        // What waits in the queue of this node's link is what signals wait behind.
-        let mut pace = Pacer::new(self.rate, LATE);
         loop {
             let job = match jobs.try_recv() {
                 Ok(job) => Some(job),
                 Err(TryRecvError::Disconnected) => return Ok(()),
                 Err(TryRecvError::Empty) => {
-                    let early = |due: Instant| due.checked_sub(PACED).unwrap_or(due);
-                    let due = (!blocks.is_empty()).then(|| pace.due().map_or_else(Instant::now, early));
+                    let turn = (!blocks.is_empty()).then(|| self.turn());
                     tokio::select! {
                         job = jobs.recv() => match job {
                             Some(job) => Some(job),
                             None => return Ok(()),
                         },
-                        () = sleep_until(due) => None,
+                        () = sleep_until(turn) => None,
                     }
                 }
             };
@@ -281,8 +306,10 @@ impl Speaking {
                 None => {
                     let Some((transfer, bytes, at)) = blocks.front_mut() else { continue };
                     let (transfer, end) = (*transfer, bytes.len().min(*at + part));
+                    if !self.has_turn(end - *at) {
+                        continue;
+                    }
                     speaker.send(&Frame::Part { transfer, bytes: &bytes[*at..end] }).await?;
-                    pace.went(Instant::now(), end - *at);
                     *at = end;
                     if end == bytes.len() {
                         blocks.pop_front();

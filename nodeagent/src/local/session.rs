@@ -210,8 +210,11 @@ async fn converse(wire: &mut Wire, attachment: &Attachment, quick: Option<(Quick
                     Err(End::Left)
                 }
                 Ok(body) => {
-                    // A call's first interval begins with it.
-                    alive.reset();
+                    // The first interval begins with the first call, and goes on whatever else the rank says meanwhile: who
+                    // waits in a watched call says so more often than that.
+                    if rank.calls.is_empty() {
+                        alive.reset();
+                    }
                     rank.handle(body, &mut wire.descriptors)
                 }
                 Err(end) => Err(end),
