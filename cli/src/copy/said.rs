@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 /// In how many pieces a copy goes, if they are neither too short nor too long.
 const PIECES: u64 = 64;
-/// Shorter ones are broadcast far more slowly: over trees of 16 nodes pieces of 1 MiB take three times as long (docs/copy.md).
-const PIECE_MIN: usize = 1 << 20;
+/// Each takes some processor time of all nodes beside that of its bytes (docs/copy.md).
+const PIECE_MIN: usize = 2 << 20;
 
 /// How bytes go from the source to the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
