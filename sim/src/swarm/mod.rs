@@ -1,5 +1,6 @@
 //! Drives the swarm: in rounds, as its paper counts, and over links with rates.
 
+mod distribution;
 mod links;
 mod memory;
 mod rounds;
@@ -7,7 +8,7 @@ mod scenario;
 
 use cool_swarm::Member;
 
-pub use links::{Distribution, DistributionError, DistributionOutcome, Liar};
+pub use distribution::{Distribution, DistributionError, DistributionOutcome, Liar};
 pub use rounds::{Gossip, GossipOutcome, GossipStall};
 
 /// The members of racks, of each of which the number of nodes is given, rack by rack.

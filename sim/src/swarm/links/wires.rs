@@ -1,7 +1,7 @@
 //! The links: each node sends a few blocks at a time within its rack, and beyond it, which share links with each other and with those of others.
 
-use super::Distribution;
 use crate::schedule::flows::{Finish, FlowId, Flows};
+use crate::swarm::distribution::Distribution;
 use crate::swarm::racks_of_nodes;
 use cool_swarm::blocks_at_a_time;
 use rand::{RngExt, SeedableRng};
