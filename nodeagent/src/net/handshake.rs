@@ -27,6 +27,9 @@ pub(super) enum HandshakeError {
     Broken(#[from] io::Error),
     #[error("it has said nothing for {PATIENCE:?}")]
     Silent,
+    /// As the slower of two attempts to connect is.
+    #[error("it was closed before anything was said")]
+    Abandoned,
     #[error("it has not the key that it should have")]
     Unproven,
     #[error("it does not encrypt, and this agent was told to (--encrypt)")]
@@ -99,7 +102,7 @@ async fn proven(stream: &mut TcpStream, security: &LinkSecurity) -> Result<Met, 
     let encrypt = security.encrypt;
     let mut first = [0; 1];
     if stream.peek(&mut first).await? == 0 {
-        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        return Err(HandshakeError::Abandoned);
     }
     if !handshake::begins_with_hello(first[0]) {
         return if encrypt { Err(HandshakeError::Plain) } else { Ok((None, None)) };

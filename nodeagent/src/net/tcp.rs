@@ -103,6 +103,7 @@ async fn greet(
         Ok((proven, records)) => {
             drop(events.send(Event::Accepted { stream, records, from, proven }).await);
         }
+        Err(HandshakeError::Abandoned) => {}
         Err(error) => {
             refusals.count(Refused::Handshake);
             tracing::debug!(%from, %error, "refused a connection");

@@ -5,7 +5,7 @@ use cool_sim::swarm::Distribution;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How many seeds are run, unless `COOL_SIM_SEEDS` says otherwise.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 500;
 
 #[test]
 fn many_seeded_distributions() {
