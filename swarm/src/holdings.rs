@@ -344,7 +344,7 @@ impl Holdings {
             }
         };
         let generation = &self.generations[number as usize];
-        let original = self.owed.get_mut(number as usize).and_then(Vec::pop);
+        let original = self.owed.get_mut(number as usize).and_then(|owed| take_original(owed, known, number));
         let (row, terms) = match original {
             Some(block) => generation.plain(block)?,
             None => generation.combined(chance)?,
@@ -419,6 +419,14 @@ impl Holdings {
     }
 }
 
+/// The next original of a generation that is owed and new to the receiver. A block as it is is orthogonal to a null vector if that
+/// has a 0 in its place: then the receiver has it, but for a chance of 1 in 256.
+fn take_original(owed: &mut Vec<u16>, known: &Knowledge<'_>, generation: u32) -> Option<u16> {
+    let vector = known.receiver.null_vector(generation);
+    let is_new = |block: &u16| vector.is_none_or(|vector| vector.get(usize::from(*block)) != Some(&0));
+    owed.iter().rposition(is_new).map(|at| owed.remove(at))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -466,6 +474,21 @@ mod tests {
         source.lost(picks[3].generation, &picks[3].row);
         let again = source.pick(&known(&have, &[]), &mut chance).unwrap();
         assert_eq!((again.generation, &again.row), (picks[3].generation, &picks[3].row));
+    }
+
+    #[test]
+    fn a_source_sends_no_original_that_the_receiver_has_from_elsewhere() {
+        let mut chance = ChaCha8Rng::seed_from_u64(1);
+        let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, Share { index: 0, of: 1 });
+        let mut sink = Holdings::empty(DIVISION, Code::Linear, LOWEST);
+        (0..3).for_each(|block| drop(sink.insert(0, &Row::Block(block))));
+        let null_vectors = vec![(0, [0, 0, 0, 7].into())];
+        let have = Have { null_vectors, ..sink.have().clone() };
+        let known = known(&have, &[]);
+        let of_first = |pick: &Pick| pick.generation == 0;
+        let mut picks = core::iter::from_fn(|| source.pick(&known, &mut chance)).filter(of_first);
+        assert_eq!(picks.next().unwrap().row, Row::Block(3));
+        assert!(matches!(picks.next().unwrap().row, Row::Coded(_)), "the others are owed to others");
     }
 
     #[test]
