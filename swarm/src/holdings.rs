@@ -481,7 +481,7 @@ mod tests {
         let mut chance = ChaCha8Rng::seed_from_u64(1);
         let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, Share { index: 0, of: 1 });
         let mut sink = Holdings::empty(DIVISION, Code::Linear, LOWEST);
-        (0..3).for_each(|block| drop(sink.insert(0, &Row::Block(block))));
+        assert!((0..3).all(|block| sink.insert(0, &Row::Block(block)).is_some()));
         let null_vectors = vec![(0, [0, 0, 0, 7].into())];
         let have = Have { null_vectors, ..sink.have().clone() };
         let known = known(&have, &[]);
