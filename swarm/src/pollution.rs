@@ -12,6 +12,9 @@ use crate::rings::Member;
 use cool_machine::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// After more turns of members that a polluted generation is taken from, what they send is nothing new.
+const TURNS_MAX: u32 = 16;
+
 /// A row that came from a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
@@ -34,6 +37,8 @@ pub(crate) struct Pollution {
     polluted: VecDeque<(u32, Vec<Origin>)>,
     /// From whom alone the first of them is taken, and until when it is waited for more of it.
     sole: Option<(Member, Time)>,
+    /// How often another one has taken that one's place.
+    turns: u32,
     /// Who has sent a wrong row of a generation that it had not checked.
     doubted: BTreeSet<Member>,
     expelled: BTreeSet<Member>,
@@ -62,6 +67,11 @@ impl Pollution {
         self.polluted.is_empty()
     }
 
+    /// Whether a row of a generation is something new: not for ever where liars that have not all of it take turns.
+    pub(crate) fn is_progress(&self, generation: u32) -> bool {
+        self.turns <= TURNS_MAX || !self.is_polluted(generation)
+    }
+
     fn is_polluted(&self, generation: u32) -> bool {
         self.polluted.iter().any(|(other, _)| *other == generation)
     }
@@ -74,7 +84,10 @@ impl Pollution {
     /// A row that was admitted comes until then. Whether those that are held of the generation are another member's, and are to be
     /// dropped, so that all are of one.
     pub(crate) fn expect(&mut self, from: Member, generation: u32, until: Time) -> bool {
-        self.is_polluted(generation) && self.sole.replace((from, until)).is_some_and(|(sole, _)| sole != from)
+        let another = self.is_polluted(generation)
+            && self.sole.replace((from, until)).is_some_and(|(sole, _)| sole != from);
+        self.turns += u32::from(another);
+        another
     }
 
     pub(crate) fn came(&mut self, generation: u32, origin: Origin) {
@@ -98,7 +111,7 @@ impl Pollution {
         let liar = rows.iter().all(|row| row.from == first && row.checked).then_some(first);
         if self.is_polluted(generation) {
             // All were of one that has checked it.
-            self.sole = None;
+            (self.sole, self.turns) = (None, 0);
         } else {
             self.polluted.push_back((generation, if liar.is_some() { Vec::new() } else { rows }));
         }
@@ -109,7 +122,9 @@ impl Pollution {
     pub(crate) fn right(&mut self, generation: u32) -> Option<Vec<Origin>> {
         self.origins.remove(&generation);
         let at = self.polluted.iter().position(|(other, _)| *other == generation)?;
-        self.sole = self.sole.filter(|_| at > 0);
+        if at == 0 {
+            (self.sole, self.turns) = (None, 0);
+        }
         self.polluted.remove(at).map(|(_, suspects)| suspects)
     }
 

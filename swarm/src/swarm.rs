@@ -304,7 +304,9 @@ impl Swarm {
 
     /// Something new is here.
     fn grown(&mut self, now: Time, generation: u32) {
-        self.starves_at = (!self.holdings.is_complete()).then(|| now + self.spec.waits.starved);
+        if self.pollution.is_progress(generation) {
+            self.starves_later(now);
+        }
         if let Some(recoveries) = self.holdings.decoding(generation) {
             if self.pollution.is_of_others(generation) {
                 self.outbox.push_back(Output::Decode { generation, recoveries });
@@ -315,6 +317,11 @@ impl Swarm {
         let holdings = &self.holdings;
         let vain = self.incoming.without(|_, of, row| of == generation && !holdings.lacks(of, row));
         self.stop(vain);
+    }
+
+    /// Something new is here, unless all is.
+    fn starves_later(&mut self, now: Time) {
+        self.starves_at = (!self.holdings.is_complete()).then(|| now + self.spec.waits.starved);
     }
 
     /// Blocks that are under way need not come.
@@ -366,7 +373,7 @@ impl Swarm {
         self.left = Holdings::empty(self.spec.division, self.spec.code, self.spec.order);
         let others = self.incoming.without(|from, of, _| of == generation && but != Some(from));
         self.stop(others);
-        self.starves_at = Some(now + self.spec.waits.starved);
+        self.starves_at.get_or_insert(now + self.spec.waits.starved);
         self.asks_at = now;
     }
 
