@@ -64,11 +64,7 @@ impl Rank {
 #[test]
 fn a_trace_has_the_calls_that_ranks_have_carried_out_and_why_one_failed() {
     let cluster = Cluster::start(&[0, 0], &[0]).unwrap();
-    let ranks: Vec<Rank> = (0..)
-        .zip(cluster.sockets())
-        .map(|(rank, socket)| Rank::attach(socket, Cluster::GROUP, rank))
-        .collect();
-    let [mut first, second] = <[Rank; 2]>::try_from(ranks).ok().unwrap();
+    let [mut first, second] = attach_both(&cluster);
     [&first, &second].into_iter().for_each(|rank| rank.tell(0, false));
     // The second call is watched, and the group revoked.
     first.sender.send(Body::Call(watched_call(1)), None).unwrap();
@@ -91,6 +87,13 @@ fn a_trace_has_the_calls_that_ranks_have_carried_out_and_why_one_failed() {
     assert_eq!(told, [(0, words, "segment", 2, ""), (1, words, "segment", 1, &*failure.message)]);
 }
 
+/// The two ranks of a cluster.
+fn attach_both(cluster: &Cluster) -> [Rank; 2] {
+    let attach = |(rank, socket)| Rank::attach(socket, Cluster::GROUP, rank);
+    let ranks: Vec<Rank> = (0..).zip(cluster.sockets()).map(attach).collect();
+    <[Rank; 2]>::try_from(ranks).ok().unwrap()
+}
+
 /// A barrier that the rank carries out with the others.
 fn watched_call(number: u64) -> local::Call {
     local::Call {
@@ -106,11 +109,7 @@ fn watched_call(number: u64) -> local::Call {
 #[test]
 fn who_says_all_the_time_that_it_waits_hears_that_its_agent_is_there() {
     let cluster = Cluster::start(&[0, 0], &[0]).unwrap();
-    let mut ranks: Vec<Rank> = (0..)
-        .zip(cluster.sockets())
-        .map(|(rank, socket)| Rank::attach(socket, Cluster::GROUP, rank))
-        .collect();
-    let waits = &mut ranks[0];
+    let [mut waits, _other] = attach_both(&cluster);
     waits.sender.send(Body::Call(watched_call(0)), None).unwrap();
     let until = Instant::now() + PATIENCE;
     let heard = loop {

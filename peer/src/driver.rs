@@ -3,7 +3,7 @@
 use crate::links::{Event, Heard, Links, listen, sleep_until};
 use crate::memory::{Bytes, Memory, Sum, sum_of_blocks, sum_of_rows};
 use crate::peer::{Board, Contents, MemberRole, PeerProgress, SwarmPlan, Told};
-use crate::pollution::{decode, wrong_rows};
+use crate::pollution::{decode, is_filled_up, wrong_rows};
 use crate::receiving::{Receiving, Step};
 use crate::sending::{Sending, Transfer};
 use crate::welcome;
@@ -463,11 +463,6 @@ fn spec(plan: &SwarmPlan, me: Member, source: Option<cool_swarm::Share>, chance:
             starved: STARVED_MIN.max(block * 256),
         },
     }
-}
-
-/// Whether there are zeros behind the bytes of a generation: no hash covers what its last block is filled up with.
-fn is_filled_up(padded: &[u8], bytes: usize) -> bool {
-    padded.get(bytes..).is_some_and(|behind| behind.iter().all(|byte| *byte == 0))
 }
 
 /// Writes generations one after the other.

@@ -107,7 +107,7 @@ impl Links {
             me,
             contact,
             rate,
-            // Members queue at each other's links, where BBR sends too much (docs/swarm.md).
+            // Several members send to one, whose link has a queue then that BBR takes for its own (docs/swarm.md).
             estimate: LinkEstimate::new(true),
             pace: Arc::new(Mutex::new(Pacer::new(rate, LATE))),
             links,

@@ -15,6 +15,11 @@ pub(crate) fn decode(
     blocks.concat().into()
 }
 
+/// Whether there are zeros behind the bytes of a generation: no hash covers what its last block is filled up with.
+pub(crate) fn is_filled_up(padded: &[u8], bytes: usize) -> bool {
+    padded.get(bytes..).is_some_and(|behind| behind.iter().all(|byte| *byte == 0))
+}
+
 /// Who sent rows that are not what their heads said, and whether it had checked the generation.
 pub(crate) fn wrong_rows(
     suspects: &[Origin],

@@ -128,10 +128,9 @@ impl Pollution {
         self.polluted.remove(at).map(|(_, suspects)| suspects)
     }
 
-    /// A member has sent a wrong row; whether it has lied.
-    pub(crate) fn refuted(&mut self, from: Member, checked: bool) -> bool {
-        self.doubted.insert(from);
-        checked
+    /// A member has sent a wrong row of what it had not checked.
+    pub(crate) fn doubt(&mut self, member: Member) {
+        self.doubted.insert(member);
     }
 
     /// Whether a member was not expelled before.

@@ -352,8 +352,10 @@ impl Swarm {
     }
 
     fn refuted(&mut self, from: Member, checked: bool) {
-        if self.pollution.refuted(from, checked) {
+        if checked {
             self.expel(from);
+        } else {
+            self.pollution.doubt(from);
         }
     }
 

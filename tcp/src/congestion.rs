@@ -6,7 +6,8 @@
 //!
 //! Within that it is for the system's congestion control. BBR goes on where a link loses packets at random, of which CUBIC
 //! all but stops. CUBIC fills a link whose losses come from full queues, where BBR misjudges the token buckets that shape
-//! links and sends little for a while now and then. So connections begin with BBR, and use CUBIC while few packets are lost.
+//! links and sends little for a while now and then. So connections use CUBIC while few packets are lost, and BBR else; which of them
+//! they begin with is their user's to say ([`LinkEstimate::new`]).
 
 use crate::sockopt;
 use std::io;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-const AT_FIRST: &str = "bbr";
+const WHILE_LOSSY: &str = "bbr";
 const WHILE_CALM: &str = "cubic";
 
 /// About what a segment carries.
@@ -63,7 +64,7 @@ impl LinkEstimate {
     /// The choice for a connection that has carried nothing yet.
     pub fn choose(&self, socket: impl AsFd) -> Congestion {
         let mut congestion = Congestion::new(self.clone(), Instant::now());
-        set(&socket, AT_FIRST);
+        set_control(&socket, congestion.calm);
         congestion.follow(socket);
         congestion
     }
@@ -89,8 +90,8 @@ pub struct Congestion {
 impl Congestion {
     fn new(link: LinkEstimate, now: Instant) -> Congestion {
         Congestion {
+            calm: link.0.calm.load(Ordering::Relaxed),
             link,
-            calm: false,
             pace: UNBOUNDED,
             segments: 0,
             began: now,
@@ -134,7 +135,7 @@ impl Congestion {
         let calm = self.link.0.calm.load(Ordering::Relaxed);
         if calm != self.calm {
             self.calm = calm;
-            set(&socket, if calm { WHILE_CALM } else { AT_FIRST });
+            set_control(&socket, calm);
         }
         let pace = self.link.0.pace.load(Ordering::Relaxed);
         if pace != self.pace {
@@ -146,7 +147,8 @@ impl Congestion {
     }
 }
 
-fn set(socket: impl AsFd, control: &str) {
+fn set_control(socket: impl AsFd, calm: bool) {
+    let control = if calm { WHILE_CALM } else { WHILE_LOSSY };
     if let Err(error) = rustix::net::sockopt::set_tcp_congestion(socket, control) {
         tracing::debug!(control, %error, "the system has no such congestion control");
     }

@@ -234,13 +234,7 @@ impl Swarm {
     pub(super) fn end(self) -> Ended {
         let Swarm { peer, held, hold, members, .. } = self;
         let sent = peer.progress().sent;
-        for liar in peer.expelled() {
-            let named = members.iter().find(|(_, member)| **member == liar).map(|(name, _)| name.clone());
-            let name = named.unwrap_or_else(|| format!("member {} of rack {}", liar.slot, liar.rack));
-            eprintln!(
-                "{name} sent bytes that are not the content's, and had said that it had checked them; nothing more was taken of it"
-            );
-        }
+        name_liars(&peer, &members);
         let fault = peer.stop().err();
         drop(hold);
         // Nobody else holds it once the member has ended.
@@ -260,6 +254,17 @@ impl Swarm {
             (None, None) => None,
         };
         Ended { target, placing, fault: None, sent }
+    }
+}
+
+/// Says who has sent wrong bytes.
+fn name_liars(peer: &SwarmPeer<Held>, members: &BTreeMap<String, Member>) {
+    for liar in peer.expelled() {
+        let named = members.iter().find(|(_, member)| **member == liar).map(|(name, _)| name.clone());
+        let name = named.unwrap_or_else(|| format!("member {} of rack {}", liar.slot, liar.rack));
+        eprintln!(
+            "{name} sent bytes that are not the content's, and had said that it had checked them; nothing more was taken of it"
+        );
     }
 }
 
