@@ -34,9 +34,6 @@ impl Ahead {
         threads: usize,
     ) {
         let labels: Vec<u32> = runs.iter().flat_map(|run| run.start as u32..run.end as u32).collect();
-        if labels.is_empty() {
-            return;
-        }
         let values: Vec<i16> = labels.iter().flat_map(|j| centroids.row(*j as usize)).copied().collect();
         let panels = Panels::new(level, centroids.precision, &values, centroids.dims);
         let piece = self.cover.map_or(PIECE, |cover| cover.piece);

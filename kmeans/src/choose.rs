@@ -142,8 +142,9 @@ impl Assigner {
     /// [`Assigner::assign`] will be called when the last of them has been looked at.
     pub fn look_ahead(&mut self, points: &Points, centroids: &Centroids, runs: &[Range<usize>]) {
         let cover = self.cover(points, centroids.len()).map(|(_, cover)| cover);
-        let all_at_once = runs.iter().map(Range::len).sum::<usize>() == centroids.len();
-        if !all_at_once && cover != Some(Cover::ALL) {
+        // Of few centroids all may come in one part, and none in the others.
+        let some = (1..centroids.len()).contains(&runs.iter().map(Range::len).sum());
+        if some && cover != Some(Cover::ALL) {
             let Effort { level, threads, .. } = self.effort;
             let ahead = self.ahead.get_or_insert_with(|| Ahead::new(cover, points.len()));
             ahead.look(points, centroids, runs, level, threads);
@@ -219,5 +220,27 @@ mod tests {
         assert_eq!(near(Some(least + 100 * (16 + 12 * 20))), Some(20));
         assert_eq!((near(Some(least)), near(Some(0))), (None, None));
         assert_eq!(Effort { near: Some(7), ..Effort::of(1) }.near(&points, 10), Some(7));
+    }
+
+    #[test]
+    fn points_that_are_compared_ahead_get_the_same_centroids_whatever_part_brings_them() {
+        let points = Points::new(Precision::Byte, 2, (0..60).map(|i| i * 37 % 250).collect());
+        let centroids =
+            Centroids { precision: Precision::Byte, dims: 2, values: vec![9, 200, 120, 7, 90, 90] };
+        let found = |parts: &[Vec<Range<usize>>]| {
+            let mut assigner = Assigner::new(Effort { method: Method::Full, ..Effort::of(1) });
+            parts.iter().for_each(|runs| assigner.look_ahead(&points, &centroids, runs));
+            let mut labels = vec![assign::NO_LABEL; points.len()];
+            let inertia = assigner.assign(&points, &centroids, &mut labels).inertia;
+            (labels, inertia)
+        };
+        let expected = found(&[]);
+        for parts in [
+            vec![vec![0..1, 2..3], vec![1..2]],
+            vec![vec![0..1, 1..3], vec![1..1]],
+            vec![vec![0..0], vec![0..3], vec![3..3]],
+        ] {
+            assert_eq!(found(&parts), expected, "{parts:?}");
+        }
     }
 }

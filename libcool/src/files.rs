@@ -67,6 +67,18 @@ pub struct CopiedFiles {
     pub via: String,
     /// All nodes that were to have it.
     pub nodes: Vec<CopiedNode>,
+    /// Nodes that sent wrong bytes by swarm, of which nothing more was taken then.
+    #[serde(default)]
+    pub expelled: Vec<ExpelledNode>,
+}
+
+/// A node that sent wrong bytes of what it had said to have checked.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct ExpelledNode {
+    /// Its name.
+    pub node: String,
+    /// The nodes that say so, each by its own comparison.
+    pub by: Vec<String>,
 }
 
 /// A node's copy.
@@ -257,10 +269,12 @@ mod tests {
     fn a_document_tells_of_each_node() {
         let json = r#"{"seconds":1.5,"bytes":9,"sent":10,"via":"multicast","nodes":[
             {"node":"h2","seconds":1.25,"error":null,"progress":[[0.5,9],[1.5,0]]},
-            {"node":"h3","seconds":null,"error":"its agent is away","progress":[]}]}"#;
+            {"node":"h3","seconds":null,"error":"its agent is away","progress":[]}],
+            "expelled":[{"node":"h4","by":["h2"]}]}"#;
         let copied: CopiedFiles = serde_json::from_str(json).unwrap();
         assert_eq!((copied.seconds, copied.sent, copied.via.as_str()), (1.5, 10, "multicast"));
         assert_eq!(copied.nodes[0].error, None);
         assert_eq!(copied.nodes[1].error.as_deref(), Some("its agent is away"));
+        assert_eq!(copied.expelled, [ExpelledNode { node: "h4".to_owned(), by: vec!["h2".to_owned()] }]);
     }
 }

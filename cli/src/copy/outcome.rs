@@ -32,6 +32,14 @@ pub(super) struct NodeOutcome {
     progress: CopyProgress,
 }
 
+/// A member of a swarm that sent wrong bytes.
+#[derive(Debug, Serialize)]
+struct ExpelledNode<'a> {
+    node: &'a str,
+    /// Who say so: each has compared the bytes itself, and takes no other's word.
+    by: &'a BTreeSet<String>,
+}
+
 /// How far a rank is.
 #[derive(Debug, PartialEq)]
 enum RankState {
@@ -70,6 +78,8 @@ pub(crate) struct Outcome {
     nodes: Vec<NodeOutcome>,
     /// Of each rack of the swarm, how many slots were given away.
     slots: BTreeMap<u32, u32>,
+    /// Of each node that sent wrong bytes, who say so.
+    expelled: BTreeMap<String, BTreeSet<String>>,
     given_up: Option<String>,
     bytes: u64,
     sent: u64,
@@ -86,6 +96,7 @@ struct Document<'a> {
     sent: u64,
     via: &'a str,
     nodes: &'a [NodeOutcome],
+    expelled: Vec<ExpelledNode<'a>>,
 }
 
 /// A bar for people who look at a terminal.
@@ -123,6 +134,7 @@ impl Outcome {
             absent,
             nodes: Vec::new(),
             slots: BTreeMap::new(),
+            expelled: BTreeMap::new(),
             given_up: None,
             bytes: 0,
             sent: 0,
@@ -169,6 +181,9 @@ impl Outcome {
                 rank.member = Some((rack, contact));
                 let slots = self.slots.entry(rack).or_default();
                 *slots = (*slots).max(slot.saturating_add(1));
+            }
+            Said::Expelled { node } => {
+                self.expelled.entry(node).or_default().insert(rank.node.clone());
             }
             Said::Admitted => rank.admitted = true,
             Said::Missed { reason } => rank.state = RankState::Missed(reason),
@@ -267,6 +282,13 @@ impl Outcome {
     /// All has ended, the first job if not well for this reason.
     pub(super) fn end(&mut self, job: Option<&Error>) {
         self.bar.finish_and_clear();
+        for (node, by) in &self.expelled {
+            let by: Vec<&str> = by.iter().map(String::as_str).collect();
+            eprintln!(
+                "cool: {node} sent bytes that are not the content's, and had said that it had checked them; nothing more was taken of it by {}",
+                by.join(", ")
+            );
+        }
         let absent = self.absent.iter().map(|(node, _)| node);
         let mut names: Vec<String> =
             absent.chain(self.ranks.iter().map(|rank| &rank.node)).cloned().collect();
@@ -324,8 +346,9 @@ impl Outcome {
     /// As JSON.
     pub(super) fn json(&self) -> Result<String, Error> {
         let Outcome { bytes, sent, via, nodes, .. } = self;
-        let document =
-            Document { seconds: self.began.elapsed().as_secs_f64(), bytes: *bytes, sent: *sent, via, nodes };
+        let expelled = self.expelled.iter().map(|(node, by)| ExpelledNode { node, by }).collect();
+        let seconds = self.began.elapsed().as_secs_f64();
+        let document = Document { seconds, bytes: *bytes, sent: *sent, via, nodes, expelled };
         own_ranks::document(&document)
     }
 
@@ -409,6 +432,17 @@ mod tests {
         let document = serde_json::from_str(&outcome.json().unwrap()).unwrap();
         let named = |name: &str, bytes: &[u64]| (name.to_owned(), bytes.to_vec());
         assert_eq!(lacked(&document), [named("n3", &[]), named("n1", &[300]), named("n2", &[300, 100, 0])]);
+    }
+
+    #[test]
+    fn the_document_names_who_sent_wrong_bytes_and_who_says_so() {
+        let mut outcome = outcome();
+        for rank in [2, 1, 2] {
+            hear(&mut outcome, rank, &Said::Expelled { node: "n0".to_owned() });
+        }
+        outcome.end(None);
+        let document: serde_json::Value = serde_json::from_str(&outcome.json().unwrap()).unwrap();
+        assert_eq!(document["expelled"], serde_json::json!([{ "node": "n0", "by": ["n1", "n2"] }]));
     }
 
     #[test]

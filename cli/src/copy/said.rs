@@ -157,6 +157,8 @@ pub(super) enum Said {
     Lost { nodes: Vec<String> },
     /// By a member of a swarm: which one it is, and where it listens.
     Member { rack: u32, slot: u32, contact: SocketAddr },
+    /// By a member of a swarm: this node sent it wrong bytes of what it had said to have checked.
+    Expelled { node: String },
     /// By one that came late to broadcasts: it takes part.
     Admitted,
     /// By one that came late: the others are gone, or cannot be reached.

@@ -234,7 +234,7 @@ impl Swarm {
     pub(super) fn end(self) -> Ended {
         let Swarm { peer, held, hold, members, .. } = self;
         let sent = peer.progress().sent;
-        name_liars(&peer, &members);
+        name_expelled(&peer, &members);
         let fault = peer.stop().err();
         drop(hold);
         // Nobody else holds it once the member has ended.
@@ -258,13 +258,12 @@ impl Swarm {
 }
 
 /// Says who has sent wrong bytes.
-fn name_liars(peer: &SwarmPeer<Held>, members: &BTreeMap<String, Member>) {
-    for liar in peer.expelled() {
-        let named = members.iter().find(|(_, member)| **member == liar).map(|(name, _)| name.clone());
-        let name = named.unwrap_or_else(|| format!("member {} of rack {}", liar.slot, liar.rack));
-        eprintln!(
-            "{name} sent bytes that are not the content's, and had said that it had checked them; nothing more was taken of it"
-        );
+fn name_expelled(peer: &SwarmPeer<Held>, members: &BTreeMap<String, Member>) {
+    for expelled in peer.expelled() {
+        let named = members.iter().find(|(_, member)| **member == expelled).map(|(name, _)| name.clone());
+        let node = named.unwrap_or_else(|| format!("member {} of rack {}", expelled.slot, expelled.rack));
+        // If nobody hears it the command is gone.
+        drop(Said::Expelled { node }.say());
     }
 }
 
