@@ -15,6 +15,9 @@ PHOTOGRAPHS := lomiri-wallpapers-16.04
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 # Cargo subcommands of our own come last: whoever has them installed uses those.
 export PATH := $(PATH):$(HOME)/.cargo/bin:$(TARGET)/tools/bin
+# Tests start Python some thousand times, with torch for some: what it compiles is kept, but not among the sources.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(TARGET)/pycache
 # What the demonstration and the suites of others run on the emulated network.
 QUICK := $(TARGET)/quick
 # What `cargo build` is told to build of programs, without bindings and fuzz targets.
@@ -44,7 +47,7 @@ end-to-end: packages-test
 	tools/bindings
 	tools/torch $(TARGET)/bindings/python
 	COOL_RUST_SUITE=$(TARGET)/bindings/suite-rust $(TARGET)/bindings/python/bin/pytest libcool/python/tests
-	$(SUDO) env COOL_BIN=$(TARGET)/debug /usr/bin/python3 -m pytest tests -v --dist loadfile --tx '$(WORKERS)*popen//python=mininet/apart /usr/bin/python3'
+	$(SUDO) env COOL_BIN=$(TARGET)/debug "PYTHONPYCACHEPREFIX=$$PYTHONPYCACHEPREFIX" /usr/bin/python3 -m pytest tests -v --dist loadfile --tx '$(WORKERS)*popen//python=mininet/apart /usr/bin/python3'
 
 # What a developer runs again and again: neither root nor an emulated network, and without what .config/nextest.toml counts as long.
 test-quick:

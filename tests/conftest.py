@@ -32,6 +32,12 @@ def pytest_configure(config):
     config.add_cleanup(settings.close)
 
 
+def pytest_collection_modifyitems(items):
+    """The longest modules begin first: at the end one worker would wait for them alone."""
+    longest = ("test_faults", "test_recovery", "test_torch")
+    items.sort(key=lambda item: item.module.__name__ not in longest)
+
+
 def mpich():
     """MPICH, of its wheel, with mpi4py beside it."""
     folder = os.path.join(ROOT, "target", "bench")
