@@ -7,6 +7,7 @@ import functools
 import os
 import signal
 import sys
+import threading
 
 import pytest
 
@@ -17,8 +18,10 @@ import peers  # noqa: E402
 import testbed  # noqa: E402
 from testbed import PATIENCE, wait_for  # noqa: E402, F401
 
-# Whoever ends the tests early ends them as Ctrl-C does, which removes the emulated network.
-signal.signal(signal.SIGTERM, signal.default_int_handler)
+# Whoever ends the tests early ends them as Ctrl-C does, which removes the emulated network. (execnet may run a worker's tests in a thread,
+# where that cannot be said; with the worker's first process all that it has started ends, mininet/apart.)
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_configure(config):

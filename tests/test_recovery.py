@@ -36,7 +36,7 @@ def silenced_link(bed, tree):
 
 def dead_switch(bed, tree):
     """A spine that the tree goes over loses its power: its links go down, and its controller hears no more of it."""
-    spine = spine_of(tree)
+    spine = spines_of(tree)[0]
     links = [l for l in bed.network.uplinks() if any(i.name.startswith(spine + "-") for i in l)]
     bed.network.disconnect(spine)
     for link in links:
@@ -52,7 +52,7 @@ def dead_switch(bed, tree):
 
 def silent_switch(bed, tree):
     """A spine that the tree goes over forwards nothing any more, though its links are up and its controller hears that it is there."""
-    spine = spine_of(tree)
+    spine = spines_of(tree)[0]
     links = [l for l in bed.network.uplinks() if any(i.name.startswith(spine + "-") for i in l)]
     for link in links:
         bed.network.silence(link)
@@ -68,9 +68,9 @@ def silent_switch(bed, tree):
 FAILURES = [killed_controller, cut_link, silenced_link, dead_switch, silent_switch]
 
 
-def spine_of(tree):
-    """The spine that a tree goes over."""
-    return next(spine for spine in ("s1", "s2") if any(touches(l, spine) for l in tree))
+def spines_of(tree):
+    """The spines that a tree goes over."""
+    return [spine for spine in ("s1", "s2") if any(touches(l, spine) for l in tree)]
 
 
 def touches(link, switch):
@@ -85,9 +85,11 @@ def crosses(tree, link):
 
 
 def tree_of_the_job(bed):
-    """The links of the tree over all its nodes; a new controller takes a moment to take it over."""
+    """The links of the tree over all its nodes. A new controller takes a moment to take it over, and when links are back any takes one to
+    lead it over a spine again."""
     def trees():
-        return [t["links"] for g in bed.cool_json("groups")["groups"] for t in g["trees"] if t["scope"] == "all"]
+        trees = [t for g in bed.cool_json("groups")["groups"] for t in g["trees"] if t["scope"] == "all"]
+        return [t["links"] for t in trees if spines_of(t["links"])]
 
     wait_for(trees, "the job has a tree")
     return trees()[0]
