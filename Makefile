@@ -15,7 +15,7 @@ PHOTOGRAPHS := lomiri-wallpapers-16.04
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 # Cargo subcommands of our own come last: whoever has them installed uses those.
 export PATH := $(PATH):$(HOME)/.cargo/bin:$(TARGET)/tools/bin
-# Tests start Python some thousand times, with torch for some: what it compiles is kept, but not among the sources.
+# Tests start Python again and again, some of them with torch: what it compiles is kept, but not among the sources.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(TARGET)/pycache
 # What the demonstration and the suites of others run on the emulated network.

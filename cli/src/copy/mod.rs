@@ -43,6 +43,7 @@ use crate::job::Signals;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Node, TopologyRequest};
 use late::LateNodes;
+use outcome::ExpelledNode;
 use rates::LinkRates;
 use said::Task;
 use secret::Secret;
@@ -258,6 +259,7 @@ fn concluded(mut outcome: Outcome, ended: Result<(), Error>) -> Result<Outcome, 
         return Err(Error::CopySource { node: outcome.from().to_owned(), reason });
     }
     outcome.end(ended.as_ref().err());
+    say_expelled(&outcome);
     Ok(outcome)
 }
 
@@ -274,6 +276,16 @@ pub(crate) fn report(outcome: &Outcome, how: &CopyReport) -> Result<(), Error> {
 fn say_failed(outcome: &Outcome) -> usize {
     let failed = outcome.failed().inspect(|(node, why)| eprintln!("cool: {node}: {why}")).count();
     outcome.asked() - failed
+}
+
+/// Names the nodes that sent wrong bytes, and who found that.
+fn say_expelled(outcome: &Outcome) {
+    for ExpelledNode { node, by } in outcome.expelled() {
+        eprintln!(
+            "cool: {node} sent bytes that are not the content's, and had said that it had checked them; nothing more was taken of it by {}",
+            by.join(", ")
+        );
+    }
 }
 
 /// What `hosts` are to do.

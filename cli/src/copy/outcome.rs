@@ -34,10 +34,10 @@ pub(super) struct NodeOutcome {
 
 /// A member of a swarm that sent wrong bytes.
 #[derive(Debug, Serialize)]
-struct ExpelledNode<'a> {
-    node: &'a str,
+pub(super) struct ExpelledNode<'a> {
+    pub(super) node: &'a str,
     /// Who say so: each has compared the bytes itself, and takes no other's word.
-    by: &'a BTreeSet<String>,
+    pub(super) by: Vec<&'a str>,
 }
 
 /// How far a rank is.
@@ -282,13 +282,6 @@ impl Outcome {
     /// All has ended, the first job if not well for this reason.
     pub(super) fn end(&mut self, job: Option<&Error>) {
         self.bar.finish_and_clear();
-        for (node, by) in &self.expelled {
-            let by: Vec<&str> = by.iter().map(String::as_str).collect();
-            eprintln!(
-                "cool: {node} sent bytes that are not the content's, and had said that it had checked them; nothing more was taken of it by {}",
-                by.join(", ")
-            );
-        }
         let absent = self.absent.iter().map(|(node, _)| node);
         let mut names: Vec<String> =
             absent.chain(self.ranks.iter().map(|rank| &rank.node)).cloned().collect();
@@ -338,6 +331,13 @@ impl Outcome {
         self.nodes.iter().filter_map(|node| Some((node.node.as_str(), node.error.as_deref()?)))
     }
 
+    /// Members of a swarm that sent wrong bytes.
+    pub(super) fn expelled(&self) -> impl Iterator<Item = ExpelledNode<'_>> {
+        self.expelled
+            .iter()
+            .map(|(node, by)| ExpelledNode { node, by: by.iter().map(String::as_str).collect() })
+    }
+
     /// How many were to have a copy.
     pub(super) fn asked(&self) -> usize {
         self.nodes.len()
@@ -346,7 +346,7 @@ impl Outcome {
     /// As JSON.
     pub(super) fn json(&self) -> Result<String, Error> {
         let Outcome { bytes, sent, via, nodes, .. } = self;
-        let expelled = self.expelled.iter().map(|(node, by)| ExpelledNode { node, by }).collect();
+        let expelled = self.expelled().collect();
         let seconds = self.began.elapsed().as_secs_f64();
         let document = Document { seconds, bytes: *bytes, sent: *sent, via, nodes, expelled };
         own_ranks::document(&document)
