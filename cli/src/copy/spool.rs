@@ -61,12 +61,15 @@ impl Spool {
     ) -> Result<Spool, SpoolError> {
         let spool = Spool { folder: PrivateFolder::within(within)? };
         let path = spool.path();
+        // Its mode is that of any new file: copies get it. It is there before the thread, which may begin only when the folder is
+        // being removed: a new file would keep that.
+        let file = File::create_new(&path).map_err(SpoolError::at(&path))?;
         let bar = bar("{spinner} {bytes} read, {bytes_per_sec}");
         bar.enable_steady_tick(Duration::from_millis(500));
         let (give, filled) = oneshot::channel();
         let read = bar.clone();
         // In a thread that the end of the process ends, too, whatever it waits for. Nobody may want to know any more.
-        let work = move || drop(give.send(fill(input, &path, |bytes| read.inc(bytes))));
+        let work = move || drop(give.send(fill(input, (file, &path), |bytes| read.inc(bytes))));
         thread::Builder::new().name("spool".into()).spawn(work).map_err(SpoolError::Input)?;
         let outcome = tokio::select! {
             filled = filled => filled.unwrap_or_else(|_| Err(SpoolError::Input(ErrorKind::Other.into()))),
@@ -82,9 +85,12 @@ impl Spool {
     }
 }
 
-/// Writes all that comes into a new file, whose mode is that of any new file: copies get it.
-fn fill(mut input: impl Read, path: &Path, mut came: impl FnMut(u64)) -> Result<(), SpoolError> {
-    let mut file = File::create_new(path).map_err(SpoolError::at(path))?;
+/// Writes all that comes into a file.
+fn fill(
+    mut input: impl Read,
+    (mut file, path): (File, &Path),
+    mut came: impl FnMut(u64),
+) -> Result<(), SpoolError> {
     let mut bytes = vec![0; READ];
     loop {
         let length = read_some(&mut input, &mut bytes).map_err(SpoolError::Input)?;
