@@ -4,7 +4,7 @@
 # For developers: make test-quick (without root, a few minutes at most), make lint (both are part of CONTRIBUTING.md).
 # To install it: make packages (Debian packages and the wheel for Python, in target/packages; PROFILE=quick to try them), make image
 # Measurements: make bench-quick (under 10 minutes), make bench (BENCH=... gives its options); predictions beside
-# measurements, written to docs/calibration.md: make calibrate; 500 random faults under running collectives, 25 minutes:
+# measurements, written to docs/measurements/calibration.md: make calibrate; 500 random faults under running collectives, 25 minutes:
 # make faults (FAULTS="--faults 100 --seed 7"); an hour of all that happens to a cluster under jobs of three users: make day
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -54,7 +54,7 @@ test-quick:
 	@tools/install-cargo-tools nextest
 	cargo nextest run --workspace --all-features --profile quick
 
-# Debian packages and the wheel for Python: docs/deployment.md
+# Debian packages and the wheel for Python: docs/guide/deployment.md
 PROFILE := release
 packages: packages-packages
 	tools/packages $(PROFILE)
@@ -65,7 +65,7 @@ image: packages
 	@tools/install-packages podman uidmap slirp4netns
 	podman build $(IMAGE) --build-arg BASE=$(BASE) -f deploy/Containerfile -t cool $(TARGET)/packages
 
-# Installs the packages on machines of an emulated network that boot Debian, as docs/deployment.md says
+# Installs the packages on machines of an emulated network that boot Debian, as docs/guide/deployment.md says
 test-packages: packages-test packages
 	@tools/install-packages mmdebstrap lintian
 	$(SUDO) tools/debian-root $(TARGET)/debian-root
@@ -89,56 +89,56 @@ bench-kmeans: release
 	@tools/install-packages python3-venv
 	bench/kmeans.py --docs $(KMEANS)
 
-# A conjugate gradient solver on COOL, Open MPI and MPICH: docs/benchmarks.md
+# A conjugate gradient solver on COOL, Open MPI and MPICH: docs/measurements/benchmarks.md
 solver: packages-bench release
 	cargo build --release --package cool-c
 	$(SUDO) bench/solver.py $(SOLVER)
 
-# From a failure to the last rule installed: docs/deployment.md
+# From a failure to the last rule installed: docs/guide/deployment.md
 recovery: packages-bench release
 	$(SUDO) bench/recovery.py --failure port
 	$(SUDO) bench/recovery.py --failure silent
 
-# MPICH's own tests of collectives over libcool_mpi.so, on each MPI library: docs/mpi.md
+# MPICH's own tests of collectives over libcool_mpi.so, on each MPI library: docs/guide/mpi.md
 mpi-suite: packages-test
 	@tools/install-packages dpkg-dev make
 	cargo build --profile quick $(PROGRAMS) --bins --lib
 	$(SUDO) tests/mpi_suite.py --prepare
 	$(SUDO) env COOL_BIN=$(QUICK) mininet/apart /usr/bin/python3 tests/mpi_suite.py $(MPI_SUITE)
 
-# Whole programs over libcool_mpi.so, unchanged: docs/mpi.md
+# Whole programs over libcool_mpi.so, unchanged: docs/guide/mpi.md
 mpi-programs: packages-test
 	@tools/install-packages hpcc scalapack-mpi-test
 	cargo build --profile quick $(PROGRAMS) --bins --lib
 	$(SUDO) tests/mpi_programs.py --prepare
 	$(SUDO) env COOL_BIN=$(QUICK) /usr/bin/python3 tests/mpi_programs.py $(MPI_PROGRAMS)
 
-# torch's own tests of backends, accelerate's and Lightning, with Gloo and with COOL: docs/torch.md
+# torch's own tests of backends, accelerate's and Lightning, with Gloo and with COOL: docs/guide/torch.md
 torch: packages-test
 	cargo build --profile quick $(PROGRAMS) --bins --lib
 	tools/bindings
 	tools/torch $(TARGET)/bindings/python
 	$(SUDO) env COOL_BIN=$(QUICK) tests/torch_suite.py --docs $(TORCH_SUITE)
 
-# Training with PyTorch over COOL and over Gloo, in turn: docs/torch.md
+# Training with PyTorch over COOL and over Gloo, in turn: docs/guide/torch.md
 bench-torch: packages-bench release
 	@tools/install-packages dataset-fashion-mnist
 	tools/bindings --release
 	tools/torch $(TARGET)/bindings/python
 	$(SUDO) bench/torch_train.py --docs $(TORCH)
 
-# Files to all nodes by every way of `cool copy`, and by BitTorrent: docs/copy.md. COPY=... gives options, as COPY="--slow 10":
+# Files to all nodes by every way of `cool copy`, and by BitTorrent: docs/guide/copy.md. COPY=... gives options, as COPY="--slow 10":
 # bench/copying.py --help has those of each table, also beside rsync, ClusterShell, sbcast, udpcast and UFTP
 bench-copy: packages-bench release
 	@tools/install-packages $(COPIERS)
 	$(SUDO) bench/copying.py $(COPY)
 
-# 500 played switches and 10,000 agents, and packet-ins beside os-ken: docs/scale.md
+# 500 played switches and 10,000 agents, and packet-ins beside os-ken: docs/measurements/scale.md
 load: release
 	@tools/install-packages python3-venv
 	bench/load.py $(LOAD)
 
-# Who is told what and when after random faults, and whether the survivors go on: docs/guide.md
+# Who is told what and when after random faults, and whether the survivors go on: docs/guide/guide.md
 faults: packages-bench release
 	$(SUDO) bench/faults.py $(FAULTS)
 

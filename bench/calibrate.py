@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Puts the simulator's predictions beside measurements (`make calibrate`), and writes docs/calibration.md.
+"""Puts the simulator's predictions beside measurements (`make calibrate`), and writes docs/measurements/calibration.md.
 
     sudo bench/calibrate.py                          # about seven minutes
     sudo bench/calibrate.py --placements racked      # half of it; what target/calibration has of the rest stays
@@ -94,7 +94,7 @@ def parse_arguments():
     p.add_argument("--ops", default=OPS, help="fewer operations, for a look; then the page is not written")
     p.add_argument("--bytes", help="other sizes, for a look; then the page is not written")
     bench.add_run_options(p, "calibration")
-    p.add_argument("--page", default=os.path.join(ROOT, "docs", "calibration.md"), help="default docs/calibration.md")
+    p.add_argument("--page", default=os.path.join(ROOT, "docs", "measurements", "calibration.md"), help="default docs/measurements/calibration.md")
     return p.parse_args()
 
 

@@ -7,7 +7,7 @@ Two controllers, led by an etcd, agents that are not root, a leaf-spine network.
 every byte (cool-faults). Meanwhile controllers are killed, stopped, halted and lose their etcd, the management network blinks, links between
 switches fail, agents are stopped and started anew once their nodes have no jobs, certificates are renewed, logs rotate, a hostile user of a member
 node listens, injects and floods, and an operator asks. With --before, all programs are those of that folder first (tools/build-before) and are
-upgraded as docs/upgrade.md says.
+upgraded as docs/guide/upgrade.md says.
 
 No job may end that should not, no byte may be wrong, no call may wait beyond its bound, no hostile user may hear anything, and at last nothing
 may be left behind and `cool doctor` must find nothing wrong. --report FOLDER gets day.json and day.html. Needs root and what `make test` installs.

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""How long `cool get` takes to a node from the stores of three others, when all are alike and when the one next to it is slow (docs/store.md).
+"""How long `cool get` takes to a node from the stores of three others, when all are alike and when the one next to it is slow (docs/guide/store.md).
 
     sudo bench/getting.py                                 # 16 MiB on tree:2x2, links of 20 Mbit/s, then one of 5
     sudo bench/getting.py --bytes 64M --reps 5 --docs
@@ -54,7 +54,7 @@ def main():
     p.add_argument("--slow", type=float, default=5, metavar="MBIT", help="rate of the slow link; default %(default)g")
     p.add_argument("--host-mbit", type=float, default=20, help="rate of links; default %(default)g")
     p.add_argument("--reps", type=int, default=3, help="default %(default)s")
-    p.add_argument("--docs", action="store_true", help="write the table into docs/store.md")
+    p.add_argument("--docs", action="store_true", help="write the table into docs/guide/store.md")
     bench.add_run_options(p, "bench", "for logs; ")
     options = p.parse_args()
     testbed.unwind_on_signals()
@@ -77,7 +77,7 @@ def main():
             slow = next(link for link in bed.network.net.links if NEXT in (link.intf1.node.name, link.intf2.node.name))
             bed.network.shape(slow, options.slow)
     if options.docs:
-        section.replace(os.path.join(ROOT, "docs", "store.md"), "gets", "\n".join(lines))
+        section.replace(os.path.join(ROOT, "docs", "guide", "store.md"), "gets", "\n".join(lines))
     return 0
 
 

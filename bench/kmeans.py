@@ -77,7 +77,7 @@ def parse_arguments():
     p.add_argument("--peers", default="cool,cool float,scikit-learn,faiss,superkmeans", help="default %(default)s")
     p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool-kmeans"), help="default %(default)s")
     p.add_argument("--anyway", action="store_true", help="also on a machine that does something else; says so in the report")
-    p.add_argument("--docs", action="store_true", help="write the tables to docs/kmeans.md too")
+    p.add_argument("--docs", action="store_true", help="write the tables to docs/guide/kmeans.md too")
     p.add_argument("--out", default=os.path.join(ROOT, "target", "bench"), help="folder; default %(default)s")
     a = p.parse_args()
     a.rounds, a.seeds = a.rounds or (1 if a.quick else 5), a.seeds or (3 if a.quick else 10)
@@ -316,7 +316,7 @@ def shares(np, text, arguments):
             results["near " + near] = run["distances"]
     name = "kmeans-distances.svg"
     goals = [(10, 0.1, "paper: below 10 %"), (None, 0.001, "paper: below 0.1 % in the end")]
-    for folder in [arguments.out] + [os.path.join(ROOT, "docs")] * arguments.docs:
+    for folder in [arguments.out] + [os.path.join(ROOT, "docs", "guide")] * arguments.docs:
         curves.draw(os.path.join(folder, name), "Distances that were measured, " + text, results, goals)
     percent = lambda shares, i: "%.2f" % (100 * shares[i]) if -len(shares) <= i < len(shares) else "-"
     rows = [[near, *(percent(values, i) for i in (0, 4, 9, 10, 19, -1)), str(len(values))] for near, values in results.items()]
@@ -357,7 +357,7 @@ def main():
     with open(os.path.join(arguments.out, "kmeans.md"), "w") as f:
         f.write(text + "\n")
     if arguments.docs:
-        section.replace(os.path.join(ROOT, "docs", "kmeans.md"), "bench/kmeans.py", text)
+        section.replace(os.path.join(ROOT, "docs", "guide", "kmeans.md"), "bench/kmeans.py", text)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ SIDE, PART = 28, 8
 POINTS_PER_CLUSTER = 7.42
 
 
-# Types of the agents' datagrams (transport/src/packet.rs).
+# Types of the agents' datagrams (core/transport/src/packet.rs).
 DATAGRAMS = {1: "stream: data", 2: "stream: announce", 3: "stream: NAK", 4: "stream: confirm", 5: "stream: report", 6: "stream: settled",
              8: "ping", 9: "ping"}
 MAGIC, ETHERNET, ALL_PROTOCOLS, OUTGOING = b"\xc0\x01", 14, 3, 4

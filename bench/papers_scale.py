@@ -5,7 +5,7 @@
 
 Their cluster ("Clustering Social Images", 6.1 and 6.2): 125 nodes under 5 switches, with links of 1 Gbit/s, and one of
 10 Gbit/s from each switch to the core. What an iteration sends is counted as cool-kmeans would send it, row by row in its narrowest form
-(mapcollective/src/table/rows.rs), from labels that are drawn evenly: real points crowd, which leaves fewer rows. How long
+(apps/mapcollective/src/table/rows.rs), from labels that are drawn evenly: real points crowd, which leaves fewer rows. How long
 that takes is what `cool simulate` says of the plan that agents would pick, for each of the iteration's collectives.
 """
 import argparse
@@ -121,7 +121,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool"), help="default %(default)s")
     p.add_argument("--kmeans", default=os.path.join(ROOT, "target", "release", "cool-kmeans"), help="default %(default)s")
-    p.add_argument("--docs", action="store_true", help="write the table to docs/kmeans.md too")
+    p.add_argument("--docs", action="store_true", help="write the table to docs/guide/kmeans.md too")
     arguments = p.parse_args()
     gb = lambda size: "%.2f" % (size / 1e9)
     lines = ["`bench/papers_scale.py`: %s x %d into %s on %d nodes in %d racks, links of 1 and 10 Gbit/s:" % (
@@ -140,7 +140,7 @@ def main():
         memory(arguments.kmeans))]
     print("\n".join(lines))
     if arguments.docs:
-        section.replace(os.path.join(ROOT, "docs", "kmeans.md"), "bench/papers_scale.py", "\n".join(lines))
+        section.replace(os.path.join(ROOT, "docs", "guide", "kmeans.md"), "bench/papers_scale.py", "\n".join(lines))
 
 
 if __name__ == "__main__":

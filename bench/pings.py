@@ -30,7 +30,7 @@ import testbed  # noqa: E402
 AGENT_PORT = 7420
 SO_TIMESTAMPNS = 35  # socket(7); Python has no name for it
 
-# As transport/src/packet/codec.rs has it: magic, version, type, stream (group, epoch, call, transfer, source), from, digest.
+# As core/transport/src/packet/codec.rs has it: magic, version, type, stream (group, epoch, call, transfer, source), from, digest.
 PING = struct.Struct(">HBBQIQIHHQ")
 MAGIC, VERSION, TYPE = 0xC001, 3, 8
 DIGEST = 9

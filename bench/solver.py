@@ -7,7 +7,7 @@
 The program is the example libcool/c/examples/conjugate_gradient.c: an iteration exchanges rows of 8 bytes for each point with both
 neighbours and makes two allreduces of 8 bytes. For the peers the same source is compiled with bench/on_mpi/cool.h. Each run checks its
 solution, and all need the same number of iterations. Prints a table of the medians, and writes report.json to target/solver; --docs
-writes the table into docs/benchmarks.md. Needs what bench/bench.py needs, and libcool_c.so (`cargo build --release -p cool-c`).
+writes the table into docs/measurements/benchmarks.md. Needs what bench/bench.py needs, and libcool_c.so (`cargo build --release -p cool-c`).
 """
 import argparse
 import json
@@ -141,7 +141,7 @@ def parse_arguments():
     p.add_argument("--peers", type=bench.list_of(bench.one_of(("openmpi", "mpich"))), default=["openmpi", "mpich"], help="default openmpi,mpich")
     p.add_argument("--peers-folder", default=os.path.join(ROOT, "target", "bench"), help="where they are installed; default target/bench")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one run; default %(default)s")
-    p.add_argument("--docs", action="store_true", help="write the table into docs/benchmarks.md")
+    p.add_argument("--docs", action="store_true", help="write the table into docs/measurements/benchmarks.md")
     bench.add_run_options(p, "solver")
     a = p.parse_args()
     if min(a.reps, a.timeout) < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
@@ -164,7 +164,7 @@ def main():
         json.dump(report, f, indent=1)
     print(table(report))
     if options.docs:
-        section.replace(os.path.join(ROOT, "docs", "benchmarks.md"), "bench/solver.py", text(report))
+        section.replace(os.path.join(ROOT, "docs", "measurements", "benchmarks.md"), "bench/solver.py", text(report))
 
 
 if __name__ == "__main__":

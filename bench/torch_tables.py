@@ -1,9 +1,9 @@
-"""What torch_train.py has measured, as docs/torch.md has it."""
+"""What torch_train.py has measured, as docs/guide/torch.md has it."""
 import os
 
 import section
 
-DOCUMENT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs", "torch.md")
+DOCUMENT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs", "guide", "torch.md")
 TITLES = {"ddp": "DDP step", "fsdp2": "FSDP2 step", "zero1": "ZeRO-1 step"}
 
 

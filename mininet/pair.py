@@ -116,7 +116,7 @@ class PairBed(testbed.Testbed):
         return ",".join("https://%s:%d" % (ip, testbed.GRPC_PORT + offset) for offset in range(2))
 
     def start_programs(self):
-        # As docs/deployment.md says, so that switches are soon back at a controller that was started anew.
+        # As docs/guide/deployment.md says, so that switches are soon back at a controller that was started anew.
         for switch in self.network.net.switches:
             both = subprocess.check_output(["ovs-vsctl", "get", "bridge", switch.name, "controller"], text=True)
             for controller in re.findall(r"[0-9a-f-]{36}", both):

@@ -4,10 +4,10 @@
     sudo tests/mpi_programs.py --docs
     sudo tests/mpi_programs.py --only 'HPCC|K-means' --topology tree:4x4 --ranks 16
 
-Debian's HPCC and ScaLAPACK's tests (xdlu, xdllt, xdtrd), on its Open MPI and MPICH, and mpi/examples on Open MPI of Debian and MPICH of PyPI. Each
+Debian's HPCC and ScaLAPACK's tests (xdlu, xdllt, xdtrd), on its Open MPI and MPICH, and apps/mpi/examples on Open MPI of Debian and MPICH of PyPI. Each
 is run without the library and with it, in turn, in one emulated network; what it computes must be the same both times, and right by its own word.
 Tells the calls that were taken and the seconds from mpirun's start to its end. Writes report.json to target/mpi/programs, and with --docs the table
-of docs/mpi.md. Needs root and what end-to-end tests need.
+of docs/guide/mpi.md. Needs root and what end-to-end tests need.
 """
 import argparse
 import collections
@@ -52,7 +52,7 @@ class Program:
 
 
 class Example(Program):
-    """One of mpi/examples, by the Python of MPICH's environment, whose mpi4py knows both libraries."""
+    """One of apps/mpi/examples, by the Python of MPICH's environment, whose mpi4py knows both libraries."""
 
     def __init__(self, name, script, *arguments):
         super().__init__(name, ("openmpi", "mpich"))
@@ -155,9 +155,9 @@ def large_lu(ranks):
 
 
 PROGRAMS = [
-    Example("K-means (mpi/examples/kmeans.py)", "kmeans.py"),
+    Example("K-means (apps/mpi/examples/kmeans.py)", "kmeans.py"),
     Example("K-means, 1000 centres", "kmeans.py", 1000, 1000),
-    Example("conjugate gradients (mpi/examples/cg.py)", "cg.py", 96),
+    Example("conjugate gradients (apps/mpi/examples/cg.py)", "cg.py", 96),
     Hpcc(200, 32),
     Scalapack("xdllt, some of its problems", "xdllt", "LLT.dat", of_each_size, "0"),
     Scalapack("xdtrd, some of its problems", "xdtrd", "TRD.dat", two_sizes, "0"),
@@ -234,7 +234,7 @@ def document(found, options):
     for row in found:
         least = " (COOL_MPI_MIN=%s)" % row["least"] if row["least"] else ""
         lines.append("| %s | %s | %.1f | %.1f | %s%s |" % (row["program"], titles[row["host"]], row["alone"], row["preloaded"], words_of(row["calls"]), least))
-    section.replace(os.path.join(ROOT, "docs", "mpi.md"), "MPI programs", "\n".join([said, "", *lines]))
+    section.replace(os.path.join(ROOT, "docs", "guide", "mpi.md"), "MPI programs", "\n".join([said, "", *lines]))
 
 
 def parse_arguments():
@@ -245,7 +245,7 @@ def parse_arguments():
     p.add_argument("--runs", type=int, default=1, help="of each program without and with the library; default %(default)s")
     bench.add_network_options(p, topology="tree:2x2", mbit=100)
     p.add_argument("--prepare", action="store_true", help="install and build what is missing, and run nothing")
-    p.add_argument("--docs", action="store_true", help="write the table to docs/mpi.md")
+    p.add_argument("--docs", action="store_true", help="write the table to docs/guide/mpi.md")
     return p.parse_args()
 
 

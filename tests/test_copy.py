@@ -211,7 +211,7 @@ def test_an_interrupted_copy_leaves_nothing_visible_and_goes_on_later(make_bed, 
 
 
 def test_a_swarm_goes_on_without_a_node_that_dies_and_begins_nothing_anew(make_bed, tmp_path):
-    # One rack: over several the source sends more than once what racks pass on slowly (docs/swarm.md).
+    # One rack: over several the source sends more than once what racks pass on slowly (docs/design/swarm.md).
     bed = make_bed("tree:1x6", host_mbit=20)
     # What has crossed the network by then is one and a half copies for each of the others.
     job, source, dest = copy_under_way(bed, tmp_path, 10 * MIB, "--json", "--via", "swarm")

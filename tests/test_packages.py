@@ -1,4 +1,4 @@
-"""Packages of `make packages`, installed as docs/deployment.md says on machines that boot Debian, upgraded as docs/upgrade.md says, and removed.
+"""Packages of `make packages`, installed as docs/guide/deployment.md says on machines that boot Debian, upgraded as docs/guide/upgrade.md says, and removed.
 
 What the documents have as commands runs from there, word by word. By hand, `make test-packages`: without packages and a Debian these are skipped.
 """
@@ -31,7 +31,7 @@ ELSEWHERE = ("/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var/cache", "/v
 
 def commands(document, section):
     """The commands of a section, in order: [(where, text)]."""
-    with open(os.path.join(ROOT, "docs", document)) as f:
+    with open(os.path.join(ROOT, "docs", "guide", document)) as f:
         text = ("\n" + f.read()).split("\n%s\n" % section)[1].split("\n## ")[0]
     return re.findall(r"^ *```sh\n *# on (.+)\n((?:.+\n)+?) *```$", text, re.M)
 
@@ -121,7 +121,7 @@ def files(machine):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Installed as docs/deployment.md says, to the last step."""
+    """Installed as docs/guide/deployment.md says, to the last step."""
     with contextlib.ExitStack() as stack:
         cluster = Cluster(stack)
         cluster.follow("deployment.md", "## Steps")
@@ -208,7 +208,7 @@ def test_the_wheel_and_the_library_for_c_work_on_a_node(cluster, tmp_path):
 
 def test_a_program_of_mpi_gains_by_the_package_for_it(cluster, tmp_path):
     program = str(tmp_path / "collectives")
-    subprocess.run(["mpicc.openmpi", "-o", program, os.path.join(ROOT, "mpi/preload/tests/collectives.c")], check=True)
+    subprocess.run(["mpicc.openmpi", "-o", program, os.path.join(ROOT, "apps/mpi/preload/tests/collectives.c")], check=True)
     node = cluster.nodes[0]
     [package] = glob.glob(os.path.join(PACKAGES, "libcool-mpi_*.deb"))
     node.run("apt-get", "install", "--yes", os.path.join("/root", os.path.basename(package)))

@@ -4,7 +4,7 @@ import sys
 
 from test_collectives import OPERATIONS, bench
 
-# Of rank sockets and their agents', as docs/architecture.md has them.
+# Of rank sockets and their agents', as docs/design/architecture.md has them.
 PORTS = range(20_000, 32_000)
 
 # Takes ports until its input ends.

@@ -25,7 +25,7 @@ import section  # noqa: E402
 import testbed  # noqa: E402
 
 FOLDER = os.path.join(ROOT, "target", "torch-suite")
-DOCUMENT = os.path.join(ROOT, "docs", "torch.md")
+DOCUMENT = os.path.join(ROOT, "docs", "guide", "torch.md")
 PYTHON = os.path.join(ROOT, "target", "bindings", "python", "bin", "python3")
 NAMES = ("cool", "gloo", "mpi")
 TOPOLOGY = "tree:2x2"
@@ -101,7 +101,7 @@ def others_python():
 
 
 def table(by_name, others):
-    """As docs/torch.md has it."""
+    """As docs/guide/torch.md has it."""
     lines = ["| tests | pass with gloo | of these pass with cool | expected to fail | pass with cool only | need a GPU or more ranks |",
              "| --- | --: | --: | --: | --: | --: |"]
     for name, (baseline, with_cool) in by_name.items():
@@ -134,7 +134,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--only", help="tests that this regular expression finds")
     p.add_argument("--skip-others", action="store_true", help="without accelerate and Lightning")
-    p.add_argument("--docs", action="store_true", help="write the table of docs/torch.md")
+    p.add_argument("--docs", action="store_true", help="write the table of docs/guide/torch.md")
     options = p.parse_args()
     testbed.unwind_on_signals()
     os.makedirs(FOLDER, exist_ok=True)

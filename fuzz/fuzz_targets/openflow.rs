@@ -47,7 +47,7 @@ fn stream(bytes: &[u8]) {
 /// What was captured from Open vSwitch, message by message.
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../openflow/tests/golden");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/openflow/tests/golden");
     let mut seeds = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

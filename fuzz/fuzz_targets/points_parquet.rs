@@ -31,7 +31,7 @@ fn check(bytes: &[u8]) {
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
     let names = ["bytes-snappy", "floats-zstd", "integers-gzip", "unlike-none", "halves-lists", "lists"];
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../kmeans/tests/data");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../apps/kmeans/tests/data");
     let read = |name| std::fs::read(format!("{folder}/{name}.parquet")).expect("a file");
     names.into_iter().map(read).collect()
 }

@@ -1,4 +1,4 @@
-//! A rank's environment (docs/architecture.md): who it is by what its launcher says, where its agent is, and which
+//! A rank's environment (docs/design/architecture.md): who it is by what its launcher says, where its agent is, and which
 //! plans the user forces.
 
 use crate::Operation;

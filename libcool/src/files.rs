@@ -1,5 +1,5 @@
 //! Files and folders to many nodes, and contents that stay there, for programs: what `cool copy`, `put`, `get`, `ls`, `rm` and `verify` do
-//! (docs/copy.md, docs/store.md), by the installed program `cool`. No rank is needed: any process may, that may run `cool`.
+//! (docs/guide/copy.md, docs/guide/store.md), by the installed program `cool`. No rank is needed: any process may, that may run `cool`.
 //!
 //! ```no_run
 //! use cool::files::FileCommand;

@@ -52,7 +52,7 @@ enum Error {
     #[error(transparent)]
     Supervise(#[from] SuperviseError),
     #[error(
-        "this is root, and an agent needs no more than CAP_NET_RAW: run it as a user of its own (docs/deployment.md), or say \
+        "this is root, and an agent needs no more than CAP_NET_RAW: run it as a user of its own (docs/guide/deployment.md), or say \
          --allow-root"
     )]
     Root,

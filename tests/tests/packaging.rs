@@ -68,8 +68,8 @@ fn a_program_comes_with_its_page_and_its_completion() {
 
 #[test]
 fn every_package_is_in_the_operators_document() {
-    let document = fs::read_to_string(folder("docs/deployment.md")).unwrap();
+    let document = fs::read_to_string(folder("docs/guide/deployment.md")).unwrap();
     for name in packages().keys() {
-        assert!(document.contains(&format!("`{name}`")), "docs/deployment.md says nothing of {name}");
+        assert!(document.contains(&format!("`{name}`")), "docs/guide/deployment.md says nothing of {name}");
     }
 }

@@ -28,7 +28,8 @@ const SHARED_NAMES: [(&str, &[&str]); 8] = [
 ];
 
 /// Crates whose public names are their own business.
-const APPLICATIONS: [&str; 4] = ["classify", "distance", "kmeans", "mapcollective"];
+const APPLICATIONS: [&str; 4] =
+    ["apps/kmeans", "apps/kmeans/classify", "apps/kmeans/distance", "apps/mapcollective"];
 
 /// All files of the workspace that have one of these endings, with their text.
 fn texts(endings: &[&str]) -> Vec<(PathBuf, String)> {

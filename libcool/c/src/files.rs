@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 /// Arguments of a longer command line are an array without its end.
 const ARGUMENTS_MAX: usize = 4096;
 
-/// Runs a command on files and waits for its end: copy, put, get, ls, stat, rm or verify, as `cool` has them (docs/copy.md, docs/store.md). `arguments` are
+/// Runs a command on files and waits for its end: copy, put, get, ls, stat, rm or verify, as `cool` has them (docs/guide/copy.md, docs/guide/store.md). `arguments` are
 /// those of its command line, the command first, and a null pointer last; with --json, `outcome` gets the document that
 /// it prints, also if not all nodes have what they should (COOL_OTHER, and the message names them), or null if there is none. Free it by cool_free_text.
 /// The program is `cool` in the PATH, or COOL_PROGRAM. The process need not be a rank.

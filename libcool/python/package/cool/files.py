@@ -7,7 +7,7 @@ Any process may call this that may run ``cool``, which has to be in the PATH (or
     copied = files.copy("/data/model.bin", "/scratch/", racks=[0, 2], quorum="95%")
     print(copied["seconds"], [node["node"] for node in copied["nodes"] if node["error"]])
 
-All return the document that the command prints with ``--json`` (docs/copy.md, docs/store.md). Options are those of the command:
+All return the document that the command prints with ``--json`` (docs/guide/copy.md, docs/guide/store.md). Options are those of the command:
 ``nodes`` and ``racks`` take lists, ``from_`` is ``--from``, a flag is ``True``, as in ``background=True``. :class:`FilesError` names the nodes
 where something is missing; its ``outcome`` is the document of what was done all the same, or None.
 """

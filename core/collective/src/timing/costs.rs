@@ -1,0 +1,132 @@
+//! What the timing of schedules takes a node and its transport to cost, in one place.
+
+use cool_types::{limits, wire};
+use core::time::Duration;
+use serde::{Deserialize, Serialize};
+
+/// What things cost beside the network. The default is the emulated test bed (see `docs/design/architecture.md`):
+/// agents on one shared machine, Ethernet frames of 1514 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Costs {
+    /// A rank's call, from the rank to its agent, and the answer.
+    pub call: Duration,
+    /// The agent's work to send a message, whatever its length.
+    pub send: Duration,
+    /// The agent's work to receive a message, whatever its length.
+    pub receive: Duration,
+    /// The agent's work to begin a copy or a reduction, or a message within a node.
+    pub local: Duration,
+    /// Bytes per second that an agent copies.
+    pub copy: u64,
+    /// Bytes per second that an agent combines.
+    pub reduce: u64,
+    /// Bytes per second of an agent's sockets, each way, if its link would carry more.
+    pub socket: u64,
+    /// Bytes of an IP packet.
+    pub mtu: u64,
+    /// Longest message that goes without waiting for its receivers.
+    pub eager: u64,
+    /// Longest multicast whose sender goes on at once, since the agent copies it.
+    pub copied: u64,
+    /// Bytes of a message that are sent before another message between the same nodes has its turn.
+    pub turn: u64,
+    /// Bytes of a multicast that are sent at once, before its pace counts.
+    pub burst: u64,
+    /// Bytes of the tag behind each packet of a multicast, of a group that has a key.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub tag: u64,
+    /// Bytes by which the header of each IP packet is longer than IPv4's.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub beyond_ipv4: u64,
+}
+
+fn is_none(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
+impl Default for Costs {
+    fn default() -> Costs {
+        Costs {
+            call: Duration::from_micros(200),
+            send: Duration::from_micros(60),
+            receive: Duration::from_micros(60),
+            local: Duration::from_micros(2),
+            copy: 4_000_000_000,
+            reduce: 2_000_000_000,
+            socket: 1_000_000_000,
+            mtu: 1500,
+            eager: limits::EAGER_BYTES,
+            copied: limits::COPIED_BYTES,
+            turn: limits::TURN_BYTES,
+            burst: 16 * 1024,
+            tag: 0,
+            beyond_ipv4: 0,
+        }
+    }
+}
+
+/// Bytes of the headers within an IP packet of a stream's data packet.
+const STREAM: u64 = wire::IPV4 + wire::UDP + wire::STREAM_DATA_HEADER;
+
+impl Costs {
+    /// Bytes on the wire of a unicast message.
+    pub fn unicast(&self, bytes: u64) -> u64 {
+        packed(bytes.saturating_add(wire::MESSAGE_DATA_HEADER), self.mtu, wire::TCP_IP + self.beyond_ipv4)
+    }
+
+    /// Bytes on the wire of a multicast message.
+    pub fn multicast(&self, bytes: u64) -> u64 {
+        packed(bytes, self.mtu, STREAM + self.tag + self.beyond_ipv4)
+    }
+
+    /// Bytes on the wire of a message's turn.
+    pub fn turn(&self) -> u64 {
+        self.unicast(self.turn)
+    }
+
+    /// Bytes on the wire of a multicast message that its pace counts for.
+    pub fn paced(&self, bytes: u64) -> u64 {
+        self.multicast(bytes).saturating_sub(self.burst)
+    }
+
+    /// Time to copy bytes.
+    pub(super) fn copying(&self, bytes: u64) -> u64 {
+        nanos(self.local) + time_of(bytes, self.copy)
+    }
+
+    /// Time to combine bytes.
+    pub(super) fn reducing(&self, bytes: u64) -> u64 {
+        nanos(self.local) + time_of(bytes, self.reduce)
+    }
+}
+
+fn packed(bytes: u64, mtu: u64, headers: u64) -> u64 {
+    let packets = bytes.div_ceil(mtu.saturating_sub(headers).max(1)).max(1);
+    bytes.saturating_add(packets.saturating_mul(headers + wire::ETHERNET))
+}
+
+/// Nanoseconds of `bytes` at a rate in bytes per second.
+pub fn time_of(bytes: u64, rate: u64) -> u64 {
+    u64::try_from(u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))).unwrap_or(u64::MAX)
+}
+
+/// A duration as a number of nanoseconds.
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_packet_is_1514_bytes_either_way() {
+        let costs = Costs::default();
+        assert_eq!(costs.multicast(1424), 1514);
+        assert_eq!(costs.multicast(0), 90);
+        assert_eq!(costs.unicast(1448 - wire::MESSAGE_DATA_HEADER), 1514);
+        let costs = Costs { beyond_ipv4: wire::IPV6 - wire::IPV4, ..costs };
+        assert_eq!([costs.multicast(1404), costs.multicast(1405)], [1514, 1514 + 1 + 110]);
+        assert_eq!(costs.unicast(1428 - wire::MESSAGE_DATA_HEADER), 1514);
+    }
+}
