@@ -2,7 +2,7 @@
 //!
 //! Every agent computes the same layout from the same group, so nothing about it is ever negotiated.
 
-use crate::schedule::Rank;
+use cool_types::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where one rank runs. The numbers are the caller's; only equality and order matter.

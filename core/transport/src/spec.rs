@@ -1,6 +1,6 @@
 //! What a stream is before it runs: its name, its chain, its limits. Nothing here changes while it runs.
 
-use crate::packet::{DATA_HEADER, FRAMING};
+use cool_types::wire::{DATAGRAM_FRAMING, STREAM_DATA_HEADER};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -268,7 +268,7 @@ impl StreamSpec {
 
     /// Bytes of the Ethernet frame of a chunk beside its payload.
     pub(crate) fn headers(&self) -> u64 {
-        u64::from(self.further_bytes) + (DATA_HEADER + FRAMING) as u64
+        u64::from(self.further_bytes) + STREAM_DATA_HEADER + DATAGRAM_FRAMING
     }
 
     /// The bytes of a chunk.

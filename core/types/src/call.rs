@@ -1,7 +1,7 @@
 //! A collective as all ranks of a group call it, and whether that makes sense.
 
 use crate::limits::ARRAY_BYTES;
-use crate::{ElementType, Operation, Rank, ReduceOp};
+use crate::{CallError, ElementType, Operation, Rank, ReduceOp};
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -21,72 +21,6 @@ pub struct Call {
     /// For parts of unequal lengths (MPI's v-forms): the bytes of each rank's part, in rank order, in place of
     /// `bytes`; of an alltoall those from rank 0 to each rank, then those from rank 1, and so on.
     pub counts: Option<Arc<[u64]>>,
-}
-
-/// Why a call makes no sense. The words go on after "rank 1 cannot call gather: ".
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
-    /// The root is not a rank of the group.
-    #[error("its root is {root}, but the group has ranks 0 to {}", size - 1)]
-    Root {
-        /// The root.
-        root: Rank,
-        /// Ranks of the group.
-        size: usize,
-    },
-    /// A length is not a whole number of elements.
-    #[error("its {bytes} bytes are not a whole number of elements of {element} bytes")]
-    Element {
-        /// The length.
-        bytes: u64,
-        /// Bytes of an element.
-        element: u32,
-    },
-    /// Counts are given to an operation that takes none.
-    #[error("it has counts, but its ranks have no parts; leave them out")]
-    NoParts,
-    /// There are not as many counts as the group needs.
-    #[error("it has {given} counts, but {size} ranks need {wanted}")]
-    Counts {
-        /// Counts given.
-        given: usize,
-        /// Counts needed.
-        wanted: usize,
-        /// Ranks of the group.
-        size: usize,
-    },
-    /// The arrays do not fit an address space.
-    #[error("its arrays are larger than an address space; split it")]
-    TooLarge,
-    /// A reduction without a way to combine.
-    #[error("it does not say how to combine elements")]
-    NoReduction,
-    /// Elements that cannot be combined so.
-    #[error("elements of type {element} have no {reduce}; they have {}", fitting(*element))]
-    Reduction {
-        /// The elements.
-        element: ElementType,
-        /// How they were to be combined.
-        reduce: ReduceOp,
-    },
-    /// What each rank would have to divide by differs.
-    #[error("there is no average of a scan; scan by sum and divide")]
-    AverageOfScan,
-    /// A rank's buffer is too short.
-    #[error("its {name} has {given} bytes and needs {needed}")]
-    Buffer {
-        /// Which: "input" or "output".
-        name: &'static str,
-        /// Bytes that it has.
-        given: u64,
-        /// Bytes that the call takes.
-        needed: u64,
-    },
-}
-
-fn fitting(element: ElementType) -> String {
-    let fit = ReduceOp::ALL.into_iter().filter(|op| element.combines_by(*op));
-    fit.map(ReduceOp::name).collect::<Vec<_>>().join(", ")
 }
 
 impl Call {
@@ -222,6 +156,25 @@ fn sum(lengths: impl Iterator<Item = u64>) -> u64 {
     lengths.fold(0, u64::saturating_add)
 }
 
+/// Whether an operation that [combines](Operation::combines) can combine elements of a type, where that is known, in a way.
+///
+/// # Errors
+/// [`CallError::NoReduction`], [`CallError::Reduction`] or [`CallError::AverageOfScan`].
+pub fn check_reduction(
+    operation: Operation,
+    element: Option<ElementType>,
+    reduce: Option<ReduceOp>,
+) -> Result<(), CallError> {
+    let reduce = reduce.ok_or(CallError::NoReduction)?;
+    if reduce == ReduceOp::Average && operation.is_scan() {
+        return Err(CallError::AverageOfScan);
+    }
+    match element {
+        Some(element) if !element.combines_by(reduce) => Err(CallError::Reduction { element, reduce }),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,5 +234,19 @@ mod tests {
                 "{operation}"
             );
         }
+    }
+
+    #[test]
+    fn a_reduction_that_elements_do_not_have_is_answered_with_those_that_they_have() {
+        let wrong = |operation, reduce| {
+            check_reduction(operation, Some(ElementType::F32), reduce).map_err(|e| e.to_string())
+        };
+        assert_eq!(wrong(Operation::Reduce, Some(ReduceOp::Max)), Ok(()));
+        let e = wrong(Operation::Reduce, Some(ReduceOp::BitAnd)).unwrap_err();
+        assert_eq!(e, "elements of type f32 have no bit_and; they have sum, prod, min, max, average");
+        assert!(
+            wrong(Operation::Scan, Some(ReduceOp::Average)).unwrap_err().contains("scan by sum and divide")
+        );
+        assert!(wrong(Operation::Scan, None).unwrap_err().contains("how to combine"));
     }
 }

@@ -1,7 +1,6 @@
 //! What collectives carry, and how reductions combine it.
 
 use crate::names::named;
-use crate::{CallError, Operation};
 
 /// A type of elements (MPI's datatype). It prints as its name, as `f32_loc`, from which it parses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -147,25 +146,6 @@ impl ElementType {
     }
 }
 
-/// Whether an operation that [combines](Operation::combines) can combine elements of a type, where that is known, in a way.
-///
-/// # Errors
-/// [`CallError::NoReduction`], [`CallError::Reduction`] or [`CallError::AverageOfScan`].
-pub fn check_reduction(
-    operation: Operation,
-    element: Option<ElementType>,
-    reduce: Option<ReduceOp>,
-) -> Result<(), CallError> {
-    let reduce = reduce.ok_or(CallError::NoReduction)?;
-    if reduce == ReduceOp::Average && operation.is_scan() {
-        return Err(CallError::AverageOfScan);
-    }
-    match element {
-        Some(element) if !element.combines_by(reduce) => Err(CallError::Reduction { element, reduce }),
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,19 +167,5 @@ mod tests {
         for reduce in ReduceOp::ALL {
             assert_eq!(reduce.to_string().parse(), Ok(reduce));
         }
-    }
-
-    #[test]
-    fn a_reduction_that_elements_do_not_have_is_answered_with_those_that_they_have() {
-        let wrong = |operation, reduce| {
-            check_reduction(operation, Some(ElementType::F32), reduce).map_err(|e| e.to_string())
-        };
-        assert_eq!(wrong(Operation::Reduce, Some(ReduceOp::Max)), Ok(()));
-        let e = wrong(Operation::Reduce, Some(ReduceOp::BitAnd)).unwrap_err();
-        assert_eq!(e, "elements of type f32 have no bit_and; they have sum, prod, min, max, average");
-        assert!(
-            wrong(Operation::Scan, Some(ReduceOp::Average)).unwrap_err().contains("scan by sum and divide")
-        );
-        assert!(wrong(Operation::Scan, None).unwrap_err().contains("how to combine"));
     }
 }

@@ -7,6 +7,7 @@
 //! and agent `cool-proto`'s, which converts these types to its own and back.
 
 mod call;
+mod call_error;
 mod call_words;
 mod combine;
 mod element;
@@ -20,10 +21,11 @@ mod tree_scope;
 mod user_name;
 pub mod wire;
 
-pub use call::{Call, CallError};
+pub use call::{Call, check_reduction};
+pub use call_error::CallError;
 pub use call_words::{CallWords, fnv};
 pub use combine::combine;
-pub use element::{ElementType, ReduceOp, check_reduction};
+pub use element::{ElementType, ReduceOp};
 pub use key::{Key, TAG};
 pub use names::UnknownName;
 pub use node_name::{NODE_NAME_MAX, NODE_NAME_RULE, NodeNameError, check_node_name};
