@@ -1,14 +1,14 @@
-//! The rules and the dashboard for Prometheus are what Prometheus reads; that their metrics exist, the end-to-end tests show.
+//! Prometheus can read our alerts, and Grafana our dashboard. That their metrics exist is shown by the
+//! end-to-end tests.
 
 use promql_parser::parser::parse;
-use std::fs;
-use std::path::Path;
 use yaml_rust2::{Yaml, YamlLoader};
 
-fn read(name: &str) -> Vec<Yaml> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus").join(name);
+use crate::workspace::read;
+
+fn load(name: &str) -> Vec<Yaml> {
     // JSON is YAML.
-    YamlLoader::load_from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    YamlLoader::load_from_str(&read(&format!("deploy/prometheus/{name}"))).unwrap()
 }
 
 fn check(expression: &str) {
@@ -18,8 +18,8 @@ fn check(expression: &str) {
 }
 
 #[test]
-fn every_alert_has_a_query_and_says_what_it_means_and_where_to_look() {
-    let document = &read("cool-alerts.yaml")[0];
+fn every_alert_has_a_query_and_an_explanation() {
+    let document = &load("cool-alerts.yaml")[0];
     let groups = document["groups"].as_vec().unwrap();
     let rules: Vec<&Yaml> = groups.iter().flat_map(|group| group["rules"].as_vec().unwrap()).collect();
     assert!(!rules.is_empty());
@@ -27,15 +27,16 @@ fn every_alert_has_a_query_and_says_what_it_means_and_where_to_look() {
         let name = rule["alert"].as_str().unwrap();
         check(rule["expr"].as_str().unwrap());
         assert!(["page", "ticket"].contains(&rule["labels"]["severity"].as_str().unwrap()), "{name}");
-        for said in ["summary", "description"] {
-            assert!(rule["annotations"][said].as_str().unwrap().ends_with('.'), "{name}: {said}");
+        for annotation in ["summary", "description"] {
+            let text = rule["annotations"][annotation].as_str().unwrap();
+            assert!(text.ends_with('.'), "{name}: {annotation}");
         }
     }
 }
 
 #[test]
 fn every_panel_has_a_place_of_its_own_and_queries() {
-    let document = &read("grafana.json")[0];
+    let document = &load("grafana.json")[0];
     let panels = document["panels"].as_vec().unwrap();
     let mut places = Vec::new();
     for panel in panels {

@@ -1,19 +1,16 @@
-//! The lists of files of the Debian packages (`deploy/debian/`) agree with the units, the programs and the documents.
+//! The file lists of the Debian packages (`deploy/debian/`) agree with units, programs and documents.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
 
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)
-}
+use crate::workspace::{read, root};
 
-/// The packages that there are, each with the paths of its files.
+/// Returns the packages, each with the paths of its files.
 fn packages() -> BTreeMap<String, Vec<String>> {
-    let control = fs::read_to_string(folder("deploy/debian/control")).unwrap();
+    let control = read("deploy/debian/control");
     let names = control.lines().filter_map(|line| line.strip_prefix("Package: "));
     let files = |name: &str| {
-        let list = fs::read_to_string(folder("deploy/debian").join(format!("{name}.install"))).unwrap();
+        let list = read(&format!("deploy/debian/{name}.install"));
         list.lines().map(str::to_owned).collect()
     };
     names.map(|name| (name.to_owned(), files(name))).collect()
@@ -24,10 +21,10 @@ fn has(files: &[String], path: &str) -> bool {
 }
 
 #[test]
-fn a_unit_and_the_programs_that_it_starts_are_in_one_package_wherever_they_are_installed() {
+fn a_unit_and_its_programs_are_in_one_package() {
     let packages = packages();
     let mut units = 0;
-    for entry in fs::read_dir(folder("deploy")).unwrap() {
+    for entry in fs::read_dir(root().join("deploy")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|ending| ending != "service") {
             continue;
@@ -59,7 +56,7 @@ fn a_program_comes_with_its_page_and_its_completion() {
                 format!("fish/vendor_completions.d/{program}.fish"),
                 format!("zsh/vendor-completions/_{program}"),
             ] {
-                assert!(has(&files, &format!("usr/share/{place}")), "{name} lacks {place}");
+                assert!(has(&files, &format!("usr/share/{place}")), "{name} does not contain {place}");
             }
         }
     }
@@ -68,8 +65,8 @@ fn a_program_comes_with_its_page_and_its_completion() {
 
 #[test]
 fn every_package_is_in_the_operators_document() {
-    let document = fs::read_to_string(folder("docs/guide/deployment.md")).unwrap();
+    let document = read("docs/guide/deployment.md");
     for name in packages().keys() {
-        assert!(document.contains(&format!("`{name}`")), "docs/guide/deployment.md says nothing of {name}");
+        assert!(document.contains(&format!("`{name}`")), "docs/guide/deployment.md does not mention {name}");
     }
 }

@@ -1,0 +1,96 @@
+//! Rust files have one subject each and state it first; comments fit a line.
+
+use crate::workspace::{complaints, texts};
+
+/// The most lines of a file; a longer one has more than one subject.
+const LINES_MAX: usize = 600;
+
+/// The widest comment, in columns. Rustfmt does not wrap comments.
+const COMMENT_COLUMNS_MAX: usize = 100;
+
+/// The longest name of a test, in letters; a longer one is not read.
+const TEST_NAME_LETTERS_MAX: usize = 60;
+
+/// The kinds of files that people read.
+const TEXTS: [&str; 7] = ["rs", "py", "md", "proto", "h", "sh", "toml"];
+
+#[test]
+fn no_file_has_more_than_one_subject() {
+    let long = complaints(&["rs"], |text| {
+        let lines = text.lines().count();
+        (lines > LINES_MAX).then(|| format!("{lines} lines, expected at most {LINES_MAX}"))
+    });
+    assert!(long.is_empty(), "{long}");
+}
+
+#[test]
+fn every_file_begins_with_its_purpose() {
+    let silent = complaints(&["rs"], |text| {
+        let stated = text.starts_with("//!") || text.starts_with("#![doc = include_str!");
+        (!stated).then(|| "expected //! and the purpose of the file".to_owned())
+    });
+    assert!(silent.is_empty(), "{silent}");
+}
+
+#[test]
+fn comments_name_the_number_they_are_about() {
+    // Not written out here, where it would be found.
+    let vague = ["so", "many"].join(" ");
+    let found = complaints(&TEXTS, |text| {
+        let line = text.lines().position(|line| line.to_lowercase().contains(&vague))?;
+        Some(format!("line {}: {vague:?}; name the number", line + 1))
+    });
+    assert!(found.is_empty(), "{found}");
+}
+
+#[test]
+fn comments_fit_a_line() {
+    let wide = complaints(&["rs"], |text| {
+        let is_wide = |line: &str| {
+            line.trim_start().starts_with("//")
+                && line.chars().count() > COMMENT_COLUMNS_MAX
+                // Tables and links cannot be wrapped.
+                && !line.contains("://")
+                && !line.contains('|')
+        };
+        let lines: Vec<usize> = (1..).zip(text.lines()).filter(|(_, l)| is_wide(l)).map(|(n, _)| n).collect();
+        (!lines.is_empty()).then(|| format!("lines {lines:?}: wider than {COMMENT_COLUMNS_MAX} columns"))
+    });
+    assert!(wide.is_empty(), "{wide}");
+}
+
+/// Returns the names of the tests in a text of Rust or Python.
+fn test_names(path: &str, text: &str) -> Vec<String> {
+    let name_of = |line: &str| line.split('(').next().unwrap().trim().to_owned();
+    if path.ends_with(".py") {
+        let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("def "));
+        return lines.map(name_of).filter(|name| name.starts_with("test_")).collect();
+    }
+    let mut names = Vec::new();
+    let mut follows_attribute = false;
+    for line in text.lines().map(str::trim_start) {
+        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+            follows_attribute = true;
+        } else if follows_attribute && let Some((_, rest)) = line.split_once("fn ") {
+            names.push(name_of(rest));
+            follows_attribute = false;
+        }
+    }
+    names
+}
+
+#[test]
+fn names_of_tests_are_short_enough_to_be_read() {
+    let mut tests = 0;
+    let mut long = String::new();
+    for (path, text) in texts(&["rs", "py"]) {
+        for name in test_names(&path, &text) {
+            tests += 1;
+            if name.len() > TEST_NAME_LETTERS_MAX {
+                long += &format!("{path}: {name} has {} letters\n", name.len());
+            }
+        }
+    }
+    assert!(tests > 1000, "only {tests} tests found");
+    assert!(long.is_empty(), "expected at most {TEST_NAME_LETTERS_MAX} letters:\n{long}");
+}
