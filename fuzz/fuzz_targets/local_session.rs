@@ -6,8 +6,8 @@
 use cool_nodeagent::embedded::Cluster;
 use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use cool_proto::local::{Call, Dtype, Enlist, Map, Operation, ReduceOp, Slice, frame::Body};
-use cool_proto::region::Region;
 use cool_proto::socket::{self, Receiver, Sender};
+use cool_shm::region::Region;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;

@@ -4,7 +4,7 @@
 
 use cool_fuzz::File;
 use cool_kmeans::inputs::text::Lines;
-use cool_kmeans::peers::Peers;
+use cool_kmeans::peer_ranks::Peers;
 
 thread_local! {
     static FILE: File = File::new(".csv");

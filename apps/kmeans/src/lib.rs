@@ -11,7 +11,7 @@
 //! exact in any order.
 //!
 //! **Speed.** Distances are products of integers by the processor's widest instructions (`cool-distance`); once centroids
-//! move little, bounds spare most of them ([`bounds`], [`choose`]). Neither changes a bit of the result.
+//! move little, bounds spare most of them ([`bounds`], [`assigner`]). Neither changes a bit of the result.
 //!
 //! **Rules.** The first centroids come from k-means++ over a sample drawn by the seed ([`seeding`]), of many clusters from
 //! k-means||, by all ranks. A centroid
@@ -24,31 +24,18 @@
 //!
 //! Every rank must be able to read all inputs under the same names.
 
-mod aggregate;
-mod ahead;
-pub mod apply;
-pub mod assign;
-pub mod bounds;
-pub mod choose;
-pub mod classify;
+pub mod algorithm;
+pub mod classification;
 pub mod commands;
+pub mod data;
 pub mod error;
-pub mod given;
-pub mod grid;
-pub mod inputs;
-pub mod lloyd;
-pub mod model;
-pub mod npy;
+pub mod in_memory;
 pub mod options;
-mod parallel_seeding;
-pub mod partition;
-pub mod peers;
+pub mod output;
+pub mod peer_ranks;
 pub mod progress;
-pub mod report;
-pub mod seeding;
-pub mod share;
-pub mod tables;
-pub mod weights;
-pub mod words;
 
+pub use algorithm::{assign, assigner, bounds, lloyd, seeding, tuning};
+pub use data::{grid, inputs, npy, partition, point_share, weights};
 pub use error::Error;
+pub use output::{apply, model, report, tables, visual_words};

@@ -1,6 +1,6 @@
 //! What a clustering is asked for.
 
-use crate::choose::Effort;
+use crate::algorithm::tuning::Effort;
 use crate::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;

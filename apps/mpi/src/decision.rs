@@ -2,12 +2,9 @@
 //! makes equal at all of them: the operation, the communicator and where its ranks are, the reduction, the bytes of the signature. Never
 //! how a rank has described its memory: another rank may have described the same bytes otherwise.
 
-use crate::{Mode, MpiSettings};
+use crate::settings::{Mode, MpiSettings, RankOrder};
 use cool_types::Operation;
 use std::fmt;
-
-/// The bytes of the largest call that is taken: what is not contiguous is packed by functions that count in `int`.
-pub const LARGEST: u64 = i32::MAX as u64;
 
 /// Why a call is left to the host's MPI library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,23 +48,6 @@ impl fmt::Display for WhyLeft {
     }
 }
 
-/// How the ranks of a communicator lie over racks: the same at all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RankOrder {
-    /// Most have the next rank in their own rack.
-    Racked,
-    /// Most have it in another one.
-    Interleaved,
-}
-
-impl RankOrder {
-    /// Of ranks in these racks.
-    pub fn of(racks: &[usize]) -> RankOrder {
-        let apart = racks.windows(2).filter(|pair| pair[0] != pair[1]).count();
-        if 2 * apart > racks.len() { RankOrder::Interleaved } else { RankOrder::Racked }
-    }
-}
-
 impl MpiSettings {
     /// Whether a call may be taken, by what is known before its communicator is looked at.
     ///
@@ -107,6 +87,7 @@ impl MpiSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::LARGEST;
 
     fn settings(variables: &[(&str, &str)]) -> MpiSettings {
         MpiSettings::read(|name| Some(variables.iter().find(|(known, _)| *known == name)?.1.into())).unwrap()
@@ -139,15 +120,6 @@ mod tests {
             assert_eq!(by_default.admit_order(operation, 128 << 10, order), Ok(()));
             assert_eq!(all_taken.admit_order(operation, 1, order), Ok(()));
         }
-    }
-
-    #[test]
-    fn ranks_are_interleaved_if_most_have_the_next_one_in_another_rack() {
-        let order = |racks: &[usize]| RankOrder::of(racks);
-        assert_eq!(order(&[0, 0, 0, 0, 1, 1, 1, 1]), RankOrder::Racked);
-        assert_eq!(order(&[0, 1, 2, 3, 0, 1, 2, 3]), RankOrder::Interleaved);
-        assert_eq!(order(&[0, 1]), RankOrder::Racked, "as any order of one rank in each rack");
-        assert_eq!(order(&[]), RankOrder::Racked);
     }
 
     #[test]

@@ -11,11 +11,11 @@ mod tally;
 mod types;
 
 pub use abi::{Abi, ErrorClass};
-pub use decision::{LARGEST, RankOrder, WhyLeft};
+pub use decision::WhyLeft;
 pub use groups::{
     Communicators, KEY_BYTES, REASON_BYTES, first_to_fail, group_key, reason, reason_bytes, vote,
 };
 pub use reductions::reduce_ops;
-pub use settings::{Mode, MpiSettings, SettingsError};
+pub use settings::{LARGEST, Mode, MpiSettings, RankOrder, SettingsError};
 pub use tally::Tally;
 pub use types::{Combined, NumberClass, PairValue, number_classes};

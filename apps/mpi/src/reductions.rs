@@ -1,6 +1,6 @@
 //! MPI's predefined reductions, and which of COOL's they are.
 
-use crate::Abi;
+use crate::abi::Abi;
 use cool_types::ReduceOp;
 use std::collections::BTreeMap;
 

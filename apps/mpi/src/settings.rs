@@ -1,11 +1,13 @@
 //! What the user says by variables of the environment, the same at all ranks.
 
-use crate::{LARGEST, RankOrder};
 use cool_types::Operation;
 use std::collections::BTreeSet;
 
 /// Each has a connection to the agent, memory, and rules in switches.
 const GROUPS_DEFAULT: usize = 64;
+
+/// The bytes of the largest call that is taken: what is not contiguous is packed by functions that count in `int`.
+pub const LARGEST: u64 = i32::MAX as u64;
 
 /// Whether COOL is used (`COOL_MPI`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +18,23 @@ pub enum Mode {
     Auto,
     /// It is an error if it cannot be.
     Require,
+}
+
+/// How the ranks of a communicator lie over racks: the same at all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankOrder {
+    /// Most have the next rank in their own rack.
+    Racked,
+    /// Most have it in another one.
+    Interleaved,
+}
+
+impl RankOrder {
+    /// Of ranks in these racks.
+    pub fn of(racks: &[usize]) -> RankOrder {
+        let apart = racks.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        if 2 * apart > racks.len() { RankOrder::Interleaved } else { RankOrder::Racked }
+    }
 }
 
 /// What the user says.
@@ -194,5 +213,14 @@ mod tests {
             let e = read(variable, value).unwrap_err();
             assert!(e.contains(&format!("{variable} is {value:?}")) && e.contains(expected), "{e}");
         }
+    }
+
+    #[test]
+    fn ranks_are_interleaved_if_most_have_the_next_one_in_another_rack() {
+        let order = |racks: &[usize]| RankOrder::of(racks);
+        assert_eq!(order(&[0, 0, 0, 0, 1, 1, 1, 1]), RankOrder::Racked);
+        assert_eq!(order(&[0, 1, 2, 3, 0, 1, 2, 3]), RankOrder::Interleaved);
+        assert_eq!(order(&[0, 1]), RankOrder::Racked, "as any order of one rank in each rack");
+        assert_eq!(order(&[]), RankOrder::Racked);
     }
 }

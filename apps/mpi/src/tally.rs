@@ -1,6 +1,6 @@
 //! What became of a rank's calls: how many of each operation were taken, how many were left, and why.
 
-use crate::WhyLeft;
+use crate::decision::WhyLeft;
 use cool_types::Operation;
 use std::collections::BTreeMap;
 use std::fmt;

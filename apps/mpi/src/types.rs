@@ -1,7 +1,7 @@
 //! The predefined types of MPI whose elements COOL can combine, and what they are in each binary interface. What only moves goes as
 //! bytes and needs no table.
 
-use crate::Abi;
+use crate::abi::Abi;
 use cool_types::{ElementType, ReduceOp};
 use std::collections::BTreeMap;
 

@@ -5,9 +5,10 @@
 //! than the nearest by more than twice that, is farther in truth. Where that holds of all others, the nearest is
 //! known, and one product tells how far it is; the other points are compared by all words.
 
-use crate::blocked::{Nearest, Packed};
 use crate::level::Level;
+use crate::nearest::Nearest;
 use crate::pack::Scheme;
+use crate::packed::Packed;
 use crate::pair::Pairs;
 use crate::rows::{Picked, Precision, Rows};
 use crate::simd::{Kernel, NearestTwo};

@@ -49,7 +49,7 @@ impl Level {
             Self::Avx2 => is_x86_feature_detected!("avx2"),
             Self::Avx512 => is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw"),
             Self::Vnni => Self::Avx512.is_available() && is_x86_feature_detected!("avx512vnni"),
-            Self::Amx => Self::Vnni.is_available() && crate::simd::amx::is_permitted(),
+            Self::Amx => Self::Vnni.is_available() && crate::amx_permission::is_permitted(),
         }
     }
 

@@ -8,18 +8,23 @@
 //! **The result does not depend on the processor.** Every [`Level`] computes the same integers as `scalar`, the
 //! definition, since sums of integers are exact in any order; of equally near centroids the first is chosen.
 //!
-//! No I/O and no threads: callers share out the rows among theirs. `unsafe` is in `simd` only.
+//! No I/O and no threads: callers share out the rows among theirs. `unsafe` is in `simd` and `amx_permission` only.
 
+#[cfg(target_arch = "x86_64")]
+mod amx_permission;
 mod blocked;
 mod filter;
 mod level;
+mod nearest;
 mod pack;
+mod packed;
 mod pair;
 mod rows;
 pub mod scalar;
 mod simd;
 
-pub use blocked::{Nearest, Panels};
+pub use blocked::Panels;
 pub use level::{Level, Unknown};
+pub use nearest::Nearest;
 pub use pair::Pairs;
 pub use rows::{MAX_DIMS, Picked, Precision, Rows};

@@ -1,6 +1,6 @@
 //! The definition: what every level must compute, one number after another.
 
-use crate::blocked::Nearest;
+use crate::nearest::Nearest;
 use crate::rows::Rows;
 
 /// The squared distance of the `i`th point from a centroid, in units of the centroids' grid, squared. It stays below

@@ -3,13 +3,13 @@
 use super::options::{Files, Work, make_folder};
 use super::terminal::Terminal;
 use crate::Error;
-use crate::apply::{self, Assigned};
-use crate::inputs::Source;
-use crate::inputs::array::Kind;
-use crate::inputs::pictures::Cut;
-use crate::model::Model;
-use crate::peers::Peers;
-use crate::tables::TableFile;
+use crate::data::inputs::Source;
+use crate::data::inputs::formats::Kind;
+use crate::data::inputs::pictures::Cut;
+use crate::output::apply::{self, Assigned};
+use crate::output::model::Model;
+use crate::output::tables::TableFile;
+use crate::peer_ranks::Peers;
 use clap::Args;
 use std::path::{Path, PathBuf};
 

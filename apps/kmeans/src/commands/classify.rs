@@ -3,11 +3,11 @@
 use super::options::{Patches, Work, make_folder};
 use super::terminal::Terminal;
 use crate::Error;
-use crate::choose::Effort;
-use crate::classify::{self, Classes, Teaching, Tested};
-use crate::model::{Features, Model};
+use crate::algorithm::tuning::Effort;
+use crate::classification::{self, Classes, Teaching, Tested};
 use crate::options::Clustering;
-use crate::peers::Peers;
+use crate::output::model::{Features, Model};
+use crate::peer_ranks::Peers;
 use clap::{Args, ValueEnum};
 use cool_classify::feature_map::FeatureMap;
 use cool_classify::histogram::Pyramid;
@@ -128,9 +128,9 @@ impl Train {
             peers.size(),
             how.vocabulary.effort.threads
         ));
-        let mut model = classify::train(peers, &classes, &how, &terminal)?;
+        let mut model = classification::train(peers, &classes, &how, &terminal)?;
         model.provenance = model.provenance.by_this_command();
-        let tested = classify::test(
+        let tested = classification::test(
             peers,
             &model,
             &classes,
@@ -170,7 +170,7 @@ impl Test {
         let terminal = Terminal::new(peers.leads() && !self.json, 0);
         let model = Model::read(peers, &self.model)?;
         let pictures = Classes::open(peers, &self.pictures)?;
-        let tested = classify::test(
+        let tested = classification::test(
             peers,
             &model,
             &pictures,
@@ -180,7 +180,7 @@ impl Test {
         terminal.finish();
         let write = |path: &PathBuf| {
             make_folder(path)?;
-            let page = classify::page(&tested, &pictures)?;
+            let page = classification::page(&tested, &pictures)?;
             replace_file(path, &[page.as_bytes()]).map_err(Error::file(path))
         };
         let written = self.confusion.as_ref().filter(|_| peers.leads()).map_or(Ok(()), write);

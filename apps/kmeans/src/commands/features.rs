@@ -3,12 +3,12 @@
 use super::options::{Files, Patches, Work, make_folder};
 use super::terminal::Terminal;
 use crate::Error;
-use crate::apply;
-use crate::inputs::Source;
-use crate::inputs::array::Kind;
-use crate::model::Model;
-use crate::peers::Peers;
-use crate::tables::TableFile;
+use crate::data::inputs::Source;
+use crate::data::inputs::formats::Kind;
+use crate::output::apply;
+use crate::output::model::Model;
+use crate::output::tables::TableFile;
+use crate::peer_ranks::Peers;
 use clap::Args;
 use std::path::{Path, PathBuf};
 

@@ -3,19 +3,21 @@
 use super::on_all_ranks;
 use super::options::{Files, Patches, Work, bytes, make_folder, seconds};
 use super::terminal::{Terminal, significant};
-use crate::bounds::Bounds;
-use crate::choose::{Effort, Method};
-use crate::grid::{Metric, Reals};
-use crate::inputs::array::Kind;
-use crate::lloyd::Clustered;
-use crate::model::{Clusters, Model, Provenance};
+use crate::Error;
+use crate::algorithm::bounds::Bounds;
+use crate::algorithm::lloyd::Clustered;
+use crate::algorithm::tuning::{Effort, Method};
+use crate::data::grid::{Metric, Reals};
+use crate::data::inputs::formats::Kind;
+use crate::data::npy;
+use crate::data::point_share::{Loading, Selection, Share};
 use crate::options::{Clustering, Empty, Init};
-use crate::peers::Peers;
+use crate::output::model::{Clusters, Model, Provenance};
+use crate::output::report::{self, Network, Run};
+use crate::output::tables::TableFile;
+use crate::output::visual_words;
+use crate::peer_ranks::Peers;
 use crate::progress::Progress;
-use crate::report::{self, Network, Run};
-use crate::share::{Loading, Selection, Share};
-use crate::tables::TableFile;
-use crate::{Error, npy, words};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -270,7 +272,7 @@ fn rank(fit: &Fit, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
     terminal.finish();
 
     let found = match fit.words {
-        Some(_) => words::find(peers, share, &clustered, fit.word_count, fit.word_points)?,
+        Some(_) => visual_words::find(peers, share, &clustered, fit.word_count, fit.word_points)?,
         None => Vec::new(),
     };
     let labels = match fit.labels {
@@ -283,7 +285,7 @@ fn rank(fit: &Fit, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
             write_labels(path, &labels)?;
         }
         if let Some(path) = &fit.words {
-            words::write(path, &share.source, &found)?;
+            visual_words::write(path, &share.source, &found)?;
         }
         let run = Run { seed: how.seed, threads, loading: loaded, total: start.elapsed().as_secs_f64() };
         finish(fit, peers, share, &clustered, &run, network, &terminal)

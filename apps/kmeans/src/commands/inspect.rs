@@ -1,10 +1,10 @@
 //! `inspect`: what a model file says of itself.
 
 use crate::Error;
-use crate::grid::{Metric, Precision};
-use crate::inputs::pictures::Cut;
-use crate::model::Model;
-use crate::peers::Peers;
+use crate::data::grid::{Metric, Precision};
+use crate::data::inputs::pictures::Cut;
+use crate::output::model::Model;
+use crate::peer_ranks::Peers;
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ mod options;
 mod terminal;
 
 use crate::Error;
-use crate::peers::{Peers, surviving};
+use crate::peer_ranks::{Peers, surviving};
 use clap::{CommandFactory, Parser, Subcommand};
 use cool_map::Options;
 use std::ffi::{OsStr, OsString};

@@ -2,9 +2,9 @@
 
 use super::on_all_ranks;
 use crate::Error;
-use crate::inputs::Input;
-use crate::inputs::pictures::{Cut, Sampling};
-use crate::peers::Peers;
+use crate::data::inputs::Input;
+use crate::data::inputs::pictures::{Cut, Sampling};
+use crate::peer_ranks::Peers;
 use clap::{Args, ValueEnum};
 use cool_distance::Level;
 use std::num::NonZeroUsize;

@@ -1,6 +1,6 @@
 //! What a person sees of a run: a bar while there is a terminal, a line for each iteration.
 
-use crate::lloyd::{Iteration, Watch};
+use crate::progress::{Iteration, Watch};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 

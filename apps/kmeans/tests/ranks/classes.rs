@@ -8,10 +8,10 @@ use cool_classify::histogram::Pyramid;
 use cool_classify::svm::Training;
 use cool_distance::Level;
 use cool_kmeans::Error;
-use cool_kmeans::classify::{self, Classes, Teaching, Tested};
+use cool_kmeans::classification::{self, Classes, Teaching, Tested};
 use cool_kmeans::inputs::pictures::Cut;
 use cool_kmeans::model::{Features, Model};
-use cool_kmeans::peers::Peers;
+use cool_kmeans::peer_ranks::Peers;
 use std::path::Path;
 
 const STRIPES: [&str; 3] = ["across", "down", "slanting"];
@@ -49,9 +49,9 @@ fn ranks(count: usize, threads: usize, train: &Path, test: &Path) -> Vec<Result<
     let layout = Embedded { ranks: count, ranks_per_node: 1, racks: 1 };
     let part = |comm: cool::Comm| {
         let (peers, how) = (Peers::of(&comm), teaching(threads));
-        let model = classify::train(&peers, &Classes::open(&peers, train)?, &how, &Silent)?;
+        let model = classification::train(&peers, &Classes::open(&peers, train)?, &how, &Silent)?;
         let work = (Level::best(), threads);
-        let tested = classify::test(&peers, &model, &Classes::open(&peers, test)?, work, &Silent)?;
+        let tested = classification::test(&peers, &model, &Classes::open(&peers, test)?, work, &Silent)?;
         Ok((model, tested))
     };
     cool::embedded::run(layout, part).expect("agents start")

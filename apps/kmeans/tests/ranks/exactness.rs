@@ -2,10 +2,10 @@
 
 use crate::runs::{Whole, alone, clustering, loading, noise, whole, write_bytes};
 use cool_distance::Level;
-use cool_kmeans::choose::{Effort, Method};
 use cool_kmeans::grid::{Points, Precision};
 use cool_kmeans::options::{Clustering, Init};
 use cool_kmeans::partition::Thinned;
+use cool_kmeans::tuning::{Effort, Method};
 use cool_kmeans::{npy, seeding};
 use std::path::{Path, PathBuf};
 

@@ -2,12 +2,11 @@
 
 use crate::runs::{Outcome, PARTS, Whole, clustering, join, loading, noise, rank, whole, write_bytes};
 use cool::embedded::Embedded;
-use cool_kmeans::lloyd::{Iteration, Watch};
 use cool_kmeans::options::Clustering;
-use cool_kmeans::peers::{Peers, surviving};
-use cool_kmeans::progress::Progress;
-use cool_kmeans::share::{Loading, Share};
-use cool_kmeans::{npy, words};
+use cool_kmeans::peer_ranks::{Peers, surviving};
+use cool_kmeans::point_share::{Loading, Share};
+use cool_kmeans::progress::{Iteration, Progress, Watch};
+use cool_kmeans::{npy, visual_words};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 
@@ -46,7 +45,7 @@ fn survivor(comm: cool::Comm, loading: &Loading, how: &Clustering, watch: &dyn W
     let (clustered, found) = surviving(comm, PARTS, |peers| {
         let share = Share::renew(&mut share, peers, loading, watch)?;
         let clustered = share.cluster(peers, how, watch, &mut progress)?;
-        words::find(peers, share, &clustered, 3, 4).map(|found| (clustered, found))
+        visual_words::find(peers, share, &clustered, 3, 4).map(|found| (clustered, found))
     })?;
     let share = share.take().ok_or_else(|| cool_kmeans::Error::Option("no share".into()))?;
     Ok((share, clustered, found))

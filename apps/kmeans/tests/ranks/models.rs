@@ -9,7 +9,7 @@ use cool_kmeans::inputs::Source;
 use cool_kmeans::inputs::array::Array;
 use cool_kmeans::model::Clusters;
 use cool_kmeans::npy;
-use cool_kmeans::peers::Peers;
+use cool_kmeans::peer_ranks::Peers;
 use std::path::{Path, PathBuf};
 
 fn name(path: &Path) -> String {

@@ -2,11 +2,11 @@
 //! assigning points.
 
 use crate::runs::{Whole, alone, clustering, loading, noise, ranks, whole, write_bytes};
-use cool_kmeans::choose::{Effort, Method};
 use cool_kmeans::grid::{Metric, Reals};
 use cool_kmeans::npy;
 use cool_kmeans::options::{Clustering, Empty, Init};
-use cool_kmeans::share::{Loading, Selection};
+use cool_kmeans::point_share::{Loading, Selection};
+use cool_kmeans::tuning::{Effort, Method};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use crate::runs::{clustering, loading, ranks, write_bytes};
 use cool_kmeans::Error;
 use cool_kmeans::options::Clustering;
-use cool_kmeans::share::Loading;
+use cool_kmeans::point_share::Loading;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -2,16 +2,16 @@
 
 use cool::embedded::Embedded;
 use cool_kmeans::Error;
-use cool_kmeans::choose::Effort;
 use cool_kmeans::inputs::Input;
 use cool_kmeans::inputs::pictures::Cut;
-use cool_kmeans::lloyd::{Clustered, Iteration, Watch};
+use cool_kmeans::lloyd::Clustered;
 use cool_kmeans::options::Clustering;
 use cool_kmeans::partition::draw;
-use cool_kmeans::peers::Peers;
-use cool_kmeans::progress::Progress;
-use cool_kmeans::share::{Loading, Selection, Share};
-use cool_kmeans::words::{self, Word};
+use cool_kmeans::peer_ranks::Peers;
+use cool_kmeans::point_share::{Loading, Selection, Share};
+use cool_kmeans::progress::{Iteration, Progress, Watch};
+use cool_kmeans::tuning::Effort;
+use cool_kmeans::visual_words::{self, Word};
 use cool_map::Options;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -94,7 +94,7 @@ impl Whole {
 pub(crate) fn rank(peers: &Peers<'_>, loading: &Loading, how: &Clustering) -> Outcome {
     let share = Share::load(peers, loading, &Silent)?;
     let clustered = share.cluster(peers, how, &Silent, &mut Progress::new())?;
-    let found = words::find(peers, &share, &clustered, 3, 4)?;
+    let found = visual_words::find(peers, &share, &clustered, 3, 4)?;
     Ok((share, clustered, found))
 }
 

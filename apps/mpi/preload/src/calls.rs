@@ -5,12 +5,12 @@ use crate::failure::Failure;
 use crate::groups::{Communicator, Group, communicator};
 use crate::host::{Handle, Host, host};
 use crate::memory::Described;
+use crate::report::tell;
 use crate::wait;
 use cool::{Array, ArrayMut, Arrays, Collective, Elements, Op, Operation, PairType, Type};
 use host_mpi::{Combined, ErrorClass, Mode, MpiSettings, PairValue, Tally, WhyLeft};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -30,12 +30,6 @@ pub(crate) fn settings() -> &'static MpiSettings {
 pub(crate) static TALLY: Mutex<Tally> = Mutex::new(Tally::new());
 /// Whether the program has called `MPI_Finalize`: nothing is taken any more.
 pub(crate) static ENDED: AtomicBool = AtomicBool::new(false);
-
-/// Says something to the user, in one write: all ranks of a program often share one standard error.
-pub(crate) fn tell(words: &str) {
-    // Whoever cannot hear it cannot be told that either.
-    let _ = std::io::stderr().write_all(format!("cool-mpi: {words}\n").as_bytes());
-}
 
 /// Why a call is not carried out here, or not well.
 #[derive(Debug)]

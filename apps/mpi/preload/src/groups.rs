@@ -1,10 +1,10 @@
 //! The group of COOL that a communicator has from its first long call on, or the reason why it has none. All its ranks have one, or none
 //! has: they vote by the host's own allreduce, which is in order with the program's calls, since all ranks are in the same one.
 
-use crate::calls::tell;
 use crate::failure::Failure;
 use crate::host::{Handle, Host, host};
 use crate::memory::done;
+use crate::report::tell;
 use crate::wait;
 use cool::Comm;
 use host_mpi::{

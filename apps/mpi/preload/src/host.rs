@@ -1,6 +1,6 @@
 //! The host's MPI library: which of the three it is, and its functions, found by their names with `P` when the program first calls.
 
-use crate::calls::tell;
+use crate::report::tell;
 use host_mpi::{Abi, NumberClass, number_classes, reduce_ops};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int, c_void};

@@ -12,4 +12,5 @@ mod groups;
 mod host;
 mod memory;
 mod names;
+mod report;
 mod wait;

@@ -9,11 +9,9 @@
 )]
 
 use super::{Kernel, NearestTwo, Order, Scores};
-use crate::blocked::Nearest;
+use crate::nearest::Nearest;
 use crate::pack::Form;
 use std::arch::asm;
-use std::arch::x86_64::__cpuid_count;
-use std::sync::OnceLock;
 
 /// Rows of a tile register.
 const ROWS: usize = 16;
@@ -33,32 +31,6 @@ pub(super) static AMX: Kernel = Kernel {
     choose_two: |scores, first, best| unsafe { choose_two(scores, first, best) },
     write: |scores, places| unsafe { write(scores, places) },
 };
-
-/// Whether the processor has tile registers with byte products, and the system lets this process use them.
-pub(crate) fn is_permitted() -> bool {
-    static PERMITTED: OnceLock<bool> = OnceLock::new();
-    *PERMITTED.get_or_init(|| has_tiles() && ask())
-}
-
-fn has_tiles() -> bool {
-    // Leaf 7: bits 24 (AMX-TILE) and 25 (AMX-INT8) of EDX.
-    const BOTH: u32 = 0b11 << 24;
-    __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & BOTH == BOTH
-}
-
-/// Asks Linux for the tile registers, for all threads of this process.
-#[cfg(target_os = "linux")]
-fn ask() -> bool {
-    const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
-    const XFEATURE_XTILEDATA: libc::c_ulong = 18;
-    // SAFETY: the call takes two numbers and changes nothing of this process but what it may use.
-    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn ask() -> bool {
-    false
-}
 
 /// The shapes of the eight tile registers: palette 1, each of 16 rows of 64 bytes.
 #[repr(C, align(64))]

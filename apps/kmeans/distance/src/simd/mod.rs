@@ -1,12 +1,12 @@
 //! The loops that the processor's vector instructions run, one for each level: all of the crate's `unsafe`.
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod amx;
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use crate::blocked::Nearest;
 use crate::level::Level;
+use crate::nearest::Nearest;
 use crate::pack::Form;
 
 /// How a level multiplies a tile of points with a panel of centroids.

@@ -6,7 +6,7 @@
 )]
 
 use super::{Dots, Kernel, NearestTwo, Order, Scores, dot_bytes, dot_fine, dot_wide};
-use crate::blocked::Nearest;
+use crate::nearest::Nearest;
 use crate::pack::Form;
 use std::arch::x86_64::*;
 

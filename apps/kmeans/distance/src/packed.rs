@@ -1,0 +1,190 @@
+//! Centroids packed into panels, and the products of point tiles with them.
+
+use crate::nearest::Nearest;
+use crate::pack::{Scheme, Term};
+use crate::rows::{Picked, Rows};
+use crate::simd::{Kernel, NearestTwo, Order, Scores};
+use std::ops::Range;
+
+/// Bytes of packed points that go past a panel before the next one's turn: half of a small second-level cache.
+const BLOCK_BYTES: usize = 256 << 10;
+
+/// Centroids in panels.
+pub(crate) struct Packed {
+    kernel: &'static Kernel,
+    scheme: Scheme,
+    /// Words of a row of one plane, with those that fill up the kernel's step.
+    steps: usize,
+    /// The weights of the layers of products, as powers of two: each term's, as often as its sums must be cut.
+    shifts: Vec<u32>,
+    /// By panel, plane, step and lane.
+    words: Vec<u32>,
+    /// What is left of each centroid's squared distances but for the products; no distance at all where a panel's last
+    /// lanes are empty.
+    offsets: Vec<i64>,
+}
+
+/// Points packed for a while.
+struct Block {
+    /// By tile, plane, and as the kernel wants a tile's words ordered.
+    words: Vec<u32>,
+    /// What all squared distances of each point have in common.
+    offsets: Vec<i64>,
+}
+
+impl Packed {
+    pub(crate) fn new<'a>(
+        kernel: &'static Kernel,
+        scheme: Scheme,
+        centroids: impl ExactSizeIterator<Item = &'a [i16]>,
+        dims: usize,
+    ) -> Self {
+        let steps = scheme.words(dims).next_multiple_of(kernel.steps);
+        let panels = centroids.len().div_ceil(kernel.lanes);
+        let mut words = vec![0; panels * scheme.centroid_planes * steps * kernel.lanes];
+        let mut offsets = vec![i64::MAX; panels * kernel.lanes];
+        let mut row = vec![0; steps];
+        for (j, (centroid, offset)) in centroids.zip(&mut offsets).enumerate() {
+            *offset = scheme.centroid_offset(centroid);
+            let (panel, lane) = (j / kernel.lanes, j % kernel.lanes);
+            for plane in 0..scheme.centroid_planes {
+                scheme.pack_centroid(centroid, plane, &mut row);
+                let at = (panel * scheme.centroid_planes + plane) * steps * kernel.lanes + lane;
+                words[at..].iter_mut().step_by(kernel.lanes).zip(&row).for_each(|(word, &c)| *word = c);
+            }
+        }
+        let spans = steps.div_ceil(scheme.span);
+        let shift = |term: &Term| term.shift + scheme.precision().fraction() + 1;
+        let shifts = scheme.terms.iter().flat_map(|term| vec![shift(term); spans]).collect();
+        Self { kernel, scheme, steps, shifts, words, offsets }
+    }
+
+    pub(crate) fn nearest(&self, rows: Rows<'_>, picked: Picked<'_>, mut take: impl FnMut(usize, Nearest)) {
+        let none = Nearest { index: 0, squared: i64::MAX };
+        let mut best = Vec::new();
+        self.each_block(rows, picked, |first, block| {
+            best.clear();
+            best.resize(block.offsets.len(), none);
+            self.each_tile(block, self.panels(), |points, centroids, scores| {
+                (self.kernel.choose)(&scores, centroids as u32, &mut best[points..]);
+            });
+            for (i, (best, offset)) in best.iter().zip(&block.offsets).enumerate() {
+                take(first + i, Nearest { squared: best.squared + offset, ..*best });
+            }
+        });
+    }
+
+    /// Hands the nearest centroids of the picked rows to `take`, a block at a time, with the place of the first among them.
+    pub(crate) fn nearest_two(
+        &self,
+        rows: Rows<'_>,
+        picked: Picked<'_>,
+        mut take: impl FnMut(usize, &[NearestTwo]),
+    ) {
+        let none = NearestTwo { nearest: Nearest { index: 0, squared: i64::MAX }, next: i64::MAX };
+        let mut best = Vec::new();
+        self.each_block(rows, picked, |first, block| {
+            best.clear();
+            best.resize(block.offsets.len(), none);
+            self.each_tile(block, self.panels(), |points, centroids, scores| {
+                (self.kernel.choose_two)(&scores, centroids as u32, &mut best[points..]);
+            });
+            for (two, offset) in best.iter_mut().zip(&block.offsets) {
+                two.nearest.squared += offset;
+                two.next = two.next.saturating_add(*offset);
+            }
+            take(first, &best);
+        });
+    }
+
+    pub(crate) fn all(&self, rows: Rows<'_>, picked: Picked<'_>, run: &Range<usize>, table: &mut [i64]) {
+        let lanes = self.kernel.lanes;
+        let mut tile = vec![0; self.kernel.rows * lanes];
+        let panels = run.start / lanes..run.end.div_ceil(lanes);
+        self.each_block(rows, picked, |first, block| {
+            self.each_tile(block, panels.clone(), |points, centroids, scores| {
+                (self.kernel.write)(&scores, &mut tile);
+                // Of the first and the last panel, only some lanes may be asked for.
+                let asked = run.start.max(centroids)..run.end.min(centroids + lanes);
+                let offsets = block.offsets[points..].iter();
+                for (i, (scores, offset)) in tile.chunks_exact(lanes).zip(offsets).enumerate() {
+                    let at = (first + points + i) * run.len() + asked.start - run.start;
+                    let row = table[at..at + asked.len()].iter_mut().zip(&scores[asked.start - centroids..]);
+                    row.for_each(|(distance, score)| *distance = offset + score);
+                }
+            });
+        });
+    }
+
+    /// All of them.
+    fn panels(&self) -> Range<usize> {
+        0..self.offsets.len() / self.kernel.lanes
+    }
+
+    /// Packs the picked rows, a block at a time; `visit` gets the place of the first among them.
+    fn each_block(&self, rows: Rows<'_>, picked: Picked<'_>, mut visit: impl FnMut(usize, &Block)) {
+        let kernel = self.kernel;
+        let tile_words = self.scheme.point_planes * self.steps * kernel.rows;
+        let tiles = (BLOCK_BYTES / (4 * tile_words)).max(1).min(picked.len().div_ceil(kernel.rows));
+        let mut block = Block { words: vec![0; tiles * tile_words], offsets: Vec::new() };
+        let mut row = vec![0; self.steps];
+        for first in (0..picked.len()).step_by((tiles * kernel.rows).max(1)) {
+            let count = (tiles * kernel.rows).min(picked.len() - first);
+            block.offsets.clear();
+            for i in 0..count {
+                let point = picked.row(first + i);
+                block.offsets.push(self.scheme.point_offset(rows, point));
+                for plane in 0..self.scheme.point_planes {
+                    self.scheme.pack_point(rows, point, plane, &mut row);
+                    let at = (i / kernel.rows * self.scheme.point_planes + plane) * self.steps * kernel.rows;
+                    let tile = &mut block.words[at..at + self.steps * kernel.rows];
+                    kernel.order.place(&row, i % kernel.rows, kernel.rows, tile);
+                }
+            }
+            visit(first, &block);
+        }
+    }
+
+    /// Hands the place in the block of each tile's first point, the number of the first centroid of each panel of a run, and
+    /// their scores to `visit`.
+    fn each_tile(&self, block: &Block, run: Range<usize>, mut visit: impl FnMut(usize, usize, Scores<'_>)) {
+        let (kernel, scheme, shifts) = (self.kernel, &self.scheme, &self.shifts);
+        let tile_words = scheme.point_planes * self.steps * kernel.rows;
+        let panel_words = scheme.centroid_planes * self.steps * kernel.lanes;
+        let mut layers = vec![0; shifts.len() * kernel.rows * kernel.lanes];
+        let tiles = block.offsets.len().div_ceil(kernel.rows);
+        let panels = self.words.chunks_exact(panel_words).zip(self.offsets.chunks_exact(kernel.lanes));
+        for (panel, (centroids, offsets)) in panels.enumerate().take(run.end).skip(run.start) {
+            for (tile, points) in block.words.chunks_exact(tile_words).take(tiles).enumerate() {
+                self.multiply(points, centroids, &mut layers);
+                let scores = Scores { offsets, layers: &layers, shifts };
+                visit(tile * kernel.rows, panel * kernel.lanes, scores);
+            }
+        }
+    }
+
+    /// A tile times a panel, term by term, cut so that no sum overflows.
+    fn multiply(&self, points: &[u32], centroids: &[u32], layers: &mut [i32]) {
+        let (kernel, span) = (self.kernel, self.scheme.span);
+        let mut layers = layers.chunks_exact_mut(kernel.rows * kernel.lanes);
+        for term in self.scheme.terms {
+            let points = &points[term.point * self.steps * kernel.rows..][..self.steps * kernel.rows];
+            let centroids =
+                &centroids[term.centroid * self.steps * kernel.lanes..][..self.steps * kernel.lanes];
+            let spans = points.chunks(span * kernel.rows).zip(centroids.chunks(span * kernel.lanes));
+            spans.zip(&mut layers).for_each(|((x, c), sums)| (kernel.product)(x, c, sums));
+        }
+    }
+}
+
+impl Order {
+    /// Writes a row's words into a tile of `rows`.
+    fn place(self, words: &[u32], row: usize, rows: usize, tile: &mut [u32]) {
+        match self {
+            Self::ByRow => tile[row * words.len()..][..words.len()].copy_from_slice(words),
+            Self::ByStep => {
+                tile[row..].iter_mut().step_by(rows).zip(words).for_each(|(place, &word)| *place = word);
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The sums of each centroid's points, over all ranks, in the papers' three stages: within a rank's memory, by
+//! centroid to the ranks that own them, and from these, which move them, to all.
+
+use crate::algorithm::assign::{self, NO_LABEL};
+use crate::algorithm::tuning::Effort;
+use crate::data::grid::{Centroids, Metric, Points};
+use crate::data::partition::draw;
+use crate::error::Error;
+use crate::options::Empty;
+use crate::peer_ranks::Peers;
+use cool_map::{Rows, Table};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
+/// The stream of numbers that deals points to batches.
+const BATCHES: u64 = 0x5eed_3000;
+
+/// What an iteration did to the centroids.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    /// Centroids that are elsewhere now.
+    pub(crate) centroids: usize,
+    /// How far they went, squared and added up, in units of their grid.
+    pub(crate) squared: u128,
+    /// Centroids that had no points.
+    pub(crate) empty: usize,
+}
+
+/// The sums of the centroids that this rank owns, kept from one iteration to the next. They are exact, so points that
+/// have another centroid can be taken out of one sum and put into another.
+pub(crate) struct Aggregation {
+    /// Of each centroid, the sum of its points' coordinates, and their weight.
+    owned: Rows<i64>,
+    /// The centroid to which each of this rank's points was added.
+    labels: Vec<u32>,
+    metric: Metric,
+    empty: Empty,
+    threads: usize,
+}
+
+impl Aggregation {
+    /// Of points that have no centroids yet.
+    pub(crate) fn new(points: &Points, k: usize, metric: Metric, empty: Empty, threads: usize) -> Self {
+        let labels = vec![NO_LABEL; points.len()];
+        Self { owned: Rows::new(k, points.dims + 1), labels, metric, empty, threads }
+    }
+
+    /// Rows that this rank would have to send: of changes since the last time, and of all its sums.
+    pub(crate) fn rows(&self, labels: &[u32]) -> [i64; 2] {
+        let pairs = self.labels.iter().zip(labels).filter(|(old, new)| old != new);
+        let changes = self.rows_of(pairs.flat_map(|(old, new)| [*old, *new]));
+        [changes, self.rows_of(labels.iter().copied())]
+    }
+
+    /// Moves centroids to the means of their points, by all sums anew or by their changes, which is the same. `moved` is told of runs
+    /// of centroids that are where they will be, while it is not known yet where others go.
+    pub(crate) fn update(
+        &mut self,
+        peers: &Peers<'_>,
+        points: &Points,
+        labels: &[u32],
+        centroids: &mut Centroids,
+        by_changes: bool,
+        mut moved: impl FnMut(&Centroids, &[Range<usize>]),
+    ) -> Result<Moved, Error> {
+        let table = if by_changes {
+            self.changes(points, labels)
+        } else {
+            self.owned = self.owned.empty();
+            assign::sum(points, labels, self.owned.keys(), self.threads)
+        };
+        self.labels.copy_from_slice(labels);
+        let keeps = self.empty == Empty::Keep;
+        let stays = |centroids: &Centroids, runs: &[Range<usize>]| {
+            if keeps {
+                moved(centroids, runs);
+            }
+        };
+        let moved = self.move_centroids(peers, table, centroids, stays)?;
+        if moved.empty == 0 || keeps {
+            return Ok(moved);
+        }
+        let split = self.split(peers, centroids)?;
+        let (centroids, squared) = (moved.centroids + split.centroids, moved.squared + split.squared);
+        Ok(Moved { centroids, squared, ..moved })
+    }
+
+    /// How many different centroids there are among labels.
+    fn rows_of(&self, labels: impl Iterator<Item = u32>) -> i64 {
+        let mut seen = vec![false; self.owned.keys()];
+        labels.filter(|label| *label != NO_LABEL).for_each(|label| seen[label as usize] = true);
+        seen.into_iter().map(i64::from).sum()
+    }
+
+    /// What has to be added to the sums because points have other centroids now.
+    fn changes(&self, points: &Points, labels: &[u32]) -> Rows<i64> {
+        let mut table = self.owned.empty();
+        for (i, (old, new)) in self.labels.iter().zip(labels).enumerate().filter(|(_, l)| l.0 != l.1) {
+            for (label, sign) in [(*old, -1), (*new, 1)].into_iter().filter(|(label, _)| *label != NO_LABEL) {
+                let (row, times) = (table.row_mut(label as usize), sign * points.weight(i));
+                let numbers = points.rows().row(i).chain([1]);
+                row.iter_mut().zip(numbers).for_each(|(sum, x)| *sum += times * x);
+            }
+        }
+        table
+    }
+
+    /// Adds to the owners' sums what each rank has, and moves the centroids whose sums changed. One without points stays
+    /// where it is.
+    fn move_centroids(
+        &mut self,
+        peers: &Peers<'_>,
+        table: Rows<i64>,
+        centroids: &mut Centroids,
+        mut moved: impl FnMut(&Centroids, &[Range<usize>]),
+    ) -> Result<Moved, Error> {
+        let mine = peers.regroup(table)?;
+        let changed: Vec<usize> = mine.iter().map(|(j, _)| j).collect();
+        self.owned.merge(mine);
+        let mut ways = Rows::<i32>::new(self.owned.keys(), centroids.dims + 1);
+        for j in changed {
+            let (sums, weight) = self.owned.row_mut(j).split_at(centroids.dims);
+            if weight[0] > 0
+                && let Some(way) = centroids.way(j, self.metric, sums, weight[0])
+            {
+                ways.add(j, &way);
+            }
+        }
+        let mut all = Moved { centroids: 0, squared: 0, empty: 0 };
+        let owners = peers.share_in_parts(ways, self.owned.len() as u64, |ways, runs| {
+            all.centroids += ways.len();
+            all.squared +=
+                ways.iter().map(|(j, way)| u128::from(centroids.go(j, self.metric, way))).sum::<u128>();
+            moved(centroids, runs);
+        })?;
+        Ok(Moved { empty: self.owned.keys() - owners as usize, ..all })
+    }
+
+    /// Gives each centroid without points half of the largest cluster.
+    fn split(&self, peers: &Peers<'_>, centroids: &mut Centroids) -> Result<Moved, Error> {
+        let mut weights = Rows::<i64>::new(self.owned.keys(), 1);
+        self.owned.iter().for_each(|(j, row)| weights.add(j, &row[centroids.dims..]));
+        let weights = peers.share(weights)?;
+        let mut largest: BinaryHeap<_> = weights.iter().map(|(j, weight)| (weight[0], Reverse(j))).collect();
+        let mut empty = vec![true; self.owned.keys()];
+        weights.iter().for_each(|(j, _)| empty[j] = false);
+        let mut moved = Moved { centroids: 0, squared: 0, empty: 0 };
+        for j in (0..empty.len()).filter(|j| empty[*j]) {
+            let Some((weight, Reverse(from))) = largest.pop().filter(|(weight, _)| *weight > 1) else {
+                break;
+            };
+            moved.squared += u128::from(centroids.split(from, j, self.metric));
+            largest.extend([(weight - weight / 2, Reverse(from)), (weight / 2, Reverse(j))]);
+            moved.centroids += 2;
+        }
+        Ok(moved)
+    }
+}
+
+/// Moves centroids by one pass over all points, of which this rank's begin with the one numbered `first`: the points of
+/// a batch are added to the centroids that are nearest at that time, and these go to the means of all that they have got so
+/// far (Sculley, "Web-scale k-means clustering", WWW 2010). Points are dealt to `batches` by the seed.
+pub(crate) fn mini_batches(
+    peers: &Peers<'_>,
+    (points, first): (&Points, u64),
+    (batches, seed): (u64, u64),
+    metric: Metric,
+    effort: &Effort,
+    centroids: &mut Centroids,
+) -> Result<(), Error> {
+    let mut members = vec![Vec::new(); batches as usize];
+    for i in 0..points.len() {
+        members[(draw(seed ^ BATCHES, first + i as u64) % batches) as usize].push(i as u32);
+    }
+    let k = centroids.len();
+    let mut sums = Aggregation::new(points, k, metric, Empty::Keep, effort.threads);
+    let mut labels = vec![NO_LABEL; points.len()];
+    for batch in members {
+        assign::assign_some(points, &batch, centroids, &mut labels, effort.level, effort.threads);
+        let table = assign::sum(points, &labels, k, effort.threads);
+        batch.iter().for_each(|i| labels[*i as usize] = NO_LABEL);
+        sums.move_centroids(peers, table, centroids, |_, _| ())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! Assignment without most of the distances: Elkan's lower bounds (ICML 2003), truncated to the nearest centroids of each
+//! point, with one bound for all others of each group of centroids (Ding et al., "Yinyang K-Means", ICML 2015), and kept against two
+//! sets of centroids, as in Qiu and Zhang's "Mammoth data in the cloud" (section 1.2).
+//!
+//! A point knows a lower bound on its distance from each of its `near` centroids, and one for the rest of each group. A centroid that
+//! moved by so much is nearer by so much at most (triangle inequality), so what is bounded above the exact distance
+//! from the best centroid so far, the own one first, need not be measured. Bounds from one iteration to the next add
+//! up the steps of a centroid that goes to and fro; those against an *anchor*, where the centroids were some
+//! iterations ago, do not: the larger of both counts. Of a group's rest only those centroids are measured that moved far enough to
+//! matter, or, where that costs less, the whole group by blocks. With one bound for all the rest, it would fall to the distance of
+//! the own centroid for most points in the same iteration; groups that are far away keep theirs, and others are measured anew one
+//! by one.
+//!
+//! **Nothing is lost.** Bounds are integers, in units of 1/64 of the centroids' grid, or twice the grid of [`Precision::Fine`], which
+//! keeps distances below 2^30: lower ones rounded down, distances
+//! from own centroids and movements rounded up, and skipped is only what is strictly farther. So labels and inertia are
+//! those of all distances, and of equally near centroids the first is chosen here too.
+//!
+//! [`Precision::Fine`]: crate::data::grid::Precision::Fine
+
+mod moves;
+mod search;
+
+use crate::algorithm::assign::{Assigned, PIECE, Run, Timed};
+use crate::data::grid::{Centroids, Points};
+use cool_distance::{Level, Pairs, Panels, Picked};
+use cool_map::threads;
+use moves::{Moves, Rest, Unit};
+use search::{Piece, Search};
+use std::time::Instant;
+
+/// Centroids of a group at least, on average: some panels of the blocked product, of which a group's first and last are shared.
+const LEAST_GROUP: usize = 64;
+
+/// Distances, rows of them, and times, by which the cost of single ones is measured.
+const SINGLES: usize = 512;
+const ROWS: usize = 16;
+const TIMES: usize = 3;
+
+/// A bound on the distance from one of the near centroids.
+#[derive(Clone, Copy, Debug, Default)]
+struct Near {
+    place: u32,
+    /// A lower bound on the distance at some time, plus the length of the centroid's path until then.
+    since_step: u32,
+    /// A lower bound on the distance from where the centroid was at the anchor.
+    since_anchor: u32,
+}
+
+/// Which of a rank's points have bounds: one piece of every `every`, each of `piece` points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cover {
+    /// Points of a piece.
+    pub piece: usize,
+    /// Pieces of which the first has bounds.
+    pub every: usize,
+}
+
+impl Cover {
+    /// All points.
+    pub const ALL: Self = Self { piece: PIECE, every: 1 };
+
+    /// The labels of the points that have bounds, and of those that have none.
+    pub fn split<'l>(&self, labels: &'l mut [u32]) -> [Vec<Run<'l>>; 2] {
+        let (with, without) =
+            Run::pieces(labels, self.piece).partition(|run| self.has(run.first / self.piece));
+        [with, without]
+    }
+
+    /// Whether a piece's points have bounds.
+    pub(crate) fn has(&self, piece: usize) -> bool {
+        piece.is_multiple_of(self.every)
+    }
+}
+
+/// What is known of points of a rank from earlier iterations.
+pub struct Bounds {
+    /// Centroids that a point keeps bounds for, one by one.
+    near: usize,
+    /// Of each point, in order of `since_step`.
+    bounds: Vec<Near>,
+    /// Of each point, for each group.
+    rest: Vec<Rest>,
+    /// The points' lengths squared.
+    norms: Vec<i64>,
+    moves: Moves,
+    /// What a distance measured by itself costs, in distances of a block, by the clock.
+    single_cost: f64,
+}
+
+impl Bounds {
+    /// Groups of centroids where a point has `near` ones that are near: as many, since what a rest's bound spares comes near to what a near
+    /// one's does.
+    fn groups(near: usize, clusters: usize) -> usize {
+        near.min(clusters / LEAST_GROUP).max(1)
+    }
+
+    /// Bytes that bounds take for each point.
+    pub fn bytes_per_point(near: usize, clusters: usize) -> usize {
+        near * size_of::<Near>() + Self::groups(near, clusters) * size_of::<Rest>() + size_of::<i64>()
+    }
+
+    /// Bounds for the `near` nearest centroids of each point of some runs. Measures all distances and assigns the points by them.
+    pub fn begin(
+        points: &Points,
+        centroids: &Centroids,
+        near: usize,
+        runs: Vec<Run<'_>>,
+        level: Level,
+        threads: usize,
+    ) -> (Self, Timed) {
+        let near = near.clamp(1, centroids.len());
+        let rows = points.rows();
+        let moves = Moves::new(centroids, Self::groups(near, centroids.len()), level, threads);
+        let norms: Vec<i64> = runs.iter().flat_map(Run::rows).map(|i| rows.norm(i)).collect();
+        let mut all = Self {
+            near,
+            bounds: vec![Near::default(); near * norms.len()],
+            rest: vec![Rest::default(); moves.groups.len() * norms.len()],
+            norms,
+            moves,
+            single_cost: 1.0,
+        };
+        all.single_cost = all.measure_costs(points, level);
+        let found = all.each_piece(points, runs, level, threads, |search, piece| search.begin(piece));
+        (all, found)
+    }
+
+    /// Assigns the points to the centroids where they are now; of the same runs as before.
+    pub fn assign(
+        &mut self,
+        points: &Points,
+        centroids: &Centroids,
+        runs: Vec<Run<'_>>,
+        level: Level,
+        threads: usize,
+    ) -> Timed {
+        self.moves.advance(centroids, threads);
+        let found = self.each_piece(points, runs, level, threads, |search, piece| search.by_bounds(piece));
+        if self.moves.anchors_anew() {
+            self.moves.anchor_here();
+        }
+        found
+    }
+
+    fn each_piece(
+        &mut self,
+        points: &Points,
+        runs: Vec<Run<'_>>,
+        level: Level,
+        threads: usize,
+        work: impl Fn(&Search<'_>, &mut Piece<'_>) -> Assigned + Sync,
+    ) -> Timed {
+        let (near, groups) = (self.near, self.moves.groups.len());
+        let centroids = &self.moves.now;
+        let search = Search {
+            points,
+            rows: points.rows(),
+            unit: Unit(centroids.precision),
+            pairs: Pairs::new(level, centroids.precision, &centroids.values, centroids.dims),
+            panels: Panels::new(level, centroids.precision, &centroids.values, centroids.dims),
+            moves: &self.moves,
+            anchors: self.moves.anchors_anew(),
+            longest_path: self.moves.longest_path(),
+            single_cost: self.single_cost,
+        };
+        let (mut bounds, mut rest, mut norms) = (&mut self.bounds[..], &mut self.rest[..], &self.norms[..]);
+        let piece = |Run { first, labels }| -> Piece<'_> {
+            let count = labels.len();
+            let bounds = bounds.split_off_mut(..near * count).expect("of each point");
+            let rest = rest.split_off_mut(..groups * count).expect("of each point");
+            let norms = norms.split_off(..count).expect("of each point");
+            Piece { first, near, groups, labels, norms, bounds, rest }
+        };
+        let pieces: Vec<Piece<'_>> = runs.into_iter().map(piece).collect();
+        Timed::total(threads::map_mut(threads, pieces, |_, mut piece| {
+            let points = piece.labels.len();
+            Timed::of(points, || work(&search, &mut piece))
+        }))
+    }
+
+    /// What a distance measured by itself costs, in distances of a block.
+    fn measure_costs(&self, points: &Points, level: Level) -> f64 {
+        let (rows, centroids) = (points.rows(), &self.moves.now);
+        let (n, k) = (rows.len(), centroids.len());
+        if n == 0 {
+            return 1.0;
+        }
+        let pairs = Pairs::new(level, centroids.precision, &centroids.values, centroids.dims);
+        let panels = Panels::new(level, centroids.precision, &centroids.values, centroids.dims);
+        let (some, groups) = (Picked::Run { first: 0, count: ROWS.min(n) }, &self.moves.groups);
+        let mut table = vec![0; some.len() * k];
+        let block = seconds(|| {
+            for run in (0..groups.len()).map(|group| groups.run(group)).filter(|run| !run.is_empty()) {
+                panels.all(rows, some, run.clone(), &mut table[..some.len() * run.len()]);
+            }
+        });
+        // Of centroids here and there, which are as far from the cache as in use.
+        let far = |i: usize| pairs.squared(rows, i / 8 % n, 0, i * (k / 7 + 1) % k);
+        let singles = seconds(|| {
+            std::hint::black_box((0..SINGLES).map(far).fold(0, i64::wrapping_add));
+        });
+        singles / SINGLES as f64 / (block / table.len() as f64).max(f64::MIN_POSITIVE)
+    }
+}
+
+/// The least seconds of some times that something is done: others may disturb some of them.
+fn seconds(mut work: impl FnMut()) -> f64 {
+    let once = |_| {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64()
+    };
+    (0..TIMES).map(once).fold(f64::INFINITY, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::assign::{assign, sum};
+    use crate::data::grid::{Metric, Precision};
+    use crate::data::partition::draw;
+    use proptest::prelude::*;
+
+    /// Points in groups, so that bounds hold for some and fail for others.
+    fn grouped(precision: Precision, n: usize, dims: usize, groups: u64, seed: u64) -> Points {
+        let value = |i: usize| {
+            let group = draw(seed, (i / dims) as u64) % groups;
+            let corner = draw(seed + 1, group * dims as u64 + (i % dims) as u64) % 200;
+            let near = (corner + draw(seed + 2, i as u64) % 40) as i64;
+            // Beyond what one word holds, and with all of the lower one's values.
+            if precision == Precision::Fine { near * 33_333 - 4_000_000 } else { near }
+        };
+        let rows = (0..n).map(|i| (i * dims..(i + 1) * dims).map(value));
+        Points::new(precision, dims, rows.flat_map(|row| precision.to_words(row)).collect())
+    }
+
+    /// Lloyd's iterations, with labels and inertia of each by bounds and by all distances.
+    fn check(
+        points: &Points,
+        k: usize,
+        near: usize,
+        level: Level,
+        threads: usize,
+        iterations: usize,
+    ) -> Vec<u64> {
+        let mut centroids = Centroids::at(points);
+        centroids.values.truncate(k * points.width());
+        let (mut labels, mut plain) = (vec![u32::MAX; points.len()], vec![u32::MAX; points.len()]);
+        let mut bounds = None;
+        let mut measured = Vec::new();
+        for iteration in 0..iterations {
+            let expected = assign(points, &centroids, &mut plain, Level::best(), 1);
+            let [runs, _] = Cover { piece: 100, every: 1 }.split(&mut labels);
+            let Timed { found, .. } = match &mut bounds {
+                None => {
+                    let (begun, found) = Bounds::begin(points, &centroids, near, runs, level, threads);
+                    bounds = Some(begun);
+                    found
+                }
+                Some(bounds) => bounds.assign(points, &centroids, runs, level, threads),
+            };
+            assert_eq!(labels, plain, "iteration {iteration}");
+            assert_eq!((found.changed, found.inertia), (expected.changed, expected.inertia));
+            assert!(found.measured <= 2 * expected.measured);
+            measured.push(found.measured);
+            for (j, row) in sum(points, &labels, k, 1).iter() {
+                let (sums, weight) = row.split_at(points.dims);
+                let mean = centroids.mean(j, Metric::Euclidean, sums, weight[0]);
+                centroids.values[j * points.width()..][..points.width()].copy_from_slice(&mean);
+            }
+        }
+        measured
+    }
+
+    fn cases() -> u32 {
+        std::env::var("COOL_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(300)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(cases()))]
+        #[test]
+        fn bounds_give_the_labels_and_inertia_of_all_distances(
+            precision in prop::sample::select(vec![Precision::Byte, Precision::Wide, Precision::Fine]),
+            (k, n) in (1usize..200).prop_flat_map(|k| (Just(k), k..250)),
+            dims in 1usize..12,
+            groups in 1u64..30,
+            near in 1usize..45,
+            level in prop::sample::select(Level::available()),
+            threads in 1usize..4,
+            seed in 0u64..1 << 40,
+        ) {
+            check(&grouped(precision, n, dims, groups, seed), k, near, level, threads, 12);
+        }
+    }
+
+    #[test]
+    fn in_the_end_only_the_own_distance_is_measured() {
+        let points = grouped(Precision::Byte, 3000, 16, 60, 3);
+        let measured = check(&points, 50, 8, Level::best(), 2, 40);
+        assert_eq!((measured[0], measured[39]), (150_000, 3000), "{measured:?}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Pictures in folders, one folder a class.
+
+use crate::data::inputs::entry::Entry;
+use crate::error::Error;
+use crate::peer_ranks::Peers;
+use std::path::{Path, PathBuf};
+
+/// Classes by name, and which picture is of which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Classes {
+    /// Their folders' names, in order.
+    pub names: Vec<String>,
+    /// Every picture with the number of its class, class by class, each class's in order of their names.
+    pub pictures: Vec<(Entry, usize)>,
+}
+
+impl Classes {
+    /// The folders in a folder or a tar file, and the pictures below each. In a tar file, all may be in one more folder.
+    ///
+    /// # Errors
+    /// If there is no folder in it, or no picture in one of them.
+    pub fn open(peers: &Peers<'_>, folder: &Path) -> Result<Classes, Error> {
+        peers.agree(if peers.leads() { no_empty_class(folder) } else { Ok(()) })?;
+        let entries = Entry::find(peers, &[folder.to_owned()])?;
+        let packed = entries.iter().all(Entry::is_packed);
+        let root = if packed { innermost(folder.to_owned(), &entries) } else { folder.to_owned() };
+        let mut classes = Classes { names: Vec::new(), pictures: Vec::new() };
+        let mut last = None;
+        for entry in &entries {
+            let Some(class) = class_folder(&root, entry) else { continue };
+            if last.as_ref() != Some(&class) {
+                classes.names.push(class.file_name().unwrap_or_default().to_string_lossy().into_owned());
+                last = Some(class);
+            }
+            classes.pictures.push((entry.clone(), classes.names.len() - 1));
+        }
+        if classes.names.is_empty() {
+            let problem = "no folders in it; pictures go into one folder for each class";
+            return Err(Error::Input(format!("{}: {problem}", folder.display())));
+        }
+        Ok(classes)
+    }
+
+    /// All pictures.
+    pub fn entries(&self) -> Vec<&Entry> {
+        self.pictures.iter().map(|(entry, _)| entry).collect()
+    }
+
+    /// Pictures of each class.
+    pub fn sizes(&self) -> Vec<usize> {
+        let mut sizes = vec![0; self.names.len()];
+        self.pictures.iter().for_each(|(_, class)| sizes[*class] += 1);
+        sizes
+    }
+}
+
+/// The folder of a picture's class, if it is in one.
+fn class_folder(root: &Path, entry: &Entry) -> Option<PathBuf> {
+    let mut parts = entry.name.strip_prefix(root).ok()?.components();
+    let first = parts.next()?;
+    parts.next().map(|_| root.join(first))
+}
+
+/// The folder that has the classes' folders in it, where nothing is around it but folders.
+fn innermost(mut root: PathBuf, entries: &[Entry]) -> PathBuf {
+    loop {
+        let mut folders = entries.iter().map(|entry| class_folder(&root, entry));
+        let Some(Some(only)) = folders.next() else { return root };
+        let has_others = folders.any(|other| other.as_ref() != Some(&only));
+        if has_others || entries.iter().all(|entry| class_folder(&only, entry).is_none()) {
+            return root;
+        }
+        root = only;
+    }
+}
+
+/// Complains of a folder in this one without a picture, which would else be no class.
+fn no_empty_class(folder: &Path) -> Result<(), Error> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(folder).map_err(Error::file(folder))? {
+        let path = entry.map_err(Error::file(folder))?.path();
+        if path.is_dir() {
+            Entry::find(&Peers::alone(), &[path])?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(folder: &Path) -> Result<Classes, Error> {
+        Classes::open(&Peers::alone(), folder)
+    }
+
+    fn write(root: &Path, names: &[&str]) {
+        for file in names {
+            let path = root.join(file);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+            std::fs::write(path, b"").expect("written");
+        }
+    }
+
+    #[test]
+    fn a_class_is_a_folder_and_one_without_pictures_is_named() {
+        let root = tempfile::tempdir().expect("a folder");
+        write(root.path(), &["wood/b.jpg", "wood/deep/a.png", "sea/c.jpeg", "sea/notes.txt", "beside.jpg"]);
+        let classes = open(root.path()).expect("opened");
+        assert_eq!(classes.names, ["sea", "wood"]);
+        assert_eq!(classes.sizes(), [1, 2]);
+        assert!(classes.pictures.iter().all(|(entry, _)| !entry.name.ends_with("beside.jpg")));
+
+        std::fs::create_dir(root.path().join("void")).expect("made");
+        let said = open(root.path()).expect_err("refused").to_string();
+        assert!(said.contains("void") && said.contains("no pictures"), "{said}");
+        let said = open(&root.path().join("wood/deep")).expect_err("refused").to_string();
+        assert!(said.contains("one folder for each class"), "{said}");
+    }
+
+    #[test]
+    fn a_tar_file_of_the_folder_has_the_same_classes_and_a_folder_around_them_is_none() {
+        let root = tempfile::tempdir().expect("a folder");
+        write(&root.path().join("scenes"), &["wood/b.jpg", "sea/c.jpeg", "sea/d.jpeg"]);
+        let archive = root.path().join("scenes.tar");
+        let mut tar = tar::Builder::new(std::fs::File::create(&archive).expect("made"));
+        tar.append_dir_all("around", root.path().join("scenes")).expect("added");
+        tar.finish().expect("written");
+        let (here, packed) =
+            (open(&root.path().join("scenes")).expect("opened"), open(&archive).expect("opened"));
+        assert_eq!((&here.names, here.sizes()), (&packed.names, packed.sizes()));
+        assert_eq!(packed.names, ["sea", "wood"]);
+    }
+}

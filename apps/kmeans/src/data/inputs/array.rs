@@ -1,0 +1,272 @@
+//! Tables of rows of equal size, so that a rank reads its own rows of a large file only: `.npy`, `.fvecs` and `.bvecs` (Jégou, Douze
+//! and Schmid's data sets: each row behind the number of its elements, as a 32-bit integer), and Parquet.
+
+#[cfg(feature = "parquet")]
+use super::columns::{Found, RowGroups, Shape};
+use super::formats::{Kind, ending};
+use crate::data::grid::MAX_DIMS;
+use crate::data::npy;
+use crate::error::Error;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// An array in a file.
+#[derive(Debug)]
+pub struct Array {
+    /// The file.
+    pub path: PathBuf,
+    /// What its elements are.
+    pub kind: Kind,
+    /// How many rows it has.
+    pub rows: u64,
+    /// How many elements a row has.
+    pub dims: usize,
+    form: Form,
+}
+
+/// Where rows stand in the file.
+#[derive(Debug)]
+enum Form {
+    /// One behind the other.
+    Rows {
+        /// Bytes before the first.
+        start: u64,
+        /// Whether the number of elements stands before each.
+        counted: bool,
+    },
+    /// Column by column.
+    #[cfg(feature = "parquet")]
+    Groups(RowGroups),
+}
+
+/// What an array of a shape has; otherwise what is wrong with it.
+type RowsAndColumns = fn(&[u64]) -> Result<(u64, u64), String>;
+
+impl Array {
+    /// Reads a file's header and checks that the file is as long as it says.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no table of numbers.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_shaped(path, |shape| match shape {
+            &[rows, columns] => Ok((rows, columns)),
+            _ => {
+                Err(format!("has {} dimensions; points are a table of 2: numpy's reshape helps", shape.len()))
+            }
+        })
+    }
+
+    /// The same of single numbers: an array of one dimension, or of one column.
+    pub(crate) fn open_column(path: &Path) -> Result<Self, Error> {
+        Self::open_shaped(path, |shape| match shape {
+            &[rows] | &[rows, 1] => Ok((rows, 1)),
+            _ => Err(format!("has the shape {shape:?}; one number a point is expected")),
+        })
+    }
+
+    fn open_shaped(path: &Path, rows_and_columns: RowsAndColumns) -> Result<Self, Error> {
+        let mut file = File::open(path).map_err(Error::file(path))?;
+        let size = file.metadata().map_err(Error::file(path))?.len();
+        #[cfg(feature = "parquet")]
+        if ending(path).as_deref() == Some("parquet") {
+            return Self::of_columns(path, file);
+        }
+        let mut head = Vec::new();
+        let most = npy::MAX_HEADER as u64;
+        Read::by_ref(&mut file).take(most).read_to_end(&mut head).map_err(Error::file(path))?;
+        let array = match ending(path).as_deref() {
+            Some("fvecs") => counted(&head, size, Kind::F32),
+            Some("bvecs") => counted(&head, size, Kind::U8),
+            _ => plain(&head, size, rows_and_columns),
+        };
+        array
+            .map(|array| Self { path: path.to_owned(), ..array })
+            .map_err(|problem| Error::Content { path: path.to_owned(), problem })
+    }
+
+    #[cfg(feature = "parquet")]
+    fn of_columns(path: &Path, file: File) -> Result<Self, Error> {
+        let found = RowGroups::open(file)
+            .and_then(|found| Ok(Found { dims: in_bounds(found.dims as u64)?, ..found }));
+        found
+            .map(|Found { groups, kind, rows, dims }| Self {
+                path: path.to_owned(),
+                kind,
+                rows,
+                dims,
+                form: Form::Groups(groups),
+            })
+            .map_err(|problem| Error::Content { path: path.to_owned(), problem })
+    }
+
+    /// Hands the bytes of the given rows, which rise, to `take`, one by one.
+    ///
+    /// # Errors
+    /// If they cannot be read, or are not of the first one's size.
+    pub fn read(
+        &self,
+        rows: impl IntoIterator<Item = u64>,
+        take: impl FnMut(u64, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        match &self.form {
+            Form::Rows { start, counted } => self.read_rows((*start, *counted), rows, take),
+            #[cfg(feature = "parquet")]
+            Form::Groups(groups) => {
+                groups.read(Shape { path: &self.path, kind: self.kind, dims: self.dims }, rows, take)
+            }
+        }
+    }
+
+    fn read_rows(
+        &self,
+        (start, counted): (u64, bool),
+        rows: impl IntoIterator<Item = u64>,
+        mut take: impl FnMut(u64, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let file = File::open(&self.path).map_err(Error::file(&self.path))?;
+        let mut file = BufReader::with_capacity(1 << 20, file);
+        let lead = if counted { 4 } else { 0 };
+        let mut row = vec![0; lead + self.dims * self.kind.bytes()];
+        let mut at = 0;
+        file.seek(SeekFrom::Start(start)).map_err(Error::file(&self.path))?;
+        for number in rows {
+            let skip = ((number - at) * row.len() as u64) as i64;
+            file.seek_relative(skip)
+                .and_then(|()| file.read_exact(&mut row))
+                .map_err(Error::file(&self.path))?;
+            at = number + 1;
+            let (count, row) = row.split_at(lead);
+            if counted && count != (self.dims as u32).to_le_bytes() {
+                let problem = format!("row {number} does not begin with {} as the first one does", self.dims);
+                return Err(Error::Content { path: self.path.clone(), problem });
+            }
+            take(number, row)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a row with a number that is none.
+    pub(super) fn finite(&self, row: u64, numbers: &[f64]) -> Result<(), Error> {
+        let Some(column) = numbers.iter().position(|v| !v.is_finite()) else { return Ok(()) };
+        let problem = format!(
+            "row {row}, column {column} is {}, not a finite number; numpy's nan_to_num or isfinite helps",
+            numbers[column]
+        );
+        Err(Error::Content { path: self.path.clone(), problem })
+    }
+}
+
+/// An `.npy` file's array, but for its path.
+fn plain(head: &[u8], size: u64, rows_and_columns: RowsAndColumns) -> Result<Array, String> {
+    let npy::Header { kind, shape, start } = npy::Header::read(head)?;
+    let (rows, columns) = rows_and_columns(&shape)?;
+    let dims = in_bounds(columns)?;
+    let needed = rows.checked_mul((dims * kind.bytes()) as u64).and_then(|n| n.checked_add(start as u64));
+    if needed != Some(size) {
+        return Err(format!(
+            "is {size} bytes long, which does not fit its shape ({rows}, {columns}); is it cut short?"
+        ));
+    }
+    Ok(Array {
+        path: PathBuf::new(),
+        kind,
+        rows,
+        dims,
+        form: Form::Rows { start: start as u64, counted: false },
+    })
+}
+
+/// The array of a file that says before each row how many elements it has, but for its path.
+fn counted(head: &[u8], size: u64, kind: Kind) -> Result<Array, String> {
+    let first = head.first_chunk().ok_or("is empty; a row's number of elements is expected")?;
+    let dims = in_bounds(u64::from(u32::from_le_bytes(*first)))?;
+    let width = 4 + (dims * kind.bytes()) as u64;
+    if !size.is_multiple_of(width) {
+        return Err(format!("is {size} bytes long, not whole rows of {dims} elements; is it cut short?"));
+    }
+    Ok(Array {
+        path: PathBuf::new(),
+        kind,
+        rows: size / width,
+        dims,
+        form: Form::Rows { start: 0, counted: true },
+    })
+}
+
+fn in_bounds(columns: u64) -> Result<usize, String> {
+    let dims = usize::try_from(columns).ok().filter(|dims| (1..=MAX_DIMS).contains(dims));
+    dims.ok_or_else(|| format!("has {columns} columns; points have 1 to {MAX_DIMS} coordinates"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn file(ending: &str, bytes: &[u8]) -> tempfile::NamedTempFile {
+        let mut f = tempfile::Builder::new().suffix(ending).tempfile().expect("a temporary file");
+        f.write_all(bytes).expect("written");
+        f
+    }
+
+    fn array(kind: Kind, shape: &[u64], data: &[u8]) -> Vec<u8> {
+        [npy::Header::write(kind, shape), data.to_vec()].concat()
+    }
+
+    fn numbers(ending: &str, bytes: &[u8]) -> Result<Vec<f64>, Error> {
+        let file = file(ending, bytes);
+        let array = Array::open(file.path())?;
+        let mut values = Vec::new();
+        array.read(0..array.rows, |_, row| {
+            array.kind.decode(row, &mut values);
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
+    #[test]
+    fn every_kind_of_number_is_read() {
+        let half = [0x00, 0x3c, 0x00, 0xc0, 0xff, 0x7b];
+        assert_eq!(numbers(".npy", &array(Kind::F16, &[1, 3], &half)).expect("read"), [1.0, -2.0, 65504.0]);
+        assert_eq!(numbers(".npy", &array(Kind::I8, &[1, 2], &[0xff, 0x7f])).expect("read"), [-1.0, 127.0]);
+        assert_eq!(numbers(".npy", &array(Kind::U8, &[2, 1], &[0xff, 0x7f])).expect("read"), [255.0, 127.0]);
+        let floats = [1.5f32, -0.25].map(f32::to_le_bytes).concat();
+        assert_eq!(numbers(".npy", &array(Kind::F32, &[1, 2], &floats)).expect("read"), [1.5, -0.25]);
+        let integers = [7i32, -9].map(i32::to_le_bytes).concat();
+        assert_eq!(numbers(".npy", &array(Kind::I32, &[2, 1], &integers)).expect("read"), [7.0, -9.0]);
+    }
+
+    #[test]
+    fn rows_behind_their_number_of_elements_are_read_and_unequal_ones_refused() {
+        let row = |count: u32, data: &[u8]| [&count.to_le_bytes(), data].concat();
+        let bytes = [row(3, &[1, 2, 3]), row(3, &[4, 5, 6])].concat();
+        assert_eq!(numbers(".bvecs", &bytes).expect("read"), [1., 2., 3., 4., 5., 6.]);
+        let floats = |x: f32| row(1, &x.to_le_bytes());
+        assert_eq!(numbers(".fvecs", &[floats(0.5), floats(-3.0)].concat()).expect("read"), [0.5, -3.0]);
+
+        let refused = |bytes: &[u8]| numbers(".bvecs", bytes).expect_err("refused").to_string();
+        assert!(refused(&bytes[..10]).contains("cut short"));
+        assert!(
+            refused(&[row(3, &[1, 2, 3]), row(4, &[4, 5, 6])].concat())
+                .contains("row 1 does not begin with 3")
+        );
+        assert!(refused(&row(0, &[])).contains("0 columns") && refused(&[1]).contains("is empty"));
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused_by_name() {
+        let refused = |shape: &[u64], data: &[u8]| {
+            numbers(".npy", &array(Kind::F64, shape, data)).expect_err("refused")
+        };
+        for (shape, expected) in [
+            (&[1][..], "1 dimensions"),
+            (&[1, 0], "0 columns"),
+            (&[2, 1], "cut short"),
+            (&[u64::MAX, 65536], "cut short"),
+        ] {
+            let said = refused(shape, &[0; 8]).to_string();
+            assert!(said.contains(expected), "{shape:?}: {said}");
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Parquet files as tables of rows: columns of numbers, or one column of lists of as many numbers each. A rank reads the row
+//! groups that its rows are in, and passes over the pages before them.
+//!
+//! Parquet holds a column's numbers together, so each column of a row group is read on its own, some rows at a time; of wide tables a
+//! column of lists is faster. Whole numbers of 64 bits and unlike columns are taken as 64-bit floating-point numbers.
+
+use super::formats::Kind;
+use crate::error::Error;
+use half::f16;
+use parquet::basic::{ConvertedType, LogicalType, Type};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::DataType;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::schema::types::ColumnDescriptor;
+use std::fs::File;
+use std::iter::Peekable;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+/// Bytes of the rows that are read at a time.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// How a file's rows are kept.
+#[derive(Debug)]
+pub(super) struct RowGroups {
+    /// Rows of each group and of all before it.
+    ends: Vec<u64>,
+    /// Whether a row is a list, and not a number of each column.
+    lists: bool,
+}
+
+/// What the file says of itself.
+pub(super) struct Found {
+    pub(super) groups: RowGroups,
+    pub(super) kind: Kind,
+    pub(super) rows: u64,
+    /// Numbers of a row.
+    pub(super) dims: usize,
+}
+
+/// Where rows stand.
+#[derive(Clone, Copy)]
+pub(super) struct Shape<'a> {
+    pub(super) path: &'a Path,
+    pub(super) kind: Kind,
+    pub(super) dims: usize,
+}
+
+impl RowGroups {
+    /// Reads what stands at the end of a file; otherwise what is wrong with it.
+    pub(super) fn open(file: File) -> Result<Found, String> {
+        guarded(|| Self::read_end(file))
+    }
+
+    fn read_end(file: File) -> Result<Found, String> {
+        let reader = SerializedFileReader::new(file).map_err(unreadable)?;
+        let columns = reader.metadata().file_metadata().schema_descr().columns();
+        let lists = columns.iter().any(|column| column.max_rep_level() > 0);
+        if lists && (columns.len() > 1 || columns[0].max_rep_level() > 1) {
+            return Err(
+                "holds lists beside other columns, or lists of lists; points are columns of numbers, or one \
+                        column of lists of numbers"
+                    .into(),
+            );
+        }
+        let kinds = columns.iter().map(|column| kind(column)).collect::<Result<Vec<_>, _>>()?;
+        let kind = kinds.first().copied().filter(|first| kinds.iter().all(|kind| kind == first));
+        let (mut rows, mut ends) = (0u64, Vec::new());
+        for group in reader.metadata().row_groups() {
+            let count = u64::try_from(group.num_rows()).ok();
+            rows = count
+                .and_then(|count| rows.checked_add(count))
+                .ok_or("has row groups of impossible sizes")?;
+            ends.push(rows);
+        }
+        let dims = if lists { first_list(&reader, &ends)? } else { columns.len() };
+        Ok(Found { groups: Self { ends, lists }, kind: kind.unwrap_or(Kind::F64), rows, dims })
+    }
+
+    /// Hands the bytes of the given rows, which rise, to `take`, one by one.
+    pub(super) fn read(
+        &self,
+        shape: Shape<'_>,
+        rows: impl IntoIterator<Item = u64>,
+        mut take: impl FnMut(u64, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let wrong = |problem| Error::Content { path: shape.path.to_owned(), problem };
+        let file = File::open(shape.path).map_err(Error::file(shape.path))?;
+        let reader = SerializedFileReader::new(file).map_err(|e| wrong(unreadable(e)))?;
+        let mut rows = rows.into_iter().peekable();
+        while let Some(&row) = rows.peek() {
+            let number = self.ends.partition_point(|end| *end <= row);
+            let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+            let open = || Group::open(&reader, number, self.lists, shape).map_err(unreadable);
+            let mut group = guarded(open).map_err(wrong)?;
+            group.read(start..self.ends[number], &mut rows, &mut take)?;
+        }
+        Ok(())
+    }
+}
+
+/// A row group that is being read.
+struct Group<'a> {
+    shape: Shape<'a>,
+    columns: Vec<Column>,
+    /// Whether its only column is one of lists.
+    lists: bool,
+    /// Some rows.
+    bytes: Vec<u8>,
+}
+
+/// A column of a row group.
+struct Column {
+    name: String,
+    reader: ColumnReader,
+    is_unsigned: bool,
+    /// The level of numbers that are there.
+    present: i16,
+    levels: Levels,
+    numbers: Vec<f64>,
+}
+
+/// Dremel's levels: which numbers are missing, and where lists begin.
+#[derive(Default)]
+struct Levels {
+    definition: Vec<i16>,
+    repetition: Vec<i16>,
+}
+
+impl<'a> Group<'a> {
+    fn open(
+        reader: &SerializedFileReader<File>,
+        number: usize,
+        lists: bool,
+        shape: Shape<'a>,
+    ) -> Result<Self, ParquetError> {
+        let group = reader.get_row_group(number)?;
+        let schema = reader.metadata().file_metadata().schema_descr();
+        let column = |(i, column): (usize, &std::sync::Arc<ColumnDescriptor>)| {
+            Ok(Column {
+                name: column.path().string(),
+                reader: group.get_column_reader(i)?,
+                is_unsigned: is_unsigned(column),
+                present: column.max_def_level(),
+                levels: Levels::default(),
+                numbers: Vec::new(),
+            })
+        };
+        let columns = schema.columns().iter().enumerate().map(column).collect::<Result<_, ParquetError>>()?;
+        Ok(Self { shape, columns, lists, bytes: Vec::new() })
+    }
+
+    /// Hands on those of `rows` that are in the group, which has these.
+    fn read(
+        &mut self,
+        all: std::ops::Range<u64>,
+        rows: &mut Peekable<impl Iterator<Item = u64>>,
+        take: &mut impl FnMut(u64, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let width = self.shape.dims * self.shape.kind.bytes();
+        let batch = (BATCH_BYTES / width).max(1) as u64;
+        let mut at = all.start;
+        while let Some(first) = rows.peek().copied().filter(|row| *row < all.end) {
+            let count = batch.min(all.end - first);
+            let skip = (first - at) as usize;
+            let read = guarded(|| self.skip(skip).and_then(|()| self.fill(first, count as usize)));
+            read.map_err(|problem| Error::Content { path: self.shape.path.to_owned(), problem })?;
+            at = first + count;
+            while let Some(row) = rows.next_if(|row| *row < at) {
+                take(row, &self.bytes[(row - first) as usize * width..][..width])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, rows: usize) -> Result<(), String> {
+        if rows == 0 {
+            return Ok(());
+        }
+        for column in &mut self.columns {
+            if column.skip(rows).map_err(unreadable)? != rows {
+                return Err(column.ends_early());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the next rows, of which the first has this number.
+    fn fill(&mut self, first: u64, count: usize) -> Result<(), String> {
+        let Shape { kind, dims, .. } = self.shape;
+        self.bytes.resize(count * dims * kind.bytes(), 0);
+        for (i, column) in self.columns.iter_mut().enumerate() {
+            if column.read(count).map_err(unreadable)? != count {
+                return Err(column.ends_early());
+            }
+            column.check(first, if self.lists { dims } else { 1 })?;
+            if kind == Kind::U8 && column.numbers.iter().any(|number| !(0.0..=255.0).contains(number)) {
+                return Err(format!(
+                    "column {} holds numbers beyond those of its type; is it damaged?",
+                    column.name
+                ));
+            }
+            let (begin, step) = if self.lists { (0, 1) } else { (i, dims) };
+            let places = self.bytes.chunks_exact_mut(kind.bytes()).skip(begin).step_by(step);
+            for (place, number) in places.zip(&column.numbers) {
+                kind.encode(*number, place);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Column {
+    fn skip(&mut self, rows: usize) -> Result<usize, ParquetError> {
+        match &mut self.reader {
+            ColumnReader::Int32ColumnReader(reader) => reader.skip_records(rows),
+            ColumnReader::Int64ColumnReader(reader) => reader.skip_records(rows),
+            ColumnReader::FloatColumnReader(reader) => reader.skip_records(rows),
+            ColumnReader::DoubleColumnReader(reader) => reader.skip_records(rows),
+            ColumnReader::FixedLenByteArrayColumnReader(reader) => reader.skip_records(rows),
+            _ => Err(no_numbers()),
+        }
+    }
+
+    /// Reads the numbers of the next rows; of how many there were.
+    fn read(&mut self, rows: usize) -> Result<usize, ParquetError> {
+        let (to, unsigned) = ((&mut self.levels, &mut self.numbers), self.is_unsigned);
+        match &mut self.reader {
+            ColumnReader::Int32ColumnReader(reader) => {
+                read(reader, rows, to, |x| if unsigned { f64::from(*x as u32) } else { f64::from(*x) })
+            }
+            ColumnReader::Int64ColumnReader(reader) => {
+                read(reader, rows, to, |x| if unsigned { *x as u64 as f64 } else { *x as f64 })
+            }
+            ColumnReader::FloatColumnReader(reader) => read(reader, rows, to, |x| f64::from(*x)),
+            ColumnReader::DoubleColumnReader(reader) => read(reader, rows, to, |x| *x),
+            ColumnReader::FixedLenByteArrayColumnReader(reader) => {
+                // What is no half is no number either, and will be refused.
+                read(reader, rows, to, |x| match *x.data() {
+                    [low, high] => f16::from_le_bytes([low, high]).to_f64(),
+                    _ => f64::NAN,
+                })
+            }
+            _ => Err(no_numbers()),
+        }
+    }
+
+    /// Whether each row that was read, from the one numbered `first`, has as many numbers.
+    fn check(&self, first: u64, each: usize) -> Result<(), String> {
+        let Levels { definition, repetition } = &self.levels;
+        let begins = |i: usize| repetition.get(i).is_none_or(|level| *level == 0);
+        let row = |i: usize| first + (0..=i).filter(|i| begins(*i)).count() as u64 - 1;
+        if let Some(i) = definition.iter().position(|level| *level != self.present) {
+            return Err(format!(
+                "column {}, row {} has no number; pandas' dropna or fillna helps",
+                self.name,
+                row(i)
+            ));
+        }
+        let levels = self.numbers.len();
+        if let Some(i) = (0..levels).find(|i| begins(*i) != i.is_multiple_of(each)) {
+            let row = if begins(i) { row(i) - 1 } else { row(i) };
+            return Err(format!("column {}, row {row} has not {each} numbers as the first row", self.name));
+        }
+        if levels.is_multiple_of(each) { Ok(()) } else { Err(self.ends_early()) }
+    }
+
+    fn ends_early(&self) -> String {
+        format!("column {} has fewer rows than the file says; is it damaged?", self.name)
+    }
+}
+
+/// Reads a column's next rows: levels and numbers.
+fn read<T: DataType>(
+    reader: &mut ColumnReaderImpl<T>,
+    rows: usize,
+    (levels, numbers): (&mut Levels, &mut Vec<f64>),
+    number: impl Fn(&T::T) -> f64,
+) -> Result<usize, ParquetError> {
+    let Levels { definition, repetition } = levels;
+    definition.clear();
+    repetition.clear();
+    numbers.clear();
+    let mut values = Vec::new();
+    let (read, ..) = reader.read_records(rows, Some(definition), Some(repetition), &mut values)?;
+    numbers.extend(values.iter().map(number));
+    Ok(read)
+}
+
+/// Numbers of the first list.
+fn first_list(reader: &SerializedFileReader<File>, ends: &[u64]) -> Result<usize, String> {
+    let number = ends.iter().position(|end| *end > 0).ok_or("has no rows")?;
+    let shape = Shape { path: Path::new(""), kind: Kind::F64, dims: 1 };
+    let mut group = Group::open(reader, number, true, shape).map_err(unreadable)?;
+    let column = &mut group.columns[0];
+    column.read(1).map_err(unreadable)?;
+    Ok(column.numbers.len())
+}
+
+/// What a column's numbers are.
+fn kind(column: &ColumnDescriptor) -> Result<Kind, String> {
+    let (logical, converted) = (column.logical_type_ref(), column.converted_type());
+    let kind = match (column.physical_type(), logical, converted) {
+        (Type::FIXED_LEN_BYTE_ARRAY, Some(LogicalType::Float16), _) => Some(Kind::F16),
+        (physical, None | Some(LogicalType::Integer(_)), converted) => plain(physical, converted),
+        _ => None,
+    };
+    kind.ok_or_else(|| {
+        format!(
+            "column {} holds other things than numbers; leave it out (pandas: index=False too)",
+            column.path()
+        )
+    })
+}
+
+fn plain(physical: Type, converted: ConvertedType) -> Option<Kind> {
+    use ConvertedType as Is;
+    match (physical, converted) {
+        (Type::INT32, Is::UINT_8) => Some(Kind::U8),
+        (Type::INT32, Is::NONE | Is::INT_8 | Is::INT_16 | Is::INT_32 | Is::UINT_16) => Some(Kind::I32),
+        (Type::FLOAT, Is::NONE) => Some(Kind::F32),
+        (Type::INT32, Is::UINT_32) | (Type::INT64, Is::NONE | Is::INT_64 | Is::UINT_64) => Some(Kind::F64),
+        (Type::DOUBLE, Is::NONE) => Some(Kind::F64),
+        _ => None,
+    }
+}
+
+fn is_unsigned(column: &ColumnDescriptor) -> bool {
+    matches!(column.converted_type(), ConvertedType::UINT_32 | ConvertedType::UINT_64)
+}
+
+/// What the crate does with the file, which panics over some damaged ones.
+fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
+        Err("is no Parquet file that can be read: what says how its pages are kept contradicts itself; is it damaged?".into())
+    })
+}
+
+fn no_numbers() -> ParquetError {
+    ParquetError::General("a column's type changed while it was being read".into())
+}
+
+/// In one line.
+fn unreadable(error: ParquetError) -> String {
+    let said = error.to_string();
+    format!("is no Parquet file that can be read: {}", said.lines().next().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::data::inputs::array::Array;
+    use crate::data::inputs::formats::Kind;
+    use crate::error::Error;
+    use std::path::{Path, PathBuf};
+
+    /// Written by pyarrow 26; row i has the numbers 3i, 3i + 1 and 3i + 2.
+    fn file(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+    }
+
+    fn numbers(name: &str, rows: impl IntoIterator<Item = u64>) -> Result<(Kind, Vec<f64>), Error> {
+        let array = Array::open(&file(name))?;
+        let mut values = Vec::new();
+        array.read(rows, |_, row| {
+            array.kind.decode(row, &mut values);
+            Ok(())
+        })?;
+        Ok((array.kind, values))
+    }
+
+    #[test]
+    fn rows_of_every_kind_coding_and_codec_are_read_from_anywhere() {
+        let cases = [
+            ("bytes-snappy.parquet", Kind::U8),
+            ("floats-zstd.parquet", Kind::F32),
+            ("integers-gzip.parquet", Kind::F64),
+            ("unlike-none.parquet", Kind::F64),
+            ("halves-lists.parquet", Kind::F16),
+            ("lists.parquet", Kind::F64),
+        ];
+        for (name, kind) in cases {
+            let array = Array::open(&file(name)).expect("opened");
+            assert_eq!((array.rows, array.dims), (40, 3), "{name}");
+            for rows in [(0..40).collect(), vec![0, 1, 17, 39], vec![5, 6, 7], vec![38], vec![]] {
+                let expected: Vec<f64> =
+                    rows.iter().flat_map(|i| [3 * i, 3 * i + 1, 3 * i + 2]).map(|x| x as f64).collect();
+                assert_eq!(numbers(name, rows).expect("read"), (kind, expected), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_table_of_numbers_is_refused_by_name() {
+        let refused = |name| numbers(name, 0..2).expect_err("refused").to_string();
+        for (name, expected) in [
+            ("missing.parquet", "column a, row 1 has no number"),
+            ("ragged.parquet", "row 1 has not 2 numbers as the first row"),
+            ("names.parquet", "column \"name\" holds other things than numbers"),
+            ("times.parquet", "column \"when\" holds other things than numbers"),
+        ] {
+            let said = refused(name);
+            assert!(said.starts_with(&file(name).display().to_string()) && said.contains(expected), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_cut_short_is_refused_in_one_line() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("cut.parquet");
+        let whole = std::fs::read(file("lists.parquet")).expect("read");
+        for length in [0, 3, whole.len() / 2, whole.len() - 1] {
+            std::fs::write(&path, &whole[..length]).expect("written");
+            let said = Array::open(&path).expect_err("refused").to_string();
+            assert!(said.contains("cut.parquet: is no Parquet file") && said.lines().count() == 1, "{said}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The files that inputs name: themselves, pictures below a folder, and pictures in a tar file.
+
+use super::formats::{PICTURE_ENDINGS, ending};
+use crate::error::Error;
+use crate::peer_ranks::Peers;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// A file, or a part of a tar file that is one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its name; in a tar file, behind that of the tar file.
+    #[serde(with = "bytes_of_path")]
+    pub name: PathBuf,
+    /// Where it is in a tar file.
+    within: Option<Within>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Within {
+    #[serde(with = "bytes_of_path")]
+    archive: PathBuf,
+    /// In bytes.
+    start: u64,
+    /// In bytes.
+    length: u64,
+}
+
+/// What an entry holds, to be read from its beginning.
+#[derive(Debug)]
+pub(crate) struct Section {
+    file: File,
+    start: u64,
+    length: u64,
+    at: u64,
+}
+
+impl Entry {
+    /// A file of this name.
+    pub fn file(name: PathBuf) -> Self {
+        Self { name, within: None }
+    }
+
+    /// Whether it is in a tar file.
+    pub fn is_packed(&self) -> bool {
+        self.within.is_some()
+    }
+
+    /// The files of such paths, folders and tar files replaced by the pictures in them in order of their names. Each path is looked
+    /// at by one rank.
+    ///
+    /// # Errors
+    /// If one cannot be read, or no picture is in a folder or tar file.
+    pub fn find(peers: &Peers<'_>, paths: &[PathBuf]) -> Result<Vec<Self>, Error> {
+        let found = peers.dealt(paths.len(), |mine| mine.iter().map(|&i| below(&paths[i])).collect())?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    pub(crate) fn open(&self) -> io::Result<Section> {
+        let Some(Within { archive, start, length }) = &self.within else {
+            let file = File::open(&self.name)?;
+            let length = file.metadata()?.len();
+            return Ok(Section { file, start: 0, length, at: 0 });
+        };
+        let mut file = File::open(archive)?;
+        file.seek(SeekFrom::Start(*start))?;
+        Ok(Section { file, start: *start, length: *length, at: 0 })
+    }
+}
+
+fn below(path: &Path) -> Result<Vec<Entry>, Error> {
+    let mut found = Vec::new();
+    if path.is_dir() {
+        collect(path, &mut found)?;
+    } else if ending(path).as_deref() == Some("tar") {
+        found = archived(path).map_err(Error::file(path))?;
+    } else {
+        return Ok(vec![Entry::file(path.to_owned())]);
+    }
+    if found.is_empty() {
+        let (path, endings) = (path.display(), PICTURE_ENDINGS.join(", ."));
+        return Err(Error::Input(format!("{path}: no pictures (.{endings}) in it; name what holds some")));
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// Adds the pictures below a folder; links to folders are not followed.
+fn collect(folder: &Path, found: &mut Vec<Entry>) -> Result<(), Error> {
+    for entry in std::fs::read_dir(folder).map_err(Error::file(folder))? {
+        let entry = entry.map_err(Error::file(folder))?;
+        let kind = entry.file_type().map_err(Error::file(&entry.path()))?;
+        if kind.is_dir() {
+            collect(&entry.path(), found)?;
+        } else if is_picture(&entry.path()) {
+            found.push(Entry::file(entry.path()));
+        }
+    }
+    Ok(())
+}
+
+/// The pictures in a tar file, of which only the headers are read.
+fn archived(path: &Path) -> io::Result<Vec<Entry>> {
+    let file = File::open(path)?;
+    let size = file.metadata()?.len();
+    let mut found = Vec::new();
+    for entry in tar::Archive::new(file).entries_with_seek()? {
+        let entry = entry?;
+        let name = entry.path()?;
+        if !entry.header().entry_type().is_file() || !is_picture(&name) {
+            continue;
+        }
+        let (start, length) = (entry.raw_file_position(), entry.size());
+        if start.checked_add(length).is_none_or(|end| end > size) {
+            return Err(io::Error::other(format!("ends within {}; is it cut short?", name.display())));
+        }
+        let within = Some(Within { archive: path.to_owned(), start, length });
+        found.push(Entry { name: path.join(&name), within });
+    }
+    Ok(found)
+}
+
+fn is_picture(path: &Path) -> bool {
+    ending(path).is_some_and(|e| PICTURE_ENDINGS.contains(&e.as_str()))
+}
+
+impl Read for Section {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.length.saturating_sub(self.at);
+        let most = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let read = self.file.read(&mut into[..most])?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for Section {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.length.checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        let place = at.and_then(|at| Some((at, self.start.checked_add(at)?)));
+        let (at, place) = place.ok_or(io::ErrorKind::InvalidInput)?;
+        self.file.seek(SeekFrom::Start(place))?;
+        self.at = at;
+        Ok(at)
+    }
+}
+
+/// Names are bytes, which need not be text.
+mod bytes_of_path {
+    use super::{OsStrExt, OsStringExt, Path, PathBuf};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().as_bytes().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        Vec::deserialize(from).map(|bytes| std::ffi::OsString::from_vec(bytes).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(folder: &Path, names: &[&str]) {
+        for name in names {
+            let path = folder.join(name);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+            std::fs::write(path, name.as_bytes()).expect("written");
+        }
+    }
+
+    fn read(entry: &Entry) -> String {
+        let mut text = String::new();
+        entry.open().and_then(|mut section| section.read_to_string(&mut text)).expect("read");
+        text
+    }
+
+    #[test]
+    fn a_tar_file_holds_the_pictures_of_the_folder_that_it_was_made_of_in_the_same_order() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("all");
+        let names = ["z.PNG", "c/b.jpeg", "c.jpg", "a.jpg", "notes.txt", "c/deep/a.png"];
+        write(&folder, &names);
+        let archive = root.path().join("all.tar");
+        let mut tar = tar::Builder::new(File::create(&archive).expect("made"));
+        tar.append_dir_all(".", &folder).expect("added");
+        tar.finish().expect("written");
+
+        let find = |path: &Path| Entry::find(&Peers::alone(), &[path.to_owned()]).expect("found");
+        let (here, packed) = (find(&folder), find(&archive));
+        let order = ["a.jpg", "c/b.jpeg", "c/deep/a.png", "c.jpg", "z.PNG"];
+        assert_eq!(here.iter().map(|e| e.name.clone()).collect::<Vec<_>>(), order.map(|n| folder.join(n)));
+        assert_eq!(packed.iter().map(read).collect::<Vec<_>>(), order);
+        assert_eq!(here.iter().map(read).collect::<Vec<_>>(), order);
+        assert_eq!(packed[1].name, archive.join("c/b.jpeg"));
+
+        let mut part = packed[2].open().expect("opened");
+        part.seek(SeekFrom::End(-5)).expect("there is more before it");
+        let mut rest = String::new();
+        part.read_to_string(&mut rest).expect("read");
+        assert_eq!(rest, "a.png");
+        part.seek(SeekFrom::Current(-100)).expect_err("nothing is before the beginning");
+    }
+
+    #[test]
+    fn what_holds_no_pictures_and_what_is_cut_short_are_named() {
+        let root = tempfile::tempdir().expect("a folder");
+        write(root.path(), &["in/a.jpg", "void/notes.txt"]);
+        let refused = |path: &Path| below(path).expect_err("refused").to_string();
+        let said = refused(&root.path().join("void"));
+        assert!(said.contains("void") && said.contains("no pictures"), "{said}");
+
+        let archive = root.path().join("cut.tar");
+        let mut tar = tar::Builder::new(Vec::new());
+        tar.append_dir_all("in", root.path().join("in")).expect("added");
+        let whole = tar.into_inner().expect("written");
+        // Behind the headers of the folder and of the picture, half of the picture.
+        std::fs::write(&archive, &whole[..1028]).expect("written");
+        let said = refused(&archive);
+        assert!(said.contains("cut.tar"), "{said}");
+    }
+}

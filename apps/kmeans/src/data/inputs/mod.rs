@@ -1,0 +1,315 @@
+//! Where points come from: pictures, arrays or lines of text, told apart by the files' names. Each rank reads its own part of them only.
+
+pub mod array;
+#[cfg(feature = "parquet")]
+mod columns;
+pub mod entry;
+pub mod formats;
+pub mod hog;
+pub mod pictures;
+pub mod text;
+
+use self::array::Array;
+use self::entry::Entry;
+use self::formats::{Form, Kind, Place, one_form};
+use self::pictures::{Cut, Pictures, Sampling};
+use self::text::Lines;
+use crate::data::grid::{Grid, Metric, Points, Precision, Values};
+use crate::error::Error;
+use crate::peer_ranks::Peers;
+use std::path::PathBuf;
+
+/// What to read and how.
+#[derive(Clone, Debug)]
+pub struct Input {
+    /// Files and folders.
+    pub paths: Vec<PathBuf>,
+    /// How patches are cut out of pictures.
+    pub cut: Cut,
+    /// Patches taken at random from each picture, in place of all of them.
+    pub sampling: Option<Sampling>,
+    /// Numbers on each line of a text file; by default as many as on the first.
+    pub dims: Option<usize>,
+    /// Leave out pictures that do not decode.
+    pub skip_bad: bool,
+}
+
+/// Files that hold points.
+#[derive(Debug)]
+pub enum Source {
+    /// Pictures.
+    Pictures(Pictures),
+    /// Text files.
+    Text(Lines),
+    /// Arrays.
+    Arrays(Arrays),
+    /// What the program had in memory when it made points of it, which cannot be read again.
+    Given {
+        /// Points in all.
+        rows: u64,
+        /// Coordinates of each.
+        dims: usize,
+    },
+}
+
+/// Arrays of as many columns, one behind the other.
+#[derive(Debug)]
+pub struct Arrays {
+    list: Vec<Array>,
+    /// Rows of this and all arrays before it.
+    ends: Vec<u64>,
+}
+
+impl Source {
+    /// Opens files of one form. All ranks call it; `threads` of each look at pictures and count lines.
+    ///
+    /// # Errors
+    /// If the files are of several forms or none, or one cannot be read.
+    pub fn open(peers: &Peers<'_>, input: &Input, threads: usize) -> Result<Self, Error> {
+        let entries = Entry::find(peers, &input.paths)?;
+        let names: Vec<PathBuf> = entries.iter().map(|entry| entry.name.clone()).collect();
+        peers.agree(one_form(&names)).and_then(|form| match form {
+            Form::Picture => {
+                let pictures = Pictures::open(peers, entries, input.cut, input.skip_bad, threads)?;
+                Ok(Self::Pictures(pictures.sampled(input.sampling)))
+            }
+            Form::Text => Lines::open(peers, &names, input.dims, threads).map(Self::Text),
+            Form::Array => peers.agree(Arrays::open(&names)).map(Self::Arrays),
+        })
+    }
+
+    /// The first file's name; none of what the program gave.
+    pub fn name(&self) -> String {
+        let path = match self {
+            Self::Pictures(p) => p.entries().next().map(|entry| entry.name.as_path()),
+            Self::Text(t) => t.paths().next(),
+            Self::Arrays(a) => a.list.first().map(|array| array.path.as_path()),
+            Self::Given { .. } => None,
+        };
+        path.map(|path| path.display().to_string()).unwrap_or_default()
+    }
+
+    /// Points in all.
+    pub fn rows(&self) -> u64 {
+        match self {
+            Self::Pictures(p) => p.rows(),
+            Self::Text(t) => t.rows(),
+            Self::Arrays(a) => a.ends.last().copied().unwrap_or(0),
+            Self::Given { rows, .. } => *rows,
+        }
+    }
+
+    /// Coordinates of a point.
+    pub fn dims(&self) -> usize {
+        match self {
+            Self::Pictures(p) => p.cut().dims(),
+            Self::Text(t) => t.dims,
+            Self::Arrays(a) => a.list[0].dims,
+            Self::Given { dims, .. } => *dims,
+        }
+    }
+
+    /// What the number 1 stands for where points are bytes from 0 to 255; none where they are other numbers.
+    pub fn byte_step(&self) -> Option<f64> {
+        match self {
+            Self::Pictures(_) => Some(1.0 / 255.0),
+            Self::Arrays(a) if a.list.iter().all(|array| array.kind == Kind::U8) => Some(1.0),
+            Self::Text(_) | Self::Arrays(_) | Self::Given { .. } => None,
+        }
+    }
+
+    /// Pictures that were left out.
+    pub fn skipped(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Pictures(p) => p.skipped().to_vec(),
+            Self::Text(_) | Self::Arrays(_) | Self::Given { .. } => Vec::new(),
+        }
+    }
+
+    /// The given points, which rise, as numbers on a grid; `done` hears how many were read since it was last told.
+    ///
+    /// # Errors
+    /// If they cannot be read, or are no finite numbers.
+    pub fn load(
+        &self,
+        rows: &[u64],
+        grid: &Grid,
+        threads: usize,
+        done: &(dyn Fn(u64) + Sync),
+    ) -> Result<Points, Error> {
+        let mut points = grid.no_points();
+        if grid.precision == Precision::Byte {
+            points.values = Values::Byte(self.bytes(rows, threads, done)?);
+        } else if grid.metric == Metric::Cosine && self.byte_step().is_some() {
+            points = grid.taking(&Points::bytes(self.dims(), self.bytes(rows, threads, done)?));
+        } else {
+            points.reserve(rows.len());
+            self.each(rows, |row| grid.quantise(row, &mut points))?;
+        }
+        Ok(points)
+    }
+
+    /// The given points, which rise, where they are bytes.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn bytes(&self, rows: &[u64], threads: usize, done: &(dyn Fn(u64) + Sync)) -> Result<Vec<u8>, Error> {
+        match self {
+            Self::Pictures(p) => p.load(rows, threads, done),
+            Self::Arrays(a) => {
+                let mut values = Vec::with_capacity(rows.len() * self.dims());
+                a.read(rows, |_, _, row| {
+                    values.extend_from_slice(row);
+                    Ok(())
+                })?;
+                Ok(values)
+            }
+            Self::Text(_) => Ok(Vec::new()),
+            Self::Given { .. } => Err(gone()),
+        }
+    }
+
+    /// Hands the given points, which rise, to `take`, where they are finite numbers and no pictures.
+    ///
+    /// # Errors
+    /// If they cannot be read, or are no finite numbers.
+    pub fn each(&self, rows: &[u64], mut take: impl FnMut(&[f64])) -> Result<(), Error> {
+        match self {
+            Self::Text(t) => t.each(rows, take),
+            Self::Arrays(a) => {
+                let mut numbers = Vec::with_capacity(self.dims());
+                a.read(rows, |array, row, bytes| {
+                    numbers.clear();
+                    array.kind.decode(bytes, &mut numbers);
+                    array.finite(row, &numbers)?;
+                    take(&numbers);
+                    Ok(())
+                })
+            }
+            Self::Pictures(_) => Ok(()),
+            Self::Given { .. } => Err(gone()),
+        }
+    }
+
+    /// Where the given points, which rise, come from.
+    ///
+    /// # Errors
+    /// If the lines of a text file do not say it.
+    pub fn places(&self, rows: &[u64]) -> Result<Vec<Place>, Error> {
+        match self {
+            Self::Pictures(p) => Ok(p.places(rows)),
+            Self::Text(t) => t.places(rows),
+            Self::Arrays(a) => {
+                let place = |&row: &u64| {
+                    let (array, row) = a.find(row);
+                    Place { file: a.list[array].path.display().to_string(), row, column: 0 }
+                };
+                Ok(rows.iter().map(place).collect())
+            }
+            Self::Given { .. } => {
+                Ok(rows.iter().map(|&row| Place { file: String::new(), row, column: 0 }).collect())
+            }
+        }
+    }
+}
+
+/// Why points that a program gave are not read again.
+fn gone() -> Error {
+    Error::Input("points that a lost rank was given are gone; give them again".into())
+}
+
+impl Arrays {
+    fn open(paths: &[PathBuf]) -> Result<Self, Error> {
+        let list = paths.iter().map(|path| Array::open(path)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(other) = list.iter().find(|array| array.dims != list[0].dims) {
+            let problem = format!(
+                "has rows of {} elements, {} of {}; all points must have as many",
+                other.dims,
+                list[0].path.display(),
+                list[0].dims
+            );
+            return Err(Error::Content { path: other.path.clone(), problem });
+        }
+        let mut rows = 0;
+        let ends = list.iter().map(|array| {
+            rows += array.rows;
+            rows
+        });
+        Ok(Self { ends: ends.collect(), list })
+    }
+
+    /// The array of a row, and which row of it that is.
+    fn find(&self, row: u64) -> (usize, u64) {
+        let array = self.ends.partition_point(|&end| end <= row);
+        (array, row - array.checked_sub(1).map_or(0, |before| self.ends[before]))
+    }
+
+    /// Hands the given rows, which rise, to `take`, with their array and their number in it.
+    fn read(
+        &self,
+        rows: &[u64],
+        mut take: impl FnMut(&Array, u64, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut rest = rows;
+        while let Some(&row) = rest.first() {
+            let (number, within) = self.find(row);
+            let (here, behind) = rest.split_at(rest.partition_point(|&row| row < self.ends[number]));
+            let array = &self.list[number];
+            array.read(here.iter().map(|r| r - row + within), |row, bytes| take(array, row, bytes))?;
+            rest = behind;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::npy;
+    use std::path::Path;
+
+    fn open(paths: &[PathBuf]) -> Result<Source, Error> {
+        let cut = Cut::new(5, 40, 40).expect("a cut");
+        let input = Input { paths: paths.to_vec(), cut, sampling: None, dims: None, skip_bad: false };
+        Source::open(&Peers::alone(), &input, 1)
+    }
+
+    fn array(values: &[f64], dims: usize) -> tempfile::NamedTempFile {
+        let f = tempfile::Builder::new().suffix(".npy").tempfile().expect("a file");
+        npy::write(f.path(), values, dims).expect("written");
+        f
+    }
+
+    #[test]
+    fn forms_cannot_be_mixed_and_nothing_is_an_error() {
+        let said = open(&["a.npy", "b.txt"].map(PathBuf::from)).expect_err("mixed").to_string();
+        assert!(said.contains("a.npy and b.txt"), "{said}");
+        let said = open(&["a.csv.gz".into()]).expect_err("packed").to_string();
+        assert!(said.contains("unpack it first"), "{said}");
+        assert!(open(&[]).is_err());
+    }
+
+    #[test]
+    fn arrays_follow_one_another_and_unlike_ones_are_named() {
+        let (a, b, c) = (array(&[1., 2., 3., 4.], 2), array(&[5., 6.], 2), array(&[7., 8., 9.], 3));
+        let [a, b, c] = [a.path(), b.path(), c.path()].map(Path::to_owned);
+        let source = open(&[a.clone(), b.clone()]).expect("opened");
+        let mut values = Vec::new();
+        source.each(&[1, 2], |row| values.extend_from_slice(row)).expect("read");
+        assert_eq!((source.rows(), values), (3, vec![3., 4., 5., 6.]));
+        assert_eq!(
+            source.places(&[2]).expect("a place")[0],
+            Place { file: b.display().to_string(), row: 0, column: 0 }
+        );
+        let said = open(&[a, c.clone()]).expect_err("refused").to_string();
+        assert!(said.starts_with(&c.display().to_string()) && said.contains("3 elements"), "{said}");
+    }
+
+    #[test]
+    fn a_number_that_is_not_finite_is_named_by_row_and_column() {
+        let file = array(&[1.0, 2.0, 3.0, f64::INFINITY], 2);
+        let source = open(&[file.path().to_owned()]).expect("opened");
+        let said = source.each(&[0, 1], |_| ()).expect_err("refused").to_string();
+        assert!(said.contains("row 1, column 1 is inf"), "{said}");
+    }
+}

@@ -1,0 +1,496 @@
+//! Points as lines of text: the papers' form, `pictureID rowID colID f1 f2 ...` separated by blanks, and CSV.
+//!
+//! Files are cut into pieces of a mebibyte, of which each rank counts the lines of some; so all ranks know which point begins in which
+//! piece, and a rank reads the pieces of its own points only. Blank lines are passed over. A value that is missing, in excess or no
+//! finite number is an error that names file and line.
+//!
+//! CSV: numbers between commas, semicolons or tabs, whichever the first line has; numbers may be quoted. A first line that holds anything
+//! but numbers is a header.
+
+use super::formats::{Place, ending};
+use crate::data::grid::MAX_DIMS;
+use crate::error::Error;
+use crate::peer_ranks::Peers;
+use cool_map::threads;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+/// Longest line accepted, in bytes; 65,536 numbers of 60 characters fit.
+const MAX_LINE: u64 = 4 << 20;
+
+/// Bytes that are counted and found as one. A line is of the piece in which it begins.
+const PIECE: u64 = 1 << 20;
+
+/// Text files that together hold the points, in the order given.
+#[derive(Debug)]
+pub struct Lines {
+    files: Vec<TextFile>,
+    pieces: Vec<Piece>,
+    /// Points in all pieces up to and with each.
+    ends: Vec<u64>,
+    /// Numbers of each point.
+    pub dims: usize,
+}
+
+/// What a line looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Form {
+    /// Name, row, column and numbers between blanks.
+    Papers,
+    /// Numbers between bytes of this kind.
+    Separated(u8),
+}
+
+#[derive(Debug)]
+struct TextFile {
+    path: PathBuf,
+    looks: Looks,
+}
+
+/// What the beginning of a file tells.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Looks {
+    form: Form,
+    /// In bytes.
+    length: u64,
+    /// Numbers in its first line, of which a header may tell; none in an empty file.
+    dims: Option<usize>,
+    has_header: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    file: usize,
+    /// Bytes of the file before it.
+    start: u64,
+    /// Lines of the file before it.
+    lines: u64,
+}
+
+/// Lines that begin in a piece.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Count {
+    lines: u64,
+    points: u64,
+}
+
+impl Lines {
+    /// Counts the files' lines, on all ranks and threads. Points have `dims` numbers; unless that is said, as many as the first line.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or is of other dimensions than the others.
+    pub fn open(peers: &Peers<'_>, paths: &[PathBuf], dims: Option<usize>, on: usize) -> Result<Self, Error> {
+        let looks = peers.dealt(paths.len(), |mine| mine.iter().map(|&i| looks(&paths[i])).collect())?;
+        let dims = agreed(paths, &looks, dims)?;
+        let files: Vec<TextFile> =
+            paths.iter().cloned().zip(looks).map(|(path, looks)| TextFile { path, looks }).collect();
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (file, TextFile { looks, .. }) in files.iter().enumerate() {
+            let starts = (0..looks.length.div_ceil(PIECE)).map(|piece| piece * PIECE);
+            pieces.extend(starts.map(|start| Piece { file, start, lines: 0 }));
+        }
+        let mut lines = Self { files, pieces, ends: Vec::new(), dims };
+        let counts = peers.dealt(lines.pieces.len(), |mine| {
+            threads::map(on, mine.len(), |i| lines.count(mine[i])).into_iter().collect()
+        })?;
+        let (mut points, mut before) = (0, 0);
+        for (piece, count) in lines.pieces.iter_mut().zip(counts) {
+            before = if piece.start == 0 { 0 } else { before };
+            piece.lines = before;
+            before += count.lines;
+            points += count.points;
+            lines.ends.push(points);
+        }
+        Ok(lines)
+    }
+
+    /// The files.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|file| file.path.as_path())
+    }
+
+    /// Points in all.
+    pub fn rows(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Hands the numbers of the given rows, which rise, to `take`, row by row.
+    ///
+    /// # Errors
+    /// If a line is none of as many finite numbers.
+    pub fn each(&self, rows: &[u64], mut take: impl FnMut(&[f64])) -> Result<(), Error> {
+        let mut values = Vec::with_capacity(self.dims);
+        self.visit(rows, |file, _, line| {
+            values.clear();
+            match file.looks.form {
+                Form::Papers => papers(line, self.dims, &mut values),
+                Form::Separated(by) => separated(line, by, self.dims, &mut values),
+            }?;
+            take(&values);
+            Ok(())
+        })
+    }
+
+    /// Where the given rows, which rise, come from.
+    ///
+    /// # Errors
+    /// If a line does not say it.
+    pub fn places(&self, rows: &[u64]) -> Result<Vec<Place>, Error> {
+        let mut places = Vec::with_capacity(rows.len());
+        self.visit(rows, |file, row, line| {
+            places.push(match file.looks.form {
+                Form::Papers => place(&mut line.split_ascii_whitespace())?,
+                Form::Separated(_) => Place { file: file.path.display().to_string(), row, column: 0 },
+            });
+            Ok(())
+        })?;
+        Ok(places)
+    }
+
+    /// Hands the lines of the given rows to `take`, whose complaints get the file's name and the line's number.
+    fn visit(
+        &self,
+        rows: &[u64],
+        mut take: impl FnMut(&TextFile, u64, &str) -> Result<(), String>,
+    ) -> Result<(), Error> {
+        let mut wanted = rows.iter().copied().peekable();
+        while let Some(&next) = wanted.peek() {
+            let piece = self.ends.partition_point(|&end| end <= next);
+            let mut row = piece.checked_sub(1).map_or(0, |before| self.ends[before]);
+            let (place, end) = (self.pieces[piece], self.ends[piece]);
+            let file = &self.files[place.file];
+            self.lines(piece, |number, line| {
+                if wanted.next_if_eq(&row).is_some() {
+                    let text = std::str::from_utf8(line).map_err(|_| "is not text".to_owned());
+                    let taken = text.and_then(|text| take(file, row, text));
+                    taken.map_err(|problem| file.at(place.lines + number, problem))?;
+                }
+                row += 1;
+                let more = wanted.peek().is_some_and(|&next| next < end);
+                Ok(if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+            })?;
+            if wanted.peek() == Some(&next) {
+                return Err(file.changed());
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&self, piece: usize) -> Result<Count, Error> {
+        let mut points = 0;
+        let lines = self.lines(piece, |_, _| {
+            points += 1;
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(Count { lines, points })
+    }
+
+    /// Hands the lines of points that begin in a piece, with their numbers in it from 1, to `take` until it has enough. How many lines
+    /// there were.
+    fn lines(
+        &self,
+        piece: usize,
+        mut take: impl FnMut(u64, &[u8]) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<u64, Error> {
+        let Piece { file, start, .. } = self.pieces[piece];
+        let file = &self.files[file];
+        let end = file.looks.length.min(start + PIECE);
+        let failed = |error| Error::file(&file.path)(error);
+        let mut reader = BufReader::with_capacity(64 << 10, File::open(&file.path).map_err(failed)?);
+        let mut at = start.saturating_sub(1);
+        reader.seek(SeekFrom::Start(at)).map_err(failed)?;
+        let mut line = Vec::new();
+        if start > 0 {
+            // The end of a line that began before; this piece's first line is behind it.
+            at +=
+                Read::by_ref(&mut reader).take(end - at).read_until(b'\n', &mut line).map_err(failed)? as u64;
+        }
+        let mut header = file.looks.has_header && start == 0;
+        let mut number = 0;
+        while at < end {
+            line.clear();
+            let read =
+                Read::by_ref(&mut reader).take(MAX_LINE).read_until(b'\n', &mut line).map_err(failed)?;
+            if read == 0 {
+                return Err(file.changed());
+            }
+            if read as u64 == MAX_LINE && line.last() != Some(&b'\n') {
+                return Err(file.endless(at));
+            }
+            at += read as u64;
+            number += 1;
+            if is_blank(&line) || std::mem::take(&mut header) {
+                continue;
+            }
+            if take(number, &line)?.is_break() {
+                break;
+            }
+        }
+        Ok(number)
+    }
+}
+
+impl TextFile {
+    fn at(&self, line: u64, problem: String) -> Error {
+        Error::Line { path: self.path.clone(), line, problem }
+    }
+
+    fn changed(&self) -> Error {
+        Error::Content { path: self.path.clone(), problem: "changed while it was being read".into() }
+    }
+
+    fn endless(&self, at: u64) -> Error {
+        endless(&self.path, at)
+    }
+}
+
+fn endless(path: &Path, at: u64) -> Error {
+    let problem =
+        format!("the line at byte {at} is longer than {MAX_LINE} bytes: is this a text file of points?");
+    Error::Content { path: path.to_owned(), problem }
+}
+
+fn is_blank(line: &[u8]) -> bool {
+    line.iter().all(u8::is_ascii_whitespace)
+}
+
+/// Looks at a file's first line that is not blank.
+fn looks(path: &Path) -> Result<Looks, Error> {
+    let failed = |error| Error::file(path)(error);
+    let file = File::open(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    let mut reader = BufReader::new(file);
+    let (mut line, mut at) = (Vec::new(), 0);
+    loop {
+        line.clear();
+        let read = Read::by_ref(&mut reader).take(MAX_LINE).read_until(b'\n', &mut line).map_err(failed)?;
+        if read as u64 == MAX_LINE && line.last() != Some(&b'\n') {
+            return Err(endless(path, at));
+        }
+        at += read as u64;
+        if read == 0 || !is_blank(&line) {
+            break;
+        }
+    }
+    let line = String::from_utf8_lossy(&line);
+    let dims = |fields: usize| (fields > 0).then_some(fields);
+    if !matches!(ending(path).as_deref(), Some("csv" | "tsv")) {
+        let fields = line.split_ascii_whitespace().count();
+        return Ok(Looks {
+            form: Form::Papers,
+            length,
+            dims: dims(fields.saturating_sub(3)),
+            has_header: false,
+        });
+    }
+    let separator = [b',', b';', b'\t'].into_iter().find(|by| line.as_bytes().contains(by)).unwrap_or(b',');
+    let fields: Vec<&str> = fields(&line, separator).collect();
+    let has_header = !is_blank(line.as_bytes()) && fields.iter().any(|field| field.parse::<f64>().is_err());
+    let count = if is_blank(line.as_bytes()) { 0 } else { fields.len() };
+    Ok(Looks { form: Form::Separated(separator), length, dims: dims(count), has_header })
+}
+
+/// The numbers of a point, in which all files agree.
+fn agreed(paths: &[PathBuf], looks: &[Looks], asked: Option<usize>) -> Result<usize, Error> {
+    let mut known = asked.map(|dims| (dims, Path::new("--dims")));
+    for (path, looks) in paths.iter().zip(looks) {
+        let Some(dims) = looks.dims else { continue };
+        match known {
+            // A short line is better told of by its number.
+            Some((_, by)) if by == Path::new("--dims") => {}
+            None => known = Some((dims, path)),
+            Some((other, by)) if other != dims => {
+                let (path, by) = (path.display(), by.display());
+                let problem = format!(
+                    "{path}: its first line has {dims} numbers, that of {by} {other}; all points must have as many"
+                );
+                return Err(Error::Input(problem));
+            }
+            Some(_) => {}
+        }
+    }
+    match known {
+        Some((dims, _)) if (1..=MAX_DIMS).contains(&dims) => Ok(dims),
+        Some((dims, by)) => {
+            Err(Error::Option(format!("{}: points of {dims} numbers; 1 to {MAX_DIMS} can be", by.display())))
+        }
+        None => {
+            let path = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
+            Err(Error::Input(format!("{path}: no points in it; a line for each is expected")))
+        }
+    }
+}
+
+fn place<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Result<Place, String> {
+    const FORM: &str = "a point is: pictureID rowID colID f1 f2 ...";
+    let file = fields.next().ok_or(FORM)?.to_owned();
+    let mut number = |name: &str| {
+        let field = fields.next().ok_or_else(|| format!("{name} is missing; {FORM}"))?;
+        field.parse().map_err(|_| format!("{name} is {}, not a whole number; {FORM}", quoted(field)))
+    };
+    Ok(Place { file, row: number("rowID")?, column: number("colID")? })
+}
+
+fn papers(line: &str, dims: usize, values: &mut Vec<f64>) -> Result<(), String> {
+    let mut fields = line.split_ascii_whitespace();
+    place(&mut fields)?;
+    numbers(fields, "f", dims, values)
+}
+
+fn separated(line: &str, by: u8, dims: usize, values: &mut Vec<f64>) -> Result<(), String> {
+    numbers(fields(line, by), "column ", dims, values)
+}
+
+/// A line's fields without blanks and quotes around them.
+fn fields(line: &str, by: u8) -> impl Iterator<Item = &str> {
+    line.trim_matches(['\r', '\n']).split(char::from(by)).map(|field| {
+        let field = field.trim();
+        field.strip_prefix('"').and_then(|field| field.strip_suffix('"')).unwrap_or(field)
+    })
+}
+
+fn numbers<'a>(
+    mut fields: impl Iterator<Item = &'a str>,
+    name: &str,
+    dims: usize,
+    values: &mut Vec<f64>,
+) -> Result<(), String> {
+    for i in 1..=dims {
+        let field = fields
+            .next()
+            .ok_or_else(|| format!("{name}{i} is missing: there are {} numbers, expected {dims}", i - 1))?;
+        match field.parse::<f64>() {
+            Ok(v) if v.is_finite() => values.push(v),
+            _ => return Err(format!("{name}{i} is {}, not a finite number", quoted(field))),
+        }
+    }
+    match fields.count() {
+        0 => Ok(()),
+        more => Err(format!("there are {} numbers, expected {dims}", dims + more)),
+    }
+}
+
+/// A field as it stands in a message: not longer than a line of a terminal.
+fn quoted(field: &str) -> String {
+    let start: String = field.chars().take(40).collect();
+    format!("{start:?}{}", if start.len() < field.len() { "..." } else { "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn file(ending: &str, text: &str) -> tempfile::NamedTempFile {
+        let mut f = tempfile::Builder::new().suffix(ending).tempfile().expect("a temporary file");
+        f.write_all(text.as_bytes()).expect("written");
+        f
+    }
+
+    fn open(files: &[&tempfile::NamedTempFile], dims: Option<usize>) -> Result<Lines, Error> {
+        let paths: Vec<_> = files.iter().map(|f| f.path().to_owned()).collect();
+        Lines::open(&Peers::alone(), &paths, dims, 2)
+    }
+
+    fn load(lines: &Lines, rows: &[u64]) -> Vec<f64> {
+        let mut values = Vec::new();
+        lines.each(rows, |row| values.extend_from_slice(row)).expect("loaded");
+        values
+    }
+
+    #[test]
+    fn points_are_found_across_files_and_blank_lines() {
+        let files =
+            ["a 0 1 1 2\n\nb 2 3 3 4\n", "c 4 5 5 6", "\n", "d 6 7 7e0\t-8\n"].map(|text| file(".txt", text));
+        let l = open(&files.each_ref(), None).expect("counted");
+        assert_eq!((l.rows(), l.dims), (4, 2));
+        assert_eq!(load(&l, &[0, 1, 2, 3]), [1., 2., 3., 4., 5., 6., 7., -8.]);
+        assert_eq!(load(&l, &[1, 3]), [3., 4., 7., -8.]);
+        assert_eq!(l.places(&[2]).expect("places"), [Place { file: "c".into(), row: 4, column: 5 }]);
+    }
+
+    #[test]
+    fn points_of_any_piece_are_found_without_reading_the_others() {
+        // Lines of unequal length, so that pieces begin in the middle of some, and one that is longer than a piece.
+        let blanks = " ".repeat(3 << 20);
+        let line = |i: usize| match i {
+            7000 => format!("p {i} 0{blanks}{i} 1\n"),
+            _ => format!(
+                "p {i} 0{}{i} 1\n{}",
+                " ".repeat(1 + i % 600),
+                if i.is_multiple_of(5) { "\n" } else { "" }
+            ),
+        };
+        let text: String = (0..10_000).map(line).collect();
+        let f = file(".txt", &text);
+        let l = open(&[&f], None).expect("counted");
+        assert_eq!(l.rows(), 10_000);
+        assert!(l.pieces.len() >= 6, "{} pieces", l.pieces.len());
+        for rows in [vec![9_999], vec![0, 6_999, 7_000, 7_001], (3_000..6_000).collect(), vec![7_000]] {
+            let expected: Vec<f64> = rows.iter().flat_map(|&row| [row as f64, 1.0]).collect();
+            assert_eq!(load(&l, &rows), expected);
+        }
+        let bad = text.replace("p 9000 0", "p x 0");
+        std::fs::write(f.path(), bad).expect("written");
+        let said = open(&[&f], None).and_then(|l| l.places(&[9_000])).expect_err("refused").to_string();
+        let number = text.lines().position(|l| l.starts_with("p 9000 ")).expect("there") + 1;
+        assert!(said.contains(&format!(":{number}: rowID")), "{said}");
+    }
+
+    #[test]
+    fn csv_has_headers_quotes_and_other_separators_or_not() {
+        for text in
+            ["1,2\n3,4\n", "x,y\n1,2\n\n3,4", "\n\"long x\";\"y\"\r\n \"1\" ; 2\r\n3;4\r\n", "1\t2\n3\t4\n"]
+        {
+            let f = file(".csv", text);
+            let l = open(&[&f], None).expect("counted");
+            assert_eq!((l.rows(), l.dims), (2, 2), "{text:?}");
+            assert_eq!(load(&l, &[0, 1]), [1., 2., 3., 4.], "{text:?}");
+            assert_eq!(l.places(&[1]).expect("a place")[0].row, 1);
+        }
+    }
+
+    #[test]
+    fn a_bad_line_is_named_with_its_file() {
+        let cases = [
+            (".txt", "p 0 0 1 2", "p 0 0 1", "f2 is missing"),
+            (".txt", "p 0 0 1 2", "p 0 0 1 2 3", "there are 3 numbers, expected 2"),
+            (".txt", "p 0 0 1 2", "p 0 0 1 x", "f2 is \"x\", not a finite number"),
+            (".txt", "p 0 0 1 2", "p 0 0 nan 1", "f1 is \"nan\""),
+            (".txt", "p 0 0 1 2", "p 0 0 1e999 1", "f1 is \"1e999\""),
+            (".txt", "p 0 0 1 2", "p 0 0.5 1 2", "colID is \"0.5\""),
+            (".txt", "p 0 0 1 2", "p 0", "colID is missing"),
+            (".csv", "1,2", "1,sea", "column 2 is \"sea\""),
+            (".csv", "x,y", "1,", "column 2 is \"\""),
+            (".csv", "x,y", "1,2,3", "there are 3 numbers, expected 2"),
+        ];
+        for (ending, first, line, expected) in cases {
+            let f = file(ending, &format!("{first}\n\n{line}\n"));
+            let l = open(&[&f], None).expect("counted");
+            let rows: Vec<u64> = (0..l.rows()).collect();
+            let said = l.each(&rows, |_| ()).expect_err("must be refused").to_string();
+            let place = format!("{}:3: ", f.path().display());
+            assert!(said.starts_with(&place) && said.contains(expected), "{said}");
+        }
+    }
+
+    #[test]
+    fn files_of_unlike_points_and_of_none_are_named() {
+        let (two, three, none) = (file(".csv", "1,2\n"), file(".csv", "1,2,3\n"), file(".csv", "\n"));
+        let said = open(&[&two, &three], None).expect_err("refused").to_string();
+        assert!(said.contains(&three.path().display().to_string()) && said.contains("3 numbers"), "{said}");
+        let said = open(&[&none], None).expect_err("refused").to_string();
+        assert!(said.starts_with(&none.path().display().to_string()) && said.contains("no points"), "{said}");
+        assert!(open(&[&two], Some(0)).expect_err("refused").to_string().contains("--dims"));
+    }
+
+    #[test]
+    fn an_endless_line_is_refused_without_reading_it_all() {
+        let f = file(".txt", &"1".repeat(MAX_LINE as usize + 10));
+        let said = open(&[&f], Some(2)).expect_err("must be refused").to_string();
+        assert!(said.contains("the line at byte 0 is longer than"), "{said}");
+    }
+}

@@ -1,0 +1,201 @@
+//! NumPy's `.npy` files, of plain numbers in C order and little-endian: their header, read and written.
+
+use crate::data::inputs::formats::Kind;
+use crate::error::Error;
+use cool_map::replace_file;
+use std::path::Path;
+
+const MAGIC: &[u8; 6] = b"\x93NUMPY";
+
+/// NumPy's own headers of plain arrays take 118 bytes.
+pub(crate) const MAX_HEADER: usize = 4096;
+
+/// Elements by the names that NumPy has for them.
+const KINDS: [(&str, Kind); 8] = [
+    ("|u1", Kind::U8),
+    ("<u1", Kind::U8),
+    ("|i1", Kind::I8),
+    ("<i1", Kind::I8),
+    ("<i4", Kind::I32),
+    ("<f2", Kind::F16),
+    ("<f4", Kind::F32),
+    ("<f8", Kind::F64),
+];
+
+/// What stands before the elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the elements are.
+    pub kind: Kind,
+    /// Their number along each dimension.
+    pub shape: Vec<u64>,
+    /// Bytes before the first element.
+    pub start: usize,
+}
+
+impl Header {
+    /// From a file's first [`MAX_HEADER`] bytes or all of them; otherwise what is wrong.
+    pub(crate) fn read(head: &[u8]) -> Result<Self, String> {
+        let (text, start) = split_header(head)?;
+        let (kind, shape) = parse_header(text)?;
+        Ok(Self { kind, shape, start })
+    }
+
+    /// The first bytes of a file of such elements.
+    pub(crate) fn write(kind: Kind, shape: &[u64]) -> Vec<u8> {
+        let name = KINDS.iter().find(|(_, k)| *k == kind).map_or("", |(name, _)| name);
+        let mut sizes = shape.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        if shape.len() == 1 {
+            sizes.push(',');
+        }
+        let mut text = format!("{{'descr': '{name}', 'fortran_order': False, 'shape': ({sizes}), }}");
+        // The data begins at a multiple of 64, after a newline.
+        while !(MAGIC.len() + 4 + text.len() + 1).is_multiple_of(64) {
+            text.push(' ');
+        }
+        text.push('\n');
+        [MAGIC, &[1, 0][..], &(text.len() as u16).to_le_bytes(), text.as_bytes()].concat()
+    }
+}
+
+/// Writes rows of `f64` as a C-order array.
+///
+/// # Errors
+/// If it cannot be written; nothing half-written stays.
+pub fn write(path: &Path, values: &[f64], dims: usize) -> Result<(), Error> {
+    let head = Header::write(Kind::F64, &[(values.len() / dims) as u64, dims as u64]);
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    replace_file(path, &[&head, &bytes]).map_err(Error::file(path))
+}
+
+/// The header's text and where the data begins.
+fn split_header(head: &[u8]) -> Result<(&str, usize), &'static str> {
+    const CUT: &str = "ends within its header, or the header is longer than a plain array's";
+    let rest = head.strip_prefix(MAGIC).ok_or("is not an .npy file: its first bytes are not \\x93NUMPY")?;
+    let (length, at): (usize, usize) = match rest {
+        [1, 0, a, b, ..] => (usize::from(u16::from_le_bytes([*a, *b])), 10),
+        [2 | 3, 0, a, b, c, d, ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, 12),
+        [1..=3, 0, ..] => return Err(CUT),
+        _ => return Err("is of a version of the .npy format other than 1, 2 and 3"),
+    };
+    let text = at.checked_add(length).and_then(|end| head.get(at..end)).ok_or(CUT)?;
+    Ok((std::str::from_utf8(text).map_err(|_| "has a header that is not text")?, at + length))
+}
+
+/// The element kind and shape of a header such as `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
+fn parse_header(header: &str) -> Result<(Kind, Vec<u64>), String> {
+    let odd = || format!("has a header that is not numpy's: {:?}", header.trim_end());
+    let mut rest = header.trim().strip_prefix('{').and_then(|h| h.strip_suffix('}')).ok_or_else(odd)?.trim();
+    let (mut kind, mut shape, mut c_order) = (None, None, false);
+    while !rest.is_empty() {
+        let (key, after) = rest.strip_prefix('\'').and_then(|r| r.split_once('\'')).ok_or_else(odd)?;
+        let after = after.trim_start().strip_prefix(':').ok_or_else(odd)?.trim_start();
+        let tail;
+        match key {
+            "descr" if kind.is_none() => {
+                let (value, t) = after
+                    .strip_prefix('\'')
+                    .and_then(|r| r.split_once('\''))
+                    .ok_or_else(|| "holds records; points are plain numbers".to_owned())?;
+                kind = Some(parse_kind(value)?);
+                tail = t;
+            }
+            "fortran_order" if !c_order => {
+                tail = after
+                    .strip_prefix("False")
+                    .ok_or("is in Fortran order; save numpy.ascontiguousarray(points) instead".to_owned())?;
+                c_order = true;
+            }
+            "shape" if shape.is_none() => {
+                let (value, t) = after.strip_prefix('(').and_then(|r| r.split_once(')')).ok_or_else(odd)?;
+                shape = Some(parse_shape(value).ok_or_else(odd)?);
+                tail = t;
+            }
+            _ => return Err(odd()),
+        }
+        let tail = tail.trim_start();
+        rest = if tail.is_empty() { tail } else { tail.strip_prefix(',').ok_or_else(odd)?.trim_start() };
+    }
+    match (kind, shape, c_order) {
+        (Some(kind), Some(shape), true) => Ok((kind, shape)),
+        _ => Err(odd()),
+    }
+}
+
+fn parse_kind(descr: &str) -> Result<Kind, String> {
+    let known = KINDS.iter().find(|(name, _)| *name == descr);
+    known.map(|(_, kind)| *kind).ok_or_else(|| {
+        format!(
+            "has elements of type '{descr}'; known are |u1, |i1, <i4, <f2, <f4 and <f8: numpy's astype helps"
+        )
+    })
+}
+
+fn parse_shape(text: &str) -> Option<Vec<u64>> {
+    let text = text.trim();
+    let text = text.strip_suffix(',').unwrap_or(text);
+    if text.trim().is_empty() {
+        return Some(Vec::new());
+    }
+    text.split(',').map(|n| n.trim().parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for (kind, shape) in [(Kind::U8, vec![5, 3]), (Kind::I32, vec![7]), (Kind::F64, vec![u64::MAX, 1])] {
+            let bytes = Header::write(kind, &shape);
+            assert_eq!(Header::read(&bytes), Ok(Header { kind, shape, start: bytes.len() }));
+            assert!(bytes.len().is_multiple_of(64));
+        }
+    }
+
+    #[test]
+    fn headers_as_numpy_writes_them_are_understood() {
+        let h = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }      \n";
+        assert_eq!(parse_header(h), Ok((Kind::F32, vec![1, 2])));
+        assert_eq!(
+            parse_header("{'descr': '<f2', 'fortran_order': False, 'shape': (), }"),
+            Ok((Kind::F16, vec![]))
+        );
+    }
+
+    #[test]
+    fn what_is_none_of_numpys_plain_arrays_is_refused_in_words() {
+        let cases = [
+            ("{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1), }", "'<i8'"),
+            ("{'descr': '>f4', 'fortran_order': False, 'shape': (1, 1), }", "'>f4'"),
+            ("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1, 1), }", "records"),
+            ("{'descr': '<f8', 'fortran_order': True, 'shape': (1, 1), }", "Fortran"),
+            ("{'descr': '<f8', 'fortran_order': False, 'shape': (-1, 1), }", "not numpy's"),
+            ("{'descr': '<f8', 'shape': (1, 1)}", "not numpy's"),
+            ("import os", "not numpy's"),
+        ];
+        for (header, expected) in cases {
+            let said = parse_header(header).expect_err("refused");
+            assert!(said.contains(expected), "{header}: {said}");
+        }
+        let refused = |bytes: &[u8]| Header::read(bytes).expect_err("refused");
+        assert!(refused(b"").contains("not an .npy file"));
+        assert!(refused(b"\x93NUMPY\x09\x00aaaa").contains("version"));
+        assert!(refused(b"\x93NUMPY\x02\x00\xff\xff\xff\xff{").contains("header"));
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut head = MAGIC.to_vec();
+            head.extend(bytes);
+            let _refused_or_read = split_header(&head).map(|(h, _)| parse_header(h));
+        }
+
+        #[test]
+        fn hostile_headers_never_panic(text in "[{}'(),: a-z0-9<]{0,80}") {
+            let _refused_or_read = parse_header(&text);
+        }
+    }
+}

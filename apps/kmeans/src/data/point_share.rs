@@ -1,0 +1,201 @@
+//! A rank's share of the points: what it loads, and what it takes over when others are lost.
+
+use crate::data::grid::{Grid, Metric, Points, Reals};
+use crate::data::inputs::{Input, Source};
+use crate::data::partition::{Thinned, share};
+use crate::data::weights::Weights;
+use crate::error::Error;
+use crate::peer_ranks::Peers;
+use crate::progress::Watch;
+use cool::Op;
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// Numbers beyond this cannot be squared and summed as `f64`.
+const MAX_REAL: f64 = 1e100;
+
+/// What to read, and how much of it.
+#[derive(Clone, Debug)]
+pub struct Loading {
+    /// The files.
+    pub input: Input,
+    /// Which of their points.
+    pub select: Selection,
+}
+
+/// Which points of a source to take, and as what.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// Points at most; evenly thinned if there are more.
+    pub max_points: u64,
+    /// Names the thinning.
+    pub seed: u64,
+    /// Threads of this rank.
+    pub threads: usize,
+    /// What distance is.
+    pub metric: Metric,
+    /// How numbers that are no bytes are held.
+    pub reals: Reals,
+    /// An `.npy` file of a number for each row of the input, at least 0: how often the point counts. By default each
+    /// counts once.
+    pub weights: Option<PathBuf>,
+}
+
+impl Selection {
+    /// All of them, as they are.
+    pub fn all(seed: u64, threads: usize) -> Self {
+        Self {
+            max_points: u64::MAX,
+            seed,
+            threads,
+            metric: Metric::Euclidean,
+            reals: Reals::Short,
+            weights: None,
+        }
+    }
+}
+
+/// A rank's share of the points.
+pub struct Share {
+    /// Where they come from.
+    pub source: Source,
+    /// Which rows of the source are points.
+    pub chosen: Thinned,
+    /// Which of the points this rank holds.
+    pub range: Range<u64>,
+    /// The grid that all are on.
+    pub grid: Grid,
+    /// This rank's points.
+    pub points: Points,
+    /// Where their weights come from, if they have some.
+    pub weights: Option<Weights>,
+}
+
+impl Share {
+    /// This rank's points, which are kept in `kept`. If all ranks have theirs, they share out anew what the ranks
+    /// held that are gone.
+    pub fn renew<'a>(
+        kept: &'a mut Option<Share>,
+        peers: &Peers<'_>,
+        loading: &Loading,
+        watch: &dyn Watch,
+    ) -> Result<&'a Share, Error> {
+        let all = peers.combine(vec![u8::from(kept.is_some())], Op::Min)?[0] != 0;
+        match kept.take().filter(|_| all) {
+            None => Ok(kept.insert(Share::load(peers, loading, watch)?)),
+            Some(share) => {
+                let share = kept.insert(share);
+                share.share_out(peers, loading, watch)?;
+                Ok(share)
+            }
+        }
+    }
+
+    /// Takes this rank's part of all points: keeps what it has of it, and reads the rest.
+    fn share_out(&mut self, peers: &Peers<'_>, loading: &Loading, watch: &dyn Watch) -> Result<(), Error> {
+        let range = share(self.chosen.len(), peers.size(), peers.rank());
+        let start = self.range.start.clamp(range.start, range.end);
+        let kept = start..self.range.end.clamp(start, range.end);
+        let missing = [range.start..kept.start, kept.end..range.end];
+        watch.loading(missing.iter().map(|part| part.end - part.start).sum());
+        let read = |part: Range<u64>| {
+            let rows: Vec<u64> = part.map(|i| self.chosen.row(i)).collect();
+            read(&self.source, &self.grid, self.weights.as_ref(), &rows, loading.select.threads, watch)
+        };
+        let [before, after] = missing;
+        let [mut points, after] = peers.agree(read(before).and_then(|before| Ok([before, read(after)?])))?;
+        let at = |point: u64| point.saturating_sub(self.range.start) as usize;
+        if !kept.is_empty() {
+            points.append(&self.points, at(kept.start)..at(kept.end));
+        }
+        points.append(&after, 0..after.len());
+        self.points = points;
+        self.range = range;
+        Ok(())
+    }
+
+    /// Reads this rank's points. If one rank fails, all do.
+    ///
+    /// # Errors
+    /// If inputs cannot be read at some rank, hold no points, or ranks are lost.
+    pub fn load(peers: &Peers<'_>, loading: &Loading, watch: &dyn Watch) -> Result<Self, Error> {
+        let source = Source::open(peers, &loading.input, loading.select.threads)?;
+        Self::of(peers, source, &loading.select, watch)
+    }
+
+    /// Reads this rank's points of a source.
+    ///
+    /// # Errors
+    /// If one rank cannot read its points, or ranks are lost.
+    pub fn of(
+        peers: &Peers<'_>,
+        source: Source,
+        select: &Selection,
+        watch: &dyn Watch,
+    ) -> Result<Self, Error> {
+        let (dims, most) = (source.dims(), select.reals.max_dims());
+        if dims > most && source.byte_step().is_none() {
+            return Err(Error::Option(format!(
+                "--precision float holds points of at most {most} coordinates, not {dims}; leave it out"
+            )));
+        }
+        let chosen = Thinned::new(source.rows(), select.max_points, select.seed);
+        let range = share(chosen.len(), peers.size(), peers.rank());
+        let rows: Vec<u64> = range.clone().map(|i| chosen.row(i)).collect();
+        watch.loading(rows.len() as u64);
+        let grid = match (select.metric, source.byte_step()) {
+            (Metric::Cosine, _) => Grid::directions(select.reals, source.dims()),
+            (Metric::Euclidean, Some(step)) => Grid::bytes(source.dims(), step),
+            (Metric::Euclidean, None) => spanning(peers, select.reals, &source, &rows)?,
+        };
+        let weights = match &select.weights {
+            Some(path) => Some(Weights::open(peers, path, source.rows(), &rows)?),
+            None => None,
+        };
+        let points = peers.agree(read(&source, &grid, weights.as_ref(), &rows, select.threads, watch))?;
+        Ok(Self { source, chosen, range, grid, points, weights })
+    }
+}
+
+/// Some rows of a source, which rise, as points.
+fn read(
+    source: &Source,
+    grid: &Grid,
+    weights: Option<&Weights>,
+    rows: &[u64],
+    threads: usize,
+    watch: &dyn Watch,
+) -> Result<Points, Error> {
+    let points = source.load(rows, grid, threads, &|points| watch.loaded(points))?;
+    let weights = weights.map(|weights| weights.load(rows)).transpose()?;
+    Ok(Points { weights, ..points })
+}
+
+/// The grid that spans the points of all ranks, of which this one reads the given rows: once for the grid and, so that
+/// they need not be held as they are, once more for the points.
+fn spanning(peers: &Peers<'_>, reals: Reals, source: &Source, rows: &[u64]) -> Result<Grid, Error> {
+    let mut low = vec![MAX_REAL; source.dims()];
+    let mut high = vec![-MAX_REAL; source.dims()];
+    peers.agree(source.each(rows, |row| {
+        low.iter_mut().zip(row).for_each(|(bound, &v)| *bound = bound.min(v));
+        high.iter_mut().zip(row).for_each(|(bound, &v)| *bound = bound.max(v));
+    }))?;
+    grid_between(peers, reals, low, high)
+}
+
+/// The grid that spans all ranks' coordinates, of which this rank has the least and the greatest of each.
+pub(crate) fn grid_between(
+    peers: &Peers<'_>,
+    reals: Reals,
+    low: Vec<f64>,
+    high: Vec<f64>,
+) -> Result<Grid, Error> {
+    let low = peers.combine(low, Op::Min)?;
+    let high = peers.combine(high, Op::Max)?;
+    let beyond = low.iter().any(|&l| l <= -MAX_REAL) || high.iter().any(|&h| h >= MAX_REAL);
+    peers.agree(if beyond {
+        Err(Error::Input(format!("a coordinate is beyond {MAX_REAL:e}; scale the points down")))
+    } else {
+        Ok(Grid::spanning(reals, &low, &high))
+    })
+}

@@ -1,0 +1,182 @@
+//! What a model says of points and pictures that it was not made of: labels, distances, histograms of words. All ranks share the work.
+
+use crate::classification::bag::Reader;
+use crate::data::grid::{Centroids, Metric, Points, Precision};
+use crate::data::inputs::Source;
+use crate::data::inputs::pictures::Pictures;
+use crate::error::Error;
+use crate::output::model::Clusters;
+use crate::output::tables::in_blocks;
+use crate::peer_ranks::Peers;
+use crate::progress::Watch;
+use cool_distance::{Level, Panels, Picked};
+use cool_map::threads;
+use std::ops::Range;
+
+/// Points that a rank reads and assigns at a time.
+const BLOCK: u64 = 1 << 14;
+
+/// Points that a thread takes at a time.
+const PIECE: usize = 1 << 9;
+
+/// Pictures that a rank describes at a time.
+const PICTURES: u64 = 32;
+
+/// A point's nearest centroid.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Assigned {
+    /// Its number; of equally near centroids, the first's.
+    pub label: u32,
+    /// How far it is.
+    pub distance: f64,
+}
+
+/// Gives `write`, at rank 0, each point's nearest centroid, in order of the points: to those that were clustered the labels that the
+/// clustering gave them.
+///
+/// # Errors
+/// If points are of another kind than those clustered, cannot be read, or ranks are lost.
+pub fn assign(
+    peers: &Peers<'_>,
+    clusters: &Clusters,
+    source: &Source,
+    (level, on): (Level, usize),
+    watch: &dyn Watch,
+    mut write: impl FnMut(&[Assigned]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    peers.agree(clusters.takes(source))?;
+    let Centroids { precision, dims, values } = &clusters.centroids;
+    let panels = Panels::new(level, *precision, values, *dims);
+    let real = clusters.grid.real(&clusters.centroids);
+    watch.loading(source.rows() / peers.size() as u64);
+    let compute = |rows: Range<u64>| {
+        let (points, beyond) = load(clusters, source, rows, on)?;
+        let mut found = nearest(clusters, &panels, &points, on);
+        for (i, row) in beyond {
+            found[i] = off_grid(&real, &row);
+        }
+        watch.loaded(points.len() as u64);
+        // Two numbers a point, of one kind, to travel together.
+        Ok(found.iter().flat_map(|a| [u64::from(a.label), a.distance.to_bits()]).collect())
+    };
+    in_blocks(peers, source.rows(), BLOCK, compute, |_, pairs| {
+        let (pairs, _) = pairs.as_chunks();
+        let assigned =
+            |[label, bits]: &[u64; 2]| Assigned { label: *label as u32, distance: f64::from_bits(*bits) };
+        write(&pairs.iter().map(assigned).collect::<Vec<_>>())
+    })
+}
+
+/// A point beyond the grid: its place among others, and its coordinates as they are.
+type OffGrid = (usize, Vec<f64>);
+
+/// Points on the model's grid, and those that lie beyond it.
+fn load(
+    clusters: &Clusters,
+    source: &Source,
+    rows: Range<u64>,
+    on: usize,
+) -> Result<(Points, Vec<OffGrid>), Error> {
+    let (grid, rows): (_, Vec<u64>) = (&clusters.grid, rows.collect());
+    if grid.precision == Precision::Byte || grid.metric == Metric::Cosine {
+        return Ok((source.load(&rows, grid, on, &|_| ())?, Vec::new()));
+    }
+    let (mut points, mut beyond) = (grid.no_points(), Vec::new());
+    points.reserve(rows.len());
+    source.each(&rows, |row| {
+        if !grid.holds(row) {
+            beyond.push((points.len(), row.to_vec()));
+        }
+        grid.quantise(row, &mut points);
+    })?;
+    Ok((points, beyond))
+}
+
+fn nearest(clusters: &Clusters, panels: &Panels, points: &Points, on: usize) -> Vec<Assigned> {
+    let mut found = vec![Assigned::default(); points.len()];
+    threads::map_mut(on, found.chunks_mut(PIECE).collect(), |piece, found: &mut [Assigned]| {
+        let picked = Picked::Run { first: piece * PIECE, count: found.len() };
+        panels.nearest(points.rows(), picked, |i, nearest| {
+            let squared = clusters.grid.real_squared(nearest.squared.unsigned_abs().into());
+            found[i] = Assigned { label: nearest.index, distance: squared.sqrt() };
+        });
+    });
+    found
+}
+
+/// The nearest of real centroids.
+fn off_grid(centroids: &[f64], row: &[f64]) -> Assigned {
+    let mut best = Assigned { label: 0, distance: f64::INFINITY };
+    for (label, centroid) in (0u32..).zip(centroids.chunks_exact(row.len())) {
+        let squared: f64 = row.iter().zip(centroid).map(|(x, c)| (x - c) * (x - c)).sum();
+        if squared < best.distance {
+            best = Assigned { label, distance: squared };
+        }
+    }
+    Assigned { distance: best.distance.sqrt(), ..best }
+}
+
+/// Gives `write`, at rank 0, how often each word occurs in each picture: a row of as many counts as there are words.
+///
+/// # Errors
+/// If the model was not made of pictures, a picture cannot be read, or ranks are lost.
+pub fn histograms(
+    peers: &Peers<'_>,
+    clusters: &Clusters,
+    pictures: &Pictures,
+    (level, on): (Level, usize),
+    watch: &dyn Watch,
+    write: impl FnMut(Range<u64>, Vec<i32>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let reader = peers.agree(Reader::new(clusters, level))?;
+    let entries: Vec<_> = pictures.entries().collect();
+    watch.loading((entries.len() / peers.size()) as u64);
+    let count = |i: u64| -> Result<Vec<i32>, Error> {
+        let mut counts = vec![0; reader.words()];
+        reader.read(entries[i as usize])?.iter().for_each(|patch| counts[patch.word as usize] += 1);
+        watch.loaded(1);
+        Ok(counts)
+    };
+    let compute = |rows: Range<u64>| {
+        let counts = threads::map(on, (rows.end - rows.start) as usize, |i| count(rows.start + i as u64));
+        counts.into_iter().collect::<Result<Vec<_>, _>>().map(|rows| rows.concat())
+    };
+    in_blocks(peers, entries.len() as u64, PICTURES, compute, write)
+}
+
+/// Gives `write`, at rank 0, the points of a source as they are: bytes, or 64-bit floating-point numbers as bytes, little-endian.
+///
+/// # Errors
+/// If they cannot be read, or ranks are lost.
+pub fn features(
+    peers: &Peers<'_>,
+    source: &Source,
+    on: usize,
+    watch: &dyn Watch,
+    write: impl FnMut(Range<u64>, Vec<u8>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    watch.loading(source.rows() / peers.size() as u64);
+    let compute = |rows: Range<u64>| {
+        let rows: Vec<u64> = rows.collect();
+        if source.byte_step().is_some() {
+            return source.bytes(&rows, on, &|points| watch.loaded(points));
+        }
+        let mut bytes = Vec::with_capacity(rows.len() * source.dims() * 8);
+        source.each(&rows, |row| bytes.extend(row.iter().flat_map(|x| x.to_le_bytes())))?;
+        watch.loaded(rows.len() as u64);
+        Ok(bytes)
+    };
+    in_blocks(peers, source.rows(), BLOCK, compute, write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn off_the_grid_the_nearest_is_found_by_real_numbers_and_of_equals_the_first() {
+        let centroids = [0.0, 0.0, 10.0, 0.0, 10.0, 0.0];
+        assert_eq!(off_grid(&centroids, &[13.0, 4.0]), Assigned { label: 1, distance: 5.0 });
+        assert_eq!(off_grid(&centroids, &[-3.0, 4.0]), Assigned { label: 0, distance: 5.0 });
+    }
+}

@@ -1,0 +1,190 @@
+//! Visual words: for some clusters, the points nearest to their centroids, and a picture of them.
+
+use crate::algorithm::lloyd::Clustered;
+use crate::data::inputs::Source;
+use crate::data::inputs::formats::Place;
+use crate::data::point_share::Share;
+use crate::error::Error;
+use crate::peer_ranks::Peers;
+use cool_map::replace_file;
+use image::imageops::FilterType;
+use image::{Rgb, RgbImage};
+use std::path::Path;
+
+/// A cluster and some points that stand for it.
+#[derive(Debug, serde::Serialize)]
+pub struct Word {
+    /// The centroid's number.
+    pub cluster: u32,
+    /// The cluster's points.
+    pub size: i64,
+    /// The nearest points, nearest first.
+    pub nearest: Vec<Near>,
+}
+
+/// A point near a centroid.
+#[derive(Debug, serde::Serialize)]
+pub struct Near {
+    /// Where it comes from.
+    #[serde(flatten)]
+    pub place: Place,
+    /// Its distance from the centroid.
+    pub distance: f64,
+    /// Its row among all rows of the source.
+    #[serde(skip)]
+    pub source_row: u64,
+}
+
+/// Candidates looked at for each point shown, since neighbours on top of each other show the same thing.
+const CHOICE: usize = 4;
+
+/// No cluster.
+const NOBODY: u32 = u32::MAX;
+
+/// No candidate.
+const NONE: [i64; 2] = [i64::MAX, i64::MAX];
+
+/// Finds `count` words with `each` points each. All ranks call it; rank 0 gets the words.
+pub fn find(
+    peers: &Peers<'_>,
+    share: &Share,
+    clustered: &Clustered,
+    count: usize,
+    each: usize,
+) -> Result<Vec<Word>, Error> {
+    let mut shown = spread(&clustered.sizes, count, each);
+    shown.resize(count.min(clustered.centroids.len()), NOBODY);
+    peers.bcast(&mut shown, 0)?;
+    shown.retain(|&j| j != NOBODY);
+
+    let room = each * CHOICE;
+    let mine: Vec<[i64; 2]> = shown.iter().flat_map(|&j| candidates(share, clustered, j, room)).collect();
+    let all = peers.gather(mine.into_flattened())?;
+    let words =
+        if peers.leads() { merge(share, clustered, &shown, all.as_chunks().0, each) } else { Ok(Vec::new()) };
+    peers.agree(words)
+}
+
+/// At most `count` clusters, evenly from the largest to the smallest of those with `least` points.
+fn spread(sizes: &[i64], count: usize, least: usize) -> Vec<u32> {
+    let mut order: Vec<u32> =
+        (0u32..).zip(sizes).filter(|(_, n)| **n >= least as i64).map(|(j, _)| j).collect();
+    order.sort_by_key(|&j| std::cmp::Reverse(sizes[j as usize]));
+    let count = count.min(order.len());
+    (0..count).map(|i| order[i * order.len() / count]).collect()
+}
+
+/// This rank's points nearest to a centroid, as squared distance and number, filled up with [`NONE`].
+fn candidates(share: &Share, clustered: &Clustered, cluster: u32, room: usize) -> Vec<[i64; 2]> {
+    let centroid = clustered.centroids.row(cluster as usize);
+    let members = clustered.labels.iter().enumerate().filter(|(_, label)| **label == cluster);
+    let measure = |(i, _): (usize, &u32)| {
+        let apart = share.points.squared(i, centroid);
+        [apart, (share.range.start + i as u64) as i64]
+    };
+    let mut near: Vec<_> = members.map(measure).collect();
+    near.sort_unstable();
+    near.resize(room, NONE);
+    near
+}
+
+/// The words from all ranks' candidates: `CHOICE * each` for each cluster from each rank.
+fn merge(
+    share: &Share,
+    clustered: &Clustered,
+    clusters: &[u32],
+    candidates: &[[i64; 2]],
+    each: usize,
+) -> Result<Vec<Word>, Error> {
+    let room = each * CHOICE;
+    let per_rank = clusters.len() * room;
+    let mut words = Vec::new();
+    for (c, &cluster) in clusters.iter().enumerate() {
+        let of_rank = |rank: &[[i64; 2]]| rank[c * room..(c + 1) * room].to_vec();
+        let mut near: Vec<_> =
+            candidates.chunks_exact(per_rank).flat_map(of_rank).filter(|n| *n != NONE).collect();
+        near.sort_unstable();
+        near.truncate(room);
+        let near = describe(share, &near)?;
+        words.push(Word {
+            cluster,
+            size: clustered.sizes[cluster as usize],
+            nearest: apart(share, near, each),
+        });
+    }
+    Ok(words)
+}
+
+/// Squared distances and numbers of points as places.
+fn describe(share: &Share, near: &[[i64; 2]]) -> Result<Vec<Near>, Error> {
+    let mut rows: Vec<u64> = near.iter().map(|n| share.chosen.row(n[1] as u64)).collect();
+    rows.sort_unstable();
+    let places = share.source.places(&rows)?;
+    let name = |&[squared, number]: &[i64; 2]| {
+        let source_row = share.chosen.row(number as u64);
+        let place = places[rows.partition_point(|&r| r < source_row)].clone();
+        Near { place, distance: share.grid.real_squared(squared as u128).sqrt(), source_row }
+    };
+    Ok(near.iter().map(name).collect())
+}
+
+/// The first `each`, of patches only those that do not lie on a nearer one.
+fn apart(share: &Share, near: Vec<Near>, each: usize) -> Vec<Near> {
+    let patch = match &share.source {
+        Source::Pictures(pictures) => u64::from(pictures.cut().patch),
+        Source::Text(_) | Source::Arrays(_) | Source::Given { .. } => 0,
+    };
+    let overlap = |a: &Place, b: &Place| {
+        a.file == b.file && a.row.abs_diff(b.row) < patch && a.column.abs_diff(b.column) < patch
+    };
+    let mut kept: Vec<Near> = Vec::new();
+    for candidate in near {
+        if kept.len() < each && !kept.iter().any(|k| overlap(&k.place, &candidate.place)) {
+            kept.push(candidate);
+        }
+    }
+    kept
+}
+
+/// Side of a patch in the mosaic, in pixels.
+const TILE: u32 = 48;
+const GAP: u32 = 3;
+const MARGIN: u32 = 24;
+
+/// Draws the words' patches, a word a row, in two columns if there are many; `None` if the points are no patches.
+pub fn mosaic(source: &Source, words: &[Word]) -> Result<Option<RgbImage>, Error> {
+    let Source::Pictures(pictures) = source else { return Ok(None) };
+    let columns = if words.len() > 8 { 2 } else { 1 };
+    let lines = words.len().div_ceil(columns).max(1);
+    let each = words.iter().map(|w| w.nearest.len()).max().unwrap_or(0);
+    let wide = each as u32 * (TILE + GAP) + MARGIN;
+    let size = (wide * columns as u32 - MARGIN, lines as u32 * (TILE + GAP) + GAP);
+    let mut mosaic = RgbImage::from_pixel(size.0 + GAP, size.1, Rgb([255; 3]));
+
+    let shown: Vec<(usize, usize, u64)> = words
+        .iter()
+        .enumerate()
+        .flat_map(|(w, word)| word.nearest.iter().enumerate().map(move |(i, near)| (w, i, near.source_row)))
+        .collect();
+    let rows: Vec<u64> = shown.iter().map(|s| s.2).collect();
+    for ((word, i, _), patch) in shown.into_iter().zip(pictures.patches(&rows)?) {
+        let tile = image::imageops::resize(&patch, TILE, TILE, FilterType::Triangle);
+        let x = (word / lines) as u32 * wide + GAP + i as u32 * (TILE + GAP);
+        let y = GAP + (word % lines) as u32 * (TILE + GAP);
+        image::imageops::replace(&mut mosaic, &tile, x.into(), y.into());
+    }
+    Ok(Some(mosaic))
+}
+
+/// Writes the words as JSON and, if they are patches, their mosaic beside it, with the ending `.png`.
+pub fn write(path: &Path, source: &Source, words: &[Word]) -> Result<(), Error> {
+    crate::output::report::write_json(path, words)?;
+    if let Some(mosaic) = mosaic(source, words)? {
+        let picture = path.with_extension("png");
+        let mut bytes = Vec::new();
+        let encoder = image::codecs::png::PngEncoder::new(&mut bytes);
+        mosaic.write_with_encoder(encoder).map_err(std::io::Error::other).map_err(Error::file(&picture))?;
+        replace_file(&picture, &[&bytes]).map_err(Error::file(&picture))?;
+    }
+    Ok(())
+}
