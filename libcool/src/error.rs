@@ -1,8 +1,8 @@
 //! Why something did not work, and what to do.
 
 use cool_proto::local::failure::Kind;
-use cool_proto::region::RegionError;
 use cool_proto::socket::SocketError;
+use cool_shm::region::RegionError;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;

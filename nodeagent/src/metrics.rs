@@ -148,7 +148,7 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_proto::segment::records::{BUCKETS, RankPlan, Totals};
+    use cool_shm::segment::records::{BUCKETS, RankPlan, Totals};
     use prometheus_client::encoding::text::encode;
 
     #[test]

@@ -1,5 +1,5 @@
 //! Calls that ranks of this node carry out themselves, as they tell of them in their segments
-//! ([`cool_proto::segment::records`]): counted, and remembered for traces. It is read when somebody asks, and when a group ends.
+//! ([`cool_shm::segment::records`]): counted, and remembered for traces. It is read when somebody asks, and when a group ends.
 //!
 //! Ranks may write there whatever they like. What cannot be is left aside, and what a rank can have done in its time bounds what is
 //! counted of it.
@@ -7,7 +7,7 @@
 use crate::metrics::CallCounters;
 use crate::shared_segment::SharedSegment;
 use cool_proto::control::{self, Arrival, RankTimes};
-use cool_proto::segment::records::{self, RankPlan, RankRecord, Totals};
+use cool_shm::segment::records::{self, RankPlan, RankRecord, Totals};
 use cool_types::{Call, CallWords, Operation, Rank};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -1,8 +1,8 @@
 //! The segment in which ranks of this node carry out calls themselves, and how one of them is woken that waits elsewhere: for datagrams of
 //! quick calls.
 
-use cool_proto::region::RegionError;
-use cool_proto::segment::{RankPart, Segment};
+use cool_shm::region::RegionError;
+use cool_shm::segment::{RankPart, Segment};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::UdpSocket;

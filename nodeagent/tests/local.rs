@@ -11,9 +11,9 @@ use cool_proto::local::{
     frame::Body,
     watched::{Differs, Overdue, Through, What},
 };
-use cool_proto::region::Region;
-use cool_proto::segment::{Ring, Segment};
 use cool_proto::socket::{self, Receiver, Sender, SocketError};
+use cool_shm::region::Region;
+use cool_shm::segment::{Ring, Segment};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;

@@ -1,7 +1,8 @@
 //! Contracts between COOL's programs: gRPC to the controller ([`control`], feature `grpc`), and
 //! between a rank and the agent of its node ([`local`]): frames ([`frame`]) over a unix socket
-//! ([`socket`]), data in shared memory ([`region`], of [`pages`]; the [`segment`] in which ranks carry out calls themselves); and between an agent and who starts its
-//! ranks ([`launcher`]), over a socket that keeps messages apart ([`seqpacket`]).
+//! ([`socket`]); and between an agent and the supervisors of its ranks ([`launcher`]), over a socket
+//! that preserves message boundaries ([`seqpacket`]). The memory that ranks and agents share is in
+//! the crate `cool-shm`.
 
 #[cfg(feature = "grpc")]
 pub mod delivery;
@@ -10,9 +11,6 @@ pub mod description;
 pub mod features;
 pub mod frame;
 pub mod numbers;
-pub mod pages;
-pub mod region;
-pub mod segment;
 pub mod seqpacket;
 pub mod socket;
 #[cfg(feature = "grpc")]

@@ -265,7 +265,7 @@ fn sleep(stream: &UnixStream, until: PollFlags, timeout: Duration) -> Result<(),
 mod tests {
     use super::*;
     use crate::local::{Attach, Done, Map};
-    use crate::region::Region;
+    use cool_shm::region::Region;
     use std::io::Write;
     use std::os::unix::net::UnixListener;
 

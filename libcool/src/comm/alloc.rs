@@ -43,7 +43,7 @@ mod tests {
     use crate::Op;
     use cool_proto::frame::{Decoder, MAX_TO_RANK, encode};
     use cool_proto::local::{Call, Done, Running, Slice, frame::Body};
-    use cool_proto::region::Region;
+    use cool_shm::region::Region;
     use std::collections::{BTreeMap, VecDeque};
     use std::io::Write;
     use std::os::unix::net::UnixStream;

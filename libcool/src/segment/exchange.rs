@@ -2,8 +2,8 @@
 //! others have published in order.
 
 use super::{Stop, Waits};
-use cool_proto::pages::OutOfBounds;
-use cool_proto::segment::{RankPart, Ring, SLOTS, Segment};
+use cool_shm::pages::OutOfBounds;
+use cool_shm::segment::{RankPart, Ring, SLOTS, Segment};
 use std::ops::Range;
 
 /// One rank in one call. Publications are numbered from the first of the call.

@@ -1,4 +1,4 @@
-//! Calls that the ranks of a node carry out themselves, in the segment that their group shares ([`cool_proto::segment`]): how a
+//! Calls that the ranks of a node carry out themselves, in the segment that their group shares ([`cool_shm::segment`]): how a
 //! call is described to the others and taken part in. What each operation does there is in [`operations`]; who looks after a
 //! rank that waits is the [session](crate::session)'s matter.
 
@@ -12,9 +12,9 @@ mod tests;
 use crate::collective::{Buffers, Checked};
 use crate::{Op, Operation, Type};
 use bytemuck::{bytes_of, cast_slice_mut};
-use cool_proto::pages::OutOfBounds;
-use cool_proto::segment::{Ring, Segment};
-use cool_types::{Call, CallWords, Rank};
+use cool_shm::pages::OutOfBounds;
+use cool_shm::segment::{Ring, Segment};
+use cool_types::{Call, CallDescription, Rank};
 use direct::Mark;
 use exchange::Exchange;
 pub(crate) use nodes::NodeRanks;
@@ -107,7 +107,7 @@ impl Described {
         }
         let op = checked.op.filter(|_| checked.operation.combines());
         let dtype = checked.dtype.filter(|_| checked.operation != Operation::Barrier);
-        let words = CallWords { call: &call, element: dtype, reduce: op };
+        let words = CallDescription { call: &call, element: dtype, reduce: op };
         let (digest, text) = (words.digest(format_args!("")), words.to_string());
         Described { dtype, op, call, digest, text }
     }

@@ -5,8 +5,8 @@ use super::exchange::{Exchange, Flow, Step};
 use super::{Stop, Waits};
 use crate::collective::Buffers;
 use crate::{Op, Operation, Type};
-use cool_proto::pages::OutOfBounds;
-use cool_proto::segment::{CHUNK_BYTES, Ring};
+use cool_shm::pages::OutOfBounds;
+use cool_shm::segment::{CHUNK_BYTES, Ring};
 use cool_types::{Call, Rank, combine};
 use std::ops::Range;
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::collective::{Arrays, Caller, Collective};
 use crate::element::{Array, ArrayMut};
-use cool_proto::segment::CHUNK_BYTES;
+use cool_shm::segment::CHUNK_BYTES;
 use proptest::prelude::*;
 use std::ops::Range;
 use std::time::{Duration, Instant};

@@ -4,8 +4,8 @@
 use crate::error::Error;
 use crate::segment::{Described, Stop};
 use cool_proto::local;
-use cool_proto::segment::RankPart;
-use cool_proto::segment::records::{self, ARRIVALS, RankArrival, RankPlan, RankRecord, RankTraffic};
+use cool_shm::segment::RankPart;
+use cool_shm::segment::records::{self, ARRIVALS, RankArrival, RankPlan, RankRecord, RankTraffic};
 
 /// What a call was for the leader of a node, who sends and takes messages in it.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,7 +8,7 @@ use crate::comm::PointToPoint;
 use crate::error::Error;
 use crate::segment::Stop;
 use cool_proto::local::{self, Call, Cancel, Dtype, Map, ReduceOp, Slice, Transfer, Unmap, frame::Body};
-use cool_proto::region::RegionError;
+use cool_shm::region::RegionError;
 use cool_types::limits::OPEN_CALLS;
 use std::ptr::NonNull;
 use std::sync::Arc;

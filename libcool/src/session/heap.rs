@@ -5,8 +5,8 @@
 //! array, and a call on that array, found by its address, is one on the block.
 
 use cool_proto::local::Slice;
-use cool_proto::pages::OutOfBounds;
-use cool_proto::region::{Region, RegionError, page_size};
+use cool_shm::pages::OutOfBounds;
+use cool_shm::region::{Region, RegionError, page_size};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -11,11 +11,11 @@ use super::watch::{Looks, Waiting, Watch};
 use crate::collective::Checked;
 use crate::error::Error;
 use crate::segment::{Described, Descriptions, NodeRanks, SegmentCalls, Stop};
-use cool_collective::{Layout, Place, Rank};
+use cool_collective::{Layout, RankPlace, Rank};
 use cool_proto::local::{self, Attached};
-use cool_proto::segment::Segment;
-use cool_proto::segment::records::{self, RankPlan};
-use cool_quick::{Next, NodeLeaders, Patience, QuickSchedule, Seen};
+use cool_quick::{WaitAction, NodeLeaders, WaitPolicy, QuickSchedule, WaitState};
+use cool_shm::segment::Segment;
+use cool_shm::segment::records::{self, RankPlan};
 use cool_types::Call;
 use leader_calls::LeaderCalls;
 use std::collections::VecDeque;
@@ -73,8 +73,8 @@ impl Quick {
         segment: Segment,
         socket: Option<OwnedFd>,
     ) -> Option<Quick> {
-        let places = attached.places.iter().map(|place| Place { rack: place.rack, node: place.node });
-        let leaders = NodeLeaders::of(&Layout::new(&places.collect::<Vec<Place>>()).ok()?)?;
+        let places = attached.places.iter().map(|place| RankPlace { rack: place.rack, node: place.node });
+        let leaders = NodeLeaders::for_group(&Layout::new(&places.collect::<Vec<RankPlace>>()).ok()?)?;
         let leader = leaders.leader_of(Rank(rank as u32));
         let segment = Arc::new(segment);
         let (index, size) = (ranks.iter().position(|here| *here as usize == rank)?, ranks.len());
@@ -134,7 +134,7 @@ impl Calls {
         if let Some((_, known)) = self.schedules.iter().find(|(known, _)| known == call) {
             return known.clone();
         }
-        let of = |call: &Call| QuickSchedule::of(call, self.leaders.layout(), Rank(self.leader as u32));
+        let of = |call: &Call| QuickSchedule::for_call(call, self.leaders.layout(), Rank(self.leader as u32));
         let schedule = self.leaders.call(call).and_then(|call| of(&call)).and_then(|schedule| {
             let plan = RankPlan::quick(&schedule.plan().to_string())?;
             Some((Arc::new(schedule), plan))
@@ -214,18 +214,18 @@ impl QuickCall<'_> {
     ) -> Result<Duration, Stop<Error>> {
         let watch = &self.watch;
         loop {
-            let seen = Seen {
+            let seen = WaitState {
                 watched: watched.is_some(),
                 answered: watched.is_some_and(|id| watch.is_answered(id)),
                 failed: self.quick.segment.has_failed(),
             };
-            match (Patience(watch.timeout).next(self.begun.elapsed(), seen), *watched) {
-                (Next::Wait(left), None) => return Ok(left),
-                (Next::Wait(left), Some(id)) => return watch.still_waits(id).map(|()| left),
-                (Next::Ended, Some(id)) => return watch.ended(id).map(|()| Duration::ZERO),
-                (Next::Overdue, Some(id)) => return watch.overdue(id, awaited()).map(|()| Duration::ZERO),
-                (Next::Watch, _) => *watched = Some(watch.open()?),
-                (Next::ByAgent | Next::Ended | Next::Overdue, _) => return Err(Stop::ByAgent),
+            match (WaitPolicy(watch.timeout).next_action(self.begun.elapsed(), seen), *watched) {
+                (WaitAction::Wait(left), None) => return Ok(left),
+                (WaitAction::Wait(left), Some(id)) => return watch.still_waits(id).map(|()| left),
+                (WaitAction::Ended, Some(id)) => return watch.ended(id).map(|()| Duration::ZERO),
+                (WaitAction::Overdue, Some(id)) => return watch.overdue(id, awaited()).map(|()| Duration::ZERO),
+                (WaitAction::Watch, _) => *watched = Some(watch.open()?),
+                (WaitAction::ByAgent | WaitAction::Ended | WaitAction::Overdue, _) => return Err(Stop::ByAgent),
             }
         }
     }

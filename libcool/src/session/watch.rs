@@ -10,9 +10,9 @@ use crate::error::Error;
 use crate::segment::{Described, Descriptions, SegmentCalls, Stop, Waits};
 use cool_proto::local::watched::{Differs, Overdue, StillWaits, Through, What};
 use cool_proto::local::{self, Call, Done, Dtype, ReduceOp, Watched, frame::Body};
-use cool_proto::segment::records::{self, RankPlan};
-use cool_proto::segment::{RankPart, Segment};
-use cool_quick::{LOOK_AGAIN, Patience};
+use cool_quick::{RECHECK_INTERVAL, WaitPolicy};
+use cool_shm::segment::records::{self, RankPlan};
+use cool_shm::segment::{RankPart, Segment};
 use nix::unistd::{getpid, getsid};
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -200,7 +200,7 @@ impl Waiting<'_> {
                 return watch.overdue(id, missing.map(|(rank, _)| *rank).collect());
             }
             let answered = || is_there() || watch.is_answered(id);
-            self.sleep(on, &answered, left.min(LOOK_AGAIN));
+            self.sleep(on, &answered, left.min(RECHECK_INTERVAL));
             watch.still_waits(id)?;
         }
     }
@@ -222,7 +222,7 @@ pub(super) struct Watch<'a> {
 impl Watch<'_> {
     /// How long the rank waits without the agent.
     pub(super) fn patience(&self) -> Duration {
-        Patience(self.timeout).alone()
+        WaitPolicy(self.timeout).unwatched()
     }
 
     /// Whether the agent has answered.

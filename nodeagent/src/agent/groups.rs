@@ -5,7 +5,7 @@ use crate::engine::{GroupError, GroupSpec};
 use crate::shared_segment::SharedSegment;
 use cool_collective::{Layout, Rank};
 use cool_proto::local::{self, Place};
-use cool_proto::segment::RANKS_MAX;
+use cool_shm::segment::RANKS_MAX;
 use prometheus_client::metrics::counter::Counter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;

@@ -1,8 +1,8 @@
 //! The memory in which calls find and leave their data. Whose it is (shared with a rank's process, or
 //! this process's heap) is the matter of those who implement [`Memory`].
 
-use cool_proto::pages::Pages;
-use cool_proto::region::Region;
+use cool_shm::pages::Pages;
+use cool_shm::region::Region;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;

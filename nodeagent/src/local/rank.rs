@@ -9,7 +9,7 @@ use cool_proto::local::{
     frame::Body,
     watched::{Differs, Overdue, StillWaits, Through, What},
 };
-use cool_proto::region::{Region, RegionError};
+use cool_shm::region::{Region, RegionError};
 use cool_types::limits::OPEN_CALLS;
 use cool_types::{ElementType, Operation as Collective};
 use std::collections::{BTreeMap, VecDeque};

@@ -14,8 +14,8 @@ use cool_proto::frame::FrameError;
 use cool_proto::local::{
     Attach, Attached, CheckPlan, Enlist, PlanChecked, Quick, Recover, Recovered, Running, frame::Body,
 };
-use cool_proto::segment::Segment;
 use cool_proto::{RUNNING_INTERVAL, VERSION, check_version};
+use cool_shm::segment::Segment;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;

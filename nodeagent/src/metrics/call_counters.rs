@@ -2,7 +2,7 @@
 //! somebody asks ([`crate::rank_calls`]).
 
 use cool_engine::Traffic;
-use cool_proto::segment::records::{BUCKETS, RankPlan, Totals, bucket, bucket_end};
+use cool_shm::segment::records::{BUCKETS, RankPlan, Totals, bucket, bucket_end};
 use cool_types::Operation;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};

@@ -1,7 +1,7 @@
 //! What is told and counted of ranks that keep to the rules, and of those that write whatever they like.
 
 use super::*;
-use cool_proto::segment::records::{ARRIVALS, RankArrival, RankTraffic};
+use cool_shm::segment::records::{ARRIVALS, RankArrival, RankTraffic};
 use cool_types::{ElementType, ReduceOp};
 use proptest::prelude::*;
 

@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::segment::tests::{Drawn, Patient};
-use cool_collective::{Layout, Place};
-use cool_proto::segment::Segment;
+use cool_collective::{Layout, RankPlace};
+use cool_shm::segment::Segment;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
@@ -61,7 +61,7 @@ fn made(call: &Call, leader: usize, parts: &BTreeMap<usize, Vec<u8>>) -> Vec<u8>
 
 /// Carries out calls with a thread for each rank; `nodes` says on which node each is.
 fn check(nodes: &[u32], drawn: &[Drawn]) {
-    let places: Vec<Place> = nodes.iter().map(|node| Place { rack: node / 2, node: *node }).collect();
+    let places: Vec<RankPlace> = nodes.iter().map(|node| RankPlace { rack: node / 2, node: *node }).collect();
     let leaders = NodeLeaders::of(&Layout::new(&places).unwrap()).unwrap();
     let table = Table::default();
     let segments: Vec<Arc<Segment>> = (0..leaders.layout().size())

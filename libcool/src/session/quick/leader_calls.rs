@@ -10,12 +10,12 @@ use crate::session::{Disconnected, SocketError};
 use cool_collective::Rank;
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local;
-use cool_proto::segment::records::{ARRIVALS, RankArrival};
-use cool_proto::segment::{DATAGRAM_BYTES, DATAGRAMS_KEPT, RankPart};
 use cool_quick::{
-    ARRIVED_LATEST, Begin, DATAGRAM_MAX, Input, Message, NodeLeaders, Output, QuickCalls, QuickSchedule,
-    SendTo, WINDOW,
+    RECENT_ARRIVALS_MAX, BeginCall, DATAGRAM_BYTES_MAX, Input, QuickMessage, NodeLeaders, Output, QuickCalls, QuickSchedule,
+    SendTo, RETRANSMIT_WINDOW,
 };
+use cool_shm::segment::records::{ARRIVALS, RankArrival};
+use cool_shm::segment::{DATAGRAM_BYTES, DATAGRAMS_KEPT, RankPart};
 use cool_types::Key;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 const STEP: Duration = Duration::from_millis(10);
 
 // The segment has room for all that others may lack.
-const _: () = assert!(DATAGRAM_MAX <= DATAGRAM_BYTES && WINDOW as u64 <= DATAGRAMS_KEPT);
-const _: () = assert!(ARRIVED_LATEST <= ARRIVALS);
+const _: () = assert!(DATAGRAM_BYTES_MAX <= DATAGRAM_BYTES && RETRANSMIT_WINDOW as u64 <= DATAGRAMS_KEPT);
+const _: () = assert!(RECENT_ARRIVALS_MAX <= ARRIVALS);
 
 /// A leader's part in the calls of leaders: one at a time.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl LeaderCalls {
             exchanged: Exchanged::default(),
             waits: Duration::ZERO,
             origin: Instant::now(),
-            buffer: vec![0; DATAGRAM_MAX],
+            buffer: vec![0; DATAGRAM_BYTES_MAX],
         })
     }
 
@@ -116,9 +116,9 @@ impl LeaderCalls {
         let sent = self.sent(call);
         sent.enter(number, *digest, text)?;
         let combining = dtype.zip(*op);
-        let begin = Begin { number, digest: *digest, schedule, combining, input };
+        let begin = BeginCall { number, digest: *digest, schedule, combining, input };
         let now = self.now();
-        self.machine.handle(now, Input::Repaired(sent.repaired()));
+        self.machine.handle(now, Input::Retransmitted(sent.repaired()));
         self.machine.handle(now, Input::Begin(begin));
         let mut watched = None;
         while let Some(next) = self.perform(call, leaders, &mut watched)? {
@@ -148,11 +148,11 @@ impl LeaderCalls {
                     self.count(&message);
                     (0..message.copies).try_for_each(|_| self.send(call, message.to, &message.bytes))?;
                 }
-                Poll::Output(Output::Ask { of, bytes }) => {
+                Poll::Output(Output::Nak { to, bytes }) => {
                     self.exchanged.traffic.asked += 1;
                     self.send(call, SendTo::AgentOf(of), &bytes)?;
                 }
-                Poll::Output(Output::Differs { rank, text, .. }) => {
+                Poll::Output(Output::Mismatch { rank, text, .. }) => {
                     let id = watched.map_or_else(|| call.watch.open(), Ok)?;
                     call.watch.differs(id, of_group(leaders, Rank(rank)), text)?;
                 }
@@ -162,7 +162,7 @@ impl LeaderCalls {
         }
     }
 
-    fn count(&mut self, message: &Message) {
+    fn count(&mut self, message: &QuickMessage) {
         let traffic = &mut self.exchanged.traffic;
         let sent = if message.to == SendTo::All { &mut traffic.multicast } else { &mut traffic.unicast };
         *sent += message.payload_len() as u32 * u32::from(message.copies);
