@@ -2,7 +2,7 @@
 //!
 //! Who asks is what the certificate says. Without TLS nobody is known: everybody is an operator, and names are taken as said.
 
-use crate::listen::Client;
+use cool_daemon::listen::Client;
 use cool_tls::{Identity, Role};
 use cool_types::check_user_name;
 use std::fmt;
@@ -155,7 +155,7 @@ mod tests {
         );
         let anywhere = asker(Some(Identity::node("h1", Vec::new())));
         assert!(anywhere.check_node("h1", two, true).is_ok());
-        let any = asker(Some(Identity::of(Role::Agent)));
+        let any = asker(Some(Identity::for_role(Role::Agent)));
         assert!(any.check_node("h1", one, false).is_ok());
         assert!(refusal(&any, "h1", one, true).contains("cool certs --node h1"));
         assert!(asker(None).check_node("h1", one, true).is_ok());
@@ -169,7 +169,7 @@ mod tests {
         assert!(ann.check_job(7, "ann").is_ok());
         assert!(ann.check_job(7, "bob").unwrap_err().message().contains("job 7 is not one of user ann"));
         assert!(ann.check_operator("cool drain").unwrap_err().message().contains("user ann"));
-        for operator in [asker(Some(Identity::of(Role::Tool))), asker(None), Asker::default()] {
+        for operator in [asker(Some(Identity::for_role(Role::Tool))), asker(None), Asker::default()] {
             assert_eq!(operator.in_whose_name("bob").unwrap(), "bob");
             assert_eq!(operator.in_whose_name("1000").unwrap(), "1000");
             assert!(operator.in_whose_name("bob; rm").is_err());

@@ -9,18 +9,15 @@
 //!                                       all of them <-- status <-- metrics, pages ==HTTP== people, Prometheus
 //! ```
 //!
-//! [`fabric`] runs the network and knows nothing of jobs; the rest knows nothing of OpenFlow and reaches the
-//! fabric as a [`fabric::Fabric`]. [`jobs::allocate`] and [`costs`] are pure.
+//! [`cool_fabric`] runs the network and knows nothing of jobs; the rest knows nothing of OpenFlow and reaches the
+//! fabric as a [`cool_fabric::Fabric`]. [`jobs::allocate`] and [`costs`] are pure.
 
 pub mod access;
 pub mod agents;
-mod clock;
 pub mod costs;
-pub mod fabric;
 pub mod groups;
 pub mod jobs;
 pub mod leadership;
-pub mod listen;
 pub mod options;
 pub mod pages;
 pub mod restart;

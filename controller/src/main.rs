@@ -1,9 +1,9 @@
 //! `cool-controller`: binds, stands by until it leads, runs the fabric and the gRPC server, and ends in order on a signal. One that may
 //! lead no more ends at once: nothing that it knows or has begun is worth more than the certainty that it is over.
 
-use cool_controller::fabric::{FabricHandle, Key};
+use cool_fabric::{FabricHandle, Key};
 use cool_controller::leadership::{Leadership, LeadershipLost, LeadershipOptionsError};
-use cool_controller::listen::Listener;
+use cool_daemon::listen::Listener;
 use cool_controller::options::Options;
 use cool_controller::pages::standby;
 use cool_controller::server::{ServerConfig, WebPages, serve};
@@ -11,7 +11,7 @@ use cool_daemon::config::Config;
 use cool_daemon::log::LogError;
 use cool_daemon::web::{self, ListenError};
 use cool_daemon::{config, reload, supervision};
-use cool_tls::{Acceptor, Credentials, FolderError, Role};
+use cool_tls::{Acceptor, Credentials, CertificateDirError, Role};
 use rustix::system::uname;
 use std::convert::Infallible;
 use std::future::pending;
@@ -33,7 +33,7 @@ enum Error {
     )]
     Listen { address: SocketAddr, whom: &'static str, flag: &'static str, error: std::io::Error },
     #[error(transparent)]
-    Certificates(#[from] FolderError),
+    Certificates(#[from] CertificateDirError),
     #[error("cannot tell where it listens: {0}")]
     Address(std::io::Error),
     #[error(transparent)]

@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::costs::Given;
-use crate::fabric::{DatapathId, FabricConfig, HostLimits, Pipeline, TableCapacity, Unicast};
+use cool_fabric::{DatapathId, FabricConfig, HostLimits, Pipeline, TableCapacity, Unicast};
 use crate::groups::keys::GroupKeys;
 use crate::jobs::job::Limits;
 use crate::leadership::LeadershipOptions;

@@ -1,11 +1,11 @@
 //! Graceful restart: groups and jobs of an earlier controller go on. They are put together again from what
 //! agents say that they still have. Meanwhile the ranks compute, and their trees stay.
 //!
-//! What switches still have is found by [`crate::fabric`].
+//! What switches still have is found by [`cool_fabric`].
 
 use crate::agents::Session;
-use crate::fabric::Fabric;
-use crate::fabric::{GroupRequest, TreeScope};
+use cool_fabric::Fabric;
+use cool_fabric::{GroupRequest, TreeScope};
 use crate::groups::registrar::Registrar;
 use crate::groups::{self, Groups, Place};
 use crate::jobs::job::{Limits, Ranks};

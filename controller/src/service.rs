@@ -8,8 +8,8 @@ use crate::agents::traces::Traces;
 use crate::agents::{AdmitError, Admitted, Agent, Agents, Session};
 use crate::costs::Measurements;
 use crate::costs::prober::Prober;
-use crate::fabric::Fabric;
-use crate::fabric::{FabricError, HostView, NodeRegistration, TopologySnapshot};
+use cool_fabric::Fabric;
+use cool_fabric::{FabricError, HostView, NodeRegistration, TopologySnapshot};
 use crate::groups::registrar::Registrar;
 use crate::groups::{self, Groups, Place};
 use crate::jobs::control::ControlRequest;
@@ -296,7 +296,7 @@ impl Service {
         if let Err(why) = self.network.register(NodeRegistration { name, ip, mac, lldp_key }).await {
             session.end();
             self.agents.remove(session);
-            return Err(why.into());
+            return Err(fabric_status(why));
         }
         Ok(session.connect(None, self.agents.registered(session)).await?)
     }
@@ -411,7 +411,7 @@ impl Service {
     /// The switches at which somebody sent into groups who may not.
     fn outsiders(&self) -> Vec<Outsiders> {
         let (network, measured) = (self.network.topology(), self.network.measured());
-        let of = |s: &crate::fabric::SwitchView| {
+        let of = |s: &cool_fabric::SwitchView| {
             let packets = measured.switches.get(&s.datapath_id).map_or(0, |load| load.outsiders);
             Outsiders { datapath_id: s.datapath_id.0, name: s.name.clone(), packets }
         };
@@ -419,21 +419,21 @@ impl Service {
     }
 
     fn topology(&self, network: &TopologySnapshot) -> Topology {
-        let switch = |s: &crate::fabric::SwitchView| Switch {
+        let switch = |s: &cool_fabric::SwitchView| Switch {
             datapath_id: s.datapath_id.0,
             name: s.name.clone(),
             rack: s.rack.unwrap_or(0),
             tor: s.rack.is_some(),
             ports: s.ports,
         };
-        let link = |l: &crate::fabric::LinkView| Link {
+        let link = |l: &cool_fabric::LinkView| Link {
             a: l.a.switch.0,
             a_port: l.a.number,
             b: l.b.switch.0,
             b_port: l.b.number,
             bytes_per_second: l.bytes_per_second,
         };
-        let node = |n: &crate::fabric::NodeView| {
+        let node = |n: &cool_fabric::NodeView| {
             let session = self.agents.get(&n.name);
             Node {
                 id: session.as_ref().map_or(0, |s| s.number),
@@ -460,12 +460,12 @@ impl Service {
                 .chain(network.warnings.iter().cloned())
                 .collect(),
             measurements: Some(self.measurements(network)),
-            hosts: network.hosts.iter().map(control::Host::from).collect(),
+            hosts: network.hosts.iter().map(host_message).collect(),
         }
     }
 
     fn measurements(&self, network: &TopologySnapshot) -> control::Measurements {
-        let place = |n: &crate::fabric::NodeView| {
+        let place = |n: &cool_fabric::NodeView| {
             Some(Place { session: self.agents.get(&n.name)?, rack: n.location?.rack })
         };
         let places: Vec<Place> = network.nodes.iter().filter_map(place).collect();
@@ -483,15 +483,13 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl From<&HostView> for control::Host {
-    fn from(host: &HostView) -> control::Host {
-        control::Host {
-            mac: host.mac.to_string(),
-            vlan: host.vlan.map(u32::from),
-            addresses: host.addresses.iter().map(ToString::to_string).collect(),
-            datapath_id: host.port.switch.0,
-            port: host.port.number,
-        }
+fn host_message(host: &HostView) -> control::Host {
+    control::Host {
+        mac: host.mac.to_string(),
+        vlan: host.vlan.map(u32::from),
+        addresses: host.addresses.iter().map(ToString::to_string).collect(),
+        datapath_id: host.port.switch.0,
+        port: host.port.number,
     }
 }
 
@@ -538,14 +536,13 @@ impl From<JobError> for Status {
     }
 }
 
-impl From<FabricError> for Status {
-    fn from(error: FabricError) -> Status {
-        let text = error.to_string();
-        match error {
-            FabricError::AddressTaken { .. } => Status::already_exists(text),
-            FabricError::BadRegistration { .. } => Status::invalid_argument(text),
-            FabricError::Stopped => Status::unavailable(text),
-            _ => Status::failed_precondition(text),
-        }
+/// Returns the gRPC status that reports an error of the fabric.
+fn fabric_status(error: FabricError) -> Status {
+    let text = error.to_string();
+    match error {
+        FabricError::AddressTaken { .. } => Status::already_exists(text),
+        FabricError::BadRegistration { .. } => Status::invalid_argument(text),
+        FabricError::Stopped => Status::unavailable(text),
+        _ => Status::failed_precondition(text),
     }
 }

@@ -2,8 +2,8 @@
 //! tell. What follows when a node is gone is the caller's.
 
 use super::absence::{Absences, Gone, Input};
-use crate::clock::Clock;
-use crate::fabric::{Fabric, TopologySnapshot};
+use cool_daemon::clock::Clock;
+use cool_fabric::{Fabric, TopologySnapshot};
 use cool_machine::{Machine, Poll, Time};
 use parking_lot::Mutex;
 use std::time::Duration;

@@ -5,7 +5,7 @@
 
 use crate::agents::{Agents, Session};
 use crate::costs::{Found, Given, Measurements};
-use crate::fabric::Fabric;
+use cool_fabric::Fabric;
 use crate::jobs::allocate::natural;
 use cool_proto::control::{Probe, Probed, StopProbe, controller_message::Body};
 use parking_lot::Mutex;

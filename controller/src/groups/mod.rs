@@ -9,8 +9,8 @@ pub mod registrar;
 use crate::agents::Session;
 use crate::costs::prober::Prober;
 use crate::costs::{Links, Measurements};
-use crate::fabric::Fabric;
-use crate::fabric::{FabricError, GroupRequest, TopologySnapshot, TreeGrant, TreeScope};
+use cool_fabric::Fabric;
+use cool_fabric::{FabricError, GroupRequest, TopologySnapshot, TreeGrant, TreeScope};
 use cool_collective::CostModel;
 use cool_proto::control::{Description, Group, Member, ReleaseGroup, Tree, controller_message::Body, tree};
 use cool_proto::features;
@@ -337,7 +337,7 @@ impl Groups {
 mod tests {
     use super::*;
     use crate::agents::{Admitted, Agent, Agents};
-    use crate::fabric::{DatapathId, LinkView, Location, MacAddr, NodeView, Port};
+    use cool_fabric::{DatapathId, LinkView, Location, MacAddr, NodeView, Port};
     use std::net::Ipv6Addr;
 
     /// h1 at switch 2 and h2 at switch 3, which are linked by switch 1.

@@ -5,12 +5,12 @@
 //! groups made and released by [`Groups`], and tells the agents.
 
 use crate::agents::Session;
-use crate::clock::Clock;
-use crate::fabric::Fabric;
+use cool_daemon::clock::Clock;
+use cool_fabric::Fabric;
 use crate::groups::{FIRST_EPOCH, Groups, Place};
 use crate::jobs::job::{Limits, SessionEvent};
 use cool_machine::{Duration, Machine, Poll, Time};
-use cool_membership::{self as membership, Input, Membership, Output, Purpose};
+use cool_membership::{self as membership, Input, Membership, Output, RecoveryPurpose};
 use cool_proto::control::{
     Enlist, Enlisted, RanksLeft, Recover, Recovered, Withdraw, controller_message::Body,
 };
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tracing::{Instrument, info, info_span};
 
-impl membership::Place for Place {
+impl membership::RankLocation for Place {
     fn node(&self) -> u32 {
         self.session.number
     }
@@ -91,9 +91,9 @@ impl Registrar {
             place: Place { session: session.clone(), rack },
             group: (group, size),
             rank,
-            purpose: agree.map_or(Purpose::Shrink, Purpose::Agree),
+            purpose: agree.map_or(RecoveryPurpose::Shrink, RecoveryPurpose::Agree),
             timeout: Duration::from_millis(timeout_ms),
-            misses,
+            unreachable: misses,
         });
     }
 
@@ -110,7 +110,7 @@ impl Registrar {
     pub fn node_left(self: &Arc<Registrar>, session: &Session, reason: &str) {
         let name = &session.agent.name;
         let ranks = self.groups.on_node(name);
-        self.take(Input::NodeLeft { node: session.number, name, reason, ranks });
+        self.take(Input::NodeLost { node: session.number, name, reason, ranks });
     }
 
     /// What an agent says of a group that is no job's.
@@ -121,7 +121,7 @@ impl Registrar {
             SessionEvent::Unused => self.take(Input::Unused { group, node }),
             SessionEvent::GroupFailed(reason) => {
                 let reason = format!("{}: {reason}", session.agent.name);
-                self.take(Input::FormFailed { group, reason, gone: BTreeSet::new() });
+                self.take(Input::FormFailed { group, reason, lost: BTreeSet::new() });
             }
             _ => {}
         }
@@ -154,7 +154,7 @@ impl Registrar {
                 // The sender lives as long as the groups.
                 Ok(()) = in_use.changed() => {
                     let groups = in_use.borrow_and_update().clone();
-                    self.take(Input::InUse(&groups));
+                    self.take(Input::GroupsInUse(&groups));
                 }
             }
         }
@@ -198,8 +198,8 @@ impl Registrar {
                 let made = self.groups.make(&*self.network, group, 0, &places).instrument(span).await;
                 if let Err(reason) = made {
                     let ended = places.iter().filter(|place| place.session.has_ended());
-                    let gone = ended.map(|place| place.session.number).collect();
-                    self.take(Input::FormFailed { group, reason, gone });
+                    let lost = ended.map(|place| place.session.number).collect();
+                    self.take(Input::FormFailed { group, reason, lost });
                 }
                 self.take(Input::Announced(group));
             }
@@ -222,15 +222,15 @@ fn told(output: Output<Place>) -> Option<Work> {
     match output {
         Output::Form { group, places } => return Some(Work::Form(group, places)),
         Output::Release { group, places } => return Some(Work::Release(group, places)),
-        Output::LeftBehind(place) => place.session.set_left_behind(true),
-        Output::Enlisted(place, membership::Enlisted { key, group, reason, rank, tickets }) => {
+        Output::Excluded(place) => place.session.set_left_behind(true),
+        Output::Enlisted(place, membership::EnlistOutcome { key, group, reason, rank, tickets }) => {
             info!(node = place.session.agent.name, key, group, reason, "enlisted");
             tell(&place.session, Body::Enlisted(Enlisted { key, group, reason, rank, tickets }));
         }
         Output::Recovered(place, recovered) => {
-            let membership::Recovered { group, gone, flags, new_group, failure, rank } = recovered;
-            info!(node = place.session.agent.name, group, ?gone, new_group, failure, "recovered");
-            let recovered = Recovered { group, gone, flags, new_group, failure, rank };
+            let membership::RecoveryOutcome { group, lost, flags, new_group, failure, rank } = recovered;
+            info!(node = place.session.agent.name, group, gone = ?lost, new_group, failure, "recovered");
+            let recovered = Recovered { group, gone: lost, flags, new_group, failure, rank };
             tell(&place.session, Body::Recovered(recovered));
         }
     }

@@ -5,7 +5,7 @@
 //! [`crate::jobs::control`].
 
 use crate::agents::Session;
-use crate::fabric::Fabric;
+use cool_fabric::Fabric;
 use crate::groups::{FIRST_EPOCH, Groups, Place, by_node};
 use crate::jobs::control::JobControl;
 use crate::jobs::follower::{Follower, Reaction};
@@ -385,7 +385,7 @@ impl Job {
             return Ok(());
         }
         let node = self.names(&[from].into());
-        let reason = format!("node {node} is gone: {reason}");
+        let reason = format!("node {node} was lost: {reason}");
         let failure = JobFailure { rank: lost.first().copied(), ..JobFailure::new(reason) };
         if !self.spec.survive || lost.is_empty() {
             return Err(failure);

@@ -8,7 +8,7 @@ pub mod follower;
 pub mod job;
 
 use crate::agents::{Agents, Session};
-use crate::fabric::Fabric;
+use cool_fabric::Fabric;
 use crate::groups::{Groups, Place};
 use crate::jobs::allocate::{AllocateError, AllocationRequest, Host, Placement, allocate, natural};
 use crate::jobs::control::{ControlRequest, JobControl};

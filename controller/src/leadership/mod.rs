@@ -5,7 +5,7 @@ mod election;
 mod etcd;
 mod options;
 
-use crate::clock::Clock;
+use cool_daemon::clock::Clock;
 use cool_machine::{Machine, Poll};
 use cool_proto::numbers;
 pub use election::LeadershipLost;

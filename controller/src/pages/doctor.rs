@@ -2,8 +2,8 @@
 
 use crate::agents::attendance::Attendance;
 use crate::agents::{Agents, Session};
-use crate::fabric::Fabric;
-use crate::fabric::{Measured, SwitchView, TopologySnapshot};
+use cool_fabric::Fabric;
+use cool_fabric::{Measured, SwitchView, TopologySnapshot};
 use cool_proto::control::{Diagnosis, Examine, Examined, Finding, controller_message::Body};
 use cool_proto::features;
 use cool_tls::{CertifiedPeer, Credentials, Expiry, expiring};
@@ -285,7 +285,7 @@ fn of_node(about: &str, condition: &Condition, all: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{DatapathId, Location, MacAddr, NodeView, NotAdmitted, Port, SwitchLoad, TurnedAway};
+    use cool_fabric::{DatapathId, Location, MacAddr, NodeView, NotAdmitted, Port, SwitchLoad, TurnedAway};
     use cool_tls::{Identity, Role};
 
     fn node(name: &str, located: bool) -> NodeView {
@@ -380,13 +380,13 @@ mod tests {
         let own = [Expiry { of: "controller", until: at(40) }, Expiry { of: "ca", until: at(-1) }];
         let peer = |identity, days| CertifiedPeer { identity, until: at(days) };
         let peers = [
-            peer(Identity::of(Role::Switch), 5),
-            peer(Identity::of(Role::Switch), 5),
+            peer(Identity::for_role(Role::Switch), 5),
+            peer(Identity::for_role(Role::Switch), 5),
             peer(Identity::node("h1", Vec::new()), 31),
         ];
         let expected = [
-            "certificate of ca: it has expired on 1997-05-18",
-            "certificate of switch: it ends on 1997-05-24, in 5 days",
+            "certificate of ca: it expired on 1997-05-18",
+            "certificate of switch: it expires on 1997-05-24, in 5 days",
         ];
         assert_eq!(text(&of_certificates(&own, &peers, now)), expected);
         let many: Vec<CertifiedPeer> = (0..20).map(|n| peer(Identity::switch(vec![n]), 1)).collect();

@@ -1,6 +1,6 @@
 //! What there is to see of a running controller, for Prometheus.
 
-use crate::fabric::{Histogram, NotAdmitted, PortLoad};
+use cool_fabric::{Histogram, NotAdmitted, PortLoad};
 use crate::pages::standby::LEADS;
 use crate::pages::status::{Status, SwitchStatus};
 use prometheus_client::collector::Collector;
@@ -199,7 +199,7 @@ impl Families<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::PortCounters;
+    use cool_fabric::PortCounters;
     use crate::pages::status::{LinkStatus, NodeStatus};
     use cool_topology::discovery::Refused;
     use prometheus_client::encoding::text::encode;

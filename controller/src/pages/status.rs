@@ -3,8 +3,8 @@
 
 use crate::agents::Agents;
 use crate::agents::attendance::Attendance;
-use crate::fabric::Fabric;
-use crate::fabric::{DatapathId, Histogram, Measured, Port, PortLoad, Rules, SwitchLoad, TopologySnapshot};
+use cool_fabric::Fabric;
+use cool_fabric::{DatapathId, Histogram, Measured, Port, PortLoad, Rules, SwitchLoad, TopologySnapshot};
 use crate::groups::{self, Groups};
 use crate::jobs::Jobs;
 use cool_daemon::log::Events;
@@ -236,8 +236,8 @@ fn picture(network: &TopologySnapshot) -> Picture {
     let places: BTreeMap<DatapathId, usize> =
         network.switches.iter().enumerate().map(|(at, switch)| (switch.datapath_id, at)).collect();
     let end = |port: Port| Some((*places.get(&port.switch)?, port.number));
-    let switch = |s: &crate::fabric::SwitchView| picture::Switch { name: s.name.clone(), rack: s.rack };
-    let node = |n: &crate::fabric::NodeView| {
+    let switch = |s: &cool_fabric::SwitchView| picture::Switch { name: s.name.clone(), rack: s.rack };
+    let node = |n: &cool_fabric::NodeView| {
         let (switch, port) = end(n.location?.port)?;
         Some((n.name.clone(), switch, port))
     };
@@ -256,7 +256,7 @@ struct View<'a> {
 
 impl View<'_> {
     fn switches(&self) -> Vec<SwitchStatus> {
-        let switch = |s: &crate::fabric::SwitchView| {
+        let switch = |s: &cool_fabric::SwitchView| {
             let load = self.measured.switches.get(&s.datapath_id);
             let of = |count: fn(&SwitchLoad) -> u64| load.map_or(0, count);
             let rules = self.measured.rules.get(&s.datapath_id).copied().unwrap_or_default();
@@ -278,7 +278,7 @@ impl View<'_> {
     }
 
     fn links(&self) -> Vec<LinkStatus> {
-        let link = |l: &crate::fabric::LinkView| {
+        let link = |l: &cool_fabric::LinkView| {
             let name = self.network.link_name(l.a, l.b);
             let (forth, back) = (self.sends(l.a), self.sends(l.b));
             LinkStatus { name, bytes_per_second: known(l.bytes_per_second), forth, back }
@@ -288,14 +288,14 @@ impl View<'_> {
 
     /// `agent` says the slots of a node, and how long its agent has been away.
     fn nodes(&self, agent: impl Fn(&str) -> (u32, Option<Duration>)) -> Vec<NodeStatus> {
-        let link = |n: &crate::fabric::NodeView| {
+        let link = |n: &cool_fabric::NodeView| {
             let location = n.location?;
             let name = self.network.node_link_name(location.port, &n.name);
             let load = self.load(location.port);
             let (forth, back) = load.map_or((0.0, 0.0), |l| (l.tx_bytes_per_second, l.rx_bytes_per_second));
             Some(LinkStatus { name, bytes_per_second: known(location.bytes_per_second), forth, back })
         };
-        let node = |n: &crate::fabric::NodeView| {
+        let node = |n: &cool_fabric::NodeView| {
             let (slots, away) = agent(&n.name);
             NodeStatus {
                 name: n.name.clone(),
@@ -310,7 +310,7 @@ impl View<'_> {
     }
 
     fn hosts(&self) -> Vec<HostStatus> {
-        let host = |h: &crate::fabric::HostView| HostStatus {
+        let host = |h: &cool_fabric::HostView| HostStatus {
             mac: h.mac.to_string(),
             vlan: h.vlan,
             addresses: h.addresses.iter().map(ToString::to_string).collect(),
@@ -364,7 +364,7 @@ fn known(rate: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{LinkView, Location, MacAddr, NodeView, SwitchView};
+    use cool_fabric::{LinkView, Location, MacAddr, NodeView, SwitchView};
 
     #[test]
     fn links_have_the_names_that_trees_have_and_the_load_of_their_ports() {

@@ -102,7 +102,7 @@ async fn a_node_is_gone_when_its_time_is_over_and_its_agent_does_not_get_its_ses
     h3.exit(id, 1, 1).await;
     let end = finished(&mut events).await;
     assert_eq!((end.code, end.rank), (1, Some(0)));
-    assert_eq!(end.reason, "node h1 is gone: its agent has had no connection for 100ms");
+    assert_eq!(end.reason, "node h1 was lost: its agent has had no connection for 100ms");
     let (_, registered) = FakeAgent::back(&controller, 1, session).await;
     assert_eq!(registered.resumed, None);
     assert_ne!(registered.node, session.node);
@@ -120,5 +120,5 @@ async fn an_agent_that_was_started_anew_has_nothing_of_the_one_before() {
     h3.killed().await;
     h3.exit(id, 1, 1).await;
     let end = finished(&mut events).await;
-    assert_eq!(end.reason, "node h1 is gone: its agent was started anew, or has lost its session");
+    assert_eq!(end.reason, "node h1 was lost: its agent was started anew, or has lost its session");
 }

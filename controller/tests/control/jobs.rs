@@ -115,7 +115,7 @@ async fn a_node_that_goes_away_fails_its_job_by_name() {
     h1.exit(group.job, 0, 1).await;
     let end = finished(&mut events).await;
     assert_eq!((end.code, end.rank), (1, Some(1)));
-    assert!(end.reason.starts_with("node h2 is gone: "), "{}", end.reason);
+    assert!(end.reason.starts_with("node h2 was lost: "), "{}", end.reason);
     h1.released().await;
 }
 
@@ -177,7 +177,7 @@ async fn the_end_of_a_rank_that_the_others_left_behind_does_not_end_their_job() 
     agents[2].say(recover(2, vec![0, 1])).await;
     let told = agents[2].hear().await;
     let controller_message::Body::Recovered(told) = told else { panic!("not refused: {told:?}") };
-    assert!(told.failure.contains("rank 2 counts as gone"), "{}", told.failure);
+    assert!(told.failure.contains("rank 2 counts as lost"), "{}", told.failure);
     agents[2].exit(id, 2, 1).await;
     agents[0].exit(id, 0, 0).await;
     agents[1].exit(id, 1, 0).await;

@@ -2,7 +2,7 @@
 
 use crate::support::{Controller, FakeAgent, finished, job};
 use cool_collective::CostModel;
-use cool_controller::fabric::Fabric;
+use cool_fabric::Fabric;
 use cool_proto::control::{JobSpec, Probed, agent_message};
 use std::time::Duration;
 

@@ -119,5 +119,5 @@ async fn who_does_not_come_in_time_or_does_not_belong_there_is_told() {
     assert_eq!(recovered(&mut agents[0]).await.gone, [1, 2, 3]);
     recover(&agents[3], &group, 3, PATIENT, Some(1)).await;
     let refused = recovered(&mut agents[3]).await;
-    assert!(refused.failure.contains("rank 3 counts as gone from group 1"), "{}", refused.failure);
+    assert!(refused.failure.contains("rank 3 counts as lost from group 1"), "{}", refused.failure);
 }

@@ -60,13 +60,13 @@ async fn those_who_wait_in_vain_are_told_why() {
     come(&h1, "late", 0, 2, 1).await;
     let failed = enlisted(&mut h1).await;
     assert_eq!((failed.key.as_str(), failed.group), ("late", 0));
-    assert!(failed.reason.contains("rank 1 of late did not come in time"), "{}", failed.reason);
+    assert!(failed.reason.contains("rank 1 of late did not join in time"), "{}", failed.reason);
 
     come(&h1, "gone", 0, 2, PATIENT).await;
     come(&h1, "gone", 0, 2, PATIENT).await;
     let refused = enlisted(&mut h1).await;
     assert_eq!(refused.rank, Some(0));
-    assert!(refused.reason.contains("two processes say that they are rank 0"), "{}", refused.reason);
+    assert!(refused.reason.contains("two processes claim to be rank 0"), "{}", refused.reason);
     come(&h2, "left", 0, 3, PATIENT).await;
     come(&h1, "left", 1, 3, PATIENT).await;
     h1.say(agent_message::Body::Withdraw(Withdraw { key: "gone".into(), rank: 0 })).await;
@@ -76,7 +76,7 @@ async fn those_who_wait_in_vain_are_told_why() {
     h2.leaves().await;
     let failed = enlisted(&mut h1).await;
     assert!(
-        failed.reason.contains("rank 0 of left has gone before all had come: node h2"),
+        failed.reason.contains("rank 0 of left left before all ranks had joined: node h2"),
         "{}",
         failed.reason
     );

@@ -1,14 +1,14 @@
 //! A controller over real gRPC with a network that knows where its nodes are, and agents made by hand.
 
 use cool_controller::costs::Given;
-use cool_controller::fabric::Fabric;
-use cool_controller::fabric::{
+use cool_fabric::Fabric;
+use cool_fabric::{
     DatapathId, FabricError, GroupRequest, Location, Measured, NodeRegistration, NodeView, Port,
     TopologySnapshot, TreeGrant, TreeScope,
 };
 use cool_controller::groups::keys::GroupKeys;
 use cool_controller::jobs::job::Limits;
-use cool_controller::listen::Listener;
+use cool_daemon::listen::Listener;
 use cool_controller::server::{ServerConfig, serve};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
@@ -19,8 +19,8 @@ use cool_proto::control::{
 };
 use cool_proto::description::ToldGroup;
 use cool_proto::features;
-use cool_tls::make::{CertificateRequest, Holder, make};
-use cool_tls::{Acceptor, Connector, Credentials, Folder, Role};
+use cool_tls::make::{CertificateRequest, CertificateHolder, make};
+use cool_tls::{Acceptor, Connector, Credentials, CertificateDir, Role};
 use prost::bytes::Bytes;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -145,7 +145,7 @@ impl Controller {
     /// Knows by their certificates who asks.
     pub(crate) async fn with_users() -> Controller {
         let folder = TempDir::new().unwrap();
-        let request = CertificateRequest { holders: vec![Holder::user("ann")], days: 1, renew: false };
+        let request = CertificateRequest { holders: vec![CertificateHolder::user("ann")], days: 1, renew: false };
         make(folder.path(), &request).unwrap();
         Controller::with(Limits::default(), Some(folder)).await
     }
@@ -166,7 +166,7 @@ impl Controller {
             only_bound_certificates: false,
             credentials: None,
         };
-        let folder = certificates.as_ref().map(|folder| Folder::new(folder.path(), Role::Controller));
+        let folder = certificates.as_ref().map(|folder| CertificateDir::new(folder.path(), Role::Controller));
         let credentials = folder.map(|folder| Credentials::open(folder).unwrap());
         let listener = Listener::new(listener, Acceptor::new(credentials, &[Role::Agent, Role::Tool]));
         let server = tokio::spawn(serve(config, network.clone(), listener, None, async {
@@ -186,7 +186,7 @@ impl Controller {
         let endpoint = endpoint.initial_stream_window_size(65_535);
         let channel = match &self.certificates {
             Some(all) => {
-                let folder = Folder::new(all.path().join(folder), role);
+                let folder = CertificateDir::new(all.path().join(folder), role);
                 let credentials = Credentials::open(folder).unwrap();
                 let (_, connector) = Connector::to(&self.address.to_string(), Some(credentials)).unwrap();
                 endpoint.connect_with_connector(connector).await

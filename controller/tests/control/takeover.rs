@@ -166,7 +166,7 @@ async fn a_node_that_comes_back_too_late_is_told_to_end_what_was_given_up() {
     h1.launched().await;
     drop(h1);
     let end = finished(&mut events).await;
-    assert_eq!(end.reason, "node h1 is gone: its agent has had no connection for 100ms");
+    assert_eq!(end.reason, "node h1 was lost: its agent has had no connection for 100ms");
     let mut h1 = back(&controller, 1, &group, registered.controller, &[0], &[]).await;
     h1.killed().await;
     h1.released().await;

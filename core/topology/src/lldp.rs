@@ -6,7 +6,7 @@
 //! TLVs that we do not know are skipped, so that later versions can add some.
 
 use crate::{DatapathId, MacAddr};
-use cool_types::{Key, TAG, check_node_name};
+use cool_types::{Key, TAG_BYTES, check_node_name};
 
 /// LLDP's EtherType.
 pub const ETHERTYPE: u16 = 0x88cc;
@@ -95,13 +95,13 @@ pub struct Unverified<'a> {
     pub number: u64,
     /// What the proof is for.
     covered: &'a [u8],
-    tag: [u8; TAG],
+    tag: [u8; TAG_BYTES],
 }
 
 impl Unverified<'_> {
     /// Whether one who has this secret made it.
     pub fn is_authentic(&self, key: &Key) -> bool {
-        key.proves(self.covered, &self.tag)
+        key.verifies(self.covered, &self.tag)
     }
 }
 
@@ -136,9 +136,9 @@ impl Announcement {
         put(&mut frame, TLV_PORT, &port);
         put(&mut frame, TLV_TTL, &TTL_SECONDS.to_be_bytes());
         put(&mut frame, TLV_ORGANISATION, &own);
-        let seal = [&organisation(KIND_AUTH)[..], &number.to_be_bytes(), &[0; TAG]].concat();
+        let seal = [&organisation(KIND_AUTH)[..], &number.to_be_bytes(), &[0; TAG_BYTES]].concat();
         put(&mut frame, TLV_ORGANISATION, &seal);
-        let covered = frame.len() - TAG;
+        let covered = frame.len() - TAG_BYTES;
         let tag = key.tag(&frame[..covered]);
         frame[covered..].copy_from_slice(&tag);
         put(&mut frame, TLV_END, &[]);
@@ -184,7 +184,7 @@ impl Announcement {
                         }
                     }
                     Some(Own::Seal { number, tag }) => {
-                        let covered = frame.len() - rest.len() - TAG;
+                        let covered = frame.len() - rest.len() - TAG_BYTES;
                         seal = Some((number, tag, &frame[..covered]));
                     }
                     None => {}
@@ -219,7 +219,7 @@ impl Announcement {
 /// What a TLV of ours says.
 enum Own {
     Announcement(Announcement),
-    Seal { number: u64, tag: [u8; TAG] },
+    Seal { number: u64, tag: [u8; TAG_BYTES] },
 }
 
 /// The content of a TLV of ours after the OUI; `None` for kinds that later versions may add.
@@ -379,7 +379,7 @@ mod tests {
         let node = Announcement::Node { name: "h1".into(), mac: SOURCE };
         let frame = node.encode(SOURCE, &key(), 1).unwrap();
         // Without its last TLV but one, the proof.
-        let mut bare = frame[..frame.len() - 2 - (2 + 5 + 8 + TAG)].to_vec();
+        let mut bare = frame[..frame.len() - 2 - (2 + 5 + 8 + TAG_BYTES)].to_vec();
         put(&mut bare, TLV_END, &[]);
         assert_eq!(Announcement::decode(&bare), Err(LldpError::Unauthenticated));
         // With something of ours behind it.

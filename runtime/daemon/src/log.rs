@@ -44,7 +44,7 @@ pub enum LogError {
 #[group(skip)]
 pub struct Options {
     /// What goes to standard error: error, warn, info, debug or trace, for all or for a part, as in
-    /// info,cool_controller::fabric=debug [default: info]
+    /// info,cool_fabric=debug [default: info]
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", value_parser = check_filter)]
     pub log: Option<String>,
     /// Append every event to this file, a JSON document a line; SIGHUP opens it anew, for logrotate

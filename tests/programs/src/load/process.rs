@@ -26,7 +26,7 @@ impl Controller {
             .args(["--insecure-plaintext", "--openflow", "127.0.0.1:0", "--grpc", "127.0.0.1:0"])
             // What floods is measured, not held off.
             .args(["--port-packets-per-second", "10000000"])
-            .env("RUST_LOG", "cool_controller=info,cool_controller::fabric::network=warn")
+            .env("RUST_LOG", "cool_controller=info,cool_fabric=info,cool_fabric::network=warn")
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()

@@ -1,0 +1,110 @@
+//! The multicast addresses of trees, one of either version of IP for each of [`GROUPS`], and what switches match of them.
+
+use super::tables::GROUPS;
+use crate::api::NodeRegistration;
+use cool_topology::Tree;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use rs_openflow::{EtherType, Match};
+use std::collections::BTreeMap;
+
+/// 239.192.0.0/14, of organization-local scope (RFC 2365).
+const IPV4: u32 = u32::from_be_bytes([239, 192, 0, 0]);
+const IPV4_MASK: u32 = u32::from_be_bytes([255, 252, 0, 0]);
+
+/// ff18::434f:4f4c:c000:0/110: transient and of the same scope (RFC 4291, RFC 7346). Its last 32 bits, of which Ethernet addresses are made,
+/// are the numbers of groups, which are among those that may be assigned so (RFC 3307).
+const IPV6: u128 = 0xff18_0000_0000_0000_434f_4f4c_0000_0000;
+const IPV6_MASK: u128 = (!0 << 32) | !(GROUPS.end - GROUPS.start - 1) as u128;
+
+/// Which version of IP a tree carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum IpVersion {
+    V4,
+    V6,
+}
+
+impl IpVersion {
+    pub(crate) fn of(ip: IpAddr) -> IpVersion {
+        if ip.is_ipv6() { IpVersion::V6 } else { IpVersion::V4 }
+    }
+
+    /// That of a tree's members, which have the same.
+    pub(crate) fn of_tree(tree: &Tree, nodes: &BTreeMap<String, NodeRegistration>) -> IpVersion {
+        let member = tree.members.keys().find_map(|name| nodes.get(name));
+        member.map_or(IpVersion::V4, |node| IpVersion::of(node.ip))
+    }
+
+    /// The multicast address of a tree, by its group number.
+    pub(crate) fn address(self, number: u32) -> IpAddr {
+        match self {
+            IpVersion::V4 => Ipv4Addr::from_bits(IPV4 + (number - GROUPS.start)).into(),
+            IpVersion::V6 => Ipv6Addr::from_bits(IPV6 | u128::from(number)).into(),
+        }
+    }
+
+    /// What is for any tree.
+    pub(super) fn of_trees(self) -> Match {
+        match self {
+            IpVersion::V4 => Match::new()
+                .eth_type(EtherType::IPV4)
+                .ipv4_dst_masked(Ipv4Addr::from_bits(IPV4), Ipv4Addr::from_bits(IPV4_MASK)),
+            IpVersion::V6 => Match::new().eth_type(EtherType::IPV6).ipv6_dst_masked(
+                Ipv6Addr::from_bits(IPV6 | u128::from(GROUPS.start)),
+                Ipv6Addr::from_bits(IPV6_MASK),
+            ),
+        }
+    }
+}
+
+/// The group number of the tree that has this multicast address.
+pub(crate) fn number(address: IpAddr) -> Option<u32> {
+    let number = match address {
+        IpAddr::V4(ip) => ip.to_bits().checked_sub(IPV4)?.checked_add(GROUPS.start)?,
+        IpAddr::V6(ip) => u32::try_from(ip.to_bits() ^ IPV6).ok()?,
+    };
+    GROUPS.contains(&number).then_some(number)
+}
+
+/// What comes by a port for a tree, from one sender if that is given.
+pub(super) fn into_tree(matching: Match, address: IpAddr, sender: Option<IpAddr>) -> Match {
+    let to = match address {
+        IpAddr::V4(ip) => matching.eth_type(EtherType::IPV4).ipv4_dst(ip),
+        IpAddr::V6(ip) => matching.eth_type(EtherType::IPV6).ipv6_dst(ip),
+    };
+    match sender {
+        None => to,
+        Some(IpAddr::V4(ip)) => to.ipv4_src(ip),
+        Some(IpAddr::V6(ip)) => to.ipv6_src(ip),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rs_openflow::Oxm;
+
+    #[test]
+    fn every_tree_has_an_address_of_either_version_in_the_range_that_switches_match() {
+        for version in [IpVersion::V4, IpVersion::V6] {
+            for number in [GROUPS.start, GROUPS.start + 1, GROUPS.end - 1] {
+                let address = version.address(number);
+                assert!(address.is_multicast(), "{address}");
+                assert_eq!(super::number(address), Some(number));
+                let within = version.of_trees().fields.iter().any(|field| match (field, address) {
+                    (Oxm::Ipv4Dst(range), IpAddr::V4(ip)) => {
+                        ip.to_bits() & range.mask.unwrap().to_bits() == range.value.to_bits()
+                    }
+                    (Oxm::Ipv6Dst(range), IpAddr::V6(ip)) => {
+                        ip.to_bits() & range.mask.unwrap().to_bits() == range.value.to_bits()
+                    }
+                    _ => false,
+                });
+                assert!(within, "{address}");
+            }
+        }
+        assert_eq!(IpVersion::V6.address(GROUPS.start + 5).to_string(), "ff18::434f:4f4c:c000:5");
+        let others =
+            ["239.196.0.0", "239.191.255.255", "ff18::434f:4f4c:c004:0", "ff15::434f:4f4c:c000:5", "ff02::1"];
+        assert!(others.iter().all(|ip| number(ip.parse().unwrap()).is_none()));
+    }
+}

@@ -1,0 +1,75 @@
+//! What one switch holds for us, as plain data: flows of table 0 and groups.
+
+use rs_openflow::{Instruction, Match};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Marks the flows that are ours; their low half says what they are for.
+pub(crate) const COOKIE: u64 = 0x434f_4f4c_0000_0000;
+/// The bits by which our flows are told from those of others.
+pub(crate) const COOKIE_MASK: u64 = 0xffff_ffff_0000_0000;
+/// Groups have no cookie: those with these numbers are ours, one for each multicast address. So are those of
+/// [`FAILOVERS`](crate::intent::failover::FAILOVERS).
+pub(crate) const GROUPS: core::ops::Range<u32> = 0xc000_0000..0xc004_0000;
+
+/// What makes a flow the same flow. Cheap to clone: several tables share one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FlowKey {
+    pub(crate) priority: u16,
+    /// Fields in ascending order, since a switch may tell them in another order than it was given.
+    pub(crate) matching: Arc<Match>,
+}
+
+impl FlowKey {
+    pub(crate) fn new(priority: u16, mut matching: Match) -> FlowKey {
+        matching.fields.sort_unstable();
+        FlowKey { priority, matching: Arc::new(matching) }
+    }
+}
+
+/// What a flow does. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Flow {
+    pub(crate) cookie: u64,
+    pub(crate) instructions: Arc<[Instruction]>,
+}
+
+/// What a group does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Buckets {
+    /// Type ALL: a copy leaves by each of these ports.
+    All(BTreeSet<u32>),
+    /// Type FF: it leaves by the first of these ports that is up.
+    FirstUp([u32; 2]),
+}
+
+/// Flows and groups of a switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tables {
+    pub(crate) flows: BTreeMap<FlowKey, Flow>,
+    /// `None` for one that is of neither form.
+    pub(crate) groups: BTreeMap<u32, Option<Buckets>>,
+}
+
+/// A change of tables: entries by key, with `None` for those that are to go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Delta {
+    pub(crate) flows: BTreeMap<FlowKey, Option<Flow>>,
+    pub(crate) groups: BTreeMap<u32, Option<Buckets>>,
+}
+
+impl Delta {
+    /// Makes these tables of empty ones.
+    pub(crate) fn from_empty(tables: &Tables) -> Delta {
+        Delta {
+            flows: tables.flows.iter().map(|(key, flow)| (key.clone(), Some(flow.clone()))).collect(),
+            groups: tables.groups.iter().map(|(id, buckets)| (*id, buckets.clone())).collect(),
+        }
+    }
+
+    /// Does afterwards what a later change does.
+    pub(crate) fn append(&mut self, later: Delta) {
+        self.flows.extend(later.flows);
+        self.groups.extend(later.groups);
+    }
+}

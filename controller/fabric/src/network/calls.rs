@@ -1,0 +1,307 @@
+//! What callers ask of the network: nodes and groups come and go.
+
+use super::Network;
+use super::confirmations::Waiter;
+use super::multicast::GroupTrees;
+use super::view;
+use crate::api::{FabricError, GroupRequest, NodeRegistration, TreeGrant, TreeScope, Unicast};
+use crate::intent::hosts::HostKey;
+use crate::intent::tables::GROUPS;
+use crate::switch::capacity::Exhausted;
+use crate::telemetry::Rules;
+use crate::trees::{GroupTree, TieBreak, scopes};
+use crate::{Call, Reply};
+use cool_collective::Layout;
+use cool_machine::{Machine, Time};
+use cool_topology::discovery::Input;
+use cool_topology::index::UNREACHABLE;
+use cool_topology::{DatapathId, Link, Port, Tree};
+use std::collections::{BTreeMap, BTreeSet};
+use tracing::{debug, warn};
+
+/// Shapes of a tree that are tried until there is room for one.
+const WAYS: usize = 8;
+
+impl Network {
+    /// Does what a caller asks.
+    pub(crate) fn call(&mut self, now: Time, call: Call) {
+        match call {
+            Call::Register(node, reply) => answer(reply, self.register(now, node)),
+            Call::Unregister(name, reply) => {
+                self.unregister(now, &name);
+                answer(reply, Ok(()));
+            }
+            Call::CreateGroup(request, reply) => match self.locate(&request) {
+                Ok(racks) => self.create(now, &request, &racks, reply),
+                Err(error) => answer(reply, Err(error)),
+            },
+            Call::AdoptGroup(request, trees, reply) => {
+                self.adopt(request, &trees);
+                answer(reply, Ok(()));
+            }
+            Call::Trees(id, reply) => {
+                let set = self.sharing.set_of(id);
+                let group = set.and_then(|set| self.multicast.group(set));
+                let group = group.ok_or(FabricError::NoSuchGroup { id });
+                answer(reply, group.map(|group| view::grants(self, group)));
+            }
+            Call::ReleaseGroup(id, reply) => {
+                let known = self.sharing.set_of(id).is_some();
+                self.release(id);
+                answer(reply, if known { Ok(()) } else { Err(FabricError::NoSuchGroup { id }) });
+            }
+        }
+    }
+
+    fn register(&mut self, now: Time, node: NodeRegistration) -> Result<(), FabricError> {
+        if node.ip.is_ipv6() && self.carrier.is_none() && self.config.unicast == Unicast::Routed {
+            return Err(FabricError::BadRegistration {
+                name: node.name,
+                reason: "its agent speaks IPv6, which --agents-only does not carry; give its data interface an IPv4 address, or start the \
+                         controller without --agents-only"
+                    .to_owned(),
+            });
+        }
+        self.nodes.register(node.clone())?;
+        self.presence.registered(now, &node.name);
+        self.discovery.handle(now, Input::NodeRegistered(&node.name, node.mac, &node.lldp_key));
+        self.changes.nodes.insert(node.name);
+        Ok(())
+    }
+
+    fn unregister(&mut self, now: Time, name: &str) {
+        let vlan = self.nodes.vlan(name);
+        let node = self.nodes.get(name).map(|node| HostKey { mac: node.mac, vlan });
+        let addresses = self.nodes.addresses(name);
+        let port = self.place_of(name);
+        if self.nodes.unregister(name) {
+            self.presence.left(name);
+            self.has_left(name);
+            self.discovery.handle(now, Input::NodeLeft(name));
+            self.changes.nodes.insert(name.to_owned());
+        }
+        if let Some(key) = node {
+            self.node_left(now, &addresses, key, port);
+        }
+    }
+
+    /// Makes a group that can be made: with the trees that others of the same members have, or with its own.
+    fn create(
+        &mut self,
+        now: Time,
+        request: &GroupRequest,
+        racks: &BTreeMap<String, u32>,
+        reply: Reply<Vec<TreeGrant>>,
+    ) {
+        let id = request.id;
+        let shared = self.sharing.of_members(&request.members);
+        let shared = shared.and_then(|set| Some((set, self.multicast.group(set)?)));
+        if let Some((set, group)) = shared.filter(|(_, group)| group.is_settled()) {
+            let trees = view::grants(self, group);
+            self.sharing.join(id, set);
+            return self.answer_created(id, reply, trees);
+        }
+        let (trees, without) = match self.trees_with_room(request, racks) {
+            Ok(made) => made,
+            Err(error) => return answer(reply, Err(error)),
+        };
+        self.sharing.begin(id, &request.members);
+        // A group on one node needs no tree, so no switch will say anything of it.
+        if trees.is_empty() {
+            self.multicast.insert(id, GroupTrees::default(), None);
+            return self.answer_created(id, reply, Vec::new());
+        }
+        let until = now + self.config.confirm_timeout;
+        let group = GroupTrees { without, caller: Some(reply), ..GroupTrees::default() };
+        self.multicast.insert(id, group, Some(until));
+        self.grow(id, trees);
+    }
+
+    fn answer_created(&mut self, id: u64, reply: Reply<Vec<TreeGrant>>, trees: Vec<TreeGrant>) {
+        // A caller that has gone away would never release it.
+        if reply.send(Ok(trees)).is_err() {
+            self.release(id);
+        }
+    }
+
+    /// The rack of each member of a group that can be made: the nodes are found, and reach each other.
+    fn locate(&self, request: &GroupRequest) -> Result<BTreeMap<String, u32>, FabricError> {
+        let id = request.id;
+        // A set of trees may outlive the group whose number it has.
+        if self.sharing.set_of(id).is_some() || self.multicast.group(id).is_some() {
+            return Err(FabricError::GroupExists { id });
+        }
+        let Some(first) = request.members.first() else { return Err(FabricError::EmptyGroup { id }) };
+        self.check_ip_versions(&request.members)?;
+        let graph = self.discovery.graph();
+        let mut places: BTreeMap<&String, (Port, u32)> = BTreeMap::new();
+        let mut unknown: BTreeSet<String> = BTreeSet::new();
+        for name in &request.members {
+            match graph.host(name).and_then(|port| Some((port, self.racks.number(port.switch)?))) {
+                Some(place) => drop(places.insert(name, place)),
+                None => drop(unknown.insert(name.clone())),
+            }
+        }
+        if !unknown.is_empty() {
+            return Err(FabricError::NotLocated { nodes: unknown.into_iter().collect() });
+        }
+        let apart = request.members.iter().find(|name| self.nodes.vlan(name) != self.nodes.vlan(first));
+        if let Some(other) = apart {
+            return Err(FabricError::Segments { one: first.clone(), other: other.clone() });
+        }
+        let from = places.get(first).and_then(|(port, _)| self.index.position(port.switch));
+        let distances = from.map(|from| self.index.distances(from)).unwrap_or_default();
+        let reached = |port: &Port| {
+            self.index
+                .position(port.switch)
+                .is_some_and(|at| distances.get(at).is_some_and(|d| *d != UNREACHABLE))
+        };
+        if let Some((to, _)) = places.iter().find(|(_, (port, _))| !reached(port)) {
+            return Err(FabricError::Partitioned { from: first.clone(), to: (*to).clone() });
+        }
+        Ok(places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect())
+    }
+
+    /// Trees, and what members say to each other, are of one version of IP.
+    fn check_ip_versions(&self, members: &[String]) -> Result<(), FabricError> {
+        let mut addresses = members.iter().filter_map(|name| Some((name, self.nodes.get(name)?.ip)));
+        let Some((one, one_ip)) = addresses.next() else { return Ok(()) };
+        match addresses.find(|(_, ip)| ip.is_ipv6() != one_ip.is_ipv6()) {
+            Some((other, other_ip)) => {
+                Err(FabricError::IpVersions { one: one.clone(), one_ip, other: other.clone(), other_ip })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The trees for which there is room, and the switches that have none for the others.
+    fn trees_with_room(
+        &mut self,
+        request: &GroupRequest,
+        racks: &BTreeMap<String, u32>,
+    ) -> Result<(Vec<GroupTree>, BTreeSet<DatapathId>), FabricError> {
+        let id = request.id;
+        let (mut trees, mut full): (Vec<GroupTree>, BTreeMap<DatapathId, FabricError>) = Default::default();
+        // What the trees so far are going to take.
+        let mut taken: BTreeMap<DatapathId, Rules> = BTreeMap::new();
+        for (scope, stripe, members, best) in self.best_trees(request, racks) {
+            let Some(number) = self.multicast.allocate() else {
+                trees.iter().for_each(|tree| self.multicast.free(tree.number));
+                return Err(FabricError::OutOfAddresses { limit: GROUPS.end - GROUPS.start });
+            };
+            // If there is no room on the way, another may have some.
+            let graph = self.discovery.graph();
+            let tie_breaks = (id..).take(WAYS).map(|group| TieBreak { group, stripe });
+            let others =
+                tie_breaks.skip(1).map(|tie_break| (tie_break, tie_break.tree(&self.index, graph, &members)));
+            let mut ways = core::iter::once((TieBreak { group: id, stripe }, best.clone())).chain(others);
+            let stripes = trees.iter().filter(|other| other.scope == scope);
+            let used: BTreeSet<Link> = stripes.flat_map(GroupTree::links).collect();
+            let fits = |tree: &Tree| tree.links.is_disjoint(&used) && self.full(tree, &taken).is_none();
+            match ways.find(|(_, tree)| fits(tree)) {
+                Some((tie_break, tree)) => {
+                    for (switch, ports) in tree.ports() {
+                        let taken = taken.entry(switch).or_default();
+                        (taken.groups, taken.flows) = (taken.groups + 1, taken.flows + ports.len());
+                    }
+                    trees.push(GroupTree::new(scope, number, members, tie_break, tree));
+                }
+                None => {
+                    let full_one = self.full(&best, &taken);
+                    self.multicast.free(number);
+                    let Some((switch, exhausted)) = full_one else { continue };
+                    let error =
+                        FabricError::Full { id, switch: self.name(switch), exhausted: exhausted.to_string() };
+                    warn!(group = id, ?scope, "a tree is left out: {error}");
+                    full.insert(switch, error);
+                }
+            }
+        }
+        match full.pop_first() {
+            Some((_, error)) if trees.is_empty() => Err(error),
+            Some((first, _)) => Ok((trees, full.into_keys().chain([first]).collect())),
+            None => Ok((trees, BTreeSet::new())),
+        }
+    }
+
+    /// The trees that a group is to have if there is room: which nodes, which stripe, and the best one over these nodes.
+    fn best_trees(
+        &self,
+        request: &GroupRequest,
+        racks: &BTreeMap<String, u32>,
+    ) -> Vec<(TreeScope, usize, Vec<String>, Tree)> {
+        let of_scope = |(scope, members): (TreeScope, Vec<String>)| {
+            let best = if scope == TreeScope::All {
+                self.stripes(request.id, &members)
+            } else {
+                let tie_break = TieBreak { group: request.id, stripe: 0 };
+                vec![tie_break.tree(&self.index, self.discovery.graph(), &members)]
+            };
+            let stripes = best.into_iter().enumerate();
+            stripes.map(move |(stripe, tree)| (scope, stripe, members.clone(), tree))
+        };
+        scopes(request, racks).into_iter().flat_map(of_scope).collect()
+    }
+
+    /// The trees over all of a group's nodes that it takes to fill a node's link, as far as rates are known and trees have
+    /// no link in common.
+    fn stripes(&self, group: u64, members: &[String]) -> Vec<Tree> {
+        let graph = self.discovery.graph();
+        let rates = members.iter().filter_map(|name| Some(view::node_rate(self, graph.host(name)?)));
+        let host = rates.min().unwrap_or(0);
+        let disjoint = Tree::disjoint(&self.index, graph, members.iter().map(String::as_str), group);
+        let (mut stripes, mut sum) = (Vec::new(), 0u64);
+        for tree in disjoint.take(Layout::MOST_STRIPES as usize) {
+            let rate = tree.links.iter().map(|link| view::link_rate(self, *link)).min().unwrap_or(0);
+            stripes.push(tree);
+            sum = sum.saturating_add(rate);
+            if rate == 0 || sum >= host {
+                break;
+            }
+        }
+        stripes
+    }
+
+    /// A switch that has no room for a tree, beside what is going to be taken.
+    fn full(&self, tree: &Tree, taken: &BTreeMap<DatapathId, Rules>) -> Option<(DatapathId, Exhausted)> {
+        tree.ports().into_iter().find_map(|(switch, ports)| {
+            let mut used = self.intent.rules(switch).unwrap_or_default();
+            if let Some(taken) = taken.get(&switch) {
+                (used.groups, used.flows) = (used.groups + taken.groups, used.flows + taken.flows);
+            }
+            let more = Rules { groups: 1, flows: ports.len() };
+            Some((switch, self.switches.get(switch)?.capacity.exhausted_by(used, more)?))
+        })
+    }
+
+    /// Gives a group trees; returns their numbers.
+    pub(crate) fn grow(&mut self, id: u64, trees: Vec<GroupTree>) -> Vec<u32> {
+        let numbers = self.multicast.grow(id, trees);
+        for number in &numbers {
+            self.confirmations.touch(Waiter::Tree(*number));
+        }
+        numbers
+    }
+
+    /// Releases a group, and its trees if no other has them.
+    pub(crate) fn release(&mut self, id: u64) {
+        let set = self.sharing.leave(id);
+        let Some(group) = set.and_then(|set| self.multicast.remove(set)) else { return };
+        for tree in &group.trees {
+            self.confirmations.forget(Waiter::Tree(tree.number));
+        }
+        if let Some(adopted) = group.adopted {
+            self.disown(&adopted);
+        }
+        if let Some(caller) = group.caller {
+            answer(caller, Err(FabricError::NoSuchGroup { id }));
+        }
+    }
+}
+
+/// A caller that has gone away needs no answer.
+pub(crate) fn answer<T>(reply: Reply<T>, result: Result<T, FabricError>) {
+    if reply.send(result).is_err() {
+        debug!("a caller went away before it was answered");
+    }
+}

@@ -1,0 +1,137 @@
+//! Which switches still have to confirm, by a barrier (OpenFlow 1.3.5, 6.2), what they were sent, and who waits for that.
+
+use crate::intent::hosts::HostKey;
+use cool_topology::DatapathId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Who waits for switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Waiter {
+    /// The tree with this group number.
+    Tree(u32),
+    /// The deferred route updates towards this rack.
+    Rack(u32),
+    /// The host that is withdrawn from where it was.
+    Host(HostKey),
+}
+
+/// The confirmations that are still to come.
+#[derive(Debug, Default)]
+pub(crate) struct Confirmations {
+    /// By switch and waiter the version that is waited for; `None`: the next one that is sent.
+    by_switch: BTreeMap<DatapathId, BTreeMap<Waiter, Option<u64>>>,
+    by_waiter: BTreeMap<Waiter, BTreeSet<DatapathId>>,
+    /// Those for whom something has changed.
+    touched: BTreeSet<Waiter>,
+}
+
+impl Confirmations {
+    /// What the switch is sent next has to be confirmed.
+    pub(crate) fn expect(&mut self, waiter: Waiter, switch: DatapathId) {
+        self.by_switch.entry(switch).or_default().insert(waiter, None);
+        self.by_waiter.entry(waiter).or_default().insert(switch);
+    }
+
+    /// The switch was sent this version.
+    pub(crate) fn sent(&mut self, switch: DatapathId, version: u64) {
+        for needed in self.by_switch.get_mut(&switch).into_iter().flat_map(BTreeMap::values_mut) {
+            needed.get_or_insert(version);
+        }
+    }
+
+    /// The switch has confirmed this version, and so all before it.
+    pub(crate) fn confirmed(&mut self, switch: DatapathId, version: u64) {
+        let over = |needed: &Option<u64>| needed.is_some_and(|needed| needed <= version);
+        self.settle(switch, over);
+    }
+
+    /// The switch is gone: nobody waits for it.
+    pub(crate) fn switch_gone(&mut self, switch: DatapathId) {
+        self.settle(switch, |_| true);
+    }
+
+    fn settle(&mut self, switch: DatapathId, over: impl Fn(&Option<u64>) -> bool) {
+        let Some(waiters) = self.by_switch.get(&switch) else { return };
+        let over: Vec<Waiter> = waiters.iter().filter(|(_, needed)| over(needed)).map(|(w, _)| *w).collect();
+        for waiter in over {
+            self.excuse(waiter, switch);
+            self.touched.insert(waiter);
+        }
+    }
+
+    /// The waiter does not need this switch.
+    pub(crate) fn excuse(&mut self, waiter: Waiter, switch: DatapathId) {
+        if let Some(waiters) = self.by_switch.get_mut(&switch) {
+            waiters.remove(&waiter);
+            if waiters.is_empty() {
+                self.by_switch.remove(&switch);
+            }
+        }
+        if let Some(switches) = self.by_waiter.get_mut(&waiter) {
+            switches.remove(&switch);
+            if switches.is_empty() {
+                self.by_waiter.remove(&waiter);
+            }
+        }
+    }
+
+    /// The waiter is gone.
+    pub(crate) fn forget(&mut self, waiter: Waiter) {
+        for switch in self.missing(waiter).collect::<Vec<_>>() {
+            self.excuse(waiter, switch);
+        }
+        self.touched.remove(&waiter);
+    }
+
+    /// The waiter is to be looked at, whether or not a switch confirms something.
+    pub(crate) fn touch(&mut self, waiter: Waiter) {
+        self.touched.insert(waiter);
+    }
+
+    /// Those for whom something has changed since this was asked last.
+    pub(crate) fn take_touched(&mut self) -> BTreeSet<Waiter> {
+        core::mem::take(&mut self.touched)
+    }
+
+    /// Whether no switch is missing.
+    pub(crate) fn is_confirmed(&self, waiter: Waiter) -> bool {
+        !self.by_waiter.contains_key(&waiter)
+    }
+
+    /// The switches that have not confirmed.
+    pub(crate) fn missing(&self, waiter: Waiter) -> impl Iterator<Item = DatapathId> + '_ {
+        self.by_waiter.get(&waiter).into_iter().flatten().copied()
+    }
+
+    /// Whether nobody waits.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_switch.is_empty() && self.by_waiter.is_empty() && self.touched.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_version_sent_after_it_was_asked_for_confirms() {
+        let (tree, one, two) = (Waiter::Tree(7), DatapathId(1), DatapathId(2));
+        let mut confirmations = Confirmations::default();
+        confirmations.expect(tree, one);
+        confirmations.expect(tree, two);
+        confirmations.confirmed(one, 4);
+        confirmations.sent(one, 5);
+        confirmations.sent(one, 6);
+        confirmations.confirmed(one, 4);
+        assert_eq!(confirmations.missing(tree).collect::<Vec<_>>(), [one, two]);
+        confirmations.confirmed(one, 5);
+        assert_eq!(confirmations.missing(tree).collect::<Vec<_>>(), [two]);
+        confirmations.switch_gone(two);
+        assert!(confirmations.is_confirmed(tree));
+        assert_eq!(confirmations.take_touched(), [tree].into());
+        confirmations.expect(tree, one);
+        confirmations.forget(tree);
+        assert!(confirmations.is_empty());
+    }
+}

@@ -1,0 +1,486 @@
+//! All that the fabric knows: switches, discovered network, nodes, groups. Events and calls change it;
+//! [`Network::advance`] then draws what follows for the switches, the waiting callers and the watchers.
+//!
+//! Each part of that state has an owner that alone changes it ([`switches`], [`nodes`], [`multicast`], the
+//! [`Intent`]) and tells what has changed; this is only where they meet.
+
+mod calls;
+mod carrier;
+mod confirmations;
+mod deadlines;
+mod edges;
+mod floods;
+mod follow;
+mod hosts;
+mod multicast;
+mod neighbours;
+mod nodes;
+mod normal;
+mod packets;
+mod publisher;
+mod sharing;
+mod silent;
+mod stale;
+mod switches;
+mod unicast;
+mod view;
+
+use crate::api::{FabricConfig, FabricError, TopologySnapshot, TreeGrant, Unicast};
+use crate::intent::Intent;
+use crate::intent::failover::FAILOVERS;
+use crate::switch::admission::Admission;
+use crate::switch::channel::{ChannelConfig, SwitchInfo};
+use crate::switch::connection::{ConnectionContext, ConnectionId, Event, FromSwitch, Handle};
+use crate::switch::reconcile::Refusals;
+use crate::telemetry::{Presence, Telemetry};
+use crate::trees::GroupTree;
+use calls::answer;
+use carrier::Carrier;
+use confirmations::{Confirmations, Waiter};
+use cool_machine::{Machine, Poll, Time, earliest};
+use cool_topology::discovery::{Input, Output};
+use cool_topology::{DatapathId, Discovery, Index, Key, Link, Port, Racks};
+use follow::Changes;
+use multicast::{GroupTrees, Multicast};
+use nodes::Nodes;
+use normal::Normal;
+use publisher::{Due, Publisher};
+use sharing::Sharing;
+use silent::Silent;
+use stale::StaleTrees;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use switches::{Connected, Switches};
+use tokio::sync::watch;
+use tracing::{debug, info, warn};
+use unicast::UnicastRoutes;
+
+/// LLDP intervals after which the neighbourhood of a switch that has connected counts as discovered.
+const DISCOVERY_INTERVALS: u32 = 4;
+/// How often in an LLDP interval a connection says that all that its switch has handed in is told.
+const CAUGHT_UP_PER_INTERVAL: u32 = 8;
+
+/// Nodes lost at once of which each is named in the log.
+const LOST_BY_NAME: usize = 16;
+
+/// The fabric's knowledge and what is derived from it.
+pub(crate) struct Network {
+    pub(crate) config: FabricConfig,
+    pub(crate) discovery: Discovery,
+    pub(crate) racks: Racks,
+    pub(crate) nodes: Nodes,
+    pub(crate) switches: Switches,
+    pub(crate) multicast: Multicast,
+    /// Whose groups' trees are whose.
+    sharing: Sharing,
+    telemetry: Arc<Telemetry>,
+    presence: Presence,
+    publisher: Publisher,
+
+    changes: Changes,
+    index: Index,
+    /// The ToR of each rack that has nodes.
+    tors: BTreeMap<u32, DatapathId>,
+    unicast: UnicastRoutes,
+    intent: Intent,
+    confirmations: Confirmations,
+    /// Who lets frames in, where unicast is the switches' own affair.
+    normal: Option<Normal>,
+    /// The hosts without an agent, where they are carried.
+    carrier: Option<Carrier>,
+    silent: Silent,
+    stale_trees: StaleTrees,
+}
+
+impl Network {
+    pub(crate) fn new(
+        config: FabricConfig,
+        key: Key,
+        publish: watch::Sender<Arc<TopologySnapshot>>,
+        telemetry: Arc<Telemetry>,
+    ) -> Network {
+        let hosts = config.hosts.filter(|_| config.unicast == Unicast::Routed);
+        Network {
+            discovery: Discovery::new(config.lldp_interval, config.grace, key),
+            intent: Intent::new(config.unicast, hosts.is_some()),
+            carrier: hosts.map(Carrier::new),
+            normal: (config.unicast == Unicast::Normal).then(Normal::default),
+            config,
+            racks: Racks::default(),
+            nodes: Nodes::default(),
+            switches: Switches::default(),
+            multicast: Multicast::default(),
+            sharing: Sharing::default(),
+            telemetry,
+            presence: Presence::default(),
+            publisher: Publisher::new(publish),
+            changes: Changes::default(),
+            index: Index::default(),
+            tors: BTreeMap::new(),
+            unicast: UnicastRoutes::default(),
+            confirmations: Confirmations::default(),
+            silent: Silent::default(),
+            stale_trees: StaleTrees::default(),
+        }
+    }
+
+    /// What all connections of switches have in common.
+    pub(crate) fn connection_context(&self, generation: watch::Receiver<Option<u64>>) -> ConnectionContext {
+        let channel = ChannelConfig {
+            packet_ins_per_second: self.config.packet_ins_per_second,
+            keepalive_interval: self.config.lldp_interval,
+            counters_interval: self.config.counters_interval,
+            max_meters: self.config.capacity.meters,
+            max_flows: self.config.capacity.flows,
+            pipeline: self.config.pipeline,
+            admission: Admission {
+                names: self.config.switch_names.clone(),
+                only_named: self.config.only_named_switches,
+                only_bound: self.config.only_bound_certificates,
+                bound: Vec::new(),
+            },
+            generation: self.config.generation,
+        };
+        let caught_up_interval = self.config.lldp_interval / CAUGHT_UP_PER_INTERVAL;
+        ConnectionContext { channel, generation, caught_up_interval, telemetry: self.telemetry.clone() }
+    }
+
+    /// Takes what a switch tells.
+    pub(crate) fn event(&mut self, now: Time, FromSwitch { connection, switch, event }: FromSwitch) {
+        if let Event::Up(info, handle) = event {
+            return self.up(now, connection, info, handle);
+        }
+        if !self.switches.is_current(switch, connection) {
+            return;
+        }
+        match event {
+            Event::Up(..) => {}
+            Event::PortChanged(port) => {
+                let (at, up, mac) = (Port { switch, number: port.number }, port.up, port.mac);
+                let joined = self.switches.port_changed(switch, port);
+                match up {
+                    true if joined => {
+                        self.port_up(now, at);
+                        self.discovery.handle(now, Input::PortUp(at, mac));
+                    }
+                    true => {}
+                    false => self.port_down(now, at),
+                }
+            }
+            Event::PortGone(number) => {
+                self.switches.port_gone(switch, number);
+                self.port_down(now, Port { switch, number });
+            }
+            Event::PacketIn(number, frame) => self.packet_in(now, Port { switch, number }, &frame),
+            Event::CaughtUp => self.discovery.handle(now, Input::CaughtUp(switch)),
+            Event::Answered(version, refusals) => self.answered(now, switch, version, refusals),
+            Event::Down => {
+                self.switches.disconnect(switch);
+                self.discovery.handle(now, Input::SwitchDown(switch));
+                if !self.discovery.graph().contains(switch) {
+                    self.forget(switch);
+                }
+            }
+        }
+    }
+
+    fn up(&mut self, now: Time, connection: ConnectionId, info: SwitchInfo, handle: Handle) {
+        let switch = info.datapath_id;
+        self.restore_hosts(now, &info);
+        if let Some(number) = info.former.rack {
+            self.racks.claim(switch, number);
+        }
+        self.racks.reserve(info.former.racks);
+        if let Some(normal) = &mut self.normal {
+            let up = info.ports.iter().filter(|port| port.up).map(|port| port.number).collect();
+            normal.remember(switch, &info.former.open, &up);
+        }
+        let capacity = info.capacity.within(self.config.capacity);
+        let stale_trees = self.retain_stale(now, switch, info.former.trees);
+        let discovered_at = now + self.config.lldp_interval * DISCOVERY_INTERVALS;
+        // Switches come back one after the other: what leads to one that is still away stays for as long as trees do.
+        // Where switches flood, what they held before must not stay beside a new spanning tree.
+        let retain_until = match self.config.unicast {
+            Unicast::Routed => {
+                self.stale_trees.until().map_or(discovered_at, |until| until.max(discovered_at))
+            }
+            Unicast::Normal => discovered_at,
+        };
+        let (name, ports) = (info.name, info.ports);
+        let connected =
+            Connected { name, ports, connection, handle, capacity, stale_trees, discovered_at, retain_until };
+        self.switches.connect(switch, connected);
+        self.intent.add_switch(switch);
+        self.intent.allow_failovers(switch, capacity.failovers());
+        if let Some(rack) = self.racks.number(switch) {
+            self.intent.number_rack(switch, rack);
+        }
+        self.intent.touch(switch);
+    }
+
+    /// A switch is gone for good.
+    fn forget(&mut self, switch: DatapathId) {
+        if !self.switches.remove(switch) {
+            return;
+        }
+        self.intent.remove_switch(switch);
+        self.telemetry.desired(switch, None);
+        self.presence.switch_gone(switch);
+        self.nobody_behind(switch);
+        if let Some(normal) = &mut self.normal {
+            normal.switch_gone(switch);
+        }
+        if let Some(carrier) = &mut self.carrier {
+            carrier.switch_gone(switch);
+        }
+        self.confirmations.switch_gone(switch);
+    }
+
+    fn port_up(&mut self, now: Time, port: Port) {
+        self.presence.port_up(now, port);
+        let settled = now + self.config.lldp_interval * DISCOVERY_INTERVALS;
+        if let Some(normal) = &mut self.normal {
+            normal.port_up(port, settled);
+        }
+        if let Some(carrier) = &mut self.carrier {
+            carrier.edges.port_up(port, settled);
+        }
+    }
+
+    fn port_down(&mut self, now: Time, port: Port) {
+        self.presence.port_down(port);
+        self.nobody_at(port);
+        if let Some(normal) = &mut self.normal {
+            normal.port_down(port);
+        }
+        if let Some(carrier) = &mut self.carrier {
+            carrier.port_down(port);
+        }
+        if let Some(peer) = self.discovery.graph().peer(port) {
+            self.changes.cut.insert(Link::new(port, peer));
+        }
+        self.discovery.handle(now, Input::PortDown(port));
+    }
+
+    fn answered(&mut self, now: Time, switch: DatapathId, version: u64, refused: Refusals) {
+        for number in refused.keys().flatten() {
+            self.confirmations.touch(Waiter::Tree(*number));
+        }
+        let without_failover = refused.keys().flatten().any(|number| FAILOVERS.contains(number));
+        let answer = self.switches.answered(switch, version, refused);
+        for what in answer.refused {
+            warn!(%switch, "switch {} refused an entry: {what}", self.name(switch));
+        }
+        if without_failover {
+            warn!(%switch, "switch {} does without fast failover", self.name(switch));
+            self.intent.allow_failovers(switch, 0);
+        }
+        if let Some(ports) = answer.joined {
+            for (number, _) in &ports {
+                self.port_up(now, Port { switch, number: *number });
+            }
+            self.discovery.handle(now, Input::SwitchUp { switch, ports: &ports });
+        }
+        self.confirmations.confirmed(switch, version);
+    }
+
+    /// Draws all conclusions; returns when to draw the next even if nothing happens.
+    pub(crate) fn advance(&mut self, now: Time) -> Option<Time> {
+        let discovery = self.drain_discovery(now);
+        let adoption = self.follow_stale(now);
+        for switch in self.switches.pass_time(now) {
+            self.intent.touch(switch);
+        }
+        self.pass_time_of_hosts(now);
+        // What callers are told, and what a confirmed tree becomes, can change what is desired.
+        loop {
+            self.follow(now);
+            self.send_updates();
+            self.expire(now);
+            self.progress();
+            if !self.multicast.has_changed() {
+                break;
+            }
+        }
+        let own = [
+            adoption,
+            self.switches.deadline(),
+            self.show(now),
+            self.multicast.deadline(),
+            self.normal.as_ref().and_then(Normal::deadline),
+            self.carrier.as_ref().and_then(Carrier::deadline),
+            self.multicast.improving(now),
+            self.unicast.deferred_until(),
+        ];
+        own.into_iter().fold(discovery, earliest)
+    }
+
+    /// Publishes the topology if it looks different now; returns when to do so if that is too early.
+    fn show(&mut self, now: Time) -> Option<Time> {
+        let revisions = [
+            self.discovery.revision(),
+            self.nodes.revision(),
+            self.switches.revision(),
+            self.multicast.revision(),
+            self.carrier.as_ref().map_or(0, Carrier::revision),
+        ];
+        let revision = revisions.iter().sum();
+        match self.publisher.due(now, revision) {
+            Due::Now => {
+                let snapshot = view::snapshot(self);
+                self.publisher.publish(now, revision, snapshot);
+                None
+            }
+            Due::At(time) => Some(time),
+            Due::Never => None,
+        }
+    }
+
+    fn drain_discovery(&mut self, now: Time) -> Option<Time> {
+        let mut lost: Vec<(String, Port)> = Vec::new();
+        let deadline = loop {
+            let output = match self.discovery.poll(now) {
+                Poll::Output(Output::Announce(port, frame)) => {
+                    self.send(port, frame);
+                    continue;
+                }
+                Poll::Output(output) => output,
+                Poll::Idle(deadline) => break deadline,
+            };
+            match output {
+                Output::Announce(..) => {}
+                Output::Warning(warning) => warn!("{warning}"),
+                Output::LinkUp(link) => {
+                    info!("link {} - {} found", self.port_name(link.a), self.port_name(link.b));
+                    self.presence.link(now, link).into_iter().for_each(|took| self.telemetry.found(took));
+                    if let Some(carrier) = &mut self.carrier {
+                        [link.a, link.b].into_iter().for_each(|end| carrier.edges.linked(end));
+                    }
+                    [link.a, link.b].into_iter().for_each(|end| self.nobody_at(end));
+                    self.changes.links.insert(link);
+                }
+                Output::LinkDown(link) => {
+                    warn!("link {} - {} lost", self.port_name(link.a), self.port_name(link.b));
+                    self.changes.links.insert(link);
+                }
+                Output::SwitchFound(switch) => {
+                    debug!(%switch, "switch joins");
+                    self.changes.switches = true;
+                }
+                Output::SwitchLost(switch) => {
+                    warn!(%switch, "switch {} is gone", self.name(switch));
+                    self.changes.switches = true;
+                    if self.switches.get(switch).is_some_and(|state| !state.connected()) {
+                        self.forget(switch);
+                    }
+                }
+                Output::NodeLocated(node, port) => {
+                    info!(node, "node located at {}", self.port_name(port));
+                    let took = self.presence.node(now, &node, port);
+                    took.into_iter().for_each(|took| self.telemetry.found(took));
+                    self.heard_at(&node, port);
+                    self.changes.nodes.insert(node);
+                }
+                Output::NodeLost(node, port) => {
+                    lost.push((node.clone(), port));
+                    self.not_heard(&node, port);
+                    if let Some(carrier) = &mut self.carrier {
+                        carrier.edges.touch(port);
+                    }
+                    self.changes.nodes.insert(node);
+                }
+            }
+        };
+        self.tell_lost(&lost);
+        deadline
+    }
+
+    /// Of many nodes that are lost at once, one line says how many.
+    fn tell_lost(&self, lost: &[(String, Port)]) {
+        let nodes = lost.len();
+        if let [(node, port), ..] = lost
+            && nodes > LOST_BY_NAME
+        {
+            let port = self.port_name(*port);
+            warn!(node, nodes, "{nodes} nodes no longer at their ports, this one at {port}");
+            return;
+        }
+        for (node, port) in lost {
+            warn!(node, "node no longer at {}", self.port_name(*port));
+        }
+    }
+
+    /// Moves trees on whose switches have confirmed, and answers who waits for them.
+    fn progress(&mut self) {
+        let mut concerned: BTreeSet<u64> = BTreeSet::new();
+        for waiter in self.confirmations.take_touched() {
+            let Waiter::Tree(number) = waiter else { continue };
+            concerned.extend(self.multicast.owner(number));
+            if self.confirmations.is_confirmed(waiter) {
+                self.multicast.edit(number, GroupTree::confirmed);
+            }
+        }
+        for id in concerned {
+            let Some(outcome) = self.outcome(id) else { continue };
+            let refused = outcome.is_err();
+            let Some(caller) = self.multicast.take_caller(id) else { continue };
+            // A caller that has gone away would never release it.
+            if caller.send(outcome).is_err() || refused {
+                self.release(id);
+            }
+        }
+    }
+
+    /// What to answer to who waits for a group, if that is known.
+    fn outcome(&self, id: u64) -> Option<Result<Vec<TreeGrant>, FabricError>> {
+        let group = self.multicast.group(id).filter(|group| group.caller.is_some())?;
+        if let Some(error) = self.refusal(id, group) {
+            return Some(Err(error));
+        }
+        let made = |tree: &GroupTree| {
+            self.confirmations.is_confirmed(Waiter::Tree(tree.number))
+                && tree.is_final()
+                && !self.multicast.is_changed(tree.number)
+        };
+        group.trees.iter().all(made).then(|| Ok(view::grants(self, group)))
+    }
+
+    fn refusal(&self, id: u64, group: &GroupTrees) -> Option<FabricError> {
+        group.trees.iter().find_map(|tree| {
+            tree.current().ports().into_keys().find_map(|switch| {
+                let state = self.switches.get(switch)?;
+                let reason = state.refused.get(&Some(tree.number))?.clone();
+                Some(FabricError::Refused { id, switch: state.name.clone(), reason })
+            })
+        })
+    }
+
+    /// Gives up groups that have waited too long.
+    fn expire(&mut self, now: Time) {
+        while let Some(id) = self.multicast.overdue(now) {
+            let Some(group) = self.multicast.group(id) else { continue };
+            let trees = group.trees.iter().map(|tree| Waiter::Tree(tree.number));
+            let missing: BTreeSet<DatapathId> =
+                trees.flat_map(|waiter| self.confirmations.missing(waiter)).collect();
+            let switches = missing.into_iter().map(|switch| self.name(switch)).collect();
+            if let Some(caller) = self.multicast.take_caller(id) {
+                let waited = self.config.confirm_timeout;
+                answer(caller, Err(FabricError::Unconfirmed { id, switches, waited }));
+            }
+            self.release(id);
+        }
+    }
+
+    /// A switch as operators know it.
+    pub(crate) fn name(&self, switch: DatapathId) -> String {
+        self.switches.get(switch).map_or_else(|| format!("dpid:{switch}"), |state| state.name.clone())
+    }
+
+    /// A port as operators know it: "s1:2".
+    pub(crate) fn port_name(&self, port: Port) -> String {
+        format!("{}:{}", self.name(port.switch), port.number)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,326 @@
+//! A cabled network of model switches, each with its reconciler, under one [`Fabric`]. Packets never go round in it,
+//! whatever happens: that is looked at after every step of every switch.
+
+use super::super::*;
+use crate::Call;
+use crate::Reply;
+use crate::api::{GroupRequest, MacAddr, NodeRegistration};
+use crate::frames::pmac;
+use crate::intent;
+use crate::intent::addresses::IpVersion;
+use crate::intent::tables::GROUPS;
+use crate::switch::capacity::TableCapacity;
+use crate::switch::channel::PortInfo;
+use crate::switch::connection::PendingUpdate;
+use crate::switch::model::{self, Packet};
+use crate::switch::reconcile::{self, Reconciler};
+use cool_topology::Graph;
+use cool_topology::lldp::Announcement;
+use core::net::{IpAddr, Ipv4Addr};
+use std::collections::VecDeque;
+use tokio::sync::{mpsc, oneshot};
+
+/// A switch with its reconciler; no bytes between them.
+pub(crate) struct Device {
+    pub(crate) connection: ConnectionId,
+    pub(crate) reconciler: Reconciler,
+    pub(crate) switch: model::Switch,
+    pub(crate) updates: Arc<PendingUpdate>,
+    pub(crate) packets: mpsc::Receiver<(Vec<u32>, Vec<u8>)>,
+    /// It takes no messages and loses what it is sent.
+    pub(crate) stuck: bool,
+    pub(crate) read: bool,
+}
+
+impl Device {
+    /// The trees of which it has a part.
+    pub(crate) fn trees(&self) -> Vec<u32> {
+        self.switch.groups.range(GROUPS).map(|(number, _)| *number).collect()
+    }
+}
+
+/// A cabled network of devices under one [`Fabric`].
+pub(crate) struct World {
+    pub(crate) truth: Graph,
+    /// What led where before it was pulled.
+    pulled: BTreeMap<Port, Port>,
+    pub(crate) network: Network,
+    pub(crate) watch: watch::Receiver<Arc<TopologySnapshot>>,
+    pub(crate) devices: BTreeMap<DatapathId, Device>,
+    pub(crate) now: Time,
+    pub(crate) deadline: Option<Time>,
+    pub(crate) connections: u64,
+    /// Nodes whose agents say nothing.
+    pub(crate) mute: BTreeSet<String>,
+}
+
+pub(crate) fn dpid(number: u64) -> DatapathId {
+    DatapathId(number)
+}
+
+pub(crate) fn at(switch: u64, number: u32) -> Port {
+    Port { switch: dpid(switch), number }
+}
+
+pub(crate) fn node(n: u8) -> NodeRegistration {
+    let (name, lldp_key) = (format!("h{n}"), [n; 32].into());
+    NodeRegistration { name, ip: ipv4(n).into(), mac: MacAddr(2, 0, 0, 0, 0, n), lldp_key }
+}
+
+pub(crate) fn ipv4(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, n)
+}
+
+/// The same, whose agent speaks IPv6.
+pub(crate) fn node_by_ipv6(n: u8) -> NodeRegistration {
+    NodeRegistration { ip: [0xfd00, 0, 0, 0, 0, 0, 0, n.into()].into(), ..node(n) }
+}
+
+/// A ring of four ToRs 1 to 4 with two hosts each.
+pub(crate) fn ring() -> Graph {
+    let mut graph = Graph::default();
+    for tor in 1..=4u64 {
+        graph.link(at(tor, 1), at(tor % 4 + 1, 2));
+        graph.place(&format!("h{}", 2 * tor - 1), at(tor, 3));
+        graph.place(&format!("h{}", 2 * tor), at(tor, 4));
+    }
+    graph
+}
+
+impl World {
+    pub(crate) fn new(truth: Graph) -> World {
+        World::of(truth, node)
+    }
+
+    pub(crate) fn of(truth: Graph, node: fn(u8) -> NodeRegistration) -> World {
+        let (publish, watch) = watch::channel(Arc::default());
+        let network = Network::new(FabricConfig::default(), [77; 32].into(), publish, Arc::default());
+        let mut world = World {
+            truth,
+            pulled: BTreeMap::new(),
+            network,
+            watch,
+            devices: BTreeMap::new(),
+            now: Time::ZERO,
+            deadline: None,
+            connections: 0,
+            mute: BTreeSet::new(),
+        };
+        for switch in world.truth.switches().collect::<Vec<_>>() {
+            world.connect(switch, model::Switch::default());
+        }
+        for n in 1..=8 {
+            let (reply, _) = oneshot::channel();
+            world.network.call(world.now, Call::Register(node(n), reply));
+        }
+        world.settle();
+        world
+    }
+
+    pub(crate) fn connect(&mut self, switch: DatapathId, model: model::Switch) {
+        let updates = Arc::new(PendingUpdate::default());
+        let (packets_in, packets) = mpsc::channel(1000);
+        self.connections += 1;
+        let ports = (1..=4).map(|number| PortInfo {
+            number,
+            mac: MacAddr(2, 1, 0, 0, 0, number as u8),
+            up: true,
+            bytes_per_second: 1000 * u64::from(number),
+        });
+        let info = SwitchInfo {
+            datapath_id: switch,
+            name: format!("s{}", switch.0),
+            ports: ports.collect(),
+            former: intent::former(&model.tables()),
+            capacity: TableCapacity::default(),
+        };
+        let connection = self.connections;
+        let mut reconciler = Reconciler::new(None);
+        reconciler.handle(self.now, reconcile::Input::Start);
+        let handle = Handle { updates: updates.clone(), packets: packets_in };
+        let device =
+            Device { connection, reconciler, switch: model, updates, packets, stuck: false, read: false };
+        self.devices.insert(switch, device);
+        let event = Event::Up(info, handle);
+        self.network.event(self.now, FromSwitch { connection, switch, event });
+    }
+
+    pub(crate) fn event(&mut self, switch: DatapathId, event: Event) {
+        let connection = self.devices[&switch].connection;
+        for event in [event, Event::CaughtUp] {
+            self.network.event(self.now, FromSwitch { connection, switch, event });
+        }
+    }
+
+    /// Lets one device do all it can; returns the events.
+    fn run_device(&mut self, switch: DatapathId) -> Vec<Event> {
+        let now = self.now;
+        let Some(device) = self.devices.get_mut(&switch) else { return Vec::new() };
+        let mut events = Vec::new();
+        if device.stuck {
+            return events;
+        }
+        loop {
+            if device.read
+                && let Some(update) = device.updates.take()
+            {
+                device.reconciler.handle(now, reconcile::Input::Update(update));
+            }
+            match device.reconciler.poll(now) {
+                Poll::Output(reconcile::Output::Send(message)) => {
+                    for answer in device.switch.answer(&message) {
+                        device.reconciler.handle(now, reconcile::Input::Reply(answer));
+                    }
+                }
+                Poll::Output(reconcile::Output::Read(_)) => device.read = true,
+                Poll::Output(reconcile::Output::Answered(version, refusals)) => {
+                    events.push(Event::Answered(version, refusals));
+                }
+                Poll::Output(reconcile::Output::Drifted(_)) => {}
+                Poll::Output(reconcile::Output::Failed(why)) => panic!("{why}"),
+                Poll::Idle(_) => return events,
+            }
+        }
+    }
+
+    /// Everything that can happen without time going on happens; no packet may go round on the way.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            self.deadline = self.network.advance(self.now);
+            let mut events: VecDeque<(DatapathId, Event)> = VecDeque::new();
+            for switch in self.devices.keys().copied().collect::<Vec<_>>() {
+                events.extend(self.run_device(switch).into_iter().map(|event| (switch, event)));
+                // After every switch on its own: a mixture of old and new.
+                self.no_loops();
+                while let Some(device) = self.devices.get_mut(&switch)
+                    && let Ok((numbers, frame)) = device.packets.try_recv()
+                {
+                    for number in numbers {
+                        if let Some(peer) = self.truth.peer(Port { switch, number }) {
+                            events.push_back((peer.switch, Event::PacketIn(peer.number, frame.clone())));
+                        }
+                    }
+                }
+            }
+            if events.is_empty() {
+                return;
+            }
+            for (switch, event) in events {
+                if self.devices.contains_key(&switch) {
+                    self.event(switch, event);
+                }
+            }
+        }
+    }
+
+    /// Time goes on by `count` LLDP intervals, in which agents speak.
+    pub(crate) fn intervals(&mut self, count: u32) {
+        for _ in 0..count {
+            self.now += FabricConfig::default().lldp_interval;
+            let hosts: Vec<(String, Port)> = self.truth.hosts().map(|(n, p)| (n.to_owned(), p)).collect();
+            for (name, port) in hosts {
+                if self.mute.contains(&name) {
+                    continue;
+                }
+                let Some(NodeRegistration { mac, lldp_key, .. }) = self.network.nodes.get(&name) else {
+                    continue;
+                };
+                let (mac, number) = (*mac, self.now.as_nanos() + 1);
+                let frame = Announcement::Node { name, mac }.encode(mac, lldp_key, number).unwrap();
+                if self.devices.contains_key(&port.switch) {
+                    self.event(port.switch, Event::PacketIn(port.number, frame));
+                }
+            }
+            self.settle();
+        }
+    }
+
+    /// A switch takes `groups` more entries of its group table.
+    pub(crate) fn leave_room(&mut self, switch: DatapathId, groups: u32) {
+        let used = self.network.intent.rules(switch).unwrap().groups as u32;
+        let capacity = TableCapacity { groups: Some(used + groups), ..TableCapacity::default() };
+        self.network.switches.limit(switch, capacity);
+    }
+
+    pub(crate) fn model(&self) -> model::Network<'_> {
+        let switches = self.devices.iter().map(|(s, d)| (*s, d.switch.clone())).collect();
+        model::Network { graph: &self.truth, switches }
+    }
+
+    pub(crate) fn send(&self, from: u8, address: IpAddr) -> Vec<String> {
+        let name = format!("h{from}");
+        let ip = self.network.nodes.get(&name).map_or(node(from).ip, |node| node.ip);
+        let packet = Packet::of_ip(MacAddr(1, 0, 0x5e, 0, 0, 0), (ip, address));
+        let place = self.truth.host(&name).unwrap();
+        self.model().send(place, packet).hosts.into_iter().map(|(host, _)| host).collect()
+    }
+
+    /// From every member into every tree, and to the place of every node; the model panics at a loop. To the nodes also
+    /// with any cable pulled of which nobody knows yet but the switches at its ends.
+    fn no_loops(&self) {
+        let mut model = self.model();
+        let numbers = GROUPS.start..GROUPS.start + 4;
+        let addresses = numbers.flat_map(|tree| [IpVersion::V4, IpVersion::V6].map(|ip| ip.address(tree)));
+        let trees = addresses.map(|address| (address, MacAddr(1, 0, 0x5e, 0, 0, 0)));
+        self.sent_from_everywhere(&model, trees);
+        let places = || (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED.into(), pmac::of(rack, 3)?)));
+        self.sent_from_everywhere(&model, places());
+        for link in self.truth.links() {
+            model.cable(link, false);
+            self.sent_from_everywhere(&model, places());
+            model.cable(link, true);
+        }
+    }
+
+    fn sent_from_everywhere(
+        &self,
+        model: &model::Network<'_>,
+        to: impl Iterator<Item = (IpAddr, MacAddr)> + Clone,
+    ) {
+        for (name, place) in self.truth.hosts() {
+            let Some(node) = self.network.nodes.get(name) else { continue };
+            for (address, eth_dst) in to.clone() {
+                model.send(place, Packet::of_ip(eth_dst, (node.ip, address)));
+            }
+        }
+    }
+
+    pub(crate) fn ask<T>(
+        &mut self,
+        call: impl FnOnce(Reply<T>) -> Call,
+    ) -> oneshot::Receiver<Result<T, FabricError>> {
+        let (reply, answer) = oneshot::channel();
+        self.network.call(self.now, call(reply));
+        self.settle();
+        answer
+    }
+
+    pub(crate) fn group(
+        &mut self,
+        id: u64,
+        members: &[u8],
+    ) -> oneshot::Receiver<Result<Vec<TreeGrant>, FabricError>> {
+        let members = members.iter().map(|n| format!("h{n}")).collect();
+        self.ask(|reply| Call::CreateGroup(GroupRequest { id, members }, reply))
+    }
+
+    /// Pulls or puts back the cable at a port: both ends see it.
+    pub(crate) fn cable(&mut self, port: Port, up: bool) {
+        let peer = self.truth.peer(port).or_else(|| self.pulled.get(&port).copied()).unwrap();
+        match up {
+            true => self.truth.link(port, peer),
+            false => drop(self.truth.unlink(port)),
+        }
+        self.pulled.insert(port, peer);
+        for end in [port, peer] {
+            let mac = MacAddr(2, 1, 0, 0, 0, end.number as u8);
+            let info = PortInfo { number: end.number, mac, up, bytes_per_second: 0 };
+            let down = &mut self.devices.get_mut(&end.switch).unwrap().switch.down;
+            match up {
+                true => down.remove(&end.number),
+                false => down.insert(end.number),
+            };
+            self.event(end.switch, Event::PortChanged(info));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What the fabric shows of itself: the topology and the trees, with names and rates.
+
+use super::Network;
+use super::carrier::Carrier;
+use super::multicast::GroupTrees;
+use crate::api::{LinkView, Location, NodeView, SwitchView, TopologySnapshot, TreeGrant};
+use crate::frames::pmac;
+use crate::intent::addresses::IpVersion;
+use cool_topology::{Link, Port};
+use std::collections::BTreeSet;
+
+/// The network as it is known now.
+pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
+    let graph = network.discovery.graph();
+    let tors: BTreeSet<_> = graph.tors().collect();
+    let of_nodes: BTreeSet<Port> = graph.hosts().map(|(_, port)| port).collect();
+    let of_host = |port: &Port| network.carrier.as_ref().is_some_and(|carrier| carrier.hosts.are_at(*port));
+    let unidentified =
+        |port: &Port| graph.peer(*port).is_none() && !of_nodes.contains(port) && !of_host(port);
+    let switches = network.switches.iter().filter(|(switch, _)| graph.contains(*switch));
+    let switches = switches.map(|(switch, state)| SwitchView {
+        datapath_id: switch,
+        name: state.name.clone(),
+        rack: network.racks.number(switch).filter(|_| tors.contains(&switch)),
+        connected: state.connected(),
+        ports: u32::try_from(state.ports.len()).unwrap_or(u32::MAX),
+        unidentified_ports: {
+            let up = state.ports.values().filter(|info| info.up);
+            let ports = up.map(|info| Port { switch, number: info.number });
+            ports.filter(unidentified).map(|port| port.number).collect()
+        },
+    });
+    let links = graph.links().map(|link| LinkView {
+        a: link.a,
+        b: link.b,
+        bytes_per_second: link_rate(network, link),
+    });
+    let nodes = network.nodes.all().values().map(|node| NodeView {
+        name: node.name.clone(),
+        ip: node.ip,
+        mac: node.mac,
+        location: graph.host(&node.name).and_then(|port| {
+            let rack = network.racks.number(port.switch)?;
+            Some(Location { port, rack, bytes_per_second: node_rate(network, port) })
+        }),
+    });
+    TopologySnapshot {
+        switches: switches.collect(),
+        links: links.collect(),
+        nodes: nodes.collect(),
+        hosts: network.carrier.as_ref().map(Carrier::views).unwrap_or_default(),
+        warnings: warnings(network),
+    }
+}
+
+fn warnings(network: &Network) -> Vec<String> {
+    let discovery = network.discovery.warnings().map(ToString::to_string);
+    let refused = network.switches.iter().filter_map(|(_, state)| {
+        let what = state.refused.values().next()?;
+        Some(match state.refused.len() {
+            1 => format!("switch {} refused an entry: {what}", state.name),
+            trees => format!("switch {} refused entries of {trees} trees, one of them {what}", state.name),
+        })
+    });
+    let full = network.multicast.without().into_iter().map(|(switch, groups)| {
+        let name = network.name(switch);
+        format!("switch {name} is full: groups that do without some of their trees: {groups}")
+    });
+    let away = network.switches.iter().filter(|(_, state)| !state.connected()).map(|(_, state)| {
+        format!("switch {} is not connected; it keeps forwarding as it was told", state.name)
+    });
+    let unreachable = network.discovery.graph().hosts().filter_map(|(name, port)| {
+        let pmac = network.racks.number(port.switch).and_then(|rack| pmac::of(rack, port.number));
+        let at = network.port_name(port);
+        pmac.is_none().then(|| format!("node {name} has no pmac: rack or port number of {at} above 65535"))
+    });
+    let of_hosts = network.warnings_of_hosts();
+    discovery.chain(refused).chain(full).chain(away).chain(unreachable).chain(of_hosts).collect()
+}
+
+/// A group's trees as they are.
+pub(crate) fn grants(network: &Network, group: &GroupTrees) -> Vec<TreeGrant> {
+    let grant = |tree: &crate::trees::GroupTree| {
+        let shape = tree.current();
+        let uplinks = shape.links.iter().map(|link| link_rate(network, *link));
+        let rates = uplinks.chain(shape.members.values().map(|port| node_rate(network, *port)));
+        TreeGrant {
+            scope: tree.scope,
+            address: IpVersion::of_tree(shape, network.nodes.all()).address(tree.number),
+            port: network.config.multicast_port,
+            bytes_per_second: rates.filter(|rate| *rate > 0).min().unwrap_or(0),
+            links: shape.links.iter().copied().collect(),
+            nodes: shape.members.iter().map(|(name, port)| (name.clone(), *port)).collect(),
+        }
+    };
+    group.trees.iter().map(grant).collect()
+}
+
+pub(crate) fn link_rate(network: &Network, link: Link) -> u64 {
+    let told = [link.a, link.b].map(|port| port_rate(network, port));
+    let slower = told.into_iter().filter(|rate| *rate > 0).min().unwrap_or(0);
+    network.config.uplink_bytes_per_second.unwrap_or(slower)
+}
+
+pub(crate) fn node_rate(network: &Network, port: Port) -> u64 {
+    network.config.host_bytes_per_second.unwrap_or_else(|| port_rate(network, port))
+}
+
+fn port_rate(network: &Network, port: Port) -> u64 {
+    let switch = network.switches.get(port.switch);
+    switch.and_then(|state| state.ports.get(&port.number)).map_or(0, |info| info.bytes_per_second)
+}

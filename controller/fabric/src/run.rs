@@ -1,0 +1,61 @@
+//! The fabric's task: takes events of switches and calls of the controller in turn, and drives the
+//! [`network`](crate::network).
+
+use crate::Call;
+use crate::network::Network;
+use crate::switch::connection::{self, ConnectionContext, FromSwitch};
+use cool_daemon::clock::Clock;
+use cool_daemon::listen::{Connection, Listener};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+
+/// Events that wait; a switch that has more waits itself.
+const EVENTS: usize = 1024;
+/// What is taken at once before the network is computed anew, and more if that takes longer.
+const BATCH: usize = 256;
+
+/// Runs until the last handle is gone.
+pub(crate) async fn run(
+    mut network: Network,
+    listener: Listener,
+    generation: watch::Receiver<Option<u64>>,
+    mut calls: mpsc::Receiver<Call>,
+) {
+    let (events_in, mut events) = mpsc::channel(EVENTS);
+    tokio::spawn(accept(listener, events_in, network.connection_context(generation)));
+    let clock = Clock::start();
+    loop {
+        let began = clock.now();
+        let deadline = network.advance(began);
+        let took = clock.now() - began;
+        tokio::select! {
+            Some(event) = events.recv() => network.event(clock.now(), event),
+            call = calls.recv() => match call {
+                Some(call) => network.call(clock.now(), call),
+                None => return,
+            },
+            () = clock.wait(deadline) => {}
+        }
+        // Half of the time is for what comes, however long conclusions take.
+        let until = clock.now() + took;
+        let mut taken = 0;
+        while (taken < BATCH || clock.now() < until)
+            && let Ok(event) = events.try_recv()
+        {
+            network.event(clock.now(), event);
+            taken += 1;
+        }
+    }
+}
+
+/// Takes connections until the network has ended.
+async fn accept(listener: Listener, events: mpsc::Sender<FromSwitch>, connection_context: ConnectionContext) {
+    let next = Arc::new(AtomicU64::new(0));
+    let (ended, events) = (events.clone(), events);
+    let serve = move |taken: Connection| {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        connection::run(number, taken, events.clone(), connection_context.clone())
+    };
+    listener.run("switch", async move { ended.closed().await }, serve).await;
+}

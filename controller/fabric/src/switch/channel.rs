@@ -1,0 +1,592 @@
+//! One switch's OpenFlow channel (OpenFlow 1.3.5, section 6) as a machine: version, identity, ports, keepalive; then packets both ways,
+//! with the [`reconciler`](crate::switch::reconcile) inside. Bytes and sockets are [`connection`](crate::switch::connection)'s.
+
+use crate::switch::admission::{Admission, NotAdmitted};
+use crate::switch::capacity::{Capabilities, TableCapacity};
+use crate::switch::counters::{Counted, Counters};
+use crate::switch::keepalive::{DEAD_AFTER, Keepalive};
+use crate::switch::metering::{METER_EXISTS, Metering, Policer};
+use crate::switch::pipeline::Pipeline;
+use crate::switch::reconcile::{self, Former, Reconciler, Refusals, Update};
+use crate::switch::role::MasterRole;
+use cool_machine::{Duration, Machine, Poll, Time, earliest};
+use cool_topology::{DatapathId, MacAddr};
+use rs_openflow::{
+    Body, Error, ErrorMessage, ErrorType, Hello, Message, MessageHeader, MessageType, MultipartReply,
+    MultipartRequest, PacketOut, PortConfig, PortFeatures, PortNo, PortReason, PortState, VERSION,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How long a peer may take to say what it is.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Ports that a switch may tell of.
+const MAX_PORTS: usize = 1 << 16;
+/// Meters of ports that came later and may still be refused.
+const MAX_METERS_UNKNOWN: usize = 1 << 12;
+/// HELLO_FAILED: no common version.
+const INCOMPATIBLE: u16 = 0;
+
+/// How sessions are held.
+#[derive(Clone, Debug)]
+pub(crate) struct ChannelConfig {
+    /// Packets that each port may hand in.
+    pub(crate) packet_ins_per_second: u32,
+    /// How often a switch is made to say something.
+    pub(crate) keepalive_interval: Duration,
+    /// How often counters are asked for.
+    pub(crate) counters_interval: Duration,
+    /// Meters that may be used.
+    pub(crate) max_meters: Option<u32>,
+    /// Flows that a switch may be given.
+    pub(crate) max_flows: Option<u32>,
+    /// Which of its tables and group numbers are ours.
+    pub(crate) pipeline: Pipeline,
+    /// Which switches are served.
+    pub(crate) admission: Admission,
+    /// Tells this controller from earlier ones; none while it stands by.
+    pub(crate) generation: Option<u64>,
+}
+
+/// A port as its switch tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortInfo {
+    pub(crate) number: u32,
+    pub(crate) mac: MacAddr,
+    pub(crate) up: bool,
+    /// 0: unknown.
+    pub(crate) bytes_per_second: u64,
+}
+
+/// A switch as it tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SwitchInfo {
+    pub(crate) datapath_id: DatapathId,
+    pub(crate) name: String,
+    pub(crate) ports: Vec<PortInfo>,
+    /// What it still holds of an earlier controller.
+    pub(crate) former: Former,
+    /// What it says that it can hold.
+    pub(crate) capacity: TableCapacity,
+}
+
+/// What may happen.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A message came.
+    Received(Message),
+    /// Bytes came that are no message: how they begin, unless not even that can be read.
+    Unreadable(Option<MessageHeader>, Error),
+    /// The desired state has changed.
+    Update(Update),
+    /// Send this frame out of these ports.
+    Packet(Vec<u32>, Vec<u8>),
+    /// This controller stands by no more: it leads, as this generation.
+    Lead(u64),
+}
+
+/// What to do, or to know.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    Send(Message),
+    /// The switch is ready to be told what it shall hold. Comes once, before all that follows.
+    Up(SwitchInfo),
+    /// It says that it has this datapath id, and is not served; [`Output::Close`] follows.
+    NotAdmitted(DatapathId, NotAdmitted),
+    PortChanged(PortInfo),
+    PortGone(u32),
+    /// A port received this frame.
+    PacketIn(u32, Vec<u8>),
+    /// This is what it has counted.
+    Counted(Counted),
+    Answered(u64, Refusals),
+    /// Worth an operator's look.
+    Warning(String),
+    /// Send what is left to send and hang up, for this reason.
+    Close(String),
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Hello,
+    /// The switch is kept for when this controller leads: until then another one may be its master.
+    Standby,
+    Features,
+    Ports,
+    /// What it can also do without answering.
+    Description,
+    Meters,
+    Tables,
+    Up,
+    Closed,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    phase: Phase,
+    datapath_id: DatapathId,
+    name: Option<String>,
+    ports: BTreeMap<u32, PortInfo>,
+    reconciler: Reconciler,
+    metering: Metering,
+    role: MasterRole,
+    capabilities: Capabilities,
+    pipeline: Pipeline,
+    admission: Admission,
+    /// The questions what it is and whether it has meters.
+    description_xid: Option<u32>,
+    meter_features_xid: Option<u32>,
+    /// The barrier behind the questions of the description, then that behind the meters.
+    barrier: Option<u32>,
+    /// The messages about meters that may still be refused.
+    meter_mods: BTreeSet<u32>,
+    /// LLDP of a port apart from all else.
+    policer: Policer<(u32, bool)>,
+    packet_ins: u64,
+    /// Messages that were left out since they could not be read.
+    unreadable: u64,
+    counters: Counters,
+    next_xid: u32,
+    keepalive: Keepalive,
+    handshake: Option<Time>,
+    outputs: VecDeque<Output>,
+}
+
+impl Channel {
+    pub(crate) fn new(now: Time, config: ChannelConfig) -> Channel {
+        let mut session = Channel {
+            phase: Phase::Hello,
+            datapath_id: DatapathId(0),
+            name: None,
+            ports: BTreeMap::new(),
+            reconciler: Reconciler::new(config.max_flows),
+            metering: Metering::new(config.packet_ins_per_second, config.max_meters),
+            role: MasterRole::new(config.generation),
+            capabilities: Capabilities::default(),
+            pipeline: config.pipeline,
+            admission: config.admission,
+            description_xid: None,
+            meter_features_xid: None,
+            barrier: None,
+            meter_mods: BTreeSet::new(),
+            policer: Policer::new(config.packet_ins_per_second),
+            packet_ins: 0,
+            unreadable: 0,
+            counters: Counters::new(config.counters_interval),
+            next_xid: 0,
+            keepalive: Keepalive::new(config.keepalive_interval, now),
+            handshake: Some(now + HANDSHAKE),
+            outputs: VecDeque::new(),
+        };
+        session.send(Body::Hello(Hello::default()));
+        session
+    }
+
+    fn send(&mut self, body: Body) -> u32 {
+        self.next_xid = (self.next_xid + 1) & !reconcile::XID;
+        self.outputs.push_back(Output::Send(Message::new(self.next_xid, body)));
+        self.next_xid
+    }
+
+    fn close(&mut self, why: impl Into<String>) {
+        self.phase = Phase::Closed;
+        self.outputs.push_back(Output::Close(why.into()));
+    }
+
+    fn received(&mut self, now: Time, mut message: Message) {
+        self.keepalive.heard(now);
+        if let Body::Error(failure) = &message.body
+            && let Some(why) = self.role.lost(message.xid, failure)
+        {
+            return self.close(why);
+        }
+        self.pipeline.translate_back(&mut message.body);
+        if message.xid & reconcile::XID != 0
+            && matches!(message.body, Body::Error(_) | Body::MultipartReply(_) | Body::BarrierReply)
+        {
+            self.metering.strip_meters(&mut message.body);
+            return self.reconciler.handle(now, reconcile::Input::Reply(message));
+        }
+        match message.body {
+            Body::Hello(hello) if self.phase == Phase::Hello => self.hello(now, &hello),
+            Body::EchoRequest(data) => {
+                let reply = Message::new(message.xid, Body::EchoReply(data));
+                self.outputs.push_back(Output::Send(reply));
+            }
+            Body::Error(failure) => self.error(message.xid, &failure),
+            Body::BarrierReply if self.barrier == Some(message.xid) => match self.phase {
+                Phase::Description => self.make_meters(),
+                Phase::Meters => self.read_tables(),
+                _ => {}
+            },
+            _ if self.phase == Phase::Hello => self.close("its first message is no hello"),
+            // Of another controller's concern.
+            _ if self.phase == Phase::Standby => {}
+            Body::FeaturesReply(features) if self.phase == Phase::Features => {
+                if features.auxiliary_id != 0 {
+                    return self.close("it is an auxiliary connection; only main connections are used");
+                }
+                self.datapath_id = DatapathId(features.datapath_id);
+                if let Err(why) = self.admission.check(self.datapath_id) {
+                    self.outputs.push_back(Output::NotAdmitted(self.datapath_id, why.clone()));
+                    return self.close(why.to_string());
+                }
+                self.phase = Phase::Ports;
+                if let Some(role) = self.role.request() {
+                    let asked = self.send(role);
+                    self.role.asked(asked);
+                }
+                self.send(Body::MultipartRequest(MultipartRequest::PortDesc.into()));
+            }
+            Body::MultipartReply(reply) => {
+                let more = reply.more();
+                self.described(message.xid, reply.body, more);
+            }
+            Body::PortStatus(status) => self.port_status(status.reason, &status.port),
+            Body::PacketIn(packet) if self.phase == Phase::Up => {
+                if let Some(port) = packet.in_port().filter(|port| self.ports.contains_key(&port.0)) {
+                    self.packet_ins += 1;
+                    if self.policer.admit(now, (port.0, crate::frames::is_lldp(&packet.data))) {
+                        self.outputs.push_back(Output::PacketIn(port.0, packet.data));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn hello(&mut self, now: Time, hello: &Hello) {
+        if !hello.speaks(VERSION) {
+            let text = "this controller speaks OpenFlow 1.3 only";
+            self.send(Body::Error(ErrorMessage::new(ErrorType::HELLO_FAILED, INCOMPATIBLE, text.into())));
+            return self.close(format!(
+                "it offers OpenFlow version {:#04x} ({}), but 0x04 (1.3) is needed; enable 1.3 on the switch",
+                hello.version,
+                version_name(hello.version)
+            ));
+        }
+        match self.role.request() {
+            Some(_) => self.ask_for_features(now),
+            None => (self.phase, self.handshake) = (Phase::Standby, None),
+        }
+    }
+
+    fn ask_for_features(&mut self, now: Time) {
+        (self.phase, self.handshake) = (Phase::Features, Some(now + HANDSHAKE));
+        self.send(Body::FeaturesRequest);
+    }
+
+    fn lead(&mut self, now: Time, generation: u64) {
+        self.role.lead(generation);
+        if self.phase == Phase::Standby {
+            self.ask_for_features(now);
+        }
+    }
+
+    fn error(&mut self, xid: u32, failure: &ErrorMessage) {
+        if self.role.refused(xid) || self.does_without(xid) {
+            return;
+        }
+        if self.meter_mods.remove(&xid) {
+            if (failure.kind, failure.code) != (ErrorType::METER_MOD_FAILED, METER_EXISTS) {
+                self.metering.give_up();
+                let text =
+                    format!("it refuses a meter, so floods are held off by the controller alone: {failure}");
+                self.outputs.push_back(Output::Warning(text));
+            }
+            return;
+        }
+        if failure.kind == ErrorType::HELLO_FAILED {
+            let text = String::from_utf8_lossy(&failure.data);
+            return self.close(format!("it refused OpenFlow 1.3: {text:?}"));
+        }
+        match self.phase {
+            Phase::Up => self.outputs.push_back(Output::Warning(format!("it reports an error: {failure}"))),
+            _ => self.close(format!("it answers the handshake with an error: {failure}")),
+        }
+    }
+
+    /// Whether this was a question without whose answer a switch can be served: not every one describes itself, or has group
+    /// tables, meters or all counters.
+    fn does_without(&mut self, xid: u32) -> bool {
+        let described = [self.description_xid, self.meter_features_xid].contains(&Some(xid));
+        described || self.capabilities.refused(xid) || self.counters.refused(xid)
+    }
+
+    /// A message that cannot be read is left out where the switch can be served without it: switches in the field have
+    /// properties and fields of their own makers. Where ports or tables would be known wrongly, the connection ends.
+    fn unreadable(&mut self, now: Time, header: Option<MessageHeader>, error: &Error) {
+        let Some(header) = header else { return self.close(format!("it sent what cannot be read: {error}")) };
+        let dispensable = match header.kind {
+            _ if self.phase <= Phase::Hello => false,
+            MessageType::MULTIPART_REPLY => self.does_without(header.xid),
+            MessageType::PACKET_IN | MessageType::FLOW_REMOVED | MessageType::EXPERIMENTER => true,
+            _ => false,
+        };
+        if !dispensable {
+            return self.close(format!("it sent what cannot be read: {error}"));
+        }
+        self.keepalive.heard(now);
+        self.unreadable += 1;
+        // The first tells what is the matter; a switch that goes on so must not fill the log.
+        if self.unreadable.is_power_of_two() {
+            let text =
+                format!("{} of its messages could not be read and were left out: {error}", self.unreadable);
+            self.outputs.push_back(Output::Warning(text));
+        }
+    }
+
+    fn described(&mut self, xid: u32, reply: MultipartReply, more: bool) {
+        match reply {
+            MultipartReply::MeterFeatures(features)
+                if self.meter_features_xid == Some(xid) && self.phase == Phase::Description =>
+            {
+                self.metering.learn(&features);
+            }
+            reply @ (MultipartReply::GroupFeatures(_) | MultipartReply::TableFeatures(_)) => {
+                self.capabilities.reply(xid, &reply);
+            }
+            reply @ (MultipartReply::PortStats(_) | MultipartReply::Flow(_)) => {
+                if let Some(counted) = self.counters.reply(xid, &reply, more) {
+                    let counted = Counted {
+                        packet_ins: self.packet_ins,
+                        packet_ins_dropped: self.policer.dropped(),
+                        meters: self.metering.in_switch(),
+                        group_tables: self.capabilities.group_tables,
+                        ..counted
+                    };
+                    self.outputs.push_back(Output::Counted(counted));
+                }
+            }
+            MultipartReply::PortDesc(ports) if self.phase == Phase::Ports => {
+                ports.iter().for_each(|port| self.note(port));
+                if self.ports.len() > MAX_PORTS {
+                    return self.close(format!("it tells of more than {MAX_PORTS} ports"));
+                }
+                if !more {
+                    self.ask_for_description();
+                }
+            }
+            MultipartReply::Desc(description) if self.phase == Phase::Description => {
+                let told = description.datapath.text();
+                // Open vSwitch says "None" if nobody named it.
+                if self.name.is_none() && !told.is_empty() && told != "None" {
+                    self.name = Some(told);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Asks what a switch need not answer. It may answer in any order, or not at all, but whatever it does it has done when it
+    /// answers the barrier (OpenFlow 1.3.5, 6.2): flows refer to meters only if they are made before.
+    fn ask_for_description(&mut self) {
+        self.phase = Phase::Description;
+        let mut ask = |question: MultipartRequest| self.send(Body::MultipartRequest(question.into()));
+        let description = [MultipartRequest::Desc, MultipartRequest::MeterFeatures].map(&mut ask);
+        let capabilities = Capabilities::questions().map(ask);
+        [self.description_xid, self.meter_features_xid] = description.map(Some);
+        self.capabilities.asked(capabilities);
+        self.barrier = Some(self.send(Body::BarrierRequest));
+    }
+
+    /// Makes the meters that flows will refer to, and waits until they are there.
+    fn make_meters(&mut self) {
+        if !self.metering.in_switch() {
+            return self.read_tables();
+        }
+        self.phase = Phase::Meters;
+        let ports: Vec<u32> = self.ports.keys().copied().collect();
+        self.make_meter(None);
+        ports.into_iter().for_each(|port| self.make_meter(Some(port)));
+        self.barrier = Some(self.send(Body::BarrierRequest));
+    }
+
+    fn make_meter(&mut self, port: Option<u32>) {
+        for body in self.metering.make(port) {
+            let xid = self.send(body);
+            self.meter_mods.insert(xid);
+        }
+    }
+
+    fn read_tables(&mut self) {
+        self.phase = Phase::Tables;
+        self.reconciler.handle(self.keepalive.last(), reconcile::Input::Start);
+    }
+
+    fn note(&mut self, port: &rs_openflow::Port) {
+        if port.port == PortNo::LOCAL {
+            self.name = Some(port.name.text()).filter(|name| !name.is_empty());
+        }
+        if port.port <= PortNo::MAX && port.port.0 != 0 {
+            let info = port_info(port);
+            self.ports.insert(info.number, info);
+        }
+    }
+
+    fn port_status(&mut self, reason: PortReason, port: &rs_openflow::Port) {
+        if port.port > PortNo::MAX || port.port.0 == 0 {
+            return;
+        }
+        // Before the switch is up, only the list that will be told counts.
+        let up = self.phase == Phase::Up;
+        if reason == PortReason::DELETE {
+            self.ports.remove(&port.port.0);
+            [true, false].into_iter().for_each(|lldp| self.policer.forget((port.port.0, lldp)));
+            if up {
+                self.outputs.push_back(Output::PortGone(port.port.0));
+            }
+            return;
+        }
+        let info = port_info(port);
+        let new = self.ports.insert(info.number, info.clone()).is_none();
+        if new && self.phase > Phase::Description {
+            self.make_meter(Some(info.number));
+            // Errors for the oldest would have arrived by now.
+            while self.meter_mods.len() > MAX_METERS_UNKNOWN {
+                self.meter_mods.pop_first();
+            }
+        }
+        if self.ports.len() > MAX_PORTS {
+            return self.close(format!("it tells of more than {MAX_PORTS} ports"));
+        }
+        if up {
+            self.outputs.push_back(Output::PortChanged(info));
+        }
+    }
+
+    fn reconciled(&mut self, output: reconcile::Output) {
+        let output = match output {
+            reconcile::Output::Send(mut message) => {
+                self.metering.attach_meters(&mut message.body);
+                Output::Send(message)
+            }
+            reconcile::Output::Read(former) => {
+                self.phase = Phase::Up;
+                self.handshake = None;
+                self.counters.start(self.keepalive.last());
+                let name = self.admission.names.get(&self.datapath_id).or(self.name.as_ref()).cloned();
+                let name = name.unwrap_or_else(|| format!("dpid:{}", self.datapath_id));
+                let ports = self.ports.values().cloned().collect();
+                let capacity = self.capabilities.room();
+                Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, former, capacity })
+            }
+            reconcile::Output::Answered(version, refusals) => Output::Answered(version, refusals),
+            reconcile::Output::Drifted(entries) => Output::Warning(format!(
+                "{entries} entries of this controller had been changed by somebody else; restoring them"
+            )),
+            reconcile::Output::Failed(why) => return self.close(why),
+        };
+        self.outputs.push_back(output);
+    }
+
+    fn time_out(&mut self, now: Time) {
+        if self.handshake.is_some_and(|deadline| deadline <= now) {
+            self.handshake = None;
+            return self.close(format!("it did not finish the handshake within {HANDSHAKE:?}"));
+        }
+        if self.keepalive.is_dead(now) {
+            return self.close(format!("nothing was received from it for {DEAD_AFTER:?}"));
+        }
+        if self.keepalive.asks(now) {
+            self.send(Body::EchoRequest(Vec::new()));
+        }
+    }
+}
+
+fn port_info(port: &rs_openflow::Port) -> PortInfo {
+    let down = port.state.contains(PortState::LINK_DOWN) || port.config.contains(PortConfig::PORT_DOWN);
+    PortInfo { number: port.port.0, mac: port.hw_addr, up: !down, bytes_per_second: kbps(port) * 1000 / 8 }
+}
+
+/// A port's present rate in kbit/s. Its number counts if no bit says a rate (OpenFlow 1.3.5, 7.2.1), as with those for which there
+/// is no bit; of several bits the highest.
+fn kbps(port: &rs_openflow::Port) -> u64 {
+    const MBIT: u64 = 1000;
+    let bits = [
+        (PortFeatures::FD_1T, 1_000_000 * MBIT),
+        (PortFeatures::FD_100G, 100_000 * MBIT),
+        (PortFeatures::FD_40G, 40_000 * MBIT),
+        (PortFeatures::FD_10G, 10_000 * MBIT),
+        (PortFeatures::FD_1G | PortFeatures::HD_1G, 1000 * MBIT),
+        (PortFeatures::FD_100M | PortFeatures::HD_100M, 100 * MBIT),
+        (PortFeatures::FD_10M | PortFeatures::HD_10M, 10 * MBIT),
+    ];
+    let said = bits.into_iter().find(|(bits, _)| port.current.0 & bits.0 != 0);
+    said.map_or(u64::from(port.current_kbps), |(_, rate)| rate)
+}
+
+fn version_name(version: u8) -> &'static str {
+    match version {
+        1 => "1.0",
+        2 => "1.1",
+        3 => "1.2",
+        4 => "1.3",
+        5 => "1.4",
+        6 => "1.5",
+        _ => "unknown",
+    }
+}
+
+impl Machine for Channel {
+    type Input<'a> = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Time, input: Input) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        match input {
+            Input::Received(message) => self.received(now, message),
+            Input::Unreadable(header, error) => self.unreadable(now, header, &error),
+            Input::Update(update) => self.reconciler.handle(now, reconcile::Input::Update(update)),
+            Input::Packet(ports, frame) => {
+                self.send(Body::PacketOut(PacketOut::to_each(ports.into_iter().map(PortNo), frame)));
+            }
+            Input::Lead(generation) => self.lead(now, generation),
+        }
+    }
+
+    fn poll(&mut self, now: Time) -> Poll<Output> {
+        loop {
+            if let Some(mut output) = self.outputs.pop_front() {
+                if let Output::Send(message) = &mut output {
+                    self.pipeline.translate(&mut message.body);
+                }
+                return Poll::Output(output);
+            }
+            if self.phase == Phase::Closed {
+                return Poll::Idle(None);
+            }
+            let deadline = match self.reconciler.poll(now) {
+                Poll::Output(output) => {
+                    self.reconciled(output);
+                    continue;
+                }
+                Poll::Idle(deadline) => deadline,
+            };
+            let next_xid = &mut self.next_xid;
+            let number = || {
+                *next_xid = (*next_xid + 1) & !reconcile::XID;
+                *next_xid
+            };
+            for (xid, body) in self.counters.ask(now, number) {
+                self.outputs.push_back(Output::Send(Message::new(xid, body)));
+            }
+            if !self.outputs.is_empty() {
+                continue;
+            }
+            // Who has said no hello is asked nothing else.
+            let keepalive = (self.phase != Phase::Hello).then(|| self.keepalive.deadline());
+            let own = earliest(self.handshake, keepalive);
+            if own.is_some_and(|own| own <= now) {
+                self.time_out(now);
+                continue;
+            }
+            return Poll::Idle(earliest(earliest(deadline, own), self.counters.deadline()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

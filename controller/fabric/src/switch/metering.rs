@@ -1,0 +1,277 @@
+//! Keeps floods of packets for the controller away from it: at the switch by a meter for each port (OpenFlow 1.3.5, 5.7),
+//! where it has meters, and here by what a port may hand in at all. So a host that floods is only itself not heard.
+//!
+//! Nothing else knows of the meters: flows to the controller get theirs when they are sent, and lose it when
+//! they are read back. Meters are numbered downwards from the highest that the switch has, one for each port
+//! by its number, the highest for what comes by any other port; the lowest is for what nodes say to all. Ports that are
+//! links need none.
+
+use crate::intent;
+use crate::intent::tables::{COOKIE, COOKIE_MASK};
+use cool_machine::{Duration, Time};
+use rs_openflow::{
+    Action, Band, BandEffect, BandType, Body, Instruction, Match, MeterCommand, MeterFeatures, MeterFlags,
+    MeterId, MeterMod, MultipartReply, Oxm, PortNo,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a port may hand in at once, in seconds of its rate.
+pub(crate) const BURST_SECONDS: u32 = 2;
+/// The number of the meter for what nodes say to all.
+const BROADCASTS: u32 = 1;
+/// The highest number that a meter can have.
+const LAST_METER: u32 = 0xffff_0000;
+/// METER_MOD_FAILED: it exists.
+pub(crate) const METER_EXISTS: u16 = 1;
+
+/// The meters of one switch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Metering {
+    /// Packets per second of each port.
+    rate: u32,
+    /// The highest number of a meter; `None`: the switch has no meters that fit.
+    highest: Option<u32>,
+    /// How many may be used.
+    most: Option<u32>,
+}
+
+impl Metering {
+    /// Without meters in the switch.
+    pub(crate) fn new(rate: u32, most: Option<u32>) -> Metering {
+        Metering { rate, highest: None, most }
+    }
+
+    /// Takes note of what the switch says of its meters.
+    pub(crate) fn learn(&mut self, features: &MeterFeatures) {
+        let drops = features.band_types & (1 << BandType::DROP.0) != 0;
+        let counts = features.capabilities & u32::from(MeterFlags::PKTPS.0) != 0;
+        let usable = drops && counts && self.most != Some(0);
+        self.highest = Some(features.max_meters).filter(|max| usable && *max > 1 && *max <= LAST_METER);
+    }
+
+    /// Whether the switch has meters.
+    pub(crate) fn in_switch(&self) -> bool {
+        self.highest.is_some()
+    }
+
+    /// It refused a meter: does without.
+    pub(crate) fn give_up(&mut self) {
+        self.highest = None;
+    }
+
+    /// The messages that make the meter of a port, or with `None` that of all other ports: whether or not it is there.
+    pub(crate) fn make(&self, port: Option<u32>) -> Vec<Body> {
+        let broadcasts = self.broadcasts().filter(|_| port.is_none());
+        let meters: BTreeSet<MeterId> = self.meter(port).into_iter().chain(broadcasts).collect();
+        let burst = self.rate.saturating_mul(BURST_SECONDS);
+        let flags = MeterFlags::PKTPS | MeterFlags::BURST | MeterFlags::STATS;
+        let bands = vec![Band { rate: self.rate, burst, effect: BandEffect::Drop }];
+        let commands = [MeterCommand::ADD, MeterCommand::MODIFY];
+        let all = meters.into_iter().flat_map(|meter| commands.map(|command| (meter, command)));
+        let meter_mod = |(meter, command)| MeterMod { command, flags, meter, bands: bands.clone() };
+        all.map(meter_mod).map(Body::MeterMod).collect()
+    }
+
+    /// The meter for what nodes say to all, whose own meters are for what keeps them known.
+    fn broadcasts(&self) -> Option<MeterId> {
+        let highest = self.highest?;
+        Some(MeterId(if self.most.is_none_or(|most| most > 1) { BROADCASTS } else { highest }))
+    }
+
+    fn meter(&self, port: Option<u32>) -> Option<MeterId> {
+        // Where there are few, all ports beyond have one.
+        let highest = self.highest?;
+        let port = port.filter(|port| self.most.is_none_or(|most| port.saturating_add(1) < most));
+        let number = port.and_then(|port| highest.checked_sub(port)).filter(|number| *number > BROADCASTS);
+        Some(MeterId(number.unwrap_or(highest)))
+    }
+
+    /// The meter of a flow.
+    fn of(&self, cookie: u64, matching: &Match, instructions: &[Instruction]) -> Option<MeterId> {
+        let to_controller = instructions.iter().any(|instruction| match instruction {
+            Instruction::ApplyActions(actions) => {
+                actions.iter().any(|a| matches!(a, Action::Output { port: PortNo::CONTROLLER, .. }))
+            }
+            _ => false,
+        });
+        if cookie & COOKIE_MASK != COOKIE || !to_controller || intent::is_of_link(cookie) {
+            return None;
+        }
+        if intent::is_of_broadcasts(cookie) {
+            return self.broadcasts();
+        }
+        let port = matching.fields.iter().find_map(|field| match field {
+            Oxm::InPort(port) => Some(port.value.0),
+            _ => None,
+        });
+        self.meter(port)
+    }
+
+    /// Adds its meter to a flow that is sent.
+    pub(crate) fn attach_meters(&self, body: &mut Body) {
+        if let Body::FlowMod(flow) = body
+            && let Some(meter) = self.of(flow.cookie, &flow.matching, &flow.instructions)
+        {
+            flow.instructions.insert(0, Instruction::Meter(meter));
+        }
+    }
+
+    /// Strips our meter from flows that are read back. On a wrong or missing meter it clears the instructions, so that the
+    /// reconciler sees a difference and sends the flow anew.
+    pub(crate) fn strip_meters(&self, body: &mut Body) {
+        let Body::MultipartReply(reply) = body else { return };
+        let MultipartReply::Flow(flows) = &mut reply.body else { return };
+        for flow in flows {
+            let has = match flow.instructions.first() {
+                Some(Instruction::Meter(meter)) => Some(*meter),
+                _ => None,
+            };
+            if has != self.of(flow.cookie, &flow.matching, &flow.instructions) {
+                flow.instructions.clear();
+            } else if has.is_some() {
+                flow.instructions.remove(0);
+            }
+        }
+    }
+}
+
+/// Polices the packets that ports hand in: a token bucket for each.
+#[derive(Debug)]
+pub(crate) struct Policer<P> {
+    /// What a packet uses up.
+    cost: Duration,
+    /// By port, what is left, and when that was.
+    ports: BTreeMap<P, (Duration, Time)>,
+    dropped: u64,
+}
+
+impl<P: Copy + Ord> Policer<P> {
+    pub(crate) fn new(rate: u32) -> Policer<P> {
+        Policer { cost: Duration::from_secs(1) / rate.max(1), ports: BTreeMap::new(), dropped: 0 }
+    }
+
+    /// Whether a packet is taken in.
+    pub(crate) fn admit(&mut self, now: Time, port: P) -> bool {
+        let admitted = self.has_room(now, port, 1);
+        match admitted {
+            true => self.take(port, 1),
+            false => self.dropped += 1,
+        }
+        admitted
+    }
+
+    /// Whether as many packets would be taken in at once.
+    pub(crate) fn has_room(&mut self, now: Time, port: P, packets: u32) -> bool {
+        let most = Duration::from_secs(BURST_SECONDS.into());
+        let (left, then) = self.ports.entry(port).or_insert((most, now));
+        *left = (*left + (now - *then)).min(most);
+        *then = now;
+        *left >= self.cost * packets
+    }
+
+    /// Takes packets in for which there is room.
+    pub(crate) fn take(&mut self, port: P, packets: u32) {
+        if let Some((left, _)) = self.ports.get_mut(&port) {
+            *left = left.saturating_sub(self.cost * packets);
+        }
+    }
+
+    /// A port is gone.
+    pub(crate) fn forget(&mut self, port: P) {
+        self.ports.remove(&port);
+    }
+
+    /// Packets that were not taken in.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Unicast;
+    use crate::intent::always;
+    use rs_openflow::{FlowMod, FlowStats};
+
+    fn metering(max_meters: u32) -> Metering {
+        let mut metering = Metering::new(100, None);
+        let capabilities = (MeterFlags::PKTPS | MeterFlags::BURST).0.into();
+        let features = MeterFeatures { max_meters, band_types: 2, capabilities, max_bands: 1, max_color: 0 };
+        metering.learn(&features);
+        metering
+    }
+
+    fn told(flow: FlowMod) -> Body {
+        Body::MultipartReply(MultipartReply::Flow(vec![FlowStats::from(flow)]).into())
+    }
+
+    /// A flow as it is sent, and then read back by one with these meters.
+    fn sent_and_read(
+        by: &Metering,
+        reader: &Metering,
+        flow: &FlowMod,
+    ) -> (Vec<Instruction>, Vec<Instruction>) {
+        let mut body = Body::FlowMod(flow.clone());
+        by.attach_meters(&mut body);
+        let Body::FlowMod(sent) = body else { unreachable!() };
+        let mut body = told(sent.clone());
+        reader.strip_meters(&mut body);
+        let Body::MultipartReply(reply) = body else { unreachable!() };
+        let MultipartReply::Flow(flows) = reply.body else { unreachable!() };
+        (sent.instructions, flows[0].instructions.clone())
+    }
+
+    #[test]
+    fn flows_to_the_controller_have_meters_in_the_switch_only() {
+        let (with, without) = (metering(1000), Metering::new(100, None));
+        let mut metered = 0;
+        for (key, flow) in &always(Unicast::Routed, true).flows {
+            let flow = FlowMod {
+                cookie: flow.cookie,
+                matching: (*key.matching).clone(),
+                instructions: flow.instructions.to_vec(),
+                ..FlowMod::default()
+            };
+            let (sent, read) = sent_and_read(&with, &with, &flow);
+            assert_eq!(read, flow.instructions);
+            if sent != flow.instructions {
+                metered += 1;
+                let number = if intent::is_of_broadcasts(flow.cookie) { 1 } else { 1000 };
+                assert_eq!(sent[0], Instruction::Meter(MeterId(number)));
+                // Who has other meters sees that the flow is not as it should be.
+                assert_ne!(sent_and_read(&with, &without, &flow).1, flow.instructions);
+                assert_ne!(sent_and_read(&without, &with, &flow).1, flow.instructions);
+            }
+        }
+        assert_eq!(metered, 8);
+    }
+
+    #[test]
+    fn each_port_has_a_meter_as_long_as_there_are_meters() {
+        let with = metering(4);
+        assert_eq!(
+            [None, Some(1), Some(2), Some(3), Some(u32::MAX)].map(|port| with.meter(port).unwrap().0),
+            [4, 3, 2, 4, 4]
+        );
+        assert_eq!((with.make(Some(1)).len(), with.make(None).len()), (2, 4));
+        assert_eq!(metering(0).make(Some(1)), []);
+        let few = Metering { most: Some(3), ..metering(100) };
+        assert_eq!(
+            [None, Some(1), Some(2), Some(3)].map(|port| few.meter(port).unwrap().0),
+            [100, 99, 100, 100]
+        );
+        let one = Metering { most: Some(1), ..few };
+        assert_eq!((one.broadcasts(), one.make(None).len()), (one.meter(Some(1)), 2));
+    }
+
+    #[test]
+    fn a_port_that_floods_is_held_to_its_rate_and_others_are_not() {
+        let mut policer = Policer::new(10);
+        let at = |ms: u64| Time::ZERO + Duration::from_millis(ms);
+        assert_eq!((0..1000).filter(|_| policer.admit(at(0), 1)).count(), 20);
+        assert!(policer.admit(at(0), 2));
+        assert_eq!((0..5000).filter(|ms| policer.admit(at(*ms), 1)).count(), 49);
+        assert_eq!(policer.dropped(), 980 + 4951);
+    }
+}

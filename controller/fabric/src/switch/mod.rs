@@ -1,0 +1,19 @@
+//! One switch over OpenFlow 1.3: its channel as a pure machine (handshake, role, meters, counters, and within it
+//! the reconciler of its tables), and the task that moves bytes between that and the socket.
+//!
+//! What the switch is to hold is decided elsewhere and comes in as an [`intent`](crate::intent).
+
+pub(crate) mod admission;
+pub(crate) mod capacity;
+pub(crate) mod catching_up;
+pub(crate) mod change;
+pub(crate) mod channel;
+pub(crate) mod connection;
+pub(crate) mod counters;
+pub(crate) mod keepalive;
+pub(crate) mod metering;
+#[cfg(test)]
+pub(crate) mod model;
+pub(crate) mod pipeline;
+pub(crate) mod reconcile;
+pub(crate) mod role;

@@ -1,0 +1,333 @@
+//! What is measured while the fabric runs, for whoever wants to look: written by the switches' tasks and the
+//! core, read by anybody, and never waited for.
+
+use crate::switch::admission::NotAdmitted;
+use crate::switch::connection::ConnectionId;
+use crate::switch::counters::{Counted, PortCounters};
+use cool_machine::{Duration, Time};
+use cool_topology::discovery::Refused;
+use cool_topology::{DatapathId, Link, Port};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// Switches at a time that are known to be turned away.
+const TURNED_AWAY_MAX: usize = 64;
+
+/// For so long after the last of them, what was refused is something that an operator should look at.
+pub const LATELY: Duration = Duration::from_secs(300);
+
+/// A port's counters, and how fast they grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PortLoad {
+    /// Since the switch began.
+    pub counters: PortCounters,
+    /// Of late.
+    pub rx_bytes_per_second: f64,
+    /// Of late.
+    pub tx_bytes_per_second: f64,
+}
+
+/// What is known of a switch by counting.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SwitchLoad {
+    /// By port number.
+    pub ports: BTreeMap<u32, PortLoad>,
+    /// Multicast packets of the controller's range that the switch dropped since nobody may send them there.
+    pub outsiders: u64,
+    /// Whether some of them were dropped within [`LATELY`], while this controller counted.
+    pub outsiders_lately: bool,
+    /// Packets for the controller that its ports handed in during this session.
+    pub packet_ins: u64,
+    /// Of those, dropped since their ports handed in too many.
+    pub packet_ins_dropped: u64,
+    /// Whether some of them were dropped within [`LATELY`].
+    pub packet_ins_dropped_lately: bool,
+    /// Whether the switch holds floods off by meters.
+    pub meters: bool,
+    /// Whether it has group tables of type ALL, if it says.
+    pub group_tables: Option<bool>,
+}
+
+/// How many entries a switch is to hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Flows.
+    pub flows: usize,
+    /// Entries of its group table.
+    pub groups: usize,
+}
+
+/// How long something took, how often: counts of durations up to bounds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    /// For each of [`Histogram::BOUNDS`], durations not longer than it and longer than the one before; then the rest.
+    pub counts: [u64; Histogram::BOUNDS.len() + 1],
+    /// Sum in seconds.
+    pub sum: f64,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { counts: [0; Histogram::BOUNDS.len() + 1], sum: 0.0 }
+    }
+}
+
+impl Histogram {
+    /// In seconds.
+    pub const BOUNDS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
+
+    fn note(&mut self, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let bucket = Histogram::BOUNDS.iter().position(|bound| seconds <= *bound);
+        self.counts[bucket.unwrap_or(Histogram::BOUNDS.len())] += 1;
+        self.sum += seconds;
+    }
+}
+
+/// All that is measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Connected switches that have told of their counters.
+    pub switches: BTreeMap<DatapathId, SwitchLoad>,
+    /// What each switch was told to hold.
+    pub rules: BTreeMap<DatapathId, Rules>,
+    /// From the last change of what a switch is to hold until it has confirmed it.
+    pub installation: Histogram,
+    /// From the moment at which both ends are there until a link or node is found.
+    pub discovery: Histogram,
+    /// LLDP frames that were not believed.
+    pub refused_lldp: Refused,
+    /// Switches that were not served, how often, by cause.
+    pub not_admitted: BTreeMap<&'static str, u64>,
+    /// The last time for each datapath id and address, within [`LATELY`].
+    pub turned_away: BTreeMap<(DatapathId, IpAddr), TurnedAway>,
+}
+
+/// A switch that was not served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TurnedAway {
+    /// Why.
+    pub why: NotAdmitted,
+    /// When.
+    pub at: Instant,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    measured: Measured,
+    sources: BTreeMap<DatapathId, Source>,
+}
+
+/// Whose counters of a switch are kept.
+#[derive(Debug)]
+struct Source {
+    connection: ConnectionId,
+    /// When it told of them last.
+    at: Time,
+    /// When more outsiders, and more packets that were too many, were counted last.
+    rose: [Option<Time>; 2],
+}
+
+/// The place where it is kept.
+#[derive(Debug, Default)]
+pub(crate) struct Telemetry {
+    state: Mutex<State>,
+}
+
+impl Telemetry {
+    /// All of it, as it is now.
+    pub(crate) fn read(&self) -> Measured {
+        let mut state = self.state.lock();
+        state.measured.turned_away.retain(|_, turned_away| turned_away.at.elapsed() < LATELY);
+        state.measured.clone()
+    }
+
+    /// A switch at this address says that it has this datapath id, and is not served.
+    pub(crate) fn not_admitted(&self, claimed: DatapathId, address: IpAddr, why: NotAdmitted) {
+        let measured = &mut self.state.lock().measured;
+        *measured.not_admitted.entry(why.cause()).or_default() += 1;
+        let turned_away = &mut measured.turned_away;
+        turned_away.retain(|_, turned_away| turned_away.at.elapsed() < LATELY);
+        if turned_away.len() < TURNED_AWAY_MAX || turned_away.contains_key(&(claimed, address)) {
+            turned_away.insert((claimed, address), TurnedAway { why, at: Instant::now() });
+        }
+    }
+
+    /// A switch has told of its counters, on this connection.
+    pub(crate) fn counted(&self, connection: ConnectionId, switch: DatapathId, now: Time, counted: Counted) {
+        let mut state = self.state.lock();
+        let before = state.sources.remove(&switch).filter(|source| source.connection == connection);
+        let old = state.measured.switches.remove(&switch).unwrap_or_default();
+        let seconds = before.as_ref().map_or(0.0, |source| (now - source.at).as_secs_f64());
+        let rises = [counted.outsiders > old.outsiders, counted.packet_ins_dropped > old.packet_ins_dropped];
+        let rose = match &before {
+            Some(source) => [0, 1].map(|i| if rises[i] { Some(now) } else { source.rose[i] }),
+            // What was counted before nobody knows when.
+            None => [None, counted.packet_ins_dropped.gt(&0).then_some(now)],
+        };
+        let [outsiders_lately, packet_ins_dropped_lately] =
+            rose.map(|at| at.is_some_and(|at| now - at <= LATELY));
+        state.sources.insert(switch, Source { connection, at: now, rose });
+        let rate = |before: u64, after: u64| match seconds > 0.0 {
+            true => after.saturating_sub(before) as f64 / seconds,
+            false => 0.0,
+        };
+        let load = |(port, counters): (u32, PortCounters)| {
+            // A port that is new has no rate yet.
+            let old = old.ports.get(&port).map_or(counters, |load| load.counters);
+            let load = PortLoad {
+                counters,
+                rx_bytes_per_second: rate(old.rx_bytes, counters.rx_bytes),
+                tx_bytes_per_second: rate(old.tx_bytes, counters.tx_bytes),
+            };
+            (port, load)
+        };
+        let load = SwitchLoad {
+            ports: counted.ports.into_iter().map(load).collect(),
+            outsiders: counted.outsiders,
+            outsiders_lately,
+            packet_ins: counted.packet_ins,
+            packet_ins_dropped: counted.packet_ins_dropped,
+            packet_ins_dropped_lately,
+            meters: counted.meters,
+            group_tables: counted.group_tables,
+        };
+        state.measured.switches.insert(switch, load);
+    }
+
+    /// A connection has ended.
+    pub(crate) fn ended(&self, connection: ConnectionId, switch: DatapathId) {
+        let mut state = self.state.lock();
+        if state.sources.get(&switch).is_some_and(|source| source.connection == connection) {
+            state.sources.remove(&switch);
+            state.measured.switches.remove(&switch);
+        }
+    }
+
+    /// A switch is to hold these rules now, or is gone.
+    pub(crate) fn desired(&self, switch: DatapathId, rules: Option<Rules>) {
+        let told = &mut self.state.lock().measured.rules;
+        match rules {
+            Some(rules) => drop(told.insert(switch, rules)),
+            None => drop(told.remove(&switch)),
+        }
+    }
+
+    /// A switch has confirmed what it was told this long ago.
+    pub(crate) fn installed(&self, took: Duration) {
+        self.state.lock().measured.installation.note(took);
+    }
+
+    /// This many LLDP frames have not been believed.
+    pub(crate) fn refused_lldp(&self, refused: Refused) {
+        self.state.lock().measured.refused_lldp = refused;
+    }
+
+    /// A link or node was found after this time.
+    pub(crate) fn found(&self, took: Duration) {
+        self.state.lock().measured.discovery.note(took);
+    }
+}
+
+/// Since when what is to be found is there.
+#[derive(Debug, Default)]
+pub(crate) struct Presence {
+    ports: BTreeMap<Port, Time>,
+    nodes: BTreeMap<String, Time>,
+}
+
+impl Presence {
+    pub(crate) fn port_up(&mut self, now: Time, port: Port) {
+        self.ports.entry(port).or_insert(now);
+    }
+
+    pub(crate) fn port_down(&mut self, port: Port) {
+        self.ports.remove(&port);
+    }
+
+    pub(crate) fn switch_gone(&mut self, switch: DatapathId) {
+        self.ports.retain(|port, _| port.switch != switch);
+    }
+
+    pub(crate) fn registered(&mut self, now: Time, node: &str) {
+        self.nodes.insert(node.to_owned(), now);
+    }
+
+    pub(crate) fn left(&mut self, node: &str) {
+        self.nodes.remove(node);
+    }
+
+    /// How long a link has been there that is found now.
+    pub(crate) fn link(&self, now: Time, link: Link) -> Option<Duration> {
+        let since = self.ports.get(&link.a)?.max(self.ports.get(&link.b)?);
+        Some(now - *since)
+    }
+
+    /// How long a node has been there that is found now.
+    pub(crate) fn node(&self, now: Time, node: &str, port: Port) -> Option<Duration> {
+        let since = self.ports.get(&port)?.max(self.nodes.get(node)?);
+        Some(now - *since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(rx_bytes: u64) -> Counted {
+        let port = PortCounters { rx_bytes, ..PortCounters::default() };
+        Counted { ports: BTreeMap::from([(1, port)]), ..Counted::default() }
+    }
+
+    #[test]
+    fn a_rate_is_between_two_answers_of_one_connection() {
+        let telemetry = Telemetry::default();
+        let switch = DatapathId(7);
+        let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+        let rate = |telemetry: &Telemetry| telemetry.read().switches[&switch].ports[&1].rx_bytes_per_second;
+        telemetry.counted(1, switch, at(0), counted(500));
+        assert_eq!(rate(&telemetry), 0.0);
+        telemetry.counted(1, switch, at(2), counted(2500));
+        assert_eq!(rate(&telemetry), 1000.0);
+        // A switch that begins anew counts from zero.
+        telemetry.counted(1, switch, at(4), counted(0));
+        assert_eq!(rate(&telemetry), 0.0);
+        telemetry.counted(2, switch, at(1), counted(9000));
+        assert_eq!(rate(&telemetry), 0.0);
+        telemetry.ended(1, switch);
+        assert!(telemetry.read().switches.contains_key(&switch));
+        telemetry.ended(2, switch);
+        assert!(telemetry.read().switches.is_empty());
+    }
+
+    #[test]
+    fn what_was_refused_is_told_for_a_while_after_the_last_of_it() {
+        let telemetry = Telemetry::default();
+        let switch = DatapathId(7);
+        let lately = |seconds, outsiders, packet_ins_dropped| {
+            let counted = Counted { outsiders, packet_ins_dropped, ..Counted::default() };
+            telemetry.counted(1, switch, Time::ZERO + Duration::from_secs(seconds), counted);
+            let load = &telemetry.read().switches[&switch];
+            (load.outsiders_lately, load.packet_ins_dropped_lately)
+        };
+        // What a switch has counted for an earlier controller may be old.
+        assert_eq!(lately(0, 5, 0), (false, false));
+        assert_eq!(lately(2, 6, 0), (true, false));
+        assert_eq!(lately(200, 6, 1), (true, true));
+        assert_eq!(lately(303, 6, 1), (false, true));
+        assert_eq!(lately(600, 6, 1), (false, false));
+        assert_eq!(lately(602, 7, 1), (true, false));
+    }
+
+    #[test]
+    fn durations_are_counted_up_to_their_bounds() {
+        let mut histogram = Histogram::default();
+        for ms in [1, 2, 3, 700, 60_000] {
+            histogram.note(Duration::from_millis(ms));
+        }
+        assert_eq!(histogram.counts, [1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1]);
+        assert!((histogram.sum - 60.706).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,332 @@
+//! The trees of a group, and how each is moved to another shape without ever making a loop.
+
+pub(crate) mod reverse_index;
+
+use crate::api::{GroupRequest, TreeScope};
+use crate::intent::tables::GROUPS;
+use cool_topology::{DatapathId, Graph, Index, Link, Tree, trees::is_forest};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Hands out the numbers of trees: each is a group of the switches and a multicast address.
+#[derive(Debug)]
+pub(crate) struct TreeIds {
+    used: BTreeSet<u32>,
+    /// Where to look first: a number rests as long as possible before it comes again, so that packets of
+    /// its last use are gone.
+    next: u32,
+}
+
+impl Default for TreeIds {
+    fn default() -> TreeIds {
+        TreeIds { used: BTreeSet::new(), next: GROUPS.start }
+    }
+}
+
+impl TreeIds {
+    /// A number that is not in use, if there is one.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        let number =
+            (self.next..GROUPS.end).chain(GROUPS.start..self.next).find(|n| !self.used.contains(n))?;
+        self.used.insert(number);
+        self.next = if number + 1 == GROUPS.end { GROUPS.start } else { number + 1 };
+        Some(number)
+    }
+
+    /// A number is in use already.
+    pub(crate) fn reserve(&mut self, number: u32) {
+        if GROUPS.contains(&number) {
+            self.used.insert(number);
+        }
+    }
+
+    pub(crate) fn give_back(&mut self, number: u32) {
+        self.used.remove(&number);
+    }
+
+    /// How many are in use.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
+        self.used.len()
+    }
+}
+
+/// Which nodes each tree of a group connects, by the racks of the members: `racks` has the rack of every
+/// member. Trees of fewer than two nodes are left out.
+pub(crate) fn scopes(group: &GroupRequest, racks: &BTreeMap<String, u32>) -> Vec<(TreeScope, Vec<String>)> {
+    let mut all: Vec<String> = Vec::new();
+    let mut by_rack: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for name in group.members.iter().filter(|name| seen.insert(name.as_str())) {
+        all.push(name.clone());
+        if let Some(rack) = racks.get(name) {
+            by_rack.entry(*rack).or_default().push(name.clone());
+        }
+    }
+    // Members come in rank order, so the first of a rack has its smallest rank.
+    let leaders = by_rack.values().filter_map(|nodes| nodes.first().cloned()).collect();
+    let racks = by_rack.into_iter().map(|(rack, nodes)| (TreeScope::Rack(rack), nodes));
+    let mut scopes = vec![(TreeScope::All, all), (TreeScope::Leaders, leaders)];
+    scopes.extend(racks);
+    scopes.retain(|(_, nodes)| nodes.len() > 1);
+    scopes
+}
+
+/// Which of equally good trees a tree is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TieBreak {
+    /// Groups with other numbers get others.
+    pub(crate) group: u64,
+    /// How many trees over the same nodes come before it, with none of which it is to have a link in common.
+    pub(crate) stripe: usize,
+}
+
+impl TieBreak {
+    /// The tree over these nodes as the network is now.
+    pub(crate) fn tree(self, index: &Index, graph: &Graph, members: &[String]) -> Tree {
+        let members = members.iter().map(String::as_str);
+        let mut disjoint = Tree::disjoint(index, graph, members.clone(), self.group);
+        // Where fewer disjoint trees are left than stripes, it has links in common with others.
+        disjoint.nth(self.stripe).unwrap_or_else(|| Tree::over(index, graph, members, self.number()))
+    }
+
+    fn number(self) -> u64 {
+        self.group.wrapping_add(self.stripe as u64)
+    }
+}
+
+/// A tree that follows the network.
+///
+/// While switches change from one shape to another, some still have the old and some have the new one. If
+/// old and new links together make no loop, neither does any mixture, and the new shape is wanted at once.
+/// Otherwise only what both have in common is wanted first, and the new shape when all switches concerned
+/// have confirmed that: a moment's loss, which repair mends, instead of packets going round.
+#[derive(Debug)]
+pub(crate) struct GroupTree {
+    pub(crate) scope: TreeScope,
+    /// One of [`GROUPS`].
+    pub(crate) number: u32,
+    members: Vec<String>,
+    tie_break: TieBreak,
+    /// What the switches are to have now.
+    current: Tree,
+    /// What they are to have in the end.
+    target: Tree,
+    /// The union of old and new shape until all switches have confirmed: the next shape must be a forest with it.
+    possible: BTreeSet<Link>,
+}
+
+impl GroupTree {
+    /// A tree that no switch has yet.
+    pub(crate) fn new(
+        scope: TreeScope,
+        number: u32,
+        members: Vec<String>,
+        tie_break: TieBreak,
+        target: Tree,
+    ) -> GroupTree {
+        let (current, possible) = (target.clone(), target.links.clone());
+        GroupTree { scope, number, members, tie_break, current, target, possible }
+    }
+
+    /// A tree of which switches hold these links already.
+    pub(crate) fn adopt(
+        index: &Index,
+        graph: &Graph,
+        scope: TreeScope,
+        number: u32,
+        members: Vec<String>,
+        tie_break: TieBreak,
+        held: BTreeSet<Link>,
+    ) -> GroupTree {
+        let target = tie_break.tree(index, graph, &members);
+        let mut tree = GroupTree::new(scope, number, members, tie_break, target);
+        if is_forest(&held) {
+            let members = tree.target.members.clone();
+            let current = Tree { links: held.clone(), members };
+            (tree.possible, tree.target, tree.current) = (held, current.clone(), current);
+            tree.mend(index, graph);
+        } else {
+            tree.possible = held;
+            tree.current.links.clear();
+            tree.step();
+        }
+        tree
+    }
+
+    /// What the switches are to have now.
+    pub(crate) fn current(&self) -> &Tree {
+        &self.current
+    }
+
+    /// The nodes that it is to connect.
+    pub(crate) fn members(&self) -> &[String] {
+        &self.members
+    }
+
+    /// Something that the tree uses has changed: it is mended with as little change as possible. Returns
+    /// whether something else is wanted now.
+    pub(crate) fn mend(&mut self, index: &Index, graph: &Graph) -> bool {
+        let members = self.members.iter().map(String::as_str);
+        self.retarget(self.target.mended(index, graph, members, self.tie_break.number()))
+    }
+
+    /// The network has changed for the better: a new tree may be smaller than this one, or spread groups
+    /// more evenly. Returns whether something else is wanted now.
+    pub(crate) fn improve(&mut self, index: &Index, graph: &Graph) -> bool {
+        self.retarget(self.tie_break.tree(index, graph, &self.members))
+    }
+
+    fn retarget(&mut self, target: Tree) -> bool {
+        if target == self.target {
+            return false;
+        }
+        self.target = target;
+        self.step()
+    }
+
+    /// These switches have no room for it: it is to do without them until it gets another shape.
+    pub(crate) fn avoid(&mut self, full: &BTreeSet<DatapathId>) {
+        for tree in [&mut self.current, &mut self.target] {
+            tree.links.retain(|link| !full.contains(&link.a.switch) && !full.contains(&link.b.switch));
+            tree.members.retain(|_, port| !full.contains(&port.switch));
+        }
+    }
+
+    /// No packet can cross this link any more, whatever switches hold.
+    pub(crate) fn cut(&mut self, link: Link) {
+        self.possible.remove(&link);
+    }
+
+    /// All switches concerned have what is wanted now; returns whether something else is wanted now.
+    pub(crate) fn confirmed(&mut self) -> bool {
+        self.possible = self.current.links.clone();
+        self.current != self.target && self.step()
+    }
+
+    fn step(&mut self) -> bool {
+        let union: BTreeSet<Link> = self.possible.union(&self.target.links).copied().collect();
+        let next = if is_forest(&union) {
+            self.possible = union;
+            self.target.clone()
+        } else {
+            let links = self.current.links.intersection(&self.target.links).copied().collect();
+            Tree { links, members: self.target.members.clone() }
+        };
+        let changed = next != self.current;
+        self.current = next;
+        changed
+    }
+
+    /// Whether, once all switches concerned have confirmed, nothing is left to do.
+    pub(crate) fn is_final(&self) -> bool {
+        self.current == self.target
+    }
+
+    /// Whether it connects all its members.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.target.members.len() == self.members.len() && self.target.is_whole()
+    }
+
+    /// The links that it uses, or will.
+    pub(crate) fn links(&self) -> BTreeSet<Link> {
+        self.current.links.union(&self.target.links).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_topology::Port;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_group_has_a_tree_over_all_one_over_leaders_and_one_in_each_rack() {
+        let racks = BTreeMap::from([("a", 3), ("b", 3), ("c", 1), ("d", 1), ("e", 0)]);
+        let racks = racks.into_iter().map(|(n, r)| (n.to_owned(), r)).collect();
+        let members = ["b", "a", "b", "e", "d", "c"].map(str::to_owned).to_vec();
+        let scopes = scopes(&GroupRequest { id: 1, members }, &racks);
+        let names = |scope| scopes.iter().find(|(s, _)| *s == scope).map(|(_, n)| n.join(""));
+        assert_eq!(names(TreeScope::All).as_deref(), Some("baedc"));
+        assert_eq!(names(TreeScope::Leaders).as_deref(), Some("edb"));
+        assert_eq!(names(TreeScope::Rack(3)).as_deref(), Some("ba"));
+        assert_eq!(names(TreeScope::Rack(1)).as_deref(), Some("dc"));
+        assert_eq!(names(TreeScope::Rack(0)), None);
+    }
+
+    #[test]
+    fn a_number_comes_again_as_late_as_possible() {
+        let mut numbers = TreeIds::default();
+        let first = numbers.take().unwrap();
+        numbers.give_back(first);
+        assert_ne!(numbers.take(), Some(first));
+        assert_eq!(numbers.in_use(), 1);
+        for _ in 1..GROUPS.len() {
+            assert!(numbers.take().is_some());
+        }
+        assert_eq!(numbers.take(), None);
+        numbers.give_back(first);
+        assert_eq!(numbers.take(), Some(first));
+    }
+
+    /// A ring of `n` switches with a host at each; `cut` links are missing.
+    fn ring(n: u64, cut: &[u64]) -> Graph {
+        let mut graph = Graph::default();
+        for at in 0..n {
+            let port = |switch, number| Port { switch: DatapathId(switch), number };
+            graph.place(&format!("h{at}"), port(at, 1));
+            if !cut.contains(&at) {
+                graph.link(port(at, 2), port((at + 1) % n, 3));
+            }
+        }
+        graph
+    }
+
+    proptest! {
+        /// Whatever each switch has confirmed of what it was told, no mixture makes a loop, and in the end
+        /// all have the target.
+        #[test]
+        fn no_mixture_of_old_and_new_makes_a_loop(
+            cuts in prop::collection::vec(prop::collection::vec(0u64..6, 0..2), 1..6),
+            lags in prop::collection::vec(prop::collection::vec(any::<bool>(), 6), 40),
+        ) {
+            let members: Vec<String> = (0..6).map(|h| format!("h{h}")).collect();
+            let whole = ring(6, &[]);
+            let tie_break = TieBreak { group: 0, stripe: 0 };
+            let first = tie_break.tree(&Index::new(&whole), &whole, &members);
+            let mut tree = GroupTree::new(TreeScope::All, GROUPS.start, members, tie_break, first);
+            // Per switch the links that it uses.
+            let mut has = vec![tree.current().links.clone(); 6];
+            let mut cuts = cuts.into_iter();
+            let mut target = ring(6, &[]);
+            for (round, lag) in lags.iter().enumerate() {
+                if round % 3 == 0 && let Some(cut) = cuts.next() {
+                    target = ring(6, &cut);
+                    match round % 2 {
+                        0 => tree.mend(&Index::new(&target), &target),
+                        _ => tree.improve(&Index::new(&target), &target),
+                    };
+                }
+                for (switch, lags) in lag.iter().enumerate() {
+                    if !lags {
+                        has[switch] = tree.current().links.clone();
+                    }
+                }
+                // A link carries packets if both its ends use it.
+                let used: BTreeSet<Link> = has.iter().flatten().copied().filter(|l| {
+                    has[l.a.switch.0 as usize].contains(l) && has[l.b.switch.0 as usize].contains(l)
+                }).collect();
+                prop_assert!(is_forest(&used), "{used:?}");
+                if has.iter().all(|links| *links == tree.current().links) {
+                    tree.confirmed();
+                }
+            }
+            tree.improve(&Index::new(&target), &target);
+            for _ in 0..3 {
+                tree.confirmed();
+            }
+            prop_assert!(tree.is_final());
+            let fresh = Tree::over(&Index::new(&target), &target, tree.members.iter().map(String::as_str), 0);
+            prop_assert_eq!(tree.current(), &fresh);
+        }
+    }
+}
