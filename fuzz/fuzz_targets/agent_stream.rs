@@ -3,12 +3,12 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_machine::{Machine, Poll, Time};
-use cool_transport::unicast::{AgentId, Input, MessageName, Output, Peer, greeting};
+use cool_transport::unicast::{AgentId, Input, MessageName, Output, PeerStream, greeting};
 
 const MESSAGE: MessageName = MessageName { group: 1, epoch: 2, call: 3, transfer: 4, from: 5, to: 6 };
 
 /// All that `peer` has to say, of which what is to be written is at once.
-fn drain(peer: &mut Peer) -> Vec<Output> {
+fn drain(peer: &mut PeerStream) -> Vec<Output> {
     std::iter::from_fn(|| match peer.poll(Time::ZERO) {
         Poll::Output(output) => {
             if let Output::Write { head, payload } = &output {
@@ -22,8 +22,8 @@ fn drain(peer: &mut Peer) -> Vec<Output> {
     .collect()
 }
 
-fn peer(name: &str, other: &str) -> Peer {
-    let mut peer = Peer::new(&AgentId { node: name.to_owned(), incarnation: 7 }, other);
+fn peer(name: &str, other: &str) -> PeerStream {
+    let mut peer = PeerStream::new(&AgentId { node: name.to_owned(), incarnation: 7 }, other);
     peer.handle(Time::ZERO, Input::Open { group: MESSAGE.group, epoch: MESSAGE.epoch });
     peer
 }
@@ -68,9 +68,9 @@ fn seeds() -> Vec<Vec<u8>> {
         Input::Send { message: MESSAGE, digest: 9, bytes: 100, announce: false },
         Input::Send { message: MESSAGE, digest: 9, bytes: 10_000_000, announce: false },
         Input::Notify(Notice::Abort { group, epoch, kind: 1, ranks: vec![1, 2], text: "gone".into() }),
-        Input::Notify(Notice::Gone { group, epoch, call: 3, rank: 4, text: "ended".into() }),
-        Input::Notify(Notice::WhoWaits { group, epoch }),
-        Input::Notify(Notice::Waits { group, epoch, ranks: vec![1, 2], messages: vec![(3, 4)] }),
+        Input::Notify(Notice::RankLost { group, epoch, call: 3, rank: 4, text: "ended".into() }),
+        Input::Notify(Notice::WaitingQuery { group, epoch }),
+        Input::Notify(Notice::WaitingRanks { group, epoch, ranks: vec![1, 2], messages: vec![(3, 4)] }),
     ];
     let stream = |input| {
         let mut peer = peer("h2", "h1");

@@ -18,16 +18,16 @@ fn check(bytes: &[u8]) {
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
     use cool_transport::StreamId;
-    use cool_transport::packet::{Body, Via};
+    use cool_transport::packet::{PacketBody, Via};
 
     let id = StreamId { group: 1, epoch: 2, call: 3, transfer: 4, source: 5 };
     let bodies = [
-        Body::Data { chunk: 9, echo: 1, via: Via::Tree },
-        Body::Data { chunk: 9, echo: 1, via: Via::Forwarded },
-        Body::Announce { sent: 1000, serial: 3, begun: true, answer: false },
-        Body::Nak { serial: 2, forward_live: true, chunks: vec![1..4, 7..8] },
-        Body::NakConfirm { echo: 2, chunks: vec![0..100, 200..300, 400..401] },
-        Body::Report {
+        PacketBody::Data { chunk: 9, echo: 1, via: Via::Tree },
+        PacketBody::Data { chunk: 9, echo: 1, via: Via::Forwarded },
+        PacketBody::Announce { sent: 1000, serial: 3, begun: true, answer: false },
+        PacketBody::Nak { serial: 2, forward_live: true, chunks: vec![1..4, 7..8] },
+        PacketBody::NakConfirm { echo: 2, chunks: vec![0..100, 200..300, 400..401] },
+        PacketBody::Report {
             rounds: 5,
             spacing: 1200,
             delay: 12,
@@ -36,10 +36,10 @@ fn seeds() -> Vec<Vec<u8>> {
             alive: vec![0..2, 5..9],
             complete: vec![1..2, 3..4],
         },
-        Body::Settled { positions: vec![0..3, 5..16] },
-        Body::DigestMismatch,
-        Body::Ping,
-        Body::PingAnswer { incarnation: 8 },
+        PacketBody::Settled { positions: vec![0..3, 5..16] },
+        PacketBody::DigestMismatch,
+        PacketBody::Ping,
+        PacketBody::PingAnswer { incarnation: 8 },
     ];
     bodies
         .into_iter()

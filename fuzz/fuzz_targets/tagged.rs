@@ -41,7 +41,7 @@ fn check(bytes: &[u8]) {
     }
     if let Some(responder) = Responder::new([1; 32].into(), bytes) {
         let ephemeral = Ephemeral { nonce: [2; 32], public_key: responder.encrypts().then_some([4; 32]) };
-        assert_eq!(responder.proven(&ephemeral, &[0; 32]), None);
+        assert_eq!(responder.verify(&ephemeral, &[0; 32]), None);
     }
     records(bytes);
 }
@@ -53,7 +53,7 @@ fn records(mut bytes: &[u8]) {
         let room = opener.room();
         let came = room.len().min(bytes.len());
         room[..came].copy_from_slice(&bytes[..came]);
-        opener.came(came);
+        opener.received(came);
         bytes = &bytes[came..];
     }
     assert!(opener.plain().map_or(true, <[u8]>::is_empty));
@@ -61,7 +61,7 @@ fn records(mut bytes: &[u8]) {
 
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
-    use cool_transport::packet::Body;
+    use cool_transport::packet::PacketBody;
     use cool_transport::unicast::AgentId;
     use cool_transport::unicast::handshake::{Initiator, PeerKey};
     use cool_transport::unicast::records::Sealer;
@@ -69,7 +69,7 @@ fn seeds() -> Vec<Vec<u8>> {
 
     let id = StreamId { group: 1, epoch: 2, call: 3, transfer: 4, source: 5 };
     let mut ping = Vec::new();
-    Packet { id, from: 6, digest: 7, body: Body::Ping }.encode(&mut ping);
+    Packet { id, from: 6, digest: 7, body: PacketBody::Ping }.encode(&mut ping);
     ping.extend([0; 16]);
     let tagged = |magic: u8| {
         let mut bytes = ping.clone();

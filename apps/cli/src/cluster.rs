@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::units;
 use cool_collective::planner::LinkCost;
-use cool_collective::{CostModel, Layout, Place};
+use cool_collective::{CostModel, Layout, RankPlace};
 use cool_sim::schedule::FabricModelError;
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(crate) fn layout<'a>(ranks: impl Iterator<Item = (u32, &'a str)>) -> Result<
     let mut nodes = BTreeMap::new();
     let places = ranks.map(|(rack, name)| {
         let next = nodes.len() as u32;
-        Place { rack, node: *nodes.entry(name).or_insert(next) }
+        RankPlace { rack, node: *nodes.entry(name).or_insert(next) }
     });
     Ok(Layout::new(&places.collect::<Vec<_>>())?)
 }

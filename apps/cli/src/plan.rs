@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::network::{Asked, MOST_EVENTS};
 use crate::units::{self, count};
 use crate::{cluster, size};
-use cool_collective::{Analysis, Layout, Operation, Plan, Planner, analyse, check, compile};
+use cool_collective::{Analysis, Layout, Operation, Plan, Planner, analyze, check, compile};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Node, TopologyRequest};
 use cool_sim::schedule::{Costs, FabricModel, limit, trace};
@@ -160,7 +160,7 @@ fn one(
     }
     let schedule = compile(&call, &layout, &plan, |_| true)?;
     let stuck = || Error::Stuck(plan.to_string());
-    print(out, &analyse(&schedule, &layout).ok_or_else(stuck)?, &layout)?;
+    print(out, &analyze(&schedule, &layout).ok_or_else(stuck)?, &layout)?;
     if let Some(path) = &options.svg {
         let (timing, passages) = trace(&schedule, &layout, &fabric, costs)?;
         let seconds = timing.time.as_secs_f64();

@@ -2,7 +2,7 @@
 //! `valgrind --tool=cachegrind --cache-sim=no target/release/examples/compile_cost allreduce racked:ring 1024 1048576`
 //! (operation, plan, ranks, bytes; one rank a node, 16 nodes a rack).
 
-use cool_collective::{Call, Layout, Place, Plan, Rank, compile};
+use cool_collective::{Call, Layout, Plan, Rank, RankPlace, compile};
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -10,7 +10,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [operation, plan, ranks, bytes] = arguments.as_slice() else {
         return Err("usage: compile_cost OPERATION PLAN RANKS BYTES".into());
     };
-    let places: Vec<Place> = (0..ranks.parse()?).map(|node| Place { rack: node / 16, node }).collect();
+    let places: Vec<RankPlace> =
+        (0..ranks.parse()?).map(|node| RankPlace { rack: node / 16, node }).collect();
     let layout = Layout::new(&places)?;
     let call = Call::new(operation.parse()?, Rank(0), bytes.parse()?, 4);
     let plan: Plan = plan.parse()?;

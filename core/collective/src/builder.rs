@@ -3,8 +3,10 @@
 //! must wait for from the bytes that it touches.
 
 use crate::hazards::Hazards;
-use crate::layout::{Layout, Scope};
-use crate::schedule::{Action, ActionId, Buffer, Kind, Program, Rank, Span, Stripe, TransferId};
+use crate::layout::{Layout, MulticastScope};
+use crate::schedule::{
+    ActionId, ActionKind, Program, Rank, RankBuffer, ScheduleAction, Span, Stripe, TransferId,
+};
 use core::ops::Range;
 use std::collections::BTreeMap;
 
@@ -27,7 +29,7 @@ pub(crate) struct RankSpan {
 
 /// What a slot in a rank's working memory is for. Slots of one purpose are used in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Slot {
+pub(crate) enum ScratchSlot {
     /// What came from a rank and waits to be combined or put in its places.
     From(Rank),
     /// Parts that came from a rank and wait to be put in their places.
@@ -52,24 +54,24 @@ pub(crate) enum Slot {
 
 /// Slots of one purpose, each an offset and a length, taken in turn.
 #[derive(Debug, Default)]
-struct Ring {
+struct SlotRing {
     slots: Vec<(u64, u64)>,
     next: usize,
 }
 
 #[derive(Debug, Default)]
-struct Draft {
+struct ProgramDraft {
     program: Program,
     hazards: Hazards,
-    rings: BTreeMap<Slot, Ring>,
+    rings: BTreeMap<ScratchSlot, SlotRing>,
     /// The actions of the round before, and where the present one begins.
     before: Range<u32>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Builder<'a> {
+pub(crate) struct ScheduleBuilder<'a> {
     layout: &'a Layout,
-    drafts: Vec<Option<Draft>>,
+    drafts: Vec<Option<ProgramDraft>>,
     transfers: u64,
     /// Actions of all kept ranks so far, and at most.
     actions: usize,
@@ -79,16 +81,16 @@ pub(crate) struct Builder<'a> {
     tokens: bool,
 }
 
-impl<'a> Builder<'a> {
+impl<'a> ScheduleBuilder<'a> {
     pub(crate) fn new(
         layout: &'a Layout,
         element: u64,
         tokens: bool,
         keep: impl Fn(Rank) -> bool,
         most: usize,
-    ) -> Builder<'a> {
-        let drafts = layout.ranks().map(|rank| keep(rank).then(Draft::default)).collect();
-        Builder { layout, drafts, transfers: 0, actions: 0, most, element, tokens }
+    ) -> ScheduleBuilder<'a> {
+        let drafts = layout.ranks().map(|rank| keep(rank).then(ProgramDraft::default)).collect();
+        ScheduleBuilder { layout, drafts, transfers: 0, actions: 0, most, element, tokens }
     }
 
     pub(crate) fn layout(&self) -> &'a Layout {
@@ -102,10 +104,12 @@ impl<'a> Builder<'a> {
     }
 
     /// `len` bytes of working memory at `rank`, free as soon as what last used them there is done.
-    pub(crate) fn slot(&mut self, rank: Rank, slot: Slot, len: u64) -> Span {
+    pub(crate) fn slot(&mut self, rank: Rank, slot: ScratchSlot, len: u64) -> Span {
         // Parts of all racks pass through the last leader at once.
-        let window = if slot == Slot::Parts(2) { WINDOW * self.layout.racks() } else { WINDOW };
-        let Some(draft) = self.draft(rank) else { return Span { buffer: Buffer::Scratch, offset: 0, len } };
+        let window = if slot == ScratchSlot::Parts(2) { WINDOW * self.layout.racks() } else { WINDOW };
+        let Some(draft) = self.draft(rank) else {
+            return Span { buffer: RankBuffer::Scratch, offset: 0, len };
+        };
         let ring = draft.rings.entry(slot).or_default();
         let index = ring.next % window;
         ring.next += 1;
@@ -124,7 +128,7 @@ impl<'a> Builder<'a> {
                 fresh.0
             }
         };
-        Span { buffer: Buffer::Scratch, offset, len }
+        Span { buffer: RankBuffer::Scratch, offset, len }
     }
 
     /// Whether a program of this rank is made.
@@ -155,8 +159,8 @@ impl<'a> Builder<'a> {
             return;
         }
         let transfer = self.transfer();
-        self.act(from.rank, Kind::Send { to: to.rank, transfer, src: from.span });
-        self.act(to.rank, Kind::Receive { from: from.rank, transfer, dst: to.span });
+        self.act(from.rank, ActionKind::Send { to: to.rank, transfer, src: from.span });
+        self.act(to.rank, ActionKind::Receive { from: from.rank, transfer, dst: to.span });
     }
 
     /// Moves bytes from one rank to the leaders of all other nodes of a tree, each putting them at `dst`; where there
@@ -164,7 +168,7 @@ impl<'a> Builder<'a> {
     pub(crate) fn multicast(
         &mut self,
         from: RankSpan,
-        scope: Scope,
+        scope: MulticastScope,
         concurrent_senders: usize,
         dst: &dyn Fn(Rank) -> Span,
     ) {
@@ -182,11 +186,11 @@ impl<'a> Builder<'a> {
             let transfer = self.transfer();
             // Messages that are not split over all trees take them in turn.
             let stripe = Stripe { index: transfer.0 % trees, of };
-            self.act(from.rank, Kind::Multicast { scope, stripe, transfer, src, concurrent_senders });
+            self.act(from.rank, ActionKind::Multicast { scope, stripe, transfer, src, concurrent_senders });
             for node in nodes.iter().filter(|node| **node != home) {
                 let to = self.layout.node_leader(*node);
                 let dst = dst(to).sub(src.offset - from.span.offset, src.len);
-                self.act(to, Kind::ReceiveMulticast { from: from.rank, scope, transfer, dst });
+                self.act(to, ActionKind::ReceiveMulticast { from: from.rank, scope, transfer, dst });
             }
         }
     }
@@ -209,11 +213,11 @@ impl<'a> Builder<'a> {
         let dsts = joined(moves.iter().map(|(_, dst)| (*dst, *dst)));
         let packed = match srcs.as_slice() {
             [(src, _)] => *src,
-            _ => self.slot(from, Slot::To(to), len),
+            _ => self.slot(from, ScratchSlot::To(to), len),
         };
         let landed = match dsts.as_slice() {
             [(dst, _)] => *dst,
-            _ => self.slot(to, Slot::From(from), len),
+            _ => self.slot(to, ScratchSlot::From(from), len),
         };
         for (part, (src, _)) in consecutive(packed, srcs.iter().map(|(src, _)| src.len)).zip(&srcs) {
             if part != *src {
@@ -230,10 +234,10 @@ impl<'a> Builder<'a> {
 
     /// Where a value may grow at its rank: where it is, unless that is the input; there in a copy.
     pub(crate) fn growing(&mut self, value: RankSpan) -> Span {
-        if value.span.buffer != Buffer::Input {
+        if value.span.buffer != RankBuffer::Input {
             return value.span;
         }
-        let span = self.slot(value.rank, Slot::Value, value.span.len);
+        let span = self.slot(value.rank, ScratchSlot::Value, value.span.len);
         self.copy(value.rank, value.span, span);
         span
     }
@@ -247,15 +251,15 @@ impl<'a> Builder<'a> {
 
     /// Combines `src` into `dst`, both at `rank`.
     pub(crate) fn reduce(&mut self, rank: Rank, src: Span, dst: Span) {
-        self.local(rank, Kind::Reduce { src, dst }, src, dst);
+        self.local(rank, ActionKind::Reduce { src, dst }, src, dst);
     }
 
     /// Copies `src` to `dst`, both at `rank`.
     pub(crate) fn copy(&mut self, rank: Rank, src: Span, dst: Span) {
-        self.local(rank, Kind::Copy { src, dst }, src, dst);
+        self.local(rank, ActionKind::Copy { src, dst }, src, dst);
     }
 
-    fn local(&mut self, rank: Rank, kind: Kind, src: Span, dst: Span) {
+    fn local(&mut self, rank: Rank, kind: ActionKind, src: Span, dst: Span) {
         if src.len > 0 {
             self.act(rank, kind);
         } else if let Some(draft) = self.draft(rank) {
@@ -263,7 +267,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn act(&mut self, rank: Rank, kind: Kind) {
+    fn act(&mut self, rank: Rank, kind: ActionKind) {
         if self.actions > self.most {
             return;
         }
@@ -279,7 +283,7 @@ impl<'a> Builder<'a> {
         }
         after.sort_unstable();
         after.dedup();
-        draft.program.actions.push(Action { kind, after });
+        draft.program.actions.push(ScheduleAction { kind, after });
     }
 
     /// What is still to come at `rank` waits for what has come there since this was called last, so that no more
@@ -294,7 +298,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn draft(&mut self, rank: Rank) -> Option<&mut Draft> {
+    fn draft(&mut self, rank: Rank) -> Option<&mut ProgramDraft> {
         self.drafts[rank.0 as usize].as_mut()
     }
 

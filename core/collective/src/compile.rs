@@ -1,6 +1,6 @@
 //! From a call to its schedule: checks the call, and lets the plan's levels fill a builder.
 
-use crate::builder::Builder;
+use crate::builder::ScheduleBuilder;
 use crate::layout::Layout;
 use crate::levels;
 use crate::plan::Plan;
@@ -32,14 +32,14 @@ pub enum CompileError {
         size: usize,
     },
     /// The plan cannot run the operation.
-    #[error("plan {plan} cannot run {operation}: {lacking}; these can: {}", fitting(*operation))]
+    #[error("plan {plan} cannot run {operation}: {missing}; these can: {}", fitting(*operation))]
     Plan {
         /// The plan.
         plan: Plan,
         /// The operation.
         operation: Operation,
         /// What it lacks.
-        lacking: String,
+        missing: String,
     },
 }
 
@@ -49,8 +49,8 @@ impl Plan {
     /// # Errors
     /// [`CompileError::Plan`], if it cannot.
     pub fn check(&self, operation: Operation) -> Result<(), CompileError> {
-        match self.lacking(operation) {
-            Some(lacking) => Err(CompileError::Plan { plan: *self, operation, lacking }),
+        match self.missing(operation) {
+            Some(missing) => Err(CompileError::Plan { plan: *self, operation, missing }),
             None => Ok(()),
         }
     }
@@ -103,7 +103,7 @@ pub(crate) fn compile_within(
         return Err(long);
     }
     let element = u64::from(call.element);
-    let mut builder = Builder::new(layout, element, operation == Operation::Barrier, keep, most);
+    let mut builder = ScheduleBuilder::new(layout, element, operation == Operation::Barrier, keep, most);
     levels::emit(call, plan, &mut builder);
     let programs = builder.finish().ok_or(long)?;
     Ok(Schedule { call: call.clone(), programs })
@@ -112,11 +112,11 @@ pub(crate) fn compile_within(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Place;
+    use crate::RankPlace;
 
     #[test]
     fn a_schedule_that_would_be_too_long_is_refused_with_a_remedy() {
-        let places = |size: u32| (0..size).map(|node| Place { rack: 0, node }).collect::<Vec<_>>();
+        let places = |size: u32| (0..size).map(|node| RankPlace { rack: 0, node }).collect::<Vec<_>>();
         let plan: Plan = "flat:ring".parse().unwrap();
         let small = Layout::new(&places(16)).unwrap();
         let call = Call::new(Operation::Allgather, Rank(0), 8, 1);

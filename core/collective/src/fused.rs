@@ -5,26 +5,26 @@
 //! is safe because no action depends on that send: it only completes later.
 
 use crate::progress::Dependents;
-use crate::schedule::{Action, Buffer, Kind, Program, Rank, Schedule, Span, TransferId};
+use crate::schedule::{ActionKind, Program, Rank, RankBuffer, Schedule, ScheduleAction, Span, TransferId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The reductions of a schedule that take messages themselves. Actions are numbered as in their rank's program.
 #[derive(Clone, Debug, Default)]
-pub struct Fused {
+pub struct FusedReductions {
     /// Of a rank, the receives that are passed over.
     receives: BTreeSet<(Rank, u32)>,
     /// Of a rank, by reduction: from whom it takes which message.
     reductions: BTreeMap<(Rank, u32), (Rank, TransferId)>,
 }
 
-impl Fused {
+impl FusedReductions {
     /// Finds those of a schedule. `dependents` are those of a rank's program, if it has one; `one_node` says whether two ranks
     /// run on one node.
     pub fn find<'a>(
         schedule: &Schedule,
         dependents: impl Fn(Rank) -> Option<&'a Dependents>,
         one_node: impl Fn(Rank, Rank) -> bool,
-    ) -> Fused {
+    ) -> FusedReductions {
         let programs = || {
             let all = (0..).map(Rank).zip(&schedule.programs);
             all.filter_map(|(rank, program)| Some((rank, program.as_ref()?, dependents(rank)?)))
@@ -33,16 +33,16 @@ impl Fused {
         for (rank, program, waiting) in programs() {
             free.extend(sends_without_dependents(program, waiting, |to| one_node(rank, to)));
         }
-        let mut fused = Fused::default();
+        let mut fused = FusedReductions::default();
         if free.is_empty() {
             return fused;
         }
         for (rank, program, waiting) in programs() {
             for (index, action) in (0u32..).zip(&program.actions) {
-                let Kind::Receive { from, transfer, dst } = action.kind else { continue };
+                let ActionKind::Receive { from, transfer, dst } = action.kind else { continue };
                 if free.contains(&transfer)
                     && let Some(reduction) = only_reader(&program.actions, index, dst)
-                    && waiting.of_action(index).contains(&reduction)
+                    && waiting.dependents_of(index).contains(&reduction)
                 {
                     fused.receives.insert((rank, index));
                     fused.reductions.insert((rank, reduction), (from, transfer));
@@ -70,7 +70,7 @@ fn sends_without_dependents(
     on_node: impl Fn(Rank) -> bool,
 ) -> impl Iterator<Item = TransferId> {
     (0u32..).zip(&program.actions).filter_map(move |(index, action)| match action.kind {
-        Kind::Send { to, transfer, .. } if on_node(to) && waiting.of_action(index).is_empty() => {
+        ActionKind::Send { to, transfer, .. } if on_node(to) && waiting.dependents_of(index).is_empty() => {
             Some(transfer)
         }
         _ => None,
@@ -78,15 +78,15 @@ fn sends_without_dependents(
 }
 
 /// The reduction that alone reads what a receive puts into working memory, before something else is put there.
-fn only_reader(actions: &[Action], receive: u32, received: Span) -> Option<u32> {
-    if received.buffer != Buffer::Scratch || received.len == 0 {
+fn only_reader(actions: &[ScheduleAction], receive: u32, received: Span) -> Option<u32> {
+    if received.buffer != RankBuffer::Scratch || received.len == 0 {
         return None;
     }
     let mut reader = None;
     for (index, action) in (0u32..).zip(actions).skip(receive as usize + 1) {
         if action.kind.reads().any(|span| overlap(span, received)) {
             match action.kind {
-                Kind::Reduce { src, dst }
+                ActionKind::Reduce { src, dst }
                     if src == received && !overlap(dst, received) && reader.is_none() =>
                 {
                     reader = Some(index);
@@ -110,15 +110,16 @@ fn overlap(a: Span, b: Span) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Call, Layout, Operation, Place, Plan, compile};
+    use crate::{Call, Layout, Operation, Plan, RankPlace, compile};
 
     /// How many messages each of four ranks on one node takes by reductions.
     fn found(operation: Operation, plan: &str) -> [usize; 4] {
-        let layout = Layout::new(&[Place { rack: 0, node: 0 }; 4]).unwrap();
+        let layout = Layout::new(&[RankPlace { rack: 0, node: 0 }; 4]).unwrap();
         let call = Call::new(operation, Rank(0), 1 << 20, 4);
         let schedule = compile(&call, &layout, &plan.parse::<Plan>().unwrap(), |_| true).unwrap();
-        let dependents: Vec<Dependents> = schedule.programs.iter().flatten().map(Dependents::of).collect();
-        let fused = Fused::find(&schedule, |rank| dependents.get(rank.0 as usize), |_, _| true);
+        let dependents: Vec<Dependents> =
+            schedule.programs.iter().flatten().map(Dependents::for_program).collect();
+        let fused = FusedReductions::find(&schedule, |rank| dependents.get(rank.0 as usize), |_, _| true);
         assert_eq!(fused.receives.len(), fused.reductions.len());
         [0, 1, 2, 3].map(|rank| fused.reductions.keys().filter(|(of, _)| of.0 == rank).count())
     }
@@ -141,12 +142,17 @@ mod tests {
     #[test]
     fn what_is_read_twice_or_sent_on_is_received_first() {
         let span = |buffer, offset| Span { buffer, offset, len: 8 };
-        let action = |kind| Action { kind, after: Vec::new() };
-        let slot = span(Buffer::Scratch, 0);
-        let receive = || action(Kind::Receive { from: Rank(1), transfer: TransferId(0), dst: slot });
-        let reduce = || action(Kind::Reduce { src: slot, dst: span(Buffer::Output, 0) });
-        let send =
-            || action(Kind::Send { to: Rank(2), transfer: TransferId(1), src: span(Buffer::Scratch, 4) });
+        let action = |kind| ScheduleAction { kind, after: Vec::new() };
+        let slot = span(RankBuffer::Scratch, 0);
+        let receive = || action(ActionKind::Receive { from: Rank(1), transfer: TransferId(0), dst: slot });
+        let reduce = || action(ActionKind::Reduce { src: slot, dst: span(RankBuffer::Output, 0) });
+        let send = || {
+            action(ActionKind::Send {
+                to: Rank(2),
+                transfer: TransferId(1),
+                src: span(RankBuffer::Scratch, 4),
+            })
+        };
         assert_eq!(only_reader(&[receive(), reduce()], 0, slot), Some(1));
         assert_eq!(only_reader(&[receive(), reduce(), receive(), reduce()], 0, slot), Some(1));
         assert_eq!(only_reader(&[receive(), reduce(), reduce()], 0, slot), None);

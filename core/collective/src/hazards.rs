@@ -3,12 +3,12 @@
 //!
 //! An empty span is a token: it carries no byte, but whoever sends from its place waits for what arrived there.
 
-use crate::schedule::{ActionId, Buffer, Span};
+use crate::schedule::{ActionId, RankBuffer, Span};
 use std::collections::BTreeMap;
 
 /// One range that has been touched in the same way throughout.
 #[derive(Clone, Debug, Default)]
-struct Cell {
+struct AccessedRange {
     end: u64,
     writer: Option<ActionId>,
     /// Readers since the writer.
@@ -18,8 +18,8 @@ struct Cell {
 /// The accesses of one rank so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hazards {
-    cells: [BTreeMap<u64, Cell>; 3],
-    tokens: BTreeMap<(Buffer, u64), Vec<ActionId>>,
+    cells: [BTreeMap<u64, AccessedRange>; 3],
+    tokens: BTreeMap<(RankBuffer, u64), Vec<ActionId>>,
 }
 
 impl Hazards {
@@ -53,7 +53,7 @@ impl Hazards {
             }
             after.extend(cell.readers.into_iter().filter(|reader| *reader != id));
         }
-        cells.insert(span.offset, Cell { end: span.end(), writer: Some(id), readers: Vec::new() });
+        cells.insert(span.offset, AccessedRange { end: span.end(), writer: Some(id), readers: Vec::new() });
     }
 
     /// What has arrived at `src` counts as arrived at `dst` too: a local step without a byte to move.
@@ -88,16 +88,16 @@ impl Hazards {
             gaps.push((next, span.end()));
         }
         for (start, end) in gaps {
-            cells.insert(start, Cell { end, ..Cell::default() });
+            cells.insert(start, AccessedRange { end, ..AccessedRange::default() });
         }
     }
 }
 
-fn index(buffer: Buffer) -> usize {
+fn index(buffer: RankBuffer) -> usize {
     match buffer {
-        Buffer::Input => 0,
-        Buffer::Output => 1,
-        Buffer::Scratch => 2,
+        RankBuffer::Input => 0,
+        RankBuffer::Output => 1,
+        RankBuffer::Scratch => 2,
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn span(offset: u64, len: u64) -> Span {
-        Span { buffer: Buffer::Scratch, offset, len }
+        Span { buffer: RankBuffer::Scratch, offset, len }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Runs a schedule on real bytes in one place: the reference for executors, and a second opinion on the
 //! verifier. Actions run one at a time, in an order drawn from a seed among all that may run.
 
-use crate::schedule::{ActionId, Buffer, Kind, Operation, Rank, Schedule, Span, TransferId};
+use crate::schedule::{ActionId, ActionKind, Operation, Rank, RankBuffer, Schedule, Span, TransferId};
 use crate::topological_order::topological_order;
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ pub fn interpret(
 ) -> Result<Vec<Vec<u8>>, InterpretError> {
     let size = schedule.programs.len();
     let mut programs = Vec::with_capacity(size);
-    let mut machine = Machine { buffers: Vec::with_capacity(size), messages: BTreeMap::new() };
+    let mut machine = Interpreter { buffers: Vec::with_capacity(size), messages: BTreeMap::new() };
     for (rank, program) in (0..).map(Rank).zip(&schedule.programs) {
         let (Some(program), Some(input)) = (program, inputs.get(rank.0 as usize)) else {
             return Err(InterpretError::Missing(rank));
@@ -80,32 +80,33 @@ fn next_random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-struct Machine {
+struct Interpreter {
     /// Input, output and scratch of each rank.
     buffers: Vec<[Vec<u8>; 3]>,
     messages: BTreeMap<TransferId, Vec<u8>>,
 }
 
-impl Machine {
+impl Interpreter {
     /// Runs an action; none if its spans do not fit.
-    fn run(&mut self, rank: Rank, kind: Kind, combine: &impl Fn(&mut [u8], &[u8])) -> Option<()> {
+    fn run(&mut self, rank: Rank, kind: ActionKind, combine: &impl Fn(&mut [u8], &[u8])) -> Option<()> {
         let r = rank.0 as usize;
         match kind {
-            Kind::Send { transfer, src, .. } | Kind::Multicast { transfer, src, .. } => {
+            ActionKind::Send { transfer, src, .. } | ActionKind::Multicast { transfer, src, .. } => {
                 let message = self.span(r, src)?.to_vec();
                 self.messages.insert(transfer, message);
             }
-            Kind::Receive { transfer, dst, .. } | Kind::ReceiveMulticast { transfer, dst, .. } => {
+            ActionKind::Receive { transfer, dst, .. }
+            | ActionKind::ReceiveMulticast { transfer, dst, .. } => {
                 let message = self.messages.get(&transfer)?.clone();
                 let place = self.span(r, dst)?;
                 (place.len() == message.len()).then(|| place.copy_from_slice(&message))?;
             }
-            Kind::Reduce { src, dst } => {
+            ActionKind::Reduce { src, dst } => {
                 let operand = self.span(r, src)?.to_vec();
                 let place = self.span(r, dst)?;
                 (place.len() == operand.len()).then(|| combine(place, &operand))?;
             }
-            Kind::Copy { src, dst } => {
+            ActionKind::Copy { src, dst } => {
                 let bytes = self.span(r, src)?.to_vec();
                 let place = self.span(r, dst)?;
                 (place.len() == bytes.len()).then(|| place.copy_from_slice(&bytes))?;
@@ -116,9 +117,9 @@ impl Machine {
 
     fn span(&mut self, rank: usize, span: Span) -> Option<&mut [u8]> {
         let buffer = match span.buffer {
-            Buffer::Input => 0,
-            Buffer::Output => 1,
-            Buffer::Scratch => 2,
+            RankBuffer::Input => 0,
+            RankBuffer::Output => 1,
+            RankBuffer::Scratch => 2,
         };
         let end = span.offset.checked_add(span.len)?;
         self.buffers[rank][buffer].get_mut(usize::try_from(span.offset).ok()?..usize::try_from(end).ok()?)

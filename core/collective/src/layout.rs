@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Where one rank runs. The numbers are the caller's; only equality and order matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct RankPlace {
     /// The rack, in the controller's stable numbering.
     pub rack: u32,
     /// The node, unique over all racks.
@@ -16,7 +16,7 @@ pub struct Place {
 
 /// Which nodes of a group a tree connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Scope {
+pub enum MulticastScope {
     /// All nodes.
     All,
     /// The nodes of the rack leaders.
@@ -76,7 +76,7 @@ impl Layout {
     ///
     /// # Errors
     /// If there are no ranks, or one node is said to be in two racks.
-    pub fn new(places: &[Place]) -> Result<Layout, LayoutError> {
+    pub fn new(places: &[RankPlace]) -> Result<Layout, LayoutError> {
         if places.is_empty() {
             return Err(LayoutError::Empty);
         }
@@ -124,7 +124,7 @@ impl Layout {
     ///
     /// # Errors
     /// As [`Layout::new`], or if a rank is named twice or is not in the parent group.
-    pub fn of_group(parent: &[Place], ranks: &[Rank]) -> Result<Layout, LayoutError> {
+    pub fn for_subgroup(parent: &[RankPlace], ranks: &[Rank]) -> Result<Layout, LayoutError> {
         let mut named = BTreeSet::new();
         let mut places = Vec::with_capacity(ranks.len());
         for rank in ranks.iter().copied() {
@@ -161,8 +161,8 @@ impl Layout {
     }
 
     /// In how many stripes a long message to the nodes of a tree goes, each over a tree of its own. At least one.
-    pub fn stripes(&self, scope: Scope) -> u32 {
-        if scope == Scope::All { self.stripes } else { 1 }
+    pub fn stripes(&self, scope: MulticastScope) -> u32 {
+        if scope == MulticastScope::All { self.stripes } else { 1 }
     }
 
     /// Number of ranks.
@@ -221,18 +221,18 @@ impl Layout {
     }
 
     /// The nodes that a tree connects, in chain order.
-    pub fn nodes_of(&self, scope: Scope) -> Vec<usize> {
+    pub fn nodes_of(&self, scope: MulticastScope) -> Vec<usize> {
         match scope {
-            Scope::All => (0..self.nodes.len()).collect(),
-            Scope::Leaders => self.racks.iter().map(|r| r.start).collect(),
-            Scope::Rack(rack) => self.racks[rack].clone().collect(),
+            MulticastScope::All => (0..self.nodes.len()).collect(),
+            MulticastScope::Leaders => self.racks.iter().map(|r| r.start).collect(),
+            MulticastScope::Rack(rack) => self.racks[rack].clone().collect(),
         }
     }
 
     /// The chain along which a multicast from `source` is repaired: the source, then the other nodes of its
     /// rack, then rack after rack, so that the line enters and leaves each rack once (Zhang and Qiu, 4.3).
     /// `source` is in the tree.
-    pub fn chain(&self, scope: Scope, source: usize) -> Vec<usize> {
+    pub fn chain(&self, scope: MulticastScope, source: usize) -> Vec<usize> {
         let mut rest = self.nodes_of(scope);
         rest.retain(|n| *n != source);
         let racks = self.racks.len();
@@ -248,8 +248,8 @@ mod tests {
     use super::*;
 
     fn layout(places: &[(u32, u32)]) -> Layout {
-        let places: Vec<Place> =
-            places.iter().map(|(rack, node)| Place { rack: *rack, node: *node }).collect();
+        let places: Vec<RankPlace> =
+            places.iter().map(|(rack, node)| RankPlace { rack: *rack, node: *node }).collect();
         Layout::new(&places).unwrap()
     }
 
@@ -261,19 +261,19 @@ mod tests {
         assert_eq!(l.rack_leader(0), Rank(1));
         assert_eq!(l.rack_leader(1), Rank(0));
         assert_eq!(l.ranks_of_node(l.node_of(Rank(3))), [Rank(1), Rank(3)]);
-        assert_eq!(l.nodes_of(Scope::Leaders), [0, 2]);
+        assert_eq!(l.nodes_of(MulticastScope::Leaders), [0, 2]);
     }
 
     #[test]
     fn a_chain_enters_each_rack_once_and_starts_at_its_source() {
         let l = layout(&[(0, 0), (0, 1), (1, 2), (1, 3), (2, 4)]);
-        assert_eq!(l.chain(Scope::All, 3), [3, 2, 4, 0, 1]);
-        assert_eq!(l.chain(Scope::Rack(0), 1), [1, 0]);
+        assert_eq!(l.chain(MulticastScope::All, 3), [3, 2, 4, 0, 1]);
+        assert_eq!(l.chain(MulticastScope::Rack(0), 1), [1, 0]);
     }
 
     #[test]
     fn a_node_in_two_racks_is_refused_by_name() {
-        let places = [Place { rack: 0, node: 4 }, Place { rack: 1, node: 4 }];
+        let places = [RankPlace { rack: 0, node: 4 }, RankPlace { rack: 1, node: 4 }];
         let e = Layout::new(&places).unwrap_err();
         assert!(e.to_string().contains("node 4"), "{e}");
         assert_eq!(Layout::new(&[]).unwrap_err(), LayoutError::Empty);
@@ -281,12 +281,12 @@ mod tests {
 
     #[test]
     fn a_group_takes_ranks_of_its_parent_in_any_order_but_each_once() {
-        let parent = [(0, 0), (0, 1), (1, 2)].map(|(rack, node)| Place { rack, node });
-        let group = Layout::of_group(&parent, &[Rank(2), Rank(0)]).unwrap();
+        let parent = [(0, 0), (0, 1), (1, 2)].map(|(rack, node)| RankPlace { rack, node });
+        let group = Layout::for_subgroup(&parent, &[Rank(2), Rank(0)]).unwrap();
         assert_eq!((group.size(), group.rack_of(Rank(0)), group.rack_of(Rank(1))), (2, 1, 0));
-        let twice = Layout::of_group(&parent, &[Rank(1), Rank(1)]).unwrap_err().to_string();
+        let twice = Layout::for_subgroup(&parent, &[Rank(1), Rank(1)]).unwrap_err().to_string();
         assert!(twice.contains("rank 1 twice"), "{twice}");
-        let outside = Layout::of_group(&parent, &[Rank(3)]).unwrap_err().to_string();
+        let outside = Layout::for_subgroup(&parent, &[Rank(3)]).unwrap_err().to_string();
         assert!(outside.contains("rank 3") && outside.contains("0 to 2"), "{outside}");
     }
 }

@@ -14,7 +14,7 @@ pub struct Dependents {
 
 impl Dependents {
     /// Those of a program. What waits for an action that does not exist waits for ever.
-    pub fn of(program: &Program) -> Dependents {
+    pub fn for_program(program: &Program) -> Dependents {
         let count = program.actions.len();
         let dependencies = || {
             let after = (0u32..)
@@ -37,16 +37,16 @@ impl Dependents {
     }
 
     /// The actions that wait for this one.
-    pub fn of_action(&self, action: u32) -> &[u32] {
+    pub fn dependents_of(&self, action: u32) -> &[u32] {
         let action = action as usize;
         &self.actions[self.starts[action]..self.starts[action + 1]]
     }
 }
 
 /// A rank's way through its program. Whoever carries it out starts the [first](Progress::first) actions, and those that
-/// [`Progress::complete`] tells of.
+/// [`ProgramProgress::complete`] tells of.
 #[derive(Clone, Debug, Default)]
-pub struct Progress {
+pub struct ProgramProgress {
     /// For each action, how many things that it waits for have not happened.
     waiting: Vec<u32>,
     /// Actions that are not complete.
@@ -57,11 +57,11 @@ pub struct Progress {
     sending: BTreeSet<u32>,
 }
 
-impl Progress {
+impl ProgramProgress {
     /// At the start of a program.
-    pub fn new(program: &Program) -> Progress {
+    pub fn new(program: &Program) -> ProgramProgress {
         let waiting = program.actions.iter().map(|action| action.after.len() as u32).collect();
-        Progress { waiting, left: program.actions.len(), ..Progress::default() }
+        ProgramProgress { waiting, left: program.actions.len(), ..ProgramProgress::default() }
     }
 
     /// An action waits for something more than other actions, until it is [released](Progress::release).
@@ -84,7 +84,7 @@ impl Progress {
     /// An action is complete: `ready` is called with those that may start now. The dependents are those of the program.
     pub fn complete(&mut self, action: u32, dependents: &Dependents, mut ready: impl FnMut(u32)) {
         self.left -= 1;
-        for dependent in dependents.of_action(action) {
+        for dependent in dependents.dependents_of(action) {
             if self.release(*dependent) {
                 ready(*dependent);
             }
@@ -107,7 +107,7 @@ impl Progress {
     }
 
     /// The next multicast over whose tree none of this rank is being sent; its tree is taken until
-    /// [`Progress::multicast_sent`]. In order, the first bytes arrive early; at once, each would slow the others, and all
+    /// [`ProgramProgress::multicast_sent`]. In order, the first bytes arrive early; at once, each would slow the others, and all
     /// would be late.
     pub fn next_multicast(&mut self, program: &Program) -> Option<(u32, Stripe)> {
         let stripe_of = |action: u32| program.actions[action as usize].kind.stripe();
@@ -128,14 +128,14 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Scope;
-    use crate::schedule::{Action, ActionId, Buffer, Kind, Span, TransferId};
+    use crate::layout::MulticastScope;
+    use crate::schedule::{ActionId, ActionKind, RankBuffer, ScheduleAction, Span, TransferId};
 
-    const SPAN: Span = Span { buffer: Buffer::Output, offset: 0, len: 8 };
+    const SPAN: Span = Span { buffer: RankBuffer::Output, offset: 0, len: 8 };
 
-    fn copy(after: &[u32]) -> Action {
-        Action {
-            kind: Kind::Copy { src: SPAN, dst: SPAN },
+    fn copy(after: &[u32]) -> ScheduleAction {
+        ScheduleAction {
+            kind: ActionKind::Copy { src: SPAN, dst: SPAN },
             after: after.iter().copied().map(ActionId).collect(),
         }
     }
@@ -143,8 +143,8 @@ mod tests {
     #[test]
     fn an_action_may_start_when_all_that_it_waits_for_is_complete() {
         let program = Program { actions: vec![copy(&[]), copy(&[]), copy(&[0, 1]), copy(&[2])], scratch: 0 };
-        let dependents = Dependents::of(&program);
-        let mut progress = Progress::new(&program);
+        let dependents = Dependents::for_program(&program);
+        let mut progress = ProgramProgress::new(&program);
         let mut ready: Vec<u32> = progress.first().collect();
         assert_eq!(ready, [0, 1]);
         progress.hold(3);
@@ -160,15 +160,15 @@ mod tests {
     #[test]
     fn what_waits_for_an_action_that_does_not_exist_is_blocked() {
         let program = Program { actions: vec![copy(&[7])], scratch: 0 };
-        assert!(Dependents::of(&program).of_action(0).is_empty());
-        assert_eq!(Progress::new(&program).blocked(), Some(0));
+        assert!(Dependents::for_program(&program).dependents_of(0).is_empty());
+        assert_eq!(ProgramProgress::new(&program).blocked(), Some(0));
     }
 
     #[test]
     fn one_multicast_at_a_time_is_sent_over_a_tree() {
-        let multicast = |index| Action {
-            kind: Kind::Multicast {
-                scope: Scope::All,
+        let multicast = |index| ScheduleAction {
+            kind: ActionKind::Multicast {
+                scope: MulticastScope::All,
                 stripe: Stripe { index, of: 2 },
                 transfer: TransferId(0),
                 src: SPAN,
@@ -177,7 +177,7 @@ mod tests {
             after: Vec::new(),
         };
         let program = Program { actions: vec![multicast(0), multicast(0), multicast(1)], scratch: 0 };
-        let mut progress = Progress::new(&program);
+        let mut progress = ProgramProgress::new(&program);
         (0..3).for_each(|action| progress.queue_multicast(action));
         let mut next = || progress.next_multicast(&program);
         assert_eq!(next().map(|(action, _)| action), Some(0));

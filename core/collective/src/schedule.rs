@@ -3,12 +3,12 @@
 //! A schedule is pure data about one [`Call`]: it says nothing of sockets, and its readers (executor,
 //! verifier, analyser, simulator) say nothing of patterns.
 
-use crate::layout::Scope;
+use crate::layout::MulticastScope;
 pub use cool_types::{Call, Operation, Rank};
 
 /// A rank's buffers during a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Buffer {
+pub enum RankBuffer {
     /// What the rank contributes; read only. Absent for bcast.
     Input,
     /// What the rank receives. Bcast's only buffer: the root's holds the message from the start.
@@ -21,7 +21,7 @@ pub enum Buffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
     /// Which buffer of the rank.
-    pub buffer: Buffer,
+    pub buffer: RankBuffer,
     /// First byte.
     pub offset: u64,
     /// Number of bytes.
@@ -68,7 +68,7 @@ pub struct ActionId(pub u32);
 
 /// What an action does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ActionKind {
     /// Sends a message to one rank.
     Send {
         /// The receiver.
@@ -78,7 +78,7 @@ pub enum Kind {
         /// What to send.
         src: Span,
     },
-    /// Receives a message that one rank sends with [`Kind::Send`].
+    /// Receives a message that one rank sends with [`ActionKind::Send`].
     Receive {
         /// The sender.
         from: Rank,
@@ -90,7 +90,7 @@ pub enum Kind {
     /// Sends a message to the leaders of every other node of a tree. The sender's node is in the tree.
     Multicast {
         /// Which nodes.
-        scope: Scope,
+        scope: MulticastScope,
         /// Which of the trees over these nodes.
         stripe: Stripe,
         /// The message.
@@ -101,12 +101,12 @@ pub enum Kind {
         /// one included: each may use that part of the tree's rate.
         concurrent_senders: u32,
     },
-    /// Receives a message that one rank sends with [`Kind::Multicast`].
+    /// Receives a message that one rank sends with [`ActionKind::Multicast`].
     ReceiveMulticast {
         /// The sender.
         from: Rank,
         /// Which nodes.
-        scope: Scope,
+        scope: MulticastScope,
         /// The message.
         transfer: TransferId,
         /// Where to put it.
@@ -128,39 +128,39 @@ pub enum Kind {
     },
 }
 
-impl Kind {
+impl ActionKind {
     /// The spans whose contents it needs.
     pub fn reads(&self) -> impl Iterator<Item = Span> + use<> {
         let (first, second) = match *self {
-            Kind::Send { src, .. } | Kind::Multicast { src, .. } | Kind::Copy { src, .. } => {
-                (Some(src), None)
-            }
-            Kind::Reduce { src, dst } => (Some(src), Some(dst)),
-            Kind::Receive { .. } | Kind::ReceiveMulticast { .. } => (None, None),
+            ActionKind::Send { src, .. }
+            | ActionKind::Multicast { src, .. }
+            | ActionKind::Copy { src, .. } => (Some(src), None),
+            ActionKind::Reduce { src, dst } => (Some(src), Some(dst)),
+            ActionKind::Receive { .. } | ActionKind::ReceiveMulticast { .. } => (None, None),
         };
         first.into_iter().chain(second)
     }
 
     /// Which part of a message it sends over a tree, if it does.
     pub fn stripe(&self) -> Option<Stripe> {
-        if let Kind::Multicast { stripe, .. } = *self { Some(stripe) } else { None }
+        if let ActionKind::Multicast { stripe, .. } = *self { Some(stripe) } else { None }
     }
 
     /// The span that it changes.
     pub fn writes(&self) -> Option<Span> {
         match *self {
-            Kind::Receive { dst, .. } | Kind::ReceiveMulticast { dst, .. } => Some(dst),
-            Kind::Reduce { dst, .. } | Kind::Copy { dst, .. } => Some(dst),
-            Kind::Send { .. } | Kind::Multicast { .. } => None,
+            ActionKind::Receive { dst, .. } | ActionKind::ReceiveMulticast { dst, .. } => Some(dst),
+            ActionKind::Reduce { dst, .. } | ActionKind::Copy { dst, .. } => Some(dst),
+            ActionKind::Send { .. } | ActionKind::Multicast { .. } => None,
         }
     }
 }
 
 /// One action of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Action {
+pub struct ScheduleAction {
     /// What to do.
-    pub kind: Kind,
+    pub kind: ActionKind,
     /// Actions of the same rank, all earlier in the program, that must be complete before this starts.
     /// A send or multicast is complete when its span may be overwritten, a receive when its span is full.
     pub after: Vec<ActionId>,
@@ -170,7 +170,7 @@ pub struct Action {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     /// In an order in which dependencies point backwards.
-    pub actions: Vec<Action>,
+    pub actions: Vec<ScheduleAction>,
     /// Bytes of working memory it needs.
     pub scratch: u64,
 }

@@ -1,8 +1,8 @@
 //! Orders in which a schedule's actions may happen: each after those it waits for, and a message's receipt
 //! after its sending (Kahn's algorithm).
 
-use crate::progress::{Dependents, Progress};
-use crate::schedule::{ActionId, Kind, Program, Rank, TransferId};
+use crate::progress::{Dependents, ProgramProgress};
+use crate::schedule::{ActionId, ActionKind, Program, Rank, TransferId};
 use std::collections::BTreeMap;
 
 /// One such order; `pick` chooses among a number of actions that may be next. If the schedule comes to a
@@ -11,8 +11,10 @@ pub(crate) fn topological_order(
     programs: &[&Program],
     mut pick: impl FnMut(usize) -> usize,
 ) -> Result<Vec<(Rank, ActionId)>, (Rank, ActionId)> {
-    let dependents: Vec<Dependents> = programs.iter().map(|program| Dependents::of(program)).collect();
-    let mut progress: Vec<Progress> = programs.iter().map(|program| Progress::new(program)).collect();
+    let dependents: Vec<Dependents> =
+        programs.iter().map(|program| Dependents::for_program(program)).collect();
+    let mut progress: Vec<ProgramProgress> =
+        programs.iter().map(|program| ProgramProgress::new(program)).collect();
     let mut receipts = receipts(programs);
     for (rank, action) in receipts.values().flatten() {
         progress[*rank].hold(*action);
@@ -27,13 +29,14 @@ pub(crate) fn topological_order(
         order.push((Rank(rank as u32), ActionId(action)));
         progress[rank].complete(action, &dependents[rank], |next| ready.push((rank, next)));
         let kind = programs[rank].actions[action as usize].kind;
-        if let Kind::Send { transfer, .. } | Kind::Multicast { transfer, .. } = kind {
+        if let ActionKind::Send { transfer, .. } | ActionKind::Multicast { transfer, .. } = kind {
             let arrived = receipts.remove(&transfer).unwrap_or_default();
             ready.extend(arrived.into_iter().filter(|(rank, action)| progress[*rank].release(*action)));
         }
     }
-    let blocked =
-        |(rank, progress): (usize, &Progress)| Some((Rank(rank as u32), ActionId(progress.blocked()?)));
+    let blocked = |(rank, progress): (usize, &ProgramProgress)| {
+        Some((Rank(rank as u32), ActionId(progress.blocked()?)))
+    };
     match progress.iter().enumerate().find_map(blocked) {
         Some(action) => Err(action),
         None => Ok(order),
@@ -45,7 +48,9 @@ fn receipts(programs: &[&Program]) -> BTreeMap<TransferId, Vec<(usize, u32)>> {
     let mut receipts: BTreeMap<TransferId, Vec<(usize, u32)>> = BTreeMap::new();
     for (rank, program) in programs.iter().enumerate() {
         for (action, number) in program.actions.iter().zip(0..) {
-            if let Kind::Receive { transfer, .. } | Kind::ReceiveMulticast { transfer, .. } = action.kind {
+            if let ActionKind::Receive { transfer, .. } | ActionKind::ReceiveMulticast { transfer, .. } =
+                action.kind
+            {
                 receipts.entry(transfer).or_default().push((rank, number));
             }
         }

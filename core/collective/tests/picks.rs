@@ -2,7 +2,7 @@
 //! by a planner of its own, from a cost model that has been written and read, as every agent makes it: nothing is
 //! remembered between them.
 
-use cool_collective::{Call, CostModel, Layout, Operation, Place, Planner, Rank};
+use cool_collective::{Call, CostModel, Layout, Operation, Planner, Rank, RankPlace};
 use std::fmt::Write;
 
 /// Racks, nodes of a rack, ranks of a node: those that are timed as they are, and those that are extrapolated, also in odd
@@ -16,7 +16,7 @@ const SMALL: u32 = 32;
 
 fn layout((racks, nodes, ranks): (u32, u32, u32)) -> Layout {
     let node_of = (0..racks * nodes * ranks).map(|rank| rank / ranks);
-    let places: Vec<Place> = node_of.map(|node| Place { rack: node / nodes, node }).collect();
+    let places: Vec<RankPlace> = node_of.map(|node| RankPlace { rack: node / nodes, node }).collect();
     Layout::new(&places).unwrap()
 }
 

@@ -4,8 +4,8 @@
 mod shapes;
 
 use cool_collective::{
-    Call, CallError, CompileError, Kind, Layout, Operation, Place, Plan, Rank, Schedule, Scope, compile,
-    interpret, verify,
+    ActionKind, Call, CallError, CompileError, Layout, MulticastScope, Operation, Plan, Rank, RankPlace,
+    Schedule, compile, interpret, verify,
 };
 use proptest::prelude::*;
 use shapes::config;
@@ -36,7 +36,7 @@ fn all_shapes() -> Vec<Layout> {
     // Nodes with unequal numbers of ranks, of which the first to come is in the last rack.
     places.push(
         [(3, 9), (1, 4), (1, 4), (3, 9), (1, 5), (2, 7), (3, 8), (3, 9), (1, 4)]
-            .map(|(rack, node)| Place { rack, node })
+            .map(|(rack, node)| RankPlace { rack, node })
             .to_vec(),
     );
     places.iter().map(|places| Layout::new(places).expect("no node stands in two racks")).collect()
@@ -268,8 +268,8 @@ fn operation() -> impl Strategy<Value = Operation> {
 /// Up to 20 nodes in up to 5 racks, up to 40 ranks anywhere on them.
 fn layout() -> impl Strategy<Value = Layout> {
     proptest::collection::vec(0u32..20, 1..40).prop_map(|nodes| {
-        let places: Vec<Place> =
-            nodes.into_iter().map(|node| Place { rack: node * node % 5, node }).collect();
+        let places: Vec<RankPlace> =
+            nodes.into_iter().map(|node| RankPlace { rack: node * node % 5, node }).collect();
         Layout::new(&places).expect("a node's rack follows from its number")
     })
 }
@@ -315,7 +315,7 @@ proptest! {
         plan in any::<prop::sample::Index>(),
         (elements, segment) in (0u64..300, 64u64..2000),
     ) {
-        let places: Vec<Place> = (0..).zip(&racks).map(|(node, rack)| Place { rack: *rack, node }).collect();
+        let places: Vec<RankPlace> = (0..).zip(&racks).map(|(node, rack)| RankPlace { rack: *rack, node }).collect();
         let layout = Layout::new(&places).expect("each node is in one rack");
         let plans = plans(operation);
         let root = Rank(root.index(layout.size()) as u32);
@@ -377,7 +377,7 @@ fn long_messages_to_all_go_in_stripes_over_as_many_trees_and_short_ones_whole() 
         let schedule = compiled(&call, &layout, &"multicast".parse().unwrap());
         let actions = schedule.programs.iter().flatten().flat_map(|program| &program.actions);
         let part = |kind| match kind {
-            Kind::Multicast { scope: Scope::All, stripe, src, .. } => {
+            ActionKind::Multicast { scope: MulticastScope::All, stripe, src, .. } => {
                 Some((stripe.index, stripe.of, src.len))
             }
             _ => None,

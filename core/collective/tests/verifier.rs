@@ -3,8 +3,8 @@
 mod shapes;
 
 use cool_collective::{
-    Action, ActionId, Buffer, Call, Kind, Layout, Operation, Plan, Program, Rank, Schedule, Span, TransferId,
-    VerifyError, compile, interpret, verify,
+    ActionId, ActionKind, Call, Layout, Operation, Plan, Program, Rank, RankBuffer, Schedule, ScheduleAction,
+    Span, TransferId, VerifyError, compile, interpret, verify,
 };
 use proptest::prelude::*;
 use shapes::config;
@@ -13,24 +13,27 @@ fn pair() -> Layout {
     Layout::new(&shapes::racks(&[1, 1], 1)).unwrap()
 }
 
-fn span(buffer: Buffer, offset: u64, len: u64) -> Span {
+fn span(buffer: RankBuffer, offset: u64, len: u64) -> Span {
     Span { buffer, offset, len }
 }
 
-fn send(to: u32, transfer: u32, src: Span) -> Kind {
-    Kind::Send { to: Rank(to), transfer: TransferId(transfer), src }
+fn send(to: u32, transfer: u32, src: Span) -> ActionKind {
+    ActionKind::Send { to: Rank(to), transfer: TransferId(transfer), src }
 }
 
-fn receive(from: u32, transfer: u32, dst: Span) -> Kind {
-    Kind::Receive { from: Rank(from), transfer: TransferId(transfer), dst }
+fn receive(from: u32, transfer: u32, dst: Span) -> ActionKind {
+    ActionKind::Receive { from: Rank(from), transfer: TransferId(transfer), dst }
 }
 
 /// Two ranks' programs of 8-byte vectors; each action with what it waits for.
-fn schedule(operation: Operation, programs: [&[(Kind, &[u32])]; 2]) -> Schedule {
-    let program = |actions: &[(Kind, &[u32])]| Program {
+fn schedule(operation: Operation, programs: [&[(ActionKind, &[u32])]; 2]) -> Schedule {
+    let program = |actions: &[(ActionKind, &[u32])]| Program {
         actions: actions
             .iter()
-            .map(|(kind, after)| Action { kind: *kind, after: after.iter().copied().map(ActionId).collect() })
+            .map(|(kind, after)| ScheduleAction {
+                kind: *kind,
+                after: after.iter().copied().map(ActionId).collect(),
+            })
             .collect(),
         scratch: 8,
     };
@@ -40,20 +43,20 @@ fn schedule(operation: Operation, programs: [&[(Kind, &[u32])]; 2]) -> Schedule 
     }
 }
 
-const IN: Span = Span { buffer: Buffer::Input, offset: 0, len: 8 };
-const OUT: Span = Span { buffer: Buffer::Output, offset: 0, len: 8 };
-const WORK: Span = Span { buffer: Buffer::Scratch, offset: 0, len: 8 };
+const IN: Span = Span { buffer: RankBuffer::Input, offset: 0, len: 8 };
+const OUT: Span = Span { buffer: RankBuffer::Output, offset: 0, len: 8 };
+const WORK: Span = Span { buffer: RankBuffer::Scratch, offset: 0, len: 8 };
 
-fn refused(operation: Operation, programs: [&[(Kind, &[u32])]; 2]) -> VerifyError {
+fn refused(operation: Operation, programs: [&[(ActionKind, &[u32])]; 2]) -> VerifyError {
     verify(&schedule(operation, programs), &pair()).expect_err("it is wrong")
 }
 
 #[test]
 fn a_right_schedule_by_hand_is_accepted() {
-    let root: [(Kind, &[u32]); 3] = [
-        (Kind::Copy { src: IN, dst: OUT }, &[]),
+    let root: [(ActionKind, &[u32]); 3] = [
+        (ActionKind::Copy { src: IN, dst: OUT }, &[]),
         (receive(1, 0, WORK), &[]),
-        (Kind::Reduce { src: WORK, dst: OUT }, &[0, 1]),
+        (ActionKind::Reduce { src: WORK, dst: OUT }, &[0, 1]),
     ];
     let proof = verify(&schedule(Operation::Reduce, [&root, &[(send(0, 0, IN), &[])]]), &pair()).unwrap();
     assert_eq!((proof.actions, proof.transfers, proof.scratch), (4, 1, 8));
@@ -61,21 +64,25 @@ fn a_right_schedule_by_hand_is_accepted() {
 
 #[test]
 fn actions_that_do_not_wait_for_each_other_race() {
-    let root: [(Kind, &[u32]); 3] = [
-        (Kind::Copy { src: IN, dst: OUT }, &[]),
+    let root: [(ActionKind, &[u32]); 3] = [
+        (ActionKind::Copy { src: IN, dst: OUT }, &[]),
         (receive(1, 0, WORK), &[]),
-        (Kind::Reduce { src: WORK, dst: OUT }, &[1]),
+        (ActionKind::Reduce { src: WORK, dst: OUT }, &[1]),
     ];
     let e = refused(Operation::Reduce, [&root, &[(send(0, 0, IN), &[])]]);
-    let race =
-        VerifyError::Race { rank: Rank(0), first: ActionId(0), second: ActionId(2), buffer: Buffer::Output };
+    let race = VerifyError::Race {
+        rank: Rank(0),
+        first: ActionId(0),
+        second: ActionId(2),
+        buffer: RankBuffer::Output,
+    };
     assert_eq!(e, race);
 }
 
 #[test]
 fn ranks_that_wait_for_each_other_are_a_deadlock() {
-    let own = |rank: u64| (Kind::Copy { src: IN, dst: span(Buffer::Output, rank * 8, 8) }, &[][..]);
-    let theirs = |rank: u64| span(Buffer::Output, 8 - rank * 8, 8);
+    let own = |rank: u64| (ActionKind::Copy { src: IN, dst: span(RankBuffer::Output, rank * 8, 8) }, &[][..]);
+    let theirs = |rank: u64| span(RankBuffer::Output, 8 - rank * 8, 8);
     let first = [own(0), (receive(1, 1, theirs(0)), &[][..]), (send(1, 0, IN), &[1])];
     let second = [own(1), (receive(0, 0, theirs(1)), &[][..]), (send(0, 1, IN), &[1])];
     assert!(matches!(refused(Operation::Allgather, [&first, &second]), VerifyError::Deadlock { .. }));
@@ -90,8 +97,8 @@ fn messages_must_have_both_ends_of_one_length() {
         VerifyError::Transfer { reason, .. } => reason,
         other => panic!("{other}"),
     };
-    let half = span(Buffer::Output, 0, 4);
-    let send_all: [(Kind, &[u32]); 1] = [(send(1, 0, OUT), &[])];
+    let half = span(RankBuffer::Output, 0, 4);
+    let send_all: [(ActionKind, &[u32]); 1] = [(send(1, 0, OUT), &[])];
     let reason = transfer(refused(Operation::Bcast, [&send_all, &[(receive(0, 0, half), &[])]]));
     assert!(reason.contains("length"), "{reason}");
     let reason = transfer(refused(Operation::Bcast, [&send_all, &[]]));
@@ -104,17 +111,17 @@ fn messages_must_have_both_ends_of_one_length() {
 fn reading_what_nothing_wrote_is_found() {
     let e = refused(Operation::Bcast, [&[(send(1, 0, WORK), &[])], &[(receive(0, 0, OUT), &[])]]);
     let unwritten =
-        VerifyError::Unwritten { rank: Rank(0), action: ActionId(0), buffer: Buffer::Scratch, offset: 0 };
+        VerifyError::Unwritten { rank: Rank(0), action: ActionId(0), buffer: RankBuffer::Scratch, offset: 0 };
     assert_eq!(e, unwritten);
 }
 
 #[test]
 fn a_value_counted_twice_is_named() {
-    let root: [(Kind, &[u32]); 4] = [
-        (Kind::Copy { src: IN, dst: OUT }, &[]),
+    let root: [(ActionKind, &[u32]); 4] = [
+        (ActionKind::Copy { src: IN, dst: OUT }, &[]),
         (receive(1, 0, WORK), &[]),
-        (Kind::Reduce { src: WORK, dst: OUT }, &[0, 1]),
-        (Kind::Reduce { src: WORK, dst: OUT }, &[2]),
+        (ActionKind::Reduce { src: WORK, dst: OUT }, &[0, 1]),
+        (ActionKind::Reduce { src: WORK, dst: OUT }, &[2]),
     ];
     let e = refused(Operation::Reduce, [&root, &[(send(0, 0, IN), &[])]]).to_string();
     assert!(e.contains("rank 0 + 1 + 1"), "{e}");
@@ -123,23 +130,23 @@ fn a_value_counted_twice_is_named() {
 #[test]
 fn spans_outside_their_buffers_and_cut_elements_are_found() {
     for (bad, reason) in [
-        (span(Buffer::Output, 4, 8), "outside"),
-        (span(Buffer::Output, u64::MAX, 8), "outside"),
-        (span(Buffer::Output, 0, 6), "cuts"),
-        (span(Buffer::Input, 0, 8), "outside"),
+        (span(RankBuffer::Output, 4, 8), "outside"),
+        (span(RankBuffer::Output, u64::MAX, 8), "outside"),
+        (span(RankBuffer::Output, 0, 6), "cuts"),
+        (span(RankBuffer::Input, 0, 8), "outside"),
     ] {
         let e =
             refused(Operation::Bcast, [&[(send(1, 0, OUT), &[])], &[(receive(0, 0, bad), &[])]]).to_string();
         assert!(e.contains(reason), "{e}");
     }
-    let e = refused(Operation::Reduce, [&[(Kind::Copy { src: OUT, dst: IN }, &[])], &[]]).to_string();
+    let e = refused(Operation::Reduce, [&[(ActionKind::Copy { src: OUT, dst: IN }, &[])], &[]]).to_string();
     assert!(e.contains("writes to the input"), "{e}");
 }
 
 #[test]
 fn leaving_a_barrier_early_is_found() {
-    let nothing = span(Buffer::Input, 0, 0);
-    let token = span(Buffer::Scratch, 0, 0);
+    let nothing = span(RankBuffer::Input, 0, 0);
+    let token = span(RankBuffer::Scratch, 0, 0);
     let e = refused(Operation::Barrier, [&[(receive(1, 0, token), &[])], &[(send(0, 0, nothing), &[])]]);
     assert_eq!(e, VerifyError::Barrier { rank: Rank(1), before: Rank(0) });
 }
@@ -184,11 +191,13 @@ fn add(left: &mut [u8], right: &[u8]) {
 }
 
 /// Breaks one of an action's spans.
-fn damage(kind: &mut Kind, how: usize, by: u64) {
+fn damage(kind: &mut ActionKind, how: usize, by: u64) {
     let (first, second) = match kind {
-        Kind::Send { src: span, .. } | Kind::Multicast { src: span, .. } => (span, None),
-        Kind::Receive { dst: span, .. } | Kind::ReceiveMulticast { dst: span, .. } => (span, None),
-        Kind::Reduce { src, dst } | Kind::Copy { src, dst } => (src, Some(dst)),
+        ActionKind::Send { src: span, .. } | ActionKind::Multicast { src: span, .. } => (span, None),
+        ActionKind::Receive { dst: span, .. } | ActionKind::ReceiveMulticast { dst: span, .. } => {
+            (span, None)
+        }
+        ActionKind::Reduce { src, dst } | ActionKind::Copy { src, dst } => (src, Some(dst)),
     };
     let span = if how < 3 { first } else { second.unwrap_or(first) };
     shift(span, how % 3, by);
@@ -197,8 +206,8 @@ fn damage(kind: &mut Kind, how: usize, by: u64) {
 fn shift(span: &mut Span, how: usize, by: u64) {
     match how {
         0 => span.offset = by * 8,
-        1 => span.buffer = Buffer::Scratch,
-        _ => span.buffer = Buffer::Output,
+        1 => span.buffer = RankBuffer::Scratch,
+        _ => span.buffer = RankBuffer::Output,
     }
 }
 

@@ -1,40 +1,40 @@
 //! A rank's part in the quick calls of its group, one after the other.
 
-use crate::datagram::{AROUND_PAYLOAD, Datagram, DatagramKind, Head};
-use crate::redundancy::Redundancy;
-use crate::schedule::{QuickSchedule, Traffic, WINDOW, place};
-use cool_collective::{Kind, Layout, Progress, Rank, Span};
+use crate::datagram::{Datagram, DatagramHeader, DatagramKind, OVERHEAD_BYTES};
+use crate::duplication::Duplication;
+use crate::quick_schedule::{CallTraffic, QuickSchedule, RETRANSMIT_WINDOW, locate};
+use cool_collective::{ActionKind, Layout, ProgramProgress, Rank, Span};
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_types::{ElementType, Key, ReduceOp, combine};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// After this time without a message that it waits for, a rank asks for it, and again after the same time as often as [`PROMPTLY`] says, since
-/// questions and answers are lost, too; then after twice as long, and so on up to [`ASK_AT_LEAST`].
+/// After this time without a message that it waits for, a rank asks for it, and again after the same time as often as [`PROMPT_NAKS`] says, since
+/// questions and answers are lost, too; then after twice as long, and so on up to [`NAK_INTERVAL_MAX`].
 /// Longer than a busy processor keeps a rank waiting: who computes has not sent it yet, and asking wakes an agent.
-const ASK_AFTER: Duration = Duration::from_millis(20);
+const NAK_DELAY: Duration = Duration::from_millis(20);
 
 /// After this time without it, if a later message of the same sender has come: longer than the network changes the order of packets.
-const ASK_AFTER_LATER: Duration = Duration::from_millis(2);
+const NAK_DELAY_AFTER_GAP: Duration = Duration::from_millis(2);
 
 /// It asks this often before it waits for longer.
-const PROMPTLY: u32 = 3;
+const PROMPT_NAKS: u32 = 3;
 
 /// It asks again at least this often.
-const ASK_AT_LEAST: Duration = Duration::from_millis(320);
+const NAK_INTERVAL_MAX: Duration = Duration::from_millis(320);
 
 /// In the names of messages of the barrier before a call.
-const OF_BARRIER: u32 = 1 << 31;
+const BARRIER_BIT: u32 = 1 << 31;
 
 /// Messages of later calls that are kept; what is beyond is asked for later.
-const EARLY_MAX: usize = 4 * WINDOW as usize;
+const EARLY_MESSAGES_MAX: usize = 4 * RETRANSMIT_WINDOW as usize;
 
 /// Messages of a call of which is said whence and when they came.
-pub const ARRIVED_LATEST: usize = 8;
+pub const RECENT_ARRIVALS_MAX: usize = 8;
 
 /// A call as a rank begins it.
 #[derive(Clone, Debug)]
-pub struct Begin<'a> {
+pub struct BeginCall<'a> {
     /// Its number in the group.
     pub number: u64,
     /// By which ranks find that they have called different things.
@@ -65,12 +65,12 @@ impl CallArrivals {
         self.messages
     }
 
-    fn note(&mut self, now: Time, from: Rank, part: u32) {
+    fn record(&mut self, now: Time, from: Rank, part: u32) {
         self.messages += 1;
-        if part == OF_BARRIER {
+        if part == BARRIER_BIT {
             return;
         }
-        if self.latest.len() == ARRIVED_LATEST {
+        if self.latest.len() == RECENT_ARRIVALS_MAX {
             self.latest.pop_front();
         }
         self.latest.push_back((from, now));
@@ -81,11 +81,11 @@ impl CallArrivals {
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
     /// The rank begins a call. The one before is done.
-    Begin(Begin<'a>),
+    Begin(BeginCall<'a>),
     /// A datagram came. What is none of the group's is left aside.
     Datagram(&'a [u8]),
     /// As many of its messages its agent has sent again so far, for those that lacked them.
-    Repaired(u64),
+    Retransmitted(u64),
 }
 
 /// Where a datagram goes.
@@ -101,7 +101,7 @@ pub enum SendTo {
 
 /// A message that is to be kept, then sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct QuickMessage {
     /// The number of its call, and the transfer: its name.
     pub name: (u64, u32),
     /// Where it goes.
@@ -112,10 +112,10 @@ pub struct Message {
     pub bytes: Vec<u8>,
 }
 
-impl Message {
+impl QuickMessage {
     /// Bytes of its payload.
     pub fn payload_len(&self) -> usize {
-        self.bytes.len().saturating_sub(AROUND_PAYLOAD)
+        self.bytes.len().saturating_sub(OVERHEAD_BYTES)
     }
 }
 
@@ -123,16 +123,16 @@ impl Message {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Keep a message, then send it. It may be lost.
-    Send(Message),
+    Send(QuickMessage),
     /// Send a datagram that is not kept. It may be lost.
-    Ask {
+    Nak {
         /// Whose agent is asked.
-        of: Rank,
+        to: Rank,
         /// The datagram.
         bytes: Vec<u8>,
     },
     /// Another rank has called something else than this one in one of its calls.
-    Differs {
+    Mismatch {
         /// That rank.
         rank: u32,
         /// The call.
@@ -153,99 +153,99 @@ pub struct QuickCalls {
     layout: Layout,
     barrier: Arc<QuickSchedule>,
     /// What may have been sent since all last heard of each other: the same at all ranks.
-    unheard: Traffic,
-    redundancy: Redundancy,
+    unacknowledged: CallTraffic,
+    duplication: Duplication,
     /// Messages of calls that have not begun here, by name: with sender and digest.
     early: BTreeMap<(u64, u32), (u32, u64, Vec<u8>)>,
     /// The latest calls of this rank, with their digests.
     recent: VecDeque<(u64, u64)>,
-    current: Option<Current>,
+    current: Option<ActiveCall>,
     /// What the last call has brought.
     output: Vec<u8>,
     /// What has come for the last call.
-    arrived: CallArrivals,
+    arrivals: CallArrivals,
     out: VecDeque<Output>,
 }
 
 /// A call that is under way.
 #[derive(Debug)]
-struct Current {
+struct ActiveCall {
     number: u64,
     digest: u64,
-    /// [`OF_BARRIER`] in the barrier before the call.
+    /// [`BARRIER_BIT`] in the barrier before the call.
     part: u32,
     schedule: Arc<QuickSchedule>,
     combining: Option<(ElementType, ReduceOp)>,
-    progress: Progress,
+    progress: ProgramProgress,
     /// Input, output, working memory.
     buffers: [Vec<u8>; 3],
     /// Messages that are waited for, by transfer: the action, the sender, and where to put them.
     awaited: BTreeMap<u32, (u32, Rank, Span)>,
-    ask_at: Time,
+    nak_at: Time,
     /// Times that were waited for since a message came.
-    asked: u32,
+    naks_sent: u32,
     /// What follows the barrier.
-    then: Option<Box<Current>>,
+    then: Option<Box<ActiveCall>>,
 }
 
-impl Current {
-    fn new(begin: &Begin<'_>, rank: Rank, size: usize) -> Current {
-        let Begin { number, digest, schedule, combining, input } = begin.clone();
+impl ActiveCall {
+    fn new(begin: &BeginCall<'_>, rank: Rank, size: usize) -> ActiveCall {
+        let BeginCall { number, digest, schedule, combining, input } = begin.clone();
         let mut buffers = schedule.bytes(rank, size).map(|bytes| vec![0; bytes as usize]);
         let to = &mut buffers[usize::from(schedule.is_root_of_bcast(rank))];
         let len = to.len().min(input.len());
         to[..len].copy_from_slice(&input[..len]);
-        Current {
+        ActiveCall {
             number,
             digest,
             part: 0,
-            progress: Progress::new(&schedule.program),
+            progress: ProgramProgress::new(&schedule.program),
             schedule: Arc::clone(schedule),
             combining,
             buffers,
             awaited: BTreeMap::new(),
-            ask_at: Time::ZERO,
-            asked: 0,
+            nak_at: Time::ZERO,
+            naks_sent: 0,
             then: None,
         }
     }
 
     /// The barrier before this call.
-    fn after(self, barrier: &Arc<QuickSchedule>, rank: Rank, size: usize) -> Current {
-        let begin = Begin {
+    fn preceded_by(self, barrier: &Arc<QuickSchedule>, rank: Rank, size: usize) -> ActiveCall {
+        let begin = BeginCall {
             number: self.number,
             digest: self.digest,
             schedule: barrier,
             combining: None,
             input: &[],
         };
-        Current { part: OF_BARRIER, then: Some(Box::new(self)), ..Current::new(&begin, rank, size) }
+        ActiveCall { part: BARRIER_BIT, then: Some(Box::new(self)), ..ActiveCall::new(&begin, rank, size) }
     }
 
     fn span(&self, span: Span) -> &[u8] {
-        let (buffer, range) = place(span);
+        let (buffer, range) = locate(span);
         &self.buffers[buffer][range]
     }
 
     fn put(&mut self, span: Span, bytes: &[u8]) {
-        let (buffer, range) = place(span);
+        let (buffer, range) = locate(span);
         self.buffers[buffer][range].copy_from_slice(bytes);
     }
 
     fn combine(&mut self, src: Span, dst: Span) {
         let from = self.span(src).to_vec();
-        let (buffer, range) = place(dst);
+        let (buffer, range) = locate(dst);
         if let Some((element, op)) = self.combining {
             combine(element, op, &mut self.buffers[buffer][range], &from);
         }
     }
 
     /// Time has passed without what is waited for.
-    fn put_off(&mut self, now: Time) {
+    fn schedule_nak(&mut self, now: Time) {
         // More doublings are beyond the longest.
-        let doublings = (self.asked + 1).saturating_sub(PROMPTLY).min(8);
-        self.ask_at = now + (ASK_AFTER * (1 << doublings)).min(ASK_AT_LEAST);
-        self.asked += 1;
+        let doublings = (self.naks_sent + 1).saturating_sub(PROMPT_NAKS).min(8);
+        self.nak_at = now + (NAK_DELAY * (1 << doublings)).min(NAK_INTERVAL_MAX);
+        self.naks_sent += 1;
     }
 }
 
@@ -259,13 +259,13 @@ impl QuickCalls {
             rank,
             layout,
             barrier,
-            unheard: Traffic::default(),
-            redundancy: Redundancy::default(),
+            unacknowledged: CallTraffic::default(),
+            duplication: Duplication::default(),
             early: BTreeMap::new(),
             recent: VecDeque::new(),
             current: None,
             output: Vec::new(),
-            arrived: CallArrivals::default(),
+            arrivals: CallArrivals::default(),
             out: VecDeque::new(),
         })
     }
@@ -276,8 +276,8 @@ impl QuickCalls {
     }
 
     /// What has come for the call that was begun last.
-    pub fn arrived(&self) -> &CallArrivals {
-        &self.arrived
+    pub fn arrivals(&self) -> &CallArrivals {
+        &self.arrivals
     }
 
     /// The ranks for whose messages the rank waits.
@@ -285,24 +285,24 @@ impl QuickCalls {
         self.current.iter().flat_map(|current| current.awaited.values().map(|(_, from, _)| *from))
     }
 
-    fn begin(&mut self, now: Time, begin: &Begin<'_>) {
+    fn begin(&mut self, now: Time, begin: &BeginCall<'_>) {
         let size = self.layout.size();
         self.recent.push_back((begin.number, begin.digest));
-        if self.recent.len() > 2 * WINDOW as usize {
+        if self.recent.len() > 2 * RETRANSMIT_WINDOW as usize {
             self.recent.pop_front();
         }
         self.early.retain(|(number, _), _| *number >= begin.number);
-        self.arrived = CallArrivals::default();
-        let call = Current::new(begin, self.rank, size);
-        let meets_first =
-            self.unheard != Traffic::default() && !self.unheard.and(begin.schedule.traffic).fits();
-        self.go_on(now, if meets_first { call.after(&self.barrier, self.rank, size) } else { call });
+        self.arrivals = CallArrivals::default();
+        let call = ActiveCall::new(begin, self.rank, size);
+        let needs_barrier = self.unacknowledged != CallTraffic::default()
+            && !self.unacknowledged.and(begin.schedule.traffic).fits();
+        self.start(now, if needs_barrier { call.preceded_by(&self.barrier, self.rank, size) } else { call });
     }
 
     /// A call, or the barrier before it, begins.
-    fn go_on(&mut self, now: Time, mut current: Current) {
-        self.unheard = self.unheard.and(current.schedule.traffic);
-        current.put_off(now);
+    fn start(&mut self, now: Time, mut current: ActiveCall) {
+        self.unacknowledged = self.unacknowledged.and(current.schedule.traffic);
+        current.schedule_nak(now);
         let first: Vec<u32> = current.progress.first().collect();
         self.current = Some(current);
         self.run(now, first);
@@ -323,10 +323,10 @@ impl QuickCalls {
         }
         if schedule.synchronizes() {
             // All before it is with all others; what was sent in it may be lacking.
-            self.unheard = schedule.traffic;
+            self.unacknowledged = schedule.traffic;
         }
         match current.then {
-            Some(call) => self.go_on(now, *call),
+            Some(call) => self.start(now, *call),
             None => {
                 [_, self.output, _] = current.buffers;
                 self.out.push_back(Output::Done);
@@ -335,29 +335,30 @@ impl QuickCalls {
     }
 
     /// Begins an action; whether it is done.
-    fn act(&mut self, now: Time, current: &mut Current, action: u32, kind: Kind) -> bool {
+    fn act(&mut self, now: Time, current: &mut ActiveCall, action: u32, kind: ActionKind) -> bool {
         match kind {
-            Kind::Send { to, transfer, src } => self.send(current, SendTo::Rank(to), transfer.0, src),
-            Kind::Multicast { transfer, src, .. } => self.send(current, SendTo::All, transfer.0, src),
-            Kind::Reduce { src, dst } => current.combine(src, dst),
-            Kind::Copy { src, dst } => {
+            ActionKind::Send { to, transfer, src } => self.send(current, SendTo::Rank(to), transfer.0, src),
+            ActionKind::Multicast { transfer, src, .. } => self.send(current, SendTo::All, transfer.0, src),
+            ActionKind::Reduce { src, dst } => current.combine(src, dst),
+            ActionKind::Copy { src, dst } => {
                 let bytes = current.span(src).to_vec();
                 current.put(dst, &bytes);
             }
-            Kind::Receive { from, transfer, dst } | Kind::ReceiveMulticast { from, transfer, dst, .. } => {
+            ActionKind::Receive { from, transfer, dst }
+            | ActionKind::ReceiveMulticast { from, transfer, dst, .. } => {
                 let transfer = transfer.0 | current.part;
                 return match self.early.remove(&(current.number, transfer)) {
                     Some((sender, digest, bytes)) if sender == from.0 && digest == current.digest => {
                         let fits = bytes.len() as u64 == dst.len;
                         if fits {
                             current.put(dst, &bytes);
-                            self.arrived.note(now, from, current.part);
+                            self.arrivals.record(now, from, current.part);
                         }
                         fits
                     }
                     other => {
                         if let Some((sender, ..)) = other {
-                            self.ask(current, Rank(sender), transfer);
+                            self.send_nak(Rank(sender), (current.number, transfer), current.digest);
                         }
                         current.awaited.insert(transfer, (action, from, dst));
                         false
@@ -368,77 +369,73 @@ impl QuickCalls {
         true
     }
 
-    fn send(&mut self, current: &Current, to: SendTo, transfer: u32, src: Span) {
+    fn send(&mut self, current: &ActiveCall, to: SendTo, transfer: u32, src: Span) {
         let transfer = transfer | current.part;
-        let head = self.head(DatagramKind::Message, (current.number, transfer), current.digest);
-        let bytes = Datagram { head, payload: current.span(src) }.seal(&self.key);
+        let header = self.header(DatagramKind::Message, (current.number, transfer), current.digest);
+        let bytes = Datagram { header, payload: current.span(src) }.encode(&self.key);
         let name = (current.number, transfer);
         // What takes long is not made to take twice as long.
-        let copies = if current.schedule.is_long { 1 } else { self.redundancy.copies() };
-        self.out.push_back(Output::Send(Message { name, to, copies, bytes }));
-    }
-
-    fn ask(&mut self, current: &Current, of: Rank, transfer: u32) {
-        self.ask_of(of, (current.number, transfer), current.digest);
+        let copies = if current.schedule.is_long { 1 } else { self.duplication.copies() };
+        self.out.push_back(Output::Send(QuickMessage { name, to, copies, bytes }));
     }
 
     /// Asks for a message, or, if its sender has called something else, what.
-    fn ask_of(&mut self, of: Rank, name: (u64, u32), digest: u64) {
-        let head = Head { asked: of.0, ..self.head(DatagramKind::Ask, name, digest) };
-        let bytes = Datagram { head, payload: &[] }.seal(&self.key);
-        self.out.push_back(Output::Ask { of, bytes });
+    fn send_nak(&mut self, to: Rank, name: (u64, u32), digest: u64) {
+        let header = DatagramHeader { requested: to.0, ..self.header(DatagramKind::Nak, name, digest) };
+        let bytes = Datagram { header, payload: &[] }.encode(&self.key);
+        self.out.push_back(Output::Nak { to, bytes });
     }
 
-    fn head(&self, kind: DatagramKind, (call, transfer): (u64, u32), digest: u64) -> Head {
+    fn header(&self, kind: DatagramKind, (call, transfer): (u64, u32), digest: u64) -> DatagramHeader {
         let (group, epoch) = self.group;
-        Head { kind, group, epoch, call, transfer, from: self.rank.0, asked: 0, digest }
+        DatagramHeader { kind, group, epoch, call, transfer, from: self.rank.0, requested: 0, digest }
     }
 
     fn datagram(&mut self, now: Time, bytes: &[u8]) {
-        let Ok(Datagram { head, payload }) = Datagram::open(&self.key, self.group, bytes) else { return };
-        if head.from == self.rank.0 || head.from as usize >= self.layout.size() {
+        let Ok(Datagram { header, payload }) = Datagram::verify(&self.key, self.group, bytes) else { return };
+        if header.from == self.rank.0 || header.from as usize >= self.layout.size() {
             return;
         }
-        let ours = self.recent.iter().find(|(number, _)| *number == head.call).map(|(_, digest)| *digest);
-        match (head.kind, ours) {
-            (DatagramKind::Ask, _) => {}
-            (DatagramKind::Differs, Some(ours)) if ours != head.digest => {
+        let ours = self.recent.iter().find(|(number, _)| *number == header.call).map(|(_, digest)| *digest);
+        match (header.kind, ours) {
+            (DatagramKind::Nak, _) => {}
+            (DatagramKind::Mismatch, Some(ours)) if ours != header.digest => {
                 let text = String::from_utf8_lossy(payload).into_owned();
-                self.out.push_back(Output::Differs { rank: head.from, number: head.call, text });
+                self.out.push_back(Output::Mismatch { rank: header.from, number: header.call, text });
             }
-            (DatagramKind::Differs, _) => {}
-            (DatagramKind::Message, Some(ours)) if ours != head.digest => {
-                self.ask_of(Rank(head.from), (head.call, head.transfer), ours);
+            (DatagramKind::Mismatch, _) => {}
+            (DatagramKind::Message, Some(ours)) if ours != header.digest => {
+                self.send_nak(Rank(header.from), (header.call, header.transfer), ours);
             }
-            (DatagramKind::Message, ours) => self.message(now, &head, payload, ours.is_some()),
+            (DatagramKind::Message, ours) => self.message(now, &header, payload, ours.is_some()),
         }
     }
 
-    fn message(&mut self, now: Time, head: &Head, payload: &[u8], has_begun: bool) {
-        let current = self.current.as_mut().filter(|current| current.number == head.call);
+    fn message(&mut self, now: Time, header: &DatagramHeader, payload: &[u8], has_begun: bool) {
+        let current = self.current.as_mut().filter(|current| current.number == header.call);
         if let Some(current) = current
-            && let Some((action, from, dst)) = current.awaited.get(&head.transfer).copied()
+            && let Some((action, from, dst)) = current.awaited.get(&header.transfer).copied()
         {
-            if from.0 == head.from && dst.len == payload.len() as u64 {
-                current.awaited.remove(&head.transfer);
+            if from.0 == header.from && dst.len == payload.len() as u64 {
+                current.awaited.remove(&header.transfer);
                 current.put(dst, payload);
-                self.arrived.note(now, from, current.part);
+                self.arrivals.record(now, from, current.part);
                 let passed = |(transfer, (_, sender, _)): (&u32, &(u32, Rank, Span))| {
-                    *transfer < head.transfer && *sender == from
+                    *transfer < header.transfer && *sender == from
                 };
-                let is_lacking = current.awaited.iter().any(passed);
-                let (ask_after, asked) = if is_lacking { (ASK_AFTER_LATER, 0) } else { (ASK_AFTER, 1) };
-                (current.ask_at, current.asked) = (now + ask_after, asked);
+                let has_gap = current.awaited.iter().any(passed);
+                let (nak_delay, naks_sent) = if has_gap { (NAK_DELAY_AFTER_GAP, 0) } else { (NAK_DELAY, 1) };
+                (current.nak_at, current.naks_sent) = (now + nak_delay, naks_sent);
                 self.complete(now, action);
             }
-        } else if self.may_be_early(head.call, has_begun) && self.early.len() < EARLY_MAX {
-            let early = || (head.from, head.digest, payload.to_vec());
-            self.early.entry((head.call, head.transfer)).or_insert_with(early);
+        } else if self.is_early(header.call, has_begun) && self.early.len() < EARLY_MESSAGES_MAX {
+            let early = || (header.from, header.digest, payload.to_vec());
+            self.early.entry((header.call, header.transfer)).or_insert_with(early);
         }
     }
 
     /// Whether a message that nobody waits for may be of use later.
-    fn may_be_early(&self, call: u64, has_begun: bool) -> bool {
+    fn is_early(&self, call: u64, has_begun: bool) -> bool {
         let is_current = self.current.as_ref().is_some_and(|current| current.number == call);
         let begun = self.recent.back().map_or(0, |(number, _)| number + 1);
         is_current || (!has_begun && call >= begun)
@@ -452,14 +449,14 @@ impl QuickCalls {
     }
 
     /// Asks for what is lacking for long.
-    fn due(&mut self, now: Time) {
-        let Some(current) = self.current.as_mut().filter(|current| current.ask_at <= now) else { return };
-        current.put_off(now);
+    fn send_due_naks(&mut self, now: Time) {
+        let Some(current) = self.current.as_mut().filter(|current| current.nak_at <= now) else { return };
+        current.schedule_nak(now);
         let (number, digest) = (current.number, current.digest);
-        let lacking: Vec<(u32, Rank)> =
+        let missing: Vec<(u32, Rank)> =
             current.awaited.iter().map(|(transfer, (_, from, _))| (*transfer, *from)).collect();
-        for (transfer, from) in lacking {
-            self.ask_of(from, (number, transfer), digest);
+        for (transfer, from) in missing {
+            self.send_nak(from, (number, transfer), digest);
         }
     }
 }
@@ -472,15 +469,15 @@ impl Machine for QuickCalls {
         match input {
             Input::Begin(begin) => self.begin(now, &begin),
             Input::Datagram(bytes) => self.datagram(now, bytes),
-            Input::Repaired(total) => self.redundancy.repaired(total),
+            Input::Retransmitted(total) => self.duplication.on_retransmitted(total),
         }
     }
 
     fn poll(&mut self, now: Time) -> Poll<Output> {
-        self.due(now);
+        self.send_due_naks(now);
         match self.out.pop_front() {
             Some(output) => Poll::Output(output),
-            None => Poll::Idle(self.current.as_ref().map(|current| current.ask_at)),
+            None => Poll::Idle(self.current.as_ref().map(|current| current.nak_at)),
         }
     }
 }

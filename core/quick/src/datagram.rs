@@ -18,18 +18,18 @@
 //! The name (group, epoch, call, transfer) says all there is to know of a message, so one that comes twice is recognized by it, and needs
 //! no number of its own.
 
-use crate::schedule::MESSAGE_MAX;
+use crate::quick_schedule::MESSAGE_BYTES_MAX;
 use cool_types::Key;
 
 const MAGIC: u8 = 0xC4;
-const HEAD: usize = 44;
-const TAG: usize = 16;
+const HEADER_BYTES: usize = 44;
+const TAG_BYTES: usize = 16;
 
 /// Bytes of a datagram that are not its payload's.
-pub(crate) const AROUND_PAYLOAD: usize = HEAD + TAG;
+pub(crate) const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
 /// Bytes of the longest datagram.
-pub const DATAGRAM_MAX: usize = AROUND_PAYLOAD + MESSAGE_MAX as usize;
+pub const DATAGRAM_BYTES_MAX: usize = OVERHEAD_BYTES + MESSAGE_BYTES_MAX as usize;
 
 /// What a datagram is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +37,14 @@ pub enum DatagramKind {
     /// A message of a schedule.
     Message,
     /// From a rank to the agent of another: that rank's message is lacking.
-    Ask,
+    Nak,
     /// An agent's answer: its rank has called something else, in words.
-    Differs,
+    Mismatch,
 }
 
 /// What stands before the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct DatagramHeader {
     /// What it is.
     pub kind: DatagramKind,
     /// The group.
@@ -57,8 +57,8 @@ pub struct Head {
     pub transfer: u32,
     /// The rank in whose name it is.
     pub from: u32,
-    /// Of an [`DatagramKind::Ask`]: the rank that is asked. 0 else.
-    pub asked: u32,
+    /// Of an [`DatagramKind::Nak`]: the rank that is asked. 0 else.
+    pub requested: u32,
     /// Of the call, as that rank has called it.
     pub digest: u64,
 }
@@ -71,7 +71,7 @@ pub enum DatagramError {
     Malformed,
     /// It is of another group.
     #[error("it is of another group")]
-    Elsewhere,
+    OtherGroup,
     /// It was not made with the key.
     #[error("its tag is wrong")]
     Forged,
@@ -81,25 +81,25 @@ pub enum DatagramError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
     /// What it says of itself.
-    pub head: Head,
+    pub header: DatagramHeader,
     /// The rest.
     pub payload: &'a [u8],
 }
 
 impl Datagram<'_> {
     /// The bytes to send.
-    pub fn seal(&self, key: &Key) -> Vec<u8> {
-        let Head { kind, group, epoch, call, transfer, from, asked, digest } = self.head;
-        let mut bytes = Vec::with_capacity(HEAD + self.payload.len() + TAG);
+    pub fn encode(&self, key: &Key) -> Vec<u8> {
+        let DatagramHeader { kind, group, epoch, call, transfer, from, requested, digest } = self.header;
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.payload.len() + TAG_BYTES);
         bytes.extend_from_slice(&[MAGIC, kind.code(), 0, 0]);
         bytes.extend_from_slice(&epoch.to_be_bytes());
         bytes.extend_from_slice(&group.to_be_bytes());
         bytes.extend_from_slice(&call.to_be_bytes());
-        [transfer, from, asked].into_iter().for_each(|word| bytes.extend_from_slice(&word.to_be_bytes()));
+        [transfer, from, requested].into_iter().for_each(|word| bytes.extend_from_slice(&word.to_be_bytes()));
         bytes.extend_from_slice(&digest.to_be_bytes());
         bytes.extend_from_slice(self.payload);
         let tag = key.tag(&bytes);
-        bytes.extend_from_slice(&tag[..TAG]);
+        bytes.extend_from_slice(&tag[..TAG_BYTES]);
         bytes
     }
 
@@ -107,33 +107,34 @@ impl Datagram<'_> {
     ///
     /// # Errors
     /// If it must not be believed.
-    pub fn open<'a>(key: &Key, group: (u64, u32), bytes: &'a [u8]) -> Result<Datagram<'a>, DatagramError> {
-        let (covered, tag) = bytes.split_last_chunk::<TAG>().ok_or(DatagramError::Malformed)?;
-        let (head, payload) = covered.split_first_chunk::<HEAD>().ok_or(DatagramError::Malformed)?;
-        let head = Head::read(head).ok_or(DatagramError::Malformed)?;
-        if (head.group, head.epoch) != group {
-            return Err(DatagramError::Elsewhere);
+    pub fn verify<'a>(key: &Key, group: (u64, u32), bytes: &'a [u8]) -> Result<Datagram<'a>, DatagramError> {
+        let (covered, tag) = bytes.split_last_chunk::<TAG_BYTES>().ok_or(DatagramError::Malformed)?;
+        let (header, payload) =
+            covered.split_first_chunk::<HEADER_BYTES>().ok_or(DatagramError::Malformed)?;
+        let header = DatagramHeader::read(header).ok_or(DatagramError::Malformed)?;
+        if (header.group, header.epoch) != group {
+            return Err(DatagramError::OtherGroup);
         }
-        if !key.proves_cut(covered, tag) {
+        if !key.verifies_truncated(covered, tag) {
             return Err(DatagramError::Forged);
         }
-        Ok(Datagram { head, payload })
+        Ok(Datagram { header, payload })
     }
 }
 
-impl Head {
-    fn read(bytes: &[u8; HEAD]) -> Option<Head> {
+impl DatagramHeader {
+    fn read(bytes: &[u8; HEADER_BYTES]) -> Option<DatagramHeader> {
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));
-        let kind = DatagramKind::of(bytes[1]).filter(|_| bytes[0] == MAGIC)?;
-        Some(Head {
+        let kind = DatagramKind::from_code(bytes[1]).filter(|_| bytes[0] == MAGIC)?;
+        Some(DatagramHeader {
             kind,
             epoch: word(4),
             group: long(8),
             call: long(16),
             transfer: word(24),
             from: word(28),
-            asked: word(32),
+            requested: word(32),
             digest: long(36),
         })
     }
@@ -143,13 +144,13 @@ impl DatagramKind {
     fn code(self) -> u8 {
         match self {
             DatagramKind::Message => 1,
-            DatagramKind::Ask => 2,
-            DatagramKind::Differs => 3,
+            DatagramKind::Nak => 2,
+            DatagramKind::Mismatch => 3,
         }
     }
 
-    fn of(code: u8) -> Option<DatagramKind> {
-        [DatagramKind::Message, DatagramKind::Ask, DatagramKind::Differs]
+    fn from_code(code: u8) -> Option<DatagramKind> {
+        [DatagramKind::Message, DatagramKind::Nak, DatagramKind::Mismatch]
             .into_iter()
             .find(|kind| kind.code() == code)
     }
@@ -164,34 +165,34 @@ mod tests {
         Key::from([7; 32])
     }
 
-    fn head() -> impl Strategy<Value = Head> {
+    fn header() -> impl Strategy<Value = DatagramHeader> {
         let kind =
-            prop_oneof![Just(DatagramKind::Message), Just(DatagramKind::Ask), Just(DatagramKind::Differs)];
+            prop_oneof![Just(DatagramKind::Message), Just(DatagramKind::Nak), Just(DatagramKind::Mismatch)];
         (kind, any::<(u64, u32, u64, u32, u32, u32, u64)>()).prop_map(|(kind, all)| {
-            let (group, epoch, call, transfer, from, asked, digest) = all;
-            Head { kind, group, epoch, call, transfer, from, asked, digest }
+            let (group, epoch, call, transfer, from, requested, digest) = all;
+            DatagramHeader { kind, group, epoch, call, transfer, from, requested, digest }
         })
     }
 
     proptest! {
         #[test]
         fn what_is_sealed_is_read_and_a_changed_byte_is_noticed(
-            head in head(),
+            header in header(),
             payload in proptest::collection::vec(any::<u8>(), 0..100),
             at in any::<prop::sample::Index>(),
         ) {
-            let mut bytes = Datagram { head, payload: &payload }.seal(&key());
-            let group = (head.group, head.epoch);
-            prop_assert_eq!(Datagram::open(&key(), group, &bytes), Ok(Datagram { head, payload: &payload }));
-            prop_assert_eq!(Datagram::open(&[8; 32].into(), group, &bytes), Err(DatagramError::Forged));
+            let mut bytes = Datagram { header, payload: &payload }.encode(&key());
+            let group = (header.group, header.epoch);
+            prop_assert_eq!(Datagram::verify(&key(), group, &bytes), Ok(Datagram { header, payload: &payload }));
+            prop_assert_eq!(Datagram::verify(&[8; 32].into(), group, &bytes), Err(DatagramError::Forged));
             let at = at.index(bytes.len());
             bytes[at] ^= 1;
-            prop_assert!(Datagram::open(&key(), group, &bytes).is_err() || at == 2 || at == 3);
+            prop_assert!(Datagram::verify(&key(), group, &bytes).is_err() || at == 2 || at == 3);
         }
 
         #[test]
         fn any_bytes_are_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            prop_assert!(Datagram::open(&key(), (0, 0), &bytes).is_err());
+            prop_assert!(Datagram::verify(&key(), (0, 0), &bytes).is_err());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The node leaders of a group, who carry its calls out between nodes: ranks of a layout of their own, one on each node.
 
-use cool_collective::{Layout, Place, Rank};
+use cool_collective::{Layout, Rank, RankPlace};
 use cool_types::{Call, Operation};
 
 /// The node leaders of a group, numbered in the order of their ranks, and the ranks for which each goes out. Where each rank has a node of
@@ -16,15 +16,15 @@ pub struct NodeLeaders {
 
 impl NodeLeaders {
     /// Those of a group. None where a layout can have none, which does not occur.
-    pub fn of(group: &Layout) -> Option<NodeLeaders> {
+    pub fn for_group(group: &Layout) -> Option<NodeLeaders> {
         let mut nodes: Vec<Vec<Rank>> =
             (0..group.nodes()).map(|node| group.ranks_of_node(node).to_vec()).collect();
         nodes.sort();
         let place = |ranks: &Vec<Rank>| {
             let leader = *ranks.first()?;
-            Some(Place { rack: group.rack_of(leader) as u32, node: group.node_of(leader) as u32 })
+            Some(RankPlace { rack: group.rack_of(leader) as u32, node: group.node_of(leader) as u32 })
         };
-        let places: Vec<Place> = nodes.iter().map(place).collect::<Option<_>>()?;
+        let places: Vec<RankPlace> = nodes.iter().map(place).collect::<Option<_>>()?;
         let mut leader_of = vec![0; group.size()];
         for (leader, ranks) in nodes.iter().enumerate() {
             ranks.iter().for_each(|rank| leader_of[rank.0 as usize] = leader);
@@ -54,7 +54,7 @@ impl NodeLeaders {
 
     /// What leaders call when the ranks call something: with what all of a node give or receive. None if there is no such call: parts of
     /// nodes with different numbers of ranks differ in length, and a scan goes on in rank order.
-    pub fn call(&self, call: &Call) -> Option<Call> {
+    pub fn leader_call(&self, call: &Call) -> Option<Call> {
         if call.counts.is_some() {
             return None;
         }
@@ -98,8 +98,9 @@ mod tests {
     use super::*;
 
     fn leaders(nodes: &[u32]) -> NodeLeaders {
-        let places: Vec<Place> = nodes.iter().map(|node| Place { rack: node % 2, node: *node }).collect();
-        NodeLeaders::of(&Layout::new(&places).unwrap()).unwrap()
+        let places: Vec<RankPlace> =
+            nodes.iter().map(|node| RankPlace { rack: node % 2, node: *node }).collect();
+        NodeLeaders::for_group(&Layout::new(&places).unwrap()).unwrap()
     }
 
     #[test]
@@ -118,7 +119,7 @@ mod tests {
     fn leaders_call_with_what_all_of_a_node_give() {
         let (even, uneven) = (leaders(&[0, 1, 0, 1]), leaders(&[0, 0, 1]));
         let call = |leaders: &NodeLeaders, operation| {
-            let call = leaders.call(&Call::new(operation, Rank(2), 8, 8))?;
+            let call = leaders.leader_call(&Call::new(operation, Rank(2), 8, 8))?;
             Some((call.root.0, call.bytes))
         };
         assert_eq!(call(&even, Operation::Bcast), Some((0, 8)));

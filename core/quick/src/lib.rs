@@ -14,17 +14,19 @@
 //! What a rank has sent it keeps, until all have it for sure, in memory that its agent reads: who lacks a message **asks** the sender's
 //! agent, which answers with the datagram as it was sent, whatever the rank does meanwhile (a NAK, answered from a sender's log).
 
-mod answer;
 mod calls;
 mod datagram;
+mod duplication;
 mod leaders;
-mod patience;
-mod redundancy;
-mod schedule;
+mod nak_responder;
+mod quick_schedule;
+mod wait_policy;
 
-pub use answer::{Answering, Kept};
-pub use calls::{ARRIVED_LATEST, Begin, CallArrivals, Input, Message, Output, QuickCalls, SendTo};
-pub use datagram::{DATAGRAM_MAX, Datagram, DatagramError, DatagramKind, Head};
+pub use calls::{
+    BeginCall, CallArrivals, Input, Output, QuickCalls, QuickMessage, RECENT_ARRIVALS_MAX, SendTo,
+};
+pub use datagram::{DATAGRAM_BYTES_MAX, Datagram, DatagramError, DatagramHeader, DatagramKind};
 pub use leaders::NodeLeaders;
-pub use patience::{LOOK_AGAIN, Next, Patience, Seen};
-pub use schedule::{MESSAGE_MAX, QuickSchedule, WINDOW, quick_plans};
+pub use nak_responder::{NakResponder, RetransmitBuffer};
+pub use quick_schedule::{MESSAGE_BYTES_MAX, QuickSchedule, RETRANSMIT_WINDOW, quick_plans};
+pub use wait_policy::{RECHECK_INTERVAL, WaitAction, WaitPolicy, WaitState};

@@ -6,7 +6,7 @@ use crate::stream::{Stream, Trees};
 use cool_machine::{Duration, Time};
 use cool_transport::packet::FRAMING;
 use cool_transport::{
-    Chain, Hop, Packet, RateSpec, SpecError, Stats, StreamError, StreamId, StreamSpec, Timers,
+    Chain, Hop, Packet, RateSpec, SpecError, StreamError, StreamId, StreamSpec, StreamStats, StreamTimers,
 };
 
 /// A broadcast to be run.
@@ -53,7 +53,7 @@ pub struct Settings {
     /// Nodes that die, and when.
     pub crashes: Vec<(u16, Time)>,
     /// How long to wait for what.
-    pub timers: Timers,
+    pub timers: StreamTimers,
 }
 
 impl Settings {
@@ -80,7 +80,7 @@ impl Settings {
             eager: 64 * 1024,
             opens: vec![Time::ZERO; usize::from(nodes)],
             crashes: Vec::new(),
-            timers: Timers::default(),
+            timers: StreamTimers::default(),
             shape,
         }
     }
@@ -115,7 +115,7 @@ pub struct Outcome {
     /// When the last machine that did not die was closed.
     pub ended: Time,
     /// What each node's machine counted; all zero for one that died before it opened.
-    pub stats: Vec<Stats>,
+    pub stats: Vec<StreamStats>,
     /// Bytes of Ethernet frames on each link, by the numbers of [`Network`].
     pub link_bytes: Vec<u64>,
     /// Bytes of chunks repaired inside a rack, with their headers.

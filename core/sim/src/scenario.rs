@@ -3,7 +3,7 @@
 use crate::broadcast::{Rival, Settings, ideal};
 use crate::network::{LinkSpec, Network};
 use cool_machine::{Duration, Time};
-use cool_transport::Timers;
+use cool_transport::StreamTimers;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -73,13 +73,13 @@ impl Scenario {
         settings.multicast = self.rng.random_bool(0.85);
         settings.ceiling = self.rng.random_bool(0.5).then_some(rate);
         settings.eager = [0, 8 * 1024, 1 << 30][self.rng.random_range(0..3)];
-        settings.timers = Timers {
+        settings.timers = StreamTimers {
             start: Duration::from_secs(20),
             ready: Duration::from_secs(5),
             stall: Duration::from_secs(10),
             // Of no draw: seeds that are written down go on meaning what they meant.
             ack_delay: Duration::from_millis(self.seed % 2 * 5),
-            ..Timers::default()
+            ..StreamTimers::default()
         };
         // Nor are these.
         settings.rack_trees = !(self.seed / 2).is_multiple_of(4);

@@ -46,9 +46,9 @@ mod stats;
 pub mod tagged;
 pub mod unicast;
 
-pub use machine::{Input, Output, StreamError, To};
+pub use machine::{Input, Output, PacketTarget, StreamError};
 pub use packet::{Packet, PacketError};
 pub use receiver::Receiver;
 pub use sender::Sender;
-pub use spec::{Chain, Hop, RateSpec, SpecError, StreamId, StreamSpec, Timers};
-pub use stats::{RatePhase, Stats};
+pub use spec::{Chain, Hop, RateSpec, SpecError, StreamId, StreamSpec, StreamTimers};
+pub use stats::{RatePhase, StreamStats};

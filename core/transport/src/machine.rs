@@ -1,6 +1,6 @@
 //! What goes into a stream's machines and what comes out of them.
 
-use crate::packet::{Body, Packet};
+use crate::packet::{Packet, PacketBody};
 use core::ops::Range;
 use core::time::Duration;
 
@@ -25,7 +25,7 @@ pub enum Input<'a> {
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
+pub enum PacketTarget {
     /// All receivers, over the stream's multicast tree.
     Tree,
     /// The other nodes of the sender's rack, over that rack's own tree (see [`crate::StreamSpec::rack_tree`]).
@@ -40,7 +40,7 @@ pub enum Output {
     /// Send a packet, with these bytes of the message behind it. Sending may fail or the packet be lost.
     Transmit {
         /// Where to.
-        to: To,
+        to: PacketTarget,
         /// The packet.
         packet: Packet,
         /// Bytes of the message that are its payload; empty if none.
@@ -79,7 +79,7 @@ pub enum StreamError {
     /// No chunk came any more.
     #[error(
         "{missing} of {chunks} chunks from source node {source_node} are missing and none came for {waited:?}; \
-         last asked was node {asked}"
+         the last NAK went to node {last_upstream}"
     )]
     Stalled {
         /// The source.
@@ -89,7 +89,7 @@ pub enum StreamError {
         /// Chunks of the message.
         chunks: u32,
         /// The node asked last.
-        asked: u16,
+        last_upstream: u16,
         /// How long nothing came.
         waited: Duration,
     },
@@ -105,27 +105,27 @@ pub enum StreamError {
 
 /// The outputs that wait to be polled, and how to address them.
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub(crate) struct StreamOutbox {
     template: Packet,
     queue: std::collections::VecDeque<Output>,
     /// Peers with another digest that have been reported.
     mismatched: Vec<u16>,
 }
 
-impl Outbox {
+impl StreamOutbox {
     /// An empty box of the node `from`.
-    pub(crate) fn new(id: crate::StreamId, from: u16, digest: u64) -> Outbox {
-        let template = Packet { id, from, digest, body: Body::DigestMismatch };
-        Outbox { template, queue: std::collections::VecDeque::new(), mismatched: Vec::new() }
+    pub(crate) fn new(id: crate::StreamId, from: u16, digest: u64) -> StreamOutbox {
+        let template = Packet { id, from, digest, body: PacketBody::DigestMismatch };
+        StreamOutbox { template, queue: std::collections::VecDeque::new(), mismatched: Vec::new() }
     }
 
     /// A packet from here that says `body`.
-    pub(crate) fn packet(&self, body: Body) -> Packet {
+    pub(crate) fn packet(&self, body: PacketBody) -> Packet {
         Packet { body, ..self.template.clone() }
     }
 
     /// Queues a packet without payload.
-    pub(crate) fn send(&mut self, to: To, body: Body) {
+    pub(crate) fn send(&mut self, to: PacketTarget, body: PacketBody) {
         let packet = self.packet(body);
         self.queue.push_back(Output::Transmit { to, packet, payload: 0..0 });
     }
@@ -151,14 +151,14 @@ impl Outbox {
     }
 
     /// Whether a packet speaks of the same call. If not, says so once, to the driver and to the peer.
-    pub(crate) fn same_call(&mut self, packet: &Packet) -> bool {
-        if packet.digest == self.template.digest && packet.body != Body::DigestMismatch {
+    pub(crate) fn is_same_call(&mut self, packet: &Packet) -> bool {
+        if packet.digest == self.template.digest && packet.body != PacketBody::DigestMismatch {
             return true;
         }
         if packet.digest != self.template.digest && !self.mismatched.contains(&packet.from) {
             self.mismatched.push(packet.from);
             self.push(Output::Mismatch { node: packet.from, digest: packet.digest });
-            self.send(To::Node(packet.from), Body::DigestMismatch);
+            self.send(PacketTarget::Node(packet.from), PacketBody::DigestMismatch);
         }
         false
     }

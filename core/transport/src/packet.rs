@@ -62,12 +62,12 @@ pub struct Packet {
     /// The digest that the sender of this packet holds.
     pub digest: u64,
     /// What it says.
-    pub body: Body,
+    pub body: PacketBody,
 }
 
 /// What a packet says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum PacketBody {
     /// A chunk; the payload follows.
     Data {
         /// Which chunk.

@@ -4,14 +4,14 @@ use crate::feedback::ack_tree::Reporter;
 use crate::feedback::multicast_rx::MulticastRx;
 use crate::feedback::rounds::{RoundFeedback, Rounds};
 use crate::intervals::IntervalSet;
-use crate::machine::{Input, Outbox, Output, StreamError, To};
-use crate::packet::{Body, Packet, Via};
+use crate::machine::{Input, Output, PacketTarget, StreamError, StreamOutbox};
+use crate::packet::{Packet, PacketBody, Via};
 use crate::repair::local_repair::LocalRepair;
 use crate::repair::loss_recovery::LossRecovery;
 use crate::repair::retransmit_queue::RetransmitQueue;
 use crate::retry::LINGER_RTOS;
 use crate::spec::{SpecError, StreamSpec};
-use crate::stats::Stats;
+use crate::stats::StreamStats;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use core::ops::Range;
 
@@ -27,8 +27,8 @@ pub struct Receiver {
     retransmits: RetransmitQueue,
     rack: LocalRepair,
     reporter: Reporter,
-    out: Outbox,
-    phase: Phase,
+    out: StreamOutbox,
+    phase: ReceiverPhase,
     /// When the phase began or last made progress.
     since: Time,
     /// Nothing is heard over the tree, so everything is asked for.
@@ -37,11 +37,11 @@ pub struct Receiver {
     /// the tree, too.
     forward_live: bool,
     released: bool,
-    stats: Stats,
+    stats: StreamStats,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ReceiverPhase {
     /// No sign of the stream yet.
     Waiting,
     Receiving,
@@ -72,13 +72,13 @@ impl Receiver {
             retransmits: RetransmitQueue::default(),
             rack: LocalRepair::new(chain, me, spec.rack_tree),
             reporter: Reporter::new(chain.clone(), me, spec.ack_delay()),
-            out: Outbox::new(spec.id, chain.node(me), spec.digest),
-            phase: Phase::Waiting,
+            out: StreamOutbox::new(spec.id, chain.node(me), spec.digest),
+            phase: ReceiverPhase::Waiting,
             since: now,
             tree_silent: !spec.multicast,
             forward_live: !spec.multicast,
             released: false,
-            stats: Stats::default(),
+            stats: StreamStats::default(),
             spec,
         };
         if receiver.spec.len > receiver.spec.eager {
@@ -87,13 +87,13 @@ impl Receiver {
         Ok(receiver)
     }
 
-    /// The retry timer as measured by now, for [`crate::Timers::initial_rto`] of the next stream.
-    pub fn retry_timer(&self) -> Duration {
+    /// The retry timer as measured by now, for [`crate::StreamTimers::initial_rto`] of the next stream.
+    pub fn retransmission_timeout(&self) -> Duration {
         self.recovery.rtt().rto()
     }
 
     /// What was counted.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> StreamStats {
         self.stats
     }
 
@@ -109,50 +109,57 @@ impl Receiver {
     }
 
     fn on_packet(&mut self, now: Time, packet: &Packet, payload: usize) {
-        if self.phase == Phase::Closed || !self.out.same_call(packet) {
+        if self.phase == ReceiverPhase::Closed || !self.out.is_same_call(packet) {
             return;
         }
         let Some(from) = self.spec.chain.position(packet.from).filter(|from| *from != self.me) else {
             self.stats.refused += 1;
             return;
         };
-        self.reporter.on_heard(from);
+        self.reporter.on_contact(from);
         match &packet.body {
-            Body::Data { chunk, echo, via } => self.on_data(now, from, (*chunk, payload), (*echo, *via)),
-            Body::Announce { sent, serial, begun, answer } if from == 0 => {
+            PacketBody::Data { chunk, echo, via } => {
+                self.on_data(now, from, (*chunk, payload), (*echo, *via))
+            }
+            PacketBody::Announce { sent, serial, begun, answer } if from == 0 => {
                 self.on_announce(now, (*sent, *begun), answer.then_some(*serial));
             }
-            Body::Nak { serial, forward_live, chunks } if from > self.me && self.knows(chunks) => {
+            PacketBody::Nak { serial, forward_live, chunks }
+                if from > self.me && self.is_in_range(chunks) =>
+            {
                 self.begin(now);
                 if from == self.me + 1 {
-                    self.rack.on_asked(chunks);
+                    self.rack.on_nak(chunks);
                 }
-                let lacking =
-                    self.retransmits.request(packet.from, (*serial, *forward_live), chunks, &self.held);
-                if !lacking.is_empty() {
-                    self.out.send(To::Node(packet.from), Body::NakConfirm { echo: *serial, chunks: lacking });
+                let missing =
+                    self.retransmits.on_nak(packet.from, (*serial, *forward_live), chunks, &self.held);
+                if !missing.is_empty() {
+                    self.out.send(
+                        PacketTarget::Node(packet.from),
+                        PacketBody::NakConfirm { echo: *serial, chunks: missing },
+                    );
                 }
             }
-            Body::NakConfirm { echo, chunks } if from < self.me && self.knows(chunks) => {
+            PacketBody::NakConfirm { echo, chunks } if from < self.me && self.is_in_range(chunks) => {
                 self.begin(now);
-                self.recovery.wait(now, from, *echo, chunks);
+                self.recovery.on_nak_confirm(now, from, *echo, chunks);
             }
-            Body::Report { rounds, loss, spacing, delay, alive, complete, .. }
+            PacketBody::Report { rounds, loss, spacing, delay, alive, complete, .. }
                 if self.tree.has_rounds(*rounds) =>
             {
-                let heard = RoundFeedback { loss: *loss, spacing: *spacing, delay: *delay };
+                let feedback = RoundFeedback { loss: *loss, spacing: *spacing, delay: *delay };
                 let rto = self.recovery.rtt().rto();
-                if self.reporter.on_member(now, from, (*rounds, heard), (alive, complete), rto) {
-                    self.out.send(To::Node(packet.from), self.reporter.settled_for(from));
+                if self.reporter.on_member(now, from, (*rounds, feedback), (alive, complete), rto) {
+                    self.out.send(PacketTarget::Node(packet.from), self.reporter.settled_for(from));
                 }
             }
-            Body::Settled { positions } => self.reporter.on_settled(positions),
+            PacketBody::Settled { positions } => self.reporter.on_settled(positions),
             _ => self.stats.refused += 1,
         }
     }
 
     fn on_data(&mut self, now: Time, from: u16, (chunk, payload): (u32, usize), (echo, via): (u16, Via)) {
-        let bytes = self.spec.bytes_of(chunk);
+        let bytes = self.spec.chunk_range(chunk);
         let by_tree = via == Via::Tree;
         let by_rack = via == Via::Rack;
         let fits = chunk < self.chunks && bytes.end - bytes.start == payload as u64;
@@ -166,15 +173,15 @@ impl Receiver {
                 (self.tree_silent, self.forward_live) = (false, false);
                 self.recovery.unwant(chunk..self.chunks);
             }
-            let (gap, ended) = self.tree.heard(now, chunk, echo);
-            self.recovery.gap(now, gap);
-            self.recovery.came_by_tree(chunk);
-            if let Some((rounds, heard)) = ended {
-                self.reporter.on_round(now, rounds, heard, self.recovery.rtt().rto());
+            let (gap, ended) = self.tree.on_chunk(now, chunk, echo);
+            self.recovery.on_gap(now, gap);
+            self.recovery.on_tree_chunk(chunk);
+            if let Some((rounds, feedback)) = ended {
+                self.reporter.on_round(now, rounds, feedback, self.recovery.rtt().rto());
             }
         } else {
             self.forward_live |= self.tree_silent && chunk >= self.tree.horizon();
-            self.recovery.came_by_chain(now, from, chunk, echo, via);
+            self.recovery.on_chain_chunk(now, from, chunk, echo, via);
         }
         if self.held.insert(chunk..chunk + 1) == 0 {
             self.stats.duplicates += 1;
@@ -183,67 +190,68 @@ impl Receiver {
         *(if by_tree { &mut self.stats.by_tree } else { &mut self.stats.by_chain }) += 1;
         self.since = now;
         self.out.push(Output::Store(bytes));
-        self.hand_on(chunk, via);
+        self.forward(chunk, via);
         if self.is_complete() {
-            self.phase = Phase::Holding;
+            self.phase = ReceiverPhase::Holding;
             self.out.push(Output::Delivered);
             self.reporter.on_complete(now, self.recovery.rtt().rto());
         }
     }
 
     /// A chunk that came by itself or on request goes to those who wait for it, unless they have it the same way.
-    fn hand_on(&mut self, chunk: u32, via: Via) {
+    fn forward(&mut self, chunk: u32, via: Via) {
         let (chain, rack) = (&self.spec.chain, &mut self.rack);
-        let mends = via != Via::Tree && !self.tree_silent && rack.mends();
-        let mends =
-            mends && rack.on_mended(chunk, self.retransmits.is_awaited(chain.node(self.me + 1), chunk));
-        if mends {
+        let repairs = via != Via::Tree && !self.tree_silent && rack.repairs();
+        let repairs =
+            repairs && rack.on_repaired(chunk, self.retransmits.is_awaited(chain.node(self.me + 1), chunk));
+        if repairs {
             self.retransmits.multicast(chunk);
         }
         let in_rack = |node| chain.position(node).is_some_and(|position| rack.contains(position));
         match via {
-            Via::Tree => self.retransmits.arrived(chunk, |_| true),
-            _ => self.retransmits.arrived(chunk, |node| (mends || via == Via::Rack) && in_rack(node)),
+            Via::Tree => self.retransmits.on_chunk(chunk, |_| true),
+            _ => self.retransmits.on_chunk(chunk, |node| (repairs || via == Via::Rack) && in_rack(node)),
         }
     }
 
     fn on_announce(&mut self, now: Time, (sent, begun): (u32, bool), answer: Option<u16>) {
         if begun {
             self.begin(now);
-            self.recovery.is_there(now, 0);
-            let gap = self.tree.announced(now, sent);
-            self.recovery.gap(now, gap);
+            self.recovery.on_contact(now, 0);
+            let gap = self.tree.on_announce(now, sent);
+            self.recovery.on_gap(now, gap);
         }
         match answer {
             Some(serial) => self.answer_source(serial),
-            None => self.reporter.on_asked(now),
+            None => self.reporter.on_poll(now),
         }
     }
 
     /// The stream is under way.
     fn begin(&mut self, now: Time) {
-        if self.phase != Phase::Waiting {
+        if self.phase != ReceiverPhase::Waiting {
             return;
         }
-        self.phase = Phase::Receiving;
+        self.phase = ReceiverPhase::Receiving;
         self.since = now;
-        self.tree.began(now);
+        self.tree.on_begin(now);
         if !self.spec.multicast {
             self.recovery.want(0..self.chunks, &self.held);
             if let Some(next) = self.me.checked_add(1).filter(|next| *next < self.spec.chain.len()) {
                 // Should it have asked before this node was there, it asks another now.
                 let node = self.spec.chain.node(next);
-                self.out.send(To::Node(node), Body::NakConfirm { echo: 0, chunks: Vec::new() });
+                self.out
+                    .send(PacketTarget::Node(node), PacketBody::NakConfirm { echo: 0, chunks: Vec::new() });
             }
         }
     }
 
-    fn knows(&self, chunks: &[Range<u32>]) -> bool {
+    fn is_in_range(&self, chunks: &[Range<u32>]) -> bool {
         chunks.last().is_none_or(|last| last.end <= self.chunks)
     }
 
     fn answer_source(&mut self, serial: u16) {
-        self.out.send(To::Node(self.spec.id.source), self.reporter.answer(serial));
+        self.out.send(PacketTarget::Node(self.spec.id.source), self.reporter.answer(serial));
     }
 
     /// When the tree is to be taken for silent, if it is not already.
@@ -253,42 +261,42 @@ impl Receiver {
 
     fn on_time(&mut self, now: Time) {
         match self.phase {
-            Phase::Waiting if now >= self.since + self.spec.timers.start => {
+            ReceiverPhase::Waiting if now >= self.since + self.spec.timers.start => {
                 let waited = now - self.since;
                 self.fail(StreamError::NotStarted { source_node: self.spec.id.source, waited });
             }
-            Phase::Receiving if now >= self.since + self.spec.timers.stall => {
+            ReceiverPhase::Receiving if now >= self.since + self.spec.timers.stall => {
                 self.fail(StreamError::Stalled {
                     source_node: self.spec.id.source,
                     missing: self.chunks - self.held.len(),
                     chunks: self.chunks,
-                    asked: self.spec.chain.node(self.recovery.upstream()),
+                    last_upstream: self.spec.chain.node(self.recovery.upstream()),
                     waited: now - self.since,
                 })
             }
-            Phase::Receiving => {
+            ReceiverPhase::Receiving => {
                 if self.silent_at().is_some_and(|at| at <= now) {
                     self.tree_silent = true;
                     self.recovery.want(self.tree.horizon()..self.chunks, &self.held);
                 }
                 self.recovery.on_time(now, &self.held);
             }
-            Phase::Holding => self.on_settling(now),
-            Phase::Lingering if now >= self.since + self.linger() => self.close(),
-            Phase::Waiting | Phase::Lingering | Phase::Closed => {}
+            ReceiverPhase::Holding => self.on_settling(now),
+            ReceiverPhase::Lingering if now >= self.since + self.linger() => self.close(),
+            ReceiverPhase::Waiting | ReceiverPhase::Lingering | ReceiverPhase::Closed => {}
         }
     }
 
     fn on_settling(&mut self, now: Time) {
         let next = self.me + 1;
-        let gone = now >= self.since + self.spec.timers.stall;
+        let stalled = now >= self.since + self.spec.timers.stall;
         let unneeded = next >= self.spec.chain.len() || self.reporter.is_settled(next);
-        if (unneeded && self.reporter.is_settled(self.me) || gone) && !self.released {
+        if (unneeded && self.reporter.is_settled(self.me) || stalled) && !self.released {
             self.released = true;
             self.out.push(Output::Released);
         }
-        if gone || self.released && self.reporter.rack_is_settled() {
-            self.phase = Phase::Lingering;
+        if stalled || self.released && self.reporter.rack_is_settled() {
+            self.phase = ReceiverPhase::Lingering;
             self.since = now;
         }
     }
@@ -303,7 +311,7 @@ impl Receiver {
     }
 
     fn close(&mut self) {
-        self.phase = Phase::Closed;
+        self.phase = ReceiverPhase::Closed;
         self.out.push(Output::Closed);
     }
 
@@ -311,35 +319,36 @@ impl Receiver {
     fn transmit(&mut self, now: Time) -> Option<Output> {
         if let Some(next) = self.retransmits.next().filter(|_| !self.released) {
             self.stats.served += 1;
-            let packet = self.out.packet(Body::Data { chunk: next.chunk, echo: next.echo, via: next.via });
-            let payload = self.spec.bytes_of(next.chunk);
+            let packet =
+                self.out.packet(PacketBody::Data { chunk: next.chunk, echo: next.echo, via: next.via });
+            let payload = self.spec.chunk_range(next.chunk);
             return Some(Output::Transmit { to: next.to, packet, payload });
         }
         let (position, body) = if let Some(report) = self.reporter.take(now, self.recovery.rtt().rto()) {
             report
-        } else if self.phase == Phase::Receiving {
-            let request = self.recovery.request(now)?;
+        } else if self.phase == ReceiverPhase::Receiving {
+            let request = self.recovery.next_nak(now)?;
             self.stats.naks += 1;
             let (serial, chunks) = (request.serial, request.chunks);
-            (request.position, Body::Nak { serial, forward_live: self.forward_live, chunks })
+            (request.position, PacketBody::Nak { serial, forward_live: self.forward_live, chunks })
         } else {
             return None;
         };
-        let to = To::Node(self.spec.chain.node(position));
+        let to = PacketTarget::Node(self.spec.chain.node(position));
         Some(Output::Transmit { to, packet: self.out.packet(body), payload: 0..0 })
     }
 
     fn deadline(&mut self) -> Option<Time> {
         let timers = self.spec.timers;
         let own = match self.phase {
-            Phase::Waiting => Some(self.since + timers.start),
-            Phase::Receiving => {
+            ReceiverPhase::Waiting => Some(self.since + timers.start),
+            ReceiverPhase::Receiving => {
                 let stall = Some(self.since + timers.stall);
                 earliest(earliest(stall, self.silent_at()), self.recovery.deadline())
             }
-            Phase::Holding => Some(self.since + timers.stall),
-            Phase::Lingering => Some(self.since + self.linger()),
-            Phase::Closed => return None,
+            ReceiverPhase::Holding => Some(self.since + timers.stall),
+            ReceiverPhase::Lingering => Some(self.since + self.linger()),
+            ReceiverPhase::Closed => return None,
         };
         earliest(own, self.reporter.deadline())
     }
@@ -369,7 +378,7 @@ impl Machine for Receiver {
         if let Some(output) = self.out.pop() {
             return Poll::Output(output);
         }
-        if self.phase == Phase::Closed {
+        if self.phase == ReceiverPhase::Closed {
             return Poll::Idle(None);
         }
         match self.transmit(now) {

@@ -6,7 +6,7 @@ use cool_machine::{Duration, Time};
 use std::collections::VecDeque;
 
 /// Packets whose answers may still tell a round trip.
-const PROBES: usize = 64;
+const PROBES_MAX: usize = 64;
 
 /// The estimate of the round trip to a peer.
 #[derive(Debug)]
@@ -29,16 +29,16 @@ impl Rtt {
 
     /// The number, never zero, of a packet that leaves now and is to be answered. No number is used twice for
     /// long, so unlike TCP's (Karn) every answer tells which packet it answers.
-    pub(crate) fn sending(&mut self, now: Time) -> u16 {
+    pub(crate) fn next_serial(&mut self, now: Time) -> u16 {
         self.serial = self.serial.checked_add(1).unwrap_or(1);
-        self.sent.truncate(PROBES - 1);
+        self.sent.truncate(PROBES_MAX - 1);
         self.sent.push_front((self.serial, now));
         self.serial
     }
 
     /// A packet came that answers this number. A number may have several answers, and how long the last of
     /// them takes is what the timer has to cover.
-    pub(crate) fn answered(&mut self, now: Time, serial: u16) {
+    pub(crate) fn on_echo(&mut self, now: Time, serial: u16) {
         if let Some((_, at)) = self.sent.iter().find(|(sent, _)| *sent == serial) {
             self.sample(now - *at);
         }
@@ -122,18 +122,18 @@ mod tests {
     fn every_answer_tells_the_round_trip_of_its_own_packet() {
         let mut rtt = Rtt::new(20 * MS);
         let at = |ms| Time::ZERO + ms * MS;
-        let first = rtt.sending(at(0));
-        let second = rtt.sending(at(100));
-        rtt.answered(at(130), second);
+        let first = rtt.next_serial(at(0));
+        let second = rtt.next_serial(at(100));
+        rtt.on_echo(at(130), second);
         assert_eq!(rtt.smoothed(), 30 * MS);
-        rtt.answered(at(190), first);
+        rtt.on_echo(at(190), first);
         assert_eq!(rtt.smoothed(), 50 * MS);
         // There is no packet 0, and what is too long ago is forgotten.
-        rtt.answered(at(500), 0);
-        for _ in 0..PROBES {
-            rtt.sending(at(200));
+        rtt.on_echo(at(500), 0);
+        for _ in 0..PROBES_MAX {
+            rtt.next_serial(at(200));
         }
-        rtt.answered(at(500), first);
+        rtt.on_echo(at(500), first);
         assert_eq!(rtt.smoothed(), 50 * MS);
     }
 }

@@ -1,18 +1,18 @@
 //! The source of a stream: multicasts it, serves requests, and keeps it until all receivers have it.
 
-use crate::congestion::pacing::{TokenBucket, time_of};
 use crate::congestion::queueing_delay;
-use crate::congestion::rate::{Rate, RateSample};
+use crate::congestion::rate_control::{RateControl, RateSample};
+use crate::congestion::token_bucket::{TokenBucket, time_of};
 use crate::feedback::receiver_set::{PollTimer, ReceiverSet};
 use crate::feedback::rounds::{RoundFeedback, Rounds};
 use crate::intervals::IntervalSet;
-use crate::machine::{Input, Outbox, Output, StreamError, To};
-use crate::packet::{Body, Packet, Via};
+use crate::machine::{Input, Output, PacketTarget, StreamError, StreamOutbox};
+use crate::packet::{Packet, PacketBody, Via};
 use crate::repair::retransmit_queue::{Retransmission, RetransmitQueue};
 use crate::retry::{DEAD_ROUNDS, DEAD_RTOS};
 use crate::rtt::Rtt;
 use crate::spec::{SpecError, StreamSpec};
-use crate::stats::Stats;
+use crate::stats::StreamStats;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 
 /// The source of a stream: multicasts it, serves requests, and keeps it until all receivers have it.
@@ -25,29 +25,29 @@ pub struct Sender {
     next: u32,
     tree: bool,
     rounds: Rounds,
-    rate: Rate,
+    rate: RateControl,
     bucket: TokenBucket,
     retransmits: RetransmitQueue,
     receivers: ReceiverSet,
     polls: PollTimer,
     rtt: Rtt,
     /// When a receiver last told of a round.
-    round_told: Time,
+    last_report: Time,
     /// Whether who last asked for chunks does not hear the tree.
-    unheard: bool,
+    requester_off_tree: bool,
     /// When the last chunk was multicast.
     sent_all: Option<Time>,
     /// Whether the receivers were told over the tree that everything has been sent.
-    end_told: bool,
-    out: Outbox,
-    phase: Phase,
+    end_announced: bool,
+    out: StreamOutbox,
+    phase: SenderPhase,
     /// When the phase began, or was allowed to end.
     since: Time,
-    stats: Stats,
+    stats: StreamStats,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum SenderPhase {
     /// Until the receivers are ready.
     Gathering,
     Sending,
@@ -63,7 +63,7 @@ impl Sender {
     /// If the specification contradicts itself.
     pub fn new(now: Time, spec: StreamSpec) -> Result<Sender, SpecError> {
         let chunks = spec.check()?;
-        let rate = Rate::new(spec.rate, spec.frame());
+        let rate = RateControl::new(spec.rate, spec.frame());
         let rtt = Rtt::new(spec.timers.initial_rto);
         let mut sender = Sender {
             chunks,
@@ -71,25 +71,25 @@ impl Sender {
             next: 0,
             tree: spec.multicast,
             rounds: Rounds::new(&spec.chain),
-            bucket: TokenBucket::new(now, spec.rate.ceiling.or(spec.multicast.then(|| rate.of(0)))),
+            bucket: TokenBucket::new(now, spec.rate.ceiling.or(spec.multicast.then(|| rate.rate_for(0)))),
             rate,
             retransmits: RetransmitQueue::default(),
             receivers: ReceiverSet::new(now, spec.chain.clone()),
             polls: PollTimer::new(now, 2 * (rtt.rto() + spec.ack_delay())),
             rtt,
-            round_told: now,
-            unheard: false,
+            last_report: now,
+            requester_off_tree: false,
             sent_all: None,
-            end_told: false,
-            out: Outbox::new(spec.id, spec.id.source, spec.digest),
-            phase: Phase::Gathering,
+            end_announced: false,
+            out: StreamOutbox::new(spec.id, spec.id.source, spec.digest),
+            phase: SenderPhase::Gathering,
             since: now,
-            stats: Stats::default(),
+            stats: StreamStats::default(),
             spec,
         };
-        if !sender.asks() && !sender.spec.on_hold {
+        if !sender.polls_receivers() && !sender.spec.on_hold {
             sender.begin(now);
-        } else if sender.asks() {
+        } else if sender.polls_receivers() {
             let everyone = sender.receivers.not_ready();
             sender.announce(now, &everyone, true);
         }
@@ -97,8 +97,8 @@ impl Sender {
         Ok(sender)
     }
 
-    /// The retry timer as measured by now, for [`crate::Timers::initial_rto`] of the next stream.
-    pub fn retry_timer(&self) -> Duration {
+    /// The retry timer as measured by now, for [`crate::StreamTimers::initial_rto`] of the next stream.
+    pub fn retransmission_timeout(&self) -> Duration {
         self.rtt.rto()
     }
 
@@ -106,9 +106,10 @@ impl Sender {
     /// that it is settled was lost reports until it has it, and how long that takes nobody can know; so the
     /// source leaves at once, and whoever remembers that it has gone answers for it.
     pub fn settled_reply(packet: &Packet) -> Option<Packet> {
-        let Body::Report { complete, .. } = &packet.body else { return None };
+        let PacketBody::Report { complete, .. } = &packet.body else { return None };
         let positions = vec![1..u16::MAX];
-        let settled = Packet { from: packet.id.source, body: Body::Settled { positions }, ..packet.clone() };
+        let settled =
+            Packet { from: packet.id.source, body: PacketBody::Settled { positions }, ..packet.clone() };
         (!complete.is_empty()).then_some(settled)
     }
 
@@ -118,16 +119,16 @@ impl Sender {
     }
 
     /// What was counted, and how it does now.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> StreamStats {
         if !self.tree {
             return self.stats;
         }
         let (rate, queueing_delay, phase) = self.rate.state();
-        Stats { rate, queueing_delay, phase, ..self.stats }
+        StreamStats { rate, queueing_delay, phase, ..self.stats }
     }
 
     fn on_packet(&mut self, now: Time, packet: &Packet) {
-        if self.phase == Phase::Closed || !self.out.same_call(packet) {
+        if self.phase == SenderPhase::Closed || !self.out.is_same_call(packet) {
             return;
         }
         let Some(from) = self.spec.chain.position(packet.from).filter(|from| *from != 0) else {
@@ -135,78 +136,81 @@ impl Sender {
             return;
         };
         match &packet.body {
-            Body::Nak { serial, forward_live, chunks } => {
-                self.receivers.on_heard(now, from);
-                self.unheard = *forward_live;
+            PacketBody::Nak { serial, forward_live, chunks } => {
+                self.receivers.on_contact(now, from);
+                self.requester_off_tree = *forward_live;
                 let known = chunks.iter().all(|range| range.end <= self.chunks);
                 if !known {
                     self.stats.refused += 1;
                     return;
                 }
-                let lacking =
-                    self.retransmits.request(packet.from, (*serial, *forward_live), chunks, &self.held);
-                if !lacking.is_empty() {
-                    self.out.send(To::Node(packet.from), Body::NakConfirm { echo: *serial, chunks: lacking });
+                let missing =
+                    self.retransmits.on_nak(packet.from, (*serial, *forward_live), chunks, &self.held);
+                if !missing.is_empty() {
+                    self.out.send(
+                        PacketTarget::Node(packet.from),
+                        PacketBody::NakConfirm { echo: *serial, chunks: missing },
+                    );
                 }
             }
-            Body::Report { rounds, loss, spacing, delay, echo, alive, complete } => {
-                let heard = RoundFeedback { loss: *loss, spacing: *spacing, delay: *delay };
-                self.rtt.answered(now, *echo);
+            PacketBody::Report { rounds, loss, spacing, delay, echo, alive, complete } => {
+                let feedback = RoundFeedback { loss: *loss, spacing: *spacing, delay: *delay };
+                self.rtt.on_echo(now, *echo);
                 let new = self.receivers.on_report(now, alive, complete);
                 // A report may have waited for others, so it can only tell that the way is shorter than thought.
                 if let Some(at) = self.sent_all.take_if(|_| new).filter(|at| now - *at < self.rtt.rto() / 4) {
                     self.rtt.sample(now - at);
-                    self.polls = PollTimer::new(now, 2 * self.patience());
+                    self.polls = PollTimer::new(now, 2 * self.answer_timeout());
                 }
                 if !new && !complete.is_empty() {
-                    self.out.send(To::Node(packet.from), self.receivers.settled_for(from));
+                    self.out.send(PacketTarget::Node(packet.from), self.receivers.settled_for(from));
                 }
-                self.on_round(now, from, *rounds, heard);
+                self.on_round(now, from, *rounds, feedback);
                 self.conclude(now);
             }
             // Its rack is mended, and it hears so.
-            Body::Data { via: Via::Rack, .. } => {}
+            PacketBody::Data { via: Via::Rack, .. } => {}
             _ => self.stats.refused += 1,
         }
     }
 
-    fn on_round(&mut self, now: Time, from: u16, rounds: u32, heard: RoundFeedback) {
-        if rounds > self.rounds.of(self.next) {
+    fn on_round(&mut self, now: Time, from: u16, rounds: u32, feedback: RoundFeedback) {
+        if rounds > self.rounds.round_of(self.next) {
             self.stats.refused += 1;
             return;
         }
         if rounds > self.receivers.rounds() {
-            self.round_told = now;
+            self.last_report = now;
         }
-        let told = self
+        let reported = self
             .receivers
-            .on_round(now, from, (rounds, heard), 4 * self.patience())
-            .filter(|(_, heard)| *heard != RoundFeedback::NONE);
-        if let Some((round, heard)) = told {
-            let told = RateSample {
-                loss: heard.loss,
+            .on_round(now, from, (rounds, feedback), 4 * self.answer_timeout())
+            .filter(|(_, feedback)| *feedback != RoundFeedback::NONE);
+        if let Some((round, feedback)) = reported {
+            let reported = RateSample {
+                loss: feedback.loss,
                 carried: self
                     .spec
                     .frame()
                     .saturating_mul(1_000_000_000)
-                    .checked_div(u64::from(heard.spacing)),
-                queue: queueing_delay::units(heard.delay),
+                    .checked_div(u64::from(feedback.spacing)),
+                queue: queueing_delay::units(feedback.delay),
             };
-            self.rate.on_round(now, self.rounds.chunks(round), self.next, told, self.rtt.smoothed());
+            self.rate.on_round(now, self.rounds.chunks(round), self.next, reported, self.rtt.smoothed());
             self.meter(now);
         }
     }
 
     /// Applies the rate; without a tree only a ceiling is kept, since requests come no faster than they are served.
     fn meter(&mut self, now: Time) {
-        let rate = if self.tree { Some(self.rate.of(self.next)) } else { self.spec.rate.ceiling };
+        let rate = if self.tree { Some(self.rate.rate_for(self.next)) } else { self.spec.rate.ceiling };
         self.bucket.set_rate(now, rate);
     }
 
     fn begin(&mut self, now: Time) {
-        self.phase = Phase::Sending;
-        (self.since, self.round_told) = (now, now);
-        self.polls = PollTimer::new(now, self.quiet());
+        self.phase = SenderPhase::Sending;
+        (self.since, self.last_report) = (now, now);
+        self.polls = PollTimer::new(now, self.quiet_timeout());
         if !self.tree {
             self.held.insert(0..self.chunks);
             let everyone: Vec<u16> = (1..self.spec.chain.len()).collect();
@@ -216,115 +220,120 @@ impl Sender {
 
     /// Tells receivers how far the stream is.
     fn announce(&mut self, now: Time, positions: &[u16], answer: bool) {
-        let serial = if answer { self.rtt.sending(now) } else { 0 };
-        let begun = self.phase != Phase::Gathering;
-        let body = Body::Announce { sent: self.next, serial, begun, answer };
+        let serial = if answer { self.rtt.next_serial(now) } else { 0 };
+        let begun = self.phase != SenderPhase::Gathering;
+        let body = PacketBody::Announce { sent: self.next, serial, begun, answer };
         if self.tree && positions.len() + 1 == usize::from(self.spec.chain.len()) && positions.len() > 1 {
-            self.out.send(To::Tree, body);
+            self.out.send(PacketTarget::Tree, body);
             return;
         }
         for position in positions {
-            self.out.send(To::Node(self.spec.chain.node(*position)), body.clone());
+            self.out.send(PacketTarget::Node(self.spec.chain.node(*position)), body.clone());
         }
     }
 
     /// How long a node may take to answer: the retry timer, and the wait for its tick.
-    fn patience(&self) -> Duration {
+    fn answer_timeout(&self) -> Duration {
         self.rtt.rto() + self.spec.ack_delay()
     }
 
     /// How long a receiver is not heard of before it is asked: it speaks at the end of each round.
-    fn quiet(&self) -> Duration {
-        let round = self.rounds.chunks(self.rounds.of(self.next)).len() as u64;
+    fn quiet_timeout(&self) -> Duration {
+        let round = self.rounds.chunks(self.rounds.round_of(self.next)).len() as u64;
         let rounds = if self.next < self.chunks { 3 } else { 0 };
-        (4 * self.patience()).max(time_of(rounds * round * self.spec.frame(), self.rate.of(self.next)))
+        (4 * self.answer_timeout())
+            .max(time_of(rounds * round * self.spec.frame(), self.rate.rate_for(self.next)))
     }
 
     fn on_time(&mut self, now: Time) {
         let timers = self.spec.timers;
         match self.phase {
-            Phase::Gathering if !self.spec.on_hold && self.is_gathered(now) => self.begin(now),
-            Phase::Gathering if now >= self.polls.at() => {
+            SenderPhase::Gathering if !self.spec.on_hold && self.is_gathered(now) => self.begin(now),
+            SenderPhase::Gathering if now >= self.polls.at() => {
                 let missing = self.receivers.not_ready();
                 self.announce(now, &missing, true);
-                self.polls.on_poll(now, 2 * self.patience());
+                self.polls.on_poll(now, 2 * self.answer_timeout());
             }
-            Phase::Sending if now >= self.receivers.news().max(self.since) + timers.stall => {
+            SenderPhase::Sending if now >= self.receivers.news().max(self.since) + timers.stall => {
                 let nodes = self.receivers.incomplete();
                 self.out.push(Output::Failed(StreamError::Incomplete { nodes, waited: timers.stall }));
                 self.finish(now);
             }
-            Phase::Sending => {
+            SenderPhase::Sending => {
                 self.give_up_dead_tree(now);
                 if now >= self.polls.at() {
                     self.look_for_silent(now);
                 }
             }
-            Phase::Settling if now >= self.since.round_up(self.spec.ack_delay()) => self.settle(),
-            Phase::Gathering | Phase::Settling | Phase::Closed => {}
+            SenderPhase::Settling if now >= self.since.round_up(self.spec.ack_delay()) => self.settle(),
+            SenderPhase::Gathering | SenderPhase::Settling | SenderPhase::Closed => {}
         }
     }
 
     /// Whether receivers are asked before the message goes.
-    fn asks(&self) -> bool {
+    fn polls_receivers(&self) -> bool {
         self.spec.len > self.spec.eager && self.spec.chain.len() > 1
     }
 
     /// Whether nobody is waited for any more.
     fn is_gathered(&self, now: Time) -> bool {
-        !self.asks() || self.receivers.all_ready() || now >= self.since + self.spec.timers.ready
+        !self.polls_receivers() || self.receivers.all_ready() || now >= self.since + self.spec.timers.ready
     }
 
     fn look_for_silent(&mut self, now: Time) {
-        let quiet = self.quiet();
-        if self.tree && self.next == self.chunks && !self.end_told {
+        let quiet_timeout = self.quiet_timeout();
+        if self.tree && self.next == self.chunks && !self.end_announced {
             // First over the tree: who lost only the end needs no more than to know that it was the end.
-            self.end_told = true;
-            self.out
-                .send(To::Tree, Body::Announce { sent: self.next, serial: 0, begun: true, answer: false });
+            self.end_announced = true;
+            self.out.send(
+                PacketTarget::Tree,
+                PacketBody::Announce { sent: self.next, serial: 0, begun: true, answer: false },
+            );
         } else {
-            let silent = self.receivers.silent_for(now, quiet);
+            let silent = self.receivers.silent_for(now, quiet_timeout);
             for position in &silent {
                 self.announce(now, &[*position], true);
             }
         }
-        self.polls.on_poll(now, quiet);
+        self.polls.on_poll(now, quiet_timeout);
     }
 
     /// Receivers are there but none hears the tree, or too little of it: leave it all to the chain.
     fn give_up_dead_tree(&mut self, now: Time) {
-        let sent = self.rounds.of(self.next);
+        let sent = self.rounds.round_of(self.next);
         let untold = sent >= self.receivers.rounds() + DEAD_ROUNDS
-            && now - self.round_told > DEAD_RTOS * self.patience();
-        if self.tree && (untold && self.unheard || self.rate.is_useless()) {
+            && now - self.last_report > DEAD_RTOS * self.answer_timeout();
+        if self.tree && (untold && self.requester_off_tree || self.rate.is_useless()) {
             self.tree = false;
             self.held.insert(0..self.chunks);
-            self.retransmits.arrived_all();
+            self.retransmits.on_all_chunks();
             self.meter(now);
         }
     }
 
     /// Ends the stream if all have it.
     fn conclude(&mut self, now: Time) {
-        if self.receivers.all_complete() && matches!(self.phase, Phase::Gathering | Phase::Sending) {
+        if self.receivers.all_complete()
+            && matches!(self.phase, SenderPhase::Gathering | SenderPhase::Sending)
+        {
             self.finish(now);
         }
     }
 
     fn finish(&mut self, now: Time) {
-        (self.phase, self.since) = (Phase::Settling, now);
+        (self.phase, self.since) = (SenderPhase::Settling, now);
         self.out.push(Output::Released);
     }
 
     fn settle(&mut self) {
-        self.phase = Phase::Closed;
+        self.phase = SenderPhase::Closed;
         let settled = self.receivers.all_settled();
         match self.spec.chain.len() {
             1 => {}
-            _ if self.tree => self.out.send(To::Tree, settled),
+            _ if self.tree => self.out.send(PacketTarget::Tree, settled),
             nodes => {
                 for position in 1..nodes {
-                    self.out.send(To::Node(self.spec.chain.node(position)), settled.clone());
+                    self.out.send(PacketTarget::Node(self.spec.chain.node(position)), settled.clone());
                 }
             }
         }
@@ -347,39 +356,39 @@ impl Sender {
                 self.next += 1;
                 self.stats.by_tree += 1;
                 self.held.insert(chunk..chunk + 1);
-                self.retransmits.arrived(chunk, |_| true);
+                self.retransmits.on_chunk(chunk, |_| true);
                 if self.next == self.chunks {
                     self.sent_all = Some(now);
-                    self.polls = PollTimer::new(now, 2 * self.patience());
+                    self.polls = PollTimer::new(now, 2 * self.answer_timeout());
                 }
                 self.meter(now);
-                (To::Tree, chunk, queueing_delay::stamp(now), Via::Tree)
+                (PacketTarget::Tree, chunk, queueing_delay::stamp(now), Via::Tree)
             }
         };
-        let payload = self.spec.bytes_of(chunk);
+        let payload = self.spec.chunk_range(chunk);
         self.bucket.spend(payload.end - payload.start + self.spec.headers());
-        let packet = self.out.packet(Body::Data { chunk, echo, via });
+        let packet = self.out.packet(PacketBody::Data { chunk, echo, via });
         Some(Output::Transmit { to, packet, payload })
     }
 
     /// When the next data packet may go, if there is one.
     fn send_at(&mut self, now: Time) -> Option<Time> {
         let more = self.retransmits.is_busy() || self.tree && self.next < self.chunks;
-        (self.phase == Phase::Sending && more).then(|| self.bucket.ready_at(now))
+        (self.phase == SenderPhase::Sending && more).then(|| self.bucket.ready_at(now))
     }
 
     fn deadline(&mut self, now: Time) -> Option<Time> {
         let timers = self.spec.timers;
         let own = match self.phase {
-            Phase::Gathering => {
+            SenderPhase::Gathering => {
                 earliest(Some(self.polls.at()), (!self.spec.on_hold).then(|| self.since + timers.ready))
             }
-            Phase::Sending => {
+            SenderPhase::Sending => {
                 let stall = self.receivers.news().max(self.since) + timers.stall;
                 earliest(Some(self.polls.at()), Some(stall))
             }
-            Phase::Settling => Some(self.since.round_up(self.spec.ack_delay())),
-            Phase::Closed => None,
+            SenderPhase::Settling => Some(self.since.round_up(self.spec.ack_delay())),
+            SenderPhase::Closed => None,
         };
         earliest(own, self.send_at(now))
     }

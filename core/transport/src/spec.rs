@@ -125,9 +125,9 @@ pub struct RateSpec {
 /// How long a stream waits for what. Retries are timed by measured round trips; these are where it begins
 /// and where it gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timers {
-    /// The retry timer before any round trip has been measured; [`crate::Sender::retry_timer`] and
-    /// [`crate::Receiver::retry_timer`] tell what an earlier stream learned.
+pub struct StreamTimers {
+    /// The retry timer before any round trip has been measured; [`crate::Sender::retransmission_timeout`] and
+    /// [`crate::Receiver::retransmission_timeout`] tell what an earlier stream learned.
     pub initial_rto: Duration,
     /// How long a receiver waits for the first sign of the stream. Longer than `ready`.
     pub start: Duration,
@@ -141,9 +141,9 @@ pub struct Timers {
     pub ack_delay: Duration,
 }
 
-impl Default for Timers {
-    fn default() -> Timers {
-        Timers {
+impl Default for StreamTimers {
+    fn default() -> StreamTimers {
+        StreamTimers {
             initial_rto: Duration::from_millis(20),
             start: Duration::from_secs(60),
             ready: Duration::from_secs(10),
@@ -180,7 +180,7 @@ pub struct StreamSpec {
     /// Whether the source only gathers receivers until [`crate::Input::Proceed`].
     pub on_hold: bool,
     /// How long to wait for what.
-    pub timers: Timers,
+    pub timers: StreamTimers,
 }
 
 /// Why a stream cannot be.
@@ -272,7 +272,7 @@ impl StreamSpec {
     }
 
     /// The bytes of a chunk.
-    pub(crate) fn bytes_of(&self, chunk: u32) -> core::ops::Range<u64> {
+    pub(crate) fn chunk_range(&self, chunk: u32) -> core::ops::Range<u64> {
         let start = u64::from(chunk) * u64::from(self.chunk_bytes);
         start.min(self.len)..(start + u64::from(self.chunk_bytes)).min(self.len)
     }

@@ -4,7 +4,7 @@ use cool_machine::Duration;
 
 /// Packets and chunks that one end of a stream has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct StreamStats {
     /// Chunks that came over the tree and were new; at a source, chunks multicast.
     pub by_tree: u64,
     /// Chunks that came from a node of the chain and were new.

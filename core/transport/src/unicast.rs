@@ -3,7 +3,7 @@
 //! A small message goes at once, within a credit for each group that bounds what the receiver has to
 //! keep; a larger one, or one beyond the credit, is announced and waits until its receive is posted. Nothing of a group
 //! goes before the other side has said on this stream that it has the group: if the stream ends before that, another
-//! one takes over all of it ([`Peer::resume_from`]). Groups take turns frame by frame, so that a small collective never
+//! one takes over all of it ([`PeerStream::resume_from`]). Groups take turns frame by frame, so that a small collective never
 //! waits for a large one of another group.
 //! The machine names ranges of messages; its driver moves the bytes between them and the stream. Who
 //! connects, who may send what, and what [`Notice`]s mean is the engine's matter.
@@ -21,7 +21,7 @@ use cool_machine::{Machine, Poll, Time};
 use cool_types::limits::MESSAGE_CREDIT_BYTES;
 pub use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES};
 use core::ops::Range;
-use frame::{Control, Decoded, Decoder};
+use frame::{ControlFrame, DecodedFrame, FrameDecoder};
 use inbound::Inbound;
 use outbound::Outbound;
 use std::collections::{BTreeMap, VecDeque};
@@ -30,17 +30,17 @@ use std::collections::{BTreeMap, VecDeque};
 const VERSION: u32 = 5;
 
 /// How much may wait in the driver to be written for control frames to be handed over as well.
-const WINDOW: u64 = 256 * 1024;
+const DRIVER_WINDOW_BYTES: u64 = 256 * 1024;
 
 /// A version of a group's membership.
-type GroupKey = (u64, u32);
+type GroupEpoch = (u64, u32);
 
-/// What happens to a [`Peer`].
+/// What happens to a [`PeerStream`].
 #[derive(Debug)]
 pub enum Input<'a> {
     /// Bytes came from the stream. [`Output::Data`] points into them: poll until idle before the next.
     Bytes(&'a [u8]),
-    /// This many bytes came from the stream, of the payload that [`Peer::payload`] has named, and are in their place.
+    /// This many bytes came from the stream, of the payload that [`PeerStream::payload`] has named, and are in their place.
     Placed(u32),
     /// This many bytes of earlier [`Output::Write`]s have left the driver.
     Written(u64),
@@ -75,7 +75,7 @@ pub enum Input<'a> {
     Notify(Notice),
 }
 
-/// What a [`Peer`] asks of its driver.
+/// What a [`PeerStream`] asks of its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Write this to the stream: the head, then the payload if there is one.
@@ -189,7 +189,7 @@ pub enum Violation {
     OutOfOrder(MessageName),
     /// A large message came without a grant, or a grant for a message that was not announced.
     #[error("message {0:?} was not asked for")]
-    NotAskedFor(MessageName),
+    Unrequested(MessageName),
     /// More came unasked than the credit allows, or more credit came back than was used.
     #[error("the credit of group {0} is overdrawn")]
     Credit(u64),
@@ -204,7 +204,7 @@ enum Deferred {
 
 /// A group that is open on this side.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenGroup {
     /// Anything of it has come: the other side has it open, and will not give up the stream while it has.
     confirmed: bool,
     /// The other side has been told that something waits for it.
@@ -214,12 +214,12 @@ struct Open {
 
 /// One side of a stream to another agent.
 #[derive(Debug)]
-pub struct Peer {
+pub struct PeerStream {
     name: String,
-    greeted: bool,
+    received_hello: bool,
     failed: bool,
-    decoder: Decoder,
-    open: BTreeMap<GroupKey, Open>,
+    decoder: FrameDecoder,
+    open: BTreeMap<GroupEpoch, OpenGroup>,
     /// Whether nothing of any open group has come.
     no_group_traffic: bool,
     inbound: Inbound,
@@ -227,16 +227,16 @@ pub struct Peer {
     events: VecDeque<Output>,
 }
 
-impl Peer {
+impl PeerStream {
     /// A new stream. `me` is this side, `peer` what to call the other until it says its name.
-    pub fn new(me: &AgentId, peer: &str) -> Peer {
+    pub fn new(me: &AgentId, peer: &str) -> PeerStream {
         let mut outbound = Outbound::default();
-        outbound.control(Control::Hello(me.clone()));
-        Peer {
+        outbound.control(ControlFrame::Hello(me.clone()));
+        PeerStream {
             name: peer.to_owned(),
-            greeted: false,
+            received_hello: false,
             failed: false,
-            decoder: Decoder::default(),
+            decoder: FrameDecoder::default(),
             open: BTreeMap::new(),
             no_group_traffic: true,
             inbound: Inbound::default(),
@@ -257,11 +257,11 @@ impl Peer {
 
     /// Takes over the groups of which nothing has come over a stream that has ended, with all that was to be sent and
     /// is expected.
-    pub fn resume_from(&mut self, mut ended: Peer) {
+    pub fn resume_from(&mut self, mut ended: PeerStream) {
         for (group, open) in std::mem::take(&mut ended.open) {
             if !open.confirmed {
                 self.inbound.resume_from(group, &ended.inbound);
-                self.outbound.control(Control::GroupOpen {
+                self.outbound.control(ControlFrame::GroupOpen {
                     group: group.0,
                     epoch: group.1,
                     waits: open.waits,
@@ -272,12 +272,12 @@ impl Peer {
     }
 
     /// Something of a group came: whether the group is open. What was held back for it goes.
-    fn confirm(&mut self, group: GroupKey) -> bool {
+    fn confirm(&mut self, group: GroupEpoch) -> bool {
         let Some(open) = self.open.get_mut(&group) else { return false };
         self.no_group_traffic = false;
         if !std::mem::replace(&mut open.confirmed, true) {
             // The other side may have opened it only after it was told so first.
-            self.outbound.control(Control::GroupOpen { group: group.0, epoch: group.1, waits: false });
+            self.outbound.control(ControlFrame::GroupOpen { group: group.0, epoch: group.1, waits: false });
             for deferred in std::mem::take(&mut open.deferred) {
                 self.outbound.deferred(deferred);
             }
@@ -286,7 +286,7 @@ impl Peer {
     }
 
     /// Sends this, or holds it back until the other side is known to have the group.
-    fn send(&mut self, group: GroupKey, deferred: Deferred) {
+    fn send(&mut self, group: GroupEpoch, deferred: Deferred) {
         match self.open.get_mut(&group) {
             Some(open) if !open.confirmed => open.deferred.push(deferred),
             _ => self.outbound.deferred(deferred),
@@ -295,12 +295,12 @@ impl Peer {
     }
 
     /// Tells the other side, once, that something waits for it, if it is not known to have the group.
-    fn wait(&mut self, group: GroupKey) {
+    fn wait(&mut self, group: GroupEpoch) {
         if let Some(open) = self.open.get_mut(&group)
             && !open.confirmed
             && !std::mem::replace(&mut open.waits, true)
         {
-            self.outbound.control(Control::GroupOpen { group: group.0, epoch: group.1, waits: true });
+            self.outbound.control(ControlFrame::GroupOpen { group: group.0, epoch: group.1, waits: true });
         }
     }
 
@@ -308,14 +308,14 @@ impl Peer {
         let mut at = 0;
         while let Some(decoded) = self.decoder.next(input, &mut at)? {
             match decoded {
-                Decoded::Control(control) => self.control(control)?,
-                Decoded::Data(_) if !self.greeted => return Err(Violation::Greeting),
-                Decoded::Data(data) if !self.confirm((data.message.group, data.message.epoch)) => {
+                DecodedFrame::Control(control) => self.control(control)?,
+                DecodedFrame::Data(_) if !self.received_hello => return Err(Violation::Greeting),
+                DecodedFrame::Data(data) if !self.confirm((data.message.group, data.message.epoch)) => {
                     self.events.push_back(Output::UnknownGroup(data.message));
                 }
-                Decoded::Data(data) => self.inbound.data(&data, &mut self.events)?,
-                Decoded::Payload { message, offset, within } => {
-                    self.payload_came(message, offset, within.len(), within);
+                DecodedFrame::Data(data) => self.inbound.data(&data, &mut self.events)?,
+                DecodedFrame::Payload { message, offset, within } => {
+                    self.on_payload(message, offset, within.len(), within);
                 }
             }
             self.grant();
@@ -323,7 +323,7 @@ impl Peer {
         Ok(())
     }
 
-    fn payload_came(&mut self, message: MessageName, offset: u64, len: usize, within: Range<usize>) {
+    fn on_payload(&mut self, message: MessageName, offset: u64, len: usize, within: Range<usize>) {
         if self.open.contains_key(&(message.group, message.epoch)) {
             self.inbound.payload((message, offset), len as u64, within, &mut self.events);
         }
@@ -335,40 +335,40 @@ impl Peer {
         self.decoder.payload().filter(|_| !self.failed)
     }
 
-    fn control(&mut self, control: Control) -> Result<(), Violation> {
+    fn control(&mut self, control: ControlFrame) -> Result<(), Violation> {
         match control {
-            Control::Hello(_) if self.greeted => return Err(Violation::Greeting),
-            Control::Hello(who) => {
-                self.greeted = true;
+            ControlFrame::Hello(_) if self.received_hello => return Err(Violation::Greeting),
+            ControlFrame::Hello(who) => {
+                self.received_hello = true;
                 self.name.clone_from(&who.node);
                 self.events.push_back(Output::Hello(who));
             }
-            _ if !self.greeted => return Err(Violation::Greeting),
-            Control::GroupOpen { group, epoch, waits } => {
+            _ if !self.received_hello => return Err(Violation::Greeting),
+            ControlFrame::GroupOpen { group, epoch, waits } => {
                 if !self.confirm((group, epoch)) {
                     self.events.push_back(Output::GroupOpen { group, epoch, waits });
                 }
             }
-            Control::Announce { message, digest, bytes } => {
+            ControlFrame::Announce { message, digest, bytes } => {
                 if self.confirm((message.group, message.epoch)) {
                     self.inbound.announce(message, digest, bytes, &mut self.events)?;
                 } else {
                     self.events.push_back(Output::UnknownGroup(message));
                 }
             }
-            Control::Grant { message } => {
+            ControlFrame::Grant { message } => {
                 if self.open.contains_key(&(message.group, message.epoch)) {
                     self.outbound.granted(message)?;
                 }
             }
-            Control::AnnounceAgain { message } => self.outbound.announce_again(message),
-            Control::AnnounceAll { group, epoch } => self.outbound.announce_all((group, epoch)),
-            Control::Credit { group, epoch, bytes } => {
+            ControlFrame::AnnounceAgain { message } => self.outbound.announce_again(message),
+            ControlFrame::AnnounceAll { group, epoch } => self.outbound.announce_all((group, epoch)),
+            ControlFrame::Credit { group, epoch, bytes } => {
                 if self.open.contains_key(&(group, epoch)) {
                     self.outbound.credit((group, epoch), bytes)?;
                 }
             }
-            Control::Notice(notice) => {
+            ControlFrame::Notice(notice) => {
                 self.confirm(notice.group());
                 self.events.push_back(Output::Notice(notice));
             }
@@ -384,19 +384,19 @@ impl Peer {
     }
 }
 
-/// Whom a stream's first bytes announce, once enough of them are there: whose [`Peer`] to give them to.
+/// Whom a stream's first bytes announce, once enough of them are there: whose [`PeerStream`] to give them to.
 ///
 /// # Errors
 /// If they are no greeting of this version.
 pub fn greeting(bytes: &[u8]) -> Result<Option<AgentId>, Violation> {
-    match Decoder::default().next(bytes, &mut 0)? {
+    match FrameDecoder::default().next(bytes, &mut 0)? {
         None => Ok(None),
-        Some(Decoded::Control(Control::Hello(who))) => Ok(Some(who)),
+        Some(DecodedFrame::Control(ControlFrame::Hello(who))) => Ok(Some(who)),
         Some(_) => Err(Violation::Greeting),
     }
 }
 
-impl Machine for Peer {
+impl Machine for PeerStream {
     type Input<'a> = Input<'a>;
     type Output = Output;
 
@@ -412,15 +412,15 @@ impl Machine for Peer {
                 }
             }
             Input::Placed(bytes) => {
-                if let Some(Payload { message, offset, len }) = self.decoder.placed(bytes) {
-                    self.payload_came(message, offset, len as usize, 0..0);
+                if let Some(Payload { message, offset, len }) = self.decoder.on_placed(bytes) {
+                    self.on_payload(message, offset, len as usize, 0..0);
                     self.grant();
                 }
             }
             Input::Written(bytes) => self.outbound.written(bytes),
             Input::Open { group, epoch } => {
-                self.open.insert((group, epoch), Open::default());
-                self.outbound.control(Control::GroupOpen { group, epoch, waits: false });
+                self.open.insert((group, epoch), OpenGroup::default());
+                self.outbound.control(ControlFrame::GroupOpen { group, epoch, waits: false });
             }
             Input::Close { group, epoch } => {
                 let open = self.open.remove(&(group, epoch)).unwrap_or_default();

@@ -3,10 +3,10 @@
 #![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what packets hold")]
 
 use cool_machine::{Duration, Machine, Poll, Time};
-use cool_transport::packet::{Body, Via};
+use cool_transport::packet::{PacketBody, Via};
 use cool_transport::{
-    Chain, Hop, Input, Output, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId,
-    StreamSpec, Timers, To,
+    Chain, Hop, Input, Output, Packet, PacketTarget, RateSpec, Receiver, Sender, SpecError, StreamError,
+    StreamId, StreamSpec, StreamTimers,
 };
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn spec(nodes: u16, len: u64) -> StreamSpec {
         rate: RateSpec { ceiling: Some(1_000_000), verified: true, background: false },
         eager: 10_000,
         on_hold: false,
-        timers: Timers::default(),
+        timers: StreamTimers::default(),
     }
 }
 
@@ -58,12 +58,12 @@ fn alone(machine: &mut impl Machine<Output = Output>, until: Time) -> Vec<(Time,
     }
 }
 
-fn from(node: u16, body: Body) -> Packet {
+fn from(node: u16, body: PacketBody) -> Packet {
     Packet { id: spec(2, 0).id, from: node, digest: 77, body }
 }
 
 fn data(chunk: u32) -> Packet {
-    from(10, Body::Data { chunk, echo: 0, via: Via::Tree })
+    from(10, PacketBody::Data { chunk, echo: 0, via: Via::Tree })
 }
 
 fn give<M>(machine: &mut M, now: Time, packet: &Packet, payload: usize) -> Vec<Output>
@@ -77,11 +77,14 @@ where
 fn report(node: u16, position: u16, complete: bool) -> Packet {
     let me = vec![position..position + 1];
     let complete = if complete { me.clone() } else { Vec::new() };
-    from(node, Body::Report { rounds: 0, loss: u16::MAX, spacing: 0, delay: 0, echo: 0, alive: me, complete })
+    from(
+        node,
+        PacketBody::Report { rounds: 0, loss: u16::MAX, spacing: 0, delay: 0, echo: 0, alive: me, complete },
+    )
 }
 
 fn is_data(output: &Output) -> bool {
-    matches!(output, Output::Transmit { packet: Packet { body: Body::Data { .. }, .. }, .. })
+    matches!(output, Output::Transmit { packet: Packet { body: PacketBody::Data { .. }, .. }, .. })
 }
 
 #[test]
@@ -101,7 +104,7 @@ fn a_long_message_goes_anyway_when_a_receiver_is_not_ready_in_time() {
     let mut sender = Sender::new(at(0), spec(3, 50_000)).unwrap();
     let sent = alone(&mut sender, at(20_000));
     let first = sent.iter().find(|(_, output)| is_data(output)).expect("it goes");
-    assert_eq!(first.0, at(0) + Timers::default().ready);
+    assert_eq!(first.0, at(0) + StreamTimers::default().ready);
 }
 
 #[test]
@@ -162,8 +165,10 @@ fn a_gap_is_asked_for_from_the_predecessor_after_the_reordering_allowance() {
     assert_eq!(outputs, [Output::Store(3000..4000)]);
     let (_, next) = drain(&mut receiver, at(1));
     let (outputs, _) = drain(&mut receiver, next.expect("it will ask"));
-    let [Output::Transmit { to: To::Node(11), packet, .. }] = &outputs[..] else { panic!("{outputs:?}") };
-    let Body::Nak { chunks, forward_live, .. } = &packet.body else { panic!("{packet:?}") };
+    let [Output::Transmit { to: PacketTarget::Node(11), packet, .. }] = &outputs[..] else {
+        panic!("{outputs:?}")
+    };
+    let PacketBody::Nak { chunks, forward_live, .. } = &packet.body else { panic!("{packet:?}") };
     assert_eq!((&chunks[..], *forward_live), (&[1..3][..], false));
 }
 
@@ -171,18 +176,18 @@ fn a_gap_is_asked_for_from_the_predecessor_after_the_reordering_allowance() {
 fn a_chunk_that_a_node_lacks_itself_is_noted_and_forwarded_when_it_comes() {
     let mut receiver = Receiver::new(at(0), spec(4, 3000), 1).unwrap();
     give(&mut receiver, at(0), &data(0), 1000);
-    let ask = from(12, Body::Nak { serial: 4, forward_live: true, chunks: vec![0..2] });
+    let ask = from(12, PacketBody::Nak { serial: 4, forward_live: true, chunks: vec![0..2] });
     let to = |output: &Output| match output {
-        Output::Transmit { to: To::Node(12), packet, payload } => {
+        Output::Transmit { to: PacketTarget::Node(12), packet, payload } => {
             Some((packet.body.clone(), payload.clone()))
         }
         _ => None,
     };
     let answers: Vec<_> = give(&mut receiver, at(0), &ask, 0).iter().filter_map(to).collect();
-    assert_eq!(answers[0].0, Body::NakConfirm { echo: 4, chunks: vec![1..2] });
-    assert_eq!(answers[1], (Body::Data { chunk: 0, echo: 4, via: Via::Answer }, 0..1000));
+    assert_eq!(answers[0].0, PacketBody::NakConfirm { echo: 4, chunks: vec![1..2] });
+    assert_eq!(answers[1], (PacketBody::Data { chunk: 0, echo: 4, via: Via::Answer }, 0..1000));
     let forwarded: Vec<_> = give(&mut receiver, at(0), &data(1), 1000).iter().filter_map(to).collect();
-    assert_eq!(forwarded, [(Body::Data { chunk: 1, echo: 0, via: Via::Forwarded }, 1000..2000)]);
+    assert_eq!(forwarded, [(PacketBody::Data { chunk: 1, echo: 0, via: Via::Forwarded }, 1000..2000)]);
 }
 
 #[test]
@@ -195,29 +200,34 @@ fn what_the_first_node_of_a_rack_and_the_next_lack_is_multicast_in_the_rack_when
     };
     lost(&mut head);
     lost(&mut last);
-    let ask = |node| from(node, Body::Nak { serial: 4, forward_live: false, chunks: vec![1..3] });
+    let ask = |node| from(node, PacketBody::Nak { serial: 4, forward_live: false, chunks: vec![1..3] });
     give(&mut head, at(0), &ask(14), 0);
-    let mended = from(12, Body::Data { chunk: 1, echo: 0, via: Via::Answer });
+    let mended = from(12, PacketBody::Data { chunk: 1, echo: 0, via: Via::Answer });
     let outputs = give(&mut head, at(1), &mended, 1000);
-    let [Output::Store(_), Output::Transmit { to: To::Rack, packet, payload }] = &outputs[..] else {
+    let [Output::Store(_), Output::Transmit { to: PacketTarget::Rack, packet, payload }] = &outputs[..]
+    else {
         panic!("{outputs:?}")
     };
-    assert_eq!((&packet.body, payload), (&Body::Data { chunk: 1, echo: 0, via: Via::Rack }, &(1000..2000)));
+    assert_eq!(
+        (&packet.body, payload),
+        (&PacketBody::Data { chunk: 1, echo: 0, via: Via::Rack }, &(1000..2000))
+    );
 
     // The node behind the last one is of another rack: it gets what the rack got.
     give(&mut last, at(0), &ask(16), 0);
     let outputs = give(&mut last, at(1), packet, 1000);
-    let [Output::Store(range), Output::Transmit { to: To::Node(16), packet, .. }] = &outputs[..] else {
+    let [Output::Store(range), Output::Transmit { to: PacketTarget::Node(16), packet, .. }] = &outputs[..]
+    else {
         panic!("{outputs:?}")
     };
     assert_eq!(*range, 1000..2000);
-    assert_eq!(packet.body, Body::Data { chunk: 1, echo: 0, via: Via::Forwarded });
+    assert_eq!(packet.body, PacketBody::Data { chunk: 1, echo: 0, via: Via::Forwarded });
 }
 
 #[test]
 fn a_multicast_of_another_rack_is_refused() {
     let mut receiver = Receiver::new(at(0), spec(9, 4000), 7).unwrap();
-    let packet = from(13, Body::Data { chunk: 1, echo: 0, via: Via::Rack });
+    let packet = from(13, PacketBody::Data { chunk: 1, echo: 0, via: Via::Rack });
     assert!(!give(&mut receiver, at(0), &packet, 1000).contains(&Output::Store(1000..2000)));
     assert_eq!(receiver.stats().refused, 1);
 }
@@ -226,7 +236,7 @@ fn a_multicast_of_another_rack_is_refused() {
 fn a_receiver_keeps_the_message_until_its_successor_has_it() {
     let mut receiver = Receiver::new(at(0), spec(3, 1000), 1).unwrap();
     assert!(give(&mut receiver, at(0), &data(0), 1000).contains(&Output::Delivered));
-    let settled = |positions| from(10, Body::Settled { positions: vec![positions] });
+    let settled = |positions| from(10, PacketBody::Settled { positions: vec![positions] });
     assert!(!give(&mut receiver, at(1), &settled(1..2), 0).contains(&Output::Released));
     assert!(give(&mut receiver, at(2), &settled(1..3), 0).contains(&Output::Released));
 }
@@ -240,7 +250,7 @@ fn another_call_under_the_same_name_is_told_to_both_ends_once() {
     else {
         panic!("{outputs:?}")
     };
-    assert_eq!(*to, To::Node(10));
+    assert_eq!(*to, PacketTarget::Node(10));
     assert!(give(&mut receiver, at(0), &other, 1000).is_empty());
 
     let mut sender = Sender::new(at(0), StreamSpec { digest: 78, ..spec(2, 1000) }).unwrap();
@@ -253,7 +263,7 @@ fn another_call_under_the_same_name_is_told_to_both_ends_once() {
 fn a_receiver_that_hears_nothing_fails_by_name_and_closes() {
     let mut receiver = Receiver::new(at(0), spec(2, 1000), 1).unwrap();
     let outputs = alone(&mut receiver, at(1_000_000));
-    let start = Timers::default().start;
+    let start = StreamTimers::default().start;
     let error = StreamError::NotStarted { source_node: 10, waited: start };
     assert_eq!(outputs, [(at(0) + start, Output::Failed(error)), (at(0) + start, Output::Closed)]);
 }
@@ -262,7 +272,7 @@ fn a_receiver_that_hears_nothing_fails_by_name_and_closes() {
 fn a_source_that_hears_nothing_names_those_who_were_silent_and_closes() {
     let mut sender = Sender::new(at(0), spec(3, 1000)).unwrap();
     let outputs = alone(&mut sender, at(1_000_000));
-    let waited = Timers::default().stall;
+    let waited = StreamTimers::default().stall;
     let error = StreamError::Incomplete { nodes: vec![11, 12], waited };
     assert!(outputs.contains(&(at(0) + waited, Output::Failed(error))));
     assert_eq!(outputs.last().map(|(_, output)| output), Some(&Output::Closed));
@@ -299,20 +309,20 @@ fn positions() -> impl Strategy<Value = Vec<core::ops::Range<u16>>> {
     })
 }
 
-fn body() -> impl Strategy<Value = Body> {
+fn body() -> impl Strategy<Value = PacketBody> {
     let via = prop_oneof![Just(Via::Tree), Just(Via::Answer), Just(Via::Forwarded)];
     prop_oneof![
-        (number(), 0u16..5, via).prop_map(|(chunk, echo, via)| Body::Data { chunk, echo, via }),
+        (number(), 0u16..5, via).prop_map(|(chunk, echo, via)| PacketBody::Data { chunk, echo, via }),
         (number(), 0u16..5, any::<bool>(), any::<bool>())
-            .prop_map(|(sent, serial, begun, answer)| Body::Announce { sent, serial, begun, answer }),
-        (any::<u16>(), any::<bool>(), ranges()).prop_map(|(serial, forward_live, chunks)| Body::Nak {
+            .prop_map(|(sent, serial, begun, answer)| PacketBody::Announce { sent, serial, begun, answer }),
+        (any::<u16>(), any::<bool>(), ranges()).prop_map(|(serial, forward_live, chunks)| PacketBody::Nak {
             serial,
             forward_live,
             chunks
         }),
-        (0u16..5, ranges()).prop_map(|(echo, chunks)| Body::NakConfirm { echo, chunks }),
+        (0u16..5, ranges()).prop_map(|(echo, chunks)| PacketBody::NakConfirm { echo, chunks }),
         (number(), any::<u16>(), number(), any::<u16>(), 0u16..5, positions(), positions()).prop_map(
-            |(rounds, loss, spacing, delay, echo, alive, complete)| Body::Report {
+            |(rounds, loss, spacing, delay, echo, alive, complete)| PacketBody::Report {
                 rounds,
                 loss,
                 spacing,
@@ -322,28 +332,32 @@ fn body() -> impl Strategy<Value = Body> {
                 complete
             }
         ),
-        positions().prop_map(|positions| Body::Settled { positions }),
-        Just(Body::DigestMismatch),
-        Just(Body::Ping),
-        any::<u64>().prop_map(|incarnation| Body::PingAnswer { incarnation }),
+        positions().prop_map(|positions| PacketBody::Settled { positions }),
+        Just(PacketBody::DigestMismatch),
+        Just(PacketBody::Ping),
+        any::<u64>().prop_map(|incarnation| PacketBody::PingAnswer { incarnation }),
     ]
 }
 
 /// Milliseconds to wait, node that sends, what it says, length of the payload.
-fn hostile() -> impl Strategy<Value = Vec<(u64, u16, Body, usize)>> {
+fn hostile() -> impl Strategy<Value = Vec<(u64, u16, PacketBody, usize)>> {
     let payload = prop_oneof![Just(CHUNK as usize), Just(500), Just(0), 0usize..2000];
     prop::collection::vec((0u64..40, 9u16..18, body(), payload), 0..60)
 }
 
 /// Gives packets to a machine and sees that it keeps within its message, rests, and ends.
-fn endure<M>(mut machine: M, packets: Vec<(u64, u16, Body, usize)>, len: u64) -> Result<(), TestCaseError>
+fn endure<M>(
+    mut machine: M,
+    packets: Vec<(u64, u16, PacketBody, usize)>,
+    len: u64,
+) -> Result<(), TestCaseError>
 where
     M: for<'a> Machine<Input<'a> = Input<'a>, Output = Output>,
 {
     let (mut ms, mut delivered, mut closed) = (0, 0, false);
     for (wait, node, body, payload) in packets {
         ms += wait;
-        let bytes = if matches!(body, Body::Data { .. }) { payload } else { 0 };
+        let bytes = if matches!(body, PacketBody::Data { .. }) { payload } else { 0 };
         machine.handle(at(ms), Input::Packet { packet: &from(node, body), payload: bytes });
         let (outputs, next) = drain(&mut machine, at(ms));
         prop_assert!(next.is_none_or(|next| next > at(ms)));

@@ -5,7 +5,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 /// Bytes of a proof.
-pub const TAG: usize = 32;
+pub const TAG_BYTES: usize = 32;
 
 /// A secret. Who has it can make proofs in its name. It is never shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -35,17 +35,17 @@ impl Key {
     }
 
     /// The proof for these bytes.
-    pub fn tag(&self, bytes: &[u8]) -> [u8; TAG] {
+    pub fn tag(&self, bytes: &[u8]) -> [u8; TAG_BYTES] {
         self.hmac(bytes).finalize().into_bytes().into()
     }
 
     /// Whether this is the proof for these bytes; takes the same time for every wrong one.
-    pub fn proves(&self, bytes: &[u8], tag: &[u8; TAG]) -> bool {
+    pub fn verifies(&self, bytes: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
         self.hmac(bytes).verify_slice(tag).is_ok()
     }
 
-    /// As [`Key::proves`], for a proof of which only the first bytes are there (RFC 2104, section 5).
-    pub fn proves_cut(&self, bytes: &[u8], tag: &[u8; TAG / 2]) -> bool {
+    /// As [`Key::verifies`], for a proof of which only the first bytes are there (RFC 2104, section 5).
+    pub fn verifies_truncated(&self, bytes: &[u8], tag: &[u8; TAG_BYTES / 2]) -> bool {
         self.hmac(bytes).verify_truncated_left(tag).is_ok()
     }
 
@@ -70,12 +70,12 @@ mod tests {
         key[..20].fill(0x0b);
         let tag = Key(key).tag(b"Hi There");
         assert_eq!(tag[..8], [0xb0, 0x34, 0x4c, 0x61, 0xd8, 0xdb, 0x38, 0x53]);
-        assert!(Key(key).proves(b"Hi There", &tag));
-        assert!(!Key(key).proves(b"Hi there", &tag));
+        assert!(Key(key).verifies(b"Hi There", &tag));
+        assert!(!Key(key).verifies(b"Hi there", &tag));
         let mut cut = *tag.first_chunk().unwrap();
-        assert!(Key(key).proves_cut(b"Hi There", &cut));
+        assert!(Key(key).verifies_truncated(b"Hi There", &cut));
         cut[15] ^= 1;
-        assert!(!Key(key).proves_cut(b"Hi There", &cut));
+        assert!(!Key(key).verifies_truncated(b"Hi There", &cut));
     }
 
     #[test]

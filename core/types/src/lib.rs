@@ -7,8 +7,8 @@
 //! and agent `cool-proto`'s, which converts these types to its own and back.
 
 mod call;
+mod call_description;
 mod call_error;
-mod call_words;
 mod combine;
 mod element;
 mod key;
@@ -22,11 +22,11 @@ mod user_name;
 pub mod wire;
 
 pub use call::{Call, check_reduction};
+pub use call_description::{CallDescription, fnv};
 pub use call_error::CallError;
-pub use call_words::{CallWords, fnv};
 pub use combine::combine;
 pub use element::{ElementType, ReduceOp};
-pub use key::{Key, TAG};
+pub use key::{Key, TAG_BYTES};
 pub use names::UnknownName;
 pub use node_name::{NODE_NAME_MAX, NODE_NAME_RULE, NodeNameError, check_node_name};
 pub use operation::Operation;

@@ -261,7 +261,7 @@ impl Group {
         for member in &spec.members {
             let next = numbers.len() as u32;
             let number = *numbers.entry(member.node.as_str()).or_insert(next);
-            places.push(cool_collective::Place { rack: member.rack, node: number });
+            places.push(cool_collective::RankPlace { rack: member.rack, node: number });
         }
         let layout = Layout::new(&places).map_err(|e| invalid(e.to_string()))?;
         let local: BTreeSet<u32> =

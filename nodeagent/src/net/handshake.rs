@@ -4,11 +4,11 @@ use super::cipher::AesGcm;
 use super::keyring::Keyring;
 use cool_transport::unicast::AgentId;
 use cool_transport::unicast::handshake::{
-    self, Ephemeral, Established, HELLO_HEAD, HELLO_MAX, Initiator, NONCE, PUBLIC_KEY, PeerKey, Responder,
+    self, Ephemeral, Established, HELLO_HEADER_BYTES, HELLO_BYTES_MAX, Initiator, NONCE_BYTES, PUBLIC_KEY_BYTES, PeerKey, Responder,
     agent_key,
 };
 use cool_transport::unicast::records::{Opener, Sealer};
-use cool_types::{Key, TAG};
+use cool_types::{Key, TAG_BYTES};
 use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
 use ring::rand::SystemRandom;
 use std::io;
@@ -107,12 +107,12 @@ async fn proven(stream: &mut TcpStream, security: &LinkSecurity) -> Result<Met, 
     if !handshake::begins_with_hello(first[0]) {
         return if encrypt { Err(HandshakeError::Plain) } else { Ok((None, None)) };
     }
-    let mut hello = [0; HELLO_MAX];
-    let (head, rest) = hello.split_first_chunk_mut::<HELLO_HEAD>().ok_or(HandshakeError::Unproven)?;
+    let mut hello = [0; HELLO_BYTES_MAX];
+    let (head, rest) = hello.split_first_chunk_mut::<HELLO_HEADER_BYTES>().ok_or(HandshakeError::Unproven)?;
     stream.read_exact(head).await?;
-    let len = Responder::rest_len(head).ok_or(HandshakeError::Unproven)?;
+    let len = Responder::remaining_len(head).ok_or(HandshakeError::Unproven)?;
     stream.read_exact(&mut rest[..len]).await?;
-    let hello = &hello[..HELLO_HEAD + len];
+    let hello = &hello[..HELLO_HEADER_BYTES + len];
     let responder = security.key_for(hello).and_then(|key| Responder::new(key, hello));
     let responder = responder.ok_or(HandshakeError::Unproven)?;
     if encrypt && !responder.encrypts() {
@@ -120,16 +120,16 @@ async fn proven(stream: &mut TcpStream, security: &LinkSecurity) -> Result<Met, 
     }
     let (ephemeral, private_key) = ephemeral(responder.encrypts())?;
     stream.write_all(&responder.reply(&ephemeral)).await?;
-    let mut proof = [0; TAG];
+    let mut proof = [0; TAG_BYTES];
     stream.read_exact(&mut proof).await?;
-    let (who, established) = responder.proven(&ephemeral, &proof).ok_or(HandshakeError::Unproven)?;
+    let (who, established) = responder.verify(&ephemeral, &proof).ok_or(HandshakeError::Unproven)?;
     let keys = keys(&established, private_key)?;
     Ok((Some(who), keys.map(|[initiator, responder]| Records::new([&responder, &initiator]))))
 }
 
 /// What this side makes for one connection.
 fn ephemeral(encrypt: bool) -> io::Result<(Ephemeral, Option<EphemeralPrivateKey>)> {
-    let mut nonce = [0; NONCE];
+    let mut nonce = [0; NONCE_BYTES];
     getrandom::fill(&mut nonce).map_err(|error| io::Error::other(error.to_string()))?;
     if !encrypt {
         return Ok((Ephemeral { nonce, public_key: None }, None));
@@ -137,7 +137,7 @@ fn ephemeral(encrypt: bool) -> io::Result<(Ephemeral, Option<EphemeralPrivateKey
     let failed = |_| io::Error::other("no key could be made for the connection");
     let private_key = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new()).map_err(failed)?;
     let public_key = private_key.compute_public_key().map_err(failed)?;
-    let bytes: [u8; PUBLIC_KEY] = public_key.as_ref().try_into().map_err(io::Error::other)?;
+    let bytes: [u8; PUBLIC_KEY_BYTES] = public_key.as_ref().try_into().map_err(io::Error::other)?;
     Ok((Ephemeral { nonce, public_key: Some(bytes) }, Some(private_key)))
 }
 

@@ -4,7 +4,7 @@
 //! first), and for COOL a root that is no leader. Where the two differ, `docs/measurements/cool-tables.md` says why.
 
 use crate::error::Error;
-use cool_collective::{Analysis, Call, Layout, Operation, Place, Plan, Rank, analyse, compile};
+use cool_collective::{Analysis, Call, Layout, Operation, RankPlace, Plan, Rank, analyze, compile};
 use std::io::Write;
 
 /// The parameters of the paper's table 2, and logarithms to base 2.
@@ -92,8 +92,8 @@ fn write_table(out: &mut impl Write, lines: &[Vec<String>]) -> Result<(), Error>
 
 /// What the row's schedule sends, of messages so short that each is one segment.
 fn count(row: &Row, racks: u32, per_rack: u32) -> Result<Analysis, Error> {
-    let places: Vec<Place> =
-        (0..racks * per_rack).map(|node| Place { rack: node / per_rack, node }).collect();
+    let places: Vec<RankPlace> =
+        (0..racks * per_rack).map(|node| RankPlace { rack: node / per_rack, node }).collect();
     let stuck = || Error::Stuck(row.plan.to_owned());
     let layout = Layout::new(&places).map_err(|_| stuck())?;
     let plan: Plan = row.plan.parse().map_err(|_| stuck())?;
@@ -106,7 +106,7 @@ fn count(row: &Row, racks: u32, per_rack: u32) -> Result<Analysis, Error> {
         1
     };
     let call = Call::new(row.operation, root, bytes, 1);
-    analyse(&compile(&call, &layout, &plan, |_| true)?, &layout).ok_or_else(stuck)
+    analyze(&compile(&call, &layout, &plan, |_| true)?, &layout).ok_or_else(stuck)
 }
 
 fn steps_and_messages(a: &Analysis) -> [usize; 4] {

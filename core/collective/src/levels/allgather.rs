@@ -2,31 +2,31 @@
 //! by segment.
 
 use super::gather_scatter::Site;
-use super::part_order::{Part, PartOrder, Piece};
-use super::{Levels, output, segments};
+use super::part_order::{PartHolder, PartOrder, PartRange};
+use super::{ScheduleEmitter, output, segments};
 use crate::builder::RankSpan;
 use crate::patterns::Subgroup;
-use crate::plan::{Level, Spread};
-use crate::schedule::{Buffer, Rank, Span};
+use crate::plan::{LevelPatterns, Spread};
+use crate::schedule::{Rank, RankBuffer, Span};
 use core::ops::Range;
 use std::collections::BTreeMap;
 
-impl Levels<'_, '_> {
+impl ScheduleEmitter<'_, '_> {
     pub(super) fn allgather(&mut self) {
         let order = PartOrder::new(self, None);
-        let mut arrivals = Arrivals::new(order.total(), self.segment);
+        let mut arrivals = SegmentArrivals::new(order.total(), self.segment);
         if self.plan.spread == Spread::Once {
             for piece in order.pieces(self.layout, self.segment) {
-                self.assemble(&order, Part::Center(0), &piece, &Site::Array(Buffer::Output));
+                self.assemble(&order, PartHolder::Center(0), &piece, &Site::Array(RankBuffer::Output));
                 self.pass_on(&order, &[piece], &mut arrivals);
             }
             return;
         }
         let (level, group, members) = self.exchangers(&order);
-        let ranges: Vec<Piece> = members.iter().map(|part| order.of(self.layout, *part)).collect();
+        let ranges: Vec<PartRange> = members.iter().map(|part| order.range_of(self.layout, *part)).collect();
         let longest = ranges.iter().map(|range| range.end - range.start).max().unwrap_or(0);
         for s in segments(longest, self.segment_of_parts(longest, members.len())) {
-            let pieces: Vec<Piece> = ranges
+            let pieces: Vec<PartRange> = ranges
                 .iter()
                 .map(|all| all.end.min(all.start + s.start)..all.end.min(all.start + s.end))
                 .collect();
@@ -36,24 +36,24 @@ impl Levels<'_, '_> {
     }
 
     /// Who exchanges parts in an allgather, and by which patterns: the highest level that has several.
-    fn exchangers(&self, order: &PartOrder) -> (Level, Subgroup, Vec<Part>) {
-        let nodes = (0..self.layout.nodes()).map(Part::Node).collect();
+    fn exchangers(&self, order: &PartOrder) -> (LevelPatterns, Subgroup, Vec<PartHolder>) {
+        let nodes = (0..self.layout.nodes()).map(PartHolder::Node).collect();
         if self.is_flat() {
-            let ranks = (0..order.ranks.len()).map(Part::Rank).collect();
+            let ranks = (0..order.ranks.len()).map(PartHolder::Rank).collect();
             (self.plan.node, self.ranks_of_node(0), ranks)
         } else if self.plan.spread == Spread::Each {
             (self.plan.center, self.nodes(), nodes)
         } else if self.layout.racks() > 1 {
-            (self.plan.center, self.leaders(), (0..self.layout.racks()).map(Part::Rack).collect())
+            (self.plan.center, self.leaders(), (0..self.layout.racks()).map(PartHolder::Rack).collect())
         } else {
             (self.plan.rack, self.rack(0), nodes)
         }
     }
 
     /// What has arrived where all levels above have it goes on to those below.
-    fn pass_on(&mut self, order: &PartOrder, pieces: &[Piece], arrivals: &mut Arrivals) {
+    fn pass_on(&mut self, order: &PartOrder, pieces: &[PartRange], arrivals: &mut SegmentArrivals) {
         let first = self.rack_leader(0);
-        for (_, span) in pieces.iter().flat_map(|piece| order.runs(piece, Buffer::Output)) {
+        for (_, span) in pieces.iter().flat_map(|piece| order.runs(piece, RankBuffer::Output)) {
             for complete in arrivals.add(span) {
                 match self.plan.spread {
                     _ if self.is_flat() => {}
@@ -70,16 +70,16 @@ impl Levels<'_, '_> {
     fn exchange(
         &mut self,
         order: &PartOrder,
-        level: Level,
-        members: &[Part],
+        level: LevelPatterns,
+        members: &[PartHolder],
         group: &Subgroup,
-        pieces: &[Piece],
+        pieces: &[PartRange],
     ) {
-        let array = Site::Array(Buffer::Output);
+        let array = Site::Array(RankBuffer::Output);
         let mut held = Vec::new();
         for (member, piece) in members.iter().zip(pieces) {
             let rank = self.leader(order, *member);
-            held.push(match order.place(piece, Buffer::Output) {
+            held.push(match order.place(piece, RankBuffer::Output) {
                 Some(span) => {
                     if !piece.is_empty() {
                         self.assemble(order, *member, piece, &array);
@@ -90,7 +90,7 @@ impl Levels<'_, '_> {
             });
         }
         let in_place: Vec<Option<Span>> =
-            pieces.iter().map(|piece| order.place(piece, Buffer::Output)).collect();
+            pieces.iter().map(|piece| order.place(piece, RankBuffer::Output)).collect();
         let mut slots: BTreeMap<(Rank, usize), Span> = BTreeMap::new();
         for (i, _) in in_place.iter().enumerate().filter(|(_, place)| place.is_none()) {
             for to in group.members.iter().copied() {
@@ -114,17 +114,17 @@ impl Levels<'_, '_> {
 }
 
 /// Which segments of an array over all ranks have arrived in full.
-struct Arrivals {
+struct SegmentArrivals {
     /// Bytes that a segment still lacks.
-    lacking: Vec<u64>,
+    missing: Vec<u64>,
     segment: u64,
     total: u64,
 }
 
-impl Arrivals {
-    fn new(total: u64, segment: u64) -> Arrivals {
-        let lacking = segments(total, segment).map(|s: Range<u64>| s.end - s.start).collect();
-        Arrivals { lacking, segment, total }
+impl SegmentArrivals {
+    fn new(total: u64, segment: u64) -> SegmentArrivals {
+        let missing = segments(total, segment).map(|s: Range<u64>| s.end - s.start).collect();
+        SegmentArrivals { missing, segment, total }
     }
 
     /// The segments that these bytes complete.
@@ -135,9 +135,9 @@ impl Arrivals {
             let index = at / self.segment;
             let start = index * self.segment;
             let end = self.total.min(start + self.segment);
-            let lacking = &mut self.lacking[index as usize];
-            *lacking -= span.end().min(end) - at;
-            if *lacking == 0 {
+            let missing = &mut self.missing[index as usize];
+            *missing -= span.end().min(end) - at;
+            if *missing == 0 {
                 complete.push(output(start, end - start));
             }
             at = end;

@@ -2,8 +2,8 @@
 //! by one pattern.
 
 use super::part_order::offsets;
-use super::{Levels, input, output};
-use crate::builder::{Slot, consecutive};
+use super::{ScheduleEmitter, input, output};
+use crate::builder::{ScratchSlot, consecutive};
 use crate::schedule::{Rank, Span};
 
 /// Where every block is at its two ends.
@@ -14,7 +14,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn new(levels: &Levels<'_, '_>) -> Blocks {
+    fn new(levels: &ScheduleEmitter<'_, '_>) -> Blocks {
         let size = levels.layout.size();
         let len = |from, to| levels.call.block(from, to, size);
         let all = 0..size;
@@ -44,7 +44,7 @@ struct Bundle {
     spans: Vec<Vec<Span>>,
 }
 
-impl Levels<'_, '_> {
+impl ScheduleEmitter<'_, '_> {
     pub(super) fn flat_alltoall(&mut self) {
         let blocks = Blocks::new(self);
         let members = self.ranks_of_node(0).members;
@@ -72,14 +72,14 @@ impl Levels<'_, '_> {
             .clone()
             .map(|rack| {
                 let pairs = all.clone().map(|to| (rack, to));
-                self.bundles(rack, Slot::Parts(0), pairs, &racks, &blocks)
+                self.bundles(rack, ScratchSlot::Parts(0), pairs, &racks, &blocks)
             })
             .collect();
         let arriving: Vec<Vec<Bundle>> = all
             .clone()
             .map(|rack| {
                 let pairs = all.clone().map(|from| (from, rack));
-                self.bundles(rack, Slot::Parts(1), pairs, &racks, &blocks)
+                self.bundles(rack, ScratchSlot::Parts(1), pairs, &racks, &blocks)
             })
             .collect();
         for (rack, ranks) in racks.iter().enumerate() {
@@ -114,7 +114,7 @@ impl Levels<'_, '_> {
     fn bundles(
         &mut self,
         rack: usize,
-        slot: Slot,
+        slot: ScratchSlot,
         pairs: impl Iterator<Item = (usize, usize)>,
         racks: &[Vec<Rank>],
         blocks: &Blocks,

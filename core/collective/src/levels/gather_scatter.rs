@@ -3,26 +3,26 @@
 //! Leaders pass parts on in pieces. A message that does not lie side by side in the array at its end goes
 //! through a slot and is copied to its places.
 
-use super::part_order::{Part, PartOrder, Piece, Share, locate};
-use super::{Levels, input, output};
-use crate::builder::{RankSpan, Slot};
-use crate::patterns::Exchange;
-use crate::plan::Level;
-use crate::schedule::{Buffer, Operation, Rank, Span};
+use super::part_order::{PartHolder, PartOrder, PartRange, PartShare, locate};
+use super::{ScheduleEmitter, input, output};
+use crate::builder::{RankSpan, ScratchSlot};
+use crate::patterns::ExchangeFn;
+use crate::plan::LevelPatterns;
+use crate::schedule::{Operation, Rank, RankBuffer, Span};
 
 /// Where a piece is, or is to be, at a rank.
 #[derive(Clone, Debug)]
 pub(super) enum Site {
     /// Side by side, with others of a larger piece, in a span.
-    Packed(Piece, Span),
+    Packed(PartRange, Span),
     /// Each part at its rank's place in an array over all ranks.
-    Array(Buffer),
+    Array(RankBuffer),
 }
 
-impl Levels<'_, '_> {
+impl ScheduleEmitter<'_, '_> {
     pub(super) fn gather(&mut self) {
         let (order, center) = self.rooted();
-        let array = Site::Array(Buffer::Output);
+        let array = Site::Array(RankBuffer::Output);
         for piece in order.pieces(self.layout, self.segment) {
             if self.root_leader() == self.root {
                 self.assemble(&order, center, &piece, &array);
@@ -35,7 +35,7 @@ impl Levels<'_, '_> {
 
     pub(super) fn scatter(&mut self) {
         let (order, center) = self.rooted();
-        let array = Site::Array(Buffer::Input);
+        let array = Site::Array(RankBuffer::Input);
         for piece in order.pieces(self.layout, self.segment) {
             if self.root_leader() == self.root {
                 self.disperse(&order, center, &piece, &array);
@@ -48,8 +48,8 @@ impl Levels<'_, '_> {
     /// For an operation with a root: what travels, and the level above all others. A root that is no rack
     /// leader keeps its own part to itself, which is placed here; a rack leader's is a local step like any
     /// leader's.
-    fn rooted(&mut self) -> (PartOrder, Part) {
-        let center = Part::Center(self.layout.rack_of(self.root));
+    fn rooted(&mut self) -> (PartOrder, PartHolder) {
+        let center = PartHolder::Center(self.layout.rack_of(self.root));
         if self.root_leader() == self.root {
             return (PartOrder::new(self, None), center);
         }
@@ -63,25 +63,25 @@ impl Levels<'_, '_> {
         (PartOrder::new(self, Some(self.root)), center)
     }
 
-    fn level(&self, part: Part) -> Level {
+    fn level(&self, part: PartHolder) -> LevelPatterns {
         match part {
-            Part::Rank(_) | Part::Node(_) => self.plan.node,
-            Part::Rack(_) => self.plan.rack,
-            Part::Center(_) => self.plan.center,
+            PartHolder::Rank(_) | PartHolder::Node(_) => self.plan.node,
+            PartHolder::Rack(_) => self.plan.rack,
+            PartHolder::Center(_) => self.plan.center,
         }
     }
 
     /// Who leads a subgroup.
-    pub(super) fn leader(&self, order: &PartOrder, part: Part) -> Rank {
+    pub(super) fn leader(&self, order: &PartOrder, part: PartHolder) -> Rank {
         match part {
-            Part::Rank(position) => order.ranks[position],
-            Part::Node(node) => self.node_leader(node),
-            Part::Rack(rack) | Part::Center(rack) => self.rack_leader(rack),
+            PartHolder::Rank(position) => order.ranks[position],
+            PartHolder::Node(node) => self.node_leader(node),
+            PartHolder::Rack(rack) | PartHolder::Center(rack) => self.rack_leader(rack),
         }
     }
 
     /// Brings a piece of a subgroup's parts together at its leader.
-    pub(super) fn assemble(&mut self, order: &PartOrder, part: Part, piece: &Piece, site: &Site) {
+    pub(super) fn assemble(&mut self, order: &PartOrder, part: PartHolder, piece: &PartRange, site: &Site) {
         let (own, others) = order.below(self.layout, part, piece);
         if let Some((own, piece)) = own {
             self.assemble(order, own, &piece, site);
@@ -95,7 +95,7 @@ impl Levels<'_, '_> {
     }
 
     /// A piece of a subgroup's parts side by side at its leader: in the input, if it is the leader's alone.
-    pub(super) fn collect(&mut self, order: &PartOrder, part: Part, piece: &Piece) -> RankSpan {
+    pub(super) fn collect(&mut self, order: &PartOrder, part: PartHolder, piece: &PartRange) -> RankSpan {
         let rank = self.leader(order, part);
         if let Some(own) = order.own(piece, rank) {
             return RankSpan { rank, span: input(own.start, own.end - own.start) };
@@ -109,8 +109,8 @@ impl Levels<'_, '_> {
     fn deliver(
         &mut self,
         order: &PartOrder,
-        level: Level,
-        from: &[(Piece, RankSpan)],
+        level: LevelPatterns,
+        from: &[(PartRange, RankSpan)],
         at: Rank,
         site: &Site,
     ) {
@@ -125,7 +125,7 @@ impl Levels<'_, '_> {
     }
 
     /// By a pattern, or one by one where nothing leaves its rank.
-    fn exchange_by(&mut self, exchange: impl FnOnce() -> Exchange, moves: &[(RankSpan, RankSpan)]) {
+    fn exchange_by(&mut self, exchange: impl FnOnce() -> ExchangeFn, moves: &[(RankSpan, RankSpan)]) {
         if moves.iter().any(|(from, to)| from.rank != to.rank) {
             exchange()(self.b, moves);
         } else {
@@ -138,7 +138,7 @@ impl Levels<'_, '_> {
     pub(super) fn landing(
         &mut self,
         order: &PartOrder,
-        piece: &Piece,
+        piece: &PartRange,
         from: RankSpan,
         at: Rank,
         site: &Site,
@@ -148,13 +148,13 @@ impl Levels<'_, '_> {
             Site::Array(array) => match order.place(piece, *array) {
                 Some(span) => span,
                 None if from.rank == at => from.span,
-                None => self.b.slot(at, Slot::Landing(from.rank), piece.end - piece.start),
+                None => self.b.slot(at, ScratchSlot::Landing(from.rank), piece.end - piece.start),
             },
         }
     }
 
     /// Copies a piece that did not land at its site to its places.
-    pub(super) fn unpack(&mut self, order: &PartOrder, piece: &Piece, landed: RankSpan, site: &Site) {
+    pub(super) fn unpack(&mut self, order: &PartOrder, piece: &PartRange, landed: RankSpan, site: &Site) {
         let Site::Array(array) = site else { return };
         if order.place(piece, *array).is_none() {
             for (run, place) in order.runs(piece, *array) {
@@ -164,7 +164,7 @@ impl Levels<'_, '_> {
     }
 
     /// Hands a piece that is at a leader to the subgroup's ranks.
-    pub(super) fn disperse(&mut self, order: &PartOrder, part: Part, piece: &Piece, site: &Site) {
+    pub(super) fn disperse(&mut self, order: &PartOrder, part: PartHolder, piece: &PartRange, site: &Site) {
         let (own, others) = order.below(self.layout, part, piece);
         self.hand_down(order, self.level(part), self.leader(order, part), others, site);
         if let Some((own, piece)) = own {
@@ -173,7 +173,14 @@ impl Levels<'_, '_> {
     }
 
     /// Moves pieces to the leaders of their subgroups, who hand them on.
-    fn hand_down(&mut self, order: &PartOrder, level: Level, from: Rank, pieces: Vec<Share>, site: &Site) {
+    fn hand_down(
+        &mut self,
+        order: &PartOrder,
+        level: LevelPatterns,
+        from: Rank,
+        pieces: Vec<PartShare>,
+        site: &Site,
+    ) {
         let mut moves = Vec::new();
         let mut below = Vec::new();
         for (part, piece) in pieces {
@@ -196,7 +203,7 @@ impl Levels<'_, '_> {
     }
 
     /// Where a piece lies side by side at `at`, put so in a slot if need be, before it goes to `to`.
-    fn pack(&mut self, order: &PartOrder, piece: &Piece, at: Rank, to: Rank, site: &Site) -> Span {
+    fn pack(&mut self, order: &PartOrder, piece: &PartRange, at: Rank, to: Rank, site: &Site) -> Span {
         let array = match site {
             Site::Packed(whole, span) => return locate(whole, piece, *span),
             Site::Array(array) => *array,
@@ -204,7 +211,7 @@ impl Levels<'_, '_> {
         if let Some(span) = order.place(piece, array) {
             return span;
         }
-        let slot = self.b.slot(at, Slot::To(to), piece.end - piece.start);
+        let slot = self.b.slot(at, ScratchSlot::To(to), piece.end - piece.start);
         for (run, place) in order.runs(piece, array) {
             self.b.copy(at, place, locate(piece, &run, slot));
         }
@@ -212,10 +219,10 @@ impl Levels<'_, '_> {
     }
 }
 
-fn slot(part: Part) -> Slot {
-    Slot::Parts(match part {
-        Part::Rank(_) | Part::Node(_) => 0,
-        Part::Rack(_) => 1,
-        Part::Center(_) => 2,
+fn slot(part: PartHolder) -> ScratchSlot {
+    ScratchSlot::Parts(match part {
+        PartHolder::Rank(_) | PartHolder::Node(_) => 0,
+        PartHolder::Rack(_) => 1,
+        PartHolder::Center(_) => 2,
     })
 }

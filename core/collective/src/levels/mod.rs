@@ -11,24 +11,24 @@ mod reductions;
 mod scan;
 mod sharded;
 
-use crate::builder::{Builder, RankSpan};
-use crate::layout::{Layout, Scope};
+use crate::builder::{RankSpan, ScheduleBuilder};
+use crate::layout::{Layout, MulticastScope};
 use crate::patterns::{Pattern, Subgroup};
-use crate::plan::{Composition, Leaders, Plan, Shape, Spread};
-use crate::schedule::{Buffer, Call, Operation, Rank, Span};
+use crate::plan::{Composition, Leaders, Plan, PlanShape, Spread};
+use crate::schedule::{Call, Operation, Rank, RankBuffer, Span};
 use cool_types::limits;
 use core::ops::Range;
 
 /// Writes the messages of `call` into the builder. The plan fits the operation.
-pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
+pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut ScheduleBuilder<'_>) {
     let size = builder.layout().size();
     let element = u64::from(call.element);
     let composition = plan.composition();
     let flat = match composition.shape {
-        Shape::Levels => None,
-        Shape::Flat => Some(builder.layout().flat(false)),
+        PlanShape::Levels => None,
+        PlanShape::Flat => Some(builder.layout().flat(false)),
         // What depends on the order of ranks does so whatever the order of racks.
-        Shape::Racked => {
+        PlanShape::Racked => {
             Some(builder.layout().flat(!matches!(call.operation, Operation::Scan | Operation::Exscan)))
         }
     };
@@ -38,9 +38,9 @@ pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
         operation if operation.takes_counts() => call.parts(0..size),
         _ => bytes,
     };
-    let wanted = plan.segment(array, builder.layout().nodes()).max(array.div_ceil(limits::SEGMENTS));
+    let wanted = plan.segment_bytes(array, builder.layout().nodes()).max(array.div_ceil(limits::SEGMENTS));
     let segment = wanted.min(array).max(1).next_multiple_of(element);
-    Levels {
+    ScheduleEmitter {
         layout: flat.as_ref().unwrap_or(builder.layout()),
         b: builder,
         plan: composition,
@@ -58,7 +58,7 @@ pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut Builder<'_>) {
 /// exchange their parts without shares of a segment, the longest of those.
 pub(crate) fn cut_bytes(call: &Call, layout: &Layout, plan: &Plan) -> u64 {
     let composition = plan.composition();
-    let flat = composition.shape != Shape::Levels;
+    let flat = composition.shape != PlanShape::Levels;
     let longest = |sizes: &mut dyn Iterator<Item = usize>| sizes.max().unwrap_or(1);
     let ranks_of_node = |node: usize| layout.ranks_of_node(node).len();
     let ranks_of_rack = |rack: usize| layout.nodes_of_rack(rack).map(ranks_of_node).sum::<usize>();
@@ -76,8 +76,8 @@ pub(crate) fn cut_bytes(call: &Call, layout: &Layout, plan: &Plan) -> u64 {
     call.bytes.saturating_mul(parts as u64)
 }
 
-struct Levels<'b, 'l> {
-    b: &'b mut Builder<'l>,
+struct ScheduleEmitter<'b, 'l> {
+    b: &'b mut ScheduleBuilder<'l>,
     /// As the plan sees it.
     layout: &'b Layout,
     plan: Composition,
@@ -90,7 +90,7 @@ struct Levels<'b, 'l> {
     element: u64,
 }
 
-impl Levels<'_, '_> {
+impl ScheduleEmitter<'_, '_> {
     fn emit(&mut self) {
         let sharded = self.plan.leaders == Leaders::Sharded;
         match self.call.operation {
@@ -122,7 +122,7 @@ impl Levels<'_, '_> {
     }
 
     fn is_flat(&self) -> bool {
-        self.plan.shape != Shape::Levels
+        self.plan.shape != PlanShape::Levels
     }
 
     fn node_leader(&self, node: usize) -> Rank {
@@ -140,17 +140,17 @@ impl Levels<'_, '_> {
 
     fn leaders(&self) -> Subgroup {
         let members = (0..self.layout.racks()).map(|rack| self.rack_leader(rack)).collect();
-        Subgroup { members, tree: Some(Scope::Leaders) }
+        Subgroup { members, tree: Some(MulticastScope::Leaders) }
     }
 
     fn rack(&self, rack: usize) -> Subgroup {
         let members = self.layout.nodes_of_rack(rack).map(|node| self.node_leader(node)).collect();
-        Subgroup { members, tree: Some(Scope::Rack(rack)) }
+        Subgroup { members, tree: Some(MulticastScope::Rack(rack)) }
     }
 
     fn nodes(&self) -> Subgroup {
         let members = (0..self.layout.nodes()).map(|node| self.node_leader(node)).collect();
-        Subgroup { members, tree: Some(Scope::All) }
+        Subgroup { members, tree: Some(MulticastScope::All) }
     }
 
     fn ranks_of_node(&self, node: usize) -> Subgroup {
@@ -194,11 +194,11 @@ impl Levels<'_, '_> {
 }
 
 fn output(offset: u64, len: u64) -> Span {
-    Span { buffer: Buffer::Output, offset, len }
+    Span { buffer: RankBuffer::Output, offset, len }
 }
 
 fn input(offset: u64, len: u64) -> Span {
-    Span { buffer: Buffer::Input, offset, len }
+    Span { buffer: RankBuffer::Input, offset, len }
 }
 
 /// The consecutive segments of an array; one empty one if the array is empty.

@@ -1,17 +1,17 @@
 //! Parts in chain order (rack by rack, node by node), end to end, so that those of a subgroup lie side by side
 //! whatever the numbering of ranks, and travel as one message. A piece is a range of their bytes.
 
-use super::{Levels, segments};
+use super::{ScheduleEmitter, segments};
 use crate::layout::Layout;
-use crate::schedule::{Buffer, Rank, Span};
+use crate::schedule::{Rank, RankBuffer, Span};
 use core::ops::Range;
 
 /// Bytes of the parts in chain order.
-pub(super) type Piece = Range<u64>;
+pub(super) type PartRange = Range<u64>;
 
 /// A subgroup whose leader passes parts on.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
+pub(super) enum PartHolder {
     /// One rank, by its position.
     Rank(usize),
     Node(usize),
@@ -21,7 +21,7 @@ pub(super) enum Part {
 }
 
 /// A subgroup, and what of a larger piece belongs to it.
-pub(super) type Share = (Part, Piece);
+pub(super) type PartShare = (PartHolder, PartRange);
 
 /// The parts that travel.
 pub(super) struct PartOrder {
@@ -36,8 +36,8 @@ pub(super) struct PartOrder {
 
 impl PartOrder {
     /// All parts but that of `without`, whose rank has it where it should be.
-    pub(super) fn new(levels: &Levels<'_, '_>, without: Option<Rank>) -> PartOrder {
-        let Levels { layout, call, .. } = levels;
+    pub(super) fn new(levels: &ScheduleEmitter<'_, '_>, without: Option<Rank>) -> PartOrder {
+        let ScheduleEmitter { layout, call, .. } = levels;
         let offsets = offsets((0..layout.size() as u32).map(|rank| call.part(Rank(rank))));
         let mut order =
             PartOrder { ranks: Vec::new(), starts: vec![0], places: Vec::new(), nodes: Vec::new() };
@@ -60,27 +60,32 @@ impl PartOrder {
     }
 
     /// What of a piece of a subgroup belongs to the one below that has the same leader, if there is one, and to the others.
-    pub(super) fn below(&self, layout: &Layout, part: Part, piece: &Piece) -> (Option<Share>, Vec<Share>) {
-        let share = |part| Some((part, within(piece, &self.of(layout, part))?));
+    pub(super) fn below(
+        &self,
+        layout: &Layout,
+        part: PartHolder,
+        piece: &PartRange,
+    ) -> (Option<PartShare>, Vec<PartShare>) {
+        let share = |part| Some((part, within(piece, &self.range_of(layout, part))?));
         match part {
-            Part::Rank(_) | Part::Node(_) => {
-                let ranks = self.parts(piece).map(|(position, bytes, _)| (Part::Rank(position), bytes));
+            PartHolder::Rank(_) | PartHolder::Node(_) => {
+                let ranks = self.parts(piece).map(|(position, bytes, _)| (PartHolder::Rank(position), bytes));
                 (None, ranks.collect())
             }
-            Part::Rack(rack) => {
+            PartHolder::Rack(rack) => {
                 let nodes = layout.nodes_of_rack(rack);
-                let others = (nodes.start + 1..nodes.end).map(Part::Node);
-                (share(Part::Node(nodes.start)), others.filter_map(share).collect())
+                let others = (nodes.start + 1..nodes.end).map(PartHolder::Node);
+                (share(PartHolder::Node(nodes.start)), others.filter_map(share).collect())
             }
-            Part::Center(home) => {
-                let others = (0..layout.racks()).filter(|rack| *rack != home).map(Part::Rack);
-                (share(Part::Rack(home)), others.filter_map(share).collect())
+            PartHolder::Center(home) => {
+                let others = (0..layout.racks()).filter(|rack| *rack != home).map(PartHolder::Rack);
+                (share(PartHolder::Rack(home)), others.filter_map(share).collect())
             }
         }
     }
 
     /// Which bytes of a rank's own part a piece is, if it is of that part alone.
-    pub(super) fn own(&self, piece: &Piece, rank: Rank) -> Option<Range<u64>> {
+    pub(super) fn own(&self, piece: &PartRange, rank: Rank) -> Option<Range<u64>> {
         let mut parts = self.parts(piece);
         match (parts.next(), parts.next()) {
             (Some((position, bytes, start)), None) if self.ranks[position] == rank => {
@@ -91,35 +96,35 @@ impl PartOrder {
     }
 
     /// The bytes of a subgroup.
-    pub(super) fn of(&self, layout: &Layout, part: Part) -> Piece {
+    pub(super) fn range_of(&self, layout: &Layout, part: PartHolder) -> PartRange {
         let positions = match part {
-            Part::Rank(position) => position..position + 1,
-            Part::Node(node) => self.nodes[node].clone(),
-            Part::Rack(rack) => {
+            PartHolder::Rank(position) => position..position + 1,
+            PartHolder::Node(node) => self.nodes[node].clone(),
+            PartHolder::Rack(rack) => {
                 let nodes = layout.nodes_of_rack(rack);
                 self.nodes[nodes.start].start..self.nodes[nodes.end - 1].end
             }
-            Part::Center(_) => 0..self.ranks.len(),
+            PartHolder::Center(_) => 0..self.ranks.len(),
         };
         self.starts[positions.start]..self.starts[positions.end]
     }
 
     /// All bytes in pieces of at most a segment: several racks together where they are small, else taken from
     /// the racks in turn, so that their links work at the same time.
-    pub(super) fn pieces(&self, layout: &Layout, segment: u64) -> Vec<Piece> {
-        let mut ranges: Vec<Piece> = Vec::new();
+    pub(super) fn pieces(&self, layout: &Layout, segment: u64) -> Vec<PartRange> {
+        let mut ranges: Vec<PartRange> = Vec::new();
         for rack in 0..layout.racks() {
-            let range = self.of(layout, Part::Rack(rack));
+            let range = self.range_of(layout, PartHolder::Rack(rack));
             match ranges.last_mut() {
                 Some(last) if range.end - last.start <= segment => last.end = range.end,
                 _ => ranges.push(range),
             }
         }
-        let cut = |all: &Piece| -> Vec<Piece> {
+        let cut = |all: &PartRange| -> Vec<PartRange> {
             let pieces = segments(all.end - all.start, segment);
             pieces.map(|piece| all.start + piece.start..all.start + piece.end).collect()
         };
-        let in_turn: Vec<Vec<Piece>> = ranges.iter().map(cut).collect();
+        let in_turn: Vec<Vec<PartRange>> = ranges.iter().map(cut).collect();
         let rounds = in_turn.iter().map(Vec::len).max().unwrap_or(0);
         (0..rounds)
             .flat_map(|i| in_turn.iter().filter_map(move |pieces| pieces.get(i).cloned()))
@@ -128,7 +133,7 @@ impl PartOrder {
     }
 
     /// Whose bytes a piece has: positions, each with its bytes of the piece and where its part begins.
-    pub(super) fn parts(&self, piece: &Piece) -> impl Iterator<Item = (usize, Piece, u64)> {
+    pub(super) fn parts(&self, piece: &PartRange) -> impl Iterator<Item = (usize, PartRange, u64)> {
         let (start, end) = (piece.start, piece.end);
         let first = self.starts.partition_point(|at| *at <= start).saturating_sub(1);
         (first..self.ranks.len())
@@ -141,8 +146,8 @@ impl PartOrder {
     }
 
     /// The piece as runs that stand side by side in an array over all ranks, each with its place there.
-    pub(super) fn runs(&self, piece: &Piece, array: Buffer) -> Vec<(Piece, Span)> {
-        let mut runs: Vec<(Piece, Span)> = Vec::new();
+    pub(super) fn runs(&self, piece: &PartRange, array: RankBuffer) -> Vec<(PartRange, Span)> {
+        let mut runs: Vec<(PartRange, Span)> = Vec::new();
         for (position, bytes, start) in self.parts(piece) {
             let len = bytes.end - bytes.start;
             let offset = self.places[position] + bytes.start - start;
@@ -158,7 +163,7 @@ impl PartOrder {
     }
 
     /// The piece's place in such an array, if that is one.
-    pub(super) fn place(&self, piece: &Piece, array: Buffer) -> Option<Span> {
+    pub(super) fn place(&self, piece: &PartRange, array: RankBuffer) -> Option<Span> {
         match self.runs(piece, array).as_slice() {
             [] => Some(Span { buffer: array, offset: 0, len: 0 }),
             [(_, span)] => Some(*span),
@@ -168,13 +173,13 @@ impl PartOrder {
 }
 
 /// What of a piece belongs to a subgroup.
-fn within(piece: &Piece, part: &Piece) -> Option<Piece> {
+fn within(piece: &PartRange, part: &PartRange) -> Option<PartRange> {
     let both = piece.start.max(part.start)..piece.end.min(part.end);
     (!both.is_empty()).then_some(both)
 }
 
 /// Where `inner` is when `whole`, which holds it, is at `span`.
-pub(super) fn locate(whole: &Piece, inner: &Piece, span: Span) -> Span {
+pub(super) fn locate(whole: &PartRange, inner: &PartRange, span: Span) -> Span {
     span.sub(inner.start - whole.start, inner.end - inner.start)
 }
 

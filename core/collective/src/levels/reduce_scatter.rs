@@ -1,24 +1,24 @@
 //! Reduce_scatter: values are combined and each rank gets its part, by leaders who hand parts on or among all ranks at once.
 
 use super::gather_scatter::Site;
-use super::part_order::{Part, PartOrder, locate};
-use super::{Levels, input, output, segments};
-use crate::builder::{RankSpan, Slot};
-use crate::schedule::Buffer;
+use super::part_order::{PartHolder, PartOrder, locate};
+use super::{ScheduleEmitter, input, output, segments};
+use crate::builder::{RankSpan, ScratchSlot};
+use crate::schedule::RankBuffer;
 use core::ops::Range;
 
-impl Levels<'_, '_> {
+impl ScheduleEmitter<'_, '_> {
     /// All vectors combined at the first leader, piece by piece, who hands the parts on.
     pub(super) fn reduce_scatter(&mut self) {
         let order = PartOrder::new(self, None);
         let rank = self.rack_leader(0);
         for piece in order.pieces(self.layout, self.segment) {
-            let span = self.b.slot(rank, Slot::Total, piece.end - piece.start);
-            for (run, place) in order.runs(&piece, Buffer::Input) {
+            let span = self.b.slot(rank, ScratchSlot::Total, piece.end - piece.start);
+            for (run, place) in order.runs(&piece, RankBuffer::Input) {
                 let goal = RankSpan { rank, span: locate(&piece, &run, span) };
                 self.reduce_range(place.offset, place.len, goal);
             }
-            self.disperse(&order, Part::Center(0), &piece, &Site::Packed(piece.clone(), span));
+            self.disperse(&order, PartHolder::Center(0), &piece, &Site::Packed(piece.clone(), span));
         }
     }
 
@@ -29,11 +29,11 @@ impl Levels<'_, '_> {
         let mut parts = Vec::new();
         let mut places = Vec::new();
         for (position, rank) in order.ranks.iter().copied().enumerate() {
-            let piece = order.of(self.layout, Part::Rank(position));
-            let place = order.place(&piece, Buffer::Input).unwrap_or(input(0, 0));
+            let piece = order.range_of(self.layout, PartHolder::Rank(position));
+            let place = order.place(&piece, RankBuffer::Input).unwrap_or(input(0, 0));
             values.push(RankSpan { rank, span: input(0, vector) });
             parts.push(place.offset..place.end());
-            places.push(Levels::at_output(rank, 0, place.len));
+            places.push(ScheduleEmitter::at_output(rank, 0, place.len));
         }
         if let [only] = values.as_slice() {
             return self.b.send(*only, places[0]);

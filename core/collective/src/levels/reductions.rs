@@ -1,12 +1,12 @@
 //! Operations on one vector: bcast, reduce, allreduce, and barrier as an allreduce of nothing.
 
-use super::{Levels, input, output, segments};
-use crate::builder::{RankSpan, Slot};
+use super::{ScheduleEmitter, input, output, segments};
+use crate::builder::{RankSpan, ScratchSlot};
 use crate::patterns::Subgroup;
-use crate::plan::{Level, Spread};
-use crate::schedule::{Buffer, Rank, Span};
+use crate::plan::{LevelPatterns, Spread};
+use crate::schedule::{Rank, RankBuffer, Span};
 
-impl Levels<'_, '_> {
+impl ScheduleEmitter<'_, '_> {
     pub(super) fn bcast(&mut self) {
         if self.plan.spread == Spread::Once {
             // Nothing comes before the multicast that it could overlap with: it is one stream unless the plan says otherwise.
@@ -35,7 +35,7 @@ impl Levels<'_, '_> {
             let mut discard = span;
             if from.rank != root && group.members.contains(&root) {
                 if self.plan.rack.down.multicasts {
-                    discard = self.b.slot(root, Slot::Discard, span.len);
+                    discard = self.b.slot(root, ScratchSlot::Discard, span.len);
                 } else {
                     group.members.retain(|rank| *rank != root);
                 }
@@ -86,7 +86,7 @@ impl Levels<'_, '_> {
     }
 
     /// By an allreduce, if the pattern has one; by a reduce to the first member and a bcast else.
-    fn allreduce_by(&mut self, level: Level, group: &Subgroup, values: &[RankSpan], span: Span) {
+    fn allreduce_by(&mut self, level: LevelPatterns, group: &Subgroup, values: &[RankSpan], span: Span) {
         let first = RankSpan { rank: values[0].rank, span };
         match level.up.allreduce {
             _ if values.len() == 1 => self.b.send(values[0], first),
@@ -104,14 +104,14 @@ impl Levels<'_, '_> {
         let rank = self.rack_leader(rack);
         // The leader of the root's rack combines all; only in the first rack can the rack's own value,
         // which is then the first, be completed in the same place.
-        let span = if rank == goal.rank { goal.span } else { self.b.slot(rank, Slot::Total, len) };
+        let span = if rank == goal.rank { goal.span } else { self.b.slot(rank, ScratchSlot::Total, len) };
         let total = RankSpan { rank, span };
         let values = self.rack_values(start, len, (rack == 0).then_some(span));
         self.reduce_by(self.plan.center, &values, total);
         self.b.send(total, goal);
     }
 
-    fn reduce_by(&mut self, level: Level, values: &[RankSpan], into: RankSpan) {
+    fn reduce_by(&mut self, level: LevelPatterns, values: &[RankSpan], into: RankSpan) {
         match values {
             [only] => self.b.send(*only, into),
             values => level.up.reduce()(self.b, values, into),
@@ -147,7 +147,7 @@ impl Levels<'_, '_> {
         ranks.map(|rank| RankSpan { rank: *rank, span: input(start, len) }).collect()
     }
 
-    /// The combination of a node's values, at its leader; as [`Levels::rack_value`].
+    /// The combination of a node's values, at its leader; as [`ScheduleEmitter::rack_value`].
     pub(super) fn node_value(&mut self, node: usize, start: u64, len: u64, place: Option<Span>) -> RankSpan {
         let values = self.rank_values(node, start, len);
         if values.len() == 1 {
@@ -161,10 +161,10 @@ impl Levels<'_, '_> {
 
     /// Where a leader may combine: where its own value already is, unless that is its input.
     fn place_for(&mut self, own: RankSpan, place: Option<Span>) -> Span {
-        if own.span.buffer != Buffer::Input {
+        if own.span.buffer != RankBuffer::Input {
             return own.span;
         }
-        place.unwrap_or_else(|| self.b.slot(own.rank, Slot::Partial, own.span.len))
+        place.unwrap_or_else(|| self.b.slot(own.rank, ScratchSlot::Partial, own.span.len))
     }
 
     /// All nodes' values, each at its leader.

@@ -2,13 +2,13 @@
 //! itself, the runs' totals are scanned, and each run adds what came before it. Where ranks alternate between
 //! racks, runs are short, and the pattern across racks does all.
 
-use super::{Levels, input, output, segments};
-use crate::builder::{RankSpan, Slot};
+use super::{ScheduleEmitter, input, output, segments};
+use crate::builder::{RankSpan, ScratchSlot};
 use crate::patterns::Subgroup;
 use crate::schedule::{Rank, Span};
 use core::ops::Range;
 
-impl Levels<'_, '_> {
+impl ScheduleEmitter<'_, '_> {
     pub(super) fn scan(&mut self, exclusive: bool) {
         let runs = self.runs();
         let longest = runs.iter().map(Vec::len).max().unwrap_or(0);
@@ -61,7 +61,11 @@ impl Levels<'_, '_> {
                 .map(|rank| {
                     held(
                         *rank,
-                        if exclusive { self.b.slot(*rank, Slot::Total, len) } else { output(start, len) },
+                        if exclusive {
+                            self.b.slot(*rank, ScratchSlot::Total, len)
+                        } else {
+                            output(start, len)
+                        },
                     )
                 })
                 .collect();
@@ -72,7 +76,7 @@ impl Levels<'_, '_> {
                     if i == 0 {
                         *place
                     } else {
-                        held(place.rank, self.b.slot(place.rank, Slot::Partial, len))
+                        held(place.rank, self.b.slot(place.rank, ScratchSlot::Partial, len))
                     }
                 })
                 .collect();

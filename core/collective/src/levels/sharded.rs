@@ -9,8 +9,8 @@
 //! Values are combined in chain order: of a node's ranks, of a rack's nodes, of the racks.
 
 use super::part_order::offsets;
-use super::{Levels, output, segments};
-use crate::builder::{RankSpan, Slot};
+use super::{ScheduleEmitter, output, segments};
+use crate::builder::{RankSpan, ScratchSlot};
 use crate::layout::Layout;
 use crate::schedule::Span;
 use core::ops::Range;
@@ -31,13 +31,13 @@ impl Shard {
     }
 }
 
-impl Levels<'_, '_> {
+impl ScheduleEmitter<'_, '_> {
     pub(super) fn sharded_reduce(&mut self) {
         let root = self.root;
         for s in segments(self.bytes, self.segment) {
             let values = self.node_values(s.start, s.end - s.start);
             for shard in shards(self.layout, &s, self.element, Some(self.layout.node_of(root))) {
-                let goal = Levels::at_output(root, shard.bytes.start, shard.len());
+                let goal = ScheduleEmitter::at_output(root, shard.bytes.start, shard.len());
                 self.shard_to(&shard, s.start, &values, goal);
             }
         }
@@ -50,7 +50,7 @@ impl Levels<'_, '_> {
             let mut totals: Vec<RankSpan> = Vec::new();
             for shard in shards(self.layout, &s, self.element, None) {
                 let rank = self.layout.node_leader(shard.owners[shard.home]);
-                let total = Levels::at_output(rank, shard.bytes.start, shard.len());
+                let total = ScheduleEmitter::at_output(rank, shard.bytes.start, shard.len());
                 self.shard_to(&shard, s.start, &values, total);
                 // Shards of one owner that follow each other are one message.
                 match totals.last_mut() {
@@ -89,7 +89,7 @@ impl Levels<'_, '_> {
                 let bytes = start + s.start..start + s.end;
                 let values = self.node_values(bytes.start, bytes.end - bytes.start);
                 let shard = Shard { index: rank.0, bytes, home, owners: owners.clone() };
-                let goal = Levels::at_output(rank, s.start, s.end - s.start);
+                let goal = ScheduleEmitter::at_output(rank, s.start, s.end - s.start);
                 self.shard_to(&shard, shard.bytes.start, &values, goal);
             }
         }
@@ -102,7 +102,7 @@ impl Levels<'_, '_> {
         let span = if goal.rank == rank {
             goal.span
         } else {
-            self.b.slot(rank, Slot::Shard { index: shard.index, total: true }, shard.len())
+            self.b.slot(rank, ScratchSlot::Shard { index: shard.index, total: true }, shard.len())
         };
         let total = RankSpan { rank, span };
         let mut partials = Vec::with_capacity(shard.owners.len());
@@ -124,7 +124,7 @@ impl Levels<'_, '_> {
                     total
                 }
                 values => {
-                    let slot = Slot::Shard { index: shard.index, total: false };
+                    let slot = ScratchSlot::Shard { index: shard.index, total: false };
                     let span = self.b.slot(owner, slot, shard.len());
                     let into = RankSpan { rank: owner, span };
                     self.plan.rack.up.reduce()(self.b, values, into);

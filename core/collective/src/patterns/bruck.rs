@@ -2,13 +2,18 @@
 //! is to go that far, to the one at twice the distance of the step before.
 
 use super::{Pattern, Subgroup};
-use crate::builder::{Builder, RankSpan, Slot, consecutive};
+use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot, consecutive};
 use crate::schedule::{Rank, Span};
 
 pub(super) static BRUCK: Pattern =
     Pattern { allgather: Some(allgather), alltoall: Some(alltoall), ..Pattern::new("bruck") };
 
-fn allgather(b: &mut Builder<'_>, _: &Subgroup, parts: &[RankSpan], dst: &dyn Fn(Rank, usize) -> Span) {
+fn allgather(
+    b: &mut ScheduleBuilder<'_>,
+    _: &Subgroup,
+    parts: &[RankSpan],
+    dst: &dyn Fn(Rank, usize) -> Span,
+) {
     let n = parts.len();
     let held = |at: usize, i: usize| if at == i { parts[i].span } else { dst(parts[at].rank, i) };
     let mut has = 1;
@@ -23,7 +28,7 @@ fn allgather(b: &mut Builder<'_>, _: &Subgroup, parts: &[RankSpan], dst: &dyn Fn
 }
 
 /// A block travels by the binary digits of its distance, the lowest first.
-fn alltoall(b: &mut Builder<'_>, members: &[Rank], block: &dyn Fn(usize, usize) -> (Span, Span)) {
+fn alltoall(b: &mut ScheduleBuilder<'_>, members: &[Rank], block: &dyn Fn(usize, usize) -> (Span, Span)) {
     let n = members.len();
     // Where the block of each member and distance is.
     let mut places: Vec<Vec<Span>> =
@@ -43,7 +48,7 @@ fn alltoall(b: &mut Builder<'_>, members: &[Rank], block: &dyn Fn(usize, usize) 
             let ends = |distance: usize| distance < 2 * step;
             let waiting = blocks.iter().filter(|(_, distance)| !ends(*distance));
             let lens: Vec<u64> = waiting.map(|(i, distance)| before[*i][*distance].len).collect();
-            let slot = b.slot(members[to], Slot::From(members[from]), lens.iter().sum());
+            let slot = b.slot(members[to], ScratchSlot::From(members[from]), lens.iter().sum());
             let mut slots = consecutive(slot, lens);
             for (i, distance) in &blocks {
                 let place =

@@ -2,16 +2,16 @@
 //! message once, all at the same time (Zhang and Qiu, 4.2).
 
 use super::Pattern;
-use super::tree::{Edge, tree};
-use crate::builder::{Builder, RankSpan, Slot};
+use super::tree::{TreeEdge, tree};
+use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot};
 
 pub(super) static CHAIN: Pattern = Pattern { scan: Some(scan), ..tree!("chain", edges, 128) };
 
-fn edges(n: usize) -> Vec<Edge> {
-    (1..n).map(|child| Edge { parent: child - 1, below: child..n }).collect()
+fn edges(n: usize) -> Vec<TreeEdge> {
+    (1..n).map(|child| TreeEdge { parent: child - 1, below: child..n }).collect()
 }
 
-fn scan(b: &mut Builder<'_>, values: &[RankSpan], exclusive: bool, places: &[RankSpan]) {
+fn scan(b: &mut ScheduleBuilder<'_>, values: &[RankSpan], exclusive: bool, places: &[RankSpan]) {
     // What the next member is to get.
     let mut total = values[0];
     if !exclusive {
@@ -21,7 +21,7 @@ fn scan(b: &mut Builder<'_>, values: &[RankSpan], exclusive: bool, places: &[Ran
         b.send(total, *place);
         let rank = place.rank;
         total = if exclusive {
-            let span = b.slot(rank, Slot::Value, value.span.len);
+            let span = b.slot(rank, ScratchSlot::Value, value.span.len);
             b.copy(rank, place.span, span);
             RankSpan { rank, span }
         } else {

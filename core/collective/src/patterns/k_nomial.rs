@@ -2,13 +2,13 @@
 //! rounds are needed than in the binomial tree, each of them longer.
 
 use super::Pattern;
-use super::tree::{Edge, tree};
+use super::tree::{TreeEdge, tree};
 
 pub(super) static FOUR_NOMIAL: Pattern = tree!("4-nomial", edges::<4>, 1);
 pub(super) static EIGHT_NOMIAL: Pattern = tree!("8-nomial", edges::<8>, 1);
 
 /// Position `v`'s parent is `v` without its lowest digit, in base `K`, that is not zero.
-pub(super) fn edges<const K: usize>(n: usize) -> Vec<Edge> {
+pub(super) fn edges<const K: usize>(n: usize) -> Vec<TreeEdge> {
     let mut digit = 1;
     while digit < n {
         digit *= K;
@@ -18,7 +18,7 @@ pub(super) fn edges<const K: usize>(n: usize) -> Vec<Edge> {
         let reach = digit / K;
         for parent in (0..n).step_by(digit) {
             for child in (1..K).rev().map(|j| parent + j * reach).filter(|child| *child < n) {
-                edges.push(Edge { parent, below: child..n.min(child + reach) });
+                edges.push(TreeEdge { parent, below: child..n.min(child + reach) });
             }
         }
         digit = reach;

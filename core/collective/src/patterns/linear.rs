@@ -1,6 +1,6 @@
 //! The simple one-to-all: a single member exchanges one message with each other, without a tree.
 
-use super::tree::{Edge, tree};
+use super::tree::{TreeEdge, tree};
 use super::{Pattern, parallel};
 
 pub(super) static LINEAR: Pattern = Pattern {
@@ -9,6 +9,6 @@ pub(super) static LINEAR: Pattern = Pattern {
     ..tree!("linear", edges, 16)
 };
 
-fn edges(n: usize) -> Vec<Edge> {
-    (1..n).rev().map(|child| Edge { parent: 0, below: child..child + 1 }).collect()
+fn edges(n: usize) -> Vec<TreeEdge> {
+    (1..n).rev().map(|child| TreeEdge { parent: 0, below: child..child + 1 }).collect()
 }

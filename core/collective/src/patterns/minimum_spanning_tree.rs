@@ -2,18 +2,18 @@
 //! in their halves, so that messages of later rounds stay among neighbours.
 
 use super::Pattern;
-use super::tree::{Edge, tree};
+use super::tree::{TreeEdge, tree};
 
 pub(super) static MINIMUM_SPANNING_TREE: Pattern = tree!("minimum-spanning-tree", edges, 1);
 
-fn edges(n: usize) -> Vec<Edge> {
+fn edges(n: usize) -> Vec<TreeEdge> {
     let mut edges = Vec::with_capacity(n);
     // Ranges of positions whose first has the message.
     let mut open = vec![(0, n)];
     while let Some((start, end)) = open.pop() {
         if end - start > 1 {
             let middle = start + (end - start).div_ceil(2);
-            edges.push(Edge { parent: start, below: middle..end });
+            edges.push(TreeEdge { parent: start, below: middle..end });
             open.extend([(start, middle), (middle, end)]);
         }
     }

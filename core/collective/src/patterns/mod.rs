@@ -20,8 +20,8 @@ mod ring;
 mod scatter_allgather;
 mod tree;
 
-use crate::builder::{Builder, RankSpan};
-use crate::layout::Scope;
+use crate::builder::{RankSpan, ScheduleBuilder};
+use crate::layout::MulticastScope;
 use crate::schedule::{Rank, Span};
 use core::ops::Range;
 
@@ -46,22 +46,23 @@ pub(crate) static PATTERNS: [&Pattern; 12] = [
 ];
 
 /// Moves one span from its holder to `dst` of every member; members that need nothing are left out.
-pub(crate) type Bcast = fn(&mut Builder<'_>, &Subgroup, RankSpan, &dyn Fn(Rank) -> Span);
+pub(crate) type BcastFn = fn(&mut ScheduleBuilder<'_>, &Subgroup, RankSpan, &dyn Fn(Rank) -> Span);
 /// Combines the members' values at the last argument, whose rank is a member.
-pub(crate) type Reduce = fn(&mut Builder<'_>, &[RankSpan], RankSpan);
+pub(crate) type ReduceFn = fn(&mut ScheduleBuilder<'_>, &[RankSpan], RankSpan);
 /// Combines the members' values, alike, at `dst` of every member.
-pub(crate) type Allreduce = fn(&mut Builder<'_>, &Subgroup, &[RankSpan], &dyn Fn(Rank) -> Span);
+pub(crate) type AllreduceFn = fn(&mut ScheduleBuilder<'_>, &Subgroup, &[RankSpan], &dyn Fn(Rank) -> Span);
 /// Moves parts between members, each in one move, and a root, each from one place to another.
-pub(crate) type Exchange = fn(&mut Builder<'_>, &[(RankSpan, RankSpan)]);
+pub(crate) type ExchangeFn = fn(&mut ScheduleBuilder<'_>, &[(RankSpan, RankSpan)]);
 /// Moves each member's span to all other members, that of member `i` to `dst(rank, i)`. Its own is there.
-pub(crate) type Allgather = fn(&mut Builder<'_>, &Subgroup, &[RankSpan], &dyn Fn(Rank, usize) -> Span);
+pub(crate) type AllgatherFn =
+    fn(&mut ScheduleBuilder<'_>, &Subgroup, &[RankSpan], &dyn Fn(Rank, usize) -> Span);
 /// Combines the members' values, part `i` at the `i`th of the given places, that of member `i`.
-pub(crate) type ReduceScatter = fn(&mut Builder<'_>, &[RankSpan], &[Range<u64>], &[RankSpan]);
+pub(crate) type ReduceScatterFn = fn(&mut ScheduleBuilder<'_>, &[RankSpan], &[Range<u64>], &[RankSpan]);
 /// Moves a block from each of the members to each: from member `i` to `j` between the two spans of `(i, j)`.
-pub(crate) type Alltoall = fn(&mut Builder<'_>, &[Rank], &dyn Fn(usize, usize) -> (Span, Span));
+pub(crate) type AlltoallFn = fn(&mut ScheduleBuilder<'_>, &[Rank], &dyn Fn(usize, usize) -> (Span, Span));
 /// Combines at the `i`th place the values of the first `i` members, and that of member `i` itself unless the
 /// flag says that it is exclusive. The order is that of the list.
-pub(crate) type Scan = fn(&mut Builder<'_>, &[RankSpan], bool, &[RankSpan]);
+pub(crate) type ScanFn = fn(&mut ScheduleBuilder<'_>, &[RankSpan], bool, &[RankSpan]);
 
 /// Access to what a plan asks of a pattern. Plans whose patterns lack something are refused before.
 macro_rules! offered {
@@ -83,15 +84,15 @@ pub(crate) struct Pattern {
     pub(crate) shares: bool,
     /// Whether it uses a tree, along which a message reaches all members.
     pub(crate) multicasts: bool,
-    pub(crate) bcast: Option<Bcast>,
-    pub(crate) reduce: Option<Reduce>,
-    pub(crate) allreduce: Option<Allreduce>,
-    pub(crate) gather: Option<Exchange>,
-    pub(crate) scatter: Option<Exchange>,
-    pub(crate) allgather: Option<Allgather>,
-    pub(crate) reduce_scatter: Option<ReduceScatter>,
-    pub(crate) alltoall: Option<Alltoall>,
-    pub(crate) scan: Option<Scan>,
+    pub(crate) bcast: Option<BcastFn>,
+    pub(crate) reduce: Option<ReduceFn>,
+    pub(crate) allreduce: Option<AllreduceFn>,
+    pub(crate) gather: Option<ExchangeFn>,
+    pub(crate) scatter: Option<ExchangeFn>,
+    pub(crate) allgather: Option<AllgatherFn>,
+    pub(crate) reduce_scatter: Option<ReduceScatterFn>,
+    pub(crate) alltoall: Option<AlltoallFn>,
+    pub(crate) scan: Option<ScanFn>,
 }
 
 impl Pattern {
@@ -115,8 +116,8 @@ impl Pattern {
     }
 
     offered! {
-        bcast: Bcast, reduce: Reduce, gather: Exchange, scatter: Exchange,
-        reduce_scatter: ReduceScatter, alltoall: Alltoall, scan: Scan,
+        bcast: BcastFn, reduce: ReduceFn, gather: ExchangeFn, scatter: ExchangeFn,
+        reduce_scatter: ReduceScatterFn, alltoall: AlltoallFn, scan: ScanFn,
     }
 }
 
@@ -126,7 +127,7 @@ pub(crate) struct Subgroup {
     /// In the order in which values are combined.
     pub(crate) members: Vec<Rank>,
     /// The tree over the members; none inside a node.
-    pub(crate) tree: Option<Scope>,
+    pub(crate) tree: Option<MulticastScope>,
 }
 
 /// The items in their order, beginning with the one for which `first` holds and going round.

@@ -2,7 +2,7 @@
 //! the work, in one step. What goes to all goes by multicast where there is a tree.
 
 use super::{Pattern, Subgroup};
-use crate::builder::{Builder, RankSpan, Slot};
+use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot};
 use crate::schedule::{Rank, Span};
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -22,32 +22,33 @@ pub(crate) static PARALLEL: Pattern = Pattern {
     ..Pattern::new("parallel")
 };
 
-fn bcast(b: &mut Builder<'_>, group: &Subgroup, from: RankSpan, dst: &dyn Fn(Rank) -> Span) {
+fn bcast(b: &mut ScheduleBuilder<'_>, group: &Subgroup, from: RankSpan, dst: &dyn Fn(Rank) -> Span) {
     to_all(b, group, from, 1, dst);
 }
 
 /// In the order of the list, wherever the result is to be.
-fn reduce(b: &mut Builder<'_>, values: &[RankSpan], into: RankSpan) {
+fn reduce(b: &mut ScheduleBuilder<'_>, values: &[RankSpan], into: RankSpan) {
     for (i, value) in values.iter().enumerate() {
         if i == 0 {
             b.send(*value, into);
         } else if value.rank == into.rank {
             b.reduce(into.rank, value.span, into.span);
         } else {
-            let slot = b.slot(into.rank, Slot::From(value.rank), value.span.len);
+            let slot = b.slot(into.rank, ScratchSlot::From(value.rank), value.span.len);
             b.send(*value, RankSpan { rank: into.rank, span: slot });
             b.reduce(into.rank, slot, into.span);
         }
     }
 }
 
-fn allreduce(b: &mut Builder<'_>, group: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
+fn allreduce(b: &mut ScheduleBuilder<'_>, group: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
     // Where each member has each value; the first arrives where the result is to be.
     let mut heard: Vec<BTreeMap<Rank, Span>> = Vec::with_capacity(values.len());
     for (i, value) in values.iter().enumerate() {
         let mut at = BTreeMap::from([(value.rank, value.span)]);
         for to in group.members.iter().copied().filter(|to| *to != value.rank) {
-            let span = if i == 0 { dst(to) } else { b.slot(to, Slot::From(value.rank), value.span.len) };
+            let span =
+                if i == 0 { dst(to) } else { b.slot(to, ScratchSlot::From(value.rank), value.span.len) };
             at.insert(to, span);
         }
         to_all(b, group, *value, values.len(), &|to| at[&to]);
@@ -62,13 +63,18 @@ fn allreduce(b: &mut Builder<'_>, group: &Subgroup, values: &[RankSpan], dst: &d
     }
 }
 
-fn exchange(b: &mut Builder<'_>, parts: &[(RankSpan, RankSpan)]) {
+fn exchange(b: &mut ScheduleBuilder<'_>, parts: &[(RankSpan, RankSpan)]) {
     for (from, to) in parts {
         b.send(*from, *to);
     }
 }
 
-fn allgather(b: &mut Builder<'_>, group: &Subgroup, parts: &[RankSpan], dst: &dyn Fn(Rank, usize) -> Span) {
+fn allgather(
+    b: &mut ScheduleBuilder<'_>,
+    group: &Subgroup,
+    parts: &[RankSpan],
+    dst: &dyn Fn(Rank, usize) -> Span,
+) {
     for (i, part) in parts.iter().enumerate() {
         to_all(b, group, *part, group.members.len(), &|to| dst(to, i));
     }
@@ -76,7 +82,7 @@ fn allgather(b: &mut Builder<'_>, group: &Subgroup, parts: &[RankSpan], dst: &dy
 
 /// Each part by everyone to its member, in the order of the list.
 pub(super) fn reduce_scatter(
-    b: &mut Builder<'_>,
+    b: &mut ScheduleBuilder<'_>,
     values: &[RankSpan],
     parts: &[Range<u64>],
     places: &[RankSpan],
@@ -92,7 +98,11 @@ pub(super) fn reduce_scatter(
 
 /// Each to its next, then each to its next but one, and so on: nobody is everybody's first. Blocks of several
 /// packets are exchanged in rounds of one each way: all at once, they would overflow the switches' queues.
-pub(super) fn alltoall(b: &mut Builder<'_>, members: &[Rank], block: &dyn Fn(usize, usize) -> (Span, Span)) {
+pub(super) fn alltoall(
+    b: &mut ScheduleBuilder<'_>,
+    members: &[Rank],
+    block: &dyn Fn(usize, usize) -> (Span, Span),
+) {
     const SEVERAL_PACKETS: u64 = 2 * 1024;
     let n = members.len();
     let len = |from, to| block(from, to).0.len;
@@ -109,7 +119,7 @@ pub(super) fn alltoall(b: &mut Builder<'_>, members: &[Rank], block: &dyn Fn(usi
 }
 
 /// Each to all after it.
-fn scan(b: &mut Builder<'_>, values: &[RankSpan], exclusive: bool, places: &[RankSpan]) {
+fn scan(b: &mut ScheduleBuilder<'_>, values: &[RankSpan], exclusive: bool, places: &[RankSpan]) {
     for (i, place) in places.iter().enumerate() {
         let values = &values[..i + usize::from(!exclusive)];
         if !values.is_empty() {
@@ -119,7 +129,7 @@ fn scan(b: &mut Builder<'_>, values: &[RankSpan], exclusive: bool, places: &[Ran
 }
 
 fn to_all(
-    b: &mut Builder<'_>,
+    b: &mut ScheduleBuilder<'_>,
     group: &Subgroup,
     from: RankSpan,
     concurrent_senders: usize,

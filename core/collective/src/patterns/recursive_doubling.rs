@@ -2,7 +2,7 @@
 //! that is no power of two, the first ones go in pairs, of which one member acts for both.
 
 use super::{Pattern, Subgroup};
-use crate::builder::{Builder, RankSpan, Slot};
+use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot};
 use crate::schedule::{Rank, Span};
 
 pub(crate) static RECURSIVE_DOUBLING: Pattern = Pattern {
@@ -40,7 +40,7 @@ impl Team {
 }
 
 /// In the order of the list; neighbours first.
-fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
+fn allreduce(b: &mut ScheduleBuilder<'_>, _: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
     let team = Team::new(values.len());
     let mut held = values.to_vec();
     for i in team.idle.iter().copied() {
@@ -48,8 +48,8 @@ fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[RankSpan], dst: &dyn F
     }
     for distance in team.distances() {
         for (first, second) in team.pairs(distance) {
-            let other = |b: &mut Builder<'_>, at: usize, from: usize| RankSpan {
-                span: b.slot(held[at].rank, Slot::From(held[from].rank), held[at].span.len),
+            let other = |b: &mut ScheduleBuilder<'_>, at: usize, from: usize| RankSpan {
+                span: b.slot(held[at].rank, ScratchSlot::From(held[from].rank), held[at].span.len),
                 ..held[at]
             };
             let (left, right) = (other(b, second, first), other(b, first, second));
@@ -72,19 +72,24 @@ fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[RankSpan], dst: &dyn F
 }
 
 /// Combines one member's value with the next one's, which is sent to it.
-pub(super) fn take(b: &mut Builder<'_>, held: &[RankSpan], at: usize, from: usize) -> Span {
+pub(super) fn take(b: &mut ScheduleBuilder<'_>, held: &[RankSpan], at: usize, from: usize) -> Span {
     let grown = b.growing(held[at]);
-    let slot = b.slot(held[at].rank, Slot::From(held[from].rank), grown.len);
+    let slot = b.slot(held[at].rank, ScratchSlot::From(held[from].rank), grown.len);
     b.send(held[from], RankSpan { span: slot, ..held[at] });
     b.reduce(held[at].rank, slot, grown);
     grown
 }
 
-fn allgather(b: &mut Builder<'_>, _: &Subgroup, parts: &[RankSpan], dst: &dyn Fn(Rank, usize) -> Span) {
+fn allgather(
+    b: &mut ScheduleBuilder<'_>,
+    _: &Subgroup,
+    parts: &[RankSpan],
+    dst: &dyn Fn(Rank, usize) -> Span,
+) {
     let team = Team::new(parts.len());
     let rank = |i: usize| parts[i].rank;
     let mut has: Vec<Vec<usize>> = (0..parts.len()).map(|i| vec![i]).collect();
-    let send = |b: &mut Builder<'_>, from: usize, to: usize, what: &[usize]| {
+    let send = |b: &mut ScheduleBuilder<'_>, from: usize, to: usize, what: &[usize]| {
         let moves = what.iter().map(|i| {
             let src = if *i == from { parts[*i].span } else { dst(rank(from), *i) };
             (src, dst(rank(to), *i))
@@ -112,13 +117,13 @@ fn allgather(b: &mut Builder<'_>, _: &Subgroup, parts: &[RankSpan], dst: &dyn Fn
 
 /// Each member combines what it has with what comes from those before it, ever farther away; if that is to
 /// be without its own value, all go one further at the end.
-fn scan(b: &mut Builder<'_>, values: &[RankSpan], exclusive: bool, places: &[RankSpan]) {
+fn scan(b: &mut ScheduleBuilder<'_>, values: &[RankSpan], exclusive: bool, places: &[RankSpan]) {
     let mut held = values.to_vec();
     let mut distance = 1;
     while distance < values.len() {
         let before = held.clone();
         for i in distance..values.len() {
-            let span = b.slot(held[i].rank, Slot::From(before[i - distance].rank), held[i].span.len);
+            let span = b.slot(held[i].rank, ScratchSlot::From(before[i - distance].rank), held[i].span.len);
             held[i].span = span;
             b.send(before[i - distance], held[i]);
         }

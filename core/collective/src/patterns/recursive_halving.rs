@@ -4,7 +4,7 @@
 
 use super::recursive_doubling::{Team, take};
 use super::{Pattern, Subgroup, rotated};
-use crate::builder::{Builder, RankSpan, Slot, consecutive};
+use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot, consecutive};
 use crate::schedule::{Rank, Span};
 use core::ops::Range;
 
@@ -23,7 +23,7 @@ struct Shares {
     range: Vec<Range<u64>>,
 }
 
-fn halve(b: &mut Builder<'_>, values: &[RankSpan]) -> Shares {
+fn halve(b: &mut ScheduleBuilder<'_>, values: &[RankSpan]) -> Shares {
     let team = Team::new(values.len());
     let mut held = values.to_vec();
     let mut range = vec![0..values[0].span.len; values.len()];
@@ -35,8 +35,8 @@ fn halve(b: &mut Builder<'_>, values: &[RankSpan]) -> Shares {
             let [keep, give] = halves(b, held[first].span);
             let [give_back, kept] = halves(b, held[second].span);
             let (x, y) = (held[first].rank, held[second].rank);
-            let right = b.slot(x, Slot::From(y), keep.len);
-            let left = b.slot(y, Slot::From(x), kept.len);
+            let right = b.slot(x, ScratchSlot::From(y), keep.len);
+            let left = b.slot(y, ScratchSlot::From(x), kept.len);
             b.send(RankSpan { rank: x, span: give }, RankSpan { rank: y, span: left });
             b.send(RankSpan { rank: y, span: give_back }, RankSpan { rank: x, span: right });
             let grown = b.growing(RankSpan { rank: x, span: keep });
@@ -52,7 +52,7 @@ fn halve(b: &mut Builder<'_>, values: &[RankSpan]) -> Shares {
     Shares { team, held, range }
 }
 
-fn halves(b: &Builder<'_>, span: Span) -> [Span; 2] {
+fn halves(b: &ScheduleBuilder<'_>, span: Span) -> [Span; 2] {
     let parts = b.split(span, 2);
     [parts[0], parts[1]]
 }
@@ -62,13 +62,13 @@ fn part(whole: Span, range: &Range<u64>) -> Span {
 }
 
 /// Shares go up a binomial tree to the member that the result is for, which is the first.
-fn reduce(b: &mut Builder<'_>, values: &[RankSpan], into: RankSpan) {
+fn reduce(b: &mut ScheduleBuilder<'_>, values: &[RankSpan], into: RankSpan) {
     let Shares { team, held, mut range } = halve(b, &rotated(values, |value| value.rank == into.rank));
     let wholes: Vec<Span> = held
         .iter()
         .map(|share| match share.rank {
             rank if rank == into.rank => into.span,
-            rank => b.slot(rank, Slot::Bundle, into.span.len),
+            rank => b.slot(rank, ScratchSlot::Bundle, into.span.len),
         })
         .collect();
     for i in team.active.iter().copied() {
@@ -88,7 +88,7 @@ fn reduce(b: &mut Builder<'_>, values: &[RankSpan], into: RankSpan) {
     }
 }
 
-fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
+fn allreduce(b: &mut ScheduleBuilder<'_>, _: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
     let Shares { team, held, mut range } = halve(b, values);
     let whole = |i: usize| RankSpan { span: dst(held[i].rank), ..held[i] };
     for i in team.active.iter().copied() {
@@ -111,7 +111,12 @@ fn allreduce(b: &mut Builder<'_>, _: &Subgroup, values: &[RankSpan], dst: &dyn F
 
 /// By halves of the parts instead of the vector, those far away first, so that each member ends with its own.
 /// Combined so are those members first that are far from each other, what comes in always on the left.
-fn reduce_scatter(b: &mut Builder<'_>, values: &[RankSpan], parts: &[Range<u64>], places: &[RankSpan]) {
+fn reduce_scatter(
+    b: &mut ScheduleBuilder<'_>,
+    values: &[RankSpan],
+    parts: &[Range<u64>],
+    places: &[RankSpan],
+) {
     let team = Team::new(values.len());
     let mut values = values.to_vec();
     for i in team.idle.iter().copied() {
@@ -139,7 +144,7 @@ fn reduce_scatter(b: &mut Builder<'_>, values: &[RankSpan], parts: &[Range<u64>]
             for (from, to) in [(first, second), (second, first)] {
                 let parts = wanted(to);
                 let lens = parts.iter().map(|i| held[to][*i].len);
-                let slot = b.slot(values[to].rank, Slot::From(values[from].rank), lens.clone().sum());
+                let slot = b.slot(values[to].rank, ScratchSlot::From(values[from].rank), lens.clone().sum());
                 let slots: Vec<Span> = consecutive(slot, lens).collect();
                 let moves = parts.iter().zip(&slots).map(|(i, slot)| (held[from][*i], *slot));
                 b.send_all(values[from].rank, values[to].rank, moves.collect::<Vec<_>>());

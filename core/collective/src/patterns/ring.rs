@@ -2,7 +2,7 @@
 //! step each link carries one part and after a round all have all.
 
 use super::{Pattern, Subgroup};
-use crate::builder::{Builder, RankSpan, Slot};
+use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot};
 use crate::schedule::{Rank, Span};
 use core::ops::Range;
 
@@ -16,7 +16,7 @@ pub(super) static RING: Pattern = Pattern {
 };
 
 /// Each its share, combined on the way round, then all shares once round.
-fn allreduce(b: &mut Builder<'_>, group: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
+fn allreduce(b: &mut ScheduleBuilder<'_>, group: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
     let whole = values[0].span;
     let shares = b.split(whole, values.len());
     let parts: Vec<Range<u64>> =
@@ -31,8 +31,13 @@ fn allreduce(b: &mut Builder<'_>, group: &Subgroup, values: &[RankSpan], dst: &d
     allgather(b, group, &places, &place);
 }
 
-fn allgather(b: &mut Builder<'_>, _: &Subgroup, parts: &[RankSpan], dst: &dyn Fn(Rank, usize) -> Span) {
-    let ring = Ring::new(b, parts.iter().map(|part| (part.rank, part.span.len)));
+fn allgather(
+    b: &mut ScheduleBuilder<'_>,
+    _: &Subgroup,
+    parts: &[RankSpan],
+    dst: &dyn Fn(Rank, usize) -> Span,
+) {
+    let ring = RingMembers::new(b, parts.iter().map(|part| (part.rank, part.span.len)));
     let mut held = parts.to_vec();
     for step in 1..parts.len() {
         ring.step(b, step, |b, i, [from, to]| {
@@ -44,14 +49,21 @@ fn allgather(b: &mut Builder<'_>, _: &Subgroup, parts: &[RankSpan], dst: &dyn Fn
 }
 
 /// A part begins at the member after its own, and is combined in the order of the list from there.
-fn reduce_scatter(b: &mut Builder<'_>, values: &[RankSpan], parts: &[Range<u64>], places: &[RankSpan]) {
+fn reduce_scatter(
+    b: &mut ScheduleBuilder<'_>,
+    values: &[RankSpan],
+    parts: &[Range<u64>],
+    places: &[RankSpan],
+) {
     let n = values.len();
     let own = |member: usize, i: usize| RankSpan {
         span: values[member].span.sub(parts[i].start, parts[i].end - parts[i].start),
         ..values[member]
     };
-    let ring =
-        Ring::new(b, values.iter().zip(parts).map(|(value, part)| (value.rank, part.end - part.start)));
+    let ring = RingMembers::new(
+        b,
+        values.iter().zip(parts).map(|(value, part)| (value.rank, part.end - part.start)),
+    );
     let mut held: Vec<RankSpan> = (0..n).map(|i| own((i + 1) % n, i)).collect();
     for step in 2..=n {
         ring.step(b, step, |b, i, [from, to]| {
@@ -59,7 +71,7 @@ fn reduce_scatter(b: &mut Builder<'_>, values: &[RankSpan], parts: &[Range<u64>]
             let next = if step == n {
                 places[i]
             } else {
-                RankSpan { rank: to, span: b.slot(to, Slot::From(from), own.span.len) }
+                RankSpan { rank: to, span: b.slot(to, ScratchSlot::From(from), own.span.len) }
             };
             b.send(RankSpan { rank: from, ..held[i] }, next);
             b.reduce(to, own.span, next.span);
@@ -74,7 +86,7 @@ fn reduce_scatter(b: &mut Builder<'_>, values: &[RankSpan], parts: &[Range<u64>]
 /// The members, each with a part of its own. In a step each part goes from one member to the next. Only the messages of
 /// ranks that are kept are made, so that to compile one rank's program takes time linear in the members. (Where the others'
 /// parts lie is not followed then, and nobody asks.)
-struct Ring {
+struct RingMembers {
     ranks: Vec<Rank>,
     /// Whose programs are made, as places in the ring.
     kept: Vec<usize>,
@@ -82,8 +94,8 @@ struct Ring {
     counted: Vec<u64>,
 }
 
-impl Ring {
-    fn new(b: &Builder<'_>, members: impl Iterator<Item = (Rank, u64)>) -> Ring {
+impl RingMembers {
+    fn new(b: &ScheduleBuilder<'_>, members: impl Iterator<Item = (Rank, u64)>) -> RingMembers {
         let (ranks, lens): (Vec<Rank>, Vec<u64>) = members.unzip();
         let kept = (0..ranks.len()).filter(|place| b.keeps(ranks[*place])).collect();
         let mut counted = vec![0];
@@ -91,16 +103,16 @@ impl Ring {
             *before += u64::from(b.counts(*len));
             Some(*before)
         }));
-        Ring { ranks, kept, counted }
+        RingMembers { ranks, kept, counted }
     }
 
     /// Part `i` moves to the member `step` places after its own, and so does each other part: `make` makes the message of a
     /// part between two ranks.
     fn step(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ScheduleBuilder<'_>,
         step: usize,
-        mut make: impl FnMut(&mut Builder<'_>, usize, [Rank; 2]),
+        mut make: impl FnMut(&mut ScheduleBuilder<'_>, usize, [Rank; 2]),
     ) {
         let n = self.ranks.len();
         // What a member sends and what it receives.

@@ -4,13 +4,13 @@
 use super::binomial::BINOMIAL;
 use super::ring::RING;
 use super::{Pattern, Subgroup, rotated};
-use crate::builder::{Builder, RankSpan};
+use crate::builder::{RankSpan, ScheduleBuilder};
 use crate::schedule::{Rank, Span};
 
 pub(super) static SCATTER_ALLGATHER: Pattern =
     Pattern { bcast: Some(bcast), ..Pattern::new("scatter-allgather") };
 
-fn bcast(b: &mut Builder<'_>, group: &Subgroup, from: RankSpan, dst: &dyn Fn(Rank) -> Span) {
+fn bcast(b: &mut ScheduleBuilder<'_>, group: &Subgroup, from: RankSpan, dst: &dyn Fn(Rank) -> Span) {
     let mut members = rotated(&group.members, |rank| *rank == from.rank);
     if members.first() != Some(&from.rank) {
         members.insert(0, from.rank);

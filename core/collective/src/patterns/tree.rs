@@ -2,18 +2,18 @@
 //! which edges it has. Positions count from the root on, round the list of members.
 
 use super::{Subgroup, rotated};
-use crate::builder::{Builder, RankSpan, Slot, consecutive};
+use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot, consecutive};
 use crate::schedule::{Rank, Span};
 use core::ops::Range;
 
 /// From a parent to a child; the positions below and including the child are consecutive.
 #[derive(Clone, Debug)]
-pub(super) struct Edge {
+pub(super) struct TreeEdge {
     pub(super) parent: usize,
     pub(super) below: Range<usize>,
 }
 
-impl Edge {
+impl TreeEdge {
     fn child(&self) -> usize {
         self.below.start
     }
@@ -21,7 +21,7 @@ impl Edge {
 
 /// The edges of a tree of that many positions, each after those above it, and the children of one parent in
 /// descending order.
-pub(super) type Edges = fn(usize) -> Vec<Edge>;
+pub(super) type TreeEdges = fn(usize) -> Vec<TreeEdge>;
 
 /// Makes a pattern of a tree's name, edges and number of segments.
 macro_rules! tree {
@@ -42,8 +42,8 @@ macro_rules! tree {
 pub(super) use tree;
 
 pub(super) fn bcast(
-    edges: Edges,
-    b: &mut Builder<'_>,
+    edges: TreeEdges,
+    b: &mut ScheduleBuilder<'_>,
     group: &Subgroup,
     from: RankSpan,
     dst: &dyn Fn(Rank) -> Span,
@@ -60,7 +60,7 @@ pub(super) fn bcast(
 }
 
 /// A parent combines its value with its children's, in their order.
-pub(super) fn reduce(edges: Edges, b: &mut Builder<'_>, values: &[RankSpan], into: RankSpan) {
+pub(super) fn reduce(edges: TreeEdges, b: &mut ScheduleBuilder<'_>, values: &[RankSpan], into: RankSpan) {
     let mut held = rotated(values, |value| value.rank == into.rank);
     let mut grown = vec![false; held.len()];
     for edge in edges(held.len()).into_iter().rev() {
@@ -75,7 +75,7 @@ pub(super) fn reduce(edges: Edges, b: &mut Builder<'_>, values: &[RankSpan], int
             };
         }
         let RankSpan { rank, span } = held[parent];
-        let arrived = b.slot(rank, Slot::From(held[child].rank), span.len);
+        let arrived = b.slot(rank, ScratchSlot::From(held[child].rank), span.len);
         b.send(held[child], RankSpan { rank, span: arrived });
         b.reduce(rank, arrived, span);
     }
@@ -84,8 +84,8 @@ pub(super) fn reduce(edges: Edges, b: &mut Builder<'_>, values: &[RankSpan], int
 
 /// Up to the first member, and down.
 pub(super) fn allreduce(
-    edges: Edges,
-    b: &mut Builder<'_>,
+    edges: TreeEdges,
+    b: &mut ScheduleBuilder<'_>,
     group: &Subgroup,
     values: &[RankSpan],
     dst: &dyn Fn(Rank) -> Span,
@@ -97,9 +97,9 @@ pub(super) fn allreduce(
 }
 
 /// Members with others below them hold all those parts side by side in a slot.
-pub(super) fn gather(edges: Edges, b: &mut Builder<'_>, moves: &[(RankSpan, RankSpan)]) {
+pub(super) fn gather(edges: TreeEdges, b: &mut ScheduleBuilder<'_>, moves: &[(RankSpan, RankSpan)]) {
     let Some((_, RankSpan { rank: root, .. })) = moves.first() else { return };
-    let way = Way::new(edges, b, moves, *root, |(from, _)| from);
+    let way = TreeMoves::new(edges, b, moves, *root, |(from, _)| from);
     for (i, (from, to)) in way.moves.iter().enumerate() {
         if from.rank == *root {
             b.send(*from, *to);
@@ -121,9 +121,9 @@ pub(super) fn gather(edges: Edges, b: &mut Builder<'_>, moves: &[(RankSpan, Rank
 }
 
 /// The reverse of [`gather`].
-pub(super) fn scatter(edges: Edges, b: &mut Builder<'_>, moves: &[(RankSpan, RankSpan)]) {
+pub(super) fn scatter(edges: TreeEdges, b: &mut ScheduleBuilder<'_>, moves: &[(RankSpan, RankSpan)]) {
     let Some((RankSpan { rank: root, .. }, _)) = moves.first() else { return };
-    let way = Way::new(edges, b, moves, *root, |(_, to)| to);
+    let way = TreeMoves::new(edges, b, moves, *root, |(_, to)| to);
     for edge in &way.edges {
         let at = |holder: usize, i: usize| {
             if way.slots[holder].is_some() || holder == 0 {
@@ -145,22 +145,22 @@ pub(super) fn scatter(edges: Edges, b: &mut Builder<'_>, moves: &[(RankSpan, Ran
 }
 
 /// The parts of a gather or scatter by position; the root's own, if it has none, is empty.
-struct Way {
-    edges: Vec<Edge>,
+struct TreeMoves {
+    edges: Vec<TreeEdge>,
     moves: Vec<(RankSpan, RankSpan)>,
     member: fn(&(RankSpan, RankSpan)) -> &RankSpan,
     /// For each position that others are below, except for the root, where all their parts are.
     slots: Vec<Option<(usize, Vec<Span>)>>,
 }
 
-impl Way {
+impl TreeMoves {
     fn new(
-        edges: Edges,
-        b: &mut Builder<'_>,
+        edges: TreeEdges,
+        b: &mut ScheduleBuilder<'_>,
         moves: &[(RankSpan, RankSpan)],
         root: Rank,
         member: fn(&(RankSpan, RankSpan)) -> &RankSpan,
-    ) -> Way {
+    ) -> TreeMoves {
         let mut moves = rotated(moves, |parts| member(parts).rank == root);
         if moves.first().is_none_or(|parts| member(parts).rank != root) {
             let nothing = RankSpan { rank: root, span: Span { len: 0, ..moves[0].0.span } };
@@ -170,10 +170,10 @@ impl Way {
         let mut slots = vec![None; moves.len()];
         for edge in edges.iter().filter(|edge| edge.below.len() > 1) {
             let lens: Vec<u64> = moves[edge.below.clone()].iter().map(|(from, _)| from.span.len).collect();
-            let slot = b.slot(member(&moves[edge.child()]).rank, Slot::Bundle, lens.iter().sum());
+            let slot = b.slot(member(&moves[edge.child()]).rank, ScratchSlot::Bundle, lens.iter().sum());
             slots[edge.child()] = Some((edge.child(), consecutive(slot, lens).collect()));
         }
-        Way { edges, moves, member, slots }
+        TreeMoves { edges, moves, member, slots }
     }
 
     fn rank(&self, position: usize) -> Rank {

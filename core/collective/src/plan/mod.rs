@@ -1,7 +1,8 @@
 //! Plans: which patterns work at which level, in how large segments; their names, and what they can run. How
 //! levels are put together is `levels`' business, which plan is best for a call is `choice`'s.
 
-mod choice;
+mod default_plan;
+mod segment_size;
 mod text;
 
 use crate::patterns::{PATTERNS, Pattern};
@@ -10,30 +11,9 @@ use core::fmt;
 
 pub use text::PlanError;
 
-/// Segments of an array unless a plan says otherwise: with a sixteenth under way at each level, filling and
-/// draining three levels costs little of the whole.
-const SEGMENTS: u64 = 16;
-
-/// Bounds of such a segment: below, the cost per message shows; above, pipelining gains nothing more.
-const SEGMENT_BOUNDS: (u64, u64) = (16 * 1024, 256 * 1024);
-
-/// Bounds of a segment of a pattern that wants many: where each member hears one other, links stay full if what
-/// is under way between two fits a shallow queue.
-const FLAT_BOUNDS: (u64, u64) = (4 * 1024, 8 * 1024);
-
-/// Segments of a vector with sharded leaders: they overlap only the two steps of the combination, the
-/// second of which loads the uplinks.
-const SHARDED_SEGMENTS: u64 = 8;
-
-/// Bounds of a node's share of a segment.
-const SHARE_BOUNDS: (u64, u64) = (1024, 16 * 1024);
-
-/// The largest segment that can be asked for.
-const MAX_SEGMENT: u64 = 1 << 30;
-
 /// Which ranks a plan's levels hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum PlanShape {
     /// Node, rack and data center.
     Levels,
     /// All ranks, in rank order, whatever the network: the classical patterns.
@@ -64,15 +44,15 @@ pub(crate) enum Leaders {
 
 /// The patterns of one level.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Level {
+pub(crate) struct LevelPatterns {
     /// By which its members combine, collect and exchange.
     pub(crate) up: &'static Pattern,
     /// By which they are served.
     pub(crate) down: &'static Pattern,
 }
 
-impl PartialEq for Level {
-    fn eq(&self, other: &Level) -> bool {
+impl PartialEq for LevelPatterns {
+    fn eq(&self, other: &LevelPatterns) -> bool {
         (self.up.name, self.down.name) == (other.up.name, other.down.name)
     }
 }
@@ -80,11 +60,11 @@ impl PartialEq for Level {
 /// How a collective is put together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Composition {
-    pub(crate) shape: Shape,
+    pub(crate) shape: PlanShape,
     /// The only level that a plan of one level has.
-    pub(crate) node: Level,
-    pub(crate) rack: Level,
-    pub(crate) center: Level,
+    pub(crate) node: LevelPatterns,
+    pub(crate) rack: LevelPatterns,
+    pub(crate) center: LevelPatterns,
     pub(crate) spread: Spread,
     pub(crate) leaders: Leaders,
 }
@@ -122,72 +102,41 @@ impl Plan {
 
     /// The plans with a name, and those of one level in rank order, that can run `operation`.
     pub fn fitting(operation: Operation) -> impl Iterator<Item = Plan> {
-        let named = text::NAMED.iter().map(|(_, composition)| Plan::of(*composition));
-        named.filter(move |plan| plan.fits(operation)).chain(Plan::of_one_level(Shape::Flat, operation))
+        let named = text::NAMED.iter().map(|(_, composition)| Plan::from_composition(*composition));
+        named.filter(move |plan| plan.fits(operation)).chain(Plan::of_one_level(PlanShape::Flat, operation))
     }
 
     /// The plans of one level, rack by rack, that can run `operation`.
     pub(crate) fn racked(operation: Operation) -> impl Iterator<Item = Plan> {
-        Plan::of_one_level(Shape::Racked, operation)
+        Plan::of_one_level(PlanShape::Racked, operation)
     }
 
-    fn of_one_level(shape: Shape, operation: Operation) -> impl Iterator<Item = Plan> {
-        let plans = PATTERNS.iter().map(move |pattern| Plan::of(Composition::flat(shape, pattern)));
+    fn of_one_level(shape: PlanShape, operation: Operation) -> impl Iterator<Item = Plan> {
+        let plans =
+            PATTERNS.iter().map(move |pattern| Plan::from_composition(Composition::flat(shape, pattern)));
         plans.filter(move |plan| plan.fits(operation))
-    }
-
-    /// The same plan with a forced segment size: the allowed one nearest to `bytes`, 1 byte to 1 GiB. The compiler
-    /// rounds it up to whole elements, and takes larger ones where a message would fall into very many.
-    pub fn with_segment(self, bytes: u64) -> Plan {
-        Plan { segment: Some(bytes.clamp(1, MAX_SEGMENT)), ..self }
-    }
-
-    /// Whether a segment size is forced.
-    pub(crate) fn forces_segments(&self) -> bool {
-        self.segment.is_some()
-    }
-
-    /// Bytes of a segment of an array of `array` bytes for a group on `nodes` nodes, if none is forced: a
-    /// sixteenth, 16 KiB at least and 256 KiB at most; with sharded leaders an eighth, 1 KiB to 16 KiB for
-    /// each node; with one level, as the pattern likes it.
-    pub fn segment(&self, array: u64, nodes: usize) -> u64 {
-        let Composition { shape, leaders, node, .. } = self.composition;
-        self.segment.unwrap_or_else(|| match (shape, leaders) {
-            (Shape::Levels, Leaders::Sharded) => {
-                let nodes = nodes as u64;
-                array.div_ceil(SHARDED_SEGMENTS).clamp(SHARE_BOUNDS.0 * nodes, SHARE_BOUNDS.1 * nodes)
-            }
-            (Shape::Levels, Leaders::One) => {
-                array.div_ceil(SEGMENTS).clamp(SEGMENT_BOUNDS.0, SEGMENT_BOUNDS.1)
-            }
-            _ if node.up.shares => {
-                array.div_ceil(node.up.segments).max(SHARE_BOUNDS.1 * nodes as u64).min(array).max(1)
-            }
-            _ if node.up.segments == 1 => array.max(1),
-            _ => array.div_ceil(node.up.segments).clamp(FLAT_BOUNDS.0, FLAT_BOUNDS.1),
-        })
     }
 
     /// Whether it can run `operation`.
     pub fn fits(&self, operation: Operation) -> bool {
-        self.lacking(operation).is_none()
+        self.missing(operation).is_none()
     }
 
     /// What keeps it from running `operation`, in words.
-    pub(crate) fn lacking(&self, operation: Operation) -> Option<String> {
+    pub(crate) fn missing(&self, operation: Operation) -> Option<String> {
         let composition = &self.composition;
-        if composition.shape == Shape::Levels && !composition.joins(operation) {
+        if composition.shape == PlanShape::Levels && !composition.joins(operation) {
             return Some("its levels are not put together for that".to_owned());
         }
-        let lacking = composition.needs(operation).into_iter().find(|need| !need.met())?;
-        Some(format!("pattern {} at level {} has no {}", lacking.pattern.name, lacking.level, lacking.what))
+        let missing = composition.needs(operation).into_iter().find(|need| !need.met())?;
+        Some(format!("pattern {} at level {} has no {}", missing.pattern.name, missing.level, missing.what))
     }
 
     pub(crate) fn composition(&self) -> Composition {
         self.composition
     }
 
-    fn of(composition: Composition) -> Plan {
+    fn from_composition(composition: Composition) -> Plan {
         Plan { composition, segment: None }
     }
 }
@@ -220,8 +169,8 @@ macro_rules! need {
 }
 
 impl Composition {
-    fn flat(shape: Shape, pattern: &'static Pattern) -> Composition {
-        let level = Level { up: pattern, down: pattern };
+    fn flat(shape: PlanShape, pattern: &'static Pattern) -> Composition {
+        let level = LevelPatterns { up: pattern, down: pattern };
         Composition {
             shape,
             node: level,
@@ -251,7 +200,7 @@ impl Composition {
     }
 
     fn needs(&self, operation: Operation) -> Vec<Need> {
-        if self.shape != Shape::Levels {
+        if self.shape != PlanShape::Levels {
             return self.needs_of_one_level(operation);
         }
         let levels = [("node", self.node), ("rack", self.rack), ("center", self.center)];
@@ -309,8 +258,8 @@ impl Composition {
     }
 
     fn needs_of_one_level(&self, operation: Operation) -> Vec<Need> {
-        let name = if self.shape == Shape::Flat { "flat" } else { "racked" };
-        let Level { up, down } = self.node;
+        let name = if self.shape == PlanShape::Flat { "flat" } else { "racked" };
+        let LevelPatterns { up, down } = self.node;
         vec![match operation {
             Operation::Bcast => need!(name, down, bcast),
             Operation::Reduce => need!(name, up, reduce),

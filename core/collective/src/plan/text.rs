@@ -1,14 +1,15 @@
 //! Plans as text: their names, their parsing and printing.
 
-use super::{Composition, Leaders, Level, MAX_SEGMENT, Plan, Shape, Spread};
+use super::segment_size::SEGMENT_BYTES_MAX;
+use super::{Composition, Leaders, LevelPatterns, Plan, PlanShape, Spread};
 use crate::patterns::{BINOMIAL, PARALLEL, PATTERNS, Pattern, RECURSIVE_DOUBLING};
 use core::fmt;
 use core::str::FromStr;
 
-const PARALLEL_LEVEL: Level = Level { up: &PARALLEL, down: &PARALLEL };
+const PARALLEL_LEVEL: LevelPatterns = LevelPatterns { up: &PARALLEL, down: &PARALLEL };
 
 const COOL_P_P: Composition = Composition {
-    shape: Shape::Levels,
+    shape: PlanShape::Levels,
     node: PARALLEL_LEVEL,
     rack: PARALLEL_LEVEL,
     center: PARALLEL_LEVEL,
@@ -22,8 +23,8 @@ pub(super) static NAMED: [(&str, Composition); 5] = [
     (
         "cool-b-r",
         Composition {
-            rack: Level { up: &BINOMIAL, down: &PARALLEL },
-            center: Level { up: &RECURSIVE_DOUBLING, down: &PARALLEL },
+            rack: LevelPatterns { up: &BINOMIAL, down: &PARALLEL },
+            center: LevelPatterns { up: &RECURSIVE_DOUBLING, down: &PARALLEL },
             ..COOL_P_P
         },
     ),
@@ -65,7 +66,7 @@ pub enum PlanError {
         reason: &'static str,
     },
     /// What stands behind the slash is no size.
-    #[error("plan {plan:?}: segment {segment:?} is not a number of bytes from 1 to {MAX_SEGMENT}")]
+    #[error("plan {plan:?}: segment {segment:?} is not a number of bytes from 1 to {SEGMENT_BYTES_MAX}")]
     Segment {
         /// The plan's name.
         plan: String,
@@ -76,7 +77,10 @@ pub enum PlanError {
 
 impl Plan {
     pub(super) fn named(name: &str) -> Option<Plan> {
-        NAMED.iter().find(|(known, _)| *known == name).map(|(_, composition)| Plan::of(*composition))
+        NAMED
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, composition)| Plan::from_composition(*composition))
     }
 }
 
@@ -96,9 +100,9 @@ impl fmt::Display for Composition {
             return f.write_str(name);
         }
         match self.shape {
-            Shape::Flat => return write!(f, "flat:{}", self.node),
-            Shape::Racked => return write!(f, "racked:{}", self.node),
-            Shape::Levels => write!(f, "node:{},rack:{},center:{}", self.node, self.rack, self.center)?,
+            PlanShape::Flat => return write!(f, "flat:{}", self.node),
+            PlanShape::Racked => return write!(f, "racked:{}", self.node),
+            PlanShape::Levels => write!(f, "node:{},rack:{},center:{}", self.node, self.rack, self.center)?,
         }
         match self.spread {
             Spread::Levels => {}
@@ -112,7 +116,7 @@ impl fmt::Display for Composition {
     }
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for LevelPatterns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.up.name)?;
         if self.down.name != self.up.name {
@@ -130,12 +134,12 @@ impl FromStr for Plan {
             text.split_once('/').map_or((text, None), |(name, segment)| (name, Some(segment)));
         let plan = match Plan::named(name) {
             Some(plan) => plan,
-            None if name.contains(':') => Plan::of(composition(name)?),
+            None if name.contains(':') => Plan::from_composition(composition(name)?),
             None => return Err(PlanError::Unknown { name: name.to_owned() }),
         };
         let Some(segment) = segment else { return Ok(plan) };
         match segment.parse() {
-            Ok(bytes) if (1..=MAX_SEGMENT).contains(&bytes) => Ok(plan.with_segment(bytes)),
+            Ok(bytes) if (1..=SEGMENT_BYTES_MAX).contains(&bytes) => Ok(plan.with_segment(bytes)),
             _ => Err(PlanError::Segment { plan: name.to_owned(), segment: segment.to_owned() }),
         }
     }
@@ -162,21 +166,21 @@ fn composition(text: &str) -> Result<Composition, PlanError> {
             ("leaders", "sharded") => composition.leaders = Leaders::Sharded,
             ("flat" | "racked", value) => {
                 let level = level(text, value)?;
-                let shape = if key == "flat" { Shape::Flat } else { Shape::Racked };
+                let shape = if key == "flat" { PlanShape::Flat } else { PlanShape::Racked };
                 composition = Composition { shape, node: level, rack: level, center: level, ..composition };
             }
             _ => return Err(wrong("means nothing")),
         }
-        if composition.shape != Shape::Levels && seen.len() > 1 {
+        if composition.shape != PlanShape::Levels && seen.len() > 1 {
             return Err(wrong("does not go with the others"));
         }
     }
     Ok(composition)
 }
 
-fn level(plan: &str, text: &str) -> Result<Level, PlanError> {
+fn level(plan: &str, text: &str) -> Result<LevelPatterns, PlanError> {
     let (up, down) = text.split_once('+').unwrap_or((text, text));
-    Ok(Level { up: pattern(plan, up)?, down: pattern(plan, down)? })
+    Ok(LevelPatterns { up: pattern(plan, up)?, down: pattern(plan, down)? })
 }
 
 fn pattern(plan: &str, name: &str) -> Result<&'static Pattern, PlanError> {
@@ -214,9 +218,9 @@ mod tests {
     #[test]
     fn segments_follow_the_array_unless_forced() {
         let plan: Plan = "multicast".parse().unwrap();
-        let segments = [0, 1 << 20, 1 << 30].map(|array| plan.segment(array, 16));
+        let segments = [0, 1 << 20, 1 << 30].map(|array| plan.segment_bytes(array, 16));
         assert_eq!(segments, [16 << 10, 64 << 10, 256 << 10]);
-        assert_eq!(plan.with_segment(100).segment(1 << 30, 16), 100);
+        assert_eq!(plan.with_segment(100).segment_bytes(1 << 30, 16), 100);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use super::queues::Queues;
 use super::{CostModel, Estimate};
 use crate::compile::compile_within;
-use crate::layout::{Layout, Place, Scope};
+use crate::layout::{Layout, MulticastScope, RankPlace};
 use crate::levels::cut_bytes;
 use crate::plan::Plan;
 use crate::schedule::{Call, Rank};
@@ -38,44 +38,44 @@ const IMPLAUSIBLE: f64 = 1.1;
 const MOST_ACTIONS: usize = 1 << 18;
 
 /// Where candidates for one call compete.
-pub(super) struct Bench<'a> {
+pub(super) struct PlanEstimator<'a> {
     model: &'a CostModel,
     call: &'a Call,
     layout: &'a Layout,
-    full: Size,
+    full: ScaledGroup,
     /// If the group is large: smaller ones of its make, each twice as large as the one before in each direction, but for the
     /// whole.
-    smaller: Vec<Smaller>,
+    smaller: Vec<SmallerGroup>,
 }
 
 /// A group of some size.
-struct Size {
+struct ScaledGroup {
     /// If it is not the whole.
     layout: Option<Layout>,
     root: Rank,
 }
 
-struct Smaller {
-    base: Size,
+struct SmallerGroup {
+    base: ScaledGroup,
     /// The directions in which the whole group is larger.
-    larger: Vec<Larger>,
+    larger: Vec<GrowthDirection>,
     /// For each two of those: the group of half the size in both.
-    halves: Vec<(usize, usize, Size)>,
+    halves: Vec<(usize, usize, ScaledGroup)>,
 }
 
 /// A direction in which a group is larger than another.
-struct Larger {
+struct GrowthDirection {
     to_full: Growth,
     /// To the next of the smaller groups, or to the whole.
     to_next: Growth,
     /// The smaller group, half and a quarter as large in this direction.
-    half: Size,
-    quarter: Size,
+    half: ScaledGroup,
+    quarter: ScaledGroup,
 }
 
 /// How long a plan takes on a group.
 #[derive(Clone, Copy)]
-struct Found {
+struct PlanTime {
     seconds: f64,
     /// Of all segments.
     events: f64,
@@ -85,27 +85,31 @@ struct Found {
 
 /// A plan on a smaller group, and on its halves in the directions in which the whole is larger.
 struct Trial<'a> {
-    smaller: &'a Smaller,
-    base: Found,
-    halves: Vec<Found>,
+    smaller: &'a SmallerGroup,
+    base: PlanTime,
+    halves: Vec<PlanTime>,
 }
 
 impl Trial<'_> {
     /// What is to be expected of a number of events when the group grows so.
-    fn expected(&self, events: impl Fn(&Found) -> f64, growth: impl Fn(&Larger) -> Growth) -> f64 {
+    fn expected(
+        &self,
+        events: impl Fn(&PlanTime) -> f64,
+        growth: impl Fn(&GrowthDirection) -> Growth,
+    ) -> f64 {
         let base = events(&self.base);
         let directions = self.smaller.larger.iter().zip(&self.halves);
         let factors = directions.map(|(larger, half)| growth(larger).factor(base / events(half).max(1.0)));
         base * factors.product::<f64>()
     }
 
-    fn expected_timed(&self, growth: impl Fn(&Larger) -> Growth) -> f64 {
+    fn expected_timed(&self, growth: impl Fn(&GrowthDirection) -> Growth) -> f64 {
         self.expected(|found| found.timed, growth)
     }
 }
 
-impl<'a> Bench<'a> {
-    pub(super) fn new(model: &'a CostModel, layout: &'a Layout, call: &'a Call) -> Bench<'a> {
+impl<'a> PlanEstimator<'a> {
+    pub(super) fn new(model: &'a CostModel, layout: &'a Layout, call: &'a Call) -> PlanEstimator<'a> {
         let most = |counts: &mut dyn Iterator<Item = usize>| counts.max().unwrap_or(1);
         let nodes = most(&mut (0..layout.racks()).map(|rack| layout.nodes_of_rack(rack).len()));
         let ranks = most(&mut (0..layout.nodes()).map(|node| layout.ranks_of_node(node).len()));
@@ -116,15 +120,15 @@ impl<'a> Bench<'a> {
         }
         let mut smaller = Vec::new();
         while base != full {
-            smaller.push(Smaller::new(layout, call.root, base, full));
+            smaller.push(SmallerGroup::new(layout, call.root, base, full));
             base = [0, 1, 2].map(|i| full[i].min(2 * base[i]));
         }
-        Bench { model, call, layout, full: Size { layout: None, root: call.root }, smaller }
+        PlanEstimator { model, call, layout, full: ScaledGroup { layout: None, root: call.root }, smaller }
     }
 
     /// None if the plan does not fit, or takes longer than `most` seconds.
     pub(super) fn estimate(&self, plan: Plan, most: f64) -> Option<Estimate> {
-        let Found { mut seconds, events, .. } = self.found(plan, most)?;
+        let PlanTime { mut seconds, events, .. } = self.found(plan, most)?;
         if seconds < self.least_seconds() {
             seconds = IMPLAUSIBLE * self.least_seconds();
         }
@@ -132,7 +136,7 @@ impl<'a> Bench<'a> {
     }
 
     /// On the whole group, or extrapolated from the largest of the smaller ones that does not take too many events.
-    fn found(&self, plan: Plan, most: f64) -> Option<Found> {
+    fn found(&self, plan: Plan, most: f64) -> Option<PlanTime> {
         for smaller in &self.smaller {
             let trial = self.trial(plan, smaller, most)?;
             if trial.expected_timed(|larger| larger.to_full) <= EXACT_EVENTS {
@@ -146,14 +150,14 @@ impl<'a> Bench<'a> {
     }
 
     /// With whole bursts, so that it is given up after `most` seconds only if the whole group takes longer, too.
-    fn trial<'s>(&self, plan: Plan, smaller: &'s Smaller, most: f64) -> Option<Trial<'s>> {
+    fn trial<'s>(&self, plan: Plan, smaller: &'s SmallerGroup, most: f64) -> Option<Trial<'s>> {
         let base = self.on(plan, &smaller.base, self.model.burst, most)?;
         let halves = smaller.larger.iter().map(|larger| self.on(plan, &larger.half, self.model.burst, most));
         Some(Trial { smaller, base, halves: halves.collect::<Option<_>>()? })
     }
 
     /// Extrapolated from a trial, in each direction in which the whole group is larger and in each two of them.
-    fn extrapolated(&self, plan: Plan, trial: &Trial<'_>) -> Option<Found> {
+    fn extrapolated(&self, plan: Plan, trial: &Trial<'_>) -> Option<PlanTime> {
         let smaller = trial.smaller;
         let seconds_on = |size| Some(self.on(plan, size, self.scaled_burst(size), f64::INFINITY)?.seconds);
         let base = seconds_on(&smaller.base)?;
@@ -173,12 +177,12 @@ impl<'a> Bench<'a> {
             seconds += share * added[*i] * added[*j] / base;
         }
         let events = trial.expected(|found| found.events, |larger| larger.to_full);
-        Some(Found { seconds, events, timed: trial.base.timed })
+        Some(PlanTime { seconds, events, timed: trial.base.timed })
     }
 
     /// What an idle link lets pass at once, for a group of this size. Unscaled, it would hide in a smaller group the load of
     /// links that grows with the group.
-    fn scaled_burst(&self, size: &Size) -> u64 {
+    fn scaled_burst(&self, size: &ScaledGroup) -> u64 {
         let ranks = size.layout.as_ref().unwrap_or(self.layout).size();
         (u128::from(self.model.burst) * ranks as u128 / self.layout.size() as u128) as u64
     }
@@ -194,10 +198,10 @@ impl<'a> Bench<'a> {
     }
 
     /// On a group of a size, in the segments that the plan makes for the whole group.
-    fn on(&self, plan: Plan, size: &Size, burst: u64, most: f64) -> Option<Found> {
+    fn on(&self, plan: Plan, size: &ScaledGroup, burst: u64, most: f64) -> Option<PlanTime> {
         let layout = size.layout.as_ref().unwrap_or(self.layout);
         let array = array(self.call, self.layout.size());
-        let segment = plan.segment(array, self.layout.nodes()).max(array.div_ceil(limits::SEGMENTS));
+        let segment = plan.segment_bytes(array, self.layout.nodes()).max(array.div_ceil(limits::SEGMENTS));
         let cut = cut_bytes(self.call, self.layout, &plan);
         let count = cut.div_ceil(segment.max(1)).max(1);
         // What a smaller group cuts may be shorter; it falls into as many segments.
@@ -227,34 +231,35 @@ impl<'a> Bench<'a> {
         let each = (all.seconds - half.seconds).max(0.0) / (few - fewer) as f64;
         let more = (count - few) as f64;
         let events = all.events * (1.0 + more / few as f64);
-        Some(Found { seconds: all.seconds + each * more, events, timed: all.timed })
+        Some(PlanTime { seconds: all.seconds + each * more, events, timed: all.timed })
     }
 
-    fn run(&self, call: &Call, layout: &Layout, plan: Plan, burst: u64, most: f64) -> Option<Found> {
+    fn run(&self, call: &Call, layout: &Layout, plan: Plan, burst: u64, most: f64) -> Option<PlanTime> {
         let most = Duration::try_from_secs_f64(most).unwrap_or(Duration::MAX);
         let schedule = compile_within(call, layout, &plan, |_| true, MOST_ACTIONS).ok()?;
         let model = CostModel { burst, ..*self.model };
         let network = Queues::new(&model, layout);
         let timing = time(&schedule, layout, &self.model.costs, network, most).ok()?;
         let events = timing.events as f64;
-        Some(Found { seconds: timing.time.as_secs_f64(), events, timed: events })
+        Some(PlanTime { seconds: timing.time.as_secs_f64(), events, timed: events })
     }
 }
 
-impl Smaller {
-    fn new(layout: &Layout, root: Rank, base: [usize; 3], full: [usize; 3]) -> Smaller {
-        let part =
-            |divisors: [usize; 3]| Size::new(layout, root, [0, 1, 2].map(|i| (base[i] / divisors[i]).max(1)));
+impl SmallerGroup {
+    fn new(layout: &Layout, root: Rank, base: [usize; 3], full: [usize; 3]) -> SmallerGroup {
+        let part = |divisors: [usize; 3]| {
+            ScaledGroup::new(layout, root, [0, 1, 2].map(|i| (base[i] / divisors[i]).max(1)))
+        };
         let by = |at: &[usize], divisor: usize| [0, 1, 2].map(|i| if at.contains(&i) { divisor } else { 1 });
         let directions: Vec<usize> = (0..3).filter(|i| full[*i] > base[*i]).collect();
-        let larger = directions.iter().map(|i| Larger {
+        let larger = directions.iter().map(|i| GrowthDirection {
             to_full: Growth::new(base[*i], full[*i]),
             to_next: Growth::new(base[*i], full[*i].min(2 * base[*i])),
             half: part(by(&[*i], 2)),
             quarter: part(by(&[*i], 4)),
         });
         let pairs = (0..directions.len()).flat_map(|i| (i + 1..directions.len()).map(move |j| (i, j)));
-        Smaller {
+        SmallerGroup {
             base: part([1; 3]),
             larger: larger.collect(),
             halves: pairs.map(|(i, j)| (i, j, part(by(&[directions[i], directions[j]], 2)))).collect(),
@@ -302,10 +307,10 @@ pub(super) fn array(call: &Call, size: usize) -> u64 {
     if call.operation.takes_counts() { call.bytes.saturating_mul(size as u64) } else { call.bytes }
 }
 
-impl Size {
+impl ScaledGroup {
     /// The first racks from the root's on, the first nodes of each, the first ranks of those; and the root. If
     /// the root is none of these, another rank of its rack.
-    fn new(layout: &Layout, root: Rank, [racks, nodes, ranks]: [usize; 3]) -> Size {
+    fn new(layout: &Layout, root: Rank, [racks, nodes, ranks]: [usize; 3]) -> ScaledGroup {
         let home = layout.rack_of(root);
         let mut places = Vec::new();
         let mut new_root = None;
@@ -316,7 +321,7 @@ impl Size {
             let first = layout.ranks_of_node(node).iter().take(ranks).any(|other| *other == rank);
             if (rack + layout.racks() - home) % layout.racks() < racks && in_rack < nodes && first {
                 let at = places.len() as u32;
-                places.push(Place { rack: rack as u32, node: node as u32 });
+                places.push(RankPlace { rack: rack as u32, node: node as u32 });
                 if rank == root {
                     new_root = Some(at);
                 } else if rack == home {
@@ -324,9 +329,9 @@ impl Size {
                 }
             }
         }
-        let stripes = layout.stripes(Scope::All);
+        let stripes = layout.stripes(MulticastScope::All);
         let layout = Layout::new(&places).ok().map(|layout| layout.with_stripes(stripes));
-        Size { layout, root: Rank(new_root.unwrap_or(near)) }
+        ScaledGroup { layout, root: Rank(new_root.unwrap_or(near)) }
     }
 }
 

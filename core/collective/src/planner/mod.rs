@@ -10,7 +10,7 @@ mod queues;
 use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::schedule::{Call, Operation, Rank};
-use crate::timing::Costs;
+use crate::timing::AgentCosts;
 use cool_types::limits;
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ pub struct LinkCost {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostModel {
     /// The work of agents.
-    pub costs: Costs,
+    pub costs: AgentCosts,
     /// Between nodes of one rack: the hosts' links.
     pub rack: LinkCost,
     /// Between nodes of different racks: the uplinks to the core (spine).
@@ -65,7 +65,7 @@ impl Default for CostModel {
     fn default() -> CostModel {
         let level = |micros| LinkCost { latency: Duration::from_micros(micros), bytes_per_second: 2_500_000 };
         CostModel {
-            costs: Costs::default(),
+            costs: AgentCosts::default(),
             rack: level(100),
             core: level(200),
             ecmp_paths: 1,
@@ -87,7 +87,7 @@ pub struct Estimate {
 
 /// What calls have in common that get the same pick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct PickKey {
     operation: u8,
     root: u32,
     bytes: u64,
@@ -99,7 +99,7 @@ struct Key {
 pub struct Planner {
     model: CostModel,
     layout: Layout,
-    picks: BTreeMap<Key, Plan>,
+    picks: BTreeMap<PickKey, Plan>,
 }
 
 impl Planner {
@@ -143,16 +143,16 @@ impl Planner {
         self.picks.insert(self.key(call), plan);
     }
 
-    fn key(&self, call: &Call) -> Key {
+    fn key(&self, call: &Call) -> PickKey {
         let Call { operation, root, bytes, element, .. } = self.alike(call);
         let operation = Operation::ALL.iter().position(|o| *o == operation).unwrap_or(0) as u8;
-        Key { operation, root: root.0, bytes, element }
+        PickKey { operation, root: root.0, bytes, element }
     }
 
     /// The better candidates for a call with their estimates, the best first.
     pub fn rank(&self, call: &Call) -> Vec<Estimate> {
         let call = self.evened(call);
-        let bench = estimate::Bench::new(&self.model, &self.layout, &call);
+        let bench = estimate::PlanEstimator::new(&self.model, &self.layout, &call);
         let mut estimates: Vec<Estimate> = Vec::new();
         let mut best = f64::INFINITY;
         let margin = if call.operation == Operation::Barrier { MARGIN_BARRIER } else { MARGIN };
@@ -184,7 +184,7 @@ impl Planner {
     /// The estimate for one plan; none if it does not fit.
     pub fn estimate(&self, call: &Call, plan: Plan) -> Option<Estimate> {
         let call = self.evened(call);
-        estimate::Bench::new(&self.model, &self.layout, &call).estimate(plan, f64::INFINITY)
+        estimate::PlanEstimator::new(&self.model, &self.layout, &call).estimate(plan, f64::INFINITY)
     }
 
     /// The plans that compete for a call: all with a name, and all patterns by themselves; those over the ranks rack
@@ -203,7 +203,7 @@ impl Planner {
     pub fn segmented(plan: Plan, call: &Call, layout: &Layout) -> Vec<Plan> {
         let array = estimate::array(call, layout.size());
         let nodes = layout.nodes() as u64;
-        let own = plan.segment(array, layout.nodes());
+        let own = plan.segment_bytes(array, layout.nodes());
         let eager = limits::EAGER_BYTES;
         let mut sizes = vec![own / 4, own.saturating_mul(4), eager, eager.saturating_mul(nodes), array];
         sizes.retain(|size| (4096..=array).contains(size) && *size != own && (*size < array || own < array));

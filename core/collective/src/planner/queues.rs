@@ -2,8 +2,8 @@
 //! frame by frame. Coarser than sharing links among flows, and quick.
 
 use super::CostModel;
-use crate::layout::{Layout, Scope};
-use crate::timing::{Multicast, NetworkEvent, NetworkEvents, NetworkModel, nanos, time_of};
+use crate::layout::{Layout, MulticastScope};
+use crate::timing::{MulticastMessage, NetworkEvent, NetworkEvents, NetworkModel, nanos, time_of};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A link serves a message in frames: a turn is this many of them.
@@ -21,14 +21,14 @@ struct LinkQueue {
 
 /// The first and last byte of a message on its way.
 #[derive(Clone, Copy, Debug)]
-struct Transit {
+struct TransitTimes {
     first: u64,
     last: u64,
 }
 
 /// A message with the bytes that it has, still has to send, and still has in its turn.
 #[derive(Clone, Copy, Debug)]
-struct Message {
+struct QueuedMessage {
     number: u32,
     bytes: u64,
     left: u64,
@@ -37,8 +37,8 @@ struct Message {
 
 /// The messages from one node to another.
 #[derive(Debug, Default)]
-struct Connection {
-    queue: VecDeque<Message>,
+struct ConnectionQueue {
+    queue: VecDeque<QueuedMessage>,
     sending: bool,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Queues<'a> {
     down: Vec<LinkQueue>,
     rack_up: Vec<LinkQueue>,
     rack_down: Vec<LinkQueue>,
-    connections: BTreeMap<(u32, u32), Connection>,
+    connections: BTreeMap<(u32, u32), ConnectionQueue>,
 }
 
 impl<'a> Queues<'a> {
@@ -78,9 +78,9 @@ impl<'a> Queues<'a> {
     }
 
     /// Passes bytes over the links of a unicast message's way.
-    fn pass(&mut self, now: u64, (from, to): (usize, usize), bytes: u64) -> Transit {
+    fn pass(&mut self, now: u64, (from, to): (usize, usize), bytes: u64) -> TransitTimes {
         let (host, uplink, burst) = (self.host_rate(), self.model.core.bytes_per_second, self.model.burst);
-        let start = Transit { first: now, last: now };
+        let start = TransitTimes { first: now, last: now };
         let mut at = self.up[from].pass(start, bytes, host, burst);
         let (home, away) = (self.layout.rack_of_node(from), self.layout.rack_of_node(to));
         if home != away {
@@ -92,7 +92,7 @@ impl<'a> Queues<'a> {
     }
 
     /// The next frame of a connection.
-    fn next_frame(&mut self, now: u64, (from, to): (u32, u32), tell: &mut NetworkEvents) {
+    fn next_frame(&mut self, now: u64, (from, to): (u32, u32), events: &mut NetworkEvents) {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
         connection.sending = false;
         let Some(mut message) = connection.queue.pop_front() else { return };
@@ -110,24 +110,24 @@ impl<'a> Queues<'a> {
             _ => connection.queue.push_front(message),
         }
         let ends = (from as usize, to as usize);
-        let passage = self.pass(now, ends, frame);
+        let transit = self.pass(now, ends, frame);
         // The receiver's window lets no more be sent before this has come.
-        tell.at(passage.last, NetworkEvent::Wake(from, to));
+        events.at(transit.last, NetworkEvent::Wake(from, to));
         if message.left == 0 {
-            tell.at(passage.last, NetworkEvent::Left { message: message.number });
-            let at = passage.last + self.latency(ends.0, ends.1, message.bytes);
-            tell.at(at, NetworkEvent::Arrived { message: message.number, receiver: 0 });
+            events.at(transit.last, NetworkEvent::Departed { message: message.number });
+            let at = transit.last + self.latency(ends.0, ends.1, message.bytes);
+            events.at(at, NetworkEvent::Arrived { message: message.number, receiver: 0 });
         }
     }
 }
 
 impl LinkQueue {
     /// Serves a message after all that came before it; what an idle link lets pass at once is in front.
-    fn pass(&mut self, at: Transit, bytes: u64, rate: u64, burst: u64) -> Transit {
+    fn pass(&mut self, at: TransitTimes, bytes: u64, rate: u64, burst: u64) -> TransitTimes {
         let ahead = time_of(burst, rate);
         let first = at.first.max(self.busy.saturating_sub(ahead));
         self.busy = self.busy.max(at.first) + time_of(bytes, rate);
-        Transit { first, last: at.last.max(self.busy.saturating_sub(ahead)) }
+        TransitTimes { first, last: at.last.max(self.busy.saturating_sub(ahead)) }
     }
 }
 
@@ -146,14 +146,14 @@ impl NetworkModel for Queues<'_> {
         message: u32,
         (from, to): (usize, usize),
         bytes: u64,
-        tell: &mut NetworkEvents,
+        events: &mut NetworkEvents,
     ) {
         let wire = self.model.costs.unicast(bytes);
         let key = (from as u32, to as u32);
         let connection = self.connections.entry(key).or_default();
-        connection.queue.push_back(Message { number: message, bytes: wire, left: wire, turn: 0 });
+        connection.queue.push_back(QueuedMessage { number: message, bytes: wire, left: wire, turn: 0 });
         if !connection.sending {
-            self.next_frame(now, key, tell);
+            self.next_frame(now, key, events);
         }
     }
 
@@ -162,12 +162,12 @@ impl NetworkModel for Queues<'_> {
         now: u64,
         message: u32,
         (from, to): (usize, &[usize]),
-        Multicast { bytes, concurrent_senders, stripe }: Multicast,
-        tell: &mut NetworkEvents,
+        MulticastMessage { bytes, concurrent_senders, stripe }: MulticastMessage,
+        events: &mut NetworkEvents,
     ) {
         let wire = self.model.costs.multicast(bytes);
         let (host, uplink, burst) = (self.host_rate(), self.model.core.bytes_per_second, self.model.burst);
-        let start = Transit { first: now, last: now };
+        let start = TransitTimes { first: now, last: now };
         let mut sent = self.up[from].pass(start, wire, host, burst);
         if stripe.of > 1 {
             // All parts begin at once, each at its part of the link's rate.
@@ -177,10 +177,10 @@ impl NetworkModel for Queues<'_> {
         let leaves = to.iter().any(|node| self.layout.rack_of_node(*node) != home);
         let paced = self.model.costs.paced(bytes);
         let by_host = time_of(paced, host) * u64::from(concurrent_senders.max(1)) * u64::from(stripe.of);
-        let on_tree = stripe.on_tree(concurrent_senders, self.layout.stripes(Scope::All));
+        let on_tree = stripe.on_tree(concurrent_senders, self.layout.stripes(MulticastScope::All));
         let by_tree = if leaves { time_of(paced, uplink) * on_tree } else { 0 };
-        let mut paced = Transit { first: sent.first, last: sent.last.max(now + by_host.max(by_tree)) };
-        let mut racks: BTreeMap<usize, Transit> = BTreeMap::from([(home, paced)]);
+        let mut paced = TransitTimes { first: sent.first, last: sent.last.max(now + by_host.max(by_tree)) };
+        let mut racks: BTreeMap<usize, TransitTimes> = BTreeMap::from([(home, paced)]);
         if leaves {
             let link = self.core_link(home, stripe.index as usize);
             paced = self.rack_up[link].pass(paced, wire, uplink, burst);
@@ -192,12 +192,12 @@ impl NetworkModel for Queues<'_> {
                 *racks.entry(rack).or_insert_with(|| self.rack_down[link].pass(paced, wire, uplink, burst));
             let arrived = self.down[node].pass(at, wire, host, burst);
             let at = arrived.last + self.latency(from, node, bytes);
-            tell.at(at, NetworkEvent::Arrived { message, receiver });
+            events.at(at, NetworkEvent::Arrived { message, receiver });
         }
-        tell.at(paced.last, NetworkEvent::Left { message });
+        events.at(paced.last, NetworkEvent::Departed { message });
     }
 
-    fn wake(&mut self, now: u64, connection: (u32, u32), tell: &mut NetworkEvents) {
-        self.next_frame(now, connection, tell);
+    fn wake(&mut self, now: u64, connection: (u32, u32), events: &mut NetworkEvents) {
+        self.next_frame(now, connection, events);
     }
 }

@@ -1,12 +1,12 @@
 //! Picks and estimates, against plans whose cost is known.
 
 use super::*;
-use crate::{Place, compile, layout::Layout};
+use crate::{RankPlace, compile, layout::Layout};
 
 fn layout(racks: u32, nodes: u32, ranks: u32) -> Layout {
-    let places: Vec<Place> = (0..racks * nodes * ranks)
+    let places: Vec<RankPlace> = (0..racks * nodes * ranks)
         .map(|i| i / ranks)
-        .map(|node| Place { rack: node / nodes, node })
+        .map(|node| RankPlace { rack: node / nodes, node })
         .collect();
     Layout::new(&places).unwrap()
 }

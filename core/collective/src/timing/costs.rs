@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// What things cost beside the network. The default is the emulated test bed (see `docs/design/architecture.md`):
 /// agents on one shared machine, Ethernet frames of 1514 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Costs {
+pub struct AgentCosts {
     /// A rank's call, from the rank to its agent, and the answer.
     pub call: Duration,
     /// The agent's work to send a message, whatever its length.
@@ -44,9 +44,9 @@ fn is_none(bytes: &u64) -> bool {
     *bytes == 0
 }
 
-impl Default for Costs {
-    fn default() -> Costs {
-        Costs {
+impl Default for AgentCosts {
+    fn default() -> AgentCosts {
+        AgentCosts {
             call: Duration::from_micros(200),
             send: Duration::from_micros(60),
             receive: Duration::from_micros(60),
@@ -68,7 +68,7 @@ impl Default for Costs {
 /// Bytes of the headers within an IP packet of a stream's data packet.
 const STREAM: u64 = wire::IPV4 + wire::UDP + wire::STREAM_DATA_HEADER;
 
-impl Costs {
+impl AgentCosts {
     /// Bytes on the wire of a unicast message.
     pub fn unicast(&self, bytes: u64) -> u64 {
         packed(bytes.saturating_add(wire::MESSAGE_DATA_HEADER), self.mtu, wire::TCP_IP + self.beyond_ipv4)
@@ -121,11 +121,11 @@ mod tests {
 
     #[test]
     fn a_full_packet_is_1514_bytes_either_way() {
-        let costs = Costs::default();
+        let costs = AgentCosts::default();
         assert_eq!(costs.multicast(1424), 1514);
         assert_eq!(costs.multicast(0), 90);
         assert_eq!(costs.unicast(1448 - wire::MESSAGE_DATA_HEADER), 1514);
-        let costs = Costs { beyond_ipv4: wire::IPV6 - wire::IPV4, ..costs };
+        let costs = AgentCosts { beyond_ipv4: wire::IPV6 - wire::IPV4, ..costs };
         assert_eq!([costs.multicast(1404), costs.multicast(1405)], [1514, 1514 + 1 + 110]);
         assert_eq!(costs.unicast(1428 - wire::MESSAGE_DATA_HEADER), 1514);
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// Of a sender and a receiver.
 #[derive(Debug, Default)]
-struct Credit {
+struct PairCredit {
     /// Bytes that the sender has used and not got back.
     used: u64,
     /// Bytes that the receiver is to give back.
@@ -15,7 +15,7 @@ struct Credit {
 
 /// The credit of each node with each other, by their numbers: sender, receiver.
 #[derive(Debug, Default)]
-pub(super) struct Credits(BTreeMap<(usize, usize), Credit>);
+pub(super) struct Credits(BTreeMap<(usize, usize), PairCredit>);
 
 impl Credits {
     /// Whether a message may go unasked; its credit is used then.

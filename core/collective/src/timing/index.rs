@@ -1,11 +1,11 @@
 //! A schedule's actions and messages by number: which actions send and receive a message.
 
-use crate::fused::Fused;
-use crate::schedule::{Kind, Rank, Schedule, TransferId};
+use crate::fused::FusedReductions;
+use crate::schedule::{ActionKind, Rank, Schedule, TransferId};
 
 /// An action: its rank and its place in that rank's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct At {
+pub(super) struct ActionRef {
     pub(super) rank: u32,
     pub(super) action: u32,
 }
@@ -41,35 +41,37 @@ impl<T: Copy> Lists<T> {
 }
 
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct ScheduleIndex {
     /// The number of each rank's first action among all.
     first: Vec<u32>,
     actions: usize,
-    receivers: Lists<At>,
+    receivers: Lists<ActionRef>,
     /// Of each message.
-    senders: Vec<At>,
+    senders: Vec<ActionRef>,
 }
 
-impl Index {
+impl ScheduleIndex {
     /// None if a rank has no program, or the numbers do not fit. Who takes a message is its receiver, be it a receive or a
     /// reduction.
-    pub(super) fn new(schedule: &Schedule, fused: &Fused) -> Option<Index> {
+    pub(super) fn new(schedule: &Schedule, fused: &FusedReductions) -> Option<ScheduleIndex> {
         let mut first = vec![0u32];
         let mut transfers = 0;
         for program in &schedule.programs {
             let program = program.as_ref()?;
             first.push(first.last()?.checked_add(u32::try_from(program.actions.len()).ok()?)?);
             for action in &program.actions {
-                if let Kind::Send { transfer, .. } | Kind::Multicast { transfer, .. } = action.kind {
+                if let ActionKind::Send { transfer, .. } | ActionKind::Multicast { transfer, .. } =
+                    action.kind
+                {
                     transfers = transfers.max(transfer.0 as usize + 1);
                 }
             }
         }
         let actions = *first.last()? as usize;
-        let nowhere = At { rank: u32::MAX, action: 0 };
+        let nowhere = ActionRef { rank: u32::MAX, action: 0 };
         let mut senders = vec![nowhere; transfers];
         each_action(schedule, |at, kind| {
-            if let Kind::Send { transfer, .. } | Kind::Multicast { transfer, .. } = kind {
+            if let ActionKind::Send { transfer, .. } | ActionKind::Multicast { transfer, .. } = kind {
                 senders[transfer.0 as usize] = at;
             }
         });
@@ -80,7 +82,7 @@ impl Index {
                 }
             });
         });
-        Some(Index { first, actions, receivers, senders })
+        Some(ScheduleIndex { first, actions, receivers, senders })
     }
 
     /// Number of all actions.
@@ -89,35 +91,35 @@ impl Index {
     }
 
     /// The number of an action among all.
-    pub(super) fn number(&self, at: At) -> usize {
+    pub(super) fn number(&self, at: ActionRef) -> usize {
         (self.first[at.rank as usize] + at.action) as usize
     }
 
-    pub(super) fn sender(&self, transfer: u32) -> At {
+    pub(super) fn sender(&self, transfer: u32) -> ActionRef {
         self.senders[transfer as usize]
     }
 
-    pub(super) fn receivers(&self, transfer: u32) -> &[At] {
+    pub(super) fn receivers(&self, transfer: u32) -> &[ActionRef] {
         &self.receivers.items[self.receivers.range(transfer as usize)]
     }
 }
 
 /// The message that an action takes.
-pub(super) fn taken(at: At, kind: Kind, fused: &Fused) -> Option<TransferId> {
+pub(super) fn taken(at: ActionRef, kind: ActionKind, fused: &FusedReductions) -> Option<TransferId> {
     match kind {
-        Kind::Receive { transfer, .. } => {
+        ActionKind::Receive { transfer, .. } => {
             (!fused.is_passed_over(Rank(at.rank), at.action)).then_some(transfer)
         }
-        Kind::ReceiveMulticast { transfer, .. } => Some(transfer),
-        Kind::Reduce { .. } => fused.message(Rank(at.rank), at.action).map(|(_, transfer)| transfer),
-        Kind::Send { .. } | Kind::Multicast { .. } | Kind::Copy { .. } => None,
+        ActionKind::ReceiveMulticast { transfer, .. } => Some(transfer),
+        ActionKind::Reduce { .. } => fused.message(Rank(at.rank), at.action).map(|(_, transfer)| transfer),
+        ActionKind::Send { .. } | ActionKind::Multicast { .. } | ActionKind::Copy { .. } => None,
     }
 }
 
-fn each_action(schedule: &Schedule, mut each: impl FnMut(At, Kind)) {
+fn each_action(schedule: &Schedule, mut each: impl FnMut(ActionRef, ActionKind)) {
     for (rank, program) in (0..).map(Rank).zip(&schedule.programs) {
         for (action, number) in program.iter().flat_map(|program| &program.actions).zip(0..) {
-            each(At { rank: rank.0, action: number }, action.kind);
+            each(ActionRef { rank: rank.0, action: number }, action.kind);
         }
     }
 }

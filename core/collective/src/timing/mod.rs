@@ -1,5 +1,5 @@
 //! How long a schedule takes, in virtual time. What agents do and wait for is modelled here: which action may start is
-//! [`Progress`](crate::Progress)'s to say, as for the agents, and from which length on messages wait for their receivers
+//! [`ProgramProgress`](crate::ProgramProgress)'s to say, as for the agents, and from which length on messages wait for their receivers
 //! the [limits](cool_types::limits)'. How messages share a network is told by a [`NetworkModel`]: the planner's, which is quick, or
 //! the simulator's, which is exact.
 //!
@@ -11,8 +11,8 @@ mod index;
 mod trace;
 mod world;
 
-pub use costs::{Costs, nanos, time_of};
-pub use trace::Passage;
+pub use costs::{AgentCosts, nanos, time_of};
+pub use trace::MessageTiming;
 
 use crate::layout::Layout;
 use crate::schedule::{Rank, Schedule, Stripe};
@@ -24,7 +24,14 @@ pub trait NetworkModel {
     fn latency(&self, from: usize, to: usize, bytes: u64) -> u64;
 
     /// A message from one node to another is to be sent.
-    fn unicast(&mut self, now: u64, message: u32, ends: (usize, usize), bytes: u64, tell: &mut NetworkEvents);
+    fn unicast(
+        &mut self,
+        now: u64,
+        message: u32,
+        ends: (usize, usize),
+        bytes: u64,
+        events: &mut NetworkEvents,
+    );
 
     /// A message from one node to several is to be multicast.
     fn multicast(
@@ -32,17 +39,17 @@ pub trait NetworkModel {
         now: u64,
         message: u32,
         ends: (usize, &[usize]),
-        what: Multicast,
-        tell: &mut NetworkEvents,
+        what: MulticastMessage,
+        events: &mut NetworkEvents,
     );
 
     /// The time of a [`NetworkEvent::Wake`] has come.
-    fn wake(&mut self, now: u64, what: (u32, u32), tell: &mut NetworkEvents);
+    fn wake(&mut self, now: u64, what: (u32, u32), events: &mut NetworkEvents);
 }
 
 /// A message that goes over a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Multicast {
+pub struct MulticastMessage {
     /// Bytes of the message.
     pub bytes: u64,
     /// How many share the tree, each with a message of its own.
@@ -55,7 +62,7 @@ pub struct Multicast {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NetworkEvent {
     /// The last byte of a message has left its sender.
-    Left {
+    Departed {
         /// The message.
         message: u32,
     },
@@ -120,7 +127,7 @@ pub enum TimingError {
 pub fn time(
     schedule: &Schedule,
     layout: &Layout,
-    costs: &Costs,
+    costs: &AgentCosts,
     network: impl NetworkModel,
     most: Duration,
 ) -> Result<Timing, TimingError> {
@@ -134,13 +141,13 @@ pub fn time(
 pub fn trace(
     schedule: &Schedule,
     layout: &Layout,
-    costs: &Costs,
+    costs: &AgentCosts,
     network: impl NetworkModel,
-) -> Result<(Timing, Vec<Passage>), TimingError> {
+) -> Result<(Timing, Vec<MessageTiming>), TimingError> {
     let mut world = world::World::new(schedule, layout, costs, network)?;
-    world.trace = Some(trace::Trace::default());
+    world.trace = Some(trace::MessageTrace::default());
     let timing = world.run(Duration::MAX)?;
-    Ok((timing, world.trace.map(|trace| trace.passages).unwrap_or_default()))
+    Ok((timing, world.trace.map(|trace| trace.messages).unwrap_or_default()))
 }
 
 #[cfg(test)]

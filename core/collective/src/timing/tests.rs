@@ -1,8 +1,8 @@
 //! What agents do by themselves has its price: reductions that take from the sender's memory, and the credit of short messages.
 
 use super::*;
-use crate::layout::Place;
-use crate::schedule::{Action, Buffer, Call, Kind, Operation, Program, Span, TransferId};
+use crate::layout::RankPlace;
+use crate::schedule::{ActionKind, Call, Operation, Program, RankBuffer, ScheduleAction, Span, TransferId};
 use crate::{Plan, compile};
 use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES, MESSAGE_CREDIT_BYTES};
 
@@ -17,12 +17,19 @@ impl NetworkModel for Wide {
         nanos(WAY)
     }
 
-    fn unicast(&mut self, now: u64, message: u32, _: (usize, usize), _: u64, tell: &mut NetworkEvents) {
-        tell.at(now, NetworkEvent::Left { message });
-        tell.at(now + nanos(WAY), NetworkEvent::Arrived { message, receiver: 0 });
+    fn unicast(&mut self, now: u64, message: u32, _: (usize, usize), _: u64, events: &mut NetworkEvents) {
+        events.at(now, NetworkEvent::Departed { message });
+        events.at(now + nanos(WAY), NetworkEvent::Arrived { message, receiver: 0 });
     }
 
-    fn multicast(&mut self, _: u64, _: u32, _: (usize, &[usize]), _: Multicast, _: &mut NetworkEvents) {
+    fn multicast(
+        &mut self,
+        _: u64,
+        _: u32,
+        _: (usize, &[usize]),
+        _: MulticastMessage,
+        _: &mut NetworkEvents,
+    ) {
         unreachable!("nothing is multicast here");
     }
 
@@ -30,18 +37,18 @@ impl NetworkModel for Wide {
 }
 
 fn timed(schedule: &Schedule, nodes: [u32; 2]) -> Duration {
-    let layout = Layout::new(&nodes.map(|node| Place { rack: 0, node })).unwrap();
-    time(schedule, &layout, &Costs::default(), Wide, Duration::MAX).unwrap().time
+    let layout = Layout::new(&nodes.map(|node| RankPlace { rack: 0, node })).unwrap();
+    time(schedule, &layout, &AgentCosts::default(), Wide, Duration::MAX).unwrap().time
 }
 
 #[test]
 fn a_reduction_within_a_node_takes_from_the_sender_without_a_copy() {
     let bytes = 1 << 20;
-    let layout = Layout::new(&[Place { rack: 0, node: 0 }; 2]).unwrap();
+    let layout = Layout::new(&[RankPlace { rack: 0, node: 0 }; 2]).unwrap();
     let plan = "flat:linear".parse::<Plan>().unwrap().with_segment(bytes);
     let call = Call::new(Operation::Reduce, Rank(0), bytes, 4);
     let schedule = compile(&call, &layout, &plan, |_| true).unwrap();
-    let costs = Costs::default();
+    let costs = AgentCosts::default();
     // The root's own vector goes to its output, then the other's is added.
     let work = Duration::from_nanos(costs.copying(bytes) + costs.reducing(bytes));
     assert_eq!(timed(&schedule, [0, 0]), costs.call + work);
@@ -51,16 +58,19 @@ fn a_reduction_within_a_node_takes_from_the_sender_without_a_copy() {
 fn messages(count: u32) -> Schedule {
     let span =
         |buffer, number: u32| Span { buffer, offset: u64::from(number) * EAGER_BYTES, len: EAGER_BYTES };
-    let action = |kind| Action { kind, after: Vec::new() };
-    let program = |kind: &dyn Fn(u32) -> Kind| {
+    let action = |kind| ScheduleAction { kind, after: Vec::new() };
+    let program = |kind: &dyn Fn(u32) -> ActionKind| {
         Some(Program { actions: (0..count).map(|number| action(kind(number))).collect(), scratch: 0 })
     };
-    let send =
-        |number| Kind::Send { to: Rank(1), transfer: TransferId(number), src: span(Buffer::Input, number) };
-    let receive = |number| Kind::Receive {
+    let send = |number| ActionKind::Send {
+        to: Rank(1),
+        transfer: TransferId(number),
+        src: span(RankBuffer::Input, number),
+    };
+    let receive = |number| ActionKind::Receive {
         from: Rank(0),
         transfer: TransferId(number),
-        dst: span(Buffer::Output, number),
+        dst: span(RankBuffer::Output, number),
     };
     let call = Call::new(Operation::Gather, Rank(1), u64::from(count) * EAGER_BYTES, 1);
     Schedule { call, programs: vec![program(&send), program(&receive)] }

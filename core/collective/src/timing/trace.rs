@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// One message on its way to one of its receivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Passage {
+pub struct MessageTiming {
     /// The sender.
     pub from: Rank,
     /// The receiver.
@@ -23,15 +23,15 @@ pub struct Passage {
 
 /// What happened so far.
 #[derive(Debug, Default)]
-pub(super) struct Trace {
+pub(super) struct MessageTrace {
     /// By message.
     begun: BTreeMap<u32, u64>,
     /// By sender and receiver: when the last one has left.
     left: BTreeMap<(u32, u32), u64>,
-    pub(super) passages: Vec<Passage>,
+    pub(super) messages: Vec<MessageTiming>,
 }
 
-impl Trace {
+impl MessageTrace {
     pub(super) fn begins(&mut self, transfer: u32, now: u64) {
         self.begun.entry(transfer).or_insert(now);
     }
@@ -52,6 +52,13 @@ impl Trace {
     ) {
         let begun = Duration::from_nanos(self.begun.get(&transfer).copied().unwrap_or(now));
         let arrived = Duration::from_nanos(now);
-        self.passages.push(Passage { from: Rank(from), to: Rank(to), multicast, bytes, begun, arrived });
+        self.messages.push(MessageTiming {
+            from: Rank(from),
+            to: Rank(to),
+            multicast,
+            bytes,
+            begun,
+            arrived,
+        });
     }
 }

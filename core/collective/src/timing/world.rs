@@ -2,15 +2,15 @@
 
 mod streams;
 
-use super::costs::{Costs, nanos};
+use super::costs::{AgentCosts, nanos};
 use super::credit::Credits;
-use super::index::{At, Index, taken};
-use super::trace::Trace;
+use super::index::{ActionRef, ScheduleIndex, taken};
+use super::trace::MessageTrace;
 use super::{NetworkEvent, NetworkEvents, NetworkModel, Timing, TimingError};
-use crate::fused::Fused;
+use crate::fused::FusedReductions;
 use crate::layout::Layout;
-use crate::progress::{Dependents, Progress};
-use crate::schedule::{Kind, Program, Rank, Schedule};
+use crate::progress::{Dependents, ProgramProgress};
+use crate::schedule::{ActionKind, Program, Rank, Schedule};
 use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -26,7 +26,7 @@ const COPIED: u8 = 16;
 const EAGER: u8 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum TimingEvent {
     /// The agent has done an action's work.
     Done { rank: u32, action: u32 },
     /// The agent has handed a message to its transport.
@@ -46,17 +46,17 @@ enum Event {
 pub(super) struct World<'a, N> {
     schedule: &'a Schedule,
     layout: &'a Layout,
-    costs: &'a Costs,
+    costs: &'a AgentCosts,
     network: N,
     events: NetworkEvents,
-    index: Index,
+    index: ScheduleIndex,
     /// Of each rank: how far it has come in its program.
     dependents: Vec<Dependents>,
-    progress: Vec<Progress>,
+    progress: Vec<ProgramProgress>,
     /// Actions that may start; kept between events for its room.
     ready: Vec<u32>,
     /// What agents combine where its sender has it.
-    fused: Fused,
+    fused: FusedReductions,
     credits: Credits,
     /// What is known of each action.
     known: Vec<u8>,
@@ -64,31 +64,31 @@ pub(super) struct World<'a, N> {
     gathering: BTreeMap<u32, (usize, u64)>,
     /// Of each node: until when its agent is at work.
     busy: Vec<u64>,
-    queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    queue: BinaryHeap<Reverse<(u64, u64, TimingEvent)>>,
     serial: u64,
     now: u64,
     /// When the slowest rank is through, and which that is.
     end: (u64, u32),
     done: usize,
     /// If someone wants to see.
-    pub(super) trace: Option<Trace>,
+    pub(super) trace: Option<MessageTrace>,
 }
 
 impl<'a, N: NetworkModel> World<'a, N> {
     pub(super) fn new(
         schedule: &'a Schedule,
         layout: &'a Layout,
-        costs: &'a Costs,
+        costs: &'a AgentCosts,
         network: N,
     ) -> Result<World<'a, N>, TimingError> {
         if schedule.programs.len() != layout.size() {
             return Err(TimingError::Incomplete);
         }
         let programs = || schedule.programs.iter().flatten();
-        let dependents: Vec<Dependents> = programs().map(Dependents::of).collect();
+        let dependents: Vec<Dependents> = programs().map(Dependents::for_program).collect();
         let one_node = |a, b| layout.node_of(a) == layout.node_of(b);
-        let fused = Fused::find(schedule, |rank| dependents.get(rank.0 as usize), one_node);
-        let index = Index::new(schedule, &fused).ok_or(TimingError::Incomplete)?;
+        let fused = FusedReductions::find(schedule, |rank| dependents.get(rank.0 as usize), one_node);
+        let index = ScheduleIndex::new(schedule, &fused).ok_or(TimingError::Incomplete)?;
         Ok(World {
             schedule,
             layout,
@@ -98,7 +98,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
             dependents,
             fused,
             credits: Credits::default(),
-            progress: programs().map(Progress::new).collect(),
+            progress: programs().map(ProgramProgress::new).collect(),
             ready: Vec::new(),
             known: vec![0; index.actions()],
             gathering: BTreeMap::new(),
@@ -116,7 +116,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
     pub(super) fn run(&mut self, most: Duration) -> Result<Timing, TimingError> {
         for rank in 0..self.layout.size() as u32 {
             let first: Vec<u32> = self.progress[rank as usize].first().collect();
-            first.into_iter().for_each(|action| self.start(At { rank, action }));
+            first.into_iter().for_each(|action| self.start(ActionRef { rank, action }));
         }
         let last = nanos(most.saturating_sub(self.costs.call));
         while let Some(Reverse((at, _, event))) = self.queue.pop() {
@@ -124,7 +124,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
                 return Err(TimingError::Late(most));
             }
             self.now = at;
-            self.happen(event);
+            self.handle_event(event);
         }
         if self.done < self.index.actions() {
             return Err(self.stuck());
@@ -134,7 +134,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
     }
 
     fn stuck(&self) -> TimingError {
-        let of_rank = |(rank, progress): (u32, &Progress)| {
+        let of_rank = |(rank, progress): (u32, &ProgramProgress)| {
             // Where none is blocked, one that started waits for a message that nobody sends.
             let last = || self.program(rank).actions.len() as u32 - 1;
             (!progress.is_done()).then(|| (rank, progress.blocked().unwrap_or_else(last)))
@@ -147,7 +147,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         self.schedule.programs[rank as usize].as_ref().expect("the index is made of programs of all ranks")
     }
 
-    fn kind(&self, at: At) -> Kind {
+    fn kind(&self, at: ActionRef) -> ActionKind {
         self.program(at.rank).actions[at.action as usize].kind
     }
 
@@ -155,7 +155,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         self.layout.node_of(Rank(rank))
     }
 
-    fn plan(&mut self, at: u64, event: Event) {
+    fn schedule_event(&mut self, at: u64, event: TimingEvent) {
         self.serial += 1;
         self.queue.push(Reverse((at.max(self.now), self.serial, event)));
     }
@@ -165,7 +165,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         let mut events = std::mem::take(&mut self.events);
         does(&mut self.network, self.now, &mut events);
         for (at, event) in events.0.drain(..) {
-            self.plan(at, Event::Network(event));
+            self.schedule_event(at, TimingEvent::Network(event));
         }
         self.events = events;
     }
@@ -178,34 +178,34 @@ impl<'a, N: NetworkModel> World<'a, N> {
     }
 
     /// Lets an action be done when its node's agent has worked so long.
-    fn finish_after(&mut self, at: At, nanos: u64) {
+    fn finish_after(&mut self, at: ActionRef, nanos: u64) {
         let end = self.work(self.node(at.rank), nanos);
-        self.plan(end, Event::Done { rank: at.rank, action: at.action });
+        self.schedule_event(end, TimingEvent::Done { rank: at.rank, action: at.action });
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle_event(&mut self, event: TimingEvent) {
         match event {
-            Event::Done { rank, action } => self.complete(At { rank, action }),
-            Event::Sent { transfer } => self.sent(transfer),
-            Event::Announced { transfer } => self.announced(transfer),
-            Event::Granted { transfer } => self.enqueue(transfer),
-            Event::Credit { from, to, bytes } => {
+            TimingEvent::Done { rank, action } => self.complete(ActionRef { rank, action }),
+            TimingEvent::Sent { transfer } => self.sent(transfer),
+            TimingEvent::Announced { transfer } => self.announced(transfer),
+            TimingEvent::Granted { transfer } => self.enqueue(transfer),
+            TimingEvent::Credit { from, to, bytes } => {
                 self.credits.give_back((from as usize, to as usize), bytes);
             }
-            Event::Begun { transfer } => self.begin_stream(transfer),
-            Event::Network(NetworkEvent::Wake(a, b)) => {
-                self.network(|net, now, tell| net.wake(now, (a, b), tell))
+            TimingEvent::Begun { transfer } => self.begin_stream(transfer),
+            TimingEvent::Network(NetworkEvent::Wake(a, b)) => {
+                self.network(|net, now, events| net.wake(now, (a, b), events))
             }
-            Event::Network(NetworkEvent::Left { message }) => self.left(message),
-            Event::Network(NetworkEvent::Arrived { message, receiver }) => {
+            TimingEvent::Network(NetworkEvent::Departed { message }) => self.left(message),
+            TimingEvent::Network(NetworkEvent::Arrived { message, receiver }) => {
                 let at = self.index.receivers(message)[receiver as usize];
-                self.see_arrival(message, at.rank);
+                self.trace_arrival(message, at.rank);
                 self.arrived(at);
             }
         }
     }
 
-    fn complete(&mut self, at: At) {
+    fn complete(&mut self, at: ActionRef) {
         self.done += 1;
         if let Some(transfer) = taken(at, self.kind(at), &self.fused) {
             self.taken(at, transfer.0);
@@ -214,25 +214,25 @@ impl<'a, N: NetworkModel> World<'a, N> {
         let (rank, mut ready) = (at.rank as usize, std::mem::take(&mut self.ready));
         self.progress[rank].complete(at.action, &self.dependents[rank], |action| ready.push(action));
         for action in ready.drain(..) {
-            self.start(At { rank: at.rank, action });
+            self.start(ActionRef { rank: at.rank, action });
         }
         self.ready = ready;
     }
 
     /// A rank has a message in its place.
-    fn taken(&mut self, at: At, transfer: u32) {
+    fn taken(&mut self, at: ActionRef, transfer: u32) {
         let sender = self.index.sender(transfer);
-        if let Kind::Multicast { .. } = self.kind(sender) {
+        if let ActionKind::Multicast { .. } = self.kind(sender) {
             return;
         }
         let (from, to) = (self.node(sender.rank), self.node(at.rank));
         if from == to {
-            self.see_arrival(transfer, at.rank);
+            self.trace_arrival(transfer, at.rank);
         } else if self.known[self.index.number(sender)] & EAGER != 0
             && let Some(bytes) = self.credits.free((from, to), self.bytes(sender))
         {
             let back = self.now + self.network.latency(to, from, 0);
-            self.plan(back, Event::Credit { from: from as u32, to: to as u32, bytes });
+            self.schedule_event(back, TimingEvent::Credit { from: from as u32, to: to as u32, bytes });
         }
     }
 
@@ -243,43 +243,45 @@ impl<'a, N: NetworkModel> World<'a, N> {
         }
     }
 
-    fn start(&mut self, at: At) {
+    fn start(&mut self, at: ActionRef) {
         match self.kind(at) {
-            Kind::Reduce { .. } if let Some((_, transfer)) = self.fused.message(Rank(at.rank), at.action) => {
+            ActionKind::Reduce { .. }
+                if let Some((_, transfer)) = self.fused.message(Rank(at.rank), at.action) =>
+            {
                 self.take(at, transfer.0);
             }
-            Kind::Reduce { src, .. } => self.finish_after(at, self.costs.reducing(src.len)),
-            Kind::Copy { src, .. } => self.finish_after(at, self.costs.copying(src.len)),
-            Kind::Send { to, transfer, .. } => {
+            ActionKind::Reduce { src, .. } => self.finish_after(at, self.costs.reducing(src.len)),
+            ActionKind::Copy { src, .. } => self.finish_after(at, self.costs.copying(src.len)),
+            ActionKind::Send { to, transfer, .. } => {
                 let node = self.node(at.rank);
                 if self.layout.node_of(to) == node {
                     self.offer(at, transfer.0);
                 } else {
                     let sent = self.work(node, nanos(self.costs.send));
-                    self.plan(sent, Event::Sent { transfer: transfer.0 });
+                    self.schedule_event(sent, TimingEvent::Sent { transfer: transfer.0 });
                 }
             }
-            Kind::Receive { .. } if self.fused.is_passed_over(Rank(at.rank), at.action) => {
-                self.plan(self.now, Event::Done { rank: at.rank, action: at.action });
+            ActionKind::Receive { .. } if self.fused.is_passed_over(Rank(at.rank), at.action) => {
+                self.schedule_event(self.now, TimingEvent::Done { rank: at.rank, action: at.action });
             }
-            Kind::Receive { from, transfer, dst } => {
+            ActionKind::Receive { from, transfer, dst } => {
                 if self.layout.node_of(from) == self.node(at.rank) {
                     self.take(at, transfer.0);
                 } else {
                     self.expect(at, transfer.0, dst.len);
                 }
             }
-            Kind::Multicast { .. } => {
+            ActionKind::Multicast { .. } => {
                 self.progress[at.rank as usize].queue_multicast(at.action);
                 self.next_multicast(at.rank);
             }
-            Kind::ReceiveMulticast { transfer, dst, .. } => self.expect(at, transfer.0, dst.len),
+            ActionKind::ReceiveMulticast { transfer, dst, .. } => self.expect(at, transfer.0, dst.len),
         }
     }
 
     /// One rank of a node sends to another: if that is not ready, a small message is copied.
-    fn offer(&mut self, at: At, transfer: u32) {
-        self.see_begin(transfer);
+    fn offer(&mut self, at: ActionRef, transfer: u32) {
+        self.trace_begin(transfer);
         let Some(to) = self.index.receivers(transfer).first().copied() else { return };
         let bytes = self.bytes(at);
         if self.known[self.index.number(to)] & READY != 0 {
@@ -296,15 +298,15 @@ impl<'a, N: NetworkModel> World<'a, N> {
     }
 
     /// What it takes an action to take a message from another rank of its node.
-    fn taking(&self, at: At) -> u64 {
+    fn taking(&self, at: ActionRef) -> u64 {
         match self.kind(at) {
-            Kind::Reduce { src, .. } => self.costs.reducing(src.len),
+            ActionKind::Reduce { src, .. } => self.costs.reducing(src.len),
             kind => self.costs.copying(kind.writes().map_or(0, |dst| dst.len)),
         }
     }
 
     /// One rank of a node receives from another.
-    fn take(&mut self, at: At, transfer: u32) {
+    fn take(&mut self, at: ActionRef, transfer: u32) {
         let from = self.index.sender(transfer);
         let number = self.index.number(at);
         match self.known[self.index.number(from)] {
@@ -318,7 +320,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
     }
 
     /// A rank is ready for a message from another node.
-    fn expect(&mut self, at: At, transfer: u32, bytes: u64) {
+    fn expect(&mut self, at: ActionRef, transfer: u32, bytes: u64) {
         let number = self.index.number(at);
         let known = self.known[number];
         self.known[number] |= READY;
@@ -326,9 +328,9 @@ impl<'a, N: NetworkModel> World<'a, N> {
             self.finish_after(at, self.costs.copying(bytes));
         } else if known & ANNOUNCED != 0 {
             self.grant(transfer);
-        } else if let Some((lacking, known_at)) = self.gathering.get_mut(&transfer) {
-            *lacking -= 1;
-            if *lacking == 0 {
+        } else if let Some((missing, known_at)) = self.gathering.get_mut(&transfer) {
+            *missing -= 1;
+            if *missing == 0 {
                 let all_know = (*known_at).max(self.now);
                 self.gathering.remove(&transfer);
                 self.begin_after(transfer, all_know);
@@ -336,9 +338,9 @@ impl<'a, N: NetworkModel> World<'a, N> {
         }
     }
 
-    fn bytes(&self, sender: At) -> u64 {
+    fn bytes(&self, sender: ActionRef) -> u64 {
         match self.kind(sender) {
-            Kind::Send { src, .. } | Kind::Multicast { src, .. } => src.len,
+            ActionKind::Send { src, .. } | ActionKind::Multicast { src, .. } => src.len,
             _ => 0,
         }
     }
@@ -351,7 +353,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
 
     fn sent(&mut self, transfer: u32) {
         let at = self.index.sender(transfer);
-        if let Kind::Multicast { .. } = self.kind(at) {
+        if let ActionKind::Multicast { .. } = self.kind(at) {
             return self.announce_stream(transfer);
         }
         let (from, to) = self.ends_of(transfer);
@@ -362,7 +364,10 @@ impl<'a, N: NetworkModel> World<'a, N> {
             self.complete(at);
             self.enqueue(transfer);
         } else {
-            self.plan(self.now + self.network.latency(from, to, 0), Event::Announced { transfer });
+            self.schedule_event(
+                self.now + self.network.latency(from, to, 0),
+                TimingEvent::Announced { transfer },
+            );
         }
     }
 
@@ -378,15 +383,15 @@ impl<'a, N: NetworkModel> World<'a, N> {
 
     fn grant(&mut self, transfer: u32) {
         let (from, to) = self.ends_of(transfer);
-        self.plan(self.now + self.network.latency(to, from, 0), Event::Granted { transfer });
+        self.schedule_event(self.now + self.network.latency(to, from, 0), TimingEvent::Granted { transfer });
     }
 
     /// A unicast message may be sent.
     fn enqueue(&mut self, transfer: u32) {
-        self.see_begin(transfer);
+        self.trace_begin(transfer);
         let bytes = self.bytes(self.index.sender(transfer));
         let ends = self.ends_of(transfer);
-        self.network(|net, now, tell| net.unicast(now, transfer, ends, bytes, tell));
+        self.network(|net, now, events| net.unicast(now, transfer, ends, bytes, events));
     }
 
     /// The last byte of a message has left its sender.
@@ -395,14 +400,14 @@ impl<'a, N: NetworkModel> World<'a, N> {
         if let (Some(trace), [to]) = (&mut self.trace, self.index.receivers(transfer)) {
             trace.leaves(transfer, self.now, (sender.rank, to.rank));
         }
-        if let Kind::Multicast { .. } = self.kind(sender) {
+        if let ActionKind::Multicast { .. } = self.kind(sender) {
             self.stream_over(transfer);
         } else if self.known[self.index.number(sender)] & EAGER == 0 {
             self.complete(sender);
         }
     }
 
-    fn arrived(&mut self, at: At) {
+    fn arrived(&mut self, at: ActionRef) {
         let number = self.index.number(at);
         if self.known[number] & READY != 0 {
             self.finish_after(at, nanos(self.costs.receive));
@@ -412,18 +417,19 @@ impl<'a, N: NetworkModel> World<'a, N> {
         }
     }
 
-    fn see_begin(&mut self, transfer: u32) {
+    fn trace_begin(&mut self, transfer: u32) {
         if let Some(trace) = &mut self.trace {
             trace.begins(transfer, self.now);
         }
     }
 
-    fn see_arrival(&mut self, transfer: u32, to: u32) {
+    fn trace_arrival(&mut self, transfer: u32, to: u32) {
         if self.trace.is_none() {
             return;
         }
         let sender = self.index.sender(transfer);
-        let (bytes, multicast) = (self.bytes(sender), matches!(self.kind(sender), Kind::Multicast { .. }));
+        let (bytes, multicast) =
+            (self.bytes(sender), matches!(self.kind(sender), ActionKind::Multicast { .. }));
         if let Some(trace) = &mut self.trace {
             trace.arrives(transfer, self.now, (sender.rank, to), multicast, bytes);
         }

@@ -2,7 +2,7 @@
 //! dependencies alone, from every rank's start.
 
 use super::VerifyError;
-use crate::schedule::{Kind, Program, Rank, TransferId};
+use crate::schedule::{ActionKind, Program, Rank, TransferId};
 use crate::topological_order::topological_order;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,13 +23,13 @@ pub(super) fn check(programs: &[&Program]) -> Result<(), VerifyError> {
             come.extend(&complete[r][on.0 as usize]);
         }
         match action.kind {
-            Kind::Send { transfer, .. } | Kind::Multicast { transfer, .. } => {
+            ActionKind::Send { transfer, .. } | ActionKind::Multicast { transfer, .. } => {
                 sent.insert(transfer, come.clone());
             }
-            Kind::Receive { transfer, .. } | Kind::ReceiveMulticast { transfer, .. } => {
+            ActionKind::Receive { transfer, .. } | ActionKind::ReceiveMulticast { transfer, .. } => {
                 come.extend(sent.get(&transfer).into_iter().flatten());
             }
-            Kind::Reduce { .. } | Kind::Copy { .. } => {}
+            ActionKind::Reduce { .. } | ActionKind::Copy { .. } => {}
         }
         done[r].extend(&come);
         complete[r][id.0 as usize] = come;

@@ -15,7 +15,9 @@ mod symbols;
 mod transfers;
 
 use crate::layout::Layout;
-use crate::schedule::{Action, ActionId, Buffer, Kind, Operation, Program, Rank, Schedule, Span, TransferId};
+use crate::schedule::{
+    ActionId, ActionKind, Operation, Program, Rank, RankBuffer, Schedule, ScheduleAction, Span, TransferId,
+};
 
 /// What a proof covered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +89,7 @@ pub enum VerifyError {
         /// The other.
         second: ActionId,
         /// Where.
-        buffer: Buffer,
+        buffer: RankBuffer,
     },
     /// An action reads what nothing has written.
     #[error("{rank}, action {}: reads {buffer:?} at {offset}, which nothing has written", action.0)]
@@ -97,7 +99,7 @@ pub enum VerifyError {
         /// The action.
         action: ActionId,
         /// The buffer.
-        buffer: Buffer,
+        buffer: RankBuffer,
         /// The first such byte.
         offset: u64,
     },
@@ -178,27 +180,27 @@ pub fn verify(schedule: &Schedule, layout: &Layout) -> Result<Proof, VerifyError
 
 fn check_spans(schedule: &Schedule, rank: Rank, program: &Program, size: usize) -> Result<(), VerifyError> {
     let call = &schedule.call;
-    for (action, Action { kind, after }) in numbered(program) {
+    for (action, ScheduleAction { kind, after }) in numbered(program) {
         let fail = |span, reason| Err(VerifyError::Span { rank, action, span, reason });
         for span in kind.reads().chain(kind.writes()) {
             let bytes = match span.buffer {
-                Buffer::Input => call.input_bytes(rank, size),
-                Buffer::Output => call.output_bytes(rank, size),
-                Buffer::Scratch => program.scratch,
+                RankBuffer::Input => call.input_bytes(rank, size),
+                RankBuffer::Output => call.output_bytes(rank, size),
+                RankBuffer::Scratch => program.scratch,
             };
             if span.offset.checked_add(span.len).is_none_or(|end| end > bytes) {
                 return fail(span, "is outside its buffer");
             }
             let element = u64::from(call.element);
-            let begins_within = span.buffer != Buffer::Scratch && !span.offset.is_multiple_of(element);
+            let begins_within = span.buffer != RankBuffer::Scratch && !span.offset.is_multiple_of(element);
             if begins_within || !span.len.is_multiple_of(element) {
                 return fail(span, "cuts an element");
             }
         }
-        if let Some(span) = kind.writes().filter(|span| span.buffer == Buffer::Input) {
+        if let Some(span) = kind.writes().filter(|span| span.buffer == RankBuffer::Input) {
             return fail(span, "writes to the input");
         }
-        if let Kind::Reduce { src, dst } | Kind::Copy { src, dst } = *kind {
+        if let ActionKind::Reduce { src, dst } | ActionKind::Copy { src, dst } = *kind {
             if src.len != dst.len {
                 return fail(dst, "is not as long as its source");
             }
@@ -214,6 +216,6 @@ fn check_spans(schedule: &Schedule, rank: Rank, program: &Program, size: usize) 
 }
 
 /// A program's actions with their numbers.
-fn numbered(program: &Program) -> impl Iterator<Item = (ActionId, &Action)> {
+fn numbered(program: &Program) -> impl Iterator<Item = (ActionId, &ScheduleAction)> {
     (0..).map(ActionId).zip(&program.actions)
 }

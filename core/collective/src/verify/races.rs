@@ -1,7 +1,7 @@
 //! Conflicting accesses of a rank must be ordered by its own dependencies.
 
 use super::{VerifyError, numbered};
-use crate::schedule::{ActionId, Buffer, Program, Rank, Span};
+use crate::schedule::{ActionId, Program, Rank, RankBuffer, Span};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Accesses to a range since its last write, that one included.
@@ -14,7 +14,7 @@ struct Accesses {
 
 /// Earlier accesses than the last write need no look: each was found to be before that write.
 pub(super) fn check(rank: Rank, program: &Program) -> Result<(), VerifyError> {
-    let mut buffers: BTreeMap<Buffer, BTreeMap<u64, Accesses>> = BTreeMap::new();
+    let mut buffers: BTreeMap<RankBuffer, BTreeMap<u64, Accesses>> = BTreeMap::new();
     for (id, action) in numbered(program) {
         let write = action.kind.writes();
         for span in action.kind.reads().chain(write).filter(|span| span.len > 0) {

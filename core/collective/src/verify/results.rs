@@ -1,15 +1,19 @@
 //! Every rank must end with what the call promises.
 
 use super::VerifyError;
-use super::symbols::{Expression, Expressions, Memory, Run, aligned, joined};
-use crate::schedule::{Buffer, Call, Operation, Rank, Span};
+use super::symbols::{Expression, Expressions, SymbolRun, SymbolicMemory, aligned, joined};
+use crate::schedule::{Call, Operation, Rank, RankBuffer, Span};
 use std::collections::BTreeSet;
 
-pub(super) fn check(call: &Call, memories: &[Memory], expressions: &Expressions) -> Result<(), VerifyError> {
+pub(super) fn check(
+    call: &Call,
+    memories: &[SymbolicMemory],
+    expressions: &Expressions,
+) -> Result<(), VerifyError> {
     let size = memories.len();
-    let mut combined: Option<Vec<Run>> = None;
+    let mut combined: Option<Vec<SymbolRun>> = None;
     for (rank, memory) in (0..).map(Rank).zip(memories) {
-        let span = Span { buffer: Buffer::Output, offset: 0, len: call.output_bytes(rank, size) };
+        let span = Span { buffer: RankBuffer::Output, offset: 0, len: call.output_bytes(rank, size) };
         let found = memory.read(span).map(joined).map_err(|offset| VerifyError::Output {
             rank,
             operation: call.operation,
@@ -41,10 +45,10 @@ pub(super) fn check(call: &Call, memories: &[Memory], expressions: &Expressions)
 }
 
 /// The output of an operation that moves data without combining any.
-fn promised(call: &Call, rank: Rank, size: usize) -> Vec<Run> {
-    let run = |of: Rank, origin, len| Run { len, expression: Expression::of(of), origin };
+fn promised(call: &Call, rank: Rank, size: usize) -> Vec<SymbolRun> {
+    let run = |of: Rank, origin, len| SymbolRun { len, expression: Expression::for_rank(of), origin };
     let ranks = || (0..size as u32).map(Rank);
-    let runs: Vec<Run> = match call.operation {
+    let runs: Vec<SymbolRun> = match call.operation {
         Operation::Bcast => vec![run(call.root, 0, call.bytes)],
         Operation::Scatter => vec![run(call.root, call.parts(0..rank.0 as usize), call.part(rank))],
         Operation::Allgather => ranks().map(|of| run(of, 0, call.part(of))).collect(),
@@ -66,7 +70,7 @@ fn promised(call: &Call, rank: Rank, size: usize) -> Vec<Run> {
 fn check_combination(
     call: &Call,
     rank: Rank,
-    found: &[Run],
+    found: &[SymbolRun],
     (start, first): (u64, usize),
     expressions: &Expressions,
 ) -> Result<(), VerifyError> {
@@ -93,8 +97,8 @@ fn check_combination(
 fn compare(
     call: &Call,
     rank: Rank,
-    found: &[Run],
-    wanted: &[Run],
+    found: &[SymbolRun],
+    wanted: &[SymbolRun],
     expressions: &Expressions,
 ) -> Result<(), VerifyError> {
     let mut offset = 0;
@@ -112,7 +116,7 @@ fn wrong(
     call: &Call,
     rank: Rank,
     offset: u64,
-    found: Run,
+    found: SymbolRun,
     wanted: String,
     expressions: &Expressions,
 ) -> VerifyError {

@@ -1,20 +1,20 @@
 //! Runs a schedule on symbols, each rank one action at a time, a message only when both ends have come to it.
 
 use super::VerifyError;
-use super::symbols::{Expression, Expressions, Memory, Run, aligned, joined};
-use super::transfers::Transfer;
-use crate::schedule::{ActionId, Buffer, Call, Kind, Operation, Program, Rank, Span, TransferId};
+use super::symbols::{Expression, Expressions, SymbolRun, SymbolicMemory, aligned, joined};
+use super::transfers::MatchedTransfer;
+use crate::schedule::{ActionId, ActionKind, Call, Operation, Program, Rank, RankBuffer, Span, TransferId};
 use std::collections::BTreeMap;
 
 /// The expressions made, and the ranks' buffers at the end.
 pub(super) fn run(
     call: &Call,
     programs: &[&Program],
-    transfers: &BTreeMap<TransferId, Transfer>,
-) -> Result<(Expressions, Vec<Memory>), VerifyError> {
+    transfers: &BTreeMap<TransferId, MatchedTransfer>,
+) -> Result<(Expressions, Vec<SymbolicMemory>), VerifyError> {
     let size = programs.len();
     let ranks = (0..size as u32).map(Rank);
-    let mut state = State {
+    let mut state = SymbolicState {
         programs,
         next: vec![0; size],
         memories: ranks.clone().map(|rank| before(call, rank, size)).collect(),
@@ -44,46 +44,48 @@ pub(super) fn run(
 }
 
 /// A rank's buffers before the call.
-fn before(call: &Call, rank: Rank, size: usize) -> Memory {
-    let mut memory = Memory::default();
+fn before(call: &Call, rank: Rank, size: usize) -> SymbolicMemory {
+    let mut memory = SymbolicMemory::default();
     let (buffer, len) = match call.operation {
-        Operation::Bcast if rank == call.root => (Buffer::Output, call.bytes),
-        _ => (Buffer::Input, call.input_bytes(rank, size)),
+        Operation::Bcast if rank == call.root => (RankBuffer::Output, call.bytes),
+        _ => (RankBuffer::Input, call.input_bytes(rank, size)),
     };
-    memory
-        .write(Span { buffer, offset: 0, len }, &[Run { len, expression: Expression::of(rank), origin: 0 }]);
+    memory.write(
+        Span { buffer, offset: 0, len },
+        &[SymbolRun { len, expression: Expression::for_rank(rank), origin: 0 }],
+    );
     memory
 }
 
-struct State<'a> {
+struct SymbolicState<'a> {
     programs: &'a [&'a Program],
     next: Vec<usize>,
-    memories: Vec<Memory>,
+    memories: Vec<SymbolicMemory>,
     expressions: Expressions,
 }
 
-impl State<'_> {
+impl SymbolicState<'_> {
     /// Does a rank's local actions up to the next message, and says which that is.
     fn up_to_message(&mut self, rank: Rank) -> Result<Option<TransferId>, VerifyError> {
         let program = self.programs[rank.0 as usize];
         while let Some(action) = program.actions.get(self.next[rank.0 as usize]) {
             match action.kind {
-                Kind::Send { transfer, .. }
-                | Kind::Receive { transfer, .. }
-                | Kind::Multicast { transfer, .. }
-                | Kind::ReceiveMulticast { transfer, .. } => return Ok(Some(transfer)),
-                Kind::Copy { src, dst } => {
+                ActionKind::Send { transfer, .. }
+                | ActionKind::Receive { transfer, .. }
+                | ActionKind::Multicast { transfer, .. }
+                | ActionKind::ReceiveMulticast { transfer, .. } => return Ok(Some(transfer)),
+                ActionKind::Copy { src, dst } => {
                     let runs = self.read(rank, src)?;
                     self.memories[rank.0 as usize].write(dst, &runs);
                 }
-                Kind::Reduce { src, dst } => self.reduce(rank, src, dst)?,
+                ActionKind::Reduce { src, dst } => self.reduce(rank, src, dst)?,
             }
             self.next[rank.0 as usize] += 1;
         }
         Ok(None)
     }
 
-    fn transfer(&mut self, message: &Transfer) -> Result<(), VerifyError> {
+    fn transfer(&mut self, message: &MatchedTransfer) -> Result<(), VerifyError> {
         let runs = self.read(message.from, message.src)?;
         self.next[message.from.0 as usize] += 1;
         for (to, dst) in &message.to {
@@ -102,13 +104,13 @@ impl State<'_> {
                 return Err(VerifyError::Misaligned { rank, action: self.action(rank), left, right });
             }
             let expression = self.expressions.combine(left.expression, right.expression);
-            runs.push(Run { expression, ..left });
+            runs.push(SymbolRun { expression, ..left });
         }
         self.memories[rank.0 as usize].write(dst, &joined(runs));
         Ok(())
     }
 
-    fn read(&self, rank: Rank, span: Span) -> Result<Vec<Run>, VerifyError> {
+    fn read(&self, rank: Rank, span: Span) -> Result<Vec<SymbolRun>, VerifyError> {
         self.memories[rank.0 as usize].read(span).map(joined).map_err(|offset| VerifyError::Unwritten {
             rank,
             action: self.action(rank),

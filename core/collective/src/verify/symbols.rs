@@ -1,6 +1,6 @@
 //! Symbols in place of bytes: where each byte of a rank's buffers came from.
 
-use crate::schedule::{Buffer, Rank, Span};
+use crate::schedule::{Rank, RankBuffer, Span};
 use std::collections::BTreeMap;
 
 /// The number of an expression. That of a rank's own data is the rank's.
@@ -9,7 +9,7 @@ pub(super) struct Expression(u32);
 
 impl Expression {
     /// The data that a rank brought into the call.
-    pub(super) fn of(rank: Rank) -> Expression {
+    pub(super) fn for_rank(rank: Rank) -> Expression {
         Expression(rank.0)
     }
 }
@@ -58,7 +58,7 @@ impl Expressions {
 
 /// A run of bytes with one origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct SymbolRun {
     pub(super) len: u64,
     pub(super) expression: Expression,
     /// The place, in the data that it is made of, of the run's first byte.
@@ -67,13 +67,13 @@ pub(super) struct Run {
 
 /// A rank's buffers.
 #[derive(Clone, Default)]
-pub(super) struct Memory {
-    buffers: [BTreeMap<u64, Run>; 3],
+pub(super) struct SymbolicMemory {
+    buffers: [BTreeMap<u64, SymbolRun>; 3],
 }
 
-impl Memory {
+impl SymbolicMemory {
     /// What a span holds, or the first byte of it that nothing has written.
-    pub(super) fn read(&self, span: Span) -> Result<Vec<Run>, u64> {
+    pub(super) fn read(&self, span: Span) -> Result<Vec<SymbolRun>, u64> {
         let runs = &self.buffers[index(span.buffer)];
         let mut found = Vec::new();
         let mut at = span.offset;
@@ -84,14 +84,14 @@ impl Memory {
                 return Err(at);
             }
             let len = (run.len - skip).min(span.end() - at);
-            found.push(Run { len, expression: run.expression, origin: run.origin + skip });
+            found.push(SymbolRun { len, expression: run.expression, origin: run.origin + skip });
             at += len;
         }
         Ok(found)
     }
 
     /// Puts runs at the beginning of a span, which they fill.
-    pub(super) fn write(&mut self, span: Span, runs: &[Run]) {
+    pub(super) fn write(&mut self, span: Span, runs: &[SymbolRun]) {
         if span.len == 0 {
             return;
         }
@@ -101,10 +101,13 @@ impl Memory {
             let end = start + run.len;
             if end > span.end() {
                 let skip = span.end() - start;
-                buffer.insert(span.end(), Run { len: end - span.end(), origin: run.origin + skip, ..run });
+                buffer.insert(
+                    span.end(),
+                    SymbolRun { len: end - span.end(), origin: run.origin + skip, ..run },
+                );
             }
             if end > span.offset {
-                buffer.insert(start, Run { len: span.offset - start, ..run });
+                buffer.insert(start, SymbolRun { len: span.offset - start, ..run });
             }
         }
         let covered: Vec<u64> = buffer.range(span.offset..span.end()).map(|(start, _)| *start).collect();
@@ -113,7 +116,8 @@ impl Memory {
                 && start + run.len > span.end()
             {
                 let skip = span.end() - start;
-                buffer.insert(span.end(), Run { len: run.len - skip, origin: run.origin + skip, ..run });
+                buffer
+                    .insert(span.end(), SymbolRun { len: run.len - skip, origin: run.origin + skip, ..run });
             }
         }
         let mut at = span.offset;
@@ -125,15 +129,16 @@ impl Memory {
 }
 
 /// Splits two equally long lists of runs at each other's ends.
-pub(super) fn aligned(left: &[Run], right: &[Run]) -> Vec<(Run, Run)> {
+pub(super) fn aligned(left: &[SymbolRun], right: &[SymbolRun]) -> Vec<(SymbolRun, SymbolRun)> {
     let (mut left, mut right) = (left.iter().copied(), right.iter().copied());
     let (mut l, mut r) = (left.next(), right.next());
     let mut pairs = Vec::new();
     while let (Some(a), Some(b)) = (l, r) {
         let len = a.len.min(b.len);
-        pairs.push((Run { len, ..a }, Run { len, ..b }));
-        let rest =
-            |run: Run| (run.len > len).then(|| Run { len: run.len - len, origin: run.origin + len, ..run });
+        pairs.push((SymbolRun { len, ..a }, SymbolRun { len, ..b }));
+        let rest = |run: SymbolRun| {
+            (run.len > len).then(|| SymbolRun { len: run.len - len, origin: run.origin + len, ..run })
+        };
         l = rest(a).or_else(|| left.next());
         r = rest(b).or_else(|| right.next());
     }
@@ -141,8 +146,8 @@ pub(super) fn aligned(left: &[Run], right: &[Run]) -> Vec<(Run, Run)> {
 }
 
 /// Joins neighbours that continue each other.
-pub(super) fn joined(runs: Vec<Run>) -> Vec<Run> {
-    let mut out: Vec<Run> = Vec::with_capacity(runs.len());
+pub(super) fn joined(runs: Vec<SymbolRun>) -> Vec<SymbolRun> {
+    let mut out: Vec<SymbolRun> = Vec::with_capacity(runs.len());
     for run in runs {
         match out.last_mut() {
             Some(last) if last.expression == run.expression && last.origin + last.len == run.origin => {
@@ -154,10 +159,10 @@ pub(super) fn joined(runs: Vec<Run>) -> Vec<Run> {
     out
 }
 
-fn index(buffer: Buffer) -> usize {
+fn index(buffer: RankBuffer) -> usize {
     match buffer {
-        Buffer::Input => 0,
-        Buffer::Output => 1,
-        Buffer::Scratch => 2,
+        RankBuffer::Input => 0,
+        RankBuffer::Output => 1,
+        RankBuffer::Scratch => 2,
     }
 }

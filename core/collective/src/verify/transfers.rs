@@ -2,11 +2,11 @@
 
 use super::{VerifyError, numbered};
 use crate::layout::Layout;
-use crate::schedule::{Kind, Program, Rank, Span, TransferId};
+use crate::schedule::{ActionKind, Program, Rank, Span, TransferId};
 use std::collections::BTreeMap;
 
 /// A message with its ends.
-pub(super) struct Transfer {
+pub(super) struct MatchedTransfer {
     pub(super) from: Rank,
     pub(super) src: Span,
     pub(super) to: Vec<(Rank, Span)>,
@@ -15,23 +15,23 @@ pub(super) struct Transfer {
 pub(super) fn matched(
     programs: &[&Program],
     layout: &Layout,
-) -> Result<BTreeMap<TransferId, Transfer>, VerifyError> {
+) -> Result<BTreeMap<TransferId, MatchedTransfer>, VerifyError> {
     // First the senders, with the receivers that each message reaches and has not yet been seen at.
     let mut transfers = BTreeMap::new();
-    let mut due: BTreeMap<TransferId, BTreeMap<Rank, Kind>> = BTreeMap::new();
+    let mut due: BTreeMap<TransferId, BTreeMap<Rank, ActionKind>> = BTreeMap::new();
     for (rank, program) in layout.ranks().zip(programs) {
         for (_, action) in numbered(program) {
             let Some((transfer, src, expected)) = sending(rank, action.kind, layout)? else { continue };
             due.insert(transfer, expected);
-            if transfers.insert(transfer, Transfer { from: rank, src, to: Vec::new() }).is_some() {
+            if transfers.insert(transfer, MatchedTransfer { from: rank, src, to: Vec::new() }).is_some() {
                 return Err(VerifyError::Transfer { transfer, rank, reason: "is sent twice" });
             }
         }
     }
     for (rank, program) in layout.ranks().zip(programs) {
         for (_, action) in numbered(program) {
-            let (Kind::Receive { transfer, dst, .. } | Kind::ReceiveMulticast { transfer, dst, .. }) =
-                action.kind
+            let (ActionKind::Receive { transfer, dst, .. }
+            | ActionKind::ReceiveMulticast { transfer, dst, .. }) = action.kind
             else {
                 continue;
             };
@@ -59,12 +59,12 @@ pub(super) fn matched(
     Ok(transfers)
 }
 
-type Sending = (TransferId, Span, BTreeMap<Rank, Kind>);
+type ExpectedReceives = (TransferId, Span, BTreeMap<Rank, ActionKind>);
 
 /// What receivers must do about a message that `kind` sends; the buffer and offset of their spans are free.
-fn sending(from: Rank, kind: Kind, layout: &Layout) -> Result<Option<Sending>, VerifyError> {
+fn sending(from: Rank, kind: ActionKind, layout: &Layout) -> Result<Option<ExpectedReceives>, VerifyError> {
     match kind {
-        Kind::Send { to, transfer, src } => {
+        ActionKind::Send { to, transfer, src } => {
             if to == from || to.0 as usize >= layout.size() {
                 return Err(VerifyError::Transfer {
                     transfer,
@@ -72,9 +72,13 @@ fn sending(from: Rank, kind: Kind, layout: &Layout) -> Result<Option<Sending>, V
                     reason: "is sent to no other rank",
                 });
             }
-            Ok(Some((transfer, src, BTreeMap::from([(to, Kind::Receive { from, transfer, dst: src })]))))
+            Ok(Some((
+                transfer,
+                src,
+                BTreeMap::from([(to, ActionKind::Receive { from, transfer, dst: src })]),
+            )))
         }
-        Kind::Multicast { scope, transfer, src, .. } => {
+        ActionKind::Multicast { scope, transfer, src, .. } => {
             let home = layout.node_of(from);
             let nodes = layout.nodes_of(scope);
             if !nodes.contains(&home) {
@@ -85,21 +89,21 @@ fn sending(from: Rank, kind: Kind, layout: &Layout) -> Result<Option<Sending>, V
                 });
             }
             let others = nodes.into_iter().filter(|node| *node != home);
-            let received = Kind::ReceiveMulticast { from, scope, transfer, dst: src };
+            let received = ActionKind::ReceiveMulticast { from, scope, transfer, dst: src };
             Ok(Some((transfer, src, others.map(|node| (layout.node_leader(node), received)).collect())))
         }
         _ => Ok(None),
     }
 }
 
-fn same(expected: Kind, actual: Kind) -> bool {
+fn same(expected: ActionKind, actual: ActionKind) -> bool {
     match (expected, actual) {
-        (Kind::Receive { from, dst, .. }, Kind::Receive { from: f, dst: d, .. }) => {
+        (ActionKind::Receive { from, dst, .. }, ActionKind::Receive { from: f, dst: d, .. }) => {
             from == f && dst.len == d.len
         }
         (
-            Kind::ReceiveMulticast { from, scope, dst, .. },
-            Kind::ReceiveMulticast { from: f, scope: s, dst: d, .. },
+            ActionKind::ReceiveMulticast { from, scope, dst, .. },
+            ActionKind::ReceiveMulticast { from: f, scope: s, dst: d, .. },
         ) => from == f && scope == s && dst.len == d.len,
         _ => false,
     }

@@ -1,16 +1,16 @@
 //! Groups to try schedules on, and how many random ones.
 
-use cool_collective::Place;
+use cool_collective::RankPlace;
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::FileFailurePersistence;
 
 /// Nodes in racks of the given sizes, each with `per_node` ranks.
-pub(crate) fn racks(sizes: &[u32], per_node: u32) -> Vec<Place> {
+pub(crate) fn racks(sizes: &[u32], per_node: u32) -> Vec<RankPlace> {
     let mut places = Vec::new();
     let mut node = 0;
     for (rack, size) in (0..).zip(sizes) {
         for _ in 0..*size {
-            places.extend((0..per_node).map(|_| Place { rack, node }));
+            places.extend((0..per_node).map(|_| RankPlace { rack, node }));
             node += 1;
         }
     }
@@ -18,7 +18,7 @@ pub(crate) fn racks(sizes: &[u32], per_node: u32) -> Vec<Place> {
 }
 
 /// The same places with neighbouring ranks far apart: rank `i` where rank `i * stride` was.
-pub(crate) fn interleaved(places: &[Place], stride: usize) -> Vec<Place> {
+pub(crate) fn interleaved(places: &[RankPlace], stride: usize) -> Vec<RankPlace> {
     (0..stride).flat_map(|start| places.iter().skip(start).step_by(stride)).copied().collect()
 }
 

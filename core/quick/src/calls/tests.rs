@@ -1,7 +1,7 @@
 //! Ranks with a network that loses, doubles and reorders, and agents that answer from what ranks have kept.
 
 use super::*;
-use cool_collective::{Place, compile, interpret};
+use cool_collective::{RankPlace, compile, interpret};
 use cool_types::{Call, Operation};
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ fn key() -> Key {
 }
 
 fn layout(nodes: u32, per_rack: u32) -> Layout {
-    let places: Vec<Place> = (0..nodes).map(|node| Place { rack: node / per_rack, node }).collect();
+    let places: Vec<RankPlace> = (0..nodes).map(|node| RankPlace { rack: node / per_rack, node }).collect();
     Layout::new(&places).unwrap()
 }
 
@@ -69,7 +69,7 @@ impl Expected {
         let combining = operation.combines().then_some((ElementType::F32, ReduceOp::Sum));
         let ranks = || (0..size as u32).map(Rank);
         let schedules: Vec<Arc<QuickSchedule>> = ranks()
-            .map(|rank| QuickSchedule::of(&call, layout, rank).map(Arc::new))
+            .map(|rank| QuickSchedule::for_call(&call, layout, rank).map(Arc::new))
             .collect::<Option<_>>()?;
         let whole = compile(&call, layout, &schedules[0].plan(), |_| true).unwrap();
         let input = |rank: Rank| {
@@ -83,8 +83,8 @@ impl Expected {
         Some(Expected { number, schedules, inputs, outputs, combining })
     }
 
-    fn begin(&self, rank: usize) -> Begin<'_> {
-        Begin {
+    fn begin(&self, rank: usize) -> BeginCall<'_> {
+        BeginCall {
             number: self.number,
             digest: self.number * 31,
             schedule: &self.schedules[rank],
@@ -98,9 +98,9 @@ struct World {
     random: Random,
     ranks: Vec<QuickCalls>,
     /// What each rank has kept, oldest first.
-    kept: Vec<VecDeque<Message>>,
+    kept: Vec<VecDeque<QuickMessage>>,
     /// Messages of each that had to be sent again.
-    repaired: Vec<u64>,
+    retransmitted: Vec<u64>,
     /// The calls that each is through; whether it is in the next.
     through: Vec<(usize, bool)>,
     /// Datagrams under way.
@@ -119,7 +119,7 @@ impl World {
                 .map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap())
                 .collect(),
             kept: vec![VecDeque::new(); size as usize],
-            repaired: vec![0; size as usize],
+            retransmitted: vec![0; size as usize],
             through: vec![(0, false); size as usize],
             network: Vec::new(),
             random,
@@ -135,7 +135,7 @@ impl World {
             let (done, busy) = self.through[rank];
             if !busy && done < calls.len() && self.random.below(3) > 0 {
                 self.through[rank].1 = true;
-                self.ranks[rank].handle(self.now, Input::Repaired(self.repaired[rank]));
+                self.ranks[rank].handle(self.now, Input::Retransmitted(self.retransmitted[rank]));
                 self.ranks[rank].handle(self.now, Input::Begin(calls[done].begin(rank)));
                 self.poll(rank, calls);
             } else if !self.network.is_empty() && self.random.below(8) > 0 {
@@ -155,12 +155,12 @@ impl World {
                 Output::Send(message) => {
                     (0..message.copies).for_each(|_| self.send(message.to, rank, message.bytes.clone()));
                     self.kept[rank].push_back(message);
-                    if self.kept[rank].len() > WINDOW as usize {
+                    if self.kept[rank].len() > RETRANSMIT_WINDOW as usize {
                         self.kept[rank].pop_front();
                     }
                 }
-                Output::Ask { of, bytes } => self.send(SendTo::AgentOf(of), rank, bytes),
-                Output::Differs { .. } => panic!("all call alike"),
+                Output::Nak { to, bytes } => self.send(SendTo::AgentOf(to), rank, bytes),
+                Output::Mismatch { .. } => panic!("all call alike"),
                 Output::Done => {
                     let (done, _) = self.through[rank];
                     assert_eq!(
@@ -195,12 +195,12 @@ impl World {
                 self.poll(rank.0 as usize, calls);
             }
             SendTo::AgentOf(rank) => {
-                let asked = Datagram::open(&key(), GROUP, bytes).unwrap().head;
-                assert_eq!((asked.kind, asked.from, asked.asked), (DatagramKind::Ask, from, rank.0));
-                let name = (asked.call, asked.transfer);
+                let nak = Datagram::verify(&key(), GROUP, bytes).unwrap().header;
+                assert_eq!((nak.kind, nak.from, nak.requested), (DatagramKind::Nak, from, rank.0));
+                let name = (nak.call, nak.transfer);
                 let kept = self.kept[rank.0 as usize].iter().find(|message| message.name == name).cloned();
                 if let Some(message) = kept {
-                    self.repaired[rank.0 as usize] += 1;
+                    self.retransmitted[rank.0 as usize] += 1;
                     self.send(SendTo::Rank(Rank(from)), rank.0 as usize, message.bytes);
                 }
             }
@@ -230,10 +230,10 @@ fn calls_bring_the_right_bytes_whatever_is_lost_doubled_or_overtaken() {
 fn sent_ahead(rank: u32, call: &Call, input: &[u8]) -> usize {
     let layout = layout(3, 2);
     let mut ahead = QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap();
-    let schedule = Arc::new(QuickSchedule::of(call, &layout, Rank(rank)).unwrap());
+    let schedule = Arc::new(QuickSchedule::for_call(call, &layout, Rank(rank)).unwrap());
     let mut sent = 0;
     for number in 0..1000 {
-        let begin = Begin { number, digest: 1, schedule: &schedule, combining: None, input };
+        let begin = BeginCall { number, digest: 1, schedule: &schedule, combining: None, input };
         ahead.handle(Time::ZERO, Input::Begin(begin));
         let mut done = false;
         while let Poll::Output(output) = ahead.poll(Time::ZERO) {
@@ -250,7 +250,7 @@ fn sent_ahead(rank: u32, call: &Call, input: &[u8]) -> usize {
 #[test]
 fn a_root_that_runs_ahead_keeps_all_that_others_may_lack() {
     let sent = sent_ahead(0, &Call::new(Operation::Bcast, Rank(0), 4, 4), b"abcd");
-    assert_eq!(sent, WINDOW as usize / 2, "then it waits for the others");
+    assert_eq!(sent, RETRANSMIT_WINDOW as usize / 2, "then it waits for the others");
 }
 
 /// The root of the gathers that a leaf runs ahead in has two such leaves.
@@ -268,7 +268,7 @@ fn who_has_called_something_else_is_asked_what_also_when_the_call_is_over() {
     let layout = layout(2, 2);
     let schedule = |operation, rank| {
         let call = Call::new(operation, Rank(0), 4, 4);
-        Arc::new(QuickSchedule::of(&call, &layout, Rank(rank)).unwrap())
+        Arc::new(QuickSchedule::for_call(&call, &layout, Rank(rank)).unwrap())
     };
     let calls = |rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap();
     let (mut root, mut leaf) = (calls(0), calls(1));
@@ -280,41 +280,41 @@ fn who_has_called_something_else_is_asked_what_also_when_the_call_is_over() {
         all
     };
     let bcast = schedule(Operation::Bcast, 0);
-    let begin = |digest, schedule| Begin { number: 5, digest, schedule, combining: None, input: b"abcd" };
+    let begin = |digest, schedule| BeginCall { number: 5, digest, schedule, combining: None, input: b"abcd" };
     root.handle(Time::ZERO, Input::Begin(begin(50, &bcast)));
     // What rank 1 calls does not wait for anybody.
     let combining = Some((ElementType::F32, ReduceOp::Sum));
     let reduce = schedule(Operation::Reduce, 1);
-    leaf.handle(Time::ZERO, Input::Begin(Begin { combining, ..begin(51, &reduce) }));
+    leaf.handle(Time::ZERO, Input::Begin(BeginCall { combining, ..begin(51, &reduce) }));
     assert_eq!(outputs(&mut leaf).last(), Some(&Output::Done));
     let sent = outputs(&mut root).into_iter().find_map(|output| match output {
         Output::Send(message) => Some(message.bytes),
         _ => None,
     });
     leaf.handle(Time::ZERO, Input::Datagram(&sent.unwrap()));
-    let [Output::Ask { of: Rank(0), bytes }] = &outputs(&mut leaf)[..] else { panic!("it asks") };
-    let asked = Datagram::open(&key(), GROUP, bytes).unwrap().head;
-    assert_eq!((asked.kind, asked.call, asked.digest), (DatagramKind::Ask, 5, 51));
+    let [Output::Nak { to: Rank(0), bytes }] = &outputs(&mut leaf)[..] else { panic!("it asks") };
+    let nak = Datagram::verify(&key(), GROUP, bytes).unwrap().header;
+    assert_eq!((nak.kind, nak.call, nak.digest), (DatagramKind::Nak, 5, 51));
     // The agent of rank 0 says what it has called.
-    let head = Head { kind: DatagramKind::Differs, from: 0, digest: 50, ..asked };
-    let answer = Datagram { head, payload: b"bcast of 1 f32" }.seal(&key());
+    let header = DatagramHeader { kind: DatagramKind::Mismatch, from: 0, digest: 50, ..nak };
+    let answer = Datagram { header, payload: b"bcast of 1 f32" }.encode(&key());
     leaf.handle(Time::ZERO, Input::Datagram(&answer));
-    let differs = Output::Differs { rank: 0, number: 5, text: "bcast of 1 f32".into() };
+    let differs = Output::Mismatch { rank: 0, number: 5, text: "bcast of 1 f32".into() };
     assert_eq!(outputs(&mut leaf), [differs]);
 }
 
 #[test]
 fn who_lacks_a_message_asks_soon_again_and_then_less_and_less_often() {
     let layout = layout(2, 2);
-    let schedule = QuickSchedule::of(&Call::new(Operation::Bcast, Rank(0), 4, 4), &layout, Rank(1));
+    let schedule = QuickSchedule::for_call(&Call::new(Operation::Bcast, Rank(0), 4, 4), &layout, Rank(1));
     let schedule = Arc::new(schedule.unwrap());
     let mut calls = QuickCalls::new(key(), GROUP, Rank(1), layout).unwrap();
-    let begin = Begin { number: 0, digest: 1, schedule: &schedule, combining: None, input: &[] };
+    let begin = BeginCall { number: 0, digest: 1, schedule: &schedule, combining: None, input: &[] };
     calls.handle(Time::ZERO, Input::Begin(begin));
     let (mut times, mut now) = (BTreeSet::new(), Time::ZERO);
     while times.len() < 7 {
         match calls.poll(now) {
-            Poll::Output(Output::Ask { of: Rank(0), .. }) => drop(times.insert(now.as_nanos() / 1_000_000)),
+            Poll::Output(Output::Nak { to: Rank(0), .. }) => drop(times.insert(now.as_nanos() / 1_000_000)),
             Poll::Output(other) => panic!("{other:?}"),
             Poll::Idle(next) => now = next.expect("it asks again"),
         }
@@ -327,11 +327,12 @@ fn who_lacks_a_message_asks_soon_again_and_then_less_and_less_often() {
 fn of_a_call_is_said_whose_messages_came_when_and_how_many() {
     let layout = layout(3, 3);
     let call = Call::new(Operation::Reduce, Rank(0), 4, 4);
-    let schedules = [0, 1, 2].map(|rank| Arc::new(QuickSchedule::of(&call, &layout, Rank(rank)).unwrap()));
+    let schedules =
+        [0, 1, 2].map(|rank| Arc::new(QuickSchedule::for_call(&call, &layout, Rank(rank)).unwrap()));
     let begin = |number, rank: usize| {
         let schedule = &schedules[rank];
         let combining = Some((ElementType::F32, ReduceOp::Sum));
-        Begin { number, digest: 1, schedule, combining, input: b"abcd" }
+        BeginCall { number, digest: 1, schedule, combining, input: b"abcd" }
     };
     let [mut root, mut near, mut far] =
         [0, 1, 2].map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap());
@@ -348,9 +349,9 @@ fn of_a_call_is_said_whose_messages_came_when_and_how_many() {
     root.handle(at(7), Input::Begin(begin(0, 0)));
     root.handle(at(9), Input::Datagram(&from_near));
     root.handle(at(11), Input::Datagram(&from_near));
-    let arrived = root.arrived();
-    assert_eq!(arrived.latest().collect::<Vec<_>>(), [(Rank(2), at(7)), (Rank(1), at(9))]);
-    assert_eq!(arrived.messages(), 2);
+    let arrivals = root.arrivals();
+    assert_eq!(arrivals.latest().collect::<Vec<_>>(), [(Rank(2), at(7)), (Rank(1), at(9))]);
+    assert_eq!(arrivals.messages(), 2);
     root.handle(at(20), Input::Begin(begin(1, 0)));
-    assert_eq!(root.arrived(), &CallArrivals::default());
+    assert_eq!(root.arrivals(), &CallArrivals::default());
 }

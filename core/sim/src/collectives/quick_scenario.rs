@@ -2,7 +2,7 @@
 
 use super::scenario::{CallScenario, CollectiveScenario, Draw, ELEMENT, Fault, GroupScenario};
 use cool_machine::Duration;
-use cool_quick::MESSAGE_MAX;
+use cool_quick::MESSAGE_BYTES_MAX;
 use cool_types::Operation;
 
 /// The longest that ranks stand still where a call is given up by its time.
@@ -124,7 +124,7 @@ impl Draw {
             return CallScenario { waits, ..self.call(size, 1424) };
         }
         let operation = Operation::ALL[self.below(Operation::ALL.len())];
-        let most = MESSAGE_MAX / ELEMENT;
+        let most = MESSAGE_BYTES_MAX / ELEMENT;
         let count = match self.below(20) {
             0 => 0,
             1..12 => 1 + self.below(16) as u64,

@@ -3,8 +3,8 @@
 
 use super::fabric::{FabricModel, FabricModelError};
 use super::flows::{Finish, FlowId, Flows};
-use cool_collective::timing::{self, Costs, NetworkEvent, NetworkEvents, NetworkModel, nanos, time_of};
-use cool_collective::{Layout, Scope};
+use cool_collective::timing::{self, AgentCosts, NetworkEvent, NetworkEvents, NetworkModel, nanos, time_of};
+use cool_collective::{Layout, MulticastScope};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Turns of a message at most.
@@ -35,7 +35,7 @@ struct Stream {
     flow: Option<FlowId>,
     from: usize,
     to: Vec<usize>,
-    what: timing::Multicast,
+    what: timing::MulticastMessage,
     /// Bytes per nanosecond that it may send over its tree, and over its sender's link, were it alone on that.
     tree: f64,
     host: f64,
@@ -44,7 +44,7 @@ struct Stream {
 impl Stream {
     /// What it may send when `streams` streams of its node are under way: by its pace, but for what it sends at
     /// once.
-    fn most(&self, streams: f64, costs: &Costs) -> f64 {
+    fn most(&self, streams: f64, costs: &AgentCosts) -> f64 {
         let sharers = f64::from(self.what.concurrent_senders).max(streams).max(1.0);
         let pace = (self.host / f64::from(self.what.stripe.of) / sharers).min(self.tree);
         let all = costs.multicast(self.what.bytes) as f64;
@@ -56,7 +56,7 @@ impl Stream {
 #[derive(Debug)]
 pub(super) struct Carrier<'a> {
     fabric: &'a FabricModel,
-    costs: &'a Costs,
+    costs: &'a AgentCosts,
     hosts: Vec<usize>,
     /// Over all nodes.
     trees: u32,
@@ -74,7 +74,7 @@ impl<'a> Carrier<'a> {
     pub(super) fn new(
         fabric: &'a FabricModel,
         layout: &Layout,
-        costs: &'a Costs,
+        costs: &'a AgentCosts,
     ) -> Result<Self, FabricModelError> {
         let host_links = 2 * fabric.hosts();
         let per_nano = |(link, rate): (usize, u64)| {
@@ -85,7 +85,7 @@ impl<'a> Carrier<'a> {
             fabric,
             costs,
             hosts: fabric.hosts_of(layout)?,
-            trees: layout.stripes(Scope::All),
+            trees: layout.stripes(MulticastScope::All),
             flows: Flows::new(
                 fabric.rates().into_iter().enumerate().map(per_nano),
                 fabric.burst,
@@ -128,7 +128,7 @@ impl<'a> Carrier<'a> {
             }
             connection.queue.pop_front();
             let latency = latency(self.fabric, self.costs, &self.hosts, (from as usize, to as usize), bytes);
-            tell.at(now, NetworkEvent::Left { message });
+            tell.at(now, NetworkEvent::Departed { message });
             tell.at(now + latency, NetworkEvent::Arrived { message, receiver: 0 });
         }
     }
@@ -145,7 +145,7 @@ impl<'a> Carrier<'a> {
             connection.queue.push_back((message, left, bytes));
         } else {
             let latency = latency(self.fabric, self.costs, &self.hosts, (from as usize, to as usize), bytes);
-            tell.at(now, NetworkEvent::Left { message });
+            tell.at(now, NetworkEvent::Departed { message });
             tell.at(now + latency, NetworkEvent::Arrived { message, receiver: 0 });
         }
         match connection.queue.front() {
@@ -169,7 +169,7 @@ impl<'a> Carrier<'a> {
         }
         self.streaming[stream.from].retain(|other| *other != message);
         self.pace(now, stream.from);
-        tell.at(now, NetworkEvent::Left { message });
+        tell.at(now, NetworkEvent::Departed { message });
         for (receiver, to) in (0..).zip(&stream.to) {
             let at = now + self.latency(stream.from, *to, stream.what.bytes);
             tell.at(at, NetworkEvent::Arrived { message, receiver });
@@ -231,10 +231,10 @@ impl NetworkModel for Carrier<'_> {
         now: u64,
         message: u32,
         (from, to): (usize, &[usize]),
-        what: timing::Multicast,
+        what: timing::MulticastMessage,
         tell: &mut NetworkEvents,
     ) {
-        let timing::Multicast { bytes, stripe, concurrent_senders } = what;
+        let timing::MulticastMessage { bytes, stripe, concurrent_senders } = what;
         let receivers = to.iter().map(|node| self.hosts[*node]);
         let links = self.fabric.tree(self.hosts[from], receivers, stripe.index as usize);
         let host = self.flows.narrowest(&links[..1]);
@@ -279,13 +279,13 @@ fn plan(finish: Finish, tell: &mut NetworkEvents) {
 }
 
 /// Bytes of a message's turn.
-fn turn(costs: &Costs, bytes: u64) -> f64 {
+fn turn(costs: &AgentCosts, bytes: u64) -> f64 {
     (costs.turn() as f64).max(bytes as f64 / TURNS)
 }
 
 fn latency(
     fabric: &FabricModel,
-    costs: &Costs,
+    costs: &AgentCosts,
     hosts: &[usize],
     (from, to): (usize, usize),
     bytes: u64,

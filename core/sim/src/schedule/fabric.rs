@@ -7,8 +7,8 @@ mod text;
 mod wires;
 
 use cool_collective::planner::LinkCost;
-use cool_collective::timing::Costs;
-use cool_collective::{CostModel, Layout, LayoutError, Place};
+use cool_collective::timing::AgentCosts;
+use cool_collective::{CostModel, Layout, LayoutError, RankPlace};
 use cool_machine::Duration;
 use std::collections::BTreeSet;
 use wires::Wires;
@@ -147,7 +147,7 @@ impl FabricModel {
     }
 
     /// What the planner is told of this network: that of its slowest links and longest ways.
-    pub fn cost_model(&self, costs: &Costs) -> CostModel {
+    pub fn cost_model(&self, costs: &AgentCosts) -> CostModel {
         let level =
             |hops: u32, bytes_per_second| LinkCost { latency: self.delay_over(hops), bytes_per_second };
         let lanes = (0..self.racks()).map(|rack| self.wires.lanes(rack)).min().unwrap_or(1);
@@ -186,14 +186,14 @@ impl FabricModel {
     }
 
     /// Where the ranks of a group over the whole network are.
-    pub fn places(&self, placement: Placement) -> Vec<Place> {
-        let place = |host: usize| Place { rack: self.rack_of(host) as u32, node: host as u32 };
+    pub fn places(&self, placement: Placement) -> Vec<RankPlace> {
+        let place = |host: usize| RankPlace { rack: self.rack_of(host) as u32, node: host as u32 };
         let packed =
             (0..self.hosts()).flat_map(|host| core::iter::repeat_n(place(host), self.ranks_of(host)));
         match placement {
             Placement::Packed => packed.collect(),
             Placement::Interleaved => {
-                let mut racks: Vec<Vec<Place>> = vec![Vec::new(); self.racks()];
+                let mut racks: Vec<Vec<RankPlace>> = vec![Vec::new(); self.racks()];
                 packed.for_each(|place| racks[place.rack as usize].push(place));
                 let longest = racks.iter().map(Vec::len).max().unwrap_or(0);
                 (0..longest).flat_map(|i| racks.iter().filter_map(move |rack| rack.get(i).copied())).collect()
@@ -374,9 +374,9 @@ mod tests {
             let mut fabric = fabric(text);
             (fabric.uplink, fabric.uplink_delay) = (1_000_000, Duration::from_micros(80));
             let (model, layout) =
-                (fabric.cost_model(&Costs::default()), fabric.layout(Placement::Packed).unwrap());
+                (fabric.cost_model(&AgentCosts::default()), fabric.layout(Placement::Packed).unwrap());
             let of_group = FabricModel::of_group(&layout, &model).unwrap();
-            assert_eq!(of_group.cost_model(&Costs::default()), model);
+            assert_eq!(of_group.cost_model(&AgentCosts::default()), model);
             assert_eq!(of_group.layout(Placement::Packed).unwrap(), layout);
         }
     }

@@ -1,6 +1,6 @@
 //! How good the planner's picks are: each beside the plan that the simulator finds best.
 
-use super::{Costs, FabricModel, SimulateError, simulate};
+use super::{AgentCosts, FabricModel, SimulateError, simulate};
 use cool_collective::planner::Planner;
 use cool_collective::{Call, CompileError, Layout, Operation, Plan, compile};
 use cool_machine::Duration;
@@ -50,7 +50,7 @@ pub fn judge(
     call: &Call,
     layout: &Layout,
     fabric: &FabricModel,
-    costs: &Costs,
+    costs: &AgentCosts,
 ) -> Result<Verdict, GridError> {
     let mut planner = Planner::new(fabric.cost_model(costs), layout.clone());
     let pick = planner.pick(call);

@@ -12,7 +12,7 @@ pub(crate) mod flows;
 mod grid;
 mod limit;
 
-pub use cool_collective::timing::{Costs, Passage, Timing, TimingError};
+pub use cool_collective::timing::{AgentCosts, MessageTiming, Timing, TimingError};
 pub use fabric::{FabricModel, FabricModelError, FileError, Placement};
 pub use grid::{GridError, Verdict, call_of, judge};
 pub use limit::limit;
@@ -39,7 +39,7 @@ pub fn simulate(
     schedule: &Schedule,
     layout: &Layout,
     fabric: &FabricModel,
-    costs: &Costs,
+    costs: &AgentCosts,
 ) -> Result<Timing, SimulateError> {
     let carrier = carrier::Carrier::new(fabric, layout, costs)?;
     Ok(timing::time(schedule, layout, costs, carrier, Duration::MAX)?)
@@ -53,8 +53,8 @@ pub fn trace(
     schedule: &Schedule,
     layout: &Layout,
     fabric: &FabricModel,
-    costs: &Costs,
-) -> Result<(Timing, Vec<Passage>), SimulateError> {
+    costs: &AgentCosts,
+) -> Result<(Timing, Vec<MessageTiming>), SimulateError> {
     let carrier = carrier::Carrier::new(fabric, layout, costs)?;
     Ok(timing::trace(schedule, layout, costs, carrier)?)
 }

@@ -4,7 +4,7 @@
 use super::seeds::{assert_none, on_every_seed, seeds};
 use cool_machine::Time;
 use cool_sim::{Broadcast, Outcome, Pattern, Scenario, Settings};
-use cool_transport::{Stats, StreamError};
+use cool_transport::{StreamError, StreamStats};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,7 +80,7 @@ impl Cost {
     fn of(settings: &Settings, outcome: &Outcome) -> Cost {
         let receivers = (0u16..).zip(&outcome.stats).filter(|(node, _)| *node != settings.source);
         let mended = receivers.map(|(_, stats)| stats.by_chain).sum();
-        let sum = |of: fn(&Stats) -> u64| outcome.stats.iter().map(of).sum();
+        let sum = |of: fn(&StreamStats) -> u64| outcome.stats.iter().map(of).sum();
         Cost {
             mended,
             naks: sum(|stats| stats.naks),

@@ -1,6 +1,6 @@
 //! Simulated times are those that can be computed by hand, and none is below the physical limit.
 
-use cool_collective::{Call, Layout, Operation, Plan, Planner, Rank, Scope, compile};
+use cool_collective::{Call, Layout, MulticastScope, Operation, Plan, Planner, Rank, compile};
 use cool_machine::Duration;
 use cool_sim::schedule::{Costs, FabricModel, Placement, limit, simulate};
 
@@ -138,7 +138,7 @@ fn what_goes_to_all_in_stripes_uses_slow_uplinks_to_all_spines_at_once() {
         let limit = limit(&call, &layout, &fabric).unwrap().as_secs_f64();
         assert!(two < 1.3 * limit && one > 1.8 * two, "{operation}: {one} {two}, at best {limit}");
     }
-    assert_eq!(layout.stripes(Scope::All), 2);
+    assert_eq!(layout.stripes(MulticastScope::All), 2);
 }
 
 #[test]

@@ -62,7 +62,7 @@ struct Figures {
 
 fn figures(settings: &Settings) -> Figures {
     let outcome = run(settings);
-    let sum = |of: fn(&cool_transport::Stats) -> u64| outcome.stats.iter().map(of).sum();
+    let sum = |of: fn(&cool_transport::StreamStats) -> u64| outcome.stats.iter().map(of).sum();
     let limit = ideal(settings.len, settings.chunk_bytes, settings.host.rate);
     let least = limit.as_secs_f64() * settings.host.rate as f64;
     let most = |links: &[u64]| links.iter().max().copied().unwrap_or(0) as f64 / least;

@@ -6,21 +6,21 @@
 use cool_machine::{Duration, Time};
 
 /// Nanoseconds of a unit, as a power of two: 16 microseconds, so that a stamp comes again after a second.
-const UNIT: u32 = 14;
+const UNIT_SHIFT: u32 = 14;
 /// Rounds over which the shortest delay is remembered, and then once more: clocks drift apart.
-const MEMORY: u32 = 64;
+const ROUNDS_REMEMBERED: u32 = 64;
 
 /// Shorter queues are not told from the noise of machines.
 pub(crate) const SHORTEST_QUEUE: Duration = Duration::from_micros(500);
 
 /// What the source's clock shows, in units, as much as a packet holds.
 pub(crate) fn stamp(now: Time) -> u16 {
-    (now.as_nanos() >> UNIT) as u16
+    (now.as_nanos() >> UNIT_SHIFT) as u16
 }
 
 /// `count` units as a time.
 pub(crate) fn units(count: u16) -> Duration {
-    Duration::from_nanos(u64::from(count) << UNIT)
+    Duration::from_nanos(u64::from(count) << UNIT_SHIFT)
 }
 
 /// The delay of the chunks of one stream at one receiver.
@@ -48,7 +48,7 @@ impl QueueingDelay {
     pub(crate) fn end_round(&mut self) -> u16 {
         let waited = self.round.take().map_or(0, |round| round.abs_diff(self.recent.min(self.earlier)));
         self.rounds += 1;
-        if self.rounds.is_multiple_of(MEMORY) {
+        if self.rounds.is_multiple_of(ROUNDS_REMEMBERED) {
             (self.earlier, self.recent) = (self.recent, i16::MAX);
         }
         waited
@@ -59,7 +59,7 @@ impl QueueingDelay {
 mod tests {
     use super::*;
 
-    const UNITS: u64 = 1 << UNIT;
+    const UNITS: u64 = 1 << UNIT_SHIFT;
 
     /// What the rounds of these delays, in units, are told to have waited by a clock that is ahead.
     fn waited(rounds: &[&[u64]]) -> Vec<u16> {
@@ -84,8 +84,8 @@ mod tests {
     #[test]
     fn clocks_that_drift_apart_are_no_queue_for_ever() {
         let rounds: Vec<[u64; 1]> = (0..1000).map(|round| [round / 10]).collect();
-        let told = waited(&rounds.iter().map(|round| &round[..]).collect::<Vec<_>>());
-        assert!(told.iter().all(|units| *units <= 2 * MEMORY as u16 / 10 + 1), "{told:?}");
+        let reported = waited(&rounds.iter().map(|round| &round[..]).collect::<Vec<_>>());
+        assert!(reported.iter().all(|units| *units <= 2 * ROUNDS_REMEMBERED as u16 / 10 + 1), "{reported:?}");
     }
 
     #[test]

@@ -8,21 +8,21 @@ use crate::rtt::Rtt;
 use cool_machine::{Duration, Time};
 
 /// Chunks to ask for at first, and at the least.
-const INITIAL: u32 = 16;
-const SMALLEST: u32 = 16;
+const INITIAL_CHUNKS: u32 = 16;
+const CHUNKS_MIN: u32 = 16;
 /// The most bytes to ask for at a time: 10 Gbit/s over 100 microseconds, and half of a shallow switch buffer.
-const LARGEST_BYTES: u32 = 128 * 1024;
+const WINDOW_BYTES_MAX: u32 = 128 * 1024;
 /// Chunks of this many bytes and more, which no Ethernet frame holds, occur only on loopback, where no switch is in the way:
-/// there the window is [`LARGEST_ON_LOOPBACK`].
+/// there the window is [`LOOPBACK_WINDOW_CHUNKS`].
 const LOOPBACK_CHUNK_BYTES: u32 = 16 * 1024;
 /// The most chunks to ask for at a time on loopback.
-const LARGEST_ON_LOOPBACK: u32 = 48;
+const LOOPBACK_WINDOW_CHUNKS: u32 = 48;
 /// Round trips over which the highest delivery rate is remembered.
-const MEMORY: usize = 8;
+const TRIPS_REMEMBERED: usize = 8;
 
 /// The bound on outstanding chunks.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct CongestionWindow {
     size: u32,
     largest: u32,
     threshold: u32,
@@ -32,25 +32,25 @@ pub(crate) struct Window {
     delivered: u32,
     since: Time,
     /// Nanoseconds a chunk took in recent round trips; the shortest counts.
-    recent: [u64; MEMORY],
+    recent: [u64; TRIPS_REMEMBERED],
     trips: usize,
     reduced: Option<Time>,
 }
 
-impl Window {
-    pub(crate) fn new(now: Time, chunk_bytes: u32) -> Window {
+impl CongestionWindow {
+    pub(crate) fn new(now: Time, chunk_bytes: u32) -> CongestionWindow {
         let largest = match chunk_bytes {
-            ..LOOPBACK_CHUNK_BYTES => (LARGEST_BYTES / chunk_bytes).max(INITIAL),
-            _ => LARGEST_ON_LOOPBACK,
+            ..LOOPBACK_CHUNK_BYTES => (WINDOW_BYTES_MAX / chunk_bytes).max(INITIAL_CHUNKS),
+            _ => LOOPBACK_WINDOW_CHUNKS,
         };
-        Window {
-            size: INITIAL,
+        CongestionWindow {
+            size: INITIAL_CHUNKS,
             largest,
             threshold: largest,
             credit: 0,
             delivered: 0,
             since: now,
-            recent: [u64::MAX; MEMORY],
+            recent: [u64::MAX; TRIPS_REMEMBERED],
             trips: 0,
             reduced: None,
         }
@@ -67,7 +67,7 @@ impl Window {
         let elapsed = now - self.since;
         if elapsed >= rtt.smoothed() {
             let each = elapsed.as_nanos() / u128::from(self.delivered);
-            self.recent[self.trips % MEMORY] = u64::try_from(each).unwrap_or(u64::MAX);
+            self.recent[self.trips % TRIPS_REMEMBERED] = u64::try_from(each).unwrap_or(u64::MAX);
             self.trips += 1;
             self.delivered = 0;
             self.since = now;
@@ -90,14 +90,14 @@ impl Window {
         self.reduced = Some(now);
         let each = self.recent.iter().min().copied().unwrap_or(u64::MAX);
         let carried = 2 * in_time(rtt.shortest(), each);
-        self.threshold = carried.clamp(SMALLEST, self.largest);
+        self.threshold = carried.clamp(CHUNKS_MIN, self.largest);
         self.size = self.size.min(self.threshold);
     }
 
     /// Nothing came for a whole retry timer.
     pub(crate) fn on_silence(&mut self) {
-        self.threshold = (self.size / 2).max(SMALLEST);
-        self.size = SMALLEST;
+        self.threshold = (self.size / 2).max(CHUNKS_MIN);
+        self.size = CHUNKS_MIN;
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     /// Ten round trips with `each` between chunks.
-    fn fed(window: &mut Window, mut now: Time, each: Duration) -> Time {
+    fn fed(window: &mut CongestionWindow, mut now: Time, each: Duration) -> Time {
         for _ in 0..(10 * MS).as_nanos() / each.as_nanos() {
             now += each;
             window.on_delivered(now, &rtt(), true);
@@ -129,20 +129,20 @@ mod tests {
 
     #[test]
     fn it_grows_while_it_is_what_limits_and_is_bounded() {
-        let mut window = Window::new(Time::ZERO, 1424);
+        let mut window = CongestionWindow::new(Time::ZERO, 1424);
         window.on_delivered(Time::ZERO, &rtt(), false);
-        assert_eq!(window.size(), INITIAL);
+        assert_eq!(window.size(), INITIAL_CHUNKS);
         fed(&mut window, Time::ZERO, Duration::from_micros(2));
-        assert_eq!(window.size(), LARGEST_BYTES / 1424);
+        assert_eq!(window.size(), WINDOW_BYTES_MAX / 1424);
     }
 
     #[test]
     fn a_loss_falls_back_to_twice_what_the_path_carried() {
-        let mut window = Window::new(Time::ZERO, 1424);
+        let mut window = CongestionWindow::new(Time::ZERO, 1424);
         let now = fed(&mut window, Time::ZERO, Duration::from_micros(50));
         window.on_loss(now, &rtt());
         assert!((35..=45).contains(&window.size()), "{}", window.size());
         window.on_silence();
-        assert_eq!(window.size(), SMALLEST);
+        assert_eq!(window.size(), CHUNKS_MIN);
     }
 }

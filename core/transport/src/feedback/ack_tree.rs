@@ -4,7 +4,7 @@
 
 use crate::feedback::rounds::RoundFeedback;
 use crate::intervals::IntervalSet;
-use crate::packet::{Body, MAX_RANGES};
+use crate::packet::{MAX_RANGES, PacketBody};
 use crate::retry::ACK_PARENT_TRIES;
 use crate::rtt::backoff;
 use crate::spec::Chain;
@@ -28,9 +28,9 @@ pub(crate) struct Reporter {
     complete: IntervalSet,
     settled: IntervalSet,
     /// Positions of which news of the latest round is in.
-    told: IntervalSet,
+    reported: IntervalSet,
     rounds: u32,
-    heard: RoundFeedback,
+    feedback: RoundFeedback,
     due: Option<Time>,
     /// Reports since the parent was last heard.
     unanswered: u32,
@@ -50,9 +50,9 @@ impl Reporter {
             alive: IntervalSet::default(),
             complete: IntervalSet::default(),
             settled: IntervalSet::default(),
-            told: IntervalSet::default(),
+            reported: IntervalSet::default(),
             rounds: 0,
-            heard: RoundFeedback::NONE,
+            feedback: RoundFeedback::NONE,
             due: None,
             unanswered: 0,
             repeats: 0,
@@ -61,15 +61,15 @@ impl Reporter {
     }
 
     /// `rounds` rounds have passed over the multicast tree here.
-    pub(crate) fn on_round(&mut self, now: Time, rounds: u32, heard: RoundFeedback, rto: Duration) {
-        self.merge_round(rounds, heard);
-        self.news(now, self.me, false, rto);
+    pub(crate) fn on_round(&mut self, now: Time, rounds: u32, feedback: RoundFeedback, rto: Duration) {
+        self.merge_round(rounds, feedback);
+        self.schedule_report(now, self.me, false, rto);
     }
 
     /// The message is here in full.
     pub(crate) fn on_complete(&mut self, now: Time, rto: Duration) {
         self.complete.insert(one(self.me));
-        self.news(now, self.me, true, rto);
+        self.schedule_report(now, self.me, true, rto);
     }
 
     /// A member of the rack reported here. Tells whether it needs an answer, having reported before.
@@ -77,7 +77,7 @@ impl Reporter {
         &mut self,
         now: Time,
         from: u16,
-        (rounds, heard): (u32, RoundFeedback),
+        (rounds, feedback): (u32, RoundFeedback),
         (alive, complete): (&[Range<u16>], &[Range<u16>]),
         rto: Duration,
     ) -> bool {
@@ -92,8 +92,8 @@ impl Reporter {
         if new == 0 && !complete.is_empty() {
             return true;
         }
-        self.merge_round(rounds, heard);
-        self.news(now, from, new > 0, rto);
+        self.merge_round(rounds, feedback);
+        self.schedule_report(now, from, new > 0, rto);
         false
     }
 
@@ -105,14 +105,14 @@ impl Reporter {
     }
 
     /// The parent was heard.
-    pub(crate) fn on_heard(&mut self, position: u16) {
+    pub(crate) fn on_contact(&mut self, position: u16) {
         if position == self.ack_parent {
             self.unanswered = 0;
         }
     }
 
     /// The source asks who is complete.
-    pub(crate) fn on_asked(&mut self, now: Time) {
+    pub(crate) fn on_poll(&mut self, now: Time) {
         if self.complete.contains(u32::from(self.me)) && !self.is_settled(self.me) {
             self.due = Some(now);
         }
@@ -137,9 +137,9 @@ impl Reporter {
     }
 
     /// What a member whose report came twice is to be told.
-    pub(crate) fn settled_for(&self, member: u16) -> Body {
+    pub(crate) fn settled_for(&self, member: u16) -> PacketBody {
         let near = u32::from(member)..u32::from(member) + 2;
-        Body::Settled { positions: positions(self.settled.overlaps(near)) }
+        PacketBody::Settled { positions: positions(self.settled.overlaps(near)) }
     }
 
     /// When the next report is due.
@@ -148,7 +148,7 @@ impl Reporter {
     }
 
     /// The report that is due, and the position that it goes to.
-    pub(crate) fn take(&mut self, now: Time, rto: Duration) -> Option<(u16, Body)> {
+    pub(crate) fn take(&mut self, now: Time, rto: Duration) -> Option<(u16, PacketBody)> {
         if self.due? > now {
             return None;
         }
@@ -159,7 +159,7 @@ impl Reporter {
         }
         if open.is_empty() {
             self.due = None;
-            if self.alive.is_empty() && self.heard == RoundFeedback::NONE {
+            if self.alive.is_empty() && self.feedback == RoundFeedback::NONE {
                 return None;
             }
         } else {
@@ -173,24 +173,24 @@ impl Reporter {
         }
         self.alive.insert(one(self.me));
         let alive = core::mem::take(&mut self.alive);
-        let body = Body::Report {
+        let body = PacketBody::Report {
             rounds: self.rounds,
-            loss: self.heard.loss,
-            spacing: self.heard.spacing,
-            delay: self.heard.delay,
+            loss: self.feedback.loss,
+            spacing: self.feedback.spacing,
+            delay: self.feedback.delay,
             echo: 0,
             alive: positions(alive.ranges()),
             complete: positions(open.into_iter()),
         };
-        self.heard = RoundFeedback::NONE;
+        self.feedback = RoundFeedback::NONE;
         Some((self.ack_parent, body))
     }
 
     /// The answer to the source when it asks this node alone.
-    pub(crate) fn answer(&self, echo: u16) -> Body {
+    pub(crate) fn answer(&self, echo: u16) -> PacketBody {
         let me = one(self.me);
         let complete = positions(self.complete.overlaps(me.clone()));
-        Body::Report {
+        PacketBody::Report {
             rounds: 0,
             loss: RoundFeedback::NONE.loss,
             spacing: 0,
@@ -205,19 +205,19 @@ impl Reporter {
         u32::from(self.me)..u32::from(self.chain.rack_end(self.me))
     }
 
-    fn merge_round(&mut self, rounds: u32, heard: RoundFeedback) {
+    fn merge_round(&mut self, rounds: u32, feedback: RoundFeedback) {
         if rounds > self.rounds {
-            self.told = IntervalSet::default();
+            self.reported = IntervalSet::default();
             self.rounds = rounds;
         }
-        self.heard = self.heard.worst(heard);
+        self.feedback = self.feedback.worst(feedback);
     }
 
     /// A head waits for the others' news of the same, for one retry timer and until they may speak.
-    fn news(&mut self, now: Time, from: u16, completed: bool, rto: Duration) {
-        self.told.insert(one(from));
-        let has_told = |p| self.complete.contains(p) || !completed && self.told.contains(p);
-        let all = self.chain.head(self.me) != self.me || self.rack().all(has_told);
+    fn schedule_report(&mut self, now: Time, from: u16, completed: bool, rto: Duration) {
+        self.reported.insert(one(from));
+        let has_reported = |p| self.complete.contains(p) || !completed && self.reported.contains(p);
+        let all = self.chain.head(self.me) != self.me || self.rack().all(has_reported);
         let wait = now + rto + self.ack_delay;
         let due = if all { now } else { self.due.map_or(wait, |due| due.min(wait)) };
         self.due = Some(due.round_up(self.ack_delay));

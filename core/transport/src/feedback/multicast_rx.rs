@@ -1,7 +1,7 @@
 //! Listening to the multicast: how far it is, what it passed over, whether it still speaks, what it loses.
 
 use crate::congestion::queueing_delay::QueueingDelay;
-use crate::congestion::rate::Loss;
+use crate::congestion::rate_control::Loss;
 use crate::feedback::rounds::{RoundFeedback, Rounds};
 use crate::retry::{SILENT_CHUNKS, SILENT_RTOS};
 use cool_machine::{Duration, Time};
@@ -21,7 +21,7 @@ pub(crate) struct MulticastRx {
     /// Chunks from here on are counted for the loss of the open round; before the first came, none.
     counted: u32,
     /// Chunks heard in the open round.
-    came: u32,
+    arrived: u32,
     /// The first and the latest chunk heard in the open round, and when.
     span: Option<[(u32, Time); 2]>,
     delay: QueueingDelay,
@@ -36,14 +36,14 @@ impl MulticastRx {
             last: Time::ZERO,
             spacing: Duration::ZERO,
             counted: u32::MAX,
-            came: 0,
+            arrived: 0,
             span: None,
             delay: QueueingDelay::default(),
         }
     }
 
     /// The stream is under way from now on.
-    pub(crate) fn began(&mut self, now: Time) {
+    pub(crate) fn on_begin(&mut self, now: Time) {
         self.last = now;
     }
 
@@ -54,19 +54,19 @@ impl MulticastRx {
 
     /// Whether `rounds` rounds can have passed.
     pub(crate) fn has_rounds(&self, rounds: u32) -> bool {
-        rounds <= self.rounds.of(self.chunks)
+        rounds <= self.rounds.round_of(self.chunks)
     }
 
     /// A chunk came that the source stamped so. Returns the chunks passed over and, if rounds ended, how many have
     /// by now and how they were heard.
-    pub(crate) fn heard(
+    pub(crate) fn on_chunk(
         &mut self,
         now: Time,
         chunk: u32,
         stamp: u16,
     ) -> (Range<u32>, Option<(u32, RoundFeedback)>) {
         if chunk < self.horizon {
-            self.came += u32::from(chunk >= self.counted);
+            self.arrived += u32::from(chunk >= self.counted);
             self.last = now;
             return (0..0, None);
         }
@@ -74,11 +74,11 @@ impl MulticastRx {
             let each = (now - self.last) / (chunk + 1 - self.horizon);
             self.spacing = if self.spacing.is_zero() { each } else { self.spacing * 7 / 8 + each / 8 };
         }
-        let round = self.rounds.chunks(self.rounds.of(chunk));
+        let round = self.rounds.chunks(self.rounds.round_of(chunk));
         let before = self.end_rounds(round.start);
         // Who comes late has not lost what was before.
         self.counted = self.counted.min(chunk);
-        self.came += 1;
+        self.arrived += 1;
         self.delay.on_chunk(now, stamp);
         self.span.get_or_insert([(chunk, now); 2])[1] = (chunk, now);
         let gap = self.advance(now, chunk);
@@ -87,7 +87,7 @@ impl MulticastRx {
     }
 
     /// The source says that it has multicast the first `sent` chunks. Returns those passed over.
-    pub(crate) fn announced(&mut self, now: Time, sent: u32) -> Range<u32> {
+    pub(crate) fn on_announce(&mut self, now: Time, sent: u32) -> Range<u32> {
         match sent.min(self.chunks).checked_sub(1) {
             Some(last) if last >= self.horizon => {
                 let gap = self.advance(now, last);
@@ -99,8 +99,8 @@ impl MulticastRx {
 
     /// When the tree counts as silent, if more is to come over it.
     pub(crate) fn silent_at(&self, rto: Duration) -> Option<Time> {
-        let patience = (rto * SILENT_RTOS).max(self.spacing * SILENT_CHUNKS);
-        (self.horizon < self.chunks).then(|| self.last + patience)
+        let timeout = (rto * SILENT_RTOS).max(self.spacing * SILENT_CHUNKS);
+        (self.horizon < self.chunks).then(|| self.last + timeout)
     }
 
     fn advance(&mut self, now: Time, chunk: u32) -> Range<u32> {
@@ -113,15 +113,15 @@ impl MulticastRx {
     /// Ends the rounds before this chunk, the first of one, if any are open.
     fn end_rounds(&mut self, first: u32) -> Option<(u32, RoundFeedback)> {
         let expected = first.checked_sub(self.counted).filter(|expected| *expected > 0)?;
-        let lost = expected.saturating_sub(self.came);
+        let lost = expected.saturating_sub(self.arrived);
         let loss = u64::from(lost) * u64::from(Loss::MAX - 1) / u64::from(expected);
         let spacing = self.span.take().and_then(|[(first, began), (latest, ended)]| {
             (ended - began).as_nanos().checked_div(u128::from(latest - first))
         });
-        (self.counted, self.came) = (first, 0);
+        (self.counted, self.arrived) = (first, 0);
         let spacing = u32::try_from(spacing.unwrap_or(0)).unwrap_or(u32::MAX);
-        let heard = RoundFeedback { loss: loss as Loss, spacing, delay: self.delay.end_round() };
-        Some((self.rounds.of(first), heard))
+        let feedback = RoundFeedback { loss: loss as Loss, spacing, delay: self.delay.end_round() };
+        Some((self.rounds.round_of(first), feedback))
     }
 }
 
@@ -149,54 +149,54 @@ mod tests {
     #[test]
     fn passed_over_chunks_are_named_once() {
         let mut t = tree(100);
-        assert_eq!(t.heard(at(1), 0, 0).0, 0..0);
-        assert_eq!(t.heard(at(2), 5, 0).0, 1..5);
-        assert!(t.heard(at(3), 2, 0).0.is_empty());
-        assert_eq!(t.announced(at(4), 9), 6..9);
-        assert!(t.announced(at(4), 9).is_empty());
-        assert_eq!(t.announced(at(5), u32::MAX), 9..100);
+        assert_eq!(t.on_chunk(at(1), 0, 0).0, 0..0);
+        assert_eq!(t.on_chunk(at(2), 5, 0).0, 1..5);
+        assert!(t.on_chunk(at(3), 2, 0).0.is_empty());
+        assert_eq!(t.on_announce(at(4), 9), 6..9);
+        assert!(t.on_announce(at(4), 9).is_empty());
+        assert_eq!(t.on_announce(at(5), u32::MAX), 9..100);
     }
 
     #[test]
     fn loss_is_told_for_each_round_that_ends() {
         let mut t = tree(1000);
         let quarter = RoundFeedback { loss: (Loss::MAX - 1) / 4, spacing: 1_000_000, delay: 0 };
-        let told: Vec<_> = (0..112)
+        let reported: Vec<_> = (0..112)
             .filter(|c| c % 4 != 1)
-            .filter_map(|c| t.heard(at(u64::from(c)), c, stamp(c)).1)
+            .filter_map(|c| t.on_chunk(at(u64::from(c)), c, stamp(c)).1)
             .collect();
-        assert_eq!(told, [(1, quarter), (2, quarter), (3, quarter)]);
+        assert_eq!(reported, [(1, quarter), (2, quarter), (3, quarter)]);
     }
 
     #[test]
     fn a_round_ends_with_its_last_chunk_or_the_next_that_comes() {
         let mut t = tree(1000);
         let ends = |t: &mut MulticastRx, chunks: Range<u32>| {
-            chunks.map(|c| t.heard(at(9), c, 0).1).collect::<Vec<_>>()
+            chunks.map(|c| t.on_chunk(at(9), c, 0).1).collect::<Vec<_>>()
         };
-        let told = ends(&mut t, 0..16);
-        assert!(told[..15].iter().all(Option::is_none), "{told:?}");
-        assert_eq!(told[15].map(|(rounds, heard)| (rounds, heard.loss)), Some((1, 0)));
+        let reported = ends(&mut t, 0..16);
+        assert!(reported[..15].iter().all(Option::is_none), "{reported:?}");
+        assert_eq!(reported[15].map(|(rounds, feedback)| (rounds, feedback.loss)), Some((1, 0)));
         assert!(ends(&mut t, 16..47).iter().all(Option::is_none));
-        assert!(ends(&mut t, 48..49)[0].is_some_and(|(rounds, heard)| rounds == 2 && heard.loss > 0));
+        assert!(ends(&mut t, 48..49)[0].is_some_and(|(rounds, feedback)| rounds == 2 && feedback.loss > 0));
         assert!(ends(&mut t, 49..50)[0].is_none());
     }
 
     #[test]
     fn who_comes_late_counts_only_what_came_since() {
         let mut t = tree(1000);
-        let told: Vec<_> = (40..49).filter_map(|c| t.heard(at(u64::from(c)), c, stamp(c)).1).collect();
-        assert_eq!(told, [(2, RoundFeedback { loss: 0, spacing: 1_000_000, delay: 0 })]);
+        let reported: Vec<_> = (40..49).filter_map(|c| t.on_chunk(at(u64::from(c)), c, stamp(c)).1).collect();
+        assert_eq!(reported, [(2, RoundFeedback { loss: 0, spacing: 1_000_000, delay: 0 })]);
     }
 
     #[test]
     fn a_slow_tree_is_not_a_silent_one() {
         let mut t = tree(10);
-        t.heard(at(0), 0, 0);
-        t.heard(at(50), 1, 0);
+        t.on_chunk(at(0), 0, 0);
+        t.on_chunk(at(50), 1, 0);
         assert_eq!(t.silent_at(2 * MS), Some(at(50 + 64 * 50)));
         for chunk in 2..10 {
-            t.heard(at(51), chunk, 0);
+            t.on_chunk(at(51), chunk, 0);
         }
         assert_eq!(t.silent_at(2 * MS), None);
     }

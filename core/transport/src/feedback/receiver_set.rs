@@ -3,7 +3,7 @@
 use crate::feedback::ack_tree::positions;
 use crate::feedback::rounds::RoundFeedback;
 use crate::intervals::IntervalSet;
-use crate::packet::Body;
+use crate::packet::PacketBody;
 use crate::retry::REPORT_TIMEOUT;
 use crate::spec::Chain;
 use cool_machine::{Duration, Time};
@@ -19,7 +19,7 @@ const OPEN_ROUNDS_MAX: usize = 64;
 struct OpenRound {
     round: u32,
     /// The worst of how it was heard.
-    heard: RoundFeedback,
+    feedback: RoundFeedback,
     /// When it was first told of.
     since: Time,
 }
@@ -28,7 +28,7 @@ struct OpenRound {
 #[derive(Debug)]
 pub(crate) struct ReceiverSet {
     chain: Arc<Chain>,
-    heard: Vec<Option<Time>>,
+    last_contact: Vec<Option<Time>>,
     ready: IntervalSet,
     complete: IntervalSet,
     /// When a receiver that is not complete was last heard of.
@@ -43,7 +43,7 @@ pub(crate) struct ReceiverSet {
 impl ReceiverSet {
     pub(crate) fn new(now: Time, chain: Arc<Chain>) -> ReceiverSet {
         ReceiverSet {
-            heard: vec![None; usize::from(chain.len())],
+            last_contact: vec![None; usize::from(chain.len())],
             ready: IntervalSet::default(),
             complete: IntervalSet::default(),
             news: now,
@@ -57,8 +57,8 @@ impl ReceiverSet {
     }
 
     /// A receiver was heard.
-    pub(crate) fn on_heard(&mut self, now: Time, position: u16) {
-        self.heard[usize::from(position)] = Some(now);
+    pub(crate) fn on_contact(&mut self, now: Time, position: u16) {
+        self.last_contact[usize::from(position)] = Some(now);
         self.ready.insert(u32::from(position)..u32::from(position) + 1);
         if !self.complete.contains(u32::from(position)) {
             self.news = now;
@@ -69,7 +69,7 @@ impl ReceiverSet {
     pub(crate) fn on_report(&mut self, now: Time, alive: &[Range<u16>], complete: &[Range<u16>]) -> bool {
         let last = self.chain.len();
         for position in alive.iter().flat_map(|range| range.start.max(1)..range.end.min(last)) {
-            self.on_heard(now, position);
+            self.on_contact(now, position);
         }
         let mut new = 0;
         for range in complete {
@@ -82,36 +82,38 @@ impl ReceiverSet {
     }
 
     /// What one reported of the last of the rounds that have passed. Returns the latest round that all have told
-    /// of now, or as many as are waited for: who never told of one is not waited for longer than `patience`.
+    /// of now, or as many as are waited for: who never told of one is not waited for longer than `timeout`.
     pub(crate) fn on_round(
         &mut self,
         now: Time,
         from: u16,
-        (rounds, heard): (u32, RoundFeedback),
-        patience: Duration,
+        (rounds, feedback): (u32, RoundFeedback),
+        timeout: Duration,
     ) -> Option<(u32, RoundFeedback)> {
         let round = rounds.checked_sub(1)?;
         // One past a head that does not answer reports here, too.
-        let told = self.reporters.get_mut(&from)?;
-        let before = std::mem::replace(told, rounds.max(*told));
+        let reported = self.reporters.get_mut(&from)?;
+        let before = std::mem::replace(reported, rounds.max(*reported));
         if before < rounds && self.open.back().is_none_or(|last| last.round < round) {
-            self.open.push_back(OpenRound { round, heard: RoundFeedback::NONE, since: now });
+            self.open.push_back(OpenRound { round, feedback: RoundFeedback::NONE, since: now });
         }
         // It may tell in parts, and what it told of others may have been lost.
-        for told in
-            self.open.iter_mut().filter(|told| (before.saturating_sub(1)..rounds).contains(&told.round))
+        for reported in self
+            .open
+            .iter_mut()
+            .filter(|reported| (before.saturating_sub(1)..rounds).contains(&reported.round))
         {
-            told.heard = told.heard.worst(heard);
+            reported.feedback = reported.feedback.worst(feedback);
         }
         let mut passed: Option<(u32, RoundFeedback)> = None;
         while let Some(first) = self.open.front() {
-            let waits = |rounds: u32| now - first.since < if rounds > 0 { REPORT_TIMEOUT } else { patience };
+            let waits = |rounds: u32| now - first.since < if rounds > 0 { REPORT_TIMEOUT } else { timeout };
             let missing = self.reporters.values().any(|rounds| *rounds <= first.round && waits(*rounds));
             if missing && self.open.len() <= OPEN_ROUNDS_MAX {
                 break;
             }
-            let heard = passed.map_or(first.heard, |(_, heard)| heard.worst(first.heard));
-            passed = Some((first.round, heard));
+            let feedback = passed.map_or(first.feedback, |(_, feedback)| feedback.worst(first.feedback));
+            passed = Some((first.round, feedback));
             self.open.pop_front();
         }
         passed
@@ -137,10 +139,10 @@ impl ReceiverSet {
         self.complete.len() == self.receivers()
     }
 
-    /// Positions that are not complete and have not been heard of for `quiet`.
-    pub(crate) fn silent_for(&self, now: Time, quiet: Duration) -> Vec<u16> {
+    /// Positions that are not complete and have not been heard of for `timeout`.
+    pub(crate) fn silent_for(&self, now: Time, timeout: Duration) -> Vec<u16> {
         let missing = self.complete.gaps(1..u32::from(self.chain.len())).flatten().map(|p| p as u16);
-        missing.filter(|p| self.heard[usize::from(*p)].is_none_or(|heard| now - heard >= quiet)).collect()
+        missing.filter(|p| self.last_contact[usize::from(*p)].is_none_or(|at| now - at >= timeout)).collect()
     }
 
     /// Positions that have not been heard of at all.
@@ -155,16 +157,16 @@ impl ReceiverSet {
     }
 
     /// What a receiver that reported is to be told: of itself and the next, or of its rack if it is the head.
-    pub(crate) fn settled_for(&self, position: u16) -> Body {
+    pub(crate) fn settled_for(&self, position: u16) -> PacketBody {
         let from = u32::from(position);
         let to =
             if self.chain.head(position) == position { self.chain.rack_end(position) } else { position + 1 };
-        Body::Settled { positions: positions(self.complete.overlaps(from..u32::from(to) + 1)) }
+        PacketBody::Settled { positions: positions(self.complete.overlaps(from..u32::from(to) + 1)) }
     }
 
     /// What all are told at the end, also of those that did not complete.
-    pub(crate) fn all_settled(&self) -> Body {
-        Body::Settled { positions: vec![1..self.chain.len()] }
+    pub(crate) fn all_settled(&self) -> PacketBody {
+        PacketBody::Settled { positions: vec![1..self.chain.len()] }
     }
 
     fn receivers(&self) -> u32 {

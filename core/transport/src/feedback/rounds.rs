@@ -5,16 +5,16 @@
 //! all reports together are a small part of the stream.
 
 use crate::congestion::queueing_delay::{self, SHORTEST_QUEUE};
-use crate::congestion::rate::{Loss, UNREPORTED};
+use crate::congestion::rate_control::{Loss, UNREPORTED};
 use crate::spec::Chain;
 use core::ops::Range;
 
 /// Chunks in the first round.
-const FIRST: u64 = 16;
+const FIRST_ROUND_CHUNKS: u64 = 16;
 /// Chunks in a full round for each report that meets at one node: some 100 bytes against 16 packets.
-const PER_REPORT: u32 = 16;
+const CHUNKS_PER_REPORT: u32 = 16;
 /// A full round is not shorter than this.
-const SHORTEST: u32 = 64;
+const FULL_ROUND_CHUNKS_MIN: u32 = 64;
 
 /// How a round was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,13 +65,14 @@ pub(crate) struct Rounds {
 impl Rounds {
     /// The rounds of a stream along this chain.
     pub(crate) fn new(chain: &Chain) -> Rounds {
-        let full = (PER_REPORT * chain.fan_in()).max(SHORTEST).next_power_of_two();
-        Rounds { doublings: full.ilog2() - FIRST.ilog2() }
+        let full = (CHUNKS_PER_REPORT * chain.fan_in()).max(FULL_ROUND_CHUNKS_MIN).next_power_of_two();
+        Rounds { doublings: full.ilog2() - FIRST_ROUND_CHUNKS.ilog2() }
     }
 
     fn start(self, round: u32) -> u64 {
         let short = round.min(self.doublings);
-        FIRST * ((1 << short) - 1) + u64::from(round - short) * (FIRST << self.doublings)
+        FIRST_ROUND_CHUNKS * ((1 << short) - 1)
+            + u64::from(round - short) * (FIRST_ROUND_CHUNKS << self.doublings)
     }
 
     /// The chunks of a round, of however long a message.
@@ -81,13 +82,13 @@ impl Rounds {
     }
 
     /// The round of a chunk.
-    pub(crate) fn of(self, chunk: u32) -> u32 {
+    pub(crate) fn round_of(self, chunk: u32) -> u32 {
         let chunk = u64::from(chunk);
         let full = self.start(self.doublings);
         if chunk < full {
-            (chunk / FIRST + 1).ilog2()
+            (chunk / FIRST_ROUND_CHUNKS + 1).ilog2()
         } else {
-            self.doublings + ((chunk - full) / (FIRST << self.doublings)) as u32
+            self.doublings + ((chunk - full) / (FIRST_ROUND_CHUNKS << self.doublings)) as u32
         }
     }
 }
@@ -124,7 +125,7 @@ mod tests {
         for nodes in [1, 5, 40] {
             let r = rounds(nodes);
             for chunk in (0..5000).chain([1 << 31, u32::MAX - 1]) {
-                assert!(r.chunks(r.of(chunk)).contains(&chunk), "{chunk} of {nodes}");
+                assert!(r.chunks(r.round_of(chunk)).contains(&chunk), "{chunk} of {nodes}");
             }
         }
     }

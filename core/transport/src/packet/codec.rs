@@ -1,7 +1,7 @@
 //! Bytes to packets and back.
 
-use super::{Body, MAGIC, MAX_RANGES, Packet, PacketError, VERSION, Via};
-use crate::fields::{Reader, Short};
+use super::{MAGIC, MAX_RANGES, Packet, PacketBody, PacketError, VERSION, Via};
+use crate::fields::{FieldReader, TruncatedField};
 use crate::spec::StreamId;
 use core::ops::Range;
 
@@ -61,7 +61,7 @@ impl Packet {
         core::iter::from_fn(move || {
             let decoded = Packet::decode_first(rest.take()?);
             Some(decoded.map(|(packet, after)| {
-                if matches!(packet.body, Body::Data { .. }) {
+                if matches!(packet.body, PacketBody::Data { .. }) {
                     return (packet, after);
                 }
                 rest = Some(after).filter(|after| !after.is_empty());
@@ -76,7 +76,7 @@ impl Packet {
     /// If the bytes are not exactly one packet of this version.
     pub fn decode(bytes: &[u8]) -> Result<(Packet, &[u8]), PacketError> {
         match Packet::decode_first(bytes)? {
-            (packet, after) if after.is_empty() || matches!(packet.body, Body::Data { .. }) => {
+            (packet, after) if after.is_empty() || matches!(packet.body, PacketBody::Data { .. }) => {
                 Ok((packet, after))
             }
             (_, after) => Err(PacketError::Trailing(after.len())),
@@ -89,7 +89,7 @@ impl Packet {
         if !bytes.starts_with(&MAGIC) {
             return Err(foreign());
         }
-        let mut r = Reader::new(bytes);
+        let mut r = FieldReader::new(bytes);
         r.u16()?;
         let version = r.u8()?;
         if version != VERSION {
@@ -105,50 +105,50 @@ impl Packet {
         };
         let from = r.u16()?;
         let digest = r.u64()?;
-        let body = Body::decode(code, &mut r)?;
+        let body = PacketBody::decode(code, &mut r)?;
         Ok((Packet { id, from, digest, body }, r.rest()))
     }
 }
 
-impl Body {
+impl PacketBody {
     fn code(&self) -> u8 {
         match self {
-            Body::Data { .. } => DATA,
-            Body::Announce { .. } => ANNOUNCE,
-            Body::Nak { .. } => NAK,
-            Body::NakConfirm { .. } => NAK_CONFIRM,
-            Body::Report { .. } => REPORT,
-            Body::Settled { .. } => SETTLED,
-            Body::DigestMismatch => DIGEST_MISMATCH,
-            Body::Ping => PING,
-            Body::PingAnswer { .. } => PING_ANSWER,
+            PacketBody::Data { .. } => DATA,
+            PacketBody::Announce { .. } => ANNOUNCE,
+            PacketBody::Nak { .. } => NAK,
+            PacketBody::NakConfirm { .. } => NAK_CONFIRM,
+            PacketBody::Report { .. } => REPORT,
+            PacketBody::Settled { .. } => SETTLED,
+            PacketBody::DigestMismatch => DIGEST_MISMATCH,
+            PacketBody::Ping => PING,
+            PacketBody::PingAnswer { .. } => PING_ANSWER,
         }
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Body::Data { chunk, echo, via } => {
+            PacketBody::Data { chunk, echo, via } => {
                 out.extend_from_slice(&chunk.to_be_bytes());
                 out.extend_from_slice(&echo.to_be_bytes());
                 out.extend_from_slice(&[*via as u8, 0]);
             }
-            Body::Announce { sent, serial, begun, answer } => {
+            PacketBody::Announce { sent, serial, begun, answer } => {
                 out.extend_from_slice(&sent.to_be_bytes());
                 out.extend_from_slice(&serial.to_be_bytes());
                 let flags = if *begun { BEGUN } else { 0 } | if *answer { ANSWER } else { 0 };
                 out.extend_from_slice(&[flags, 0]);
             }
-            Body::Nak { serial, forward_live, chunks } => {
+            PacketBody::Nak { serial, forward_live, chunks } => {
                 out.extend_from_slice(&serial.to_be_bytes());
                 out.extend_from_slice(&[if *forward_live { FORWARD_LIVE } else { 0 }, count(chunks)]);
                 put_u32(out, chunks);
             }
-            Body::NakConfirm { echo, chunks } => {
+            PacketBody::NakConfirm { echo, chunks } => {
                 out.extend_from_slice(&echo.to_be_bytes());
                 out.extend_from_slice(&[0, count(chunks)]);
                 put_u32(out, chunks);
             }
-            Body::Report { rounds, loss, spacing, delay, echo, alive, complete } => {
+            PacketBody::Report { rounds, loss, spacing, delay, echo, alive, complete } => {
                 out.extend_from_slice(&rounds.to_be_bytes());
                 out.extend_from_slice(&loss.to_be_bytes());
                 out.extend_from_slice(&spacing.to_be_bytes());
@@ -158,16 +158,16 @@ impl Body {
                 put_u16(out, alive);
                 put_u16(out, complete);
             }
-            Body::Settled { positions } => {
+            PacketBody::Settled { positions } => {
                 out.extend_from_slice(&[0, count(positions)]);
                 put_u16(out, positions);
             }
-            Body::DigestMismatch | Body::Ping => {}
-            Body::PingAnswer { incarnation } => out.extend_from_slice(&incarnation.to_be_bytes()),
+            PacketBody::DigestMismatch | PacketBody::Ping => {}
+            PacketBody::PingAnswer { incarnation } => out.extend_from_slice(&incarnation.to_be_bytes()),
         }
     }
 
-    fn decode(code: u8, r: &mut Reader<'_>) -> Result<Body, PacketError> {
+    fn decode(code: u8, r: &mut FieldReader<'_>) -> Result<PacketBody, PacketError> {
         Ok(match code {
             DATA => {
                 let (chunk, echo) = (r.u32()?, r.u16()?);
@@ -179,30 +179,30 @@ impl Body {
                     _ => return Err(PacketError::Field("via")),
                 };
                 zero(r)?;
-                Body::Data { chunk, echo, via }
+                PacketBody::Data { chunk, echo, via }
             }
             ANNOUNCE => {
                 let (sent, serial) = (r.u32()?, r.u16()?);
                 let flags = flags(r, BEGUN | ANSWER)?;
                 zero(r)?;
-                Body::Announce { sent, serial, begun: flags & BEGUN != 0, answer: flags & ANSWER != 0 }
+                PacketBody::Announce { sent, serial, begun: flags & BEGUN != 0, answer: flags & ANSWER != 0 }
             }
             NAK => {
                 let serial = r.u16()?;
                 let forward_live = flags(r, FORWARD_LIVE)? != 0;
                 let count = range_count(r)?;
-                Body::Nak { serial, forward_live, chunks: ranges(count, || r.u32())? }
+                PacketBody::Nak { serial, forward_live, chunks: ranges(count, || r.u32())? }
             }
             NAK_CONFIRM => {
                 let echo = r.u16()?;
                 zero(r)?;
                 let count = range_count(r)?;
-                Body::NakConfirm { echo, chunks: ranges(count, || r.u32())? }
+                PacketBody::NakConfirm { echo, chunks: ranges(count, || r.u32())? }
             }
             REPORT => {
                 let (rounds, loss, spacing, delay, echo) = (r.u32()?, r.u16()?, r.u32()?, r.u16()?, r.u16()?);
                 let (alive, complete) = (range_count(r)?, range_count(r)?);
-                Body::Report {
+                PacketBody::Report {
                     rounds,
                     loss,
                     spacing,
@@ -215,11 +215,11 @@ impl Body {
             SETTLED => {
                 zero(r)?;
                 let count = range_count(r)?;
-                Body::Settled { positions: ranges(count, || r.u16())? }
+                PacketBody::Settled { positions: ranges(count, || r.u16())? }
             }
-            DIGEST_MISMATCH => Body::DigestMismatch,
-            PING => Body::Ping,
-            PING_ANSWER => Body::PingAnswer { incarnation: r.u64()? },
+            DIGEST_MISMATCH => PacketBody::DigestMismatch,
+            PING => PacketBody::Ping,
+            PING_ANSWER => PacketBody::PingAnswer { incarnation: r.u64()? },
             other => return Err(PacketError::Type(other)),
         })
     }
@@ -244,31 +244,31 @@ fn put_u16(out: &mut Vec<u8>, ranges: &[Range<u16>]) {
     }
 }
 
-impl From<Short> for PacketError {
-    fn from(Short { len, needed }: Short) -> PacketError {
+impl From<TruncatedField> for PacketError {
+    fn from(TruncatedField { len, needed }: TruncatedField) -> PacketError {
         PacketError::Short { len, needed }
     }
 }
 
-fn zero(r: &mut Reader<'_>) -> Result<(), PacketError> {
+fn zero(r: &mut FieldReader<'_>) -> Result<(), PacketError> {
     if r.u8()? == 0 { Ok(()) } else { Err(PacketError::Field("reserved byte, which is zero")) }
 }
 
-fn flags(r: &mut Reader<'_>, known: u8) -> Result<u8, PacketError> {
+fn flags(r: &mut FieldReader<'_>, known: u8) -> Result<u8, PacketError> {
     let flags = r.u8()?;
     if flags & !known == 0 { Ok(flags) } else { Err(PacketError::Field("flag")) }
 }
 
-fn range_count(r: &mut Reader<'_>) -> Result<usize, PacketError> {
+fn range_count(r: &mut FieldReader<'_>) -> Result<usize, PacketError> {
     let count = usize::from(r.u8()?);
     if count <= MAX_RANGES { Ok(count) } else { Err(PacketError::Field("count of ranges")) }
 }
 
 fn ranges<T: PartialOrd>(
     count: usize,
-    mut bound: impl FnMut() -> Result<T, Short>,
+    mut bound: impl FnMut() -> Result<T, TruncatedField>,
 ) -> Result<Vec<Range<T>>, PacketError> {
-    let ranges = (0..count).map(|_| Ok(bound()?..bound()?)).collect::<Result<Vec<_>, Short>>()?;
+    let ranges = (0..count).map(|_| Ok(bound()?..bound()?)).collect::<Result<Vec<_>, TruncatedField>>()?;
     ascending(&ranges)?;
     Ok(ranges)
 }
@@ -297,19 +297,21 @@ mod tests {
         })
     }
 
-    fn body() -> impl Strategy<Value = Body> {
+    fn body() -> impl Strategy<Value = PacketBody> {
         prop_oneof![
             (
                 any::<u32>(),
                 any::<u16>(),
                 prop_oneof![Just(Via::Tree), Just(Via::Answer), Just(Via::Forwarded), Just(Via::Rack)]
             )
-                .prop_map(|(chunk, echo, via)| Body::Data { chunk, echo, via }),
-            (any::<u32>(), any::<u16>(), any::<bool>(), any::<bool>())
-                .prop_map(|(sent, serial, begun, answer)| Body::Announce { sent, serial, begun, answer }),
+                .prop_map(|(chunk, echo, via)| PacketBody::Data { chunk, echo, via }),
+            (any::<u32>(), any::<u16>(), any::<bool>(), any::<bool>()).prop_map(
+                |(sent, serial, begun, answer)| PacketBody::Announce { sent, serial, begun, answer }
+            ),
             (any::<u16>(), any::<bool>(), ranges(any::<u32>()))
-                .prop_map(|(serial, forward_live, chunks)| Body::Nak { serial, forward_live, chunks }),
-            (any::<u16>(), ranges(any::<u32>())).prop_map(|(echo, chunks)| Body::NakConfirm { echo, chunks }),
+                .prop_map(|(serial, forward_live, chunks)| PacketBody::Nak { serial, forward_live, chunks }),
+            (any::<u16>(), ranges(any::<u32>()))
+                .prop_map(|(echo, chunks)| PacketBody::NakConfirm { echo, chunks }),
             (
                 any::<u32>(),
                 any::<u16>(),
@@ -319,19 +321,13 @@ mod tests {
                 ranges(any::<u16>()),
                 ranges(any::<u16>())
             )
-                .prop_map(|(rounds, loss, spacing, delay, echo, alive, complete)| Body::Report {
-                    rounds,
-                    loss,
-                    spacing,
-                    delay,
-                    echo,
-                    alive,
-                    complete
+                .prop_map(|(rounds, loss, spacing, delay, echo, alive, complete)| {
+                    PacketBody::Report { rounds, loss, spacing, delay, echo, alive, complete }
                 }),
-            ranges(any::<u16>()).prop_map(|positions| Body::Settled { positions }),
-            Just(Body::DigestMismatch),
-            Just(Body::Ping),
-            any::<u64>().prop_map(|incarnation| Body::PingAnswer { incarnation }),
+            ranges(any::<u16>()).prop_map(|positions| PacketBody::Settled { positions }),
+            Just(PacketBody::DigestMismatch),
+            Just(PacketBody::Ping),
+            any::<u64>().prop_map(|incarnation| PacketBody::PingAnswer { incarnation }),
         ]
     }
 
@@ -346,7 +342,7 @@ mod tests {
         #[test]
         fn packets_of_one_datagram_are_all_read(packets in prop::collection::vec(packet(), 1..5)) {
             // What follows a chunk is its payload.
-            let data = |packet: &Packet| matches!(packet.body, Body::Data { .. });
+            let data = |packet: &Packet| matches!(packet.body, PacketBody::Data { .. });
             let last = packets.iter().position(data).map_or(packets.len(), |at| at + 1);
             let datagram: Vec<u8> = packets.iter().flat_map(encoded).collect();
             let read: Vec<Packet> = Packet::decode_all(&datagram).map(|read| read.unwrap().0).collect();
@@ -374,7 +370,7 @@ mod tests {
             let mut longer = bytes.clone();
             longer.push(7);
             match packet.body {
-                Body::Data { .. } => {
+                PacketBody::Data { .. } => {
                     prop_assert_eq!(bytes.len(), DATA_HEADER);
                     prop_assert_eq!(Packet::decode(&longer), Ok((packet, &[7][..])));
                 }
@@ -412,7 +408,7 @@ mod tests {
     #[test]
     fn errors_name_what_is_wrong() {
         let id = StreamId { group: 1, epoch: 2, call: 3, transfer: 4, source: 5 };
-        let good = encoded(&Packet { id, from: 5, digest: 6, body: Body::DigestMismatch });
+        let good = encoded(&Packet { id, from: 5, digest: 6, body: PacketBody::DigestMismatch });
         let with = |at: usize, value: u8| {
             let mut bytes = good.clone();
             bytes[at] = value;

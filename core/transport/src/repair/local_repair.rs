@@ -11,22 +11,22 @@ use crate::spec::Chain;
 use core::ops::Range;
 
 /// Chunks that may be asked for after all before the share of them counts.
-const FORGIVEN: u32 = 4;
+const FREE_MISSES: u32 = 4;
 /// Losses of this node that are remembered, the latest most.
-const MEMORY: u32 = 64;
+const LOSSES_REMEMBERED: u32 = 64;
 
 /// A receiver's rack, as far as repair goes.
 #[derive(Debug)]
 pub(crate) struct LocalRepair {
     positions: Range<u16>,
     /// This node is its first receiver, and the tree of the rack is there and works.
-    mends: bool,
+    repairs: bool,
     /// Multicast here, and not asked for since.
     multicast: IntervalSet,
     sent: u32,
     missed: u32,
     /// Chunks that this node lacked lately, and those of them that the next one waited for.
-    lacked: u32,
+    lost: u32,
     shared: u32,
 }
 
@@ -35,14 +35,14 @@ impl LocalRepair {
     pub(crate) fn new(chain: &Chain, me: u16, tree: bool) -> LocalRepair {
         let positions = chain.head(me)..chain.rack_end(me);
         // Two behind this node, or there is nothing to save. The source, if it is here, lacks nothing.
-        let mends = tree && me == positions.start.max(1) && positions.end - me > 2;
+        let repairs = tree && me == positions.start.max(1) && positions.end - me > 2;
         LocalRepair {
             positions,
-            mends,
+            repairs,
             multicast: IntervalSet::default(),
             sent: 0,
             missed: 0,
-            lacked: 0,
+            lost: 0,
             shared: 0,
         }
     }
@@ -53,8 +53,8 @@ impl LocalRepair {
     }
 
     /// Whether this node mends what its rack has lost.
-    pub(crate) fn mends(&self) -> bool {
-        self.mends
+    pub(crate) fn repairs(&self) -> bool {
+        self.repairs
     }
 
     /// Entries of its lists.
@@ -63,13 +63,13 @@ impl LocalRepair {
     }
 
     /// A chunk came that this node had asked for; `shared`: the next one waits for it too. Tells whether to multicast it.
-    pub(crate) fn on_mended(&mut self, chunk: u32, shared: bool) -> bool {
-        if self.lacked == MEMORY {
-            (self.lacked, self.shared) = (self.lacked / 2, self.shared / 2);
+    pub(crate) fn on_repaired(&mut self, chunk: u32, shared: bool) -> bool {
+        if self.lost == LOSSES_REMEMBERED {
+            (self.lost, self.shared) = (self.lost / 2, self.shared / 2);
         }
-        self.lacked += 1;
+        self.lost += 1;
         self.shared += u32::from(shared);
-        let multicast = shared && self.shared >= self.lacked / 2;
+        let multicast = shared && self.shared >= self.lost / 2;
         if multicast {
             self.multicast.insert(chunk..chunk + 1);
             self.sent += 1;
@@ -78,9 +78,9 @@ impl LocalRepair {
     }
 
     /// The next node asks for these. Of what was multicast it may have lost some; if it lacks most, nobody hears it.
-    pub(crate) fn on_asked(&mut self, chunks: &[Range<u32>]) {
+    pub(crate) fn on_nak(&mut self, chunks: &[Range<u32>]) {
         self.missed += chunks.iter().map(|range| self.multicast.remove(range.clone())).sum::<u32>();
-        self.mends &= self.missed <= FORGIVEN + self.sent / 2;
+        self.repairs &= self.missed <= FREE_MISSES + self.sent / 2;
     }
 }
 
@@ -97,15 +97,15 @@ mod tests {
 
     #[test]
     fn the_first_receiver_of_a_rack_mends_it_if_two_stand_behind() {
-        assert_eq!((1..9).filter(|me| rack(*me).mends()).collect::<Vec<_>>(), [3, 6]);
+        assert_eq!((1..9).filter(|me| rack(*me).repairs()).collect::<Vec<_>>(), [3, 6]);
     }
 
     #[test]
     fn a_coincidence_is_not_a_loss_of_the_rack() {
         let mut rack = rack(3);
-        let multicast = (0..1000).filter(|chunk| rack.on_mended(*chunk, chunk % 5 == 0)).count();
+        let multicast = (0..1000).filter(|chunk| rack.on_repaired(*chunk, chunk % 5 == 0)).count();
         assert!(multicast < 5, "{multicast}");
-        let multicast = (1000..2000).filter(|chunk| rack.on_mended(*chunk, chunk % 5 > 0)).count();
+        let multicast = (1000..2000).filter(|chunk| rack.on_repaired(*chunk, chunk % 5 > 0)).count();
         assert!(multicast > 700, "{multicast}");
     }
 
@@ -113,15 +113,15 @@ mod tests {
     fn a_tree_that_few_chunks_come_by_is_given_up_and_one_that_loses_some_is_not() {
         let (mut lossy, mut dead) = (rack(3), rack(3));
         for chunk in 0..1000 {
-            assert!(lossy.on_mended(chunk, true) && dead.on_mended(chunk, true));
+            assert!(lossy.on_repaired(chunk, true) && dead.on_repaired(chunk, true));
             if chunk % 3 == 0 {
-                lossy.on_asked(&[chunk..chunk + 1]);
+                lossy.on_nak(&[chunk..chunk + 1]);
             }
             if chunk % 3 != 0 {
-                dead.on_asked(&[chunk..chunk + 1, chunk..chunk + 1]);
+                dead.on_nak(&[chunk..chunk + 1, chunk..chunk + 1]);
             }
         }
-        assert!(lossy.mends());
-        assert!(!dead.mends());
+        assert!(lossy.repairs());
+        assert!(!dead.repairs());
     }
 }

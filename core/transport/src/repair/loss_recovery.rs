@@ -6,19 +6,19 @@
 //! packets that left the upstream later have come, as in RACK (RFC 8985).
 
 use super::upstream::Upstream;
-use crate::congestion::window::Window;
+use crate::congestion::window::CongestionWindow;
 use crate::intervals::IntervalSet;
 use crate::packet::{MAX_RANGES, Via};
 use crate::retry::{CONFIRMED_RTOS, REORDER_WINDOW_MIN, REORDER_WINDOW_MULT_MAX};
 use crate::rtt::Rtt;
-use crate::spec::Timers;
+use crate::spec::StreamTimers;
 use cool_machine::{Duration, Time, earliest};
 use core::ops::Range;
 use std::collections::VecDeque;
 
 /// One request that is under way.
 #[derive(Debug)]
-struct Asked {
+struct InflightNak {
     at: Time,
     serial: u16,
     chunks: Range<u32>,
@@ -26,7 +26,7 @@ struct Asked {
 
 /// A request to be sent.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct NakRequest {
     pub(crate) position: u16,
     pub(crate) serial: u16,
     pub(crate) chunks: Vec<Range<u32>>,
@@ -37,42 +37,42 @@ pub(crate) struct Request {
 pub(crate) struct LossRecovery {
     upstream: Upstream,
     due: IntervalSet,
-    asked: IntervalSet,
+    requested: IntervalSet,
     confirmed: IntervalSet,
     /// What was asked, in order of time; parts that came since are still in it.
-    asked_log: VecDeque<Asked>,
+    inflight: VecDeque<InflightNak>,
     confirmed_log: VecDeque<(Time, Range<u32>)>,
     /// Gaps that are due when they are older than the reordering reorder_window.
     gaps: VecDeque<(Time, Range<u32>)>,
     /// The latest request that has been answered, and when: earlier ones have been answered before it left.
-    overtaken: Option<(u16, Time)>,
+    newest_answered: Option<(u16, Time)>,
     /// When the upstream last sent a chunk: while it does, what was asked of it may stand behind that.
-    fed: Time,
+    last_chunk: Time,
     /// One past the last chunk that was forwarded here.
     forwarded: u32,
     reorder_window_mult: u32,
-    last_request: Option<Time>,
+    last_nak: Option<Time>,
     rtt: Rtt,
-    window: Window,
+    window: CongestionWindow,
 }
 
 impl LossRecovery {
-    pub(crate) fn new(now: Time, me: u16, timers: &Timers, chunk_bytes: u32) -> LossRecovery {
+    pub(crate) fn new(now: Time, me: u16, timers: &StreamTimers, chunk_bytes: u32) -> LossRecovery {
         LossRecovery {
             upstream: Upstream::new(me),
             due: IntervalSet::default(),
-            asked: IntervalSet::default(),
+            requested: IntervalSet::default(),
             confirmed: IntervalSet::default(),
-            asked_log: VecDeque::new(),
+            inflight: VecDeque::new(),
             confirmed_log: VecDeque::new(),
             gaps: VecDeque::new(),
-            overtaken: None,
-            fed: now,
+            newest_answered: None,
+            last_chunk: now,
             forwarded: 0,
             reorder_window_mult: 1,
-            last_request: None,
+            last_nak: None,
             rtt: Rtt::new(timers.initial_rto),
-            window: Window::new(now, chunk_bytes),
+            window: CongestionWindow::new(now, chunk_bytes),
         }
     }
 
@@ -82,8 +82,8 @@ impl LossRecovery {
 
     /// Entries of its lists.
     pub(crate) fn entries(&self) -> usize {
-        let sets = [&self.due, &self.asked, &self.confirmed].into_iter().map(IntervalSet::range_count);
-        let logs = self.asked_log.len() + self.confirmed_log.len() + self.gaps.len();
+        let sets = [&self.due, &self.requested, &self.confirmed].into_iter().map(IntervalSet::range_count);
+        let logs = self.inflight.len() + self.confirmed_log.len() + self.gaps.len();
         sets.sum::<usize>() + logs + self.rtt.entries()
     }
 
@@ -93,7 +93,7 @@ impl LossRecovery {
     }
 
     /// These chunks were passed over; they may yet come.
-    pub(crate) fn gap(&mut self, now: Time, chunks: Range<u32>) {
+    pub(crate) fn on_gap(&mut self, now: Time, chunks: Range<u32>) {
         if !chunks.is_empty() {
             self.gaps.push_back((now, chunks));
         }
@@ -102,7 +102,7 @@ impl LossRecovery {
     /// These of the chunks that are not in `held` will not come by themselves.
     pub(crate) fn want(&mut self, chunks: Range<u32>, held: &IntervalSet) {
         for gap in held.gaps(chunks) {
-            let parts: Vec<Range<u32>> = self.asked.gaps(gap).collect();
+            let parts: Vec<Range<u32>> = self.requested.gaps(gap).collect();
             for part in parts {
                 for part in self.confirmed.gaps(part) {
                     self.due.insert(part);
@@ -117,28 +117,28 @@ impl LossRecovery {
     }
 
     /// A chunk came over the tree; if it had been asked for, that was too early.
-    pub(crate) fn came_by_tree(&mut self, chunk: u32) {
-        if self.asked.contains(chunk) {
+    pub(crate) fn on_tree_chunk(&mut self, chunk: u32) {
+        if self.requested.contains(chunk) {
             self.reorder_window_mult = (self.reorder_window_mult * 2).min(REORDER_WINDOW_MULT_MAX);
         }
         self.settle(chunk);
     }
 
     /// A chunk came from a node nearer the source.
-    pub(crate) fn came_by_chain(&mut self, now: Time, position: u16, chunk: u32, echo: u16, via: Via) {
-        self.heard(now, position, echo);
+    pub(crate) fn on_chain_chunk(&mut self, now: Time, position: u16, chunk: u32, echo: u16, via: Via) {
+        self.on_echo(now, position, echo);
         if position == self.upstream.position() {
-            self.fed = now;
+            self.last_chunk = now;
         }
         let full = self.outstanding() + self.window.size() / 4 >= self.window.size();
         if self.settle(chunk) {
             self.window.on_delivered(now, &self.rtt, full);
         }
         match via {
-            Via::Answer if position == self.upstream.position() => self.overtake(now, echo),
+            Via::Answer if position == self.upstream.position() => self.record_answer(now, echo),
             Via::Forwarded | Via::Rack => {
                 if let Some(first) = self.confirmed.first().filter(|_| chunk > self.forwarded) {
-                    self.gap(now, first.max(self.forwarded)..chunk);
+                    self.on_gap(now, first.max(self.forwarded)..chunk);
                 }
                 self.forwarded = self.forwarded.max(chunk + 1);
             }
@@ -147,41 +147,41 @@ impl LossRecovery {
     }
 
     /// A node nearer the source is there, though it answers nothing by that.
-    pub(crate) fn is_there(&mut self, now: Time, position: u16) {
-        self.upstream.on_heard(now, position);
+    pub(crate) fn on_contact(&mut self, now: Time, position: u16) {
+        self.upstream.on_contact(now, position);
     }
 
     /// A node nearer the source confirmed the NAK of these chunks.
-    pub(crate) fn wait(&mut self, now: Time, position: u16, echo: u16, chunks: &[Range<u32>]) {
-        self.heard(now, position, echo);
+    pub(crate) fn on_nak_confirm(&mut self, now: Time, position: u16, echo: u16, chunks: &[Range<u32>]) {
+        self.on_echo(now, position, echo);
         if position != self.upstream.position() || echo == 0 {
             return;
         }
         for range in chunks {
-            let parts: Vec<Range<u32>> = self.asked.overlaps(range.clone()).collect();
+            let parts: Vec<Range<u32>> = self.requested.overlaps(range.clone()).collect();
             for part in parts {
-                self.asked.remove(part.clone());
+                self.requested.remove(part.clone());
                 self.confirmed.insert(part.clone());
                 self.confirmed_log.push_back((now, part));
             }
         }
-        self.overtake(now, echo);
+        self.record_answer(now, echo);
     }
 
     /// Does what the time asks for.
     pub(crate) fn on_time(&mut self, now: Time, held: &IntervalSet) {
         self.age_gaps(now, held);
-        while let Some(at) = self.asked_deadline().filter(|at| *at <= now) {
-            let Some(asked) = self.asked_log.pop_front() else { break };
-            let lost: Vec<Range<u32>> = self.asked.overlaps(asked.chunks).collect();
+        while let Some(at) = self.nak_deadline().filter(|at| *at <= now) {
+            let Some(requested) = self.inflight.pop_front() else { break };
+            let lost: Vec<Range<u32>> = self.requested.overlaps(requested.chunks).collect();
             for range in lost {
-                self.asked.remove(range.clone());
+                self.requested.remove(range.clone());
                 self.due.insert(range);
             }
-            let timed_out = at >= self.times_out(asked.at);
-            if !timed_out || self.upstream.heard_since(asked.at) {
+            let timed_out = at >= self.times_out(requested.at);
+            if !timed_out || self.upstream.answered_since(requested.at) {
                 self.window.on_loss(now, &self.rtt);
-            } else if self.upstream.on_silence(now, asked.at) {
+            } else if self.upstream.on_silence(now, requested.at) {
                 self.change_upstream();
             } else {
                 self.window.on_silence();
@@ -198,8 +198,8 @@ impl LossRecovery {
     }
 
     /// The request to send now, if any.
-    pub(crate) fn request(&mut self, now: Time) -> Option<Request> {
-        if self.request_at()? > now {
+    pub(crate) fn next_nak(&mut self, now: Time) -> Option<NakRequest> {
+        if self.next_nak_at()? > now {
             return None;
         }
         let (position, mut room) = match self.upstream.retries(now, self.rtt.rto()) {
@@ -215,36 +215,36 @@ impl LossRecovery {
                 break;
             }
         }
-        let serial = self.rtt.sending(now);
+        let serial = self.rtt.next_serial(now);
         for range in &chunks {
             self.due.remove(range.clone());
-            self.asked.insert(range.clone());
-            self.asked_log.push_back(Asked { at: now, serial, chunks: range.clone() });
+            self.requested.insert(range.clone());
+            self.inflight.push_back(InflightNak { at: now, serial, chunks: range.clone() });
         }
-        self.last_request = Some(now);
-        Some(Request { position, serial, chunks })
+        self.last_nak = Some(now);
+        Some(NakRequest { position, serial, chunks })
     }
 
     /// When to look again.
     pub(crate) fn deadline(&mut self) -> Option<Time> {
         let gap = self.gaps.front().map(|(at, _)| *at + self.reorder_window());
-        let timers = earliest(self.asked_deadline(), self.confirmed_deadline());
-        earliest(earliest(gap, timers), self.request_at())
+        let timers = earliest(self.nak_deadline(), self.confirmed_deadline());
+        earliest(earliest(gap, timers), self.next_nak_at())
     }
 
     fn outstanding(&self) -> u32 {
-        self.asked.len() + self.confirmed.len()
+        self.requested.len() + self.confirmed.len()
     }
 
     /// When the next request may go: not for a few chunks while more are wanted, and not for each gap.
-    fn request_at(&self) -> Option<Time> {
+    fn next_nak_at(&self) -> Option<Time> {
         let room = self.window.size().checked_sub(self.outstanding())?;
         let worth = (self.window.size() / 4).max(1);
         if self.due.is_empty() || room < worth.min(self.due.len()) {
             return None;
         }
         let spacing = if self.due.len() < worth { self.rtt.smoothed() / 4 } else { Duration::ZERO };
-        Some(self.last_request.map_or(Time::ZERO, |last| last + spacing))
+        Some(self.last_nak.map_or(Time::ZERO, |last| last + spacing))
     }
 
     fn reorder_window(&self) -> Duration {
@@ -256,19 +256,20 @@ impl LossRecovery {
     }
 
     /// When a request of this time counts as unanswered.
-    fn times_out(&self, asked: Time) -> Time {
-        asked.max(self.fed) + self.rto()
+    fn times_out(&self, requested: Time) -> Time {
+        requested.max(self.last_chunk) + self.rto()
     }
 
     /// Drops what is settled from the front of the log; tells when the rest is due.
-    fn asked_deadline(&mut self) -> Option<Time> {
-        while let Some(front) = self.asked_log.front() {
-            if self.asked.overlaps(front.chunks.clone()).next().is_some() {
-                let overtaken = self.overtaken.filter(|(serial, _)| is_before(front.serial, *serial));
-                let early = overtaken.map(|(_, at)| at + self.reorder_window());
+    fn nak_deadline(&mut self) -> Option<Time> {
+        while let Some(front) = self.inflight.front() {
+            if self.requested.overlaps(front.chunks.clone()).next().is_some() {
+                let newest_answered =
+                    self.newest_answered.filter(|(serial, _)| is_before(front.serial, *serial));
+                let early = newest_answered.map(|(_, at)| at + self.reorder_window());
                 return earliest(early, Some(self.times_out(front.at)));
             }
-            self.asked_log.pop_front();
+            self.inflight.pop_front();
         }
         None
     }
@@ -299,29 +300,29 @@ impl LossRecovery {
     fn settle(&mut self, chunk: u32) -> bool {
         let it = chunk..chunk + 1;
         self.due.remove(it.clone());
-        self.asked.remove(it.clone()) + self.confirmed.remove(it) > 0
+        self.requested.remove(it.clone()) + self.confirmed.remove(it) > 0
     }
 
-    fn overtake(&mut self, now: Time, echo: u16) {
-        if self.overtaken.is_none_or(|(serial, _)| is_before(serial, echo)) {
-            self.overtaken = Some((echo, now));
+    fn record_answer(&mut self, now: Time, echo: u16) {
+        if self.newest_answered.is_none_or(|(serial, _)| is_before(serial, echo)) {
+            self.newest_answered = Some((echo, now));
         }
     }
 
-    fn heard(&mut self, now: Time, position: u16, echo: u16) {
-        self.rtt.answered(now, echo);
-        self.upstream.on_heard(now, position);
+    fn on_echo(&mut self, now: Time, position: u16, echo: u16) {
+        self.rtt.on_echo(now, echo);
+        self.upstream.on_contact(now, position);
     }
 
     fn change_upstream(&mut self) {
-        for range in self.asked.ranges().chain(self.confirmed.ranges()) {
+        for range in self.requested.ranges().chain(self.confirmed.ranges()) {
             self.due.insert(range);
         }
-        self.asked = IntervalSet::default();
+        self.requested = IntervalSet::default();
         self.confirmed = IntervalSet::default();
-        self.asked_log.clear();
+        self.inflight.clear();
         self.confirmed_log.clear();
-        self.overtaken = None;
+        self.newest_answered = None;
     }
 }
 
@@ -339,19 +340,19 @@ mod tests {
     #[test]
     fn what_was_asked_is_not_asked_again_while_the_upstream_sends_what_it_had_to_send_before() {
         let at = |ms: u32| Time::ZERO + ms * MS;
-        let timers = Timers { initial_rto: 4 * MS, ..Timers::default() };
+        let timers = StreamTimers { initial_rto: 4 * MS, ..StreamTimers::default() };
         let mut recovery = LossRecovery::new(at(0), 1, &timers, 1424);
         let held = IntervalSet::default();
         recovery.want(0..8, &held);
-        assert_eq!(recovery.request(at(0)).unwrap().chunks, [0..8]);
+        assert_eq!(recovery.next_nak(at(0)).unwrap().chunks, [0..8]);
         for ms in 1..20 {
-            recovery.came_by_chain(at(ms), 0, 100 + ms, 0, Via::Forwarded);
+            recovery.on_chain_chunk(at(ms), 0, 100 + ms, 0, Via::Forwarded);
             recovery.on_time(at(ms), &held);
-            assert!(recovery.request(at(ms)).is_none(), "at {ms} ms");
+            assert!(recovery.next_nak(at(ms)).is_none(), "at {ms} ms");
         }
         let due = recovery.deadline().unwrap();
         assert_eq!(due, at(19) + recovery.rtt().rto());
         recovery.on_time(due, &held);
-        assert_eq!(recovery.request(due).unwrap().chunks, [0..8]);
+        assert_eq!(recovery.next_nak(due).unwrap().chunks, [0..8]);
     }
 }

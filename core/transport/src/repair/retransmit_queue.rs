@@ -1,20 +1,20 @@
 //! The retransmissions that nodes further down the chain have asked for, and their order.
 
 use crate::intervals::IntervalSet;
-use crate::machine::To;
+use crate::machine::PacketTarget;
 use crate::packet::{MAX_RANGES, Via};
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Ranges remembered for one requester; what is beyond is asked for again.
-const MOST_RANGES: usize = 1024;
+const RANGES_MAX: usize = 1024;
 /// Stands for the serial of a request where a chunk came after it was asked for.
 const FORWARDED: u16 = 0;
 
 /// A chunk to be sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Retransmission {
-    pub(crate) to: To,
+    pub(crate) to: PacketTarget,
     pub(crate) chunk: u32,
     pub(crate) echo: u16,
     pub(crate) via: Via,
@@ -22,7 +22,7 @@ pub(crate) struct Retransmission {
 
 /// What one node asked for.
 #[derive(Debug, Default)]
-struct Want {
+struct NodeRequests {
     /// What is to be sent, in the order in which it was asked for or came, on which the requester relies to
     /// see what was lost: serial of the request, zero for what came later, and chunks.
     queue: VecDeque<(u16, Range<u32>)>,
@@ -34,12 +34,12 @@ struct Want {
     forward_live: bool,
 }
 
-impl Want {
+impl NodeRequests {
     /// Queues those of the chunks that are not queued, as far as there is room.
     fn enqueue(&mut self, serial: u16, chunks: Range<u32>) {
         let new: Vec<Range<u32>> = self.queued.gaps(chunks).collect();
         for part in new {
-            let full = self.queue.len() >= MOST_RANGES;
+            let full = self.queue.len() >= RANGES_MAX;
             match self.queue.back_mut() {
                 Some((last, range)) if *last == serial && range.end == part.start => range.end = part.end,
                 _ if full => return,
@@ -64,7 +64,7 @@ impl Want {
 /// All requests that are open here.
 #[derive(Debug, Default)]
 pub(crate) struct RetransmitQueue {
-    wants: BTreeMap<u16, Want>,
+    wants: BTreeMap<u16, NodeRequests>,
     /// Chunks to be multicast in this rack; each has just come.
     to_rack: VecDeque<u32>,
     /// The node served last, so that they take turns.
@@ -73,7 +73,7 @@ pub(crate) struct RetransmitQueue {
 
 impl RetransmitQueue {
     /// A node of the stream asks for chunks; returns those that are not in `held`, as many as a packet tells.
-    pub(crate) fn request(
+    pub(crate) fn on_nak(
         &mut self,
         node: u16,
         (serial, forward_live): (u16, bool),
@@ -82,19 +82,19 @@ impl RetransmitQueue {
     ) -> Vec<Range<u32>> {
         let want = self.wants.entry(node).or_default();
         want.forward_live = forward_live;
-        let mut lacking = Vec::new();
+        let mut missing = Vec::new();
         for range in chunks {
             for part in held.overlaps(range.clone()) {
                 want.enqueue(serial, part);
             }
             for part in held.gaps(range.clone()) {
-                if want.pending.range_count() < MOST_RANGES && lacking.len() < MAX_RANGES {
+                if want.pending.range_count() < RANGES_MAX && missing.len() < MAX_RANGES {
                     want.pending.insert(part.clone());
-                    lacking.push(part);
+                    missing.push(part);
                 }
             }
         }
-        lacking
+        missing
     }
 
     /// Whether a node that hears the tree waits for a chunk that is not here.
@@ -108,7 +108,7 @@ impl RetransmitQueue {
     }
 
     /// A chunk is here now. Whom a multicast brings it need not be sent it, if multicasts are heard there.
-    pub(crate) fn arrived(&mut self, chunk: u32, multicast_to: impl Fn(u16) -> bool) {
+    pub(crate) fn on_chunk(&mut self, chunk: u32, multicast_to: impl Fn(u16) -> bool) {
         for (node, want) in self.wants.iter_mut().filter(|(_, want)| !want.pending.is_empty()) {
             if want.pending.remove(chunk..chunk + 1) == 1 && (want.forward_live || !multicast_to(*node)) {
                 want.enqueue(FORWARDED, chunk..chunk + 1);
@@ -117,7 +117,7 @@ impl RetransmitQueue {
     }
 
     /// Everything is here now.
-    pub(crate) fn arrived_all(&mut self) {
+    pub(crate) fn on_all_chunks(&mut self) {
         for want in self.wants.values_mut() {
             for range in core::mem::take(&mut want.pending).ranges() {
                 want.enqueue(FORWARDED, range);
@@ -127,7 +127,8 @@ impl RetransmitQueue {
 
     /// Entries of its lists.
     pub(crate) fn entries(&self) -> usize {
-        let of = |want: &Want| want.queue.len() + want.queued.range_count() + want.pending.range_count();
+        let of =
+            |want: &NodeRequests| want.queue.len() + want.queued.range_count() + want.pending.range_count();
         self.wants.values().map(of).sum::<usize>() + self.to_rack.len()
     }
 
@@ -139,14 +140,14 @@ impl RetransmitQueue {
     /// The next chunk to send.
     pub(crate) fn next(&mut self) -> Option<Retransmission> {
         if let Some(chunk) = self.to_rack.pop_front() {
-            return Some(Retransmission { to: To::Rack, chunk, echo: FORWARDED, via: Via::Rack });
+            return Some(Retransmission { to: PacketTarget::Rack, chunk, echo: FORWARDED, via: Via::Rack });
         }
         let mut after = self.wants.range(self.last.saturating_add(1)..).chain(self.wants.range(..=self.last));
         let node = *after.find(|(_, want)| !want.queue.is_empty())?.0;
         self.last = node;
         let (echo, chunk) = self.wants.get_mut(&node)?.dequeue()?;
         let via = if echo == FORWARDED { Via::Forwarded } else { Via::Answer };
-        Some(Retransmission { to: To::Node(node), chunk, echo, via })
+        Some(Retransmission { to: PacketTarget::Node(node), chunk, echo, via })
     }
 }
 
@@ -158,59 +159,62 @@ mod tests {
         ranges.iter().cloned().collect()
     }
 
-    fn sent(queue: &mut RetransmitQueue) -> Vec<(To, u32, Via)> {
+    fn sent(queue: &mut RetransmitQueue) -> Vec<(PacketTarget, u32, Via)> {
         core::iter::from_fn(|| queue.next().map(|s| (s.to, s.chunk, s.via))).collect()
     }
 
     #[test]
     fn what_is_here_is_answered_and_the_rest_is_forwarded_when_it_comes() {
         let mut queue = RetransmitQueue::default();
-        let lacking = queue.request(7, (1, false), &[2..5], &set(&[0..3]));
-        assert_eq!(lacking, [3..5]);
-        assert_eq!(sent(&mut queue), [(To::Node(7), 2, Via::Answer)]);
-        queue.arrived(4, |_| false);
-        queue.arrived(9, |_| false);
-        assert_eq!(sent(&mut queue), [(To::Node(7), 4, Via::Forwarded)]);
+        let missing = queue.on_nak(7, (1, false), &[2..5], &set(&[0..3]));
+        assert_eq!(missing, [3..5]);
+        assert_eq!(sent(&mut queue), [(PacketTarget::Node(7), 2, Via::Answer)]);
+        queue.on_chunk(4, |_| false);
+        queue.on_chunk(9, |_| false);
+        assert_eq!(sent(&mut queue), [(PacketTarget::Node(7), 4, Via::Forwarded)]);
     }
 
     #[test]
     fn what_comes_over_the_tree_is_forwarded_only_to_those_who_do_not_hear_it() {
         let mut queue = RetransmitQueue::default();
-        queue.request(1, (1, false), &[0..1], &set(&[]));
-        queue.request(2, (1, true), &[0..1], &set(&[]));
-        queue.arrived(0, |_| true);
-        assert_eq!(sent(&mut queue), [(To::Node(2), 0, Via::Forwarded)]);
+        queue.on_nak(1, (1, false), &[0..1], &set(&[]));
+        queue.on_nak(2, (1, true), &[0..1], &set(&[]));
+        queue.on_chunk(0, |_| true);
+        assert_eq!(sent(&mut queue), [(PacketTarget::Node(2), 0, Via::Forwarded)]);
         assert!(!queue.is_busy());
     }
 
     #[test]
     fn what_is_multicast_in_the_rack_is_forwarded_only_out_of_it() {
         let mut queue = RetransmitQueue::default();
-        queue.request(1, (1, false), &[0..2], &set(&[]));
-        queue.request(2, (1, false), &[0..2], &set(&[]));
+        queue.on_nak(1, (1, false), &[0..2], &set(&[]));
+        queue.on_nak(2, (1, false), &[0..2], &set(&[]));
         assert!(queue.is_awaited(1, 0) && !queue.is_awaited(1, 2) && !queue.is_awaited(3, 0));
         queue.multicast(0);
-        queue.arrived(0, |node| node == 1);
-        assert_eq!(sent(&mut queue), [(To::Rack, 0, Via::Rack), (To::Node(2), 0, Via::Forwarded)]);
+        queue.on_chunk(0, |node| node == 1);
+        assert_eq!(
+            sent(&mut queue),
+            [(PacketTarget::Rack, 0, Via::Rack), (PacketTarget::Node(2), 0, Via::Forwarded)]
+        );
     }
 
     #[test]
     fn requesters_take_turns_and_a_repeated_request_adds_nothing() {
         let mut queue = RetransmitQueue::default();
         let held = set(&[0..9]);
-        queue.request(1, (1, false), &[0..2], &held);
-        queue.request(1, (2, false), &[0..2], &held);
-        queue.request(2, (1, false), &[5..7], &held);
-        let order: Vec<To> = sent(&mut queue).into_iter().map(|(to, ..)| to).collect();
-        assert_eq!(order, [1, 2, 1, 2].map(To::Node));
+        queue.on_nak(1, (1, false), &[0..2], &held);
+        queue.on_nak(1, (2, false), &[0..2], &held);
+        queue.on_nak(2, (1, false), &[5..7], &held);
+        let order: Vec<PacketTarget> = sent(&mut queue).into_iter().map(|(to, ..)| to).collect();
+        assert_eq!(order, [1, 2, 1, 2].map(PacketTarget::Node));
     }
 
     #[test]
     fn answers_leave_in_the_order_of_their_requests() {
         let mut queue = RetransmitQueue::default();
         let held = set(&[0..9]);
-        queue.request(1, (1, false), &[6..8], &held);
-        queue.request(1, (2, false), &[1..2, 7..9], &held);
+        queue.on_nak(1, (1, false), &[6..8], &held);
+        queue.on_nak(1, (2, false), &[1..2, 7..9], &held);
         let order: Vec<_> = core::iter::from_fn(|| queue.next().map(|s| (s.echo, s.chunk))).collect();
         assert_eq!(order, [(1, 6), (1, 7), (2, 1), (2, 8)]);
     }
@@ -219,10 +223,10 @@ mod tests {
     fn what_a_hostile_requester_can_have_remembered_is_bounded() {
         let mut queue = RetransmitQueue::default();
         for n in 0..100_000 {
-            queue.request(1, (1, false), &[2 * n..2 * n + 1], &set(&[]));
-            queue.request(1, (1, false), &[2 * n..2 * n + 1], &set(&[0..1_000_000]));
+            queue.on_nak(1, (1, false), &[2 * n..2 * n + 1], &set(&[]));
+            queue.on_nak(1, (1, false), &[2 * n..2 * n + 1], &set(&[0..1_000_000]));
         }
-        assert!(queue.wants[&1].pending.range_count() <= MOST_RANGES);
-        assert!(queue.wants[&1].queue.len() <= MOST_RANGES);
+        assert!(queue.wants[&1].pending.range_count() <= RANGES_MAX);
+        assert!(queue.wants[&1].queue.len() <= RANGES_MAX);
     }
 }

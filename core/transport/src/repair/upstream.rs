@@ -13,7 +13,7 @@ pub(crate) struct Upstream {
     tries: u32,
     /// Times that even the source did not answer.
     sweeps: u32,
-    heard: Option<Time>,
+    last_answer: Option<Time>,
     /// When it was last found silent; requests before that do not count again.
     silent: Option<Time>,
     /// When the predecessor was last tried while another is asked.
@@ -28,7 +28,7 @@ impl Upstream {
             leap: 1,
             tries: 0,
             sweeps: 0,
-            heard: None,
+            last_answer: None,
             silent: None,
             retried: Time::ZERO,
         }
@@ -44,8 +44,8 @@ impl Upstream {
     }
 
     /// Whether it has answered after this instant.
-    pub(crate) fn heard_since(&self, at: Time) -> bool {
-        self.heard.is_some_and(|heard| heard > at)
+    pub(crate) fn answered_since(&self, at: Time) -> bool {
+        self.last_answer.is_some_and(|last_answer| last_answer > at)
     }
 
     /// How long to wait for its answer. Doubled once and no more: what is asked again is little, and round
@@ -64,27 +64,27 @@ impl Upstream {
     }
 
     /// A node nearer the source was heard. One nearer to here than the one that is asked takes its place again.
-    pub(crate) fn on_heard(&mut self, now: Time, position: u16) {
+    pub(crate) fn on_contact(&mut self, now: Time, position: u16) {
         if position < self.position || position >= self.me {
             return;
         }
         self.position = position;
-        self.heard = Some(now);
+        self.last_answer = Some(now);
         (self.leap, self.tries, self.sweeps, self.silent) = (1, 0, 0, None);
     }
 
     /// A request of this time was not answered. Tells whether another is to be asked from now on.
-    pub(crate) fn on_silence(&mut self, now: Time, asked: Time) -> bool {
-        if self.silent.is_some_and(|silent| asked < silent) {
+    pub(crate) fn on_silence(&mut self, now: Time, requested: Time) -> bool {
+        if self.silent.is_some_and(|silent| requested < silent) {
             return false;
         }
         self.silent = Some(now);
         self.tries += 1;
-        if self.tries < if self.heard.is_some() { UPSTREAM_TRIES_PROVEN } else { UPSTREAM_TRIES } {
+        if self.tries < if self.last_answer.is_some() { UPSTREAM_TRIES_PROVEN } else { UPSTREAM_TRIES } {
             return false;
         }
         self.tries = 0;
-        self.heard = None;
+        self.last_answer = None;
         self.retried = now;
         if self.position == 0 {
             // From now on only these two: others may have what is missing, but need not keep it.
@@ -109,15 +109,15 @@ mod tests {
 
     /// The positions asked in turn while nobody answers.
     fn swept(upstream: &mut Upstream, changes: usize) -> Vec<u16> {
-        let mut asked = vec![upstream.position()];
+        let mut requested = vec![upstream.position()];
         let mut now = 1;
-        while asked.len() <= changes {
+        while requested.len() <= changes {
             now += 10;
             if upstream.on_silence(at(now), at(now - 1)) {
-                asked.push(upstream.position());
+                requested.push(upstream.position());
             }
         }
-        asked
+        requested
     }
 
     #[test]
@@ -131,11 +131,11 @@ mod tests {
     fn a_nearer_node_that_is_heard_takes_its_place_again() {
         let mut upstream = Upstream::new(9);
         swept(&mut upstream, 3);
-        upstream.on_heard(at(900), 0);
+        upstream.on_contact(at(900), 0);
         assert_eq!(upstream.position(), 1);
-        upstream.on_heard(at(900), 8);
+        upstream.on_contact(at(900), 8);
         assert_eq!(upstream.position(), 8);
-        upstream.on_heard(at(900), 12);
+        upstream.on_contact(at(900), 12);
         assert_eq!(upstream.position(), 8);
     }
 
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn requests_lost_together_count_as_one_silence() {
         let mut upstream = Upstream::new(3);
-        upstream.on_heard(at(1), 2);
+        upstream.on_contact(at(1), 2);
         for _ in 0..10 {
             assert!(!upstream.on_silence(at(50), at(40)));
         }

@@ -5,19 +5,19 @@
 const WINDOW: u64 = 16 * 1024;
 
 /// Words of the bitmap. A word more than the window holds, so that a word is cleared before any of it counts again.
-const WORDS: usize = (WINDOW / 64) as usize + 1;
+const WINDOW_WORDS: usize = (WINDOW / 64) as usize + 1;
 
 /// Which sequence numbers of a sender have come (the anti-replay window of RFC 4303, kept as RFC 6479 does): each is taken once,
 /// in any order, and what lies further behind the highest than the window is long not at all.
 #[derive(Clone, Debug)]
 pub struct AntiReplay {
     highest: u64,
-    came: Box<[u64; WORDS]>,
+    seen: Box<[u64; WINDOW_WORDS]>,
 }
 
 impl Default for AntiReplay {
     fn default() -> AntiReplay {
-        AntiReplay { highest: 0, came: Box::new([0; WORDS]) }
+        AntiReplay { highest: 0, seen: Box::new([0; WINDOW_WORDS]) }
     }
 }
 
@@ -25,26 +25,26 @@ impl AntiReplay {
     /// Whether a number has not come, as far as is known.
     pub fn is_new(&self, sequence: u64) -> bool {
         sequence > self.highest
-            || self.highest - sequence < WINDOW && self.came[word(sequence)] & bit(sequence) == 0
+            || self.highest - sequence < WINDOW && self.seen[word(sequence)] & bit(sequence) == 0
     }
 
     /// A number has come, with a tag that is right. Numbers behind the window change nothing.
-    pub fn came(&mut self, sequence: u64) {
+    pub fn record(&mut self, sequence: u64) {
         if sequence > self.highest {
-            let words = (sequence / 64 - self.highest / 64).min(WORDS as u64);
+            let words = (sequence / 64 - self.highest / 64).min(WINDOW_WORDS as u64);
             for ahead in 1..=words {
-                self.came[((self.highest / 64 + ahead) % WORDS as u64) as usize] = 0;
+                self.seen[((self.highest / 64 + ahead) % WINDOW_WORDS as u64) as usize] = 0;
             }
             self.highest = sequence;
         }
         if self.highest - sequence < WINDOW {
-            self.came[word(sequence)] |= bit(sequence);
+            self.seen[word(sequence)] |= bit(sequence);
         }
     }
 }
 
 fn word(sequence: u64) -> usize {
-    (sequence / 64 % WORDS as u64) as usize
+    (sequence / 64 % WINDOW_WORDS as u64) as usize
 }
 
 fn bit(sequence: u64) -> u64 {
@@ -60,16 +60,16 @@ mod tests {
     proptest! {
         #[test]
         fn each_number_is_taken_once_in_any_order(steps in proptest::collection::vec((-300i64..400, 1u64..40), 1..200)) {
-            let (mut window, mut came, mut at) = (AntiReplay::default(), BTreeSet::new(), 1_000u64);
+            let (mut window, mut seen, mut at) = (AntiReplay::default(), BTreeSet::new(), 1_000u64);
             for (step, jump) in steps {
                 // Now and then far ahead, by more than a window.
                 at = if jump == 39 { at + 2 * WINDOW + 7 } else { at.saturating_add_signed(step).max(1) };
-                let highest = came.last().copied().unwrap_or(0);
+                let highest = seen.last().copied().unwrap_or(0);
                 let within = at + WINDOW > highest;
-                prop_assert_eq!(window.is_new(at), within && !came.contains(&at), "{} of {}", at, highest);
+                prop_assert_eq!(window.is_new(at), within && !seen.contains(&at), "{} of {}", at, highest);
                 if window.is_new(at) {
-                    window.came(at);
-                    came.insert(at);
+                    window.record(at);
+                    seen.insert(at);
                 }
                 prop_assert!(!window.is_new(at));
             }

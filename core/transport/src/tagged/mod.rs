@@ -15,10 +15,10 @@
 //! another place, nor a second time to the same. An address of IPv6, which is longer than a nonce, is in the key instead.
 
 mod anti_replay;
-mod head;
+mod header;
 
 pub use anti_replay::AntiReplay;
-pub use head::{Protection, SEQUENCE_MAX, TaggedHead};
+pub use header::{Protection, SEQUENCE_MAX, TaggedHeader};
 
 use cool_types::Key;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub struct GroupKey {
 
 /// Why a datagram is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum TagError {
     /// Its group is not here, or has no key or no such node.
     #[error("it is of no group with a key here")]
     Unknown,
@@ -67,12 +67,12 @@ pub enum Refusal {
 pub struct Tagger<C> {
     /// The last number. One sequence for all groups, so that no number is used twice even for a group that is made again.
     sequence: u64,
-    groups: BTreeMap<u64, Keyed<C>>,
+    groups: BTreeMap<u64, TaggedGroup<C>>,
 }
 
 /// A group with a key.
 #[derive(Debug)]
-struct Keyed<C> {
+struct TaggedGroup<C> {
     secret: GroupKey,
     epoch: u32,
     /// The place of this agent's node in it.
@@ -80,24 +80,24 @@ struct Keyed<C> {
     /// How many nodes it has.
     nodes: u16,
     /// Of the nodes that have sent or been heard, by their places.
-    senders: BTreeMap<u16, Sender<C>>,
+    senders: BTreeMap<u16, SenderKeys<C>>,
 }
 
 /// A node of a group.
 #[derive(Debug)]
-struct Sender<C> {
+struct SenderKeys<C> {
     /// For what it sends by IPv4, and to each address of IPv6: this node's own and those of its trees; of this node itself, those that
     /// it sends to.
     ciphers: BTreeMap<Option<Ipv6Addr>, C>,
     window: AntiReplay,
 }
 
-impl<C: Cipher> Keyed<C> {
+impl<C: Cipher> TaggedGroup<C> {
     /// What a node of the group sends to an address with, and what has come of it.
     fn sender(&mut self, place: u16, to: IpAddr) -> (&C, &mut AntiReplay) {
-        let Keyed { secret, epoch, senders, .. } = self;
-        let new = || Sender { ciphers: BTreeMap::new(), window: AntiReplay::default() };
-        let Sender { ciphers, window } = senders.entry(place).or_insert_with(new);
+        let TaggedGroup { secret, epoch, senders, .. } = self;
+        let new = || SenderKeys { ciphers: BTreeMap::new(), window: AntiReplay::default() };
+        let SenderKeys { ciphers, window } = senders.entry(place).or_insert_with(new);
         let to = match to {
             IpAddr::V4(_) => None,
             IpAddr::V6(to) => Some(to),
@@ -120,7 +120,7 @@ impl<C> Default for Tagger<C> {
 impl<C: Cipher> Tagger<C> {
     /// A group of this epoch is here, in which this agent has a place among this number of nodes.
     pub fn insert(&mut self, (group, epoch): (u64, u32), secret: GroupKey, (me, nodes): (u16, u16)) {
-        self.groups.insert(group, Keyed { secret, epoch, me, nodes, senders: BTreeMap::new() });
+        self.groups.insert(group, TaggedGroup { secret, epoch, me, nodes, senders: BTreeMap::new() });
     }
 
     /// A group is here no more.
@@ -142,13 +142,13 @@ impl<C: Cipher> Tagger<C> {
         let Some(keyed) = self.groups.get_mut(&group) else { return };
         self.sequence += 1;
         let protection = keyed.secret.protection;
-        let head = TaggedHead::put(&mut out[start..], protection, self.sequence);
-        let (clear, payload) = out[start..].split_at_mut(head.clear);
-        debug_assert_eq!(head.from, keyed.me, "an agent sends in its own name");
+        let header = TaggedHeader::write(&mut out[start..], protection, self.sequence);
+        let (clear, payload) = out[start..].split_at_mut(header.clear);
+        debug_assert_eq!(header.from, keyed.me, "an agent sends in its own name");
         let (cipher, _) = keyed.sender(keyed.me, to);
         let tag = match payload.is_empty() {
-            true => cipher.tag(head.nonce(to), clear),
-            false => cipher.encrypt(head.nonce(to), clear, payload),
+            true => cipher.tag(header.nonce(to), clear),
+            false => cipher.encrypt(header.nonce(to), clear, payload),
         };
         out.extend_from_slice(&tag[..protection.tag_bytes()]);
     }
@@ -157,29 +157,29 @@ impl<C: Cipher> Tagger<C> {
     ///
     /// # Errors
     /// If they must not be believed.
-    pub fn open(&mut self, datagram: &mut [u8], to: IpAddr) -> Result<(usize, Option<u64>), Refusal> {
-        let Some(head) = TaggedHead::read(datagram) else { return Ok((datagram.len(), None)) };
-        let keyed = self.groups.get_mut(&head.group).ok_or(Refusal::Unknown)?;
-        if head.protection != keyed.secret.protection || head.from >= keyed.nodes {
-            return Err(Refusal::Unknown);
+    pub fn open(&mut self, datagram: &mut [u8], to: IpAddr) -> Result<(usize, Option<u64>), TagError> {
+        let Some(header) = TaggedHeader::read(datagram) else { return Ok((datagram.len(), None)) };
+        let keyed = self.groups.get_mut(&header.group).ok_or(TagError::Unknown)?;
+        if header.protection != keyed.secret.protection || header.from >= keyed.nodes {
+            return Err(TagError::Unknown);
         }
         let epoch = keyed.epoch;
-        let (cipher, window) = keyed.sender(head.from, to);
-        if !window.is_new(head.sequence) {
-            return Err(Refusal::Replayed);
+        let (cipher, window) = keyed.sender(header.from, to);
+        if !window.is_new(header.sequence) {
+            return Err(TagError::Replayed);
         }
-        let len = datagram.len() - head.protection.tag_bytes();
-        let (clear, rest) = datagram.split_at_mut(head.clear);
-        let right = match head.clear == len {
-            true => is_same(&cipher.tag(head.nonce(to), clear)[..rest.len()], rest),
-            false => cipher.decrypt(head.nonce(to), clear, rest),
+        let len = datagram.len() - header.protection.tag_bytes();
+        let (clear, rest) = datagram.split_at_mut(header.clear);
+        let right = match header.clear == len {
+            true => is_same(&cipher.tag(header.nonce(to), clear)[..rest.len()], rest),
+            false => cipher.decrypt(header.nonce(to), clear, rest),
         };
         if !right {
-            return Err(Refusal::Forged);
+            return Err(TagError::Forged);
         }
-        window.came(head.sequence);
-        head.restore(&mut datagram[..len], epoch);
-        Ok((len, Some(head.group)))
+        window.record(header.sequence);
+        header.restore(&mut datagram[..len], epoch);
+        Ok((len, Some(header.group)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tags by a cipher that is none: HMAC over all, and a payload that is turned over.
 
 use super::*;
-use crate::packet::{Body, Packet, Via};
+use crate::packet::{Packet, PacketBody, Via};
 use crate::spec::StreamId;
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
@@ -44,7 +44,7 @@ fn agent(protection: Protection, key: u8) -> Tagger<Hmac> {
 /// Packets from the first node: a chunk, or pings.
 fn packets(chunk: bool, len: usize) -> Vec<u8> {
     let id = StreamId { group: GROUP, epoch: 3, call: 0, transfer: 0, source: 0 };
-    let body = if chunk { Body::Data { chunk: 1, echo: 0, via: Via::Tree } } else { Body::Ping };
+    let body = if chunk { PacketBody::Data { chunk: 1, echo: 0, via: Via::Tree } } else { PacketBody::Ping };
     let packet = Packet { id, from: 0, digest: 5, body };
     let mut bytes = Vec::new();
     packet.encode(&mut bytes);
@@ -75,7 +75,7 @@ proptest! {
         let mut again = bytes.clone();
         prop_assert_eq!(receiver.open(&mut bytes, HERE), Ok((packets.len(), Some(GROUP))));
         prop_assert_eq!(&bytes[..packets.len()], &packets);
-        prop_assert_eq!(receiver.open(&mut again, HERE), Err(Refusal::Replayed));
+        prop_assert_eq!(receiver.open(&mut again, HERE), Err(TagError::Replayed));
         let mut next = sealed(&mut sender, &packets);
         prop_assert!(receiver.open(&mut next, HERE).is_ok());
     }
@@ -96,20 +96,20 @@ proptest! {
 fn who_has_another_key_or_sends_to_another_place_is_refused() {
     let mut receiver = agent(Protection::Tagged, 1);
     let mut forged = sealed(&mut agent(Protection::Tagged, 2), &packets(true, 100));
-    assert_eq!(receiver.open(&mut forged, HERE), Err(Refusal::Forged));
+    assert_eq!(receiver.open(&mut forged, HERE), Err(TagError::Forged));
     let mut elsewhere = sealed(&mut agent(Protection::Tagged, 1), &packets(true, 100));
-    assert_eq!(receiver.open(&mut elsewhere, [10, 0, 0, 3].into()), Err(Refusal::Forged));
+    assert_eq!(receiver.open(&mut elsewhere, [10, 0, 0, 3].into()), Err(TagError::Forged));
     let places = [1, 2].map(|last| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last]));
     let mut by_ipv6 = packets(true, 100);
     agent(Protection::Tagged, 1).seal((GROUP, places[0]), &mut by_ipv6, 0);
     for elsewhere in [places[1], HERE] {
-        assert_eq!(receiver.open(&mut by_ipv6.clone(), elsewhere), Err(Refusal::Forged));
+        assert_eq!(receiver.open(&mut by_ipv6.clone(), elsewhere), Err(TagError::Forged));
     }
     assert!(receiver.open(&mut by_ipv6.clone(), places[0]).is_ok());
-    assert_eq!(receiver.open(&mut by_ipv6, places[0]), Err(Refusal::Replayed));
+    assert_eq!(receiver.open(&mut by_ipv6, places[0]), Err(TagError::Replayed));
     receiver.remove(GROUP);
     let mut late = sealed(&mut agent(Protection::Tagged, 1), &packets(true, 100));
-    assert_eq!(receiver.open(&mut late, HERE), Err(Refusal::Unknown));
+    assert_eq!(receiver.open(&mut late, HERE), Err(TagError::Unknown));
 }
 
 #[test]

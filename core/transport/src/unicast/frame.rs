@@ -4,7 +4,7 @@
 
 use super::message::{AgentId, MessageName, Notice};
 use super::{Payload, VERSION, Violation};
-use crate::fields::{Reader, Short};
+use crate::fields::{FieldReader, TruncatedField};
 use cool_types::limits;
 use core::ops::Range;
 
@@ -12,21 +12,21 @@ use core::ops::Range;
 pub(super) const FRAME_PAYLOAD: u32 = limits::TURN_BYTES as u32;
 
 /// The most bytes of a control frame after its length.
-const CONTROL_MAX: usize = 8 * 1024;
+const CONTROL_BYTES_MAX: usize = 8 * 1024;
 
 /// Bytes of a data frame's head after its length: [`cool_types::wire::MESSAGE_DATA_HEADER`] without it, as a test shows.
-const DATA_HEAD: usize = 1 + NAME + 24;
+const DATA_HEADER_BYTES: usize = 1 + NAME_BYTES + 24;
 
 /// Bytes of a message's name.
-const NAME: usize = 32;
+const NAME_BYTES: usize = 32;
 
 /// The longest text and the most ranks and pairs of a [`Notice`]; longer ones are cut when they are sent.
-const TEXT_MAX: usize = 2 * 1024;
+const TEXT_BYTES_MAX: usize = 2 * 1024;
 const RANKS_MAX: usize = 1024;
 const PAIRS_MAX: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Control {
+pub(super) enum ControlFrame {
     Hello(AgentId),
     /// The sender has this group open on this stream, and may have something for it that waits to be sent.
     GroupOpen {
@@ -61,7 +61,7 @@ pub(super) enum Control {
 
 /// The head of a data frame; `len` bytes of payload follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Data {
+pub(super) struct DataFrame {
     pub(super) message: MessageName,
     pub(super) digest: u64,
     pub(super) bytes: u64,
@@ -75,14 +75,14 @@ const ANNOUNCE: u8 = 3;
 const GRANT: u8 = 4;
 const CREDIT: u8 = 5;
 const ABORT: u8 = 6;
-const CAME: u8 = 7;
-const GONE: u8 = 8;
-const WHO_WAITS: u8 = 9;
-const WAITS: u8 = 10;
+const RANKS_ARRIVED: u8 = 7;
+const RANK_LOST: u8 = 8;
+const WAITING_QUERY: u8 = 9;
+const WAITING_RANKS: u8 = 10;
 const GROUP_OPEN: u8 = 11;
 const ANNOUNCE_AGAIN: u8 = 12;
 const ANNOUNCE_ALL: u8 = 13;
-const QUICK: u8 = 14;
+const QUICK_CAPABILITY: u8 = 14;
 
 fn framed(kind: u8, payload: usize, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = vec![0, 0, 0, 0, kind];
@@ -115,10 +115,10 @@ fn put_pairs(out: &mut Vec<u8>, pairs: &[(u32, u32)]) {
 }
 
 fn put_text(out: &mut Vec<u8>, text: &str) {
-    out.extend(&text.as_bytes()[..text.floor_char_boundary(TEXT_MAX)]);
+    out.extend(&text.as_bytes()[..text.floor_char_boundary(TEXT_BYTES_MAX)]);
 }
 
-impl Data {
+impl DataFrame {
     pub(super) fn encode(&self) -> Vec<u8> {
         framed(DATA, self.len as usize, |out| {
             put_name(out, &self.message);
@@ -129,36 +129,38 @@ impl Data {
     }
 }
 
-impl Control {
+impl ControlFrame {
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Control::Hello(AgentId { node, incarnation }) => framed(HELLO, 0, |out| {
+            ControlFrame::Hello(AgentId { node, incarnation }) => framed(HELLO, 0, |out| {
                 out.extend(VERSION.to_be_bytes());
                 out.extend(incarnation.to_be_bytes());
                 put_text(out, node);
             }),
-            Control::GroupOpen { group, epoch, waits } => framed(GROUP_OPEN, 0, |out| {
+            ControlFrame::GroupOpen { group, epoch, waits } => framed(GROUP_OPEN, 0, |out| {
                 out.extend(group.to_be_bytes());
                 out.extend(epoch.to_be_bytes());
                 out.push(u8::from(*waits));
             }),
-            Control::Announce { message, digest, bytes } => framed(ANNOUNCE, 0, |out| {
+            ControlFrame::Announce { message, digest, bytes } => framed(ANNOUNCE, 0, |out| {
                 put_name(out, message);
                 out.extend(digest.to_be_bytes());
                 out.extend(bytes.to_be_bytes());
             }),
-            Control::Grant { message } => framed(GRANT, 0, |out| put_name(out, message)),
-            Control::AnnounceAgain { message } => framed(ANNOUNCE_AGAIN, 0, |out| put_name(out, message)),
-            Control::AnnounceAll { group, epoch } => framed(ANNOUNCE_ALL, 0, |out| {
+            ControlFrame::Grant { message } => framed(GRANT, 0, |out| put_name(out, message)),
+            ControlFrame::AnnounceAgain { message } => {
+                framed(ANNOUNCE_AGAIN, 0, |out| put_name(out, message))
+            }
+            ControlFrame::AnnounceAll { group, epoch } => framed(ANNOUNCE_ALL, 0, |out| {
                 out.extend(group.to_be_bytes());
                 out.extend(epoch.to_be_bytes());
             }),
-            Control::Credit { group, epoch, bytes } => framed(CREDIT, 0, |out| {
+            ControlFrame::Credit { group, epoch, bytes } => framed(CREDIT, 0, |out| {
                 out.extend(group.to_be_bytes());
                 out.extend(epoch.to_be_bytes());
                 out.extend(bytes.to_be_bytes());
             }),
-            Control::Notice(notice) => notice.encode(),
+            ControlFrame::Notice(notice) => notice.encode(),
         }
     }
 }
@@ -168,11 +170,11 @@ impl Notice {
         let (group, epoch) = self.group();
         let code = match self {
             Notice::Abort { .. } => ABORT,
-            Notice::Came { .. } => CAME,
-            Notice::Gone { .. } => GONE,
-            Notice::WhoWaits { .. } => WHO_WAITS,
-            Notice::Waits { .. } => WAITS,
-            Notice::Quick { .. } => QUICK,
+            Notice::RanksArrived { .. } => RANKS_ARRIVED,
+            Notice::RankLost { .. } => RANK_LOST,
+            Notice::WaitingQuery { .. } => WAITING_QUERY,
+            Notice::WaitingRanks { .. } => WAITING_RANKS,
+            Notice::QuickCapability { .. } => QUICK_CAPABILITY,
         };
         framed(code, 0, |out| {
             out.extend(group.to_be_bytes());
@@ -183,35 +185,35 @@ impl Notice {
                     put_ranks(out, ranks);
                     put_text(out, text);
                 }
-                Notice::Came { call, digest, ranks, text, .. } => {
+                Notice::RanksArrived { call, digest, ranks, text, .. } => {
                     out.extend(call.to_be_bytes());
                     out.extend(digest.to_be_bytes());
                     put_ranks(out, ranks);
                     put_text(out, text);
                 }
-                Notice::Gone { call, rank, text, .. } => {
+                Notice::RankLost { call, rank, text, .. } => {
                     out.extend(call.to_be_bytes());
                     out.extend(rank.to_be_bytes());
                     put_text(out, text);
                 }
-                Notice::WhoWaits { .. } => {}
-                Notice::Waits { ranks, messages, .. } => {
+                Notice::WaitingQuery { .. } => {}
+                Notice::WaitingRanks { ranks, messages, .. } => {
                     put_ranks(out, ranks);
                     put_pairs(out, messages);
                 }
-                Notice::Quick { able, .. } => out.push(u8::from(*able)),
+                Notice::QuickCapability { able, .. } => out.push(u8::from(*able)),
             }
         })
     }
 }
 
-impl From<Short> for Violation {
-    fn from(_: Short) -> Violation {
+impl From<TruncatedField> for Violation {
+    fn from(_: TruncatedField) -> Violation {
         Violation::Truncated
     }
 }
 
-fn name(r: &mut Reader<'_>) -> Result<MessageName, Violation> {
+fn name(r: &mut FieldReader<'_>) -> Result<MessageName, Violation> {
     Ok(MessageName {
         group: r.u64()?,
         epoch: r.u32()?,
@@ -223,49 +225,49 @@ fn name(r: &mut Reader<'_>) -> Result<MessageName, Violation> {
 }
 
 /// How many entries follow, of `bytes` each.
-fn count(r: &mut Reader<'_>, most: usize, bytes: usize) -> Result<usize, Violation> {
+fn count(r: &mut FieldReader<'_>, most: usize, bytes: usize) -> Result<usize, Violation> {
     let count = r.u32()? as usize;
     if count > most || count * bytes > r.rest().len() { Err(Violation::Truncated) } else { Ok(count) }
 }
 
-fn ranks(r: &mut Reader<'_>) -> Result<Vec<u32>, Violation> {
+fn ranks(r: &mut FieldReader<'_>) -> Result<Vec<u32>, Violation> {
     (0..count(r, RANKS_MAX, 4)?).map(|_| Ok(r.u32()?)).collect()
 }
 
-fn pairs(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, Violation> {
+fn pairs(r: &mut FieldReader<'_>) -> Result<Vec<(u32, u32)>, Violation> {
     (0..count(r, PAIRS_MAX, 8)?).map(|_| Ok((r.u32()?, r.u32()?))).collect()
 }
 
 /// All that is left, as text.
-fn text(r: &mut Reader<'_>) -> Result<String, Violation> {
+fn text(r: &mut FieldReader<'_>) -> Result<String, Violation> {
     let text = core::str::from_utf8(r.take_rest()).map_err(|_| Violation::NotText)?;
-    if text.len() > TEXT_MAX {
+    if text.len() > TEXT_BYTES_MAX {
         return Err(Violation::TooLong { len: text.len() });
     }
     Ok(text.to_owned())
 }
 
-fn decode_control(kind: u8, body: &[u8]) -> Result<Control, Violation> {
-    let mut r = Reader::new(body);
+fn decode_control(kind: u8, body: &[u8]) -> Result<ControlFrame, Violation> {
+    let mut r = FieldReader::new(body);
     let control = match kind {
         HELLO => match r.u32()? {
-            VERSION => Control::Hello(AgentId { incarnation: r.u64()?, node: text(&mut r)? }),
+            VERSION => ControlFrame::Hello(AgentId { incarnation: r.u64()?, node: text(&mut r)? }),
             // Of which nothing else can be read.
             other => return Err(Violation::Version(other)),
         },
-        GROUP_OPEN => Control::GroupOpen { group: r.u64()?, epoch: r.u32()?, waits: r.u8()? != 0 },
-        ANNOUNCE => Control::Announce { message: name(&mut r)?, digest: r.u64()?, bytes: r.u64()? },
-        GRANT => Control::Grant { message: name(&mut r)? },
-        ANNOUNCE_AGAIN => Control::AnnounceAgain { message: name(&mut r)? },
-        ANNOUNCE_ALL => Control::AnnounceAll { group: r.u64()?, epoch: r.u32()? },
-        CREDIT => Control::Credit { group: r.u64()?, epoch: r.u32()?, bytes: r.u64()? },
-        ABORT | CAME | GONE | WHO_WAITS | WAITS | QUICK => {
+        GROUP_OPEN => ControlFrame::GroupOpen { group: r.u64()?, epoch: r.u32()?, waits: r.u8()? != 0 },
+        ANNOUNCE => ControlFrame::Announce { message: name(&mut r)?, digest: r.u64()?, bytes: r.u64()? },
+        GRANT => ControlFrame::Grant { message: name(&mut r)? },
+        ANNOUNCE_AGAIN => ControlFrame::AnnounceAgain { message: name(&mut r)? },
+        ANNOUNCE_ALL => ControlFrame::AnnounceAll { group: r.u64()?, epoch: r.u32()? },
+        CREDIT => ControlFrame::Credit { group: r.u64()?, epoch: r.u32()?, bytes: r.u64()? },
+        ABORT | RANKS_ARRIVED | RANK_LOST | WAITING_QUERY | WAITING_RANKS | QUICK_CAPABILITY => {
             let (group, epoch) = (r.u64()?, r.u32()?);
-            Control::Notice(match kind {
+            ControlFrame::Notice(match kind {
                 ABORT => {
                     Notice::Abort { group, epoch, kind: r.u8()?, ranks: ranks(&mut r)?, text: text(&mut r)? }
                 }
-                CAME => Notice::Came {
+                RANKS_ARRIVED => Notice::RanksArrived {
                     group,
                     epoch,
                     call: r.u64()?,
@@ -273,10 +275,12 @@ fn decode_control(kind: u8, body: &[u8]) -> Result<Control, Violation> {
                     ranks: ranks(&mut r)?,
                     text: text(&mut r)?,
                 },
-                GONE => Notice::Gone { group, epoch, call: r.u64()?, rank: r.u32()?, text: text(&mut r)? },
-                WHO_WAITS => Notice::WhoWaits { group, epoch },
-                QUICK => Notice::Quick { group, epoch, able: r.u8()? != 0 },
-                _ => Notice::Waits { group, epoch, ranks: ranks(&mut r)?, messages: pairs(&mut r)? },
+                RANK_LOST => {
+                    Notice::RankLost { group, epoch, call: r.u64()?, rank: r.u32()?, text: text(&mut r)? }
+                }
+                WAITING_QUERY => Notice::WaitingQuery { group, epoch },
+                QUICK_CAPABILITY => Notice::QuickCapability { group, epoch, able: r.u8()? != 0 },
+                _ => Notice::WaitingRanks { group, epoch, ranks: ranks(&mut r)?, messages: pairs(&mut r)? },
             })
         }
         other => return Err(Violation::UnknownKind(other)),
@@ -289,10 +293,10 @@ fn decode_control(kind: u8, body: &[u8]) -> Result<Control, Violation> {
 
 /// What the next bytes of a stream are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Decoded {
-    Control(Control),
+pub(super) enum DecodedFrame {
+    Control(ControlFrame),
     /// A data frame begins.
-    Data(Data),
+    Data(DataFrame),
     /// Payload of `message` from `offset` on, where it lies in the input.
     Payload {
         message: MessageName,
@@ -303,21 +307,21 @@ pub(super) enum Decoded {
 
 /// Cuts a stream into frames. Keeps the part of a head or control frame that has come so far.
 #[derive(Debug, Default)]
-pub(super) struct Decoder {
+pub(super) struct FrameDecoder {
     partial: Vec<u8>,
     /// Of the data frame whose payload is being read: whose, where, and how much is to come.
     payload: Option<Payload>,
 }
 
-impl Decoder {
+impl FrameDecoder {
     /// The next thing in `input` from `at` on, which moves behind it; `None` if all is read.
-    pub(super) fn next(&mut self, input: &[u8], at: &mut usize) -> Result<Option<Decoded>, Violation> {
+    pub(super) fn next(&mut self, input: &[u8], at: &mut usize) -> Result<Option<DecodedFrame>, Violation> {
         if self.payload.is_some() {
             let here = u32::try_from(input.len() - *at).unwrap_or(u32::MAX);
-            return Ok(self.placed(here).map(|Payload { message, offset, len }| {
+            return Ok(self.on_placed(here).map(|Payload { message, offset, len }| {
                 let within = *at..*at + len as usize;
                 *at = within.end;
-                Decoded::Payload { message, offset, within }
+                DecodedFrame::Payload { message, offset, within }
             }));
         }
         if !self.fill(5, input, at) {
@@ -326,8 +330,8 @@ impl Decoder {
         let len =
             u32::from_be_bytes([self.partial[0], self.partial[1], self.partial[2], self.partial[3]]) as usize;
         let kind = self.partial[4];
-        let head = if kind == DATA { DATA_HEAD } else { len };
-        let most = if kind == DATA { DATA_HEAD + FRAME_PAYLOAD as usize } else { CONTROL_MAX };
+        let head = if kind == DATA { DATA_HEADER_BYTES } else { len };
+        let most = if kind == DATA { DATA_HEADER_BYTES + FRAME_PAYLOAD as usize } else { CONTROL_BYTES_MAX };
         if len > most {
             return Err(Violation::TooLong { len });
         }
@@ -338,8 +342,8 @@ impl Decoder {
             return Ok(None);
         }
         let decoded = if kind == DATA {
-            let mut r = Reader::new(&self.partial[5..]);
-            let data = Data {
+            let mut r = FieldReader::new(&self.partial[5..]);
+            let data = DataFrame {
                 message: name(&mut r)?,
                 digest: r.u64()?,
                 bytes: r.u64()?,
@@ -350,11 +354,11 @@ impl Decoder {
             if data.offset.checked_add(u64::from(data.len)).is_none_or(|end| end > data.bytes) {
                 return Err(Violation::OutOfMessage(data.message));
             }
-            let Data { message, offset, len, .. } = data;
+            let DataFrame { message, offset, len, .. } = data;
             self.payload = (len > 0).then_some(Payload { message, offset, len });
-            Decoded::Data(data)
+            DecodedFrame::Data(data)
         } else {
-            Decoded::Control(decode_control(kind, &self.partial[5..])?)
+            DecodedFrame::Control(decode_control(kind, &self.partial[5..])?)
         };
         self.partial.clear();
         Ok(Some(decoded))
@@ -366,7 +370,7 @@ impl Decoder {
     }
 
     /// Passes over at most `bytes` of payload; which.
-    pub(super) fn placed(&mut self, bytes: u32) -> Option<Payload> {
+    pub(super) fn on_placed(&mut self, bytes: u32) -> Option<Payload> {
         let Payload { message, offset, len: left } = self.payload?;
         let len = bytes.min(left);
         let rest = Payload { message, offset: offset + u64::from(len), len: left - len };
@@ -376,9 +380,9 @@ impl Decoder {
 
     /// Whether `partial` has `want` bytes, after taking what it lacks from the input.
     fn fill(&mut self, want: usize, input: &[u8], at: &mut usize) -> bool {
-        let lacking = want.saturating_sub(self.partial.len()).min(input.len() - *at);
-        self.partial.extend_from_slice(&input[*at..*at + lacking]);
-        *at += lacking;
+        let missing = want.saturating_sub(self.partial.len()).min(input.len() - *at);
+        self.partial.extend_from_slice(&input[*at..*at + missing]);
+        *at += missing;
         self.partial.len() >= want
     }
 }

@@ -20,7 +20,7 @@
 //! An agent that knows nothing of this begins with a frame, whose first byte is zero.
 
 use super::message::AgentId;
-use cool_types::{Key, NODE_NAME_MAX, TAG};
+use cool_types::{Key, NODE_NAME_MAX, TAG_BYTES};
 use core::ops::RangeInclusive;
 
 const MAGIC: [u8; 8] = *b"COOLKEY1";
@@ -29,22 +29,22 @@ const MAGIC_GROUP: [u8; 8] = *b"COOLKEY3";
 const MAGIC_GROUP_ENCRYPTED: [u8; 8] = *b"COOLKEY4";
 
 /// Bytes by which a hello names a group.
-const GROUP: usize = 12;
+const GROUP_BYTES: usize = 12;
 
 /// Bytes of the numbers that are used once.
-pub const NONCE: usize = 32;
+pub const NONCE_BYTES: usize = 32;
 
 /// Bytes of a public key.
-pub const PUBLIC_KEY: usize = 32;
+pub const PUBLIC_KEY_BYTES: usize = 32;
 
 /// Bytes of a hello before the name, the last of which is the name's length.
-pub const HELLO_HEAD: usize = MAGIC.len() + NONCE + 9;
+pub const HELLO_HEADER_BYTES: usize = MAGIC.len() + NONCE_BYTES + 9;
 
 /// Bytes of the longest hello.
-pub const HELLO_MAX: usize = HELLO_HEAD + NODE_NAME_MAX + PUBLIC_KEY + GROUP;
+pub const HELLO_BYTES_MAX: usize = HELLO_HEADER_BYTES + NODE_NAME_MAX + PUBLIC_KEY_BYTES + GROUP_BYTES;
 
 /// Lengths of names.
-const NAMES: RangeInclusive<usize> = 1..=NODE_NAME_MAX;
+const NAME_LENGTHS: RangeInclusive<usize> = 1..=NODE_NAME_MAX;
 
 /// Whether a connection begins with a hello, by its first byte.
 pub fn begins_with_hello(first: u8) -> bool {
@@ -61,17 +61,17 @@ pub struct PeerKey {
 }
 
 /// The key of an agent that is made of a group's.
-pub fn agent_key(group: &Key, who: &AgentId) -> Key {
-    group.derive(&[b"agent ", &who.incarnation.to_be_bytes()[..], who.node.as_bytes()].concat())
+pub fn agent_key(group: &Key, initiator: &AgentId) -> Key {
+    group.derive(&[b"agent ", &initiator.incarnation.to_be_bytes()[..], initiator.node.as_bytes()].concat())
 }
 
 /// What one side has made for this connection alone.
 #[derive(Clone, Debug)]
 pub struct Ephemeral {
     /// A number that has never been used.
-    pub nonce: [u8; NONCE],
+    pub nonce: [u8; NONCE_BYTES],
     /// Its public key, if what follows is to be encrypted.
-    pub public_key: Option<[u8; PUBLIC_KEY]>,
+    pub public_key: Option<[u8; PUBLIC_KEY_BYTES]>,
 }
 
 impl Ephemeral {
@@ -84,17 +84,17 @@ impl Ephemeral {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Established {
     /// The other side's public key, if what follows is encrypted.
-    pub peer: Option<[u8; PUBLIC_KEY]>,
+    pub peer: Option<[u8; PUBLIC_KEY_BYTES]>,
     key: Key,
     /// All that was said.
-    said: Vec<u8>,
+    transcript: Vec<u8>,
 }
 
 impl Established {
     /// The keys of what the initiator sends and of what the responder sends, from what X25519 makes of both sides' keys.
     pub fn keys(&self, shared_secret: &[u8]) -> [Key; 2] {
         // HKDF's extraction (RFC 5869), with the agent's key as the salt, and one block of its expansion.
-        let secret = self.key.derive(&[shared_secret, &self.said].concat());
+        let secret = self.key.derive(&[shared_secret, &self.transcript].concat());
         ["initiator sends", "responder sends"].map(|purpose| secret.derive(purpose.as_bytes()))
     }
 }
@@ -113,7 +113,7 @@ impl Initiator {
     /// # Panics
     /// If its name is longer than any may be.
     pub fn new(me: &AgentId, PeerKey { key, group }: PeerKey, ephemeral: &Ephemeral) -> Initiator {
-        assert!(NAMES.contains(&me.node.len()), "a node's name has at most {NODE_NAME_MAX} bytes");
+        assert!(NAME_LENGTHS.contains(&me.node.len()), "a node's name has at most {NODE_NAME_MAX} bytes");
         let encrypts = ephemeral.public_key.is_some();
         let magic = match (group.is_some(), encrypts) {
             (false, false) => MAGIC,
@@ -141,17 +141,17 @@ impl Initiator {
 
     /// Bytes of the reply.
     pub fn reply_len(&self) -> usize {
-        NONCE + if self.encrypts { PUBLIC_KEY } else { 0 } + TAG
+        NONCE_BYTES + if self.encrypts { PUBLIC_KEY_BYTES } else { 0 } + TAG_BYTES
     }
 
     /// What to send for the reply, and what is established by that; `None` if it is not of the agent whose key it is.
-    pub fn proof(&self, reply: &[u8]) -> Option<([u8; TAG], Established)> {
+    pub fn proof(&self, reply: &[u8]) -> Option<([u8; TAG_BYTES], Established)> {
         let (ephemeral, tag) = reply.split_last_chunk()?;
         let right = reply.len() == self.reply_len()
-            && self.key.proves(&said("responder", &self.hello, ephemeral), tag);
+            && self.key.verifies(&transcript("responder", &self.hello, ephemeral), tag);
         right.then(|| {
-            let proof = self.key.tag(&said("initiator", &self.hello, ephemeral));
-            (proof, established(&self.key, &self.hello, ephemeral, ephemeral[NONCE..].try_into().ok()))
+            let proof = self.key.tag(&transcript("initiator", &self.hello, ephemeral));
+            (proof, established(&self.key, &self.hello, ephemeral, ephemeral[NONCE_BYTES..].try_into().ok()))
         })
     }
 }
@@ -160,24 +160,24 @@ impl Initiator {
 #[derive(Debug)]
 pub struct Responder {
     key: Key,
-    who: AgentId,
+    initiator: AgentId,
     hello: Vec<u8>,
     /// The other side's, if what follows is to be encrypted.
-    peer: Option<[u8; PUBLIC_KEY]>,
+    peer: Option<[u8; PUBLIC_KEY_BYTES]>,
 }
 
 impl Responder {
     /// How many bytes a hello has after its head; `None` if it is no hello.
-    pub fn rest_len(head: &[u8; HELLO_HEAD]) -> Option<usize> {
-        let name = usize::from(head[HELLO_HEAD - 1]);
+    pub fn remaining_len(head: &[u8; HELLO_HEADER_BYTES]) -> Option<usize> {
+        let name = usize::from(head[HELLO_HEADER_BYTES - 1]);
         let more = match head.first_chunk() {
             Some(&MAGIC) => 0,
-            Some(&MAGIC_ENCRYPTED) => PUBLIC_KEY,
-            Some(&MAGIC_GROUP) => GROUP,
-            Some(&MAGIC_GROUP_ENCRYPTED) => PUBLIC_KEY + GROUP,
+            Some(&MAGIC_ENCRYPTED) => PUBLIC_KEY_BYTES,
+            Some(&MAGIC_GROUP) => GROUP_BYTES,
+            Some(&MAGIC_GROUP_ENCRYPTED) => PUBLIC_KEY_BYTES + GROUP_BYTES,
             _ => return None,
         };
-        NAMES.contains(&name).then_some(name + more)
+        NAME_LENGTHS.contains(&name).then_some(name + more)
     }
 
     /// The group, and its epoch, of whose key that of the responder is to be made; `None` if it is to be its own.
@@ -192,18 +192,19 @@ impl Responder {
 
     /// The agent with `key` is said hello to. `None` if it is none.
     pub fn new(key: Key, hello: &[u8]) -> Option<Responder> {
-        let (head, rest) = hello.split_first_chunk::<HELLO_HEAD>()?;
-        if Responder::rest_len(head)? != rest.len() {
+        let (head, rest) = hello.split_first_chunk::<HELLO_HEADER_BYTES>()?;
+        if Responder::remaining_len(head)? != rest.len() {
             return None;
         }
-        let (name, more) = rest.split_at(usize::from(head[HELLO_HEAD - 1]));
-        let public_key = &more[..more.len() - if Responder::group(hello).is_some() { GROUP } else { 0 }];
-        let (_, incarnation) = head[..HELLO_HEAD - 1].split_last_chunk()?;
-        let who = AgentId {
+        let (name, more) = rest.split_at(usize::from(head[HELLO_HEADER_BYTES - 1]));
+        let public_key =
+            &more[..more.len() - if Responder::group(hello).is_some() { GROUP_BYTES } else { 0 }];
+        let (_, incarnation) = head[..HELLO_HEADER_BYTES - 1].split_last_chunk()?;
+        let initiator = AgentId {
             node: core::str::from_utf8(name).ok()?.to_owned(),
             incarnation: u64::from_be_bytes(*incarnation),
         };
-        Some(Responder { key, who, hello: hello.to_vec(), peer: public_key.try_into().ok() })
+        Some(Responder { key, initiator, hello: hello.to_vec(), peer: public_key.try_into().ok() })
     }
 
     /// Whether what follows is to be encrypted, which takes a public key.
@@ -214,24 +215,29 @@ impl Responder {
     /// What to send first.
     pub fn reply(&self, ephemeral: &Ephemeral) -> Vec<u8> {
         let mut reply = ephemeral.bytes();
-        reply.extend(self.key.tag(&said("responder", &self.hello, &reply)));
+        reply.extend(self.key.tag(&transcript("responder", &self.hello, &reply)));
         reply
     }
 
     /// Who it is that connected, and what is established; `None` if it does not know the key.
-    pub fn proven(self, ephemeral: &Ephemeral, proof: &[u8; TAG]) -> Option<(AgentId, Established)> {
+    pub fn verify(self, ephemeral: &Ephemeral, proof: &[u8; TAG_BYTES]) -> Option<(AgentId, Established)> {
         let ephemeral = ephemeral.bytes();
-        let right = self.key.proves(&said("initiator", &self.hello, &ephemeral), proof);
-        right.then(|| (self.who, established(&self.key, &self.hello, &ephemeral, self.peer)))
+        let right = self.key.verifies(&transcript("initiator", &self.hello, &ephemeral), proof);
+        right.then(|| (self.initiator, established(&self.key, &self.hello, &ephemeral, self.peer)))
     }
 }
 
-fn said(side: &str, hello: &[u8], ephemeral: &[u8]) -> Vec<u8> {
+fn transcript(side: &str, hello: &[u8], ephemeral: &[u8]) -> Vec<u8> {
     [side.as_bytes(), hello, ephemeral].concat()
 }
 
-fn established(key: &Key, hello: &[u8], ephemeral: &[u8], peer: Option<[u8; PUBLIC_KEY]>) -> Established {
-    Established { peer, key: key.clone(), said: said("session", hello, ephemeral) }
+fn established(
+    key: &Key,
+    hello: &[u8],
+    ephemeral: &[u8],
+    peer: Option<[u8; PUBLIC_KEY_BYTES]>,
+) -> Established {
+    Established { peer, key: key.clone(), transcript: transcript("session", hello, ephemeral) }
 }
 
 #[cfg(test)]
@@ -245,7 +251,7 @@ mod tests {
 
     /// What sides make whose numbers and public keys are of these bytes.
     fn made(nonce: u8, public_key: Option<u8>) -> Ephemeral {
-        Ephemeral { nonce: [nonce; NONCE], public_key: public_key.map(|byte| [byte; PUBLIC_KEY]) }
+        Ephemeral { nonce: [nonce; NONCE_BYTES], public_key: public_key.map(|byte| [byte; PUBLIC_KEY_BYTES]) }
     }
 
     /// The agent's own key, of these bytes.
@@ -265,7 +271,7 @@ mod tests {
         let ours = made(4, None);
         let (proof, at_initiator) = initiator.proof(&responder.reply(&ours)).unwrap();
         assert!(!responder.encrypts());
-        assert_eq!(responder.proven(&ours, &proof), Some((me(), at_initiator)));
+        assert_eq!(responder.verify(&ours, &proof), Some((me(), at_initiator)));
     }
 
     #[test]
@@ -276,8 +282,8 @@ mod tests {
         let reply = responder.reply(&ours);
         assert_eq!(reply.len(), initiator.reply_len());
         let (proof, at_initiator) = initiator.proof(&reply).unwrap();
-        let (who, at_responder) = responder.proven(&ours, &proof).unwrap();
-        assert_eq!((who, at_initiator.peer, at_responder.peer), (me(), Some([9; 32]), Some([8; 32])));
+        let (initiator, at_responder) = responder.verify(&ours, &proof).unwrap();
+        assert_eq!((initiator, at_initiator.peer, at_responder.peer), (me(), Some([9; 32]), Some([8; 32])));
         let [ours, theirs] = at_initiator.keys(b"shared");
         assert_ne!(ours, theirs);
         assert_eq!(at_responder.keys(b"shared"), [ours.clone(), theirs]);
@@ -298,8 +304,8 @@ mod tests {
             assert_eq!(responder.encrypts(), public_key.is_some());
             let ours = made(4, public_key);
             let (proof, at_initiator) = initiator.proof(&responder.reply(&ours)).unwrap();
-            let (who, at_responder) = responder.proven(&ours, &proof).unwrap();
-            assert_eq!((who, at_responder.keys(b"shared")), (me(), at_initiator.keys(b"shared")));
+            let (initiator, at_responder) = responder.verify(&ours, &proof).unwrap();
+            assert_eq!((initiator, at_responder.keys(b"shared")), (me(), at_initiator.keys(b"shared")));
         }
     }
 
@@ -307,14 +313,14 @@ mod tests {
     fn nobody_on_the_way_changes_a_public_key_or_that_there_is_one() {
         let (initiator, responder) = sides([1, 1], Some(8));
         let mut reply = responder.reply(&made(4, Some(9)));
-        reply[NONCE] ^= 1;
+        reply[NONCE_BYTES] ^= 1;
         assert_eq!(initiator.proof(&reply), None);
         assert_eq!(initiator.proof(&responder.reply(&made(4, None))), None);
         let mut hello = initiator.hello().to_vec();
         *hello.last_mut().unwrap() ^= 1;
         let deceived = Responder::new([1; 32].into(), &hello).unwrap();
         assert_eq!(initiator.proof(&deceived.reply(&made(4, Some(9)))), None);
-        let mut without = initiator.hello()[..initiator.hello().len() - PUBLIC_KEY].to_vec();
+        let mut without = initiator.hello()[..initiator.hello().len() - PUBLIC_KEY_BYTES].to_vec();
         without[..8].copy_from_slice(&MAGIC);
         let deceived = Responder::new([1; 32].into(), &without).unwrap();
         assert_eq!(initiator.proof(&deceived.reply(&made(4, None))), None);
@@ -325,9 +331,9 @@ mod tests {
         let (initiator, responder) = sides([1, 2], None);
         let ours = made(4, None);
         assert_eq!(initiator.proof(&responder.reply(&ours)), None);
-        let (_, said) = sides([1, 1], None);
-        let (proof, _) = initiator.proof(&said.reply(&ours)).unwrap();
-        assert_eq!(responder.proven(&ours, &proof), None);
+        let (_, transcript) = sides([1, 1], None);
+        let (proof, _) = initiator.proof(&transcript.reply(&ours)).unwrap();
+        assert_eq!(responder.verify(&ours, &proof), None);
     }
 
     #[test]
@@ -336,8 +342,8 @@ mod tests {
         let reply = responder.reply(&made(4, None));
         let (proof, _) = initiator.proof(&reply).unwrap();
         let again = || Responder::new([1; 32].into(), initiator.hello()).unwrap();
-        assert_eq!(again().proven(&made(5, None), &proof), None);
-        assert_eq!(again().proven(&made(4, None), reply[NONCE..].try_into().unwrap()), None);
+        assert_eq!(again().verify(&made(5, None), &proof), None);
+        assert_eq!(again().verify(&made(4, None), reply[NONCE_BYTES..].try_into().unwrap()), None);
         let later = Initiator::new(&me(), own(1), &made(6, None));
         assert_eq!(later.proof(&reply), None);
     }
@@ -349,20 +355,20 @@ mod tests {
             magic in prop::sample::select(vec![
                 None,
                 Some((MAGIC, 0)),
-                Some((MAGIC_ENCRYPTED, PUBLIC_KEY)),
-                Some((MAGIC_GROUP, GROUP)),
-                Some((MAGIC_GROUP_ENCRYPTED, PUBLIC_KEY + GROUP)),
+                Some((MAGIC_ENCRYPTED, PUBLIC_KEY_BYTES)),
+                Some((MAGIC_GROUP, GROUP_BYTES)),
+                Some((MAGIC_GROUP_ENCRYPTED, PUBLIC_KEY_BYTES + GROUP_BYTES)),
             ]),
         ) {
-            if let Some((magic, more)) = magic && bytes.len() >= HELLO_HEAD + more {
+            if let Some((magic, more)) = magic && bytes.len() >= HELLO_HEADER_BYTES + more {
                 bytes[..8].copy_from_slice(&magic);
-                bytes[HELLO_HEAD - 1] = (bytes.len() - HELLO_HEAD - more) as u8;
+                bytes[HELLO_HEADER_BYTES - 1] = (bytes.len() - HELLO_HEADER_BYTES - more) as u8;
             }
             if let Some(responder) = Responder::new([1; 32].into(), &bytes) {
-                let public_key = if responder.encrypts() { PUBLIC_KEY } else { 0 };
-                let group = Responder::group(&bytes).map_or(0, |_| GROUP);
-                let name = &bytes[HELLO_HEAD..bytes.len() - public_key - group];
-                prop_assert_eq!(responder.who.node.as_bytes(), name);
+                let public_key = if responder.encrypts() { PUBLIC_KEY_BYTES } else { 0 };
+                let group = Responder::group(&bytes).map_or(0, |_| GROUP_BYTES);
+                let name = &bytes[HELLO_HEADER_BYTES..bytes.len() - public_key - group];
+                prop_assert_eq!(responder.initiator.node.as_bytes(), name);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The receiving half: what has come of which message, and what to ask for.
 
-use super::frame::{Control, Data};
+use super::frame::{ControlFrame, DataFrame};
 use super::message::MessageName;
-use super::{CREDIT_BYTES, EAGER_BYTES, GroupKey, MESSAGE_CREDIT_BYTES, Output, Violation};
+use super::{CREDIT_BYTES, EAGER_BYTES, GroupEpoch, MESSAGE_CREDIT_BYTES, Output, Violation};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub(super) const ANNOUNCED_MAX: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug)]
-struct Message {
+struct InboundMessage {
     digest: u64,
     bytes: u64,
     received: u64,
@@ -22,7 +22,7 @@ struct Message {
 
 /// A group's credit as its receiver sees it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Credit {
+struct ReceiverCredit {
     used: u64,
     /// Free again, and not yet told.
     freed: u64,
@@ -30,16 +30,16 @@ struct Credit {
 
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
-    messages: BTreeMap<MessageName, Message>,
+    messages: BTreeMap<MessageName, InboundMessage>,
     /// Expected before they began.
     expected: BTreeSet<MessageName>,
-    credit: BTreeMap<GroupKey, Credit>,
+    credit: BTreeMap<GroupEpoch, ReceiverCredit>,
     /// Messages that are announced and not expected.
     waiting: usize,
     /// Groups of which announcements were dropped for want of room.
-    overflowed: BTreeSet<GroupKey>,
+    overflowed: BTreeSet<GroupEpoch>,
     /// What to tell the sender.
-    pub(super) answers: VecDeque<Control>,
+    pub(super) answers: VecDeque<ControlFrame>,
 }
 
 impl Inbound {
@@ -62,7 +62,7 @@ impl Inbound {
         }
         self.begin(name, digest, bytes, false, events)?;
         if expected {
-            self.answers.push_back(Control::Grant { message: name });
+            self.answers.push_back(ControlFrame::Grant { message: name });
         } else {
             self.waiting += 1;
         }
@@ -70,11 +70,11 @@ impl Inbound {
     }
 
     /// A data frame begins.
-    pub(super) fn data(&mut self, data: &Data, events: &mut VecDeque<Output>) -> Result<(), Violation> {
+    pub(super) fn data(&mut self, data: &DataFrame, events: &mut VecDeque<Output>) -> Result<(), Violation> {
         let name = data.message;
         if !self.messages.contains_key(&name) {
             if data.bytes > EAGER_BYTES {
-                return Err(Violation::NotAskedFor(name));
+                return Err(Violation::Unrequested(name));
             }
             let credit = self.credit.entry((name.group, name.epoch)).or_default();
             credit.used += data.bytes + MESSAGE_CREDIT_BYTES;
@@ -88,7 +88,7 @@ impl Inbound {
             return Err(Violation::OutOfOrder(name));
         }
         if !message.eager && !message.expected {
-            return Err(Violation::NotAskedFor(name));
+            return Err(Violation::Unrequested(name));
         }
         if data.len == 0 {
             // Only a message of no bytes has such a frame; others would never end.
@@ -126,7 +126,7 @@ impl Inbound {
         let Some(message) = self.messages.get_mut(&name) else {
             self.expected.insert(name);
             if self.overflowed.contains(&(name.group, name.epoch)) {
-                self.answers.push_back(Control::AnnounceAgain { message: name });
+                self.answers.push_back(ControlFrame::AnnounceAgain { message: name });
             }
             return;
         };
@@ -135,32 +135,32 @@ impl Inbound {
         }
         message.expected = true;
         if !message.eager {
-            self.answers.push_back(Control::Grant { message: name });
+            self.answers.push_back(ControlFrame::Grant { message: name });
             self.waiting -= 1;
-            self.take_dropped();
+            self.request_dropped();
         } else if message.received == message.bytes {
             self.finish(name, events);
         }
     }
 
     /// Takes what is expected of a group from a stream on which nothing of it came.
-    pub(super) fn resume_from(&mut self, group: GroupKey, from: &Inbound) {
+    pub(super) fn resume_from(&mut self, group: GroupEpoch, from: &Inbound) {
         self.expected.extend(from.expected.iter().filter(|name| (name.group, name.epoch) == group));
     }
 
     /// Has dropped announcements made again once there is room for half of what may wait.
-    fn take_dropped(&mut self) {
+    fn request_dropped(&mut self) {
         if self.waiting <= ANNOUNCED_MAX / 2 {
             let groups = core::mem::take(&mut self.overflowed).into_iter();
-            self.answers.extend(groups.map(|(group, epoch)| Control::AnnounceAll { group, epoch }));
+            self.answers.extend(groups.map(|(group, epoch)| ControlFrame::AnnounceAll { group, epoch }));
         }
     }
 
-    pub(super) fn close(&mut self, group: GroupKey) {
+    pub(super) fn close(&mut self, group: GroupEpoch) {
         self.messages.retain(|name, _| (name.group, name.epoch) != group);
         self.waiting = self.messages.values().filter(|message| !message.eager && !message.expected).count();
         self.overflowed.remove(&group);
-        self.take_dropped();
+        self.request_dropped();
         self.expected.retain(|name| (name.group, name.epoch) != group);
         self.credit.remove(&group);
     }
@@ -174,7 +174,7 @@ impl Inbound {
         events: &mut VecDeque<Output>,
     ) -> Result<(), Violation> {
         let expected = self.expected.remove(&name);
-        let message = Message { digest, bytes, received: 0, eager, expected };
+        let message = InboundMessage { digest, bytes, received: 0, eager, expected };
         if self.messages.insert(name, message).is_some() {
             return Err(Violation::OutOfOrder(name));
         }
@@ -199,7 +199,7 @@ impl Inbound {
             credit.freed += cost;
             // Told in quarters: the sender never starves, and small messages cost no answer each.
             if credit.freed >= CREDIT_BYTES / 4 {
-                self.answers.push_back(Control::Credit { group, epoch, bytes: credit.freed });
+                self.answers.push_back(ControlFrame::Credit { group, epoch, bytes: credit.freed });
                 credit.freed = 0;
             }
         }

@@ -45,7 +45,7 @@ pub enum Notice {
         text: String,
     },
     /// Ranks of the sender's node have come to a call.
-    Came {
+    RanksArrived {
         /// The group.
         group: u64,
         /// The version of its membership.
@@ -60,7 +60,7 @@ pub enum Notice {
         text: String,
     },
     /// A rank of the sender's node went away.
-    Gone {
+    RankLost {
         /// The group.
         group: u64,
         /// The version of its membership.
@@ -72,15 +72,15 @@ pub enum Notice {
         /// Why, in words.
         text: String,
     },
-    /// The sender is about to give a call or message up: who waits there as well? Answered by [`Notice::Waits`].
-    WhoWaits {
+    /// The sender is about to give a call or message up: who waits there as well? Answered by [`Notice::WaitingRanks`].
+    WaitingQuery {
         /// The group.
         group: u64,
         /// The version of its membership.
         epoch: u32,
     },
     /// Ranks of the sender's node that wait themselves.
-    Waits {
+    WaitingRanks {
         /// The group.
         group: u64,
         /// The version of its membership.
@@ -91,7 +91,7 @@ pub enum Notice {
         messages: Vec<(u32, u32)>,
     },
     /// Whether the rank of the sender's node, which has come, can carry out quick calls.
-    Quick {
+    QuickCapability {
         /// The group.
         group: u64,
         /// The version of its membership.
@@ -106,11 +106,11 @@ impl Notice {
     pub fn group(&self) -> (u64, u32) {
         match self {
             Notice::Abort { group, epoch, .. }
-            | Notice::Came { group, epoch, .. }
-            | Notice::Gone { group, epoch, .. }
-            | Notice::WhoWaits { group, epoch }
-            | Notice::Waits { group, epoch, .. }
-            | Notice::Quick { group, epoch, .. } => (*group, *epoch),
+            | Notice::RanksArrived { group, epoch, .. }
+            | Notice::RankLost { group, epoch, .. }
+            | Notice::WaitingQuery { group, epoch }
+            | Notice::WaitingRanks { group, epoch, .. }
+            | Notice::QuickCapability { group, epoch, .. } => (*group, *epoch),
         }
     }
 }

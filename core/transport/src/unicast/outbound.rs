@@ -1,15 +1,16 @@
 //! The sending half: which message's frame goes next.
 
-use super::frame::{Control, Data, FRAME_PAYLOAD};
+use super::frame::{ControlFrame, DataFrame, FRAME_PAYLOAD};
 use super::message::MessageName;
 use super::{
-    CREDIT_BYTES, Deferred, EAGER_BYTES, GroupKey, MESSAGE_CREDIT_BYTES, Output, Payload, Violation, WINDOW,
+    CREDIT_BYTES, DRIVER_WINDOW_BYTES, Deferred, EAGER_BYTES, GroupEpoch, MESSAGE_CREDIT_BYTES, Output,
+    Payload, Violation,
 };
 use core::ops::Bound;
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Clone, Copy, Debug)]
-struct Message {
+struct OutboundMessage {
     name: MessageName,
     digest: u64,
     bytes: u64,
@@ -18,23 +19,23 @@ struct Message {
 
 #[derive(Debug, Default)]
 pub(super) struct Outbound {
-    control: VecDeque<Control>,
+    control: VecDeque<ControlFrame>,
     /// Messages under way, of each group. Groups take turns frame by frame; in a group, the earliest message of
     /// the earliest call goes first: sent side by side, the segments of a pipeline would all arrive late.
-    ready: BTreeMap<GroupKey, BTreeMap<MessageName, Message>>,
+    ready: BTreeMap<GroupEpoch, BTreeMap<MessageName, OutboundMessage>>,
     /// The group that had the last turn.
-    last: GroupKey,
+    last: GroupEpoch,
     /// Announced, to be granted.
-    announced: BTreeMap<MessageName, Message>,
+    announced: BTreeMap<MessageName, OutboundMessage>,
     /// Of each group, how much of the credit is used.
-    used: BTreeMap<GroupKey, u64>,
+    used: BTreeMap<GroupEpoch, u64>,
     /// Messages whose last frame has gone.
     sent: VecDeque<MessageName>,
     in_driver: u64,
 }
 
 impl Outbound {
-    pub(super) fn control(&mut self, control: Control) {
+    pub(super) fn control(&mut self, control: ControlFrame) {
         self.control.push_back(control);
     }
 
@@ -43,12 +44,12 @@ impl Outbound {
             Deferred::Message { message, digest, bytes, announce } => {
                 self.send(message, digest, bytes, announce);
             }
-            Deferred::Notice(notice) => self.control(Control::Notice(notice)),
+            Deferred::Notice(notice) => self.control(ControlFrame::Notice(notice)),
         }
     }
 
     fn send(&mut self, name: MessageName, digest: u64, bytes: u64, announce: bool) {
-        let message = Message { name, digest, bytes, sent: 0 };
+        let message = OutboundMessage { name, digest, bytes, sent: 0 };
         let used = self.used.entry((name.group, name.epoch)).or_default();
         let cost = bytes.saturating_add(MESSAGE_CREDIT_BYTES);
         if !announce && bytes <= EAGER_BYTES && *used + cost <= CREDIT_BYTES {
@@ -58,42 +59,42 @@ impl Outbound {
             // Beyond the credit, too, a message is announced rather than held back: held back, it could be
             // the very one that the receiver needs before it can use up the others.
             self.announced.insert(name, message);
-            self.control.push_back(Control::Announce { message: name, digest, bytes });
+            self.control.push_back(ControlFrame::Announce { message: name, digest, bytes });
         }
     }
 
     pub(super) fn granted(&mut self, name: MessageName) -> Result<(), Violation> {
-        let message = self.announced.remove(&name).ok_or(Violation::NotAskedFor(name))?;
+        let message = self.announced.remove(&name).ok_or(Violation::Unrequested(name))?;
         self.start(message);
         Ok(())
     }
 
     /// The receiver dropped the announcement, for want of room; unless the message has been granted since.
     pub(super) fn announce_again(&mut self, name: MessageName) {
-        if let Some(Message { digest, bytes, .. }) = self.announced.get(&name).copied() {
-            self.control.push_back(Control::Announce { message: name, digest, bytes });
+        if let Some(OutboundMessage { digest, bytes, .. }) = self.announced.get(&name).copied() {
+            self.control.push_back(ControlFrame::Announce { message: name, digest, bytes });
         }
     }
 
     /// The same for all messages of a group.
-    pub(super) fn announce_all(&mut self, group: GroupKey) {
+    pub(super) fn announce_all(&mut self, group: GroupEpoch) {
         let of_group = |name: &&MessageName| (name.group, name.epoch) == group;
         let names: Vec<MessageName> = self.announced.keys().filter(of_group).copied().collect();
         names.into_iter().for_each(|name| self.announce_again(name));
     }
 
-    fn start(&mut self, message: Message) {
+    fn start(&mut self, message: OutboundMessage) {
         let name = message.name;
         self.ready.entry((name.group, name.epoch)).or_default().insert(name, message);
     }
 
-    pub(super) fn credit(&mut self, group: GroupKey, bytes: u64) -> Result<(), Violation> {
+    pub(super) fn credit(&mut self, group: GroupEpoch, bytes: u64) -> Result<(), Violation> {
         let used = self.used.entry(group).or_default();
         *used = used.checked_sub(bytes).ok_or(Violation::Credit(group.0))?;
         Ok(())
     }
 
-    pub(super) fn close(&mut self, group: GroupKey) {
+    pub(super) fn close(&mut self, group: GroupEpoch) {
         let of_group = |name: &MessageName| (name.group, name.epoch) == group;
         self.ready.remove(&group);
         self.announced.retain(|name, _| !of_group(name));
@@ -110,7 +111,7 @@ impl Outbound {
         if idle && let Some(name) = self.sent.pop_front() {
             return Some(Output::Sent(name));
         }
-        let (head, payload) = match self.control.pop_front_if(|_| self.in_driver < WINDOW) {
+        let (head, payload) = match self.control.pop_front_if(|_| self.in_driver < DRIVER_WINDOW_BYTES) {
             Some(control) => (control.encode(), None),
             // One at a time: what follows it is chosen when it has left.
             None if idle => self.frame()?,
@@ -127,7 +128,7 @@ impl Outbound {
         self.last = group;
         let messages = self.ready.get_mut(&group)?;
         let mut message = messages.first_entry()?;
-        let Message { name, digest, bytes, sent: offset } = *message.get();
+        let OutboundMessage { name, digest, bytes, sent: offset } = *message.get();
         // At most FRAME_PAYLOAD, a u32.
         let len = (bytes - offset).min(u64::from(FRAME_PAYLOAD)) as u32;
         message.get_mut().sent += u64::from(len);
@@ -138,7 +139,7 @@ impl Outbound {
                 self.ready.remove(&group);
             }
         }
-        let head = Data { message: name, digest, bytes, offset, len }.encode();
+        let head = DataFrame { message: name, digest, bytes, offset, len }.encode();
         Some((head, (len > 0).then_some(Payload { message: name, offset, len })))
     }
 }

@@ -98,7 +98,7 @@ impl<C: Cipher> Opener<C> {
     }
 
     /// Bytes were read there.
-    pub fn came(&mut self, bytes: usize) {
+    pub fn received(&mut self, bytes: usize) {
         self.sealed.end += bytes;
     }
 
@@ -114,7 +114,7 @@ impl<C: Cipher> Opener<C> {
     }
 
     /// Of these the first are taken.
-    pub fn take(&mut self, bytes: usize) {
+    pub fn consume(&mut self, bytes: usize) {
         self.plain.start += bytes;
     }
 
@@ -122,10 +122,10 @@ impl<C: Cipher> Opener<C> {
         let Some((length, rest)) = self.buffer[self.sealed.clone()].split_first_chunk_mut::<LENGTH>() else {
             return Ok(());
         };
-        let told = u32::from_be_bytes(*length);
-        let payload = told as usize;
+        let length_field = u32::from_be_bytes(*length);
+        let payload = length_field as usize;
         if !(1..=PAYLOAD_MAX).contains(&payload) {
-            return Err(RecordError::Length(told));
+            return Err(RecordError::Length(length_field));
         }
         let Some(record) = rest.get_mut(..payload + TAG) else { return Ok(()) };
         if !self.cipher.decrypt(nonce(self.records), &*length, record) {
@@ -197,7 +197,7 @@ mod tests {
             let ready = opener.plain()?;
             let taken = ready.len().min(*parts.next().unwrap());
             plain.extend(&ready[..taken]);
-            opener.take(taken);
+            opener.consume(taken);
             if taken > 0 {
                 continue;
             }
@@ -207,7 +207,7 @@ mod tests {
             let room = opener.room();
             let bytes = room.len().min(*parts.next().unwrap()).min(sealed.len());
             room[..bytes].copy_from_slice(&sealed[..bytes]);
-            opener.came(bytes);
+            opener.received(bytes);
             sealed = &sealed[bytes..];
         }
     }

@@ -1,6 +1,6 @@
 //! Unicast messages between two agents: credit, order, connections that end, and hostile frames.
 
-use super::frame::{Control, Data};
+use super::frame::{ControlFrame, DataFrame};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ fn agent(node: &str) -> AgentId {
     AgentId { node: node.to_owned(), incarnation: 3 }
 }
 
-fn drain(peer: &mut Peer) -> Vec<Output> {
+fn drain(peer: &mut PeerStream) -> Vec<Output> {
     let mut out = Vec::new();
     while let Poll::Output(o) = peer.poll(NOW) {
         if let Output::Write { head, payload } = &o {
@@ -34,7 +34,7 @@ fn byte(message: MessageName, offset: u64) -> u8 {
 
 /// Two agents and the bytes between them.
 struct Pair {
-    peers: [Peer; 2],
+    peers: [PeerStream; 2],
     /// What each has received and seen begin.
     got: [BTreeMap<MessageName, Vec<u8>>; 2],
     complete: [Vec<MessageName>; 2],
@@ -46,7 +46,7 @@ struct Pair {
 impl Pair {
     fn new() -> Pair {
         let mut pair = Pair {
-            peers: [Peer::new(&agent("a"), "10.0.0.2"), Peer::new(&agent("b"), "10.0.0.1")],
+            peers: [PeerStream::new(&agent("a"), "10.0.0.2"), PeerStream::new(&agent("b"), "10.0.0.1")],
             got: Default::default(),
             complete: Default::default(),
             sent: Default::default(),
@@ -123,7 +123,7 @@ impl Pair {
 
 #[test]
 fn a_data_frame_has_the_head_that_the_planner_counts() {
-    let head = Data { message: name(0, 0), digest: 5, bytes: 9, offset: 0, len: 9 };
+    let head = DataFrame { message: name(0, 0), digest: 5, bytes: 9, offset: 0, len: 9 };
     assert_eq!(head.encode().len() as u64, cool_types::wire::MESSAGE_DATA_HEADER);
 }
 
@@ -150,7 +150,7 @@ fn nothing_of_a_group_goes_before_the_other_side_has_it_whichever_opens_it_first
         pair.run(13);
         if side == 0 {
             pair.send(message, 100);
-            pair.peers[0].handle(NOW, Input::Notify(Notice::WhoWaits { group: 8, epoch: 1 }));
+            pair.peers[0].handle(NOW, Input::Notify(Notice::WaitingQuery { group: 8, epoch: 1 }));
             pair.run(13);
             assert!(pair.sent[0].is_empty() && pair.got[1].is_empty());
         }
@@ -270,7 +270,7 @@ fn dropped_announcements_are_made_again_when_there_is_room_without_being_asked_f
     assert_eq!(pair.got[1].len() as u64, count);
 }
 
-fn order(peer: &mut Peer) -> Vec<MessageName> {
+fn order(peer: &mut PeerStream) -> Vec<MessageName> {
     let payload = |output| match output {
         Output::Write { payload, .. } => payload,
         _ => None,
@@ -326,8 +326,8 @@ fn messages_of_a_group_that_is_not_open_are_dropped_by_name() {
 
 #[test]
 fn a_peer_of_another_version_is_refused_by_name() {
-    let mut peer = Peer::new(&agent("a"), "10.0.0.9:7420");
-    let mut hello = Control::Hello(agent("b")).encode();
+    let mut peer = PeerStream::new(&agent("a"), "10.0.0.9:7420");
+    let mut hello = ControlFrame::Hello(agent("b")).encode();
     hello[8] += 1;
     peer.handle(NOW, Input::Bytes(&hello));
     let Some(Output::Failed(e)) = drain(&mut peer).into_iter().find(|o| matches!(o, Output::Failed(_)))
@@ -339,9 +339,9 @@ fn a_peer_of_another_version_is_refused_by_name() {
 }
 
 fn violation(frames: &[Vec<u8>]) -> Option<Violation> {
-    let mut peer = Peer::new(&agent("a"), "x");
+    let mut peer = PeerStream::new(&agent("a"), "x");
     peer.handle(NOW, Input::Open { group: 7, epoch: 1 });
-    let hello = Control::Hello(agent("b")).encode();
+    let hello = ControlFrame::Hello(agent("b")).encode();
     peer.handle(NOW, Input::Bytes(&hello));
     for frame in frames {
         peer.handle(NOW, Input::Bytes(frame));
@@ -355,20 +355,20 @@ fn violation(frames: &[Vec<u8>]) -> Option<Violation> {
 #[test]
 fn what_breaks_the_rules_is_refused() {
     let data = |transfer, bytes, offset, len: u32| {
-        let head = Data { message: name(0, transfer), digest: 5, bytes, offset, len };
+        let head = DataFrame { message: name(0, transfer), digest: 5, bytes, offset, len };
         [head.encode(), vec![0; len as usize]].concat()
     };
-    let announce = |bytes| Control::Announce { message: name(0, 0), digest: 5, bytes }.encode();
+    let announce = |bytes| ControlFrame::Announce { message: name(0, 0), digest: 5, bytes }.encode();
     assert_eq!(violation(&[data(0, 10, 0, 10)]), None);
     assert_eq!(violation(&[data(0, 10, 5, 5)]), Some(Violation::OutOfOrder(name(0, 0))));
     assert_eq!(violation(&[data(0, 10, 0, 11)]), Some(Violation::OutOfMessage(name(0, 0))));
-    assert_eq!(violation(&[data(0, EAGER_BYTES + 1, 0, 9)]), Some(Violation::NotAskedFor(name(0, 0))));
-    assert_eq!(violation(&[announce(1), data(0, 1, 0, 1)]), Some(Violation::NotAskedFor(name(0, 0))));
+    assert_eq!(violation(&[data(0, EAGER_BYTES + 1, 0, 9)]), Some(Violation::Unrequested(name(0, 0))));
+    assert_eq!(violation(&[announce(1), data(0, 1, 0, 1)]), Some(Violation::Unrequested(name(0, 0))));
     assert_eq!(violation(&[announce(1), announce(1)]), None, "it may be announced again");
     assert_eq!(violation(&[announce(1), announce(2)]), Some(Violation::OutOfOrder(name(0, 0))));
-    let grant = Control::Grant { message: name(0, 0) }.encode();
-    assert_eq!(violation(&[grant]), Some(Violation::NotAskedFor(name(0, 0))));
-    let credit = Control::Credit { group: 7, epoch: 1, bytes: 1 }.encode();
+    let grant = ControlFrame::Grant { message: name(0, 0) }.encode();
+    assert_eq!(violation(&[grant]), Some(Violation::Unrequested(name(0, 0))));
+    let credit = ControlFrame::Credit { group: 7, epoch: 1, bytes: 1 }.encode();
     assert_eq!(violation(&[credit]), Some(Violation::Credit(7)));
     let flood: Vec<Vec<u8>> = (0..17).map(|t| data(t, EAGER_BYTES, 0, EAGER_BYTES as u32)).collect();
     assert_eq!(violation(&flood), Some(Violation::Credit(7)));
@@ -380,9 +380,9 @@ fn what_breaks_the_rules_is_refused() {
 #[test]
 fn a_control_frame_cut_short_or_with_bytes_left_over_is_refused() {
     let frames = [
-        Control::Announce { message: name(1, 2), digest: 3, bytes: 4 }.encode(),
-        Control::Grant { message: name(1, 2) }.encode(),
-        Control::Credit { group: 7, epoch: 1, bytes: 4 }.encode(),
+        ControlFrame::Announce { message: name(1, 2), digest: 3, bytes: 4 }.encode(),
+        ControlFrame::Grant { message: name(1, 2) }.encode(),
+        ControlFrame::Credit { group: 7, epoch: 1, bytes: 4 }.encode(),
     ];
     for frame in frames {
         for len in 1..frame.len() - 4 {
@@ -399,10 +399,17 @@ fn a_control_frame_cut_short_or_with_bytes_left_over_is_refused() {
 fn notices_arrive_as_they_were_sent() {
     let notices = [
         Notice::Abort { group: 7, epoch: 1, kind: 2, ranks: vec![1, 5], text: "rank 1 called é".to_owned() },
-        Notice::Came { group: 7, epoch: 1, call: 9, digest: 8, ranks: vec![3], text: "barrier".to_owned() },
-        Notice::Gone { group: 7, epoch: 1, call: 9, rank: 3, text: "exited".to_owned() },
-        Notice::WhoWaits { group: 7, epoch: 1 },
-        Notice::Waits { group: 7, epoch: 1, ranks: vec![3], messages: vec![(4, 1), (4, 9)] },
+        Notice::RanksArrived {
+            group: 7,
+            epoch: 1,
+            call: 9,
+            digest: 8,
+            ranks: vec![3],
+            text: "barrier".to_owned(),
+        },
+        Notice::RankLost { group: 7, epoch: 1, call: 9, rank: 3, text: "exited".to_owned() },
+        Notice::WaitingQuery { group: 7, epoch: 1 },
+        Notice::WaitingRanks { group: 7, epoch: 1, ranks: vec![3], messages: vec![(4, 1), (4, 9)] },
     ];
     let mut pair = Pair::new();
     for notice in &notices {
@@ -420,9 +427,9 @@ fn notices_arrive_as_they_were_sent() {
 /// # Panics
 /// If the machine asks its driver for bytes outside the input or its message, or goes on after a failure.
 fn survive<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
-    let mut peer = Peer::new(&agent("self"), "hostile");
+    let mut peer = PeerStream::new(&agent("self"), "hostile");
     peer.handle(NOW, Input::Open { group: 0, epoch: 0 });
-    let Poll::Output(Output::Write { head, .. }) = Peer::new(&agent("hostile"), "").poll(NOW) else {
+    let Poll::Output(Output::Write { head, .. }) = PeerStream::new(&agent("hostile"), "").poll(NOW) else {
         panic!("no greeting")
     };
     peer.handle(NOW, Input::Bytes(&head));

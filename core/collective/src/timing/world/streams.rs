@@ -1,20 +1,20 @@
 //! Multicasts of a schedule that is being timed: who waits for whom before the first byte goes, and after the last.
 
-use super::{At, Event, READY, World};
-use crate::schedule::Kind;
+use super::{ActionRef, READY, TimingEvent, World};
+use crate::schedule::ActionKind;
 use crate::timing::costs::nanos;
-use crate::timing::{Multicast, NetworkModel};
+use crate::timing::{MulticastMessage, NetworkModel};
 
 impl<N: NetworkModel> World<'_, N> {
     /// Opens the next multicast of a rank over whose tree none is under way.
     pub(super) fn next_multicast(&mut self, rank: u32) {
         let program = self.program(rank);
         let Some((action, _)) = self.progress[rank as usize].next_multicast(program) else { return };
-        let at = At { rank, action };
-        let Kind::Multicast { transfer, src, .. } = self.kind(at) else { return };
+        let at = ActionRef { rank, action };
+        let ActionKind::Multicast { transfer, src, .. } = self.kind(at) else { return };
         let node = self.node(rank);
         let sent = self.work(node, nanos(self.costs.send));
-        self.plan(sent, Event::Sent { transfer: transfer.0 });
+        self.schedule_event(sent, TimingEvent::Sent { transfer: transfer.0 });
         if src.len <= self.costs.copied {
             self.finish_after(at, self.costs.copying(src.len));
         }
@@ -27,19 +27,19 @@ impl<N: NetworkModel> World<'_, N> {
         if self.bytes(sender) <= self.costs.eager {
             return self.begin_stream(transfer);
         }
-        let lacking = self.index.receivers(transfer).iter();
-        let lacking = lacking.filter(|at| self.known[self.index.number(**at)] & READY == 0).count();
+        let missing = self.index.receivers(transfer).iter();
+        let missing = missing.filter(|at| self.known[self.index.number(**at)] & READY == 0).count();
         let known = self.now + self.farthest(transfer, 0);
-        if lacking == 0 {
+        if missing == 0 {
             self.begin_after(transfer, known);
         } else {
-            self.gathering.insert(transfer, (lacking, known));
+            self.gathering.insert(transfer, (missing, known));
         }
     }
 
     pub(super) fn begin_after(&mut self, transfer: u32, ready: u64) {
         let way = self.farthest(transfer, 0);
-        self.plan(ready + way + way / 2, Event::Begun { transfer });
+        self.schedule_event(ready + way + way / 2, TimingEvent::Begun { transfer });
     }
 
     /// The time to the farthest receiver.
@@ -50,13 +50,13 @@ impl<N: NetworkModel> World<'_, N> {
     }
 
     pub(super) fn begin_stream(&mut self, transfer: u32) {
-        self.see_begin(transfer);
+        self.trace_begin(transfer);
         let sender = self.index.sender(transfer);
-        let Kind::Multicast { src, concurrent_senders, stripe, .. } = self.kind(sender) else { return };
+        let ActionKind::Multicast { src, concurrent_senders, stripe, .. } = self.kind(sender) else { return };
         let from = self.node(sender.rank);
         let to: Vec<usize> = self.index.receivers(transfer).iter().map(|at| self.node(at.rank)).collect();
-        let what = Multicast { bytes: src.len, concurrent_senders, stripe };
-        self.network(|net, now, tell| net.multicast(now, transfer, (from, &to), what, tell));
+        let what = MulticastMessage { bytes: src.len, concurrent_senders, stripe };
+        self.network(|net, now, events| net.multicast(now, transfer, (from, &to), what, events));
     }
 
     /// The last byte of a multicast has left.
@@ -67,7 +67,7 @@ impl<N: NetworkModel> World<'_, N> {
             // Until all have told, by way of the first of their rack, that they have it, and are told so.
             let way = self.farthest(transfer, bytes);
             let released = self.now + way + way + way / 2;
-            self.plan(released, Event::Done { rank: sender.rank, action: sender.action });
+            self.schedule_event(released, TimingEvent::Done { rank: sender.rank, action: sender.action });
             for i in 0..self.index.receivers(transfer).len() {
                 let rank = self.index.receivers(transfer)[i].rank;
                 self.ends(rank, released);

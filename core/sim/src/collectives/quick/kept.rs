@@ -1,6 +1,6 @@
 //! What a leader keeps for others in memory that its agent reads, as much as there is room for in its segment.
 
-use cool_quick::{Kept, Message, WINDOW};
+use cool_quick::{QuickMessage, RETRANSMIT_WINDOW, RetransmitBuffer};
 use std::collections::VecDeque;
 
 /// The latest calls of which the digest and the words are kept.
@@ -8,7 +8,7 @@ const CALLS: usize = 32;
 
 #[derive(Debug, Default)]
 pub(super) struct KeptByLeader {
-    messages: VecDeque<Message>,
+    messages: VecDeque<QuickMessage>,
     /// By number, digest and words.
     calls: VecDeque<(u64, u64, String)>,
     /// Messages that its agent has sent again.
@@ -22,9 +22,9 @@ impl KeptByLeader {
         self.calls.push_back((number, digest, text.to_owned()));
     }
 
-    pub(super) fn keep(&mut self, message: Message) {
+    pub(super) fn keep(&mut self, message: QuickMessage) {
         self.messages.push_back(message);
-        if self.messages.len() > WINDOW as usize {
+        if self.messages.len() > RETRANSMIT_WINDOW as usize {
             self.messages.pop_front();
         }
     }
@@ -34,7 +34,7 @@ impl KeptByLeader {
     }
 }
 
-impl Kept for KeptByLeader {
+impl RetransmitBuffer for KeptByLeader {
     fn message(&self, name: (u64, u32)) -> Option<Vec<u8>> {
         self.messages.iter().find(|message| message.name == name).map(|message| message.bytes.clone())
     }

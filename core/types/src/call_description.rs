@@ -8,7 +8,7 @@ const COUNTS_SHOWN: usize = 8;
 
 /// A call with its elements and its reduction. It prints as "reduce of 5 f64 by sum to rank 3".
 #[derive(Clone, Copy, Debug)]
-pub struct CallWords<'a> {
+pub struct CallDescription<'a> {
     /// What is called.
     pub call: &'a Call,
     /// Absent for a barrier.
@@ -17,7 +17,7 @@ pub struct CallWords<'a> {
     pub reduce: Option<ReduceOp>,
 }
 
-impl CallWords<'_> {
+impl CallDescription<'_> {
     /// A number that differs, most likely, from that of any other call, or of this one with another `suffix`.
     pub fn digest(&self, suffix: fmt::Arguments<'_>) -> u64 {
         let text = format!("{self}{suffix}");
@@ -48,7 +48,7 @@ impl CallWords<'_> {
     }
 }
 
-impl fmt::Display for CallWords<'_> {
+impl fmt::Display for CallDescription<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (operation, root) = (self.call.operation, self.call.root);
         write!(f, "{operation}")?;

@@ -1,47 +1,47 @@
 //! Which calls are quick, and how: decided alike by all ranks, from the call and the layout alone.
 
 use cool_collective::{
-    Buffer, Dependents, Kind, Layout, Plan, Program, Rank, Schedule, Scope, Span, compile,
+    ActionKind, Dependents, Layout, MulticastScope, Plan, Program, Rank, RankBuffer, Schedule, Span, compile,
 };
 use cool_types::{Call, Operation};
 
 /// Bytes of the longest message: three packets of an Ethernet, which the system puts together (IP fragments).
-pub const MESSAGE_MAX: u64 = 4096;
+pub const MESSAGE_BYTES_MAX: u64 = 4096;
 
 /// Bytes that fit one packet of an Ethernet, with all headers.
-const PACKET: u64 = 1400;
+const PACKET_BYTES: u64 = 1400;
 
 /// Bytes that go to all at once, without regard to how fast the slowest link is: what TCP sends before it has heard anything (RFC 6928).
-const AT_ONCE: u64 = 16 << 10;
+const INITIAL_WINDOW_BYTES: u64 = 16 << 10;
 
 /// Bytes that may come to one rank from many others at once: the queue of a switch's port holds them.
-const QUEUE: u64 = 64 << 10;
+const PORT_QUEUE_BYTES: u64 = 64 << 10;
 
 /// Messages that a rank keeps, at least, for others that may lack them. Before a call with which somebody would send more than half as
 /// many since all last heard of each other, or more bytes would come to somebody than a queue holds, the ranks meet in a barrier.
-pub const WINDOW: u32 = 128;
+pub const RETRANSMIT_WINDOW: u32 = 128;
 
 /// Bytes that come to one rank with a message beside its own: heads of Ethernet, IP and UDP, ours and a tag.
-const HEADS: u64 = 100;
+const HEADER_BYTES: u64 = 100;
 
 /// What may be under way: each the most of any rank, so that all ranks find the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Traffic {
+pub(crate) struct CallTraffic {
     /// Messages that a rank sends.
     pub(crate) messages: u32,
     /// Bytes that come to a rank.
     pub(crate) bytes: u64,
 }
 
-impl Traffic {
+impl CallTraffic {
     /// With that of another call.
-    pub(crate) fn and(self, other: Traffic) -> Traffic {
-        Traffic { messages: self.messages + other.messages, bytes: self.bytes + other.bytes }
+    pub(crate) fn and(self, other: CallTraffic) -> CallTraffic {
+        CallTraffic { messages: self.messages + other.messages, bytes: self.bytes + other.bytes }
     }
 
     /// Whether ranks that have sent as much, without hearing of each other, have kept it all, and no queue overflows.
     pub(crate) fn fits(self) -> bool {
-        self.messages <= WINDOW / 2 && self.bytes <= QUEUE
+        self.messages <= RETRANSMIT_WINDOW / 2 && self.bytes <= PORT_QUEUE_BYTES
     }
 }
 
@@ -52,7 +52,7 @@ pub struct QuickSchedule {
     pub(crate) program: Program,
     pub(crate) dependents: Dependents,
     /// Messages that one rank sends at most, and bytes that come to one rank at most.
-    pub(crate) traffic: Traffic,
+    pub(crate) traffic: CallTraffic,
     /// Whether this rank sends so much that twice as much would take long beside the call; if it is still more, who waits for the last of it asks
     /// for it though nothing is lost.
     pub(crate) is_long: bool,
@@ -62,37 +62,47 @@ pub struct QuickSchedule {
 
 impl QuickSchedule {
     /// The program of `rank` for a call, if the call is quick: without parts of unequal lengths, by multicast over the tree of all nodes and
-    /// by unicast, with messages of at most [`MESSAGE_MAX`] bytes, of which nobody sends more than half of [`WINDOW`].
-    pub fn of(call: &Call, layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
+    /// by unicast, with messages of at most [`MESSAGE_BYTES_MAX`] bytes, of which nobody sends more than half of [`RETRANSMIT_WINDOW`].
+    pub fn for_call(call: &Call, layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
         let carries = call.operation == Operation::Barrier || call.bytes > 0;
         let alone = layout.nodes() < 2 || layout.nodes() != layout.size();
         if call.counts.is_some() || !carries || alone {
             return None;
         }
-        let whole = whole(call, layout.size());
-        let mut plans = plans(call.operation).iter().filter(|(_, longest)| whole <= *longest);
-        plans.find_map(|(plan, _)| QuickSchedule::by(plan, call, layout, rank))
+        let total = total_bytes(call, layout.size());
+        let mut plans = plans(call.operation).iter().filter(|(_, longest)| total <= *longest);
+        plans.find_map(|(plan, _)| QuickSchedule::with_plan(plan, call, layout, rank))
     }
 
     /// The program by a plan, if its messages are short and few.
-    fn by(plan: &str, call: &Call, layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
+    fn with_plan(plan: &str, call: &Call, layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
         let plan: Plan = plan.parse().ok()?;
         let schedule = compile(call, layout, &plan, |_| true).ok()?;
         let all_sent = schedule.programs.iter().flatten().map(sent).collect::<Option<Vec<_>>>()?;
-        let messages =
-            all_sent.iter().map(|(messages, _)| *messages).max().filter(|most| *most <= WINDOW / 2)?;
+        let messages = all_sent
+            .iter()
+            .map(|(messages, _)| *messages)
+            .max()
+            .filter(|most| *most <= RETRANSMIT_WINDOW / 2)?;
         let bytes = schedule.programs.iter().flatten().map(received).max().unwrap_or(0);
-        let traffic = Traffic { messages, bytes };
+        let traffic = CallTraffic { messages, bytes };
         let Schedule { call, mut programs } = schedule;
         let program = programs.get_mut(rank.0 as usize)?.take()?;
         let (_, sent_bytes) = sent(&program)?;
-        let is_long = sent_bytes > MESSAGE_MAX;
-        Some(QuickSchedule { call, dependents: Dependents::of(&program), program, traffic, is_long, plan })
+        let is_long = sent_bytes > MESSAGE_BYTES_MAX;
+        Some(QuickSchedule {
+            call,
+            dependents: Dependents::for_program(&program),
+            program,
+            traffic,
+            is_long,
+            plan,
+        })
     }
 
     /// The barrier in which ranks meet between calls.
     pub(crate) fn barrier(layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
-        QuickSchedule::of(&Call::new(Operation::Barrier, Rank(0), 0, 1), layout, rank)
+        QuickSchedule::for_call(&Call::new(Operation::Barrier, Rank(0), 0, 1), layout, rank)
     }
 
     /// The plan by which it goes.
@@ -118,7 +128,7 @@ impl QuickSchedule {
 }
 
 /// Bytes of a call's vector, or of all parts together.
-fn whole(call: &Call, size: usize) -> u64 {
+fn total_bytes(call: &Call, size: usize) -> u64 {
     match call.operation {
         Operation::Bcast | Operation::Reduce | Operation::Allreduce | Operation::Scan | Operation::Exscan => {
             call.bytes
@@ -140,22 +150,24 @@ pub fn quick_plans() -> impl Iterator<Item = &'static str> {
 /// every link carries is about one vector. Parts that leaders cannot send together go straight.
 fn plans(operation: Operation) -> &'static [(&'static str, u64)] {
     match operation {
-        Operation::Bcast => &[("multicast", MESSAGE_MAX), ("multicast/4096", AT_ONCE)],
+        Operation::Bcast => &[("multicast", MESSAGE_BYTES_MAX), ("multicast/4096", INITIAL_WINDOW_BYTES)],
         Operation::Barrier => &[("multicast", 0)],
         Operation::Reduce => &[
-            ("cool-p-p", PACKET),
-            ("node:parallel,rack:binomial,center:binomial", MESSAGE_MAX),
-            ("sharded", AT_ONCE),
+            ("cool-p-p", PACKET_BYTES),
+            ("node:parallel,rack:binomial,center:binomial", MESSAGE_BYTES_MAX),
+            ("sharded", INITIAL_WINDOW_BYTES),
         ],
         Operation::Allreduce => &[
-            ("multicast", PACKET),
-            ("node:parallel,rack:binomial+parallel,center:binomial+parallel,spread:once", MESSAGE_MAX),
-            ("sharded", AT_ONCE),
+            ("multicast", PACKET_BYTES),
+            ("node:parallel,rack:binomial+parallel,center:binomial+parallel,spread:once", MESSAGE_BYTES_MAX),
+            ("sharded", INITIAL_WINDOW_BYTES),
         ],
-        Operation::Allgather => &[("multicast", MESSAGE_MAX), ("multicast-each", AT_ONCE)],
-        Operation::Gather | Operation::Scatter => &[("cool-p-p", QUEUE), ("flat:parallel", QUEUE)],
+        Operation::Allgather => &[("multicast", MESSAGE_BYTES_MAX), ("multicast-each", INITIAL_WINDOW_BYTES)],
+        Operation::Gather | Operation::Scatter => {
+            &[("cool-p-p", PORT_QUEUE_BYTES), ("flat:parallel", PORT_QUEUE_BYTES)]
+        }
         Operation::ReduceScatter | Operation::Alltoall | Operation::Scan | Operation::Exscan => {
-            &[("cool-p-p", QUEUE)]
+            &[("cool-p-p", PORT_QUEUE_BYTES)]
         }
     }
 }
@@ -165,14 +177,14 @@ fn sent(program: &Program) -> Option<(u32, u64)> {
     let (mut messages, mut bytes) = (0, 0);
     for action in &program.actions {
         let (src, scope) = match action.kind {
-            Kind::Send { src, .. } => (src, Scope::All),
-            Kind::Multicast { src, scope, .. } => (src, scope),
-            Kind::Receive { .. }
-            | Kind::ReceiveMulticast { .. }
-            | Kind::Reduce { .. }
-            | Kind::Copy { .. } => continue,
+            ActionKind::Send { src, .. } => (src, MulticastScope::All),
+            ActionKind::Multicast { src, scope, .. } => (src, scope),
+            ActionKind::Receive { .. }
+            | ActionKind::ReceiveMulticast { .. }
+            | ActionKind::Reduce { .. }
+            | ActionKind::Copy { .. } => continue,
         };
-        (src.len <= MESSAGE_MAX && scope == Scope::All).then_some(())?;
+        (src.len <= MESSAGE_BYTES_MAX && scope == MulticastScope::All).then_some(())?;
         messages += 1;
         bytes += src.len;
     }
@@ -182,18 +194,21 @@ fn sent(program: &Program) -> Option<(u32, u64)> {
 /// How many bytes come to a rank by a program.
 fn received(program: &Program) -> u64 {
     let bytes = program.actions.iter().map(|action| match action.kind {
-        Kind::Receive { dst, .. } | Kind::ReceiveMulticast { dst, .. } => dst.len + HEADS,
-        Kind::Send { .. } | Kind::Multicast { .. } | Kind::Reduce { .. } | Kind::Copy { .. } => 0,
+        ActionKind::Receive { dst, .. } | ActionKind::ReceiveMulticast { dst, .. } => dst.len + HEADER_BYTES,
+        ActionKind::Send { .. }
+        | ActionKind::Multicast { .. }
+        | ActionKind::Reduce { .. }
+        | ActionKind::Copy { .. } => 0,
     });
     bytes.sum()
 }
 
 /// Where a span lies: which of the three buffers, and from which byte to which.
-pub(crate) fn place(span: Span) -> (usize, core::ops::Range<usize>) {
+pub(crate) fn locate(span: Span) -> (usize, core::ops::Range<usize>) {
     let buffer = match span.buffer {
-        Buffer::Input => 0,
-        Buffer::Output => 1,
-        Buffer::Scratch => 2,
+        RankBuffer::Input => 0,
+        RankBuffer::Output => 1,
+        RankBuffer::Scratch => 2,
     };
     // No message is longer than a `usize` counts.
     (buffer, span.offset as usize..span.end() as usize)
@@ -202,28 +217,28 @@ pub(crate) fn place(span: Span) -> (usize, core::ops::Range<usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_collective::Place;
+    use cool_collective::RankPlace;
 
     fn layout(nodes: u32) -> Layout {
-        let places: Vec<Place> = (0..nodes).map(|node| Place { rack: node / 4, node }).collect();
+        let places: Vec<RankPlace> = (0..nodes).map(|node| RankPlace { rack: node / 4, node }).collect();
         Layout::new(&places).unwrap()
     }
 
     fn is_quick(operation: Operation, bytes: u64, nodes: u32) -> bool {
-        QuickSchedule::of(&Call::new(operation, Rank(0), bytes, 8), &layout(nodes), Rank(1)).is_some()
+        QuickSchedule::for_call(&Call::new(operation, Rank(0), bytes, 8), &layout(nodes), Rank(1)).is_some()
     }
 
     #[test]
     fn short_calls_are_quick_and_long_ones_are_not() {
         assert!(is_quick(Operation::Barrier, 0, 16));
         for (operation, longest) in [
-            (Operation::Scan, MESSAGE_MAX),
-            (Operation::Bcast, AT_ONCE),
-            (Operation::Reduce, AT_ONCE),
-            (Operation::Allreduce, AT_ONCE),
-            (Operation::Allgather, AT_ONCE / 16),
-            (Operation::Gather, QUEUE / 16),
-            (Operation::Scatter, QUEUE / 16),
+            (Operation::Scan, MESSAGE_BYTES_MAX),
+            (Operation::Bcast, INITIAL_WINDOW_BYTES),
+            (Operation::Reduce, INITIAL_WINDOW_BYTES),
+            (Operation::Allreduce, INITIAL_WINDOW_BYTES),
+            (Operation::Allgather, INITIAL_WINDOW_BYTES / 16),
+            (Operation::Gather, PORT_QUEUE_BYTES / 16),
+            (Operation::Scatter, PORT_QUEUE_BYTES / 16),
         ] {
             assert!(is_quick(operation, 8, 16), "{operation}");
             assert!(is_quick(operation, longest, 16), "{operation}");
@@ -236,7 +251,7 @@ mod tests {
     fn plans_follow_the_length() {
         let plan = |operation, bytes| {
             let call = Call::new(operation, Rank(0), bytes, 8);
-            QuickSchedule::of(&call, &layout(16), Rank(1)).unwrap().plan().to_string()
+            QuickSchedule::for_call(&call, &layout(16), Rank(1)).unwrap().plan().to_string()
         };
         assert_eq!(plan(Operation::Bcast, 4096), "multicast");
         assert_eq!(plan(Operation::Bcast, 4104), "multicast/4096");
@@ -254,9 +269,10 @@ mod tests {
 
     #[test]
     fn ranks_of_one_node_do_not_call_by_datagrams() {
-        let places = [Place { rack: 0, node: 0 }, Place { rack: 0, node: 0 }, Place { rack: 0, node: 1 }];
+        let places =
+            [RankPlace { rack: 0, node: 0 }, RankPlace { rack: 0, node: 0 }, RankPlace { rack: 0, node: 1 }];
         let call = Call::new(Operation::Bcast, Rank(0), 8, 8);
-        assert!(QuickSchedule::of(&call, &Layout::new(&places).unwrap(), Rank(0)).is_none());
+        assert!(QuickSchedule::for_call(&call, &Layout::new(&places).unwrap(), Rank(0)).is_none());
     }
 
     #[test]
@@ -264,8 +280,8 @@ mod tests {
         assert!(is_quick(Operation::Barrier, 0, 64));
         assert!(is_quick(Operation::Scatter, 512, 64));
         assert!(!is_quick(Operation::Scatter, 8, 300));
-        assert!(is_quick(Operation::Allreduce, AT_ONCE, 2));
-        assert!(is_quick(Operation::Allreduce, AT_ONCE, 64));
-        assert!(!is_quick(Operation::Allreduce, AT_ONCE, 300));
+        assert!(is_quick(Operation::Allreduce, INITIAL_WINDOW_BYTES, 2));
+        assert!(is_quick(Operation::Allreduce, INITIAL_WINDOW_BYTES, 64));
+        assert!(!is_quick(Operation::Allreduce, INITIAL_WINDOW_BYTES, 300));
     }
 }

@@ -83,11 +83,11 @@ fn name(call: &Call, layout: &Layout) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Place;
+    use crate::RankPlace;
 
     #[test]
     fn the_default_plan_is_one_and_fits_its_call() {
-        let places: Vec<Place> = (0..6).map(|i| Place { rack: i / 3, node: i }).collect();
+        let places: Vec<RankPlace> = (0..6).map(|i| RankPlace { rack: i / 3, node: i }).collect();
         let layout = Layout::new(&places).unwrap();
         for operation in Operation::ALL {
             for bytes in [0, 8, 4096, 1 << 30] {

@@ -1,12 +1,12 @@
 //! Counts what a schedule sends (the figures of the COOL paper, tables 1 and 3). What it costs in time is for others.
 
 use crate::layout::Layout;
-use crate::schedule::{ActionId, Kind, Program, Rank, Schedule, TransferId};
+use crate::schedule::{ActionId, ActionKind, Program, Rank, Schedule, TransferId};
 use crate::topological_order::topological_order;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One message of a schedule.
-struct Message {
+struct CountedMessage {
     from: Rank,
     /// One, or those that a tree reaches.
     to: Vec<Rank>,
@@ -19,12 +19,12 @@ struct Message {
 
 /// All messages of a schedule for `layout`, each after those that it waits for. None if the schedule was not
 /// compiled for all of its ranks, or comes to a stop.
-fn messages(schedule: &Schedule, layout: &Layout) -> Option<Vec<Message>> {
+fn messages(schedule: &Schedule, layout: &Layout) -> Option<Vec<CountedMessage>> {
     let programs: Vec<&Program> = schedule.programs.iter().map(Option::as_ref).collect::<Option<_>>()?;
     if programs.len() != layout.size() {
         return None;
     }
-    let mut messages: Vec<Message> = Vec::new();
+    let mut messages: Vec<CountedMessage> = Vec::new();
     let mut index: BTreeMap<TransferId, usize> = BTreeMap::new();
     // For each action how many messages, one after the other, are before it.
     let mut steps: Vec<BTreeMap<ActionId, usize>> = vec![BTreeMap::new(); programs.len()];
@@ -35,19 +35,25 @@ fn messages(schedule: &Schedule, layout: &Layout) -> Option<Vec<Message>> {
         let mut send = |transfer, to: Vec<Rank>, multicast, bytes| {
             index.insert(transfer, messages.len());
             let away = to.iter().any(|to| layout.node_of(*to) != layout.node_of(rank));
-            messages.push(Message { from: rank, to, multicast, bytes, step: done + usize::from(away) });
+            messages.push(CountedMessage {
+                from: rank,
+                to,
+                multicast,
+                bytes,
+                step: done + usize::from(away),
+            });
         };
         match action.kind {
-            Kind::Send { to, transfer, src } => send(transfer, vec![to], false, src.len),
-            Kind::Multicast { scope, transfer, src, .. } => {
+            ActionKind::Send { to, transfer, src } => send(transfer, vec![to], false, src.len),
+            ActionKind::Multicast { scope, transfer, src, .. } => {
                 let home = layout.node_of(rank);
                 let others = layout.nodes_of(scope).into_iter().filter(|node| *node != home);
                 send(transfer, others.map(|node| layout.node_leader(node)).collect(), true, src.len);
             }
-            Kind::Receive { transfer, .. } | Kind::ReceiveMulticast { transfer, .. } => {
+            ActionKind::Receive { transfer, .. } | ActionKind::ReceiveMulticast { transfer, .. } => {
                 done = done.max(messages[*index.get(&transfer)?].step);
             }
-            Kind::Reduce { .. } | Kind::Copy { .. } => {}
+            ActionKind::Reduce { .. } | ActionKind::Copy { .. } => {}
         }
         steps[rank.0 as usize].insert(id, done);
     }
@@ -80,21 +86,21 @@ pub struct Analysis {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkLoad {
     /// Towards the core.
-    pub up: Load,
+    pub up: DirectionLoad,
     /// Towards the hosts.
-    pub down: Load,
+    pub down: DirectionLoad,
 }
 
 /// What goes over a link in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct DirectionLoad {
     /// Messages.
     pub messages: usize,
     /// Their bytes.
     pub bytes: u64,
 }
 
-impl Load {
+impl DirectionLoad {
     fn add(&mut self, bytes: u64) {
         self.messages += 1;
         self.bytes += bytes;
@@ -103,7 +109,7 @@ impl Load {
 
 /// Counts the messages of a schedule for `layout`. None if the schedule was not compiled for all of its ranks, or comes
 /// to a stop.
-pub fn analyse(schedule: &Schedule, layout: &Layout) -> Option<Analysis> {
+pub fn analyze(schedule: &Schedule, layout: &Layout) -> Option<Analysis> {
     let mut analysis = Analysis {
         busiest: vec![0; layout.size()],
         hosts: vec![LinkLoad::default(); layout.nodes()],
@@ -139,12 +145,12 @@ pub fn analyse(schedule: &Schedule, layout: &Layout) -> Option<Analysis> {
 
 impl Analysis {
     /// What all links carry together, both ways.
-    pub fn network(&self) -> Load {
+    pub fn network(&self) -> DirectionLoad {
         sum(self.hosts.iter().chain(&self.uplinks))
     }
 
     /// What the uplinks carry together, both ways.
-    pub fn core(&self) -> Load {
+    pub fn core(&self) -> DirectionLoad {
         sum(self.uplinks.iter())
     }
 
@@ -177,8 +183,8 @@ impl Analysis {
     }
 }
 
-fn sum<'a>(links: impl Iterator<Item = &'a LinkLoad>) -> Load {
-    links.flat_map(|link| [link.up, link.down]).fold(Load::default(), |sum, load| Load {
+fn sum<'a>(links: impl Iterator<Item = &'a LinkLoad>) -> DirectionLoad {
+    links.flat_map(|link| [link.up, link.down]).fold(DirectionLoad::default(), |sum, load| DirectionLoad {
         messages: sum.messages + load.messages,
         bytes: sum.bytes + load.bytes,
     })
@@ -191,17 +197,18 @@ fn most(links: &[LinkLoad]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Call, Operation, Place, Plan, compile};
+    use crate::{Call, Operation, Plan, RankPlace, compile};
 
     const RACKS: u32 = 4;
     const NODES: u32 = 5;
 
     fn analysis(operation: Operation, plan: &str, root: u32, bytes: u64) -> Analysis {
-        let places: Vec<Place> = (0..RACKS * NODES).map(|node| Place { rack: node / NODES, node }).collect();
+        let places: Vec<RankPlace> =
+            (0..RACKS * NODES).map(|node| RankPlace { rack: node / NODES, node }).collect();
         let layout = Layout::new(&places).unwrap();
         let call = Call::new(operation, Rank(root), bytes, 8);
         let plan: Plan = plan.parse().unwrap();
-        analyse(&compile(&call, &layout, &plan, |_| true).unwrap(), &layout).unwrap()
+        analyze(&compile(&call, &layout, &plan, |_| true).unwrap(), &layout).unwrap()
     }
 
     /// Unicasts, multicasts, messages across racks, steps, steps across racks.

@@ -4,7 +4,7 @@ use cool_machine::{Duration, Time};
 
 /// The bucket holds what the rate gives in this time: a driver that wakes up late by less loses nothing. More
 /// would not do: streams of many sources meet in one shallow queue, each with its burst.
-const GRAIN: Duration = Duration::from_millis(6);
+const BURST_TIME: Duration = Duration::from_millis(6);
 
 /// Meters bytes to a rate.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl TokenBucket {
     }
 
     fn depth(&self) -> i64 {
-        let grain = self.rate.map_or(0, |rate| bytes_in(GRAIN, rate));
+        let grain = self.rate.map_or(0, |rate| bytes_in(BURST_TIME, rate));
         i64::try_from(grain).unwrap_or(i64::MAX)
     }
 

@@ -25,25 +25,27 @@ impl Path {
     }
 
     /// Lets the sources send for this many steps of 10 ms; returns the mean rates of the second half.
-    fn run(&mut self, rates: &mut [Rate], steps: u32) -> Vec<u64> {
+    fn run(&mut self, rates: &mut [RateControl], steps: u32) -> Vec<u64> {
         let mut sent = vec![0; rates.len()];
         for step in self.steps..self.steps + steps {
             // The first packets alone are no load.
-            let of = |rate: &Rate| if rate.phase == Phase::PacketTrain { MODEST } else { rate.current };
+            let of = |rate: &RateControl| {
+                if rate.phase == ControlPhase::PacketTrain { UNREPORTED_RATE } else { rate.current }
+            };
             let offered = rates.iter().map(of).sum::<u64>() as f64 + self.others;
             let waiting = self.waiting + (offered - self.carries as f64) / 100.0;
             self.waiting = waiting.clamp(0.0, self.queue);
             let lost = (waiting - self.queue).max(0.0) * 100.0 / offered;
             let share = if self.waiting > 0.0 { (self.carries as f64 / offered).min(1.0) } else { 1.0 };
             let sample = RateSample {
-                loss: (ALL as f64 * lost) as Loss + self.loses as Loss,
+                loss: (FULL_LOSS as f64 * lost) as Loss + self.loses as Loss,
                 carried: None,
                 queue: Duration::from_secs_f64(self.waiting / self.carries as f64),
             };
             let now = Time::ZERO + 10 * MS * step;
             for (rate, sent) in rates.iter_mut().zip(&mut sent) {
                 *sent += if step - self.steps >= steps / 2 { rate.current } else { 0 };
-                let carried = if rate.phase == Phase::PacketTrain {
+                let carried = if rate.phase == ControlPhase::PacketTrain {
                     self.carries.min(rate.current)
                 } else {
                     rate.current
@@ -57,12 +59,12 @@ impl Path {
     }
 }
 
-fn rate(ceiling: Option<u64>) -> Rate {
-    Rate::new(RateSpec { ceiling, verified: true, background: false }, FRAME)
+fn rate(ceiling: Option<u64>) -> RateControl {
+    RateControl::new(RateSpec { ceiling, verified: true, background: false }, FRAME)
 }
 
-fn in_background(ceiling: Option<u64>) -> Rate {
-    Rate::new(RateSpec { ceiling, verified: true, background: true }, FRAME)
+fn in_background(ceiling: Option<u64>) -> RateControl {
+    RateControl::new(RateSpec { ceiling, verified: true, background: true }, FRAME)
 }
 
 #[test]
@@ -78,33 +80,34 @@ fn it_finds_what_the_path_carries_and_keeps_its_queue_short() {
 fn a_fast_path_is_filled_within_a_few_reports() {
     let mut rates = [rate(None)];
     Path::new(125_000_000).run(&mut rates, 5);
-    assert!(rates[0].of(0) > 100_000_000, "{}", rates[0].of(0));
+    assert!(rates[0].rate_for(0) > 100_000_000, "{}", rates[0].rate_for(0));
 }
 
 #[test]
 fn until_reports_come_only_a_few_packets_leave_at_once() {
     let mut rate = rate(None);
-    assert_eq!((rate.of(15), rate.of(16)), (AT_ONCE, MODEST));
+    assert_eq!((rate.rate_for(15), rate.rate_for(16)), (TRAIN_RATE, UNREPORTED_RATE));
     let sample = RateSample { loss: 0, carried: Some(20_000_000), queue: Duration::ZERO };
     rate.on_round(Time::ZERO, 0..16, 20, sample, MS);
-    assert_eq!((rate.of(47), rate.of(48)), (20_000_000, MODEST));
+    assert_eq!((rate.rate_for(47), rate.rate_for(48)), (20_000_000, UNREPORTED_RATE));
     // A round of which some was held back does not count.
     rate.on_sent(50);
     rate.on_round(Time::ZERO, 16..48, 51, RateSample { carried: Some(2_000_000), ..sample }, MS);
-    assert_eq!(rate.of(111), 20_000_000);
+    assert_eq!(rate.rate_for(111), 20_000_000);
 }
 
 #[test]
 fn a_ceiling_that_is_not_verified_is_not_where_it_starts() {
-    let unverified =
-        || Rate::new(RateSpec { ceiling: Some(1_250_000_000), verified: false, background: false }, FRAME);
+    let unverified = || {
+        RateControl::new(RateSpec { ceiling: Some(1_250_000_000), verified: false, background: false }, FRAME)
+    };
     let mut rate = unverified();
-    assert_eq!((rate.of(15), rate.of(16)), (1_250_000_000, MODEST));
+    assert_eq!((rate.rate_for(15), rate.rate_for(16)), (1_250_000_000, UNREPORTED_RATE));
     let sample = RateSample { loss: 0, carried: Some(7_000_000), queue: 20 * MS };
     rate.on_round(Time::ZERO, 0..16, 20, sample, MS);
-    assert_eq!((rate.of(47), rate.of(48)), (7_000_000, MODEST));
+    assert_eq!((rate.rate_for(47), rate.rate_for(48)), (7_000_000, UNREPORTED_RATE));
     rate.set_ceiling(Some(625_000_000));
-    assert_eq!(rate.of(47), 7_000_000);
+    assert_eq!(rate.rate_for(47), 7_000_000);
 
     let found = Path::new(2_500_000).run(&mut [unverified()], 200)[0];
     assert!((2_200_000..2_700_000).contains(&found), "{found}");
@@ -119,7 +122,7 @@ fn a_queue_that_is_found_while_seeking_ends_that_although_packets_were_held_back
     // Nothing but the first two rounds was sent at that rate.
     (20..200).for_each(|chunk| rate.on_sent(chunk));
     rate.on_round(Time::ZERO, 48..112, 200, RateSample { loss: 0, carried: Some(2_500_000), queue: MS }, MS);
-    assert_eq!(rate.phase, Phase::SlowStart(0));
+    assert_eq!(rate.phase, ControlPhase::SlowStart(0));
     rate.on_round(
         Time::ZERO,
         112..176,
@@ -127,7 +130,7 @@ fn a_queue_that_is_found_while_seeking_ends_that_although_packets_were_held_back
         RateSample { loss: 0, carried: Some(2_500_000), queue: 20 * MS },
         MS,
     );
-    assert_eq!(rate.of(200), 2_500_000);
+    assert_eq!(rate.rate_for(200), 2_500_000);
 }
 
 #[test]
@@ -140,7 +143,7 @@ fn who_came_first_and_who_came_later_get_equal_shares() {
 
 #[test]
 fn loss_that_does_not_come_from_sending_does_not_slow_it() {
-    let mut path = Path { loses: ALL / 5, ..Path::new(125_000_000) };
+    let mut path = Path { loses: FULL_LOSS / 5, ..Path::new(125_000_000) };
     let found = path.run(&mut [rate(None)], 200)[0];
     assert!(found > 110_000_000, "{found}");
 }
@@ -155,15 +158,15 @@ fn where_no_queue_is_seen_it_still_finds_what_the_path_carries() {
 #[test]
 fn a_ceiling_is_where_it_starts_and_what_it_keeps() {
     let mut rate = rate(Some(1_000_000));
-    let sample = RateSample { loss: (ALL / 10) as Loss, carried: None, queue: Duration::ZERO };
+    let sample = RateSample { loss: (FULL_LOSS / 10) as Loss, carried: None, queue: Duration::ZERO };
     let mut slower = 0;
     for round in 0..100 {
         rate.on_round(Time::ZERO, round..round + 1, round, sample, MS);
-        slower += u32::from(rate.of(round) < 1_000_000);
+        slower += u32::from(rate.rate_for(round) < 1_000_000);
     }
-    assert_eq!((slower, rate.of(100)), (1, 1_000_000));
+    assert_eq!((slower, rate.rate_for(100)), (1, 1_000_000));
     rate.set_ceiling(Some(500_000));
-    assert_eq!(rate.of(100), 500_000);
+    assert_eq!(rate.rate_for(100), 500_000);
 }
 
 #[test]
@@ -171,8 +174,8 @@ fn a_queue_that_others_keep_does_not_starve_it() {
     let mut path = Path { waiting: 250_000.0, others: 2_000_000.0, ..Path::new(2_500_000) };
     let mut rates = [rate(None)];
     path.run(&mut rates, 200);
-    assert_eq!(rates[0].phase, Phase::Competing);
-    assert!(rates[0].of(0) > 400_000, "{}", rates[0].of(0));
+    assert_eq!(rates[0].phase, ControlPhase::Competing);
+    assert!(rates[0].rate_for(0) > 400_000, "{}", rates[0].rate_for(0));
 }
 
 #[test]
@@ -182,7 +185,7 @@ fn when_nobody_hears_half_it_slows_to_a_floor() {
     for round in 0..100 {
         rate.on_round(Time::ZERO, round * 10..round * 10 + 10, round * 10, sample, MS);
     }
-    assert_eq!(rate.of(2000), SLOWEST);
+    assert_eq!(rate.rate_for(2000), RATE_MIN);
     assert!(rate.is_useless());
 }
 

@@ -5,7 +5,7 @@ use cool_types::wire;
 use std::net::IpAddr;
 
 /// Bytes that packets and tagged datagrams begin with in forms of their own.
-const HEAD: usize = 16;
+const HEADER_BYTES: usize = 16;
 
 const TAGGED: u8 = 0xC2;
 const ENCRYPTED: u8 = 0xC3;
@@ -37,7 +37,7 @@ impl Protection {
 
 /// What a tagged datagram says before its tag is known to be right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaggedHead {
+pub struct TaggedHeader {
     /// What was done for it.
     pub protection: Protection,
     /// Its group.
@@ -50,12 +50,12 @@ pub struct TaggedHead {
     pub clear: usize,
 }
 
-impl TaggedHead {
+impl TaggedHeader {
     /// Turns a datagram of packets into a tagged one that lacks its tag.
     ///
     /// # Panics
     /// If it does not begin with a packet, or the number is beyond [`SEQUENCE_MAX`].
-    pub fn put(datagram: &mut [u8], protection: Protection, sequence: u64) -> TaggedHead {
+    pub fn write(datagram: &mut [u8], protection: Protection, sequence: u64) -> TaggedHeader {
         assert!(
             datagram.len() >= packet::COMMON && sequence <= SEQUENCE_MAX,
             "a packet and a number of 48 bits"
@@ -65,27 +65,27 @@ impl TaggedHead {
         datagram[2..8].copy_from_slice(&sequence.to_be_bytes()[2..]);
         datagram[0] = if protection == Protection::Tagged { TAGGED } else { ENCRYPTED };
         datagram[1] = code;
-        TaggedHead::parse(datagram, datagram.len(), protection)
+        TaggedHeader::parse(datagram, datagram.len(), protection)
     }
 
     /// Reads the head of a tagged datagram; `None` if it is none.
-    pub fn read(datagram: &[u8]) -> Option<TaggedHead> {
+    pub fn read(datagram: &[u8]) -> Option<TaggedHeader> {
         let protection = match *datagram.first()? {
             TAGGED => Protection::Tagged,
             ENCRYPTED => Protection::Encrypted,
             _ => return None,
         };
         let covered = datagram.len().checked_sub(protection.tag_bytes())?;
-        (covered >= packet::COMMON).then(|| TaggedHead::parse(datagram, covered, protection))
+        (covered >= packet::COMMON).then(|| TaggedHeader::parse(datagram, covered, protection))
     }
 
     /// Of a datagram that holds at least a packet, `covered` bytes before its tag.
-    fn parse(datagram: &[u8], covered: usize, protection: Protection) -> TaggedHead {
+    fn parse(datagram: &[u8], covered: usize, protection: Protection) -> TaggedHeader {
         let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
         let encrypts = protection == Protection::Encrypted && packet::is_data(datagram[1]);
-        TaggedHead {
+        TaggedHeader {
             protection,
-            group: number(&datagram[8..HEAD]),
+            group: number(&datagram[8..HEADER_BYTES]),
             sequence: number(&datagram[2..8]),
             from: u16::from_be_bytes([datagram[FROM.start], datagram[FROM.start + 1]]),
             clear: if encrypts { covered.min(DATA_HEADER) } else { covered },
@@ -106,22 +106,22 @@ impl TaggedHead {
     /// Turns a datagram whose tag is right, and cut off, into the packets that it was made of.
     pub fn restore(&self, datagram: &mut [u8], epoch: u32) {
         let code = datagram[1];
-        datagram.copy_within(8..HEAD, 4);
+        datagram.copy_within(8..HEADER_BYTES, 4);
         datagram[..4].copy_from_slice(&packet::prefix(code));
-        datagram[12..HEAD].copy_from_slice(&epoch.to_be_bytes());
+        datagram[12..HEADER_BYTES].copy_from_slice(&epoch.to_be_bytes());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::{Body, Packet, Via};
+    use crate::packet::{Packet, PacketBody, Via};
     use crate::spec::StreamId;
     use proptest::prelude::*;
 
     fn chunk() -> Packet {
         let id = StreamId { group: 0x0102_0304_0506_0708, epoch: 9, call: 3, transfer: 4, source: 5 };
-        Packet { id, from: 6, digest: 7, body: Body::Data { chunk: 8, echo: 0, via: Via::Tree } }
+        Packet { id, from: 6, digest: 7, body: PacketBody::Data { chunk: 8, echo: 0, via: Via::Tree } }
     }
 
     fn datagram() -> Vec<u8> {
@@ -136,19 +136,22 @@ mod tests {
         for protection in [Protection::Tagged, Protection::Encrypted] {
             let plain = datagram();
             let mut bytes = plain.clone();
-            assert_eq!(TaggedHead::read(&bytes), None);
-            let head = TaggedHead::put(&mut bytes, protection, SEQUENCE_MAX);
+            assert_eq!(TaggedHeader::read(&bytes), None);
+            let header = TaggedHeader::write(&mut bytes, protection, SEQUENCE_MAX);
             assert_eq!(bytes.len(), plain.len());
             bytes.resize(plain.len() + protection.tag_bytes(), 0xAA);
-            assert_eq!(TaggedHead::read(&bytes), Some(head));
-            assert_eq!((head.group, head.sequence, head.from), (chunk().id.group, SEQUENCE_MAX, 6));
-            assert_eq!(head.clear, if protection == Protection::Tagged { plain.len() } else { DATA_HEADER });
+            assert_eq!(TaggedHeader::read(&bytes), Some(header));
+            assert_eq!((header.group, header.sequence, header.from), (chunk().id.group, SEQUENCE_MAX, 6));
+            assert_eq!(
+                header.clear,
+                if protection == Protection::Tagged { plain.len() } else { DATA_HEADER }
+            );
             assert!(
                 Packet::decode(&bytes).is_err(),
                 "an agent that knows no tags takes it for something else"
             );
             bytes.truncate(plain.len());
-            head.restore(&mut bytes, 9);
+            header.restore(&mut bytes, 9);
             assert_eq!(bytes, plain);
         }
     }
@@ -156,20 +159,20 @@ mod tests {
     #[test]
     fn what_goes_elsewhere_or_later_has_another_nonce() {
         let mut bytes = datagram();
-        let head = TaggedHead::put(&mut bytes, Protection::Tagged, 1);
+        let header = TaggedHeader::write(&mut bytes, Protection::Tagged, 1);
         let (here, there) = ([10, 0, 0, 1].into(), [239, 192, 0, 1].into());
-        assert_ne!(head.nonce(here), head.nonce(there));
-        assert_ne!(head.nonce(here), TaggedHead { sequence: 2, ..head }.nonce(here));
+        assert_ne!(header.nonce(here), header.nonce(there));
+        assert_ne!(header.nonce(here), TaggedHeader { sequence: 2, ..header }.nonce(here));
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic_and_restored_to_as_many(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), first in 0xC0u8..0xC5) {
             bytes.iter_mut().take(1).for_each(|byte| *byte = first);
-            if let Some(head) = TaggedHead::read(&bytes) {
+            if let Some(header) = TaggedHeader::read(&bytes) {
                 let len = bytes.len();
-                prop_assert!(head.clear <= len - head.protection.tag_bytes());
-                head.restore(&mut bytes, 1);
+                prop_assert!(header.clear <= len - header.protection.tag_bytes());
+                header.restore(&mut bytes, 1);
                 prop_assert_eq!(bytes.len(), len);
             }
         }

@@ -15,8 +15,8 @@
 //! Where queues are too short to be seen, loss that rises is answered by a trial: at a slower rate, is it cured?
 //! If not, the path loses that much anyway and the old rate is taken up again.
 
-use crate::congestion::pacing::time_of;
 use crate::congestion::queueing_delay::SHORTEST_QUEUE;
+use crate::congestion::token_bucket::time_of;
 use crate::spec::RateSpec;
 use crate::stats::RatePhase;
 use cool_machine::{Duration, Time};
@@ -27,21 +27,21 @@ pub(crate) type Loss = u16;
 pub(crate) const UNREPORTED: Loss = Loss::MAX;
 
 /// Everything was lost.
-const ALL: u64 = Loss::MAX as u64;
+const FULL_LOSS: u64 = Loss::MAX as u64;
 /// Bytes per second without a ceiling while no report is in: ten packets in ten milliseconds.
-const MODEST: u64 = 1_500_000;
+const UNREPORTED_RATE: u64 = 1_500_000;
 /// Bytes per second of the first packets without a ceiling. By their spacing they tell how fast the path is.
-const AT_ONCE: u64 = 5_000_000_000;
+const TRAIN_RATE: u64 = 5_000_000_000;
 /// Packets of the train. For each chunk that was reported on two more may go at the rate that is sought.
-const TRAIN: u32 = 16;
+const TRAIN_PACKETS: u32 = 16;
 /// The slowest rate, in bytes per second.
-const SLOWEST: u64 = 64 * 1024;
+const RATE_MIN: u64 = 64 * 1024;
 /// Packets of this stream that may wait in queues.
 const QUEUED_PACKETS: u64 = 16;
 /// A queue is gone when it is shorter than one part in this many of what may wait.
-const GONE: u32 = 4;
+const EMPTY_QUEUE_PART: u32 = 4;
 /// The rate is changed by one part in this many, or by up to eight times that when there is no queue.
-const STEP: u64 = 16;
+const STEP_PART: u64 = 16;
 /// Rounds of draining without curing the queue until it counts as others'; and in the background.
 const DRAIN_ROUNDS: u32 = 6;
 const BACKGROUND_DRAIN_ROUNDS: u32 = 1;
@@ -50,14 +50,14 @@ const BACKGROUND_PART: u64 = 4;
 /// As many times fewer packets may wait in the background.
 const BACKGROUND_QUEUE_PART: u64 = 4;
 /// Loss beyond the baseline, in 65535ths, that may be congestion: where there is no queue, and where it is long.
-const CONGESTED: u64 = ALL / 16;
-const OVERFLOW: u64 = ALL / 64;
+const CONGESTED: u64 = FULL_LOSS / 16;
+const OVERFLOW: u64 = FULL_LOSS / 64;
 /// Rounds before the first slow-down trial where the path is verified to carry the rate: there loss is probably random.
-const VERIFIED_PAUSE: u32 = 8;
+const VERIFIED_PAUSE_ROUNDS: u32 = 8;
 /// The most rounds between slow-down trials.
-const MOST_PAUSE: u32 = 64;
+const PAUSE_ROUNDS_MAX: u32 = 64;
 /// Rounds in a row of which nobody heard half that make a tree useless; the rate is halved at each.
-const USELESS: u32 = 6;
+const USELESS_ROUNDS: u32 = 6;
 
 /// What receivers reported of a round, the worst of each among those that count.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ pub(crate) struct RateSample {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ControlPhase {
     /// The first packets are to tell how fast the path is.
     PacketTrain,
     /// Looks for what the path carries; what arrived of the round before, in bytes per second.
@@ -87,13 +87,13 @@ enum Phase {
 
 /// The rate of a source.
 #[derive(Debug)]
-pub(crate) struct Rate {
+pub(crate) struct RateControl {
     /// Bytes of a packet.
     frame: u64,
     ceiling: Option<u64>,
     background: bool,
     current: u64,
-    phase: Phase,
+    phase: ControlPhase,
     /// One past the last chunk that has been reported on.
     reported: u32,
     /// Rounds that began before this chunk were sent at another rate and tell nothing of this one.
@@ -116,20 +116,20 @@ pub(crate) struct Rate {
     untried: u32,
     pause: u32,
     /// Rounds in a row of which nobody heard half.
-    unheard: u32,
+    lossy_rounds: u32,
 }
 
-impl Rate {
+impl RateControl {
     /// The rate to begin with, of packets of `frame` bytes each.
-    pub(crate) fn new(spec: RateSpec, frame: u64) -> Rate {
+    pub(crate) fn new(spec: RateSpec, frame: u64) -> RateControl {
         let verified = spec.verified && spec.ceiling.is_some();
-        let most = spec.ceiling.unwrap_or(AT_ONCE).max(1);
+        let most = spec.ceiling.unwrap_or(TRAIN_RATE).max(1);
         let (phase, current) = match (verified, spec.background) {
-            (false, _) => (Phase::PacketTrain, most),
-            (true, false) => (Phase::Increasing(0), most),
-            (true, true) => (Phase::Yielding { before: most }, (most / BACKGROUND_PART).max(1)),
+            (false, _) => (ControlPhase::PacketTrain, most),
+            (true, false) => (ControlPhase::Increasing(0), most),
+            (true, true) => (ControlPhase::Yielding { before: most }, (most / BACKGROUND_PART).max(1)),
         };
-        Rate {
+        RateControl {
             frame,
             ceiling: spec.ceiling,
             background: spec.background,
@@ -145,47 +145,49 @@ impl Rate {
             trial: None,
             last_congested_rate: u64::MAX,
             untried: 0,
-            pause: if verified { VERIFIED_PAUSE } else { 1 },
-            unheard: 0,
+            pause: if verified { VERIFIED_PAUSE_ROUNDS } else { 1 },
+            lossy_rounds: 0,
         }
     }
 
     /// Bytes per second, the queue that receivers last reported, and what is done about it.
     pub(crate) fn state(&self) -> (u64, Duration, RatePhase) {
         let phase = match self.phase {
-            Phase::PacketTrain => RatePhase::PacketTrain,
-            Phase::SlowStart(_) => RatePhase::SlowStart,
-            Phase::Increasing(_) => RatePhase::Increasing,
-            Phase::Draining { .. } => RatePhase::Draining,
-            Phase::Competing => RatePhase::Competing,
-            Phase::Yielding { .. } => RatePhase::Yielding,
+            ControlPhase::PacketTrain => RatePhase::PacketTrain,
+            ControlPhase::SlowStart(_) => RatePhase::SlowStart,
+            ControlPhase::Increasing(_) => RatePhase::Increasing,
+            ControlPhase::Draining { .. } => RatePhase::Draining,
+            ControlPhase::Competing => RatePhase::Competing,
+            ControlPhase::Yielding { .. } => RatePhase::Yielding,
         };
         (self.current, self.queue, phase)
     }
 
     /// Bytes per second at which to send a chunk.
-    pub(crate) fn of(&self, chunk: u32) -> u64 {
-        if self.is_ahead(chunk) { self.current.min(MODEST) } else { self.current }
+    pub(crate) fn rate_for(&self, chunk: u32) -> u64 {
+        if self.is_ahead(chunk) { self.current.min(UNREPORTED_RATE) } else { self.current }
     }
 
     /// A chunk was sent. A round of which one was held back does not tell what the path carries.
     pub(crate) fn on_sent(&mut self, chunk: u32) {
-        if self.is_ahead(chunk) && self.phase != Phase::PacketTrain {
+        if self.is_ahead(chunk) && self.phase != ControlPhase::PacketTrain {
             self.since = chunk + 1;
         }
     }
 
     fn is_ahead(&self, chunk: u32) -> bool {
         match self.phase {
-            Phase::PacketTrain => chunk >= TRAIN,
-            Phase::SlowStart(_) => chunk >= self.reported.saturating_mul(2).saturating_add(TRAIN),
+            ControlPhase::PacketTrain => chunk >= TRAIN_PACKETS,
+            ControlPhase::SlowStart(_) => {
+                chunk >= self.reported.saturating_mul(2).saturating_add(TRAIN_PACKETS)
+            }
             _ => false,
         }
     }
 
     /// Whether slowing down does not make the tree heard.
     pub(crate) fn is_useless(&self) -> bool {
-        self.unheard >= USELESS
+        self.lossy_rounds >= USELESS_ROUNDS
     }
 
     /// The driver allows another rate.
@@ -199,8 +201,8 @@ impl Rate {
         if before.is_none_or(|before| self.current >= before) || self.current > ceiling {
             self.current = ceiling.max(1);
             self.trial = None;
-            if self.phase != Phase::PacketTrain {
-                self.phase = Phase::Increasing(0);
+            if self.phase != ControlPhase::PacketTrain {
+                self.phase = ControlPhase::Increasing(0);
             }
         }
     }
@@ -217,23 +219,23 @@ impl Rate {
         self.reported = round.end;
         self.queue = sample.queue;
         // What was held back or sent at another rate does not tell what the path carries. A queue is a queue.
-        let found = matches!(self.phase, Phase::SlowStart(_)) && sample.queue > self.long();
+        let found = matches!(self.phase, ControlPhase::SlowStart(_)) && sample.queue > self.long();
         if round.start < self.since && !found {
             return;
         }
         let before = self.current;
-        if u64::from(sample.loss) > ALL / 2 && sample.queue < SHORTEST_QUEUE {
-            self.unheard += 1;
-            (self.phase, self.trial) = (Phase::Increasing(0), None);
-            self.current = self.current.min(2 * MODEST) / 2;
+        if u64::from(sample.loss) > FULL_LOSS / 2 && sample.queue < SHORTEST_QUEUE {
+            self.lossy_rounds += 1;
+            (self.phase, self.trial) = (ControlPhase::Increasing(0), None);
+            self.current = self.current.min(2 * UNREPORTED_RATE) / 2;
         } else {
-            self.unheard = 0;
+            self.lossy_rounds = 0;
             self.longest = self.longest.max(sample.queue);
             self.step(sample, now - self.at, rtt);
         }
         self.at = now;
-        let slowest = SLOWEST.min(self.ceiling.unwrap_or(u64::MAX));
-        self.current = self.current.clamp(slowest, self.ceiling.unwrap_or(AT_ONCE));
+        let slowest = RATE_MIN.min(self.ceiling.unwrap_or(u64::MAX));
+        self.current = self.current.clamp(slowest, self.ceiling.unwrap_or(TRAIN_RATE));
         if self.current != before {
             self.since = next;
         }
@@ -242,45 +244,49 @@ impl Rate {
     fn step(&mut self, sample: RateSample, elapsed: Duration, rtt: Duration) {
         let loss = u64::from(sample.loss);
         // What overflows a queue does not slow what is behind it.
-        let arrived = (ALL - loss.saturating_sub(self.baseline_loss)) as f64 / ALL as f64;
+        let arrived = (FULL_LOSS - loss.saturating_sub(self.baseline_loss)) as f64 / FULL_LOSS as f64;
         let carried = sample.carried.map_or(self.current, |carried| carried.min(self.current));
         let through = (carried as f64 * arrived) as u64;
         let long = self.long();
-        let (waits, gone) = (sample.queue > long, sample.queue < long / GONE);
+        let (waits, is_empty) = (sample.queue > long, sample.queue < long / EMPTY_QUEUE_PART);
         match self.phase {
-            Phase::PacketTrain => self.measure_train(sample.carried),
-            Phase::SlowStart(before) => self.slow_start(before, carried, carried / ALL * (ALL - loss), waits),
-            Phase::Increasing(_) if waits => {
+            ControlPhase::PacketTrain => self.measure_train(sample.carried),
+            ControlPhase::SlowStart(before) => {
+                self.slow_start(before, carried, carried / FULL_LOSS * (FULL_LOSS - loss), waits)
+            }
+            ControlPhase::Increasing(_) if waits => {
                 self.trial = None;
                 self.phase = self.draining();
                 self.drain(through, sample.queue > 4 * long);
             }
-            Phase::Increasing(times) => self.increase(loss, if gone { times + 1 } else { 0 }),
-            Phase::Draining { before, .. } if gone => {
-                self.phase = Phase::Increasing(0);
+            ControlPhase::Increasing(times) => self.increase(loss, if is_empty { times + 1 } else { 0 }),
+            ControlPhase::Draining { before, .. } if is_empty => {
+                self.phase = ControlPhase::Increasing(0);
                 self.current = (before + self.current) / 2;
             }
-            Phase::Draining { before, times: BACKGROUND_DRAIN_ROUNDS.. } if self.background => {
-                self.phase = Phase::Yielding { before };
+            ControlPhase::Draining { before, times: BACKGROUND_DRAIN_ROUNDS.. } if self.background => {
+                self.phase = ControlPhase::Yielding { before };
                 self.current /= BACKGROUND_PART;
             }
-            Phase::Draining { times: DRAIN_ROUNDS.., .. } => self.phase = Phase::Competing,
-            Phase::Draining { before, times } => {
-                self.phase = Phase::Draining { before, times: times + 1 };
+            ControlPhase::Draining { times: DRAIN_ROUNDS.., .. } => self.phase = ControlPhase::Competing,
+            ControlPhase::Draining { before, times } => {
+                self.phase = ControlPhase::Draining { before, times: times + 1 };
                 self.drain(through, sample.queue > 4 * long);
             }
-            Phase::Yielding { .. } if !gone => self.current /= 2,
-            Phase::Yielding { before } => {
+            ControlPhase::Yielding { .. } if !is_empty => self.current /= 2,
+            ControlPhase::Yielding { before } => {
                 self.current = self.current.saturating_mul(2);
                 if self.current > before / 2 {
-                    self.phase = Phase::Increasing(0);
+                    self.phase = ControlPhase::Increasing(0);
                 }
             }
-            Phase::Competing if gone => self.phase = Phase::Increasing(0),
-            Phase::Competing if loss > self.baseline_loss + OVERFLOW && sample.queue > self.longest / 2 => {
+            ControlPhase::Competing if is_empty => self.phase = ControlPhase::Increasing(0),
+            ControlPhase::Competing
+                if loss > self.baseline_loss + OVERFLOW && sample.queue > self.longest / 2 =>
+            {
                 self.current -= self.current / 3;
             }
-            Phase::Competing => {
+            ControlPhase::Competing => {
                 // One packet more in each round trip, in each round trip.
                 let trip = (rtt + sample.queue).max(SHORTEST_QUEUE).as_secs_f64();
                 let more = self.frame as f64 / trip * (elapsed.as_secs_f64() / trip);
@@ -293,9 +299,9 @@ impl Rate {
     fn measure_train(&mut self, carried: Option<u64>) {
         let Some(carried) = carried else { return };
         if self.ceiling.is_some() && self.keeps_up(carried) {
-            self.phase = Phase::Increasing(0);
+            self.phase = ControlPhase::Increasing(0);
         } else {
-            (self.phase, self.current) = (Phase::SlowStart(0), carried.min(self.current));
+            (self.phase, self.current) = (ControlPhase::SlowStart(0), carried.min(self.current));
         }
     }
 
@@ -303,13 +309,13 @@ impl Rate {
     fn slow_start(&mut self, before: u64, carried: u64, arrived: u64, waits: bool) {
         let keeps_up = self.keeps_up(carried) && !waits;
         if keeps_up && self.ceiling.is_some_and(|ceiling| self.current >= ceiling) {
-            self.phase = Phase::Increasing(0);
+            self.phase = ControlPhase::Increasing(0);
         } else if keeps_up && arrived > before + before / 4 {
-            self.phase = Phase::SlowStart(arrived);
+            self.phase = ControlPhase::SlowStart(arrived);
             self.current *= 2;
         } else {
             self.current = carried.min(self.current - self.current / 4);
-            self.phase = if waits { self.draining() } else { Phase::Increasing(0) };
+            self.phase = if waits { self.draining() } else { ControlPhase::Increasing(0) };
         }
     }
 
@@ -317,7 +323,7 @@ impl Rate {
     fn long(&self) -> Duration {
         let packets = if self.background { QUEUED_PACKETS / BACKGROUND_QUEUE_PART } else { QUEUED_PACKETS };
         // A stream that has given way is far slower than the path.
-        let rate = if let Phase::Yielding { before } = self.phase { before } else { self.current };
+        let rate = if let ControlPhase::Yielding { before } = self.phase { before } else { self.current };
         SHORTEST_QUEUE.max(time_of(packets * self.frame, rate))
     }
 
@@ -327,27 +333,27 @@ impl Rate {
     }
 
     /// From the rate as it is now.
-    fn draining(&self) -> Phase {
-        Phase::Draining { before: self.current, times: 0 }
+    fn draining(&self) -> ControlPhase {
+        ControlPhase::Draining { before: self.current, times: 0 }
     }
 
     /// A little slower than what came through; but a single round may have been slow by chance.
     fn drain(&mut self, through: u64, full: bool) {
         let most = self.current / if full { 4 } else { 8 };
-        self.current = (through - through / STEP).max(self.current - most);
+        self.current = (through - through / STEP_PART).max(self.current - most);
     }
 
     /// Goes faster, unless that is what makes the path lose.
     fn increase(&mut self, loss: u64, times: u32) {
-        self.phase = Phase::Increasing(times);
+        self.phase = ControlPhase::Increasing(times);
         if let Some((rate, loss_then)) = self.trial.take() {
             // What would be lost if nothing were but what is too fast.
-            let least = ALL - ((ALL - loss_then) * rate / self.current).min(ALL);
+            let least = FULL_LOSS - ((FULL_LOSS - loss_then) * rate / self.current).min(FULL_LOSS);
             if 2 * loss <= loss_then + least {
                 (self.loss, self.pause, self.last_congested_rate) = (loss, 1, rate);
             } else {
                 (self.current, self.baseline_loss) = (rate, loss_then);
-                self.pause = (2 * self.pause).min(MOST_PAUSE);
+                self.pause = (2 * self.pause).min(PAUSE_ROUNDS_MAX);
             }
             self.untried = 0;
             return;
@@ -358,12 +364,12 @@ impl Rate {
             // The latest loss is that of the latest rate, which the smoothed one lags behind.
             let loss = self.loss.max(loss);
             self.trial = Some((self.current, loss));
-            let slower = self.current * (ALL - loss) / (ALL - self.baseline_loss);
+            let slower = self.current * (FULL_LOSS - loss) / (FULL_LOSS - self.baseline_loss);
             self.current = slower.max(self.current - self.current / 4);
         } else {
             self.baseline_loss = self.baseline_loss.min((self.baseline_loss * 15 + self.loss) / 16);
             let near = self.current > self.last_congested_rate - self.last_congested_rate / 4;
-            self.current += self.current * (1 << if near { 0 } else { (times / 2).min(3) }) / STEP;
+            self.current += self.current * (1 << if near { 0 } else { (times / 2).min(3) }) / STEP_PART;
         }
     }
 }
