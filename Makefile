@@ -127,7 +127,7 @@ bench-torch: packages-bench release
 	tools/torch $(TARGET)/bindings/python
 	$(SUDO) bench/torch_train.py --docs $(TORCH)
 
-# Files to all nodes by every way of `cool copy`, and by BitTorrent: docs/guide/copy.md. COPY=... gives options, as COPY="--slow 10":
+# Files to all nodes by every way of `cool copy`, and by BitTorrent: docs/measurements/copies.md. COPY=... gives options, as COPY="--slow 10":
 # bench/copying.py --help has those of each table, also beside rsync, ClusterShell, sbcast, udpcast and UFTP
 bench-copy: packages-bench release
 	@tools/install-packages $(COPIERS)

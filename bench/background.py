@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""An allreduce beside a copy that gives way (`cool copy --background`), beside one that does not, and alone (docs/guide/copy.md).
+"""An allreduce beside a copy that gives way (`cool copy --background`), beside one that does not, and alone (docs/measurements/copies.md).
 
     sudo bench/background.py                              # 256K, 1M and 4M on tree:4x4, in turn, 3 rounds
     sudo bench/background.py --bytes 1M --reps 20 --docs
@@ -93,7 +93,7 @@ def parse_arguments():
     p.add_argument("--reps", type=int, default=5, help="allreduces of a round; default %(default)s")
     p.add_argument("--rounds", type=int, default=3, help="default %(default)s")
     bench.add_network_options(p)
-    p.add_argument("--docs", action="store_true", help="write the table into docs/guide/copy.md")
+    p.add_argument("--docs", action="store_true", help="write the table into docs/measurements/copies.md")
     bench.add_run_options(p, "bench", "for background.json and logs; ")
     return p.parse_args()
 
@@ -118,7 +118,7 @@ def main():
     with open(os.path.join(options.out, "background.json"), "w", encoding="utf-8") as f:
         json.dump(found, f, indent=1)
     if options.docs:
-        section.replace(os.path.join(ROOT, "docs", "guide", "copy.md"), "background", "\n".join(lines))
+        section.replace(os.path.join(ROOT, "docs", "measurements", "copies.md"), "background", "\n".join(lines))
 
 
 if __name__ == "__main__":

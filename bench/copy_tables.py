@@ -1,4 +1,4 @@
-"""The tables of copying.py: a column is its heading and what a row has there. Each kind of measurement has its own section of docs/guide/copy.md."""
+"""The tables of copying.py: a column is its heading and what a row has there. Each kind of measurement has its own section of docs/measurements/copies.md."""
 import statistics
 
 import copy_peers

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""How long a file takes to all nodes of an emulated network, by every way of `cool copy` and by other programs (docs/guide/copy.md).
+"""How long a file takes to all nodes of an emulated network, by every way of `cool copy` and by other programs (docs/measurements/copies.md).
 
     sudo bench/copying.py                                        # 16 and 64 MiB, uplinks as fast as a host's link and twice as fast
     sudo bench/copying.py --bytes 16M --uplinks 40 --ways swarm,torrent --reps 5
@@ -15,7 +15,7 @@
 
 Ways take turns, every copy is compared with the source, and times count from the command to the last copy; BitTorrent's and others' from when all
 of them are ready, so their start, and the hash of the file and the torrent are left out. BitTorrent is tried with each piece size of --pieces, sbcast
-with each of --fanouts. The limit is the file over the rate of a host's link. With --docs the table goes into docs/guide/copy.md. Needs root, Debian's mininet, openvswitch-switch and
+with each of --fanouts. The limit is the file over the rate of a host's link. With --docs the table goes into docs/measurements/copies.md. Needs root, Debian's mininet, openvswitch-switch and
 ethtool, and what the ways need: python3-libtorrent, rsync, clustershell, openssh-server, slurmctld, slurmd, slurm-client, udpcast, uftp (`make
 bench-copy` installs them); the machine must have nothing else to do.
 """
@@ -47,7 +47,7 @@ WAYS = (*BY_COOL, "torrent", "bcast", *copy_peers.PEERS)
 # Those that send again only what has changed.
 BY_DELTA = (*BY_COOL, "rsync", "rsync-tree")
 CHANGED = 0.01
-DOCUMENT = os.path.join(ROOT, "docs", "guide", "copy.md")
+DOCUMENT = os.path.join(ROOT, "docs", "measurements", "copies.md")
 
 
 def random_file(folder, size):
@@ -216,7 +216,7 @@ def parse_arguments():
     p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     p.add_argument("--host-mbit", type=float, default=20, help="rate of host links; default %(default)s")
     p.add_argument("--patience", type=float, default=copies.PATIENCE, help="seconds for one copy; default %(default)g")
-    p.add_argument("--docs", action="store_true", help="write the table into docs/guide/copy.md")
+    p.add_argument("--docs", action="store_true", help="write the table into docs/measurements/copies.md")
     bench.add_run_options(p, "bench", "for copy.json and logs; ")
     options = p.parse_args()
     options.ways = options.ways or [way for way in DEFAULT_WAYS if way in BY_DELTA or not options.delta]
