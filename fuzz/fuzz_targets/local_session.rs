@@ -3,7 +3,7 @@
 //! they do, and goes on serving another rank.
 #![cfg_attr(fuzzing, no_main)]
 
-use cool_nodeagent::embedded::Cluster;
+use cool_nodeagent::embedded::EmbeddedCluster;
 use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use cool_proto::local::{Call, Dtype, Enlist, Map, Operation, ReduceOp, Slice, frame::Body};
 use cool_proto::socket::{self, Receiver, Sender};
@@ -27,17 +27,17 @@ const REGION: u64 = 4096;
 
 /// An agent on loopback, with a rank that keeps to the protocol.
 struct Node {
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     good: Mutex<Good>,
 }
 
 static NODE: LazyLock<Node> = LazyLock::new(|| {
-    let cluster = Cluster::start(&[0], &[0]).expect("an agent");
+    let cluster = EmbeddedCluster::start(&[0], &[0]).expect("an agent");
     let good = Mutex::new(Good::attach(path(&cluster)));
     Node { cluster, good }
 });
 
-fn path(cluster: &Cluster) -> &Path {
+fn path(cluster: &EmbeddedCluster) -> &Path {
     cluster.sockets().next().expect("one rank has an agent")
 }
 

@@ -3,24 +3,24 @@
 
 mod attachment;
 mod groups;
-mod quick_calls;
+mod quick;
 mod recovery;
 mod rendezvous;
-mod waiters;
+mod waiting_ranks;
 
-use crate::engine::{EngineHandle, GroupError, GroupSpec, Trace};
-use crate::metrics::Metrics;
+use crate::engine::{EngineHandle, EngineTrace, GroupSpec, MakeGroupError};
+use crate::metrics::AgentMetrics;
 use crate::rank_calls::RankCalls;
 pub(crate) use attachment::Attachment;
 use cool_proto::control::agent_message::Body;
 use cool_types::Key;
-pub(crate) use groups::{Abilities, AttachError};
-use groups::{CallSharing, Group, GroupTable};
-pub(crate) use recovery::Recovery;
+pub(crate) use groups::{Abilities, RankAttachError};
+use groups::{CallSharing, GroupTable, RankGroup};
+pub(crate) use recovery::RecoveryOutcome;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use waiters::Waiters;
+use waiting_ranks::WaitingRanks;
 
 /// How much longer than a process wants to wait for others the controller may take to answer: making the group
 /// takes a while.
@@ -34,12 +34,12 @@ const GONE: &str = "its process has gone";
 pub struct Agent {
     node: Arc<str>,
     engine: EngineHandle,
-    metrics: Arc<Metrics>,
+    metrics: Arc<AgentMetrics>,
     groups: Arc<GroupTable>,
     /// Who waits for a group, by its key.
-    enlisted: Arc<Waiters<String, Attachment>>,
+    enlisted: Arc<WaitingRanks<String, Attachment>>,
     /// Who waits for the other survivors, by their group.
-    recovering: Arc<Waiters<u64, Recovery>>,
+    recovering: Arc<WaitingRanks<u64, RecoveryOutcome>>,
     /// To the controller.
     events: mpsc::Sender<Body>,
 }
@@ -49,7 +49,7 @@ impl Agent {
     /// `events`.
     pub fn new(node: &str, engine: EngineHandle, events: mpsc::Sender<Body>) -> Agent {
         let node: Arc<str> = node.into();
-        let metrics = Metrics::new(engine.traffic(), engine.refusals());
+        let metrics = AgentMetrics::new(engine.traffic(), engine.refusals());
         Agent {
             groups: Arc::new(GroupTable::new(node.clone(), metrics.answered())),
             node,
@@ -74,11 +74,11 @@ impl Agent {
     /// Comes back when its engine has dealt with all that it was asked before, or has ended.
     pub async fn engine_answers(&self) {
         // Whether there is such a group does not matter.
-        self.engine.lost(0).await;
+        self.engine.lost_ranks(0).await;
     }
 
     /// What it has done.
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &AgentMetrics {
         &self.metrics
     }
 
@@ -106,8 +106,8 @@ impl Agent {
     ///
     /// # Errors
     /// If it exists, makes no sense, or its trees cannot be joined.
-    pub async fn make_group(&self, spec: GroupSpec) -> Result<(), GroupError> {
-        let group = Group::new(&spec, &self.node)?;
+    pub async fn make_group(&self, spec: GroupSpec) -> Result<(), MakeGroupError> {
+        let group = RankGroup::new(&spec, &self.node)?;
         let id = spec.id;
         self.engine.make_group(spec).await?;
         self.groups.insert(id, group);
@@ -122,7 +122,7 @@ impl Agent {
     }
 
     /// What the latest calls cost that the agent carried out; see [`EngineHandle::trace`].
-    pub(crate) async fn trace(&self, last: usize, group: Option<u64>) -> Option<Trace> {
+    pub(crate) async fn trace(&self, last: usize, group: Option<u64>) -> Option<EngineTrace> {
         self.engine.trace(last, group).await
     }
 
@@ -132,7 +132,7 @@ impl Agent {
     }
 
     /// Lets a rank of this node take part.
-    pub(crate) fn attach(&self, group: u64, rank: u32) -> Result<Attachment, AttachError> {
+    pub(crate) fn attach(&self, group: u64, rank: u32) -> Result<Attachment, RankAttachError> {
         let places = self.groups.attach(group, rank)?;
         Ok(Attachment::new(self.clone(), group, rank, places))
     }
@@ -218,8 +218,8 @@ mod tests {
         assert_eq!(agent.attached(1), [0, 1]);
         second.leave("done".into()).await;
         assert!(agent.attached(1).is_empty());
-        assert!(matches!(agent.attach(1, 0), Err(AttachError::Twice { .. })));
+        assert!(matches!(agent.attach(1, 0), Err(RankAttachError::Twice { .. })));
         agent.release_group(1);
-        assert!(matches!(agent.attach(1, 0), Err(AttachError::NoGroup { .. })));
+        assert!(matches!(agent.attach(1, 0), Err(RankAttachError::NoGroup { .. })));
     }
 }

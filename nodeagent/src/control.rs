@@ -9,9 +9,9 @@ mod outbox;
 
 use crate::agent::Agent;
 use crate::interface::Interface;
-use crate::launcher::Launcher;
+use crate::launcher::JobLauncher;
 use crate::node_inventory::NodeInventory;
-use crate::output_backlog::Backlog;
+use crate::output_backlog::OutputBacklog;
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
@@ -20,7 +20,7 @@ use cool_proto::control::{
 };
 use cool_proto::delivery::{self, Miscounted};
 use cool_tls::{AddressError, Connector, Credentials};
-use outbox::Outbox;
+use outbox::ControllerOutbox;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -63,7 +63,7 @@ pub enum ControlError {
 
 /// Where a node registers, and what it says of itself beside what the engine knows.
 #[derive(Clone, Debug)]
-pub struct Registration {
+pub struct AgentRegistration {
     /// The controller's address, `https://HOST:PORT`; of several, with commas between them, one serves.
     pub controller: String,
     /// How the connection is secured, if it is.
@@ -84,14 +84,14 @@ pub struct Registration {
 /// If the address makes no sense, or the controller refuses the agent and no other has taken it in before: then it has no ranks.
 pub async fn run(
     agent: &Agent,
-    registration: &Registration,
-    launcher: &mut Launcher,
+    registration: &AgentRegistration,
+    launcher: &mut JobLauncher,
     events: &mut mpsc::Receiver<agent_message::Body>,
     leaving: watch::Receiver<bool>,
 ) -> Result<(), ControlError> {
     let (address, connector) = Connector::to(&registration.controller, registration.credentials.clone())?;
     let endpoint = endpoint(address);
-    let mut control = Control {
+    let mut control = ControlSession {
         agent,
         registration,
         launcher,
@@ -101,8 +101,8 @@ pub async fn run(
         silent: watch::Sender::default(),
         inventory: NodeInventory::default(),
         further: VecDeque::new(),
-        outbox: Outbox::default(),
-        backlog: Backlog::default(),
+        outbox: ControllerOutbox::default(),
+        backlog: OutputBacklog::default(),
         probe: JoinSet::new(),
         examinations: JoinSet::new(),
         session: None,
@@ -115,12 +115,12 @@ pub async fn run(
         control.silent.send_replace(false);
         control.launcher.hold_none();
         match end {
-            End::Left => return Ok(()),
-            End::Refused(reason) if control.latest.is_none() => {
+            ConnectionEnd::Left => return Ok(()),
+            ConnectionEnd::Refused(reason) if control.latest.is_none() => {
                 return Err(ControlError::Refused { address: registration.controller.clone(), reason });
             }
             // As in an upgrade, or when there are two controllers: ranks go on meanwhile.
-            End::Refused(reason) | End::Broken(reason) => {
+            ConnectionEnd::Refused(reason) | ConnectionEnd::Broken(reason) => {
                 // Said once, not at every try.
                 if control.pause == SHORTEST_PAUSE || reported.as_ref() != Some(&reason) {
                     warn!(
@@ -138,7 +138,7 @@ pub async fn run(
 }
 
 /// How a connection ended.
-enum End {
+enum ConnectionEnd {
     /// Come back later.
     Broken(String),
     /// The controller does not want this agent.
@@ -147,25 +147,25 @@ enum End {
     Left,
 }
 
-impl From<Miscounted> for End {
-    fn from(miscounted: Miscounted) -> End {
-        End::Broken(miscounted.to_string())
+impl From<Miscounted> for ConnectionEnd {
+    fn from(miscounted: Miscounted) -> ConnectionEnd {
+        ConnectionEnd::Broken(miscounted.to_string())
     }
 }
 
-impl From<Status> for End {
-    fn from(status: Status) -> End {
-        End::Broken(match std::error::Error::source(&status) {
+impl From<Status> for ConnectionEnd {
+    fn from(status: Status) -> ConnectionEnd {
+        ConnectionEnd::Broken(match std::error::Error::source(&status) {
             Some(cause) => chain(cause),
             None => status.message().to_owned(),
         })
     }
 }
 
-struct Control<'a> {
+struct ControlSession<'a> {
     agent: &'a Agent,
-    registration: &'a Registration,
-    launcher: &'a mut Launcher,
+    registration: &'a AgentRegistration,
+    launcher: &'a mut JobLauncher,
     events: &'a mut mpsc::Receiver<agent_message::Body>,
     /// Whether the agent is to end.
     leaving: watch::Receiver<bool>,
@@ -179,9 +179,9 @@ struct Control<'a> {
     /// Parts of that for which the registration under way had no room.
     further: VecDeque<Vec<Held>>,
     /// What is to be said in the session.
-    outbox: Outbox,
+    outbox: ControllerOutbox,
     /// What has happened while there was no connection.
-    backlog: Backlog,
+    backlog: OutputBacklog,
     /// The probe under way.
     probe: JoinSet<Probed>,
     /// Examinations of the node under way.
@@ -194,28 +194,28 @@ struct Control<'a> {
     pause: Duration,
 }
 
-impl Control<'_> {
+impl ControlSession<'_> {
     /// One connection, from its beginning to its end.
-    async fn connect(&mut self, endpoint: &Endpoint, connector: &Connector) -> End {
+    async fn connect(&mut self, endpoint: &Endpoint, connector: &Connector) -> ConnectionEnd {
         let mut leaving = self.leaving.clone();
         let channel = tokio::select! {
             channel = endpoint.connect_with_connector(connector.clone()) => channel,
-            () = left(&mut leaving) => return End::Left,
+            () = left(&mut leaving) => return ConnectionEnd::Left,
         };
         match channel {
             Ok(channel) => {
                 let client = ControllerClient::new(channel);
                 self.converse(client.max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX)).await
             }
-            Err(error) => End::Broken(chain(&error)),
+            Err(error) => ConnectionEnd::Broken(chain(&error)),
         }
     }
 
-    async fn converse(&mut self, client: ControllerClient<Channel>) -> End {
+    async fn converse(&mut self, client: ControllerClient<Channel>) -> ConnectionEnd {
         let mut leaving = self.leaving.clone();
         let registered = tokio::select! {
             registered = self.register(client) => registered,
-            () = left(&mut leaving) => return End::Left,
+            () = left(&mut leaving) => return ConnectionEnd::Left,
         };
         match registered {
             Ok(mut inbound) => loop {
@@ -231,7 +231,7 @@ impl Control<'_> {
     async fn register(
         &mut self,
         mut client: ControllerClient<Channel>,
-    ) -> Result<Streaming<ControllerMessage>, End> {
+    ) -> Result<Streaming<ControllerMessage>, ConnectionEnd> {
         self.silent.send_replace(true);
         self.further = holdings::parts(self.held());
         let held = self.further.pop_front().unwrap_or_default();
@@ -243,10 +243,12 @@ impl Control<'_> {
         };
         let (inbound, first) = timeout(ANSWER_TIMEOUT, answered)
             .await
-            .map_err(|_| End::Broken(format!("it has not answered within {} s", ANSWER_TIMEOUT.as_secs())))?
+            .map_err(|_| {
+                ConnectionEnd::Broken(format!("it has not answered within {} s", ANSWER_TIMEOUT.as_secs()))
+            })?
             .map_err(|status| self.unwelcome(status))?;
         let Some(Body::Registered(registered)) = first else {
-            return Err(End::Broken("it has not answered the registration".into()));
+            return Err(ConnectionEnd::Broken("it has not answered the registration".into()));
         };
         self.registered(&registered)?;
         self.silent.send_replace(false);
@@ -254,7 +256,7 @@ impl Control<'_> {
     }
 
     /// Does the next thing: what the controller says, or telling it what happens here.
-    async fn step(&mut self, inbound: &mut Streaming<ControllerMessage>) -> Result<(), End> {
+    async fn step(&mut self, inbound: &mut Streaming<ControllerMessage>) -> Result<(), ConnectionEnd> {
         let (events, probe, examinations) = (&mut *self.events, &mut self.probe, &mut self.examinations);
         let (outbox, backlog) = (&self.outbox, &mut self.backlog);
         // Room first: what is taken from the events cannot be put back.
@@ -267,7 +269,7 @@ impl Control<'_> {
         };
         tokio::select! {
             message = inbound.message() => {
-                let message = message?.ok_or_else(|| End::Broken("it ended the connection".into()))?;
+                let message = message?.ok_or_else(|| ConnectionEnd::Broken("it ended the connection".into()))?;
                 self.hear(message).await
             }
             Some((event, new)) = event => {
@@ -289,7 +291,7 @@ impl Control<'_> {
     }
 
     /// What the controller says. All but acknowledgements are messages of the session, and count.
-    async fn hear(&mut self, message: ControllerMessage) -> Result<(), End> {
+    async fn hear(&mut self, message: ControllerMessage) -> Result<(), ConnectionEnd> {
         if let Some(Body::Acknowledged(Acknowledged { received, .. })) = message.body {
             return Ok(self.outbox.acknowledge(received)?);
         }
@@ -311,11 +313,11 @@ impl Control<'_> {
     }
 
     /// Says something that the controller has asked for, and waits until most of what was said before is on its way.
-    async fn answer(&self, body: agent_message::Body) -> Result<(), End> {
+    async fn answer(&self, body: agent_message::Body) -> Result<(), ConnectionEnd> {
         self.outbox.send(body);
-        timeout(ANSWER_TIMEOUT, self.outbox.room())
-            .await
-            .map_err(|_| End::Broken(format!("it has read nothing for {} s", ANSWER_TIMEOUT.as_secs())))
+        timeout(ANSWER_TIMEOUT, self.outbox.room()).await.map_err(|_| {
+            ConnectionEnd::Broken(format!("it has read nothing for {} s", ANSWER_TIMEOUT.as_secs()))
+        })
     }
 
     /// A rank that has ended may never have come to its group.
@@ -328,14 +330,14 @@ impl Control<'_> {
     }
 
     /// What a refused call means.
-    fn unwelcome(&self, status: Status) -> End {
+    fn unwelcome(&self, status: Status) -> ConnectionEnd {
         match status.code() {
             // After a broken connection, the name may still be held by ourselves.
             Code::AlreadyExists if self.session.is_some() => status.into(),
             Code::AlreadyExists
             | Code::InvalidArgument
             | Code::FailedPrecondition
-            | Code::PermissionDenied => End::Refused(status.message().to_owned()),
+            | Code::PermissionDenied => ConnectionEnd::Refused(status.message().to_owned()),
             _ => status.into(),
         }
     }
@@ -415,12 +417,12 @@ async fn left(leaving: &mut watch::Receiver<bool>) {
 }
 
 /// Waits until the controller has got all that was said, and ends the connection.
-async fn farewell(inbound: &mut Streaming<ControllerMessage>) -> End {
+async fn farewell(inbound: &mut Streaming<ControllerMessage>) -> ConnectionEnd {
     let read = async { while let Ok(Some(_)) = inbound.message().await {} };
     if timeout(ANSWER_TIMEOUT, read).await.is_err() {
         warn!("the controller has not taken note that this agent leaves");
     }
-    End::Left
+    ConnectionEnd::Left
 }
 
 fn endpoint(address: http::Uri) -> Endpoint {

@@ -5,12 +5,12 @@
 mod registrar;
 
 use crate::agent::Agent;
-use crate::engine::{EngineConfig, EngineHandle, GroupError, StartError};
+use crate::engine::{EngineConfig, EngineHandle, MakeGroupError, StartError};
 use crate::local::{LocalServer, ServeError, UserLimits};
 use crate::traces;
 use cool_proto::control::TraceEvent;
 use cool_proto::control::agent_message::Body;
-use registrar::{Node, Registrar};
+use registrar::{EmbeddedNode, EmbeddedRegistrar};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,22 +40,25 @@ pub enum ClusterError {
     Serve(#[from] ServeError),
     /// The group cannot be made.
     #[error(transparent)]
-    Group(#[from] GroupError),
+    Group(#[from] MakeGroupError),
 }
 
 /// Running agents with one group over them. They stop when it is dropped.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct EmbeddedCluster {
     /// The socket of each rank's agent.
     sockets: Vec<PathBuf>,
     agents: Vec<Agent>,
-    registrar: Arc<Registrar>,
+    registrar: Arc<EmbeddedRegistrar>,
     // Dropped in this order: the servers remove their sockets, then the directory goes.
     runtime: Runtime,
     _directory: tempfile::TempDir,
 }
 
-impl Cluster {
+/// The former name of [`EmbeddedCluster`].
+pub type Cluster = EmbeddedCluster;
+
+impl EmbeddedCluster {
     /// The group that all ranks are in.
     pub const GROUP: u64 = 1;
 
@@ -63,7 +66,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If a rank's node does not exist, or the system gives no sockets or threads.
-    pub fn start(nodes: &[usize], racks: &[u32]) -> Result<Cluster, ClusterError> {
+    pub fn start(nodes: &[usize], racks: &[u32]) -> Result<EmbeddedCluster, ClusterError> {
         let system = |what| move |source| ClusterError::System { what, source };
         let directory = tempfile::Builder::new()
             .prefix("cool-")
@@ -80,22 +83,24 @@ impl Cluster {
         let mut told = Vec::with_capacity(racks.len());
         for (node, rack) in racks.iter().enumerate() {
             let (events, queue) = mpsc::channel(EVENTS);
-            agents.push(Node { agent: start_agent(&runtime, node, &path(node), events)?, rack: *rack });
+            agents
+                .push(EmbeddedNode { agent: start_agent(&runtime, node, &path(node), events)?, rack: *rack });
             told.push(queue);
         }
         if let Some((rank, node)) = nodes.iter().enumerate().find(|(_, node)| **node >= racks.len()) {
             let reason = format!("rank {rank} is on node {node}, but there are {} nodes", racks.len());
-            let invalid = cool_engine::GroupError::Invalid { group: Cluster::GROUP, reason };
-            return Err(GroupError::from(invalid).into());
+            let invalid = cool_engine::GroupError::Invalid { group: EmbeddedCluster::GROUP, reason };
+            return Err(MakeGroupError::from(invalid).into());
         }
         let all = agents.iter().map(|node| node.agent.clone()).collect();
-        let registrar = runtime.block_on(Registrar::start(agents, (Cluster::GROUP, nodes)))?;
+        let registrar =
+            runtime.block_on(EmbeddedRegistrar::start(agents, (EmbeddedCluster::GROUP, nodes)))?;
         for (node, queue) in told.into_iter().enumerate() {
             runtime.spawn(Arc::clone(&registrar).serve(node, queue));
         }
         runtime.spawn(Arc::clone(&registrar).watch());
         let sockets = nodes.iter().map(|node| path(*node)).collect();
-        Ok(Cluster { sockets, agents: all, registrar, runtime, _directory: directory })
+        Ok(EmbeddedCluster { sockets, agents: all, registrar, runtime, _directory: directory })
     }
 
     /// Waits until the ranks of all groups that they have joined have left them, but not for longer than this: whether they

@@ -3,17 +3,19 @@
 //! supervisor's, which is another process ([`cool_launcher`]).
 
 mod job;
-mod lines;
+mod line_splitter;
 mod output;
 mod supervisor;
 
 use crate::agent::Agent;
 use cool_proto::control::{Launch, agent_message::Body};
-use job::Job;
+use job::LaunchedJob;
+use output::log_panic;
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+pub use supervisor::Supervisors;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -21,19 +23,10 @@ use tracing::{info, warn};
 /// Signals that wait to be passed on to a job.
 const SIGNALS: usize = 16;
 
-/// Who supervises the processes of jobs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Supervisors {
-    /// This program, run as the agent's own account: `PROGRAM supervise` with the agent at standard input.
-    Own(PathBuf),
-    /// cool-launcher, which listens there and has the right to start processes as other users.
-    Launcher(PathBuf),
-}
-
 /// The ranks' processes. What they print and how they end goes out as events; while nobody takes those,
 /// the ranks wait when they print.
 #[derive(Debug)]
-pub struct Launcher {
+pub struct JobLauncher {
     agent: Agent,
     socket: PathBuf,
     supervisors: Arc<Supervisors>,
@@ -45,15 +38,15 @@ pub struct Launcher {
     running: JoinSet<()>,
 }
 
-impl Launcher {
+impl JobLauncher {
     /// A launcher of ranks that find `agent`, their node's, at `socket`.
     pub fn new(
         agent: &Agent,
         socket: &Path,
         supervisors: Supervisors,
         events: mpsc::Sender<Body>,
-    ) -> Launcher {
-        Launcher {
+    ) -> JobLauncher {
+        JobLauncher {
             agent: agent.clone(),
             socket: socket.to_path_buf(),
             supervisors: Arc::new(supervisors),
@@ -74,7 +67,7 @@ impl Launcher {
         }
         let signals =
             self.jobs.entry(launch.job).or_insert_with(|| broadcast::channel(SIGNALS).0).subscribe();
-        let job = Job {
+        let job = LaunchedJob {
             held: self.held.entry(launch.job).or_default().subscribe(),
             launch,
             agent: self.agent.clone(),
@@ -127,11 +120,5 @@ impl Launcher {
         while let Some(ended) = self.running.join_next().await {
             log_panic(ended);
         }
-    }
-}
-
-fn log_panic(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(e) = ended {
-        warn!("a job was not attended to its end: {e}");
     }
 }

@@ -8,19 +8,20 @@
 //!   controller is told of groups and ranks; `output_backlog`: what ranks print meanwhile;
 //! - [`launcher`]: the ranks' processes;
 //! - [`interface`], `lldp`, [`probe`]: the data interface, its announcement, and measurements between nodes;
-//! - [`metrics`], `traces`, `rank_calls`, `diagnostics`: what operators are told; [`fault_injection`]: losses for tests;
+//! - [`metrics`], `traces`, `rank_calls`, `diagnostics`: what operators are told; [`loss_injector`]: losses for tests;
 //! - [`embedded`]: many agents in one process, without a controller.
 
 mod agent;
+mod call_counters;
 pub mod control;
 mod diagnostics;
 pub mod embedded;
 pub mod engine;
-pub mod fault_injection;
 pub mod interface;
 pub mod launcher;
 mod lldp;
 pub mod local;
+pub mod loss_injector;
 pub mod metrics;
 mod net;
 mod node_inventory;

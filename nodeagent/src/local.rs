@@ -6,9 +6,10 @@
 //! trusted more than others: neither root nor the agent's own.
 
 mod rank;
+mod rank_connection;
 mod session;
+mod session_end;
 mod user;
-mod wire;
 
 use crate::agent::Agent;
 use cool_daemon::accept::Incoming;
@@ -20,7 +21,7 @@ use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 use tracing::warn;
 pub use user::UserLimits;
-use user::{Share, User, Users};
+use user::{ConnectionShare, User, UserTable};
 
 /// Connections at once; more wait in the system's queue.
 const CONNECTIONS_MAX: usize = 4096;
@@ -77,7 +78,7 @@ impl LocalServer {
     /// Serves ranks of `agent` until dropped.
     pub async fn serve(self, agent: Agent) {
         let incoming = Incoming::new(&self.listener, "rank", CONNECTIONS_MAX);
-        let (users, mut sessions) = (Users::new(self.limits), JoinSet::new());
+        let (users, mut sessions) = (UserTable::new(self.limits), JoinSet::new());
         loop {
             tokio::select! {
                 Some(ended) = sessions.join_next() => {
@@ -101,7 +102,10 @@ impl LocalServer {
 }
 
 /// Whose process has connected, and its share of that user's connections, if there is one.
-fn accepted(stream: tokio::net::UnixStream, users: &Users) -> io::Result<(UnixStream, User, Option<Share>)> {
+fn accepted(
+    stream: tokio::net::UnixStream,
+    users: &UserTable,
+) -> io::Result<(UnixStream, User, Option<ConnectionShare>)> {
     let stream = stream.into_std()?;
     let user = User::of(&stream)?;
     let share = users.share(user);

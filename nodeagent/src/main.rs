@@ -8,15 +8,15 @@ use cool_daemon::{reload, supervision};
 use cool_launcher::supervisor::SuperviseError;
 use cool_launcher::{Policy, supervise};
 use cool_nodeagent::Agent;
-use cool_nodeagent::control::{self, ControlError, Registration};
+use cool_nodeagent::control::{self, AgentRegistration, ControlError};
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, StartError};
 use cool_nodeagent::interface::{Interface, InterfaceError};
-use cool_nodeagent::launcher::{Launcher, Supervisors};
+use cool_nodeagent::launcher::{JobLauncher, Supervisors};
 use cool_nodeagent::local::{LocalServer, ServeError, UserLimits};
 use cool_nodeagent::options::Options;
 use cool_nodeagent::probe::Reflector;
 use cool_proto::features;
-use cool_tls::{Credentials, FolderError, Role};
+use cool_tls::{CertificateDirError, Credentials, Role};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ enum Error {
     #[error(transparent)]
     Serve(#[from] ServeError),
     #[error(transparent)]
-    Certificates(#[from] FolderError),
+    Certificates(#[from] CertificateDirError),
     #[error(transparent)]
     Control(#[from] ControlError),
     #[error("cannot answer probes on TCP port {port}: {source}; choose another with --probe-port")]
@@ -137,7 +137,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         Some(socket) => Supervisors::Launcher(socket),
         None => Supervisors::Own(PathBuf::from("/proc/self/exe")),
     };
-    let mut launcher = Launcher::new(&agent, &socket, supervisors, sender);
+    let mut launcher = JobLauncher::new(&agent, &socket, supervisors, sender);
     let processors =
         || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     let slots = options.slots.unwrap_or_else(processors);
@@ -145,7 +145,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let encryption = if options.encrypt { features::ENCRYPTION } else { 0 };
     let without = if options.no_quick_calls { features::QUICK } else { 0 };
     let features = (features::ALL | encryption) & !without;
-    let registration = Registration {
+    let registration = AgentRegistration {
         controller: options.controller,
         credentials: credentials.clone(),
         interface,

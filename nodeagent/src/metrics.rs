@@ -1,14 +1,12 @@
 //! What an agent and its ranks have done, for Prometheus: collectives by operation, bytes, repairs, failures.
 
-mod call_counters;
-
-use crate::engine::{Refusals, Refused, TrafficCounters};
+use crate::call_counters::CallCounters;
+use crate::engine::{RefusalCounters, RefusalReason, TrafficCounters};
 use crate::rank_calls::RankCalls;
 use axum::Router;
 use axum::routing::get;
-pub(crate) use call_counters::CallCounters;
 use cool_daemon::web;
-use cool_engine::Traffic;
+use cool_engine::TrafficTotals;
 use cool_proto::local::failure::Kind;
 use cool_proto::local::{Failure, Stats};
 use cool_types::Operation;
@@ -21,15 +19,15 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
 
-type Labels<const N: usize> = [(&'static str, String); N];
-type Counters<const N: usize> = Family<Labels<N>, Counter>;
+type MetricLabels<const N: usize> = [(&'static str, String); N];
+type CounterFamily<const N: usize> = Family<MetricLabels<N>, Counter>;
 
 /// The metrics of one agent.
 #[derive(Debug)]
-pub struct Metrics {
+pub struct AgentMetrics {
     registry: Arc<Registry>,
     calls: Arc<CallCounters>,
-    failures: Counters<2>,
+    failures: CounterFamily<2>,
     /// Calls of which the ranks' segments tell.
     rank_calls: Arc<RankCalls>,
 }
@@ -42,7 +40,7 @@ struct TrafficCollector {
 }
 
 /// Name, help and value of a counter.
-type TrafficMetric = (&'static str, &'static str, fn(&Traffic) -> u64);
+type TrafficMetric = (&'static str, &'static str, fn(&TrafficTotals) -> u64);
 
 const TRAFFIC: [TrafficMetric; 4] = [
     ("multicast_bytes", "Payload sent by multicast", |traffic| traffic.bytes_multicast),
@@ -55,7 +53,7 @@ const TRAFFIC: [TrafficMetric; 4] = [
 const FAILURES: [Kind; 6] =
     [Kind::Invalid, Kind::Mismatch, Kind::Timeout, Kind::Lost, Kind::Aborted, Kind::Revoked];
 
-fn failure_labels(operation: Operation, kind: Kind) -> Labels<2> {
+fn failure_labels(operation: Operation, kind: Kind) -> MetricLabels<2> {
     [("operation", operation.name().to_owned()), ("kind", kind.as_str_name().to_lowercase())]
 }
 
@@ -76,13 +74,13 @@ impl Collector for TrafficCollector {
 
 /// What was refused, by reason.
 #[derive(Debug)]
-struct RefusalCollector(Arc<Refusals>);
+struct RefusalCollector(Arc<RefusalCounters>);
 
 impl Collector for RefusalCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let help = "Packets and connections without proof of their group or agent";
         let mut family = encoder.encode_descriptor("refused", help, None, MetricType::Counter)?;
-        for why in Refused::ALL {
+        for why in RefusalReason::ALL {
             let counter = ConstCounter::new(self.0.of(why));
             counter.encode(family.encode_family(&[("reason", why.name())])?)?;
         }
@@ -90,13 +88,13 @@ impl Collector for RefusalCollector {
     }
 }
 
-impl Metrics {
+impl AgentMetrics {
     /// The metrics of an agent whose engine counts this traffic, and what it refuses.
-    pub(crate) fn new(traffic: Arc<TrafficCounters>, refusals: Arc<Refusals>) -> Metrics {
+    pub(crate) fn new(traffic: Arc<TrafficCounters>, refusals: Arc<RefusalCounters>) -> AgentMetrics {
         let mut registry = Registry::with_prefix("cool_agent");
         let calls = Arc::<CallCounters>::default();
         calls.register(&mut registry);
-        let failures = Counters::<2>::default();
+        let failures = CounterFamily::<2>::default();
         registry.register("failures", "Collectives of ranks of this node that failed", failures.clone());
         // Counted from 0: Prometheus knows no rate of a counter that is there only when it has risen.
         for operation in Operation::ALL {
@@ -108,7 +106,7 @@ impl Metrics {
         registry.register_collector(Box::new(TrafficCollector { by_agent: traffic, by_ranks }));
         registry.register_collector(Box::new(RefusalCollector(refusals)));
         let rank_calls = Arc::new(RankCalls::new(Arc::clone(&calls)));
-        Metrics { registry: Arc::new(registry), calls, failures, rank_calls }
+        AgentMetrics { registry: Arc::new(registry), calls, failures, rank_calls }
     }
 
     /// The page with these metrics, as it is to be served.
@@ -154,22 +152,22 @@ mod tests {
     #[test]
     fn calls_and_failures_are_counted_by_operation() {
         let traffic = Arc::<TrafficCounters>::default();
-        let refusals = Arc::<Refusals>::default();
-        refusals.count(Refused::Forged);
-        let metrics = Metrics::new(Arc::clone(&traffic), refusals);
+        let refusals = Arc::<RefusalCounters>::default();
+        refusals.count(RefusalReason::Forged);
+        let metrics = AgentMetrics::new(Arc::clone(&traffic), refusals);
         let stats = Stats { nanoseconds: 1_000_000, ..Stats::default() };
         metrics.called(Operation::Bcast, &Ok(stats.clone()));
         metrics.called(Operation::Bcast, &Ok(stats));
         let failure = Failure { kind: Kind::Lost.into(), ..Failure::default() };
         metrics.called(Operation::Scan, &Err(failure));
-        let mut counted = [Traffic::default(); Operation::ALL.len()];
+        let mut counted = [TrafficTotals::default(); Operation::ALL.len()];
         counted[Operation::Bcast as usize] =
-            Traffic { bytes_multicast: 14, chunks_repaired: 4, ..Traffic::default() };
+            TrafficTotals { bytes_multicast: 14, chunks_repaired: 4, ..TrafficTotals::default() };
         traffic.set(&counted);
         let mut calls = [0; BUCKETS];
         calls[3] = 5;
         let more =
-            Totals { calls, nanoseconds: 1_000, bytes: 40, multicast: 6, asked: 7, ..Totals::default() };
+            Totals { calls, nanoseconds: 1_000, bytes: 40, multicast: 6, requested: 7, ..Totals::default() };
         metrics.calls.carried_by_rank(RankPlan::QuickMulticast, Operation::Bcast, &more);
         metrics.answered().inc();
         let mut text = String::new();

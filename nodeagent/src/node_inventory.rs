@@ -12,11 +12,11 @@ const MAX_ENDED: usize = 256;
 pub(crate) struct NodeInventory {
     /// The life of the controller in whose session we are.
     controller: u64,
-    groups: BTreeMap<u64, Record>,
+    groups: BTreeMap<u64, GroupRecord>,
 }
 
 #[derive(Debug)]
-struct Record {
+struct GroupRecord {
     job: u64,
     /// The group as it was told, by which controller, and whose job it is of.
     told: Held,
@@ -25,7 +25,7 @@ struct Record {
     exited: BTreeMap<u32, Exited>,
 }
 
-impl Record {
+impl GroupRecord {
     /// Those that have ended, but for these of the job.
     fn ended(&self, untold: &BTreeSet<(u64, u32)>) -> impl Iterator<Item = (&u32, &Exited)> {
         self.exited.iter().filter(|(rank, _)| !untold.contains(&(self.job, **rank)))
@@ -47,7 +47,8 @@ impl NodeInventory {
     /// A group of a job was made, which was told so.
     pub(crate) fn made(&mut self, (group, job): (u64, u64), told: Held) {
         let told = Held { controller: self.controller, ..told };
-        self.groups.insert(group, Record { job, told, started: BTreeSet::new(), exited: BTreeMap::new() });
+        self.groups
+            .insert(group, GroupRecord { job, told, started: BTreeSet::new(), exited: BTreeMap::new() });
     }
 
     /// A group is no more.
@@ -88,7 +89,7 @@ impl NodeInventory {
         attached: impl Fn(u64) -> Vec<u32>,
         untold: &BTreeSet<(u64, u32)>,
     ) -> Vec<Held> {
-        let held = |(id, record): (&u64, &Record)| {
+        let held = |(id, record): (&u64, &GroupRecord)| {
             let ended: BTreeSet<&u32> = record.ended(untold).map(|(rank, _)| rank).collect();
             Held {
                 ranks: match record.job {

@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::fault_injection::Losses;
+use crate::loss_injector::Losses;
 use clap::Parser;
 use clap::builder::FalseyValueParser;
 use cool_daemon::{log, web};

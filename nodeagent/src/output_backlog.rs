@@ -10,14 +10,14 @@ const MAX_EVENTS: usize = 1 << 16;
 
 /// Events for a controller that is away, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Backlog {
+pub(crate) struct OutputBacklog {
     events: VecDeque<Body>,
     /// Of output.
     bytes: usize,
     lost: u64,
 }
 
-impl Backlog {
+impl OutputBacklog {
     /// Keeps the newest event; returns whether the session can still go on by what is kept.
     pub(crate) fn keep(&mut self, event: Body) -> bool {
         self.bytes += size(&event);
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_newest_lines_are_kept_and_all_that_is_no_line() {
-        let mut backlog = Backlog::default();
+        let mut backlog = OutputBacklog::default();
         backlog.keep(Body::Exited(Exited::default()));
         for rank in 0..100 {
             backlog.keep(Body::Output(Output { rank, line: vec![0; MAX_OUTPUT / 10], ..Output::default() }));
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn another_controller_is_told_what_ranks_printed_and_then_how_they_ended() {
-        let mut backlog = Backlog::default();
+        let mut backlog = OutputBacklog::default();
         backlog.keep(line(3));
         backlog.keep(Body::Exited(Exited::default()));
         backlog.keep(Body::Withdraw(Withdraw::default()));
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_is_said_to_nobody_for_too_long_is_given_up() {
-        let mut backlog = Backlog::default();
+        let mut backlog = OutputBacklog::default();
         let said: Vec<bool> =
             (0..=MAX_EVENTS).map(|_| backlog.keep(Body::Exited(Exited::default()))).collect();
         assert_eq!((said[MAX_EVENTS - 1], said[MAX_EVENTS]), (true, false));

@@ -35,7 +35,7 @@ const ANSWERED_AT_ONCE: usize = 4;
 
 /// What is known of the way to another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct PathMeasurement {
     /// One way.
     pub(crate) latency: Duration,
     /// On the wire.
@@ -66,7 +66,7 @@ pub struct Reflector {
 
 /// What the far side tells of a train: its timed part.
 #[derive(Clone, Copy, Debug, Default)]
-struct Timed {
+struct TrainTiming {
     nanos: u64,
     bytes: u64,
 }
@@ -118,7 +118,7 @@ async fn reflect(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-async fn take(stream: &mut TcpStream, train: u64, buffer: &mut [u8]) -> io::Result<Timed> {
+async fn take(stream: &mut TcpStream, train: u64, buffer: &mut [u8]) -> io::Result<TrainTiming> {
     let mut came = 0;
     let mut begun: Option<(Instant, u64)> = None;
     while came < train {
@@ -131,7 +131,8 @@ async fn take(stream: &mut TcpStream, train: u64, buffer: &mut [u8]) -> io::Resu
             begun.get_or_insert_with(|| (Instant::now(), came));
         }
     }
-    let timed = begun.map(|(since, before)| Timed { nanos: nanos(since.elapsed()), bytes: came - before });
+    let timed =
+        begun.map(|(since, before)| TrainTiming { nanos: nanos(since.elapsed()), bytes: came - before });
     Ok(timed.unwrap_or_default())
 }
 
@@ -139,7 +140,7 @@ async fn take(stream: &mut TcpStream, train: u64, buffer: &mut [u8]) -> io::Resu
 ///
 /// # Errors
 /// If the other agent does not answer, or not in time.
-pub(crate) async fn measure(from: IpAddr, to: SocketAddr, mtu: u32) -> Result<Found, ProbeError> {
+pub(crate) async fn measure(from: IpAddr, to: SocketAddr, mtu: u32) -> Result<PathMeasurement, ProbeError> {
     match timeout(LONGEST, Probe::run(from, to, mtu)).await {
         Ok(result) => result,
         Err(_) => Err(ProbeError::Slow { to }),
@@ -153,7 +154,7 @@ struct Probe {
 }
 
 impl Probe {
-    async fn run(from: IpAddr, to: SocketAddr, mtu: u32) -> Result<Found, ProbeError> {
+    async fn run(from: IpAddr, to: SocketAddr, mtu: u32) -> Result<PathMeasurement, ProbeError> {
         let stream = connect(from, to).await.map_err(|source| ProbeError::Connect { to, source })?;
         let mut probe = Probe { stream, to, latency: Duration::ZERO };
         let mut round_trips = Vec::with_capacity(ROUND_TRIPS);
@@ -168,12 +169,12 @@ impl Probe {
         probe.rate(mtu.into()).await
     }
 
-    async fn rate(mut self, mtu: u64) -> Result<Found, ProbeError> {
+    async fn rate(mut self, mtu: u64) -> Result<PathMeasurement, ProbeError> {
         let mut trains = TRAINS.into_iter();
         let mut length = 0;
         // From when it was sent until the answer came, of the only train that finds the links idle.
         let mut first = None;
-        let mut timed = Timed::default();
+        let mut timed = TrainTiming::default();
         while nanos(LONG_ENOUGH) > timed.nanos {
             let Some(next) = trains.next() else { break };
             length = next;
@@ -193,26 +194,29 @@ impl Probe {
         // Less than a packet is noise, and more than was left untimed too.
         let burst = u64::try_from(early).unwrap_or(HEAD).min(HEAD);
         let burst = if burst < mtu { 0 } else { burst };
-        Ok(Found { latency: self.latency, bytes_per_second: fastest, burst })
+        Ok(PathMeasurement { latency: self.latency, bytes_per_second: fastest, burst })
     }
 
     /// Sends a train; how long it took until it was answered, and what the answer was.
-    async fn train(&mut self, bytes: u64) -> Result<(Duration, Timed), ProbeError> {
+    async fn train(&mut self, bytes: u64) -> Result<(Duration, TrainTiming), ProbeError> {
         let to = self.to;
         self.exchange(bytes).await.map_err(|source| ProbeError::Broken { to, source })
     }
 
-    async fn exchange(&mut self, bytes: u64) -> io::Result<(Duration, Timed)> {
+    async fn exchange(&mut self, bytes: u64) -> io::Result<(Duration, TrainTiming)> {
         let mut train = bytes.to_be_bytes().to_vec();
         train.resize(train.len() + usize::try_from(bytes).unwrap_or(usize::MAX), 0);
         let sent = Instant::now();
         self.stream.write_all(&train).await?;
-        let timed = Timed { nanos: self.stream.read_u64().await?, bytes: self.stream.read_u64().await? };
+        let timed =
+            TrainTiming { nanos: self.stream.read_u64().await?, bytes: self.stream.read_u64().await? };
         Ok((sent.elapsed(), timed))
     }
 
-    fn per_second(&self, timed: Timed, mtu: u64) -> Result<u64, ProbeError> {
-        let Timed { nanos: 1.., bytes } = timed else { return Err(ProbeError::Senseless { to: self.to }) };
+    fn per_second(&self, timed: TrainTiming, mtu: u64) -> Result<u64, ProbeError> {
+        let TrainTiming { nanos: 1.., bytes } = timed else {
+            return Err(ProbeError::Senseless { to: self.to });
+        };
         let rate = u128::from(self.on_wire(bytes, mtu)) * 1_000_000_000 / u128::from(timed.nanos);
         u64::try_from(rate).map_err(|_| ProbeError::Senseless { to: self.to })
     }
@@ -237,9 +241,9 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for PathMeasurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Found { latency, bytes_per_second, burst } = self;
+        let PathMeasurement { latency, bytes_per_second, burst } = self;
         write!(f, "{latency:?}, {bytes_per_second} bytes per second, {burst} bytes at once")
     }
 }
@@ -265,7 +269,7 @@ mod tests {
     }
 
     /// A far side that takes trains and tells of each what a test wants.
-    async fn telling(timed: Timed) -> SocketAddr {
+    async fn telling(timed: TrainTiming) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
@@ -293,14 +297,14 @@ mod tests {
     #[tokio::test]
     async fn the_rate_is_that_of_the_timed_part_with_its_headers() {
         // 1448 bytes of payload are 1514 on the wire.
-        let to = telling(Timed { nanos: 20_000_000, bytes: 14_480 }).await;
+        let to = telling(TrainTiming { nanos: 20_000_000, bytes: 14_480 }).await;
         let found = measure(HERE, to, MTU).await.unwrap();
         assert_eq!(found.bytes_per_second, 757_000);
     }
 
     #[tokio::test]
     async fn a_far_side_that_tells_nonsense_or_is_not_there_is_an_error_with_its_address() {
-        let to = telling(Timed::default()).await;
+        let to = telling(TrainTiming::default()).await;
         let error = measure(HERE, to, MTU).await.unwrap_err();
         assert!(matches!(error, ProbeError::Senseless { .. }), "{error}");
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();

@@ -4,11 +4,11 @@
 //! Ranks may write there whatever they like. What cannot be is left aside, and what a rank can have done in its time bounds what is
 //! counted of it.
 
-use crate::metrics::CallCounters;
+use crate::call_counters::CallCounters;
 use crate::shared_segment::SharedSegment;
 use cool_proto::control::{self, Arrival, RankTimes};
 use cool_shm::segment::records::{self, RankPlan, RankRecord, Totals};
-use cool_types::{Call, CallWords, Operation, Rank};
+use cool_types::{Call, CallDescription, Operation, Rank};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -174,17 +174,17 @@ fn count_on(before: &mut Totals, totals: &Totals) -> Totals {
         bytes: more(&mut before.bytes, totals.bytes),
         multicast: more(&mut before.multicast, totals.multicast),
         unicast: more(&mut before.unicast, totals.unicast),
-        asked: more(&mut before.asked, totals.asked),
-        repaired: more(&mut before.repaired, totals.repaired),
+        requested: more(&mut before.requested, totals.requested),
+        retransmitted: more(&mut before.retransmitted, totals.retransmitted),
     }
 }
 
 /// Whether a rank can have done so much in as many nanoseconds.
 fn can_be(totals: &Totals, lifetime: u64) -> bool {
-    let Totals { calls, nanoseconds, bytes, multicast, unicast, asked, repaired } = *totals;
+    let Totals { calls, nanoseconds, bytes, multicast, unicast, requested, retransmitted } = *totals;
     let (often, moved) = (lifetime / NANOSECONDS_PER_CALL, lifetime.saturating_mul(BYTES_PER_NANOSECOND));
     let calls = calls.into_iter().fold(0, u64::saturating_add);
-    [calls, asked, repaired].into_iter().all(|count| count <= often)
+    [calls, requested, retransmitted].into_iter().all(|count| count <= often)
         && [bytes, multicast, unicast].into_iter().all(|bytes| bytes <= moved)
         && nanoseconds <= lifetime.saturating_mul(THREADS)
 }
@@ -209,7 +209,7 @@ impl RanksCall {
         self.ranks.push(RankTimes { rank, came_ns: begun, ended_ns: ended });
         self.failed |= record.failed;
         let traffic = record.traffic;
-        let more = [traffic.multicast, traffic.unicast, traffic.repaired];
+        let more = [traffic.multicast, traffic.unicast, traffic.retransmitted];
         self.traffic.iter_mut().zip(more).for_each(|(sum, more)| *sum += u64::from(more));
         for arrival in record.arrivals.iter().flatten().filter(|arrival| (arrival.from as usize) < size) {
             self.arrived(arrival.from, begun.saturating_add(arrival.after).min(ended));
@@ -259,7 +259,7 @@ impl RanksCall {
 fn words(record: &RankRecord) -> String {
     let element = record.element.map_or(1, |element| element.bytes() as u32);
     let call = Call::new(record.operation, Rank(record.root), record.bytes, element);
-    let words = CallWords { call: &call, element: record.element, reduce: record.reduce };
+    let words = CallDescription { call: &call, element: record.element, reduce: record.reduce };
     if record.unequal { format!("{words}, in unequal parts") } else { words.to_string() }
 }
 

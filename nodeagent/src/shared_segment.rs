@@ -35,7 +35,7 @@ impl SharedSegment {
         socket: Arc<UdpSocket>,
         leader: SocketAddr,
     ) -> Result<SharedSegment, RegionError> {
-        let segment = Segment::of_node(ranks.len())?;
+        let segment = Segment::create_for_node(ranks.len())?;
         Ok(SharedSegment { segment, ranks: ranks.to_vec(), wake: Some((socket, leader)) })
     }
 
@@ -55,8 +55,8 @@ impl SharedSegment {
     }
 
     /// The part in which the leader of the ranks keeps what it has sent.
-    pub(crate) fn sent(&self) -> RankPart<'_> {
-        self.segment.sent(self.ranks.len())
+    pub(crate) fn leader_part(&self) -> RankPart<'_> {
+        self.segment.leader_part(self.ranks.len())
     }
 
     /// Only ranks of this node have anything to do with its segment.
@@ -70,9 +70,9 @@ impl SharedSegment {
         self.wake();
     }
 
-    /// A watched call of a rank is answered; see [`Segment::answer`].
-    pub(crate) fn answer(&self, rank: u32, answer: u64) {
-        self.segment.answer(self.index(rank), answer);
+    /// A watched call of a rank is answered; see [`Segment::notify_reply`].
+    pub(crate) fn notify_reply(&self, rank: u32, reply: u64) {
+        self.segment.notify_reply(self.index(rank), reply);
         self.wake();
     }
 

@@ -1,7 +1,7 @@
 //! What the engine remembers of calls, and what ranks tell of those that they carry out themselves, in the controller's words.
 
 use crate::agent::Agent;
-use crate::engine::{CallRecord, Trace};
+use crate::engine::{CallRecord, EngineTrace};
 use crate::rank_calls::keep_latest;
 use cool_machine::Time;
 use cool_proto::control::{self, TraceRequest, Traced};
@@ -43,7 +43,7 @@ async fn latest(agent: &Agent, last: usize, group: Option<u64>) -> Vec<control::
     calls
 }
 
-fn records(trace: &Trace) -> Vec<control::CallRecord> {
+fn records(trace: &EngineTrace) -> Vec<control::CallRecord> {
     let origin = trace.origin.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     let origin = u64::try_from(origin).unwrap_or(u64::MAX);
     trace.records.iter().map(|record| message(record, origin)).collect()
@@ -57,7 +57,7 @@ fn message(record: &CallRecord, origin: u64) -> control::CallRecord {
         came_ns: since(times.came),
         ended_ns: since(times.ended),
     };
-    let arrival = |arrival: &crate::engine::Arrival| control::Arrival {
+    let arrival = |arrival: &crate::engine::DataArrival| control::Arrival {
         from: arrival.from,
         first_ns: since(arrival.first),
         last_ns: since(arrival.last),
@@ -83,8 +83,8 @@ fn message(record: &CallRecord, origin: u64) -> control::CallRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Arrival, RankTimes};
-    use cool_engine::Traffic;
+    use crate::engine::{DataArrival, RankTimes};
+    use cool_engine::TrafficTotals;
 
     #[test]
     fn times_are_told_since_the_first_rank_came() {
@@ -98,8 +98,8 @@ mod tests {
                 RankTimes { rank: 1, came: at(250), ended: at(300) },
                 RankTimes { rank: 0, came: at(200), ended: at(310) },
             ],
-            arrivals: vec![Arrival { from: 7, first: at(220), last: at(290), messages: 2 }],
-            traffic: Traffic { chunks_repaired: 4, ..Traffic::default() },
+            arrivals: vec![DataArrival { from: 7, first: at(220), last: at(290), messages: 2 }],
+            traffic: TrafficTotals { chunks_repaired: 4, ..TrafficTotals::default() },
             failure: None,
         };
         let told = message(&record, 1000);

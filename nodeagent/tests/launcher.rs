@@ -2,7 +2,7 @@
 
 use cool_nodeagent::Agent;
 use cool_nodeagent::engine::{EngineConfig, EngineHandle};
-use cool_nodeagent::launcher::{Launcher, Supervisors};
+use cool_nodeagent::launcher::{JobLauncher, Supervisors};
 use cool_proto::control::{Exited, Launch, Output, agent_message::Body};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -14,12 +14,12 @@ use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn launcher() -> (Launcher, mpsc::Receiver<Body>) {
+fn launcher() -> (JobLauncher, mpsc::Receiver<Body>) {
     let (events, receiver) = mpsc::channel(16);
     let engine = EngineHandle::start(EngineConfig::on_loopback("h1")).unwrap();
     let agent = Agent::new("h1", engine, events.clone());
     let supervisors = Supervisors::Own(env!("CARGO_BIN_EXE_cool-nodeagent").into());
-    (Launcher::new(&agent, Path::new("/run/h1.sock"), supervisors, events), receiver)
+    (JobLauncher::new(&agent, Path::new("/run/h1.sock"), supervisors, events), receiver)
 }
 
 fn shell(script: &str, ranks: &[u32]) -> Launch {

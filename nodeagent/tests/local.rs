@@ -13,7 +13,7 @@ use cool_proto::local::{
 };
 use cool_proto::socket::{self, Receiver, Sender, SocketError};
 use cool_shm::region::Region;
-use cool_shm::segment::{Ring, Segment};
+use cool_shm::segment::{Segment, SegmentRing};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
@@ -370,7 +370,7 @@ impl SharingRank {
     /// It is woken where it waits, and reads how its watched call has ended.
     fn answer(&mut self, id: u64) -> Done {
         let rank = self.rank as usize;
-        self.sleep_until(|segment| segment.rank(rank).answered() == id + 1);
+        self.sleep_until(|segment| segment.rank(rank).last_reply() == id + 1);
         self.done(id)
     }
 
@@ -401,11 +401,11 @@ async fn ranks_of_a_group_on_one_node_share_a_segment_and_others_have_none() {
     let node = Node::start().await;
     node.group_of(1, &["h1"; 3]).await;
     let ranks: Vec<SharingRank> = (0..3).map(|rank| SharingRank::attach(&node, 1, rank)).collect();
-    ranks[0].segment().rank(0).write((Ring::Given, 0), 0, b"hello").unwrap();
-    ranks[0].segment().rank(0).publish(Ring::Given, 1);
+    ranks[0].segment().rank(0).write((SegmentRing::Inputs, 0), 0, b"hello").unwrap();
+    ranks[0].segment().rank(0).publish(SegmentRing::Inputs, 1);
     let mut bytes = [0; 5];
-    ranks[2].segment().rank(0).read((Ring::Given, 0), 0, &mut bytes).unwrap();
-    assert_eq!((&bytes, ranks[2].segment().rank(0).published(Ring::Given)), (b"hello", 1));
+    ranks[2].segment().rank(0).read((SegmentRing::Inputs, 0), 0, &mut bytes).unwrap();
+    assert_eq!((&bytes, ranks[2].segment().rank(0).published(SegmentRing::Inputs)), (b"hello", 1));
     assert!(!ranks[0].segment().is_declined() && !ranks[0].segment().has_failed());
 
     node.group_of(2, &["h1"]).await;
@@ -456,7 +456,7 @@ async fn a_rank_whose_process_ends_wakes_those_who_wait_for_it() {
     let [mut a, b, mut c] = [0, 1, 2].map(|rank| SharingRank::attach(&node, 1, rank));
     // It was through two calls, and in the third.
     b.segment().rank(1).enter(2, 7, "barrier").unwrap();
-    b.segment().rank(1).leave(2);
+    b.segment().rank(1).complete(2);
     a.watch(barrier(5, 2));
     drop(b);
     let done = a.answer(5);
@@ -472,7 +472,7 @@ async fn a_rank_that_has_left_is_missed_only_in_calls_that_it_was_not_through() 
     let node = Node::start().await;
     node.group_of(1, &["h1"; 3]).await;
     let [mut a, mut b, mut c] = [0, 1, 2].map(|rank| SharingRank::attach(&node, 1, rank));
-    b.segment().rank(1).leave(2);
+    b.segment().rank(1).complete(2);
     b.send(Body::Leave(Leave {}));
     let mut rest = Vec::new();
     b.stream.read_to_end(&mut rest).unwrap();

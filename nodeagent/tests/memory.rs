@@ -2,7 +2,7 @@
 //! system counts memory by process.
 
 use cool_nodeagent::engine::{
-    CallRequest, EngineConfig, EngineHandle, GroupSpec, MemberSpec, Memory, SharedSlice,
+    EngineConfig, EngineHandle, GroupSpec, MappedCallRequest, MemberSpec, RankMemory, SharedSlice,
 };
 use cool_types::{ElementType, Operation};
 use std::net::Ipv4Addr;
@@ -31,7 +31,7 @@ impl Made {
     }
 }
 
-impl Memory for Made {
+impl RankMemory for Made {
     fn bytes(&self) -> u64 {
         GIB
     }
@@ -83,7 +83,7 @@ async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
     let before = most_memory();
     let call = |(rank, agent): (u32, &EngineHandle)| {
         let memory = Arc::new(Made { pattern: Arc::clone(&pattern), written: Arc::clone(&written) });
-        agent.call(CallRequest {
+        agent.call(MappedCallRequest {
             group: GROUP,
             rank,
             operation: Operation::Bcast,

@@ -1,7 +1,7 @@
 //! What an agent tells of the calls that its ranks have carried out themselves: in traces and on its page for Prometheus.
 use cool_daemon::web;
 use cool_nodeagent::Agent;
-use cool_nodeagent::embedded::Cluster;
+use cool_nodeagent::embedded::EmbeddedCluster;
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec};
 use cool_nodeagent::local::{LocalServer, UserLimits};
 use cool_proto::VERSION;
@@ -63,7 +63,7 @@ impl Rank {
 
 #[test]
 fn a_trace_has_the_calls_that_ranks_have_carried_out_and_why_one_failed() {
-    let cluster = Cluster::start(&[0, 0], &[0]).unwrap();
+    let cluster = EmbeddedCluster::start(&[0, 0], &[0]).unwrap();
     let [mut first, second] = attach_both(&cluster);
     [&first, &second].into_iter().for_each(|rank| rank.tell(0, false));
     // The second call is watched, and the group revoked.
@@ -88,8 +88,8 @@ fn a_trace_has_the_calls_that_ranks_have_carried_out_and_why_one_failed() {
 }
 
 /// The two ranks of a cluster.
-fn attach_both(cluster: &Cluster) -> [Rank; 2] {
-    let attach = |(rank, socket)| Rank::attach(socket, Cluster::GROUP, rank);
+fn attach_both(cluster: &EmbeddedCluster) -> [Rank; 2] {
+    let attach = |(rank, socket)| Rank::attach(socket, EmbeddedCluster::GROUP, rank);
     let ranks: Vec<Rank> = (0..).zip(cluster.sockets()).map(attach).collect();
     <[Rank; 2]>::try_from(ranks).ok().unwrap()
 }
@@ -98,7 +98,7 @@ fn attach_both(cluster: &Cluster) -> [Rank; 2] {
 fn watched_call(number: u64) -> local::Call {
     local::Call {
         id: 1,
-        group: Cluster::GROUP,
+        group: EmbeddedCluster::GROUP,
         operation: local::Operation::Barrier.into(),
         number: Some(number),
         watch: true,
@@ -108,7 +108,7 @@ fn watched_call(number: u64) -> local::Call {
 
 #[test]
 fn who_says_all_the_time_that_it_waits_hears_that_its_agent_is_there() {
-    let cluster = Cluster::start(&[0, 0], &[0]).unwrap();
+    let cluster = EmbeddedCluster::start(&[0, 0], &[0]).unwrap();
     let [mut waits, _other] = attach_both(&cluster);
     waits.sender.send(Body::Call(watched_call(0)), None).unwrap();
     let until = Instant::now() + PATIENCE;

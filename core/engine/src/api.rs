@@ -157,8 +157,8 @@ impl<M> CallRequest<M> {
 pub enum WatchReport {
     /// It waits still. A rank says so several times a second: one that does not is stopped, and those who wait for it are told its name.
     StillWaits,
-    /// The rank waits no more.
-    Through,
+    /// The rank has completed the call, or left it.
+    Completed,
     /// It has waited for as long as it may.
     Overdue {
         /// For whom: these have not come to the call.
@@ -226,6 +226,76 @@ impl<M> TransferRequest<M> {
         let TransferRequest { group, rank, kind, id, peer, tag, element, data, timeout } = self;
         TransferRequest { group, rank, kind, id, peer, tag, element, data: data.map(name), timeout }
     }
+}
+
+/// A request of a rank of this node to which the engine replies once, with [`Output::Done`](crate::Output::Done).
+///
+/// This enum and [`RankCommand`] are the one list of everything that a rank can ask of its engine, with the buffers named
+/// in the driver's way `M`.
+#[derive(Clone, Debug)]
+pub enum RankRequest<M = MemoryRange> {
+    /// A collective call.
+    Call(CallRequest<M>),
+    /// A message to or from another rank.
+    Transfer(TransferRequest<M>),
+}
+
+impl<M> RankRequest<M> {
+    /// Returns the group and the rank that makes the request.
+    pub fn source(&self) -> (u64, u32) {
+        match self {
+            RankRequest::Call(request) => (request.group, request.rank),
+            RankRequest::Transfer(request) => (request.group, request.rank),
+        }
+    }
+
+    /// Returns the same request with its buffers named in another way.
+    pub fn map<N>(self, name: impl FnMut(M) -> N) -> RankRequest<N> {
+        match self {
+            RankRequest::Call(request) => RankRequest::Call(request.map(name)),
+            RankRequest::Transfer(request) => RankRequest::Transfer(request.map(name)),
+        }
+    }
+}
+
+impl<M> From<CallRequest<M>> for RankRequest<M> {
+    fn from(request: CallRequest<M>) -> RankRequest<M> {
+        RankRequest::Call(request)
+    }
+}
+
+impl<M> From<TransferRequest<M>> for RankRequest<M> {
+    fn from(request: TransferRequest<M>) -> RankRequest<M> {
+        RankRequest::Transfer(request)
+    }
+}
+
+/// A request of a rank of this node, or a report about one, to which the engine does not reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RankCommand {
+    /// Cancels a receive or probe, which fails at once unless it already has its message.
+    Cancel {
+        /// The number that the rank gave the transfer, see [`TransferRequest::id`].
+        id: u64,
+    },
+    /// Reports on a watched call. The engine ignores the report if it has answered the call meanwhile.
+    Watched {
+        /// The number of the call in its group.
+        call_number: u64,
+        /// The report.
+        report: WatchReport,
+    },
+    /// Revokes the group: all calls on it fail, at every rank (revocation in the sense of ULFM, User-Level Failure
+    /// Mitigation for MPI).
+    Revoke,
+    /// Reports that the rank is lost, for example because its process ended.
+    Lost {
+        /// The reason, in words.
+        why: String,
+        /// How many calls the rank has completed, if that is known of a rank that executes calls without the engine.
+        /// Otherwise the calls that it has made here count.
+        completed_calls: Option<u64>,
+    },
 }
 
 /// Why a group cannot be made.

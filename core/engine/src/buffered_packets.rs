@@ -1,7 +1,7 @@
 //! Packets of streams that are not open yet, within bounds. What does not fit is lost, as any packet may be.
 
 use crate::memory::MemoryRange;
-use crate::outbox::{Outbox, Received};
+use crate::output_queue::{OutputQueue, ReceivedBytes};
 use cool_transport::{Packet, StreamId};
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const PACKET_COST: usize = 128;
 
 /// What came of one stream.
 #[derive(Debug, Default)]
-pub(crate) struct Buffered {
+pub(crate) struct BufferedStream {
     /// With their payload, in memory that is whoever takes them to give back.
     pub(crate) packets: Vec<(Packet, MemoryRange)>,
     /// Some packets were not kept.
@@ -23,12 +23,12 @@ pub(crate) struct Buffered {
 
 #[derive(Debug, Default)]
 pub(crate) struct BufferedPackets {
-    streams: BTreeMap<StreamId, Buffered>,
+    streams: BTreeMap<StreamId, BufferedStream>,
     bytes: usize,
 }
 
 impl BufferedPackets {
-    pub(crate) fn keep(&mut self, packet: Packet, payload: &Received, out: &mut Outbox) {
+    pub(crate) fn keep(&mut self, packet: Packet, payload: &ReceivedBytes, out: &mut OutputQueue) {
         if !self.streams.contains_key(&packet.id) && self.streams.len() >= STREAMS_MAX {
             return;
         }
@@ -45,14 +45,14 @@ impl BufferedPackets {
     }
 
     /// Takes what came of a stream that opens now.
-    pub(crate) fn take(&mut self, id: &StreamId) -> Buffered {
+    pub(crate) fn take(&mut self, id: &StreamId) -> BufferedStream {
         let kept = self.streams.remove(id).unwrap_or_default();
         self.bytes -= cost(&kept);
         kept
     }
 
     /// Forgets the streams of a call that is over.
-    pub(crate) fn forget(&mut self, call: u64, out: &mut Outbox) {
+    pub(crate) fn forget(&mut self, call: u64, out: &mut OutputQueue) {
         let bytes = &mut self.bytes;
         self.streams.retain(|id, kept| {
             let stays = id.call != call;
@@ -65,7 +65,7 @@ impl BufferedPackets {
     }
 
     /// Forgets everything.
-    pub(crate) fn clear(&mut self, out: &mut Outbox) {
+    pub(crate) fn clear(&mut self, out: &mut OutputQueue) {
         let kept = std::mem::take(self).streams.into_values();
         kept.flat_map(|kept| kept.packets).for_each(|(_, payload)| out.free(payload));
     }
@@ -77,32 +77,32 @@ impl BufferedPackets {
     }
 }
 
-fn cost(kept: &Buffered) -> usize {
+fn cost(kept: &BufferedStream) -> usize {
     kept.packets.iter().map(|(_, payload)| payload.len as usize + PACKET_COST).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_transport::packet::Body;
+    use cool_transport::packet::PacketBody;
 
     fn packet(call: u64, from: u16) -> Packet {
         let id = StreamId { group: 1, epoch: 1, call, transfer: 0, source: 0 };
-        Packet { id, from, digest: call, body: Body::DigestMismatch }
+        Packet { id, from, digest: call, body: PacketBody::DigestMismatch }
     }
 
     #[test]
     fn a_flood_is_kept_within_bounds_and_room_comes_back() {
-        let (mut buffered, mut out) = (BufferedPackets::default(), Outbox::default());
+        let (mut buffered, mut out) = (BufferedPackets::default(), OutputQueue::default());
         for _ in 0..100 {
-            buffered.keep(packet(1, 0), &Received::Input(0..64 * 1024), &mut out);
+            buffered.keep(packet(1, 0), &ReceivedBytes::Input(0..64 * 1024), &mut out);
         }
         assert!(buffered.bytes <= BYTES_MAX);
         let kept = buffered.take(&packet(1, 0).id);
         assert!(kept.lossy && !kept.packets.is_empty());
         assert_eq!(buffered.bytes, 0);
         for call in 0..10_000 {
-            buffered.keep(packet(call, 0), &Received::NONE, &mut out);
+            buffered.keep(packet(call, 0), &ReceivedBytes::NONE, &mut out);
         }
         assert_eq!(buffered.streams.len(), STREAMS_MAX);
         buffered.forget(3, &mut out);

@@ -1,10 +1,10 @@
 //! What a rank called, without its buffers: what ranks compare. How it is carried out is the schedule's matter.
 
 use crate::api::CallRequest;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{CallFailure, CallFailureKind};
 use cool_collective::Plan;
 use cool_types::limits::ARRAY_BYTES;
-use cool_types::{Call, CallError, CallWords, ElementType, Operation, Rank, ReduceOp, check_reduction};
+use cool_types::{Call, CallDescription, CallError, ElementType, Operation, Rank, ReduceOp, check_reduction};
 use std::fmt;
 
 /// A call without its buffers. Ranks that call alike have equal ones. It prints as "reduce of 5 f64 by sum to rank 3".
@@ -24,8 +24,8 @@ impl CallSignature {
     /// What a request says, for a group of `size` ranks; not whether it makes sense.
     ///
     /// # Errors
-    /// [`FailureKind::Invalid`], if it cannot be said: lengths beyond counting, or no plan of that name.
-    pub(crate) fn of(request: &CallRequest) -> Result<CallSignature, Failure> {
+    /// [`CallFailureKind::Invalid`], if it cannot be said: lengths beyond counting, or no plan of that name.
+    pub(crate) fn of(request: &CallRequest) -> Result<CallSignature, CallFailure> {
         let operation = request.operation;
         let element = (operation != Operation::Barrier).then_some(request.element);
         let element_bytes = element.map_or(1, |element| element.bytes() as u64);
@@ -40,7 +40,7 @@ impl CallSignature {
         let count = if element.is_none() || request.counts.is_some() { 0 } else { request.count };
         let mut call = Call::new(operation, root, bytes(&count)?, element_bytes as u32);
         if let Some(counts) = &request.counts {
-            call = call.with_counts(counts.iter().map(bytes).collect::<Result<Vec<u64>, Failure>>()?);
+            call = call.with_counts(counts.iter().map(bytes).collect::<Result<Vec<u64>, CallFailure>>()?);
         }
         let reduce = request.reduce.filter(|_| operation.combines());
         Ok(CallSignature { call, element, reduce, plan })
@@ -50,8 +50,8 @@ impl CallSignature {
     /// watched has none.
     ///
     /// # Errors
-    /// [`FailureKind::Invalid`], if not.
-    pub(crate) fn check(&self, request: &CallRequest, size: usize) -> Result<(), Failure> {
+    /// [`CallFailureKind::Invalid`], if not.
+    pub(crate) fn check(&self, request: &CallRequest, size: usize) -> Result<(), CallFailure> {
         let wrong = |e: CallError| invalid(request, &e);
         if self.call.operation.combines() {
             check_reduction(self.call.operation, self.element, self.reduce).map_err(wrong)?;
@@ -71,8 +71,8 @@ impl CallSignature {
         self.words().digest(format_args!("{forced} by {plan}"))
     }
 
-    fn words(&self) -> CallWords<'_> {
-        CallWords { call: &self.call, element: self.element, reduce: self.reduce }
+    fn words(&self) -> CallDescription<'_> {
+        CallDescription { call: &self.call, element: self.element, reduce: self.reduce }
     }
 }
 
@@ -92,10 +92,10 @@ pub fn wrong_plan(operation: Operation, plan: &str) -> Option<String> {
 }
 
 /// The failure of a call that makes no sense.
-pub(crate) fn invalid(request: &CallRequest, reason: &dyn fmt::Display) -> Failure {
+pub(crate) fn invalid(request: &CallRequest, reason: &dyn fmt::Display) -> CallFailure {
     let CallRequest { rank, group, operation, .. } = request;
     let message = format!("rank {rank} cannot call {operation} on group {group}: {reason}");
-    Failure::new(FailureKind::Invalid, message, vec![*rank])
+    CallFailure::new(CallFailureKind::Invalid, message, vec![*rank])
 }
 
 #[cfg(test)]

@@ -4,20 +4,21 @@ mod peering;
 #[cfg(test)]
 mod tests;
 
-use crate::api::{GroupError, GroupSpec};
-use crate::failure::{Failure, FailureKind, Traffic};
+use crate::api::{GroupError, GroupSpec, RankRequest};
+use crate::failure::{CallFailure, CallFailureKind, TrafficTotals};
 use crate::group::Group;
-use crate::machine::{Input, MadeGroup, Output, WorkId};
+use crate::ids::WorkId;
+use crate::machine::{Input, MadeGroup, Output};
 use crate::members::Members;
 use crate::memory::MemoryId;
-use crate::outbox::Received;
+use crate::output_queue::ReceivedBytes;
 use crate::peers::STARTED_AGAIN;
-use crate::preparation::Prepared;
-use crate::shared::{Shared, TimerKey};
+use crate::preparation::PreparedCall;
+use crate::shared::{SharedState, TimerKey};
 use crate::trace::CallRecord;
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::Packet;
-use cool_transport::packet::Body;
+use cool_transport::packet::PacketBody;
 use cool_transport::unicast::{self, AgentId};
 use cool_types::Operation;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +32,7 @@ pub struct Engine {
     groups: BTreeMap<u64, Group>,
     /// Released groups whose streams other nodes still need.
     closing: BTreeSet<u64>,
-    shared: Shared,
+    shared: SharedState,
 }
 
 impl Engine {
@@ -39,7 +40,7 @@ impl Engine {
     /// messages, take up to `bounce_bytes`; beyond it, calls wait. Nodes that are silent for `peer_timeout` while
     /// others wait are gone.
     pub fn new(me: AgentId, bounce_bytes: u64, peer_timeout: Duration) -> Engine {
-        let shared = Shared::new(me.clone(), bounce_bytes, peer_timeout);
+        let shared = SharedState::new(me.clone(), bounce_bytes, peer_timeout);
         Engine { me, groups: BTreeMap::new(), closing: BTreeSet::new(), shared }
     }
 
@@ -49,7 +50,7 @@ impl Engine {
     }
 
     /// What this node has sent and repaired for calls, by operation in the order of [`Operation::ALL`].
-    pub fn traffic(&self) -> &[Traffic; Operation::ALL.len()] {
+    pub fn traffic(&self) -> &[TrafficTotals; Operation::ALL.len()] {
         &self.shared.traffic
     }
 
@@ -80,7 +81,7 @@ impl Engine {
         let made = MadeGroup { place, nodes, trees: members.my_trees() };
         let mut replaced = Vec::new();
         for place in members.others() {
-            let Shared { peers, out, .. } = &mut self.shared;
+            let SharedState { peers, out, .. } = &mut self.shared;
             let known = peers.meet(&members.nodes[place].name);
             members.number(place, known);
             if !members.on_demand || peers.link(known).is_some() {
@@ -99,20 +100,17 @@ impl Engine {
         group.close(now, &mut self.shared);
     }
 
-    /// Does what a rank of a group asks for.
-    fn of_rank(
-        &mut self,
-        now: Time,
-        token: u64,
-        (id, rank): (u64, u32),
-        asked: impl FnOnce(&mut Group, &mut Shared) -> Result<(), Failure>,
-    ) {
+    /// Passes a rank's request on to its group. A request on a group that is not here fails.
+    fn request(&mut self, now: Time, token: u64, request: RankRequest) {
+        let (id, rank) = request.source();
         let Some(group) = self.groups.get_mut(&id).filter(|_| !self.closing.contains(&id)) else {
             let message =
                 format!("there is no group {id} on node {}: it was released or never made", self.me.node);
-            return self.shared.done(token, Err(Failure::new(FailureKind::Invalid, message, vec![rank])));
+            return self
+                .shared
+                .done(token, Err(CallFailure::new(CallFailureKind::Invalid, message, vec![rank])));
         };
-        let result = asked(group, &mut self.shared);
+        let result = group.request(now, &mut self.shared, token, request);
         self.conclude(now, id, result);
     }
 
@@ -121,20 +119,16 @@ impl Engine {
         &mut self,
         now: Time,
         id: u64,
-        act: impl FnOnce(&mut Group, &mut Shared) -> Result<(), Failure>,
+        act: impl FnOnce(&mut Group, &mut SharedState) -> Result<(), CallFailure>,
     ) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let result = act(group, &mut self.shared);
         self.conclude(now, id, result);
     }
 
-    fn revoke(&mut self, now: Time, id: u64, rank: u32) {
-        self.with_group(now, id, |group, _| Err(group.revoked(rank)));
-    }
-
     /// Work is done: those who waited only for that are answered, and its group goes on.
-    fn work_done(&mut self, now: Time, id: WorkId, prepared: Option<Prepared>) {
-        let Some((group, answers)) = self.shared.works.end(id) else { return };
+    fn work_done(&mut self, now: Time, id: WorkId, prepared: Option<PreparedCall>) {
+        let Some((group, answers)) = self.shared.work_tracker.end(id) else { return };
         for (token, result) in answers {
             self.shared.out.push(Output::Done { token, result });
         }
@@ -152,7 +146,7 @@ impl Engine {
     }
 
     /// Fails a group if what was done with it says so.
-    fn conclude(&mut self, now: Time, id: u64, result: Result<(), Failure>) {
+    fn conclude(&mut self, now: Time, id: u64, result: Result<(), CallFailure>) {
         if let (Err(failed), Some(group)) = (result, self.groups.get_mut(&id)) {
             group.fail(now, &mut self.shared, &failed, true);
         }
@@ -213,7 +207,7 @@ impl Engine {
                     tracing::debug!(%from, group = packet.id.group, "refused a packet without proof of its group");
                 }
                 Ok((packet, payload)) => {
-                    let payload = Received::Input(bytes.len() - payload.len()..bytes.len());
+                    let payload = ReceivedBytes::Input(bytes.len() - payload.len()..bytes.len());
                     self.packet(now, from, packet, &payload);
                 }
                 Err(error) => tracing::debug!(%from, %error, "dropped what is no packet"),
@@ -229,19 +223,19 @@ impl Engine {
         }
     }
 
-    fn packet(&mut self, now: Time, from: SocketAddr, packet: Packet, payload: &Received) {
+    fn packet(&mut self, now: Time, from: SocketAddr, packet: Packet, payload: &ReceivedBytes) {
         let (id, epoch) = (packet.id.group, packet.id.epoch);
         match packet.body {
             // Someone asks whether this agent is there, whatever has become of the group here.
-            Body::Ping => {
-                let body = Body::PingAnswer { incarnation: self.me.incarnation };
+            PacketBody::Ping => {
+                let body = PacketBody::PingAnswer { incarnation: self.me.incarnation };
                 let group = self.groups.get(&id).filter(|group| group.key() == (id, epoch));
                 let me = group.map_or(packet.from, |group| group.members.me as u16);
                 self.shared.out.control(from, &Packet { from: me, body, ..packet });
                 let shared = &mut self.shared;
                 return group.into_iter().for_each(|group| group.asked_by(now, shared, packet.from.into()));
             }
-            Body::PingAnswer { incarnation } => {
+            PacketBody::PingAnswer { incarnation } => {
                 return self.ping_answered(now, from, (id, epoch), incarnation);
             }
             _ => {}
@@ -290,29 +284,9 @@ impl Engine {
                 self.shared.out.push(Output::GroupMade { group: spec.id, result });
             }
             Input::ReleaseGroup { group } => self.release_group(now, group),
-            Input::Call { token, request } => {
-                let (id, rank) = (request.group, request.rank);
-                self.of_rank(now, token, (id, rank), |group, shared| group.call(now, shared, token, request));
-            }
-            Input::Transfer { token, request } => {
-                let of = (request.group, request.rank);
-                self.of_rank(now, token, of, |group, shared| group.transfer(now, shared, token, request));
-            }
-            Input::Cancel { group, rank, id } => {
-                self.with_group(now, group, |group, shared| {
-                    group.cancel(now, shared, rank, id);
-                    Ok(())
-                });
-            }
-            Input::Watched { group, rank, number, report } => {
-                self.with_group(now, group, |group, shared| {
-                    group.watched(now, shared, (number, rank), report)
-                });
-            }
-            Input::RankLost { group, rank, why, through } => {
-                self.with_group(now, group, |group, shared| {
-                    group.lose_rank(now, shared, (rank, through), why)
-                });
+            Input::Request { token, request } => self.request(now, token, request),
+            Input::Command { group, rank, command } => {
+                self.with_group(now, group, |group, shared| group.command(now, shared, rank, command));
             }
             Input::Quick { group, able } => {
                 self.with_group(now, group, |group, shared| {
@@ -320,7 +294,6 @@ impl Engine {
                     Ok(())
                 });
             }
-            Input::Revoke { group, rank } => self.revoke(now, group, rank),
             other => self.happened(now, other),
         }
     }

@@ -3,7 +3,7 @@
 /// What kind of failure it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-pub enum FailureKind {
+pub enum CallFailureKind {
     /// The call makes no sense.
     Invalid = 1,
     /// Ranks called different operations, sizes, types or roots.
@@ -22,15 +22,15 @@ pub enum FailureKind {
     Cancelled = 8,
 }
 
-impl FailureKind {
+impl CallFailureKind {
     /// Its code between agents.
     pub(crate) fn code(self) -> u8 {
         self as u8
     }
 
-    /// The kind with a code; [`FailureKind::Lost`] if there is none, since the other agent is of another make.
-    pub(crate) fn of_code(code: u8) -> FailureKind {
-        use FailureKind::{Aborted, Cancelled, Invalid, Lost, Mismatch, Revoked, Timeout, Truncated};
+    /// The kind with a code; [`CallFailureKind::Lost`] if there is none, since the other agent is of another make.
+    pub(crate) fn of_code(code: u8) -> CallFailureKind {
+        use CallFailureKind::{Aborted, Cancelled, Invalid, Lost, Mismatch, Revoked, Timeout, Truncated};
         [Invalid, Mismatch, Timeout, Lost, Aborted, Revoked, Truncated, Cancelled]
             .into_iter()
             .find(|kind| kind.code() == code)
@@ -41,25 +41,25 @@ impl FailureKind {
 /// Why a call or message failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Failure {
+pub struct CallFailure {
     /// Its kind.
-    pub kind: FailureKind,
+    pub kind: CallFailureKind,
     /// What happened and what to do about it, with ranks and operation.
     pub message: String,
     /// The ranks that it concerns.
     pub ranks: Vec<u32>,
 }
 
-impl Failure {
+impl CallFailure {
     /// A failure of a kind that concerns some ranks.
-    pub fn new(kind: FailureKind, message: impl Into<String>, ranks: Vec<u32>) -> Failure {
-        Failure { kind, message: message.into(), ranks }
+    pub fn new(kind: CallFailureKind, message: impl Into<String>, ranks: Vec<u32>) -> CallFailure {
+        CallFailure { kind, message: message.into(), ranks }
     }
 }
 
 /// What went over the network for calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct TrafficTotals {
     /// Payload bytes sent by multicast for the first time.
     pub bytes_multicast: u64,
     /// Payload bytes sent by unicast, repairs excluded.
@@ -70,8 +70,8 @@ pub struct Traffic {
     pub chunks_resent: u64,
 }
 
-impl core::ops::AddAssign for Traffic {
-    fn add_assign(&mut self, more: Traffic) {
+impl core::ops::AddAssign for TrafficTotals {
+    fn add_assign(&mut self, more: TrafficTotals) {
         self.bytes_multicast += more.bytes_multicast;
         self.bytes_unicast += more.bytes_unicast;
         self.chunks_repaired += more.chunks_repaired;
@@ -81,22 +81,22 @@ impl core::ops::AddAssign for Traffic {
 
 /// What a call or message of a rank cost this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct CallStats {
     /// From the call to its answer.
     pub nanoseconds: u64,
     /// What it sent and repaired, with what streams of the rank's earlier calls did after these were answered.
-    pub traffic: Traffic,
+    pub traffic: TrafficTotals,
     /// By which plan a collective was carried out.
     pub plan: String,
     /// What a receive got.
-    pub arrived: Option<Arrived>,
+    pub arrived: Option<ReceivedMessage>,
     /// Of a watched call: others have it carried out here, and this rank is to call again, with the same number, as they did.
     pub by_agent: bool,
 }
 
 /// A message that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrived {
+pub struct ReceivedMessage {
     /// The rank that sent it.
     pub source: u32,
     /// Its tag.
@@ -112,9 +112,9 @@ mod tests {
     #[test]
     fn a_kind_has_a_code_of_its_own_and_an_unknown_code_means_a_lost_peer() {
         for code in 0..=u8::MAX {
-            let kind = FailureKind::of_code(code);
-            assert!(kind.code() == code || kind == FailureKind::Lost);
+            let kind = CallFailureKind::of_code(code);
+            assert!(kind.code() == code || kind == CallFailureKind::Lost);
         }
-        assert_eq!(FailureKind::of_code(2), FailureKind::Mismatch);
+        assert_eq!(CallFailureKind::of_code(2), CallFailureKind::Mismatch);
     }
 }

@@ -11,17 +11,18 @@
 //! who waits in calls that ranks carry out themselves, and `quick_calls` whether they do so over several nodes.
 
 mod call_matching;
-mod calls;
+mod call_queue;
 mod departures;
 mod failing;
 mod failure_detector;
 mod messages;
 mod network;
 mod overdue;
-mod plan_selection;
 mod point_to_point;
-mod quick_calls;
+mod quick;
+mod rank_requests;
 mod ranks;
+mod running_calls;
 mod start;
 mod streams;
 mod wait_for_graph;
@@ -29,25 +30,25 @@ mod watched_calls;
 
 use crate::api::{CallRequest, TransferRequest};
 use crate::call_signature::{CallSignature, invalid};
-use crate::failure::{Failure, FailureKind};
-use crate::machine::WorkId;
+use crate::failure::{CallFailure, CallFailureKind};
+use crate::ids::WorkId;
 use crate::members::Members;
 use crate::memory::MemoryId;
-use crate::preparation::Prepared;
-use crate::program::Compiled;
-use crate::shared::{Context, Shared, TimerKey};
+use crate::preparation::PreparedCall;
+use crate::program::CompiledSchedule;
+use crate::shared::{GroupContext, SharedState, TimerKey};
 use call_matching::CallMatching;
-use calls::{ActionId, Calls, Through};
+use call_queue::{CallQueue, PendingCall};
 use cool_collective::{CostModel, Planner};
 use cool_machine::Time;
 use cool_types::limits::OPEN_CALLS;
 use departures::Departures;
 use failure_detector::FailureDetector;
 use messages::CallMessages;
-use plan_selection::{PlanSelection, Waiting};
-use point_to_point::PointToPoint;
-use quick_calls::QuickAgreement;
+use point_to_point::PointToPointMessages;
+use quick::agreement::QuickAgreement;
 use ranks::LocalRanks;
+use running_calls::{CallAction, Completion, RunningCalls};
 use std::sync::Arc;
 use streams::{StreamEvent, Streams};
 use watched_calls::WatchedCalls;
@@ -56,17 +57,17 @@ use watched_calls::WatchedCalls;
 pub(crate) struct Group {
     pub(crate) members: Members,
     ranks: LocalRanks,
-    plans: PlanSelection,
-    calls: Calls,
+    plans: CallQueue,
+    calls: RunningCalls,
     messages: CallMessages,
     streams: Streams,
-    point_to_point: PointToPoint,
+    point_to_point: PointToPointMessages,
     watched_calls: WatchedCalls,
     quick_calls: QuickAgreement,
     matching: CallMatching,
     departures: Departures,
     failure_detector: FailureDetector,
-    failed: Option<Failure>,
+    failed: Option<CallFailure>,
 }
 
 impl Group {
@@ -75,11 +76,11 @@ impl Group {
         Group {
             ranks: LocalRanks::new(members.my_ranks()),
             members,
-            plans: PlanSelection::new(planner),
-            calls: Calls::default(),
+            plans: CallQueue::new(planner),
+            calls: RunningCalls::default(),
             messages: CallMessages::default(),
             streams: Streams::default(),
-            point_to_point: PointToPoint::default(),
+            point_to_point: PointToPointMessages::default(),
             watched_calls: WatchedCalls::default(),
             quick_calls: QuickAgreement::default(),
             matching: CallMatching::default(),
@@ -112,14 +113,14 @@ impl Group {
     pub(crate) fn call(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         token: u64,
         request: CallRequest,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let id = self.members.id;
         let Some(rank) = self.ranks.get_mut(request.rank) else {
             let message = format!("rank {} of group {id} is not on this node", request.rank);
-            let failed = Failure::new(FailureKind::Invalid, message, vec![request.rank]);
+            let failed = CallFailure::new(CallFailureKind::Invalid, message, vec![request.rank]);
             shared.done(token, Err(failed));
             return Ok(());
         };
@@ -134,7 +135,7 @@ impl Group {
             CallSignature::of(&request).and_then(|call| call.check(&request, size).map(|()| call))
         };
         rank.open_calls += 1;
-        let waiting = Waiting { token, at: now, request, signature };
+        let waiting = PendingCall { token, at: now, request, signature };
         if waiting.request.watch {
             return self.watch(now, shared, waiting);
         }
@@ -149,18 +150,18 @@ impl Group {
     pub(crate) fn prepared(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         id: WorkId,
-        prepared: Prepared,
-    ) -> Result<(), Failure> {
+        prepared: PreparedCall,
+    ) -> Result<(), CallFailure> {
         self.plans.prepared(id, prepared);
         self.begin_waiting(now, shared)
     }
 
     /// Begins what can begin.
-    fn begin_waiting(&mut self, now: Time, shared: &mut Shared) -> Result<(), Failure> {
+    fn begin_waiting(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
         while let Some((waiting, prepared)) =
-            self.plans.poll(&mut Context { now, members: &self.members, shared })
+            self.plans.poll(&mut GroupContext { now, members: &self.members, shared })
         {
             let rank = waiting.request.rank;
             let Some(number) = self.number(shared, &waiting) else { continue };
@@ -173,8 +174,8 @@ impl Group {
     }
 
     /// The number of a rank's call; `None` if it has made that before, which it is told.
-    fn number(&mut self, shared: &mut Shared, waiting: &Waiting) -> Option<u64> {
-        let Waiting { token, request, signature, .. } = waiting;
+    fn number(&mut self, shared: &mut SharedState, waiting: &PendingCall) -> Option<u64> {
+        let PendingCall { token, request, signature, .. } = waiting;
         // A call that is refused is made.
         let watched = request.watch && signature.is_ok();
         let least = match self.ranks.number(request.rank, request.number, watched) {
@@ -193,10 +194,10 @@ impl Group {
     fn refuse(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         (number, rank, token): (u64, u32, u64),
-        refused: Failure,
-    ) -> Result<(), Failure> {
+        refused: CallFailure,
+    ) -> Result<(), CallFailure> {
         let matched = self.match_refused(now, shared, (number, rank), &refused);
         self.ranks.answered(rank);
         shared.done(token, Err(refused));
@@ -207,10 +208,10 @@ impl Group {
     fn match_refused(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         (call, rank): (u64, u32),
-        refused: &Failure,
-    ) -> Result<(), Failure> {
+        refused: &CallFailure,
+    ) -> Result<(), CallFailure> {
         self.departures.check_call(&self.members, call)?;
         self.matching.refuse(&self.members, (call, rank), refused)?;
         self.match_with_others(now, shared, call, rank)?;
@@ -223,11 +224,11 @@ impl Group {
     fn take_turn(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         number: u64,
-        waiting: &Waiting,
-        prepared: (CallSignature, Arc<Compiled>),
-    ) -> Result<(), Failure> {
+        waiting: &PendingCall,
+        prepared: (CallSignature, Arc<CompiledSchedule>),
+    ) -> Result<(), CallFailure> {
         let rank = waiting.request.rank;
         if let Err(failed) = self.begin(now, shared, number, waiting, prepared) {
             // Its run may not have been made, so that it would not be told with the others.
@@ -243,11 +244,11 @@ impl Group {
     fn begin(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         number: u64,
-        waiting: &Waiting,
-        prepared: (CallSignature, Arc<Compiled>),
-    ) -> Result<(), Failure> {
+        waiting: &PendingCall,
+        prepared: (CallSignature, Arc<CompiledSchedule>),
+    ) -> Result<(), CallFailure> {
         let rank = waiting.request.rank;
         self.departures.check_call(&self.members, number)?;
         let (signature, compiled) = &prepared;
@@ -257,7 +258,7 @@ impl Group {
         let through = self.calls.begin(now, number, waiting, prepared, &mut shared.out);
         self.match_with_others(now, shared, number, rank)?;
         self.arm(now, shared, number);
-        self.failure_detector.watch(&mut Context { now, members: &self.members, shared });
+        self.failure_detector.watch(&mut GroupContext { now, members: &self.members, shared });
         self.leave(shared, number, through);
         Ok(())
     }
@@ -266,10 +267,10 @@ impl Group {
     fn match_with_others(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         call: u64,
         rank: u32,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let node_of = |(rank, digest)| Some((self.members.node_of(rank)?, digest));
         let arrived = self.streams.digests(call).chain(self.messages.came(call).filter_map(node_of));
         for node in self.matching.compare(&self.members, (call, rank), arrived)? {
@@ -282,15 +283,15 @@ impl Group {
     }
 
     /// A node's digest of a call differs: it is told what was called here.
-    fn tell_call(&mut self, now: Time, shared: &mut Shared, call: u64, node: usize) {
+    fn tell_call(&mut self, now: Time, shared: &mut SharedState, call: u64, node: usize) {
         if node < self.members.nodes.len() {
-            let mut context = Context { now, members: &self.members, shared };
+            let mut context = GroupContext { now, members: &self.members, shared };
             self.matching.tell(&mut context, call, self.ranks.came(call), node);
         }
     }
 
-    fn announce(&mut self, now: Time, shared: &mut Shared, call: u64) {
-        let mut context = Context { now, members: &self.members, shared };
+    fn announce(&mut self, now: Time, shared: &mut SharedState, call: u64) {
+        let mut context = GroupContext { now, members: &self.members, shared };
         self.matching.announce(&mut context, call, self.ranks.came(call));
     }
 
@@ -298,7 +299,7 @@ impl Group {
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(crate) fn run(&mut self, now: Time, shared: &mut Shared) -> Result<(), Failure> {
+    pub(crate) fn run(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
         loop {
             if let Some(done) = self.messages.poll() {
                 self.complete(now, shared, done);
@@ -315,7 +316,12 @@ impl Group {
     }
 
     /// What a stream has done, for its call.
-    fn stream_event(&mut self, now: Time, shared: &mut Shared, event: StreamEvent) -> Result<(), Failure> {
+    fn stream_event(
+        &mut self,
+        now: Time,
+        shared: &mut SharedState,
+        event: StreamEvent,
+    ) -> Result<(), CallFailure> {
         match event {
             StreamEvent::Moved { call, rank, traffic, progress } => {
                 if progress {
@@ -340,7 +346,7 @@ impl Group {
             }
             StreamEvent::AllSent { call, rank, queue } => {
                 self.calls.multicast_sent(call, rank, queue.stripe);
-                self.streams.send_next(&mut Context { now, members: &self.members, shared }, queue)?;
+                self.streams.send_next(&mut GroupContext { now, members: &self.members, shared }, queue)?;
             }
             StreamEvent::Mismatch { call, node } => self.tell_call(now, shared, call, node),
             StreamEvent::Closed(id) => {
@@ -353,14 +359,14 @@ impl Group {
     }
 
     /// An action is done.
-    fn complete(&mut self, now: Time, shared: &mut Shared, done: ActionId) {
+    fn complete(&mut self, now: Time, shared: &mut SharedState, done: CallAction) {
         let through = self.calls.complete(now, done, &mut shared.out);
         self.leave(shared, done.call, through);
     }
 
     /// A rank may be through a call: it is answered.
-    fn leave(&mut self, shared: &mut Shared, number: u64, through: Option<Through>) {
-        let Some(Through { rank, token, mut stats }) = through else { return };
+    fn leave(&mut self, shared: &mut SharedState, number: u64, through: Option<Completion>) {
+        let Some(Completion { rank, token, mut stats }) = through else { return };
         if let Some(local) = self.ranks.get_mut(rank) {
             stats.traffic += std::mem::take(&mut local.afterwards);
         }
@@ -370,7 +376,7 @@ impl Group {
     }
 
     /// Forgets a call once all ranks of this node are through it.
-    fn retire(&mut self, shared: &mut Shared, number: u64) {
+    fn retire(&mut self, shared: &mut SharedState, number: u64) {
         let running = self.calls.get(number).is_some_and(|call| !call.is_empty());
         if running || self.ranks.awaits(number) {
             return;
@@ -391,9 +397,14 @@ impl Group {
     ///
     /// # Errors
     /// If the group fails by what follows.
-    pub(crate) fn work_done(&mut self, now: Time, shared: &mut Shared, id: WorkId) -> Result<(), Failure> {
+    pub(crate) fn work_done(
+        &mut self,
+        now: Time,
+        shared: &mut SharedState,
+        id: WorkId,
+    ) -> Result<(), CallFailure> {
         if !self.messages.work_done(shared, id) {
-            self.point_to_point.work_done(&mut Context { now, members: &self.members, shared }, id);
+            self.point_to_point.work_done(&mut GroupContext { now, members: &self.members, shared }, id);
         }
         self.run(now, shared)
     }
@@ -402,7 +413,7 @@ impl Group {
     ///
     /// # Errors
     /// If it is the working memory of a call here.
-    pub(crate) fn allocation_failed(&self, memory: MemoryId) -> Result<(), Failure> {
+    pub(crate) fn allocation_failed(&self, memory: MemoryId) -> Result<(), CallFailure> {
         self.calls.allocation_failed(memory)
     }
 
@@ -413,42 +424,42 @@ impl Group {
     pub(crate) fn transfer(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         token: u64,
         request: TransferRequest,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let (id, rank) = (self.members.id, request.rank);
         let beyond = request.peer.filter(|peer| self.members.node_of(*peer).is_none());
         let Some(local) = self.ranks.get_mut(rank).filter(|_| beyond.is_none()) else {
             let peer = request.peer.unwrap_or_default();
             let message = format!("rank {rank} of group {id} cannot send to or receive from rank {peer}");
-            shared.done(token, Err(Failure::new(FailureKind::Invalid, message, vec![rank])));
+            shared.done(token, Err(CallFailure::new(CallFailureKind::Invalid, message, vec![rank])));
             return Ok(());
         };
         if let Some(failed) = &self.failed {
             shared.done(token, Err(local.tell(id, failed)));
             return Ok(());
         }
-        let mut context = Context { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, shared };
         self.failure_detector.watch(&mut context);
         self.point_to_point.begin(&mut context, token, request, &self.departures)
     }
 
     /// A local rank cancels a receive or probe.
-    pub(crate) fn cancel(&mut self, now: Time, shared: &mut Shared, rank: u32, id: u64) {
-        self.point_to_point.cancel(&mut Context { now, members: &self.members, shared }, rank, id);
+    pub(crate) fn cancel(&mut self, now: Time, shared: &mut SharedState, rank: u32, id: u64) {
+        self.point_to_point.cancel(&mut GroupContext { now, members: &self.members, shared }, rank, id);
     }
 
     /// The group is released: calls that are open fail. Streams go on for those who need them.
-    pub(crate) fn close(&mut self, now: Time, shared: &mut Shared) {
+    pub(crate) fn close(&mut self, now: Time, shared: &mut SharedState) {
         if !self.is_idle() {
             let message = format!("group {} was released while calls were open", self.members.id);
-            self.fail(now, shared, &Failure::new(FailureKind::Aborted, message, Vec::new()), true);
+            self.fail(now, shared, &CallFailure::new(CallFailureKind::Aborted, message, Vec::new()), true);
         }
     }
 
     /// Gives back everything, before it is forgotten.
-    pub(crate) fn forget(mut self, now: Time, shared: &mut Shared) {
+    pub(crate) fn forget(mut self, now: Time, shared: &mut SharedState) {
         self.clear(now, shared);
         self.point_to_point.clear(self.members.id, shared);
         for node in self.members.others() {

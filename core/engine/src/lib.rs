@@ -53,11 +53,12 @@ mod call_signature;
 mod engine;
 mod failure;
 mod group;
+mod ids;
 mod link_share;
 mod machine;
 mod members;
 mod memory;
-mod outbox;
+mod output_queue;
 mod peers;
 mod preparation;
 mod program;
@@ -67,20 +68,20 @@ mod stream;
 pub mod testing;
 mod timers;
 mod trace;
-mod works;
+mod work_tracker;
 
 pub use api::{
     CallRequest, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupError, GroupKey, GroupSpec, MemberSpec,
-    TransferKind, TransferRequest, TreeScope, TreeSpec, WatchReport,
+    RankCommand, RankRequest, TransferKind, TransferRequest, TreeScope, TreeSpec, WatchReport,
 };
 pub use call_signature::wrong_plan;
 pub use cool_transport::unicast::AgentId;
 pub use cool_transport::unicast::handshake::PeerKey;
 pub use cool_types::{ElementType, Operation, ReduceOp, combine};
 pub use engine::Engine;
-pub use failure::{Arrived, Failure, FailureKind, Stats, Traffic};
-pub use machine::{ConnectionId, Input, MadeGroup, Output, Work, WorkId};
+pub use failure::{CallFailure, CallFailureKind, CallStats, ReceivedMessage, TrafficTotals};
+pub use ids::{AgentConnectionId, NodeId, WorkId};
+pub use machine::{Input, MadeGroup, Output, Work};
 pub use memory::{MemoryId, MemoryRange};
-pub use peers::NodeId;
-pub use preparation::{Preparation, Prepared};
-pub use trace::{Arrival, CallRecord, RankTimes};
+pub use preparation::{Preparation, PreparedCall};
+pub use trace::{CallRecord, DataArrival, RankTimes};

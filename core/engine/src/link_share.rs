@@ -4,7 +4,7 @@ use cool_collective::{Layout, Stripe};
 
 /// A source's claim on this node's link.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Share {
+pub(crate) struct LinkShare {
     /// What it may send over its tree and what over its node's link, were it alone on that; as far as these are known.
     pub(crate) tree: Option<u64>,
     pub(crate) host: Option<u64>,
@@ -18,7 +18,7 @@ pub(crate) struct Share {
 
 /// The streams that a node is sending for the first time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sending {
+pub(crate) struct LinkUsage {
     /// Of each stripe.
     streams: [u64; Layout::MOST_STRIPES as usize],
     /// In parts of [`WHOLE`].
@@ -28,9 +28,9 @@ pub(crate) struct Sending {
 /// Parts of a whole message's stream, in which streams are counted: any number of stripes divides it.
 const WHOLE: u64 = 840;
 
-impl Share {
+impl LinkShare {
     /// What it may send beside what else this node sends.
-    pub(crate) fn ceiling(&self, sending: &Sending) -> Option<u64> {
+    pub(crate) fn ceiling(&self, sending: &LinkUsage) -> Option<u64> {
         let streams = sending.streams[self.stripe.index as usize].max(1);
         let tree = self.tree.map(|rate| rate / streams);
         let sharing = (u64::from(self.concurrent_senders) * WHOLE).max(sending.parts).max(WHOLE);
@@ -44,16 +44,16 @@ impl Share {
     }
 }
 
-impl Sending {
+impl LinkUsage {
     /// These and one more.
-    pub(crate) fn with(mut self, share: &Share) -> Sending {
+    pub(crate) fn with(mut self, share: &LinkShare) -> LinkUsage {
         self.streams[share.stripe.index as usize] += 1;
         self.parts += share.parts();
         self
     }
 
     /// One of these has ended.
-    pub(crate) fn ends(&mut self, share: &Share) {
+    pub(crate) fn ends(&mut self, share: &LinkShare) {
         self.streams[share.stripe.index as usize] -= 1;
         self.parts -= share.parts();
     }

@@ -1,24 +1,16 @@
 //! What goes into the engine and what comes out of it.
 
-use crate::api::{CallRequest, GroupError, GroupSpec, TransferRequest, WatchReport};
-use crate::failure::{Failure, Stats};
+use crate::api::{GroupError, GroupSpec, RankCommand, RankRequest};
+use crate::failure::{CallFailure, CallStats};
+use crate::ids::{AgentConnectionId, NodeId, WorkId};
 use crate::memory::MemoryRange;
-use crate::peers::NodeId;
-use crate::preparation::{Preparation, Prepared};
+use crate::preparation::{Preparation, PreparedCall};
 use cool_transport::Packet;
 use cool_transport::unicast::AgentId;
 use cool_transport::unicast::handshake::PeerKey;
 use cool_types::{ElementType, ReduceOp};
 use core::ops::Range;
 use std::net::{IpAddr, SocketAddr};
-
-/// A connection, numbered by the driver in ascending order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ConnectionId(pub u64);
-
-/// Work that was given out, numbered by the engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct WorkId(pub u64);
 
 /// What happens to the engine.
 #[derive(Debug)]
@@ -31,51 +23,21 @@ pub enum Input<'a> {
         /// The group.
         group: u64,
     },
-    /// A rank of this node makes a call; answered by [`Output::Done`].
-    Call {
-        /// By which it is answered: the driver's choice, once each.
+    /// A rank of this node makes a request; the engine replies with [`Output::Done`].
+    Request {
+        /// Names the request in the reply. The driver chooses it, and must not use a token twice.
         token: u64,
-        /// The call.
-        request: CallRequest,
+        /// The request.
+        request: RankRequest,
     },
-    /// A rank of this node says what has become of a watched call. Nothing comes of it if that was answered meanwhile.
-    Watched {
-        /// Its group.
+    /// A rank of this node makes a request that has no reply.
+    Command {
+        /// The rank's group.
         group: u64,
         /// The rank.
         rank: u32,
-        /// The call.
-        number: u64,
-        /// What has become of it.
-        report: WatchReport,
-    },
-    /// A rank of this node cancels a receive or probe: it fails at once, unless it has its message.
-    Cancel {
-        /// Its group.
-        group: u64,
-        /// The rank.
-        rank: u32,
-        /// What the rank knows it by.
-        id: u64,
-    },
-    /// A rank of this node sends or receives a message; answered like a call.
-    Transfer {
-        /// As of a call.
-        token: u64,
-        /// The message.
-        request: TransferRequest,
-    },
-    /// A rank of this node went away.
-    RankLost {
-        /// Its group.
-        group: u64,
-        /// The rank.
-        rank: u32,
-        /// Why, in words.
-        why: String,
-        /// How many calls it was through, if that is known of a rank that carries calls out without the engine; else those that it
-        /// has made here count.
-        through: Option<u64>,
+        /// The request.
+        command: RankCommand,
     },
     /// Whether the rank of this node in a group for quick calls, which has come, can carry them out. [`Output::Quick`] says whether all can.
     Quick {
@@ -83,13 +45,6 @@ pub enum Input<'a> {
         group: u64,
         /// Whether.
         able: bool,
-    },
-    /// A rank of this node revokes its group: all calls on it fail, at every rank (ULFM's revoke).
-    Revoke {
-        /// The group.
-        group: u64,
-        /// The rank.
-        rank: u32,
     },
     /// A datagram came. [`Output::Store`]s that follow name bytes of it.
     Datagram {
@@ -103,7 +58,7 @@ pub enum Input<'a> {
     /// Another agent connected.
     Accepted {
         /// Its connection.
-        connection: ConnectionId,
+        connection: AgentConnectionId,
         /// Its address.
         from: IpAddr,
         /// Who it is, if it has proved that by the key of this agent.
@@ -114,7 +69,7 @@ pub enum Input<'a> {
         /// The node.
         node: NodeId,
         /// Its connection.
-        connection: ConnectionId,
+        connection: AgentConnectionId,
     },
     /// A node that was to be connected to cannot be reached.
     Unreachable {
@@ -126,7 +81,7 @@ pub enum Input<'a> {
     /// Bytes came over a connection. [`Output::Store`]s that follow name bytes of `bytes`.
     Bytes {
         /// The connection.
-        connection: ConnectionId,
+        connection: AgentConnectionId,
         /// How many bytes came before these, and have been put where the last [`Output::Await`] said.
         placed: u32,
         /// The bytes after them.
@@ -135,21 +90,21 @@ pub enum Input<'a> {
     /// Bytes of earlier [`Output::Write`]s have been written, or copied to be: their memory may change.
     Written {
         /// The connection.
-        connection: ConnectionId,
+        connection: AgentConnectionId,
         /// How many bytes more, heads and payload.
         bytes: u64,
     },
     /// A connection ended by itself.
     Closed {
         /// The connection.
-        connection: ConnectionId,
+        connection: AgentConnectionId,
         /// Why, in words.
         why: String,
     },
     /// A [`Work::Copy`] or [`Work::Reduce`] is done.
     WorkDone(WorkId),
     /// A [`Work::Prepare`] is done.
-    Prepared(WorkId, Prepared),
+    Prepared(WorkId, PreparedCall),
     /// There is no memory for an [`Output::Allocate`]. What names it afterwards may be left undone.
     AllocationFailed(crate::MemoryId),
 }
@@ -197,7 +152,7 @@ pub enum Output {
         /// The token that it came with.
         token: u64,
         /// What it cost, or why it failed.
-        result: Result<Stats, Failure>,
+        result: Result<CallStats, CallFailure>,
     },
     /// Send a data packet to a node or a tree. It may be lost.
     Data {
@@ -230,7 +185,7 @@ pub enum Output {
     /// what is not written at once is to be copied at once.
     Write {
         /// The connection.
-        connection: ConnectionId,
+        connection: AgentConnectionId,
         /// The frame's head.
         head: Vec<u8>,
         /// What follows it.
@@ -240,7 +195,7 @@ pub enum Output {
     /// `place` is given it belongs there, and may be put there without a copy in between (see [`Input::Bytes`]).
     Await {
         /// The connection.
-        connection: ConnectionId,
+        connection: AgentConnectionId,
         /// Bytes of payload to come; 0 if a frame's head is next.
         bytes: u64,
         /// Where they belong, if that is known and worth it: as many bytes.
@@ -249,7 +204,7 @@ pub enum Output {
     /// Write what is left to write, then close.
     Hangup {
         /// The connection.
-        connection: ConnectionId,
+        connection: AgentConnectionId,
     },
     /// Put bytes of the [`Input::Datagram`] or [`Input::Bytes`] that was handled last to their place, before the next such
     /// input.

@@ -1,9 +1,9 @@
 //! A group as its agents know it: nodes with names and addresses, trees, chains. It never changes.
 
 use crate::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
-use crate::link_share::Share;
-use crate::peers::NodeId;
-use cool_collective::{Layout, Place, Rank, Scope, Stripe};
+use crate::ids::NodeId;
+use crate::link_share::LinkShare;
+use cool_collective::{Layout, MulticastScope, Rank, RankPlace, Stripe};
 use cool_transport::tagged::Protection;
 use cool_transport::unicast::handshake::agent_key;
 use cool_transport::unicast::{AgentId, MessageName};
@@ -18,7 +18,7 @@ const CHUNK_MAX: u32 = 65_507 - cool_transport::packet::DATA_HEADER as u32;
 
 /// A node of a group.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct MemberNode {
     pub(crate) name: String,
     /// Of its agent.
     pub(crate) incarnation: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Node {
 
 /// Where a tree is reached.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tree {
+pub(crate) struct MemberTree {
     pub(crate) address: SocketAddr,
     /// 0 if unknown.
     pub(crate) bytes_per_second: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Members {
     pub(crate) epoch: u32,
     pub(crate) layout: Layout,
     /// By their indices in the layout.
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<MemberNode>,
     /// This node.
     pub(crate) me: usize,
     pub(crate) chunk_bytes: u32,
@@ -54,7 +54,7 @@ pub(crate) struct Members {
     pub(crate) on_demand: bool,
     group_key: Option<Key>,
     /// Several over all nodes share no link between switches.
-    trees: BTreeMap<Scope, Vec<Tree>>,
+    trees: BTreeMap<MulticastScope, Vec<MemberTree>>,
     host_bytes_per_second: u64,
     /// What the slowest level was given or measured to carry, by which plans are picked.
     expected: u64,
@@ -75,13 +75,13 @@ impl Members {
         }
         check_addresses(spec).map_err(invalid)?;
         let number: BTreeMap<&str, u32> = first.keys().copied().zip(0..).collect();
-        let places: Vec<Place> =
-            spec.members.iter().map(|m| Place { rack: m.rack, node: number[m.node.as_str()] }).collect();
+        let places: Vec<RankPlace> =
+            spec.members.iter().map(|m| RankPlace { rack: m.rack, node: number[m.node.as_str()] }).collect();
         let layout = Layout::new(&places).map_err(|e| invalid(e.to_string()))?;
         let member_of = |node| &spec.members[layout.node_leader(node).0 as usize];
-        let nodes: Vec<Node> = (0..layout.nodes())
+        let nodes: Vec<MemberNode> = (0..layout.nodes())
             .map(member_of)
-            .map(|m| Node {
+            .map(|m| MemberNode {
                 name: m.node.clone(),
                 incarnation: m.incarnation,
                 udp: m.udp(),
@@ -98,30 +98,30 @@ impl Members {
                 "it is of another agent of this node, {node}, than the one that runs"
             )));
         }
-        let mut trees: BTreeMap<Scope, Vec<Tree>> = BTreeMap::new();
+        let mut trees: BTreeMap<MulticastScope, Vec<MemberTree>> = BTreeMap::new();
         for tree in &spec.trees {
             let scope = match tree.scope {
-                TreeScope::All => Scope::All,
-                TreeScope::Leaders => Scope::Leaders,
+                TreeScope::All => MulticastScope::All,
+                TreeScope::Leaders => MulticastScope::Leaders,
                 TreeScope::Rack(rack) => {
                     let member = spec.members.iter().find(|m| m.rack == rack);
                     let member = member
                         .ok_or_else(|| invalid(format!("a tree is for rack {rack}, where no rank is")))?;
-                    Scope::Rack(layout.rack_of(Rank(member.rank)))
+                    MulticastScope::Rack(layout.rack_of(Rank(member.rank)))
                 }
             };
             if !tree.address.is_multicast() {
                 return Err(invalid(format!("the tree address {} is not a multicast address", tree.address)));
             }
             let address = SocketAddr::new(tree.address, tree.port);
-            let most = if scope == Scope::All { Layout::MOST_STRIPES as usize } else { 1 };
+            let most = if scope == MulticastScope::All { Layout::MOST_STRIPES as usize } else { 1 };
             let alike = trees.entry(scope).or_default();
             if alike.len() == most {
                 return Err(invalid(format!("more than {most} trees are for {:?}", tree.scope)));
             }
-            alike.push(Tree { address, bytes_per_second: tree.bytes_per_second });
+            alike.push(MemberTree { address, bytes_per_second: tree.bytes_per_second });
         }
-        let stripes = trees.get(&Scope::All).map_or(1, |trees| trees.len() as u32);
+        let stripes = trees.get(&MulticastScope::All).map_or(1, |trees| trees.len() as u32);
         let layout = layout.with_stripes(stripes);
         Ok(Members {
             id: spec.id,
@@ -142,7 +142,7 @@ impl Members {
 
     /// By what the agent of a node proves in this group who it is, if it has no key of its own.
     pub(crate) fn group_key_of(&self, node: usize) -> Option<Key> {
-        let Node { name, incarnation, key: None, .. } = &self.nodes[node] else { return None };
+        let MemberNode { name, incarnation, key: None, .. } = &self.nodes[node] else { return None };
         let who = AgentId { node: name.clone(), incarnation: *incarnation };
         self.group_key.as_ref().map(|key| agent_key(key, &who))
     }
@@ -154,36 +154,36 @@ impl Members {
 
     /// The trees that reach this node.
     pub(crate) fn my_trees(&self) -> Vec<SocketAddr> {
-        let reaches_me = |scope: Scope| self.layout.nodes_of(scope).contains(&self.me);
+        let reaches_me = |scope: MulticastScope| self.layout.nodes_of(scope).contains(&self.me);
         let mine = self.trees.iter().filter(|(scope, _)| reaches_me(**scope));
         mine.flat_map(|(_, trees)| trees).map(|tree| tree.address).collect()
     }
 
     /// Whether there is a tree over these nodes.
-    pub(crate) fn has_tree(&self, scope: Scope) -> bool {
+    pub(crate) fn has_tree(&self, scope: MulticastScope) -> bool {
         self.trees.contains_key(&scope)
     }
 
     /// The tree of a part of a message.
-    pub(crate) fn tree(&self, scope: Scope, stripe: Stripe) -> Option<Tree> {
+    pub(crate) fn tree(&self, scope: MulticastScope, stripe: Stripe) -> Option<MemberTree> {
         self.trees.get(&scope)?.get(stripe.index as usize).copied()
     }
 
     /// The tree of this node's rack.
     pub(crate) fn rack_tree(&self) -> Option<SocketAddr> {
-        let rack = Scope::Rack(self.layout.rack_of_node(self.me));
+        let rack = MulticastScope::Rack(self.layout.rack_of_node(self.me));
         self.trees.get(&rack)?.first().map(|tree| tree.address)
     }
 
     /// What this node may send of a part, one of as many that are sent at a time, over its tree, or to the chain where there
     /// is none.
-    pub(crate) fn share(&self, scope: Scope, stripe: Stripe, concurrent_senders: u32) -> Share {
+    pub(crate) fn share(&self, scope: MulticastScope, stripe: Stripe, concurrent_senders: u32) -> LinkShare {
         let known = |rate: u64| Some(rate).filter(|rate| *rate > 0);
         let tree = self.tree(scope, stripe).and_then(|tree| known(tree.bytes_per_second));
         let on_tree = stripe.on_tree(concurrent_senders, self.layout.stripes(scope));
         let host = known(self.host_bytes_per_second);
         let verified = tree.into_iter().chain(host).min().is_some_and(|rate| self.is_verified(rate));
-        Share { tree: tree.map(|rate| rate / on_tree), host, verified, concurrent_senders, stripe }
+        LinkShare { tree: tree.map(|rate| rate / on_tree), host, verified, concurrent_senders, stripe }
     }
 
     /// Whether a rate is what paths were given or measured to carry, and not only that of a port before a slower path.
@@ -257,7 +257,7 @@ impl Members {
     }
 
     /// The chain behind a multicast from a node of a tree.
-    pub(crate) fn chain(&self, scope: Scope, source: usize) -> Arc<Chain> {
+    pub(crate) fn chain(&self, scope: MulticastScope, source: usize) -> Arc<Chain> {
         let layout = &self.layout;
         // There are no more nodes than ranks, and no more ranks than fit.
         let hop = |node| Hop { node: node as u16, rack: layout.rack_of_node(node) as u16 };
@@ -325,7 +325,7 @@ fn check_addresses(spec: &GroupSpec) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::TreeSpec;
-    use crate::link_share::Sending;
+    use crate::link_share::LinkUsage;
     use cool_collective::CostModel;
     use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -366,7 +366,9 @@ mod tests {
 
     /// What a part may send while the node sends nothing else.
     fn alone(members: &Members, (index, of): (u32, u32), concurrent_senders: u32) -> Option<u64> {
-        members.share(Scope::All, Stripe { index, of }, concurrent_senders).ceiling(&Sending::default())
+        members
+            .share(MulticastScope::All, Stripe { index, of }, concurrent_senders)
+            .ceiling(&LinkUsage::default())
     }
 
     #[test]
@@ -380,7 +382,7 @@ mod tests {
         let expected = spec().cost_model.rack.bytes_per_second;
         assert!(members.is_verified(expected) && !members.is_verified(2 * expected));
         assert_eq!(members.rack_tree().map(|tree| tree.ip()), Some([239, 192, 0, 2].into()));
-        assert_eq!(members.chain(Scope::All, 1).node(0), 1);
+        assert_eq!(members.chain(MulticastScope::All, 1).node(0), 1);
     }
 
     #[test]
@@ -392,7 +394,7 @@ mod tests {
             ..spec.trees[0].clone()
         });
         let members = Members::new(&spec, &agent("h1")).unwrap();
-        assert_eq!((members.my_trees().len(), members.layout.stripes(Scope::All)), (2, 2));
+        assert_eq!((members.my_trees().len(), members.layout.stripes(MulticastScope::All)), (2, 2));
         assert_eq!(
             [(0, 1), (0, 2), (1, 2)].map(|part| alone(&members, part, 1)),
             [Some(50), Some(25), Some(20)]
@@ -401,7 +403,7 @@ mod tests {
         assert_eq!([(1, 1), (1, 2)].map(|part| alone(&members, part, 4)), [Some(10), Some(5)]);
         let second = Stripe { index: 1, of: 2 };
         assert_eq!(
-            members.tree(Scope::All, second).map(|tree| tree.address.ip()),
+            members.tree(MulticastScope::All, second).map(|tree| tree.address.ip()),
             Some([239, 192, 0, 9].into())
         );
     }

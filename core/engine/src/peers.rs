@@ -1,12 +1,13 @@
 //! The other agents and the connections to them. What messages mean is the groups' matter.
 
-use crate::machine::{ConnectionId, Output};
+use crate::ids::{AgentConnectionId, NodeId};
+use crate::machine::Output;
 use crate::members::Members;
 use crate::memory::MemoryRange;
-use crate::outbox::Outbox;
+use crate::output_queue::OutputQueue;
 use cool_machine::{Machine, Time};
 use cool_transport::unicast::handshake::PeerKey;
-use cool_transport::unicast::{self, AgentId, Input, Notice, Peer};
+use cool_transport::unicast::{self, AgentId, Input, Notice, PeerStream};
 use cool_types::Key;
 use core::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,17 +30,13 @@ const RECONNECTS_MAX: u32 = 3;
 /// Why a node is lost whose agent is another incarnation than the one that its groups have.
 pub(crate) const STARTED_AGAIN: &str = "its agent was started again";
 
-/// A node, numbered by the engine when it first hears of it: 0 is its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct NodeId(pub u32);
-
 /// Another agent.
 #[derive(Debug)]
-pub(crate) struct Link {
-    pub(crate) machine: Peer,
+pub(crate) struct PeerLink {
+    pub(crate) machine: PeerStream,
     /// Of the agent, as its groups or its greeting say.
     pub(crate) incarnation: u64,
-    pub(crate) connection: Option<ConnectionId>,
+    pub(crate) connection: Option<AgentConnectionId>,
     /// Whether the other side of the connection has proved who it is.
     proven: bool,
     /// The agent's key, as its groups say: it has to prove who it is.
@@ -65,11 +62,11 @@ pub(crate) struct Link {
     reconnects: u32,
 }
 
-impl Link {
+impl PeerLink {
     /// To the agent `of` a node `at` a place, from the agent `me`.
-    fn new(me: &AgentId, (node, incarnation): (&str, u64), at: impl fmt::Display, ip: IpAddr) -> Link {
-        Link {
-            machine: Peer::new(me, &format!("node {node} at {at}")),
+    fn new(me: &AgentId, (node, incarnation): (&str, u64), at: impl fmt::Display, ip: IpAddr) -> PeerLink {
+        PeerLink {
+            machine: PeerStream::new(me, &format!("node {node} at {at}")),
             incarnation,
             connection: None,
             proven: false,
@@ -101,7 +98,7 @@ impl Link {
 
 /// Whose a connection is.
 #[derive(Debug)]
-enum Owner {
+enum ConnectionOwner {
     Peer(NodeId),
     /// It has not said its name; the bytes so far.
     Unidentified {
@@ -113,54 +110,54 @@ enum Owner {
 
 /// A peer that is gone.
 #[derive(Debug)]
-pub(crate) struct Lost {
+pub(crate) struct LostPeer {
     pub(crate) node: NodeId,
     pub(crate) groups: BTreeSet<u64>,
     pub(crate) why: String,
 }
 
-impl Lost {
-    fn new(node: NodeId, groups: BTreeSet<u64>, why: &str) -> Lost {
-        Lost { node, groups, why: why.to_owned() }
+impl LostPeer {
+    fn new(node: NodeId, groups: BTreeSet<u64>, why: &str) -> LostPeer {
+        LostPeer { node, groups, why: why.to_owned() }
     }
 }
 
 /// A node that the engine has heard of.
 #[derive(Debug)]
-struct Known {
+struct KnownNode {
     name: String,
-    link: Option<Link>,
+    link: Option<PeerLink>,
     /// Whether a group has had it, and may still know it by its number.
     has_been_in_group: bool,
 }
 
 #[derive(Debug)]
-pub(crate) struct Peers {
+pub(crate) struct PeerTable {
     me: AgentId,
     /// Those that the engine has heard of, by number; the first is this node.
-    nodes: Vec<Known>,
+    nodes: Vec<KnownNode>,
     by_name: BTreeMap<String, NodeId>,
     /// Numbers of nodes that are forgotten, since they never had a group: nobody else knows them.
     free: Vec<NodeId>,
-    connections: BTreeMap<ConnectionId, Owner>,
+    connections: BTreeMap<AgentConnectionId, ConnectionOwner>,
     /// Peers whose machines have been told something and not yet asked what follows.
     dirty: BTreeSet<NodeId>,
     /// Connections of peers that this side has connected to as well, whichever came first: they are of use if its own ends, since the
     /// other side has made them afterwards then, and else ended by the other side as soon as it hears from this one.
-    spares: BTreeMap<NodeId, ConnectionId>,
+    spares: BTreeMap<NodeId, AgentConnectionId>,
     /// Of these, those that are of use now.
-    needed: VecDeque<ConnectionId>,
+    needed: VecDeque<AgentConnectionId>,
     /// Peers that were not spoken to before, whose groups may not all know.
     fresh: BTreeSet<NodeId>,
     /// Connections in the name of another that had not proved it.
     pub(crate) refused: u64,
 }
 
-impl Peers {
+impl PeerTable {
     /// The peers of the agent `me`.
-    pub(crate) fn new(me: AgentId) -> Peers {
+    pub(crate) fn new(me: AgentId) -> PeerTable {
         let name = me.node.clone();
-        let mut peers = Peers {
+        let mut peers = PeerTable {
             me,
             nodes: Vec::new(),
             by_name: BTreeMap::new(),
@@ -181,7 +178,7 @@ impl Peers {
         if let Some(known) = self.by_name.get(name) {
             return *known;
         }
-        let known = Known { name: name.to_owned(), link: None, has_been_in_group: false };
+        let known = KnownNode { name: name.to_owned(), link: None, has_been_in_group: false };
         let number = match self.free.pop() {
             Some(number) => {
                 self.nodes[number.0 as usize] = known;
@@ -202,7 +199,7 @@ impl Peers {
         &self.nodes[node.0 as usize].name
     }
 
-    pub(crate) fn link(&mut self, node: NodeId) -> Option<&mut Link> {
+    pub(crate) fn link(&mut self, node: NodeId) -> Option<&mut PeerLink> {
         self.nodes.get_mut(node.0 as usize)?.link.as_mut()
     }
 
@@ -221,15 +218,16 @@ impl Peers {
         now: Time,
         (members, place): (&Members, usize),
         closing: &BTreeSet<u64>,
-        out: &mut Outbox,
-    ) -> (NodeId, Option<Lost>) {
+        out: &mut OutputQueue,
+    ) -> (NodeId, Option<LostPeer>) {
         let (member, group) = (&members.nodes[place], members.key());
         let (name, incarnation, theirs) = (member.name.as_str(), member.incarnation, member.tcp);
         let mut lost = self.drop_useless((members, place), closing, out);
         let node = self.meet(name);
         let known = &mut self.nodes[node.0 as usize];
-        let link =
-            known.link.get_or_insert_with(|| Link::new(&self.me, (name, incarnation), theirs, theirs.ip()));
+        let link = known
+            .link
+            .get_or_insert_with(|| PeerLink::new(&self.me, (name, incarnation), theirs, theirs.ip()));
         link.used = true;
         link.precedes = members.nodes[members.me].tcp < theirs;
         if link.precedes || members.on_demand {
@@ -240,7 +238,7 @@ impl Peers {
         link.groups.insert(group.0);
         link.machine.handle(now, Input::Open { group: group.0, epoch: group.1 });
         if incarnation < link.incarnation {
-            lost = Some(Lost::new(node, BTreeSet::from([group.0]), STARTED_AGAIN));
+            lost = Some(LostPeer::new(node, BTreeSet::from([group.0]), STARTED_AGAIN));
         }
         self.dirty.insert(node);
         if self.link(node).is_some_and(|link| link.precedes) && !members.on_demand {
@@ -250,7 +248,7 @@ impl Peers {
     }
 
     /// A group speaks to the node at one of its places: connects to it, if need be.
-    pub(crate) fn reach(&mut self, now: Time, (members, place): (&Members, usize), out: &mut Outbox) {
+    pub(crate) fn reach(&mut self, now: Time, (members, place): (&Members, usize), out: &mut OutputQueue) {
         let node = members.nodes[place].id;
         if self.link(node).is_none() {
             self.join(now, (members, place), &BTreeSet::new(), out);
@@ -260,7 +258,7 @@ impl Peers {
     }
 
     /// Asks for a connection to a peer, if there is none and this side may.
-    fn seek(&mut self, node: NodeId, out: &mut Outbox) {
+    fn seek(&mut self, node: NodeId, out: &mut OutputQueue) {
         let Some(link) = self.link(node).filter(|link| link.connection.is_none() && !link.seeks) else {
             return;
         };
@@ -271,7 +269,7 @@ impl Peers {
     }
 
     /// A connection that takes the place of one that has ended.
-    pub(crate) fn take_needed(&mut self) -> Option<ConnectionId> {
+    pub(crate) fn take_needed(&mut self) -> Option<AgentConnectionId> {
         self.needed.pop_front()
     }
 
@@ -290,8 +288,8 @@ impl Peers {
         &mut self,
         (members, place): (&Members, usize),
         closing: &BTreeSet<u64>,
-        out: &mut Outbox,
-    ) -> Option<Lost> {
+        out: &mut OutputQueue,
+    ) -> Option<LostPeer> {
         let member = &members.nodes[place];
         let node = *self.by_name.get(&member.name)?;
         let link = self.link(node)?;
@@ -334,28 +332,28 @@ impl Peers {
     }
 
     /// A peer that is connected.
-    pub(crate) fn connected_link(&mut self, node: NodeId) -> Option<(&mut Link, ConnectionId)> {
+    pub(crate) fn connected_link(&mut self, node: NodeId) -> Option<(&mut PeerLink, AgentConnectionId)> {
         let link = self.link(node)?;
         let connection = link.connection?;
         Some((link, connection))
     }
 
-    pub(crate) fn node_of(&self, connection: ConnectionId) -> Option<NodeId> {
+    pub(crate) fn node_of(&self, connection: AgentConnectionId) -> Option<NodeId> {
         match self.connections.get(&connection)? {
-            Owner::Peer(node) => Some(*node),
-            Owner::Unidentified { .. } => None,
+            ConnectionOwner::Peer(node) => Some(*node),
+            ConnectionOwner::Unidentified { .. } => None,
         }
     }
 
     /// The connection that was asked for is there.
-    pub(crate) fn connected(&mut self, node: NodeId, connection: ConnectionId, out: &mut Outbox) {
+    pub(crate) fn connected(&mut self, node: NodeId, connection: AgentConnectionId, out: &mut OutputQueue) {
         if let Some(link) = self.link(node) {
             link.seeks = false;
             if link.connection.is_none() {
                 (link.connection, link.outgoing) = (Some(connection), true);
                 // The driver has seen to it.
                 link.proven = link.must_prove();
-                self.connections.insert(connection, Owner::Peer(node));
+                self.connections.insert(connection, ConnectionOwner::Peer(node));
                 self.dirty.insert(node);
                 return;
             }
@@ -374,30 +372,32 @@ impl Peers {
     /// Someone connected.
     pub(crate) fn accepted(
         &mut self,
-        connection: ConnectionId,
+        connection: AgentConnectionId,
         (ip, proven): (IpAddr, Option<AgentId>),
-        out: &mut Outbox,
+        out: &mut OutputQueue,
     ) {
-        let is_unknown = |owner: &Owner| matches!(owner, Owner::Unidentified { proven: None, .. });
+        let is_unknown =
+            |owner: &ConnectionOwner| matches!(owner, ConnectionOwner::Unidentified { proven: None, .. });
         let unidentified = self.connections.iter().filter(|(_, owner)| is_unknown(owner));
-        let unidentified: Vec<ConnectionId> = unidentified.map(|(id, _)| *id).collect();
+        let unidentified: Vec<AgentConnectionId> = unidentified.map(|(id, _)| *id).collect();
         if proven.is_none() && unidentified.len() >= UNIDENTIFIED_MAX {
             // Identifiers ascend: the first has been silent longest.
             self.connections.remove(&unidentified[0]);
             out.push(Output::Hangup { connection: unidentified[0] });
         }
-        self.connections.insert(connection, Owner::Unidentified { ip, proven, bytes: Vec::new() });
+        self.connections.insert(connection, ConnectionOwner::Unidentified { ip, proven, bytes: Vec::new() });
     }
 
     /// Bytes of a connection that has not said whose it is. Answers with the peer and all its bytes once it
     /// has, and with the peer of that name whose connection it replaces.
     pub(crate) fn greeting(
         &mut self,
-        connection: ConnectionId,
+        connection: AgentConnectionId,
         more: &[u8],
-        out: &mut Outbox,
-    ) -> Option<(NodeId, Vec<u8>, Option<Lost>)> {
-        let Some(Owner::Unidentified { ip, proven, bytes }) = self.connections.get_mut(&connection) else {
+        out: &mut OutputQueue,
+    ) -> Option<(NodeId, Vec<u8>, Option<LostPeer>)> {
+        let Some(ConnectionOwner::Unidentified { ip, proven, bytes }) = self.connections.get_mut(&connection)
+        else {
             return None;
         };
         bytes.extend_from_slice(more);
@@ -450,7 +450,7 @@ impl Peers {
         let node = self.number(&name);
         if crossing && bytes.len() <= SPARE_BYTES {
             self.spares.insert(node, connection);
-            self.connections.insert(connection, Owner::Unidentified { ip, proven, bytes });
+            self.connections.insert(connection, ConnectionOwner::Unidentified { ip, proven, bytes });
             return None;
         }
         let replaced = match self.link(node) {
@@ -461,10 +461,10 @@ impl Peers {
             _ => None,
         };
         let node = self.number(&name);
-        let fresh = Link::new(&self.me, (&name, who.incarnation), ip, ip);
+        let fresh = PeerLink::new(&self.me, (&name, who.incarnation), ip, ip);
         let link = self.nodes[node.0 as usize].link.get_or_insert(fresh);
         (link.connection, link.proven, link.outgoing) = (Some(connection), proven.is_some(), false);
-        self.connections.insert(connection, Owner::Peer(node));
+        self.connections.insert(connection, ConnectionOwner::Peer(node));
         Some((node, bytes, replaced))
     }
 
@@ -480,7 +480,7 @@ impl Peers {
     }
 
     /// Drops the connection of who came in the name of an agent, without proof, before any group had it.
-    fn drop_impostor(&mut self, name: &str, out: &mut Outbox) {
+    fn drop_impostor(&mut self, name: &str, out: &mut OutputQueue) {
         let Some(node) = self.by_name.get(name).copied() else { return };
         if self.link(node).is_some_and(|link| !link.proven && !link.used) {
             self.drop_peer(node, "", out);
@@ -488,16 +488,21 @@ impl Peers {
     }
 
     /// A connection ended, or could not be made.
-    pub(crate) fn closed(&mut self, connection: ConnectionId, why: &str, out: &mut Outbox) -> Option<Lost> {
+    pub(crate) fn closed(
+        &mut self,
+        connection: AgentConnectionId,
+        why: &str,
+        out: &mut OutputQueue,
+    ) -> Option<LostPeer> {
         match self.connections.remove(&connection)? {
-            Owner::Unidentified { .. } => None,
-            Owner::Peer(node) => self.reconnect(node, why, out),
+            ConnectionOwner::Unidentified { .. } => None,
+            ConnectionOwner::Peer(node) => self.reconnect(node, why, out),
         }
     }
 
     /// The connection to a peer has ended, or is of no use: another one is asked for if one is needed and that is up to this
     /// side.
-    pub(crate) fn reconnect(&mut self, node: NodeId, why: &str, out: &mut Outbox) -> Option<Lost> {
+    pub(crate) fn reconnect(&mut self, node: NodeId, why: &str, out: &mut OutputQueue) -> Option<LostPeer> {
         let lost = self.end(node, why, out)?;
         self.seek(node, out);
         Some(lost)
@@ -505,14 +510,14 @@ impl Peers {
 
     /// The connection to a peer has ended. Groups of which nothing came over it wait for another: the other side may have
     /// hung up before it had them.
-    fn end(&mut self, node: NodeId, why: &str, out: &mut Outbox) -> Option<Lost> {
+    fn end(&mut self, node: NodeId, why: &str, out: &mut OutputQueue) -> Option<LostPeer> {
         let ended = self.forget(node, out)?;
         let migrated: BTreeSet<u64> = ended.machine.unconfirmed().map(|(group, _)| group).collect();
         let reconnects = if ended.machine.no_group_traffic() { ended.reconnects + 1 } else { 0 };
         if migrated.is_empty() || reconnects > RECONNECTS_MAX {
-            return Some(Lost::new(node, ended.groups, why));
+            return Some(LostPeer::new(node, ended.groups, why));
         }
-        let mut link = Link {
+        let mut link = PeerLink {
             used: true,
             connect: ended.connect,
             key: ended.key,
@@ -520,10 +525,10 @@ impl Peers {
             seeks: ended.seeks,
             precedes: ended.precedes,
             reconnects,
-            ..Link::new(&self.me, (self.name(node), ended.incarnation), ended.ip, ended.ip)
+            ..PeerLink::new(&self.me, (self.name(node), ended.incarnation), ended.ip, ended.ip)
         };
         link.machine.resume_from(ended.machine);
-        let lost = Lost::new(node, &ended.groups - &migrated, why);
+        let lost = LostPeer::new(node, &ended.groups - &migrated, why);
         link.groups = migrated;
         // It had groups, so its number is still its own.
         self.nodes[node.0 as usize].link = Some(link);
@@ -531,11 +536,11 @@ impl Peers {
     }
 
     /// Gives a peer up and hangs up.
-    pub(crate) fn drop_peer(&mut self, node: NodeId, why: &str, out: &mut Outbox) -> Option<Lost> {
-        Some(Lost::new(node, self.forget(node, out)?.groups, why))
+    pub(crate) fn drop_peer(&mut self, node: NodeId, why: &str, out: &mut OutputQueue) -> Option<LostPeer> {
+        Some(LostPeer::new(node, self.forget(node, out)?.groups, why))
     }
 
-    fn forget(&mut self, node: NodeId, out: &mut Outbox) -> Option<Link> {
+    fn forget(&mut self, node: NodeId, out: &mut OutputQueue) -> Option<PeerLink> {
         let link = self.nodes.get_mut(node.0 as usize)?.link.take()?;
         self.dirty.remove(&node);
         self.fresh.remove(&node);
@@ -550,7 +555,7 @@ impl Peers {
         Some(link)
     }
 
-    fn hang_up(&mut self, connection: ConnectionId, out: &mut Outbox) {
+    fn hang_up(&mut self, connection: AgentConnectionId, out: &mut OutputQueue) {
         if self.connections.remove(&connection).is_some() {
             out.push(Output::Hangup { connection });
         }

@@ -2,8 +2,8 @@
 //! group, so they are work for another thread than the engine's.
 
 use crate::call_signature::CallSignature;
-use crate::failure::{Failure, FailureKind};
-use crate::program::Compiled;
+use crate::failure::{CallFailure, CallFailureKind};
+use crate::program::CompiledSchedule;
 use cool_collective::{Plan, Planner, compile};
 use cool_types::{Call, Rank};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ pub struct Preparation {
 
 /// A call that was prepared.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedCall {
     pub(crate) signature: CallSignature,
     pub(crate) plan: Plan,
-    pub(crate) compiled: Result<Arc<Compiled>, Failure>,
+    pub(crate) compiled: Result<Arc<CompiledSchedule>, CallFailure>,
 }
 
 impl Preparation {
@@ -47,20 +47,25 @@ impl Preparation {
     }
 
     /// Compiles the schedule by a plan.
-    pub fn compile(self, plan: Plan) -> Prepared {
+    pub fn compile(self, plan: Plan) -> PreparedCall {
         let Preparation { signature, planner, node, rank, .. } = self;
         let layout = planner.layout();
         let keep = |rank: Rank| layout.node_of(rank) == node;
         let compiled = compile(&signature.call, layout, &plan, keep)
             .map(|schedule| {
-                Arc::new(Compiled::new(schedule, plan, &signature.to_string(), signature.digest(&plan)))
+                Arc::new(CompiledSchedule::new(
+                    schedule,
+                    plan,
+                    &signature.to_string(),
+                    signature.digest(&plan),
+                ))
             })
-            .map_err(|e| Failure::new(FailureKind::Invalid, format!("rank {rank}: {e}"), vec![rank]));
-        Prepared { signature, plan, compiled }
+            .map_err(|e| CallFailure::new(CallFailureKind::Invalid, format!("rank {rank}: {e}"), vec![rank]));
+        PreparedCall { signature, plan, compiled }
     }
 
     /// Picks the plan and compiles the schedule by it.
-    pub fn run(self) -> Prepared {
+    pub fn run(self) -> PreparedCall {
         let plan = self.plan();
         self.compile(plan)
     }

@@ -1,9 +1,10 @@
 //! A rank's way through its program: which actions may start, which are done, where their bytes lie.
 
-use crate::failure::Stats;
+use crate::failure::CallStats;
 use crate::memory::MemoryRange;
 use cool_collective::{
-    Buffer, Dependents, Fused, Kind, Plan, Program, Progress, Rank, Schedule, Span, TransferId,
+    ActionKind, Dependents, FusedReductions, Plan, Program, ProgramProgress, Rank, RankBuffer, Schedule,
+    Span, TransferId,
 };
 use cool_machine::Time;
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 /// A schedule with its dependencies turned around.
 #[derive(Debug)]
-pub(crate) struct Compiled {
+pub(crate) struct CompiledSchedule {
     schedule: Schedule,
     pub(crate) plan: Plan,
     /// The call and the plan as text, for traces.
@@ -21,17 +22,18 @@ pub(crate) struct Compiled {
     /// Of each rank that has a program.
     dependents: BTreeMap<u32, Dependents>,
     /// What is combined where its sender has it. Only the ranks of this node have programs.
-    fused: Fused,
+    fused: FusedReductions,
 }
 
-impl Compiled {
-    pub(crate) fn new(schedule: Schedule, plan: Plan, text: &str, digest: u64) -> Compiled {
+impl CompiledSchedule {
+    pub(crate) fn new(schedule: Schedule, plan: Plan, text: &str, digest: u64) -> CompiledSchedule {
         let programs = (0..).zip(&schedule.programs);
-        let dependents: BTreeMap<u32, Dependents> =
-            programs.filter_map(|(rank, program)| Some((rank, Dependents::of(program.as_ref()?)))).collect();
+        let dependents: BTreeMap<u32, Dependents> = programs
+            .filter_map(|(rank, program)| Some((rank, Dependents::for_program(program.as_ref()?))))
+            .collect();
         let text = (text.into(), plan.to_string().into());
-        let fused = Fused::find(&schedule, |rank| dependents.get(&rank.0), |_, _| true);
-        Compiled { schedule, plan, text, digest, dependents, fused }
+        let fused = FusedReductions::find(&schedule, |rank| dependents.get(&rank.0), |_, _| true);
+        CompiledSchedule { schedule, plan, text, digest, dependents, fused }
     }
 
     /// The call and the plan that carries it out, as agents tell each other, so that picks that differ are named too. Made of what
@@ -55,9 +57,9 @@ impl Compiled {
     /// Whose message is here when an action is done.
     pub(crate) fn source(&self, rank: u32, action: u32) -> Option<Rank> {
         match self.program(rank).actions[action as usize].kind {
-            Kind::Receive { .. } if self.is_passed_over(rank, action) => None,
-            Kind::Receive { from, .. } | Kind::ReceiveMulticast { from, .. } => Some(from),
-            Kind::Reduce { .. } => self.fused(rank, action).map(|(from, _)| from),
+            ActionKind::Receive { .. } if self.is_passed_over(rank, action) => None,
+            ActionKind::Receive { from, .. } | ActionKind::ReceiveMulticast { from, .. } => Some(from),
+            ActionKind::Reduce { .. } => self.fused(rank, action).map(|(from, _)| from),
             _ => None,
         }
     }
@@ -70,10 +72,10 @@ impl Compiled {
 
 /// One rank within one call.
 #[derive(Debug)]
-pub(crate) struct Run {
-    compiled: Arc<Compiled>,
+pub(crate) struct ProgramRun {
+    compiled: Arc<CompiledSchedule>,
     rank: u32,
-    pub(crate) progress: Progress,
+    pub(crate) progress: ProgramProgress,
     /// Things outside the program that still need the rank's buffers: it may not leave yet.
     pub(crate) pins: usize,
     input: MemoryRange,
@@ -83,20 +85,20 @@ pub(crate) struct Run {
     /// What the driver knows the call by.
     pub(crate) token: u64,
     pub(crate) begun: Time,
-    pub(crate) stats: Stats,
+    pub(crate) stats: CallStats,
 }
 
-impl Run {
+impl ProgramRun {
     /// The run of a rank with its input and output, and working memory for the program.
     pub(crate) fn new(
-        compiled: Arc<Compiled>,
+        compiled: Arc<CompiledSchedule>,
         rank: u32,
         (input, output, scratch): (MemoryRange, MemoryRange, MemoryRange),
         token: u64,
         now: Time,
-    ) -> Run {
-        let progress = Progress::new(compiled.program(rank));
-        Run {
+    ) -> ProgramRun {
+        let progress = ProgramProgress::new(compiled.program(rank));
+        ProgramRun {
             compiled,
             rank,
             progress,
@@ -106,7 +108,7 @@ impl Run {
             scratch,
             token,
             begun: now,
-            stats: Stats::default(),
+            stats: CallStats::default(),
         }
     }
 
@@ -120,7 +122,7 @@ impl Run {
     }
 
     /// The schedule that it is part of.
-    pub(crate) fn compiled(&self) -> &Compiled {
+    pub(crate) fn compiled(&self) -> &CompiledSchedule {
         &self.compiled
     }
 
@@ -144,9 +146,9 @@ impl Run {
     /// Where the bytes of a schedule's span lie.
     pub(crate) fn range(&self, span: Span) -> MemoryRange {
         let buffer = match span.buffer {
-            Buffer::Input => self.input,
-            Buffer::Output => self.output,
-            Buffer::Scratch => self.scratch,
+            RankBuffer::Input => self.input,
+            RankBuffer::Output => self.output,
+            RankBuffer::Scratch => self.scratch,
         };
         // The schedule keeps within the sizes that the call was checked for.
         buffer.part(if span.len == 0 { 0 } else { span.offset }, span.len)
@@ -167,17 +169,17 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_collective::{Layout, Place, compile};
+    use cool_collective::{Layout, RankPlace, compile};
     use cool_types::{Call, Operation};
 
     #[test]
     fn a_call_is_told_with_its_plan_once_whether_ranks_forced_that_or_it_was_picked() {
-        let places = [0, 1].map(|node| Place { node, rack: 0 });
+        let places = [0, 1].map(|node| RankPlace { node, rack: 0 });
         let (layout, plan) = (Layout::new(&places).unwrap(), "cool-p-p".parse().unwrap());
         let call = Call::new(Operation::Bcast, Rank(0), 8, 1);
         let compiled = |text| {
             let schedule = compile(&call, &layout, &plan, |_| true).unwrap();
-            Compiled::new(schedule, plan, text, 7)
+            CompiledSchedule::new(schedule, plan, text, 7)
         };
         let (picked, forced) = ("bcast of 8 u8 from rank 0", "bcast of 8 u8 from rank 0 with plan cool-p-p");
         assert_eq!(compiled(picked).called(false), forced);

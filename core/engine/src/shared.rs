@@ -1,16 +1,17 @@
 //! What the groups of a node share: outputs, timers, connections, the node's link, bounce buffers.
 
-use crate::failure::{Failure, Stats, Traffic};
-use crate::link_share::{Sending, Share};
-use crate::machine::{Output, Work, WorkId};
+use crate::failure::{CallFailure, CallStats, TrafficTotals};
+use crate::ids::WorkId;
+use crate::link_share::{LinkShare, LinkUsage};
+use crate::machine::{Output, Work};
 use crate::members::Members;
 use crate::memory::MemoryRange;
-use crate::outbox::Outbox;
-use crate::peers::Peers;
-use crate::stream::Stream;
-use crate::timers::Timers;
-use crate::trace::Ring;
-use crate::works::Works;
+use crate::output_queue::OutputQueue;
+use crate::peers::PeerTable;
+use crate::stream::MulticastStream;
+use crate::timers::TimerQueue;
+use crate::trace::TraceRing;
+use crate::work_tracker::WorkTracker;
 use cool_machine::{Duration, Time};
 use cool_transport::StreamId;
 use cool_transport::unicast::{AgentId, Input, Notice};
@@ -34,49 +35,49 @@ pub(crate) enum TimerKey {
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) out: Outbox,
-    pub(crate) timers: Timers<TimerKey>,
-    pub(crate) peers: Peers,
+pub(crate) struct SharedState {
+    pub(crate) out: OutputQueue,
+    pub(crate) timers: TimerQueue<TimerKey>,
+    pub(crate) peers: PeerTable,
     /// Bytes that bounce buffers may still take.
     bounce_left: u64,
     /// What this node is sending for the first time: it shares its link.
-    pub(crate) sending: Sending,
+    pub(crate) sending: LinkUsage,
     /// That has changed, and the streams do not know.
     pub(crate) sending_changed: bool,
     /// What the latest calls cost.
-    pub(crate) ring: Ring,
+    pub(crate) ring: TraceRing,
     /// How long a node may be silent while others wait.
     pub(crate) peer_timeout: Duration,
-    pub(crate) works: Works,
-    pub(crate) turn: Turn,
+    pub(crate) work_tracker: WorkTracker,
+    pub(crate) turn: TurnBudget,
     /// By operation, in the order of [`Operation::ALL`].
-    pub(crate) traffic: [Traffic; Operation::ALL.len()],
+    pub(crate) traffic: [TrafficTotals; Operation::ALL.len()],
     /// Packets that came without the key that they need.
     pub(crate) refused: u64,
 }
 
-impl Shared {
-    pub(crate) fn new(me: AgentId, bounce_bytes: u64, peer_timeout: Duration) -> Shared {
-        Shared {
-            out: Outbox::default(),
-            timers: Timers::new(),
-            peers: Peers::new(me),
+impl SharedState {
+    pub(crate) fn new(me: AgentId, bounce_bytes: u64, peer_timeout: Duration) -> SharedState {
+        SharedState {
+            out: OutputQueue::default(),
+            timers: TimerQueue::new(),
+            peers: PeerTable::new(me),
             bounce_left: bounce_bytes,
-            sending: Sending::default(),
+            sending: LinkUsage::default(),
             sending_changed: false,
-            ring: Ring::default(),
+            ring: TraceRing::default(),
             peer_timeout,
-            works: Works::default(),
-            turn: Turn::default(),
+            work_tracker: WorkTracker::default(),
+            turn: TurnBudget::default(),
             traffic: Default::default(),
             refused: 0,
         }
     }
 
     /// Answers a call or message.
-    pub(crate) fn done(&mut self, token: u64, result: Result<Stats, Failure>) {
-        if let Some(result) = self.works.answer(token, result) {
+    pub(crate) fn done(&mut self, token: u64, result: Result<CallStats, CallFailure>) {
+        if let Some(result) = self.work_tracker.answer(token, result) {
             self.out.push(Output::Done { token, result });
         }
     }
@@ -84,7 +85,7 @@ impl Shared {
     /// Gives work of a group out, on the memory of some calls.
     pub(crate) fn work(&mut self, group: u64, tokens: [Option<u64>; 2], work: Work) -> WorkId {
         let id = self.out.next_work();
-        self.works.begin(id, group, tokens);
+        self.work_tracker.begin(id, group, tokens);
         self.out.push(Output::Work { id, work });
         id
     }
@@ -104,12 +105,12 @@ impl Shared {
     }
 
     /// Counts what was sent for calls of an operation.
-    pub(crate) fn count(&mut self, operation: Operation, traffic: Traffic) {
+    pub(crate) fn count(&mut self, operation: Operation, traffic: TrafficTotals) {
         self.traffic[operation as usize] += traffic;
     }
 
     /// Gives back what a stream had a claim on.
-    pub(crate) fn forget_stream(&mut self, id: &StreamId, mut stream: Stream) {
+    pub(crate) fn forget_stream(&mut self, id: &StreamId, mut stream: MulticastStream) {
         self.timers.set(TimerKey::Stream(*id), None);
         if let Some(buffer) = stream.release() {
             self.give_back(buffer);
@@ -117,13 +118,13 @@ impl Shared {
     }
 
     /// A stream has its share of the node's link from now on.
-    pub(crate) fn sends(&mut self, share: Share) {
+    pub(crate) fn sends(&mut self, share: LinkShare) {
         self.sending = self.sending.with(&share);
         self.sending_changed = true;
     }
 
     /// A stream has put its last chunk on the link, or never will: others may have its share.
-    pub(crate) fn sent(&mut self, share: Share) {
+    pub(crate) fn sent(&mut self, share: LinkShare) {
         self.sending.ends(&share);
         self.sending_changed = true;
     }
@@ -131,7 +132,7 @@ impl Shared {
 
 /// How much of its turn the engine has left.
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
+pub(crate) struct TurnBudget {
     /// It has ended, and no other has begun.
     over: bool,
     /// Actions that have started in it.
@@ -140,7 +141,7 @@ pub(crate) struct Turn {
     waiting: BTreeSet<u64>,
 }
 
-impl Turn {
+impl TurnBudget {
     /// Whether an action of a group may start; if not, the group has its turn later.
     pub(crate) fn start(&mut self, group: u64) -> bool {
         let may = self.started < TURN_ACTIONS;
@@ -165,13 +166,13 @@ impl Turn {
 }
 
 /// What the parts of a group work with: its members, and what it shares with other groups.
-pub(crate) struct Context<'a> {
+pub(crate) struct GroupContext<'a> {
     pub(crate) now: Time,
     pub(crate) members: &'a Members,
-    pub(crate) shared: &'a mut Shared,
+    pub(crate) shared: &'a mut SharedState,
 }
 
-impl Context<'_> {
+impl GroupContext<'_> {
     pub(crate) fn set_timer(&mut self, key: TimerKey, at: Option<Time>) {
         self.shared.timers.set(key, at);
     }
@@ -179,7 +180,7 @@ impl Context<'_> {
     /// Sees to it that the agent of the node at a place of the group is spoken to.
     pub(crate) fn reach(&mut self, node: usize) {
         if self.members.on_demand {
-            let Shared { peers, out, .. } = &mut *self.shared;
+            let SharedState { peers, out, .. } = &mut *self.shared;
             peers.reach(self.now, (self.members, node), out);
         }
     }

@@ -1,43 +1,43 @@
 //! One end of a stream with the bytes that it sends or receives: does what the stream's machine asks, and
 //! tells what that means for the call.
 
-use crate::failure::Traffic;
+use crate::failure::TrafficTotals;
 use crate::machine::Output as EngineOutput;
 use crate::members::Members;
 use crate::memory::MemoryRange;
-use crate::outbox::{Outbox, Received};
+use crate::output_queue::{OutputQueue, ReceivedBytes};
 use cool_machine::{Duration, Machine, Poll, Time};
-use cool_transport::packet::{Body, Via};
-use cool_transport::{Input, Output, Packet, Receiver, Sender, StreamError, To};
+use cool_transport::packet::{PacketBody, Via};
+use cool_transport::{Input, Output, Packet, PacketTarget, Receiver, Sender, StreamError};
 use cool_types::Operation;
 use std::net::SocketAddr;
 
 /// The source's or a receiver's machine.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum StreamEnd {
     Sender(Box<Sender>),
     Receiver(Box<Receiver>),
 }
 
-impl End {
+impl StreamEnd {
     fn handle(&mut self, now: Time, input: Input<'_>) {
         match self {
-            End::Sender(sender) => sender.handle(now, input),
-            End::Receiver(receiver) => receiver.handle(now, input),
+            StreamEnd::Sender(sender) => sender.handle(now, input),
+            StreamEnd::Receiver(receiver) => receiver.handle(now, input),
         }
     }
 
     fn poll(&mut self, now: Time) -> Poll<Output> {
         match self {
-            End::Sender(sender) => sender.poll(now),
-            End::Receiver(receiver) => receiver.poll(now),
+            StreamEnd::Sender(sender) => sender.poll(now),
+            StreamEnd::Receiver(receiver) => receiver.poll(now),
         }
     }
 }
 
 /// Who waits for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waits {
+pub(crate) enum StreamHold {
     /// The action: its bytes are still to come, or still in use.
     Action,
     /// The rank: the action is done, but the rank's buffer is still in use.
@@ -48,8 +48,8 @@ pub(crate) enum Waits {
 
 /// An open stream.
 #[derive(Debug)]
-pub(crate) struct Stream {
-    end: End,
+pub(crate) struct MulticastStream {
+    end: StreamEnd,
     /// The message.
     data: MemoryRange,
     /// Whether the message is a bounce buffer of the stream's own.
@@ -59,7 +59,7 @@ pub(crate) struct Stream {
     /// The local rank and its action.
     pub(crate) rank: u32,
     pub(crate) action: u32,
-    pub(crate) waits: Waits,
+    pub(crate) waits: StreamHold,
     /// Of a source with a tree.
     tree: Option<SocketAddr>,
 }
@@ -75,25 +75,25 @@ pub(crate) struct StreamEffects {
     /// Peers that hold another call.
     pub(crate) mismatches: Vec<u16>,
     pub(crate) failed: Option<StreamError>,
-    pub(crate) traffic: Traffic,
+    pub(crate) traffic: TrafficTotals,
     /// Chunks that came.
     pub(crate) stored: u64,
     pub(crate) deadline: Option<Time>,
 }
 
-impl Stream {
+impl MulticastStream {
     pub(crate) fn new(
-        end: End,
+        end: StreamEnd,
         data: MemoryRange,
         (operation, rank, action): (Operation, u32, u32),
         tree: Option<SocketAddr>,
-    ) -> Stream {
-        let (bounced, waits) = (false, Waits::Action);
-        Stream { end, data, bounced, operation, rank, action, waits, tree }
+    ) -> MulticastStream {
+        let (bounced, waits) = (false, StreamHold::Action);
+        MulticastStream { end, data, bounced, operation, rank, action, waits, tree }
     }
 
     pub(crate) fn is_receiver(&self) -> bool {
-        matches!(self.end, End::Receiver(_))
+        matches!(self.end, StreamEnd::Receiver(_))
     }
 
     /// The message.
@@ -103,7 +103,7 @@ impl Stream {
 
     /// Continues on a copy of the message, so that nobody waits for this stream.
     pub(crate) fn continue_on(&mut self, buffer: MemoryRange) {
-        (self.data, self.bounced, self.waits) = (buffer, true, Waits::Nobody);
+        (self.data, self.bounced, self.waits) = (buffer, true, StreamHold::Nobody);
     }
 
     /// Nobody needs the message any more. Answers with the bounce buffer, if it was in one.
@@ -115,16 +115,16 @@ impl Stream {
     /// Whether this node has asked for anything again, or was asked.
     pub(crate) fn needed_repair(&self) -> bool {
         match &self.end {
-            End::Sender(sender) => sender.stats().served > 0,
-            End::Receiver(receiver) => receiver.stats().naks > 0,
+            StreamEnd::Sender(sender) => sender.stats().served > 0,
+            StreamEnd::Receiver(receiver) => receiver.stats().naks > 0,
         }
     }
 
     /// The retry timer as measured by now.
-    pub(crate) fn retry_timer(&self) -> Duration {
+    pub(crate) fn retransmission_timeout(&self) -> Duration {
         match &self.end {
-            End::Sender(sender) => sender.retry_timer(),
-            End::Receiver(receiver) => receiver.retry_timer(),
+            StreamEnd::Sender(sender) => sender.retransmission_timeout(),
+            StreamEnd::Receiver(receiver) => receiver.retransmission_timeout(),
         }
     }
 
@@ -133,12 +133,12 @@ impl Stream {
         &mut self,
         now: Time,
         packet: &Packet,
-        payload: &Received,
-        network: (&Members, &mut Outbox),
+        payload: &ReceivedBytes,
+        network: (&Members, &mut OutputQueue),
     ) -> StreamEffects {
         self.end.handle(now, Input::Packet { packet, payload: payload.len() });
         let mut effects = self.poll(now, payload, network);
-        if !matches!(packet.body, Body::Data { via: Via::Tree, .. }) {
+        if !matches!(packet.body, PacketBody::Data { via: Via::Tree, .. }) {
             effects.traffic.chunks_repaired = effects.stored;
         }
         effects
@@ -149,18 +149,18 @@ impl Stream {
         &mut self,
         now: Time,
         input: Input<'_>,
-        network: (&Members, &mut Outbox),
+        network: (&Members, &mut OutputQueue),
     ) -> StreamEffects {
         self.end.handle(now, input);
-        self.poll(now, &Received::NONE, network)
+        self.poll(now, &ReceivedBytes::NONE, network)
     }
 
     /// Does what the machine asks, until it is idle; `payload` is that of the packet that it was handed last.
     pub(crate) fn poll(
         &mut self,
         now: Time,
-        payload: &Received,
-        (members, out): (&Members, &mut Outbox),
+        payload: &ReceivedBytes,
+        (members, out): (&Members, &mut OutputQueue),
     ) -> StreamEffects {
         let mut effects = StreamEffects::default();
         loop {
@@ -171,11 +171,11 @@ impl Stream {
                 }
                 Poll::Output(Output::Transmit { to, packet, payload }) => {
                     let address = match to {
-                        To::Tree => self.tree,
-                        To::Rack => members.rack_tree(),
-                        To::Node(node) => members.nodes.get(usize::from(node)).map(|n| n.udp),
+                        PacketTarget::Tree => self.tree,
+                        PacketTarget::Rack => members.rack_tree(),
+                        PacketTarget::Node(node) => members.nodes.get(usize::from(node)).map(|n| n.udp),
                     };
-                    if matches!(packet.body, Body::Data { .. }) {
+                    if matches!(packet.body, PacketBody::Data { .. }) {
                         self.transmit((to, address), packet, payload, out, &mut effects);
                     } else if let Some(address) = address {
                         out.control(address, &packet);
@@ -196,10 +196,10 @@ impl Stream {
 
     fn transmit(
         &self,
-        (to, address): (To, Option<SocketAddr>),
+        (to, address): (PacketTarget, Option<SocketAddr>),
         packet: Packet,
         payload: core::ops::Range<u64>,
-        out: &mut Outbox,
+        out: &mut OutputQueue,
         effects: &mut StreamEffects,
     ) {
         if payload.end > self.data.len {
@@ -208,10 +208,10 @@ impl Stream {
         }
         let len = payload.end - payload.start;
         match to {
-            To::Tree => effects.traffic.bytes_multicast += len,
-            To::Rack | To::Node(_) => effects.traffic.chunks_resent += 1,
+            PacketTarget::Tree => effects.traffic.bytes_multicast += len,
+            PacketTarget::Rack | PacketTarget::Node(_) => effects.traffic.chunks_resent += 1,
         }
-        let first_time = to == To::Tree || self.tree.is_none();
+        let first_time = to == PacketTarget::Tree || self.tree.is_none();
         effects.all_sent |= first_time && payload.end == self.data.len;
         if let Some(to) = address {
             out.push(EngineOutput::Data { to, packet, payload: self.data.part(payload.start, len) });

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// For each key at most one deadline.
 #[derive(Debug)]
-pub(crate) struct Timers<K> {
+pub(crate) struct TimerQueue<K> {
     by_key: BTreeMap<K, Time>,
     by_time: BTreeSet<(Time, K)>,
 }
 
-impl<K: Copy + Ord> Timers<K> {
-    pub(crate) fn new() -> Timers<K> {
-        Timers { by_key: BTreeMap::new(), by_time: BTreeSet::new() }
+impl<K: Copy + Ord> TimerQueue<K> {
+    pub(crate) fn new() -> TimerQueue<K> {
+        TimerQueue { by_key: BTreeMap::new(), by_time: BTreeSet::new() }
     }
 
     /// Sets, moves or clears a deadline.
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn a_moved_deadline_comes_due_once_and_a_cleared_one_never() {
         let at = Time::from_nanos;
-        let mut timers = Timers::new();
+        let mut timers = TimerQueue::new();
         timers.set('a', Some(at(5)));
         timers.set('b', Some(at(3)));
         timers.set('c', Some(at(1)));

@@ -1,7 +1,7 @@
 //! What collectives cost this node: the last few thousand, each a record of who came and left when, and whose data
 //! came when. It is kept whether anybody asks or not, so it takes a few stores a message and one small record a call.
 
-use crate::failure::Traffic;
+use crate::failure::TrafficTotals;
 use cool_machine::Time;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ pub struct CallRecord {
     /// Local ranks.
     pub ranks: Vec<RankTimes>,
     /// Whose data they got.
-    pub arrivals: Vec<Arrival>,
+    pub arrivals: Vec<DataArrival>,
     /// Of all local ranks, until they were answered.
-    pub traffic: Traffic,
+    pub traffic: TrafficTotals,
     /// Why it failed, if it did.
     pub failure: Option<Arc<str>>,
 }
@@ -46,7 +46,7 @@ pub struct RankTimes {
 
 /// Data that local ranks got from a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct DataArrival {
     /// The rank.
     pub from: u32,
     /// When the first of its messages was here.
@@ -59,13 +59,13 @@ pub struct Arrival {
 
 /// What is noted of a call while it runs.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub(crate) struct CallNotes {
     pub(crate) ranks: Vec<RankTimes>,
-    pub(crate) arrivals: Vec<Arrival>,
-    pub(crate) traffic: Traffic,
+    pub(crate) arrivals: Vec<DataArrival>,
+    pub(crate) traffic: TrafficTotals,
 }
 
-impl Notes {
+impl CallNotes {
     /// A message from a rank is here.
     pub(crate) fn arrived(&mut self, now: Time, from: u32) {
         if let Some(known) = self.arrivals.iter_mut().find(|arrival| arrival.from == from) {
@@ -73,7 +73,7 @@ impl Notes {
             known.messages = known.messages.saturating_add(1);
             return;
         }
-        let arrival = Arrival { from, first: now, last: now, messages: 1 };
+        let arrival = DataArrival { from, first: now, last: now, messages: 1 };
         if self.arrivals.len() < ARRIVALS {
             self.arrivals.push(arrival);
         } else if let Some(oldest) = self.arrivals.iter_mut().min_by_key(|arrival| arrival.last) {
@@ -82,7 +82,7 @@ impl Notes {
     }
 
     /// A rank is through.
-    pub(crate) fn ended(&mut self, times: RankTimes, traffic: &Traffic) {
+    pub(crate) fn ended(&mut self, times: RankTimes, traffic: &TrafficTotals) {
         self.ranks.push(times);
         self.traffic += *traffic;
     }
@@ -90,11 +90,11 @@ impl Notes {
 
 /// The latest records.
 #[derive(Debug, Default)]
-pub(crate) struct Ring {
+pub(crate) struct TraceRing {
     records: VecDeque<Arc<CallRecord>>,
 }
 
-impl Ring {
+impl TraceRing {
     pub(crate) fn push(&mut self, record: CallRecord) {
         if self.records.len() >= RECORDS {
             self.records.pop_front();
@@ -118,12 +118,12 @@ mod tests {
     #[test]
     fn a_record_tells_the_first_and_last_message_of_the_ranks_heard_last() {
         let at = Time::from_nanos;
-        let mut notes = Notes::default();
+        let mut notes = CallNotes::default();
         for (time, from) in [(1, 7), (2, 8), (5, 7)] {
             notes.arrived(at(time), from);
         }
         let arrival =
-            |from, first, last, messages| Arrival { from, first: at(first), last: at(last), messages };
+            |from, first, last, messages| DataArrival { from, first: at(first), last: at(last), messages };
         assert_eq!(notes.arrivals, [arrival(7, 1, 5, 2), arrival(8, 2, 2, 1)]);
         for from in 100..100 + ARRIVALS as u32 {
             notes.arrived(at(u64::from(from)), from);
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_ring_keeps_the_latest_calls_of_all_groups() {
-        let mut ring = Ring::default();
+        let mut ring = TraceRing::default();
         for call in 0..RECORDS as u64 + 10 {
             ring.push(CallRecord {
                 group: (call % 2, 1),
@@ -143,7 +143,7 @@ mod tests {
                 plan: "flat".into(),
                 ranks: Vec::new(),
                 arrivals: Vec::new(),
-                traffic: Traffic::default(),
+                traffic: TrafficTotals::default(),
                 failure: None,
             });
         }

@@ -3,7 +3,7 @@
 
 use clap::Parser;
 use cool_launcher::account::{Account, AccountError};
-use cool_launcher::options::{Options, Part};
+use cool_launcher::options::{LauncherMode, Options};
 use cool_launcher::{Policy, supervise};
 use cool_proto::seqpacket;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -61,7 +61,7 @@ fn run(options: &Options) -> Result<(), Error> {
     if agent.uid == 0 {
         return Err(Error::AgentIsRoot(agent.name));
     }
-    if let Some(Part::Supervise) = options.part {
+    if let Some(LauncherMode::Supervise) = options.mode {
         let socket = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3).map_err(io::Error::from)?;
         return Ok(supervise(socket, Policy::Privileged { min_uid: options.min_uid, agent: agent.uid })?);
     }

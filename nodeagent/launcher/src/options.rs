@@ -21,12 +21,12 @@ pub struct Options {
     pub min_uid: u32,
     /// What it is, if not the launcher
     #[command(subcommand)]
-    pub part: Option<Part>,
+    pub mode: Option<LauncherMode>,
 }
 
 /// What the program also is.
 #[derive(Debug, Subcommand)]
-pub enum Part {
+pub enum LauncherMode {
     /// The supervisor of one job, whose agent is at standard input; started by this program itself
     #[command(hide = true)]
     Supervise,

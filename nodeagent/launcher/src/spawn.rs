@@ -14,7 +14,7 @@ use std::process::{Child, Command};
 
 /// How a rank is to run, beside its program.
 #[derive(Debug)]
-pub(crate) struct Conditions<'a> {
+pub(crate) struct SpawnConditions<'a> {
     /// As whom, unless as this process.
     pub(crate) account: Option<&'a Account>,
     /// In which cgroup: where to say so.
@@ -24,7 +24,7 @@ pub(crate) struct Conditions<'a> {
 }
 
 /// Starts `command` under these conditions, as the leader of a process group of its own. It ends with this process.
-pub(crate) fn spawn(mut command: Command, conditions: &Conditions<'_>) -> io::Result<Child> {
+pub(crate) fn spawn(mut command: Command, conditions: &SpawnConditions<'_>) -> io::Result<Child> {
     let workdir = CString::new(conditions.workdir)?;
     let procs: Option<RawFd> = conditions.procs.map(AsRawFd::as_raw_fd);
     let identity = conditions.account.map(|account| {

@@ -7,7 +7,7 @@
 use crate::account::Account;
 use crate::cgroup::Cgroup;
 use crate::policy::Policy;
-use crate::spawn::{Conditions, child_ends, spawn};
+use crate::spawn::{SpawnConditions, child_ends, spawn};
 use crate::{LAUNCHER_VERSION, descendants};
 use cool_proto::launcher::reply::Body as Answer;
 use cool_proto::launcher::request::Body;
@@ -53,7 +53,7 @@ impl From<prost::DecodeError> for SuperviseError {
 
 /// A process that was started as a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rank {
+enum RankProcess {
     /// It runs.
     Running(Pid),
     /// It has ended, and is still a zombie.
@@ -63,14 +63,14 @@ enum Rank {
 }
 
 /// One job's processes here.
-struct Job {
+struct SupervisedJob {
     number: u64,
     account: Account,
     /// Whether processes run as another account than this one.
     other: bool,
     /// That they are in; none: this process takes in those whose parents have ended.
     cgroup: Option<Cgroup>,
-    ranks: BTreeMap<u32, Rank>,
+    ranks: BTreeMap<u32, RankProcess>,
     agent: OwnedFd,
 }
 
@@ -95,7 +95,7 @@ pub fn supervise(agent: OwnedFd, policy: Policy) -> Result<(), SuperviseError> {
 }
 
 /// Takes the first message; none if no job begins.
-fn begin(agent: OwnedFd, policy: Policy) -> Result<Option<Job>, SuperviseError> {
+fn begin(agent: OwnedFd, policy: Policy) -> Result<Option<SupervisedJob>, SuperviseError> {
     let Some(packet) = seqpacket::receive(&agent)? else { return Ok(None) };
     let Request { body: Some(Body::Begin(Begin { version, job, user })) } = Request::decode(&*packet.bytes)?
     else {
@@ -124,7 +124,7 @@ fn begin(agent: OwnedFd, policy: Policy) -> Result<Option<Job>, SuperviseError> 
     let path = cgroup.as_ref().map(|cgroup| cgroup.path().display().to_string()).unwrap_or_default();
     let begun = Begun { uid: account.uid, cgroup: path, why_no_cgroup: why };
     let other = matches!(policy, Policy::Privileged { .. });
-    let job = Job { number: job, account, other, cgroup, ranks: BTreeMap::new(), agent };
+    let job = SupervisedJob { number: job, account, other, cgroup, ranks: BTreeMap::new(), agent };
     job.tell(Answer::Begun(begun))?;
     Ok(Some(job))
 }
@@ -137,7 +137,7 @@ fn send(agent: impl AsFd, body: Answer) -> io::Result<()> {
     }
 }
 
-impl Job {
+impl SupervisedJob {
     fn tell(&self, body: Answer) -> io::Result<()> {
         send(&self.agent, body)
     }
@@ -180,7 +180,7 @@ impl Job {
         };
         let (user, uid, gid) = (self.account.name.as_str(), self.account.uid, self.account.gid);
         let started = self.command(&start, out, err).and_then(|command| {
-            let conditions = Conditions {
+            let conditions = SpawnConditions {
                 account: self.other.then_some(&self.account),
                 procs: self.cgroup.as_ref().map(Cgroup::procs),
                 workdir: &start.workdir,
@@ -205,7 +205,7 @@ impl Job {
                     workdir = start.workdir,
                     "started"
                 );
-                self.ranks.insert(rank, Rank::Running(pid));
+                self.ranks.insert(rank, RankProcess::Running(pid));
                 self.tell(Answer::Started(Started { rank, pid: process.unsigned_abs() }))?;
             }
             Err(e) => {
@@ -242,7 +242,7 @@ impl Job {
         let signal = Signal::from_named_raw(number)
             .ok_or_else(|| SuperviseError::Broken(format!("there is no signal {number}")))?;
         for rank in self.ranks.values() {
-            if let Rank::Running(pid) = rank {
+            if let RankProcess::Running(pid) = rank {
                 kill_group(*pid, signal)?;
             }
         }
@@ -252,11 +252,11 @@ impl Job {
     /// Ends what a rank left in its process group.
     fn sweep(&mut self, number: u32) -> Result<(), SuperviseError> {
         if let Some(rank) = self.ranks.get_mut(&number)
-            && let Rank::Ended(pid) = *rank
+            && let RankProcess::Ended(pid) = *rank
         {
             kill_group(pid, Signal::KILL)?;
             rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED))?;
-            *rank = Rank::Swept;
+            *rank = RankProcess::Swept;
         }
         Ok(())
     }
@@ -265,10 +265,10 @@ impl Job {
     fn note_ends(&mut self) -> Result<(), SuperviseError> {
         let mut told = Vec::new();
         for (number, rank) in &mut self.ranks {
-            let Rank::Running(pid) = *rank else { continue };
+            let RankProcess::Running(pid) = *rank else { continue };
             let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             if let Some(status) = rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), look))? {
-                *rank = Rank::Ended(pid);
+                *rank = RankProcess::Ended(pid);
                 told.push(exited(*number, status.exit_status(), status.terminating_signal()));
             }
         }
@@ -282,9 +282,9 @@ impl Job {
     }
 
     fn pids(&self) -> BTreeSet<i32> {
-        let pid = |rank: &Rank| match rank {
-            Rank::Running(pid) | Rank::Ended(pid) => Some(pid.as_raw_nonzero().get()),
-            Rank::Swept => None,
+        let pid = |rank: &RankProcess| match rank {
+            RankProcess::Running(pid) | RankProcess::Ended(pid) => Some(pid.as_raw_nonzero().get()),
+            RankProcess::Swept => None,
         };
         self.ranks.values().filter_map(pid).collect()
     }
@@ -308,7 +308,7 @@ impl Job {
 
     fn tell_ended(&self, ended: &[(i32, WaitStatus)]) -> Result<(), SuperviseError> {
         for (number, rank) in &self.ranks {
-            let Rank::Running(pid) = rank else { continue };
+            let RankProcess::Running(pid) = rank else { continue };
             if let Some((_, status)) = ended.iter().find(|(ended, _)| *ended == pid.as_raw_nonzero().get()) {
                 self.tell(Answer::Exited(exited(
                     *number,

@@ -1,8 +1,8 @@
 //! A rank's membership of a group, through which its session calls.
 
 use super::Agent;
-use super::groups::{Abilities, Left};
-use crate::engine::{CallRequest, TransferRequest, WatchReport};
+use super::groups::{Abilities, LeaveOutcome};
+use crate::engine::{MappedCallRequest, RankCommand, RankRequest, SharedSlice};
 use crate::shared_segment::SharedSegment;
 use cool_proto::control::RanksLeft;
 use cool_proto::control::agent_message::Body;
@@ -51,16 +51,19 @@ impl Attachment {
         self.segment.as_deref()
     }
 
-    /// Starts a call; see [`crate::engine::EngineHandle::call`].
-    pub(crate) fn call(
+    /// Makes a request of the engine, and counts it if it is a collective call.
+    pub(crate) fn request(
         &self,
-        request: CallRequest,
+        request: RankRequest<SharedSlice>,
     ) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
-        let (operation, metrics) = (request.operation, self.agent.metrics.clone());
-        let called = self.agent.engine.call(request);
+        let operation = match &request {
+            RankRequest::Call(call) => Some(call.operation),
+            RankRequest::Transfer(_) => None,
+        };
+        let (metrics, reply) = (self.agent.metrics.clone(), self.agent.engine.request(request));
         async move {
-            let result = called.await;
-            metrics.called(operation, &result);
+            let result = reply.await;
+            operation.into_iter().for_each(|operation| metrics.called(operation, &result));
             result
         }
     }
@@ -69,7 +72,7 @@ impl Attachment {
     /// if it fails: of one that goes well its rank tells.
     pub(crate) fn watch(
         &self,
-        request: CallRequest,
+        request: MappedCallRequest,
     ) -> impl Future<Output = Result<bool, Failure>> + Send + use<> {
         let (group, operation, metrics) = (self.group, request.operation, self.agent.metrics.clone());
         let watched = self.agent.engine.watch(request);
@@ -83,37 +86,19 @@ impl Attachment {
         }
     }
 
-    /// What has become of a watched call; see [`crate::engine::EngineHandle::watched`].
-    pub(crate) fn watched(&self, number: u64, report: WatchReport) {
-        self.agent.engine.watched(self.group, self.rank, number, report);
-    }
-
-    /// Starts to send or receive a message; see [`crate::engine::EngineHandle::transfer`].
-    pub(crate) fn transfer(
-        &self,
-        request: TransferRequest,
-    ) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
-        self.agent.engine.transfer(request)
-    }
-
-    /// Cancels a receive or probe, by what the rank knows it by.
-    pub(crate) fn cancel(&self, id: u64) {
-        self.agent.engine.cancel(self.group, self.rank, id);
-    }
-
-    /// Lets every call of the group fail, at all ranks.
-    pub(crate) fn revoke(&self) {
-        self.agent.engine.revoke(self.group, self.rank);
+    /// Makes a request of the engine that has no reply.
+    pub(crate) fn command(&self, command: RankCommand) {
+        self.agent.engine.command(self.group, self.rank, command);
     }
 
     /// The rank is gone. Those who wait for it are told why.
     pub(crate) async fn leave(self, why: String) {
         let Attachment { agent, group, rank, segment, .. } = self;
-        let through = segment.map(|segment| segment.part(rank).through());
+        let through = segment.map(|segment| segment.part(rank).completed_calls());
         agent.engine.lose_rank(group, rank, why, through);
         match agent.groups.leave(group) {
-            Left::Released => {}
-            Left::Tell { unused } => {
+            LeaveOutcome::Released => {}
+            LeaveOutcome::Tell { unused } => {
                 agent.tell(Body::Left(RanksLeft { group, ranks: vec![rank], unused })).await;
             }
         }

@@ -1,7 +1,7 @@
 //! The groups that have ranks on this node: which ranks may attach, which have, and who releases a group.
 
-use super::quick_calls::{QuickGroup, QuickServer};
-use crate::engine::{GroupError, GroupSpec};
+use super::quick::responder::{QuickGroup, QuickServer};
+use crate::engine::{GroupSpec, MakeGroupError};
 use crate::shared_segment::SharedSegment;
 use cool_collective::{Layout, Rank};
 use cool_proto::local::{self, Place};
@@ -15,7 +15,7 @@ use tracing::warn;
 
 /// A group as ranks see it.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct RankGroup {
     places: Arc<[Place]>,
     epoch: u32,
     /// Ranks of this node.
@@ -28,7 +28,7 @@ pub(super) struct Group {
     enlisted: bool,
     /// The user whose processes may be its ranks: nobody's until it is known.
     owner: Option<u32>,
-    sharing: Sharing,
+    sharing: SegmentSharing,
 }
 
 /// What a process that comes as a rank says that it can do.
@@ -53,7 +53,7 @@ pub(super) struct CallSharing {
 
 /// Whether a group's ranks carry out calls themselves.
 #[derive(Debug)]
-enum Sharing {
+enum SegmentSharing {
     /// They do not: they are on several nodes, alone or too many, one cannot, or there is no memory.
     No,
     /// They may, and none has come.
@@ -77,7 +77,7 @@ pub(super) struct QuickArrival {
 
 /// Why a rank may not attach.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum AttachError {
+pub(crate) enum RankAttachError {
     #[error("node {node} knows no group {group}; it was released, or COOL_GROUP is wrong")]
     NoGroup { node: Arc<str>, group: u64 },
     #[error("rank {rank} of group {group} is not on node {node}, which has {}; is COOL_RANK wrong?", list(.local))]
@@ -92,12 +92,12 @@ pub(super) struct GroupTable {
     node: Arc<str>,
     /// Messages of quick calls that were sent again.
     answered: Counter,
-    groups: Mutex<BTreeMap<u64, Group>>,
+    groups: Mutex<BTreeMap<u64, RankGroup>>,
 }
 
 /// What follows when a rank leaves its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum LeaveOutcome {
     /// The group was released before.
     Released,
     /// The controller is to be told; `unused`: that this node has no rank of the group any more, either.
@@ -110,7 +110,7 @@ impl GroupTable {
     }
 
     /// Takes in a group that the engine has made.
-    pub(super) fn insert(&self, id: u64, group: Group) {
+    pub(super) fn insert(&self, id: u64, group: RankGroup) {
         self.lock().insert(id, group);
     }
 
@@ -119,14 +119,19 @@ impl GroupTable {
     }
 
     /// Lets a rank of this node attach; where all ranks of its group are.
-    pub(super) fn attach(&self, group: u64, rank: u32) -> Result<Arc<[Place]>, AttachError> {
+    pub(super) fn attach(&self, group: u64, rank: u32) -> Result<Arc<[Place]>, RankAttachError> {
         let (mut groups, node) = (self.lock(), &self.node);
-        let known = groups.get_mut(&group).ok_or(AttachError::NoGroup { node: node.clone(), group })?;
+        let known = groups.get_mut(&group).ok_or(RankAttachError::NoGroup { node: node.clone(), group })?;
         if !known.local.contains(&rank) {
-            return Err(AttachError::NotHere { node: node.clone(), group, rank, local: known.local.clone() });
+            return Err(RankAttachError::NotHere {
+                node: node.clone(),
+                group,
+                rank,
+                local: known.local.clone(),
+            });
         }
         if !known.came.insert(rank) {
-            return Err(AttachError::Twice { group, rank });
+            return Err(RankAttachError::Twice { group, rank });
         }
         known.present += 1;
         Ok(known.places.clone())
@@ -138,21 +143,24 @@ impl GroupTable {
         let mut groups = self.lock();
         let known = groups.get_mut(&group)?;
         if !can {
-            if let Sharing::In(segment) = std::mem::replace(&mut known.sharing, Sharing::No) {
+            if let SegmentSharing::In(segment) = std::mem::replace(&mut known.sharing, SegmentSharing::No) {
                 segment.segment().decline();
             }
-        } else if matches!(known.sharing, Sharing::Possible) {
+        } else if matches!(known.sharing, SegmentSharing::Possible) {
             known.sharing = match SharedSegment::of_group(known.places.len()) {
-                Ok(segment) => Sharing::In(Arc::new(segment)),
+                Ok(segment) => SegmentSharing::In(Arc::new(segment)),
                 Err(e) => {
                     warn!(group, "ranks call by their agent, without a segment: {e}");
-                    Sharing::No
+                    SegmentSharing::No
                 }
             };
         }
         match &known.sharing {
-            Sharing::In(segment) => Some(known.sharing_in(segment, None)),
-            Sharing::No | Sharing::Possible | Sharing::Quick(_) | Sharing::Served(_) => None,
+            SegmentSharing::In(segment) => Some(known.sharing_in(segment, None)),
+            SegmentSharing::No
+            | SegmentSharing::Possible
+            | SegmentSharing::Quick(_)
+            | SegmentSharing::Served(_) => None,
         }
     }
 
@@ -165,34 +173,34 @@ impl GroupTable {
     ) -> Option<QuickArrival> {
         let mut groups = self.lock();
         let known = groups.get_mut(&group)?;
-        if let Sharing::Quick(quick) = &known.sharing {
+        if let SegmentSharing::Quick(quick) = &known.sharing {
             known.sharing = match QuickServer::start(quick, runtime, self.answered.clone()) {
-                Ok(server) => Sharing::Served(server),
+                Ok(server) => SegmentSharing::Served(server),
                 Err(e) => {
                     warn!(group, "ranks call by their agents, without sockets of their own: {e}");
-                    known.sharing = Sharing::No;
+                    known.sharing = SegmentSharing::No;
                     return Some(QuickArrival { sharing: None, able: Some(false) });
                 }
             };
         }
-        let Sharing::Served(server) = &mut known.sharing else { return None };
+        let SegmentSharing::Served(server) = &mut known.sharing else { return None };
         let admitted = server.admit(rank, abilities);
         let segment = Arc::clone(server.segment());
         let sharing = admitted.map(|quick| known.sharing_in(&segment, Some(quick)));
         let able = sharing.is_some();
         if !able {
-            known.sharing = Sharing::No;
+            known.sharing = SegmentSharing::No;
         }
         let is_known = !able || known.came.len() == known.local.len();
         Some(QuickArrival { sharing, able: is_known.then_some(able) })
     }
 
     /// An attached rank leaves.
-    pub(super) fn leave(&self, group: u64) -> Left {
+    pub(super) fn leave(&self, group: u64) -> LeaveOutcome {
         let mut groups = self.lock();
-        let Some(known) = groups.get_mut(&group) else { return Left::Released };
+        let Some(known) = groups.get_mut(&group) else { return LeaveOutcome::Released };
         known.present -= 1;
-        Left::Tell { unused: known.present == 0 && known.enlisted }
+        LeaveOutcome::Tell { unused: known.present == 0 && known.enlisted }
     }
 
     /// The ranks that have attached to a group and not left it, if any: all that have come if one is there.
@@ -240,12 +248,12 @@ impl GroupTable {
     }
 
     // A panic elsewhere leaves the table whole: every change to it is one insert or remove.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Group>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, RankGroup>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Group {
+impl RankGroup {
     fn sharing_in(
         &self,
         segment: &Arc<SharedSegment>,
@@ -254,7 +262,7 @@ impl Group {
         CallSharing { epoch: self.epoch, size: self.places.len(), segment: Arc::clone(segment), quick }
     }
 
-    pub(super) fn new(spec: &GroupSpec, node: &str) -> Result<Group, GroupError> {
+    pub(super) fn new(spec: &GroupSpec, node: &str) -> Result<RankGroup, MakeGroupError> {
         let invalid = |reason| cool_engine::GroupError::Invalid { group: spec.id, reason };
         let mut numbers = BTreeMap::new();
         let mut places = Vec::with_capacity(spec.members.len());
@@ -272,14 +280,14 @@ impl Group {
             name: member.node.clone(),
         });
         let together = local.len() == spec.members.len() && (2..=RANKS_MAX).contains(&local.len());
-        Ok(Group {
+        Ok(RankGroup {
             places: places.collect(),
             epoch: spec.epoch,
             local,
             sharing: match QuickGroup::of(spec, node) {
-                Some(quick) => Sharing::Quick(quick),
-                None if together => Sharing::Possible,
-                None => Sharing::No,
+                Some(quick) => SegmentSharing::Quick(quick),
+                None if together => SegmentSharing::Possible,
+                None => SegmentSharing::No,
             },
             came: BTreeSet::new(),
             present: 0,

@@ -1,14 +1,14 @@
 //! Ranks that meet the other survivors of their group. Who is left is decided by the controller.
 
 use super::{Agent, Attachment, CONTROLLER_MARGIN, GONE};
-use cool_membership::LONGEST_WAIT;
+use cool_membership::MAX_WAIT;
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{RanksLeft, Recover, Recovered};
 use std::time::Duration;
 
 /// What the survivors of a group have agreed on.
 #[derive(Debug)]
-pub(crate) struct Recovery {
+pub(crate) struct RecoveryOutcome {
     /// The ranks that are gone.
     pub(crate) gone: Vec<u32>,
     /// What those who agree have agreed on.
@@ -19,16 +19,16 @@ pub(crate) struct Recovery {
 
 impl Agent {
     /// Lets a rank of this node meet the other survivors of its group.
-    pub(crate) async fn recover(&self, recover: Recover) -> Result<Recovery, String> {
+    pub(crate) async fn recover(&self, recover: Recover) -> Result<RecoveryOutcome, String> {
         let at = (recover.group, recover.rank);
         if !self.attached(at.0).contains(&at.1) {
             return Err(format!("rank {} is not attached to group {} on node {}", at.1, at.0, self.node));
         }
-        let patience = Duration::from_millis(recover.timeout_ms).min(LONGEST_WAIT) + CONTROLLER_MARGIN;
+        let patience = Duration::from_millis(recover.timeout_ms).min(MAX_WAIT) + CONTROLLER_MARGIN;
         let Some((_, answered)) = self.recovering.begin(&at) else {
             return Err(format!("rank {} of group {} waits for the other survivors already", at.1, at.0));
         };
-        let misses = self.engine.lost(at.0).await;
+        let misses = self.engine.lost_ranks(at.0).await;
         self.tell(Body::Recover(Recover { misses, ..recover })).await;
         self.recovering.answer(&at, answered, patience).await
     }
@@ -48,14 +48,14 @@ impl Agent {
             };
             match attachment {
                 _ if !failure.is_empty() => Err(failure.clone()),
-                Ok(attachment) => Ok(Recovery { gone: gone.clone(), flags: *flags, attachment }),
+                Ok(attachment) => Ok(RecoveryOutcome { gone: gone.clone(), flags: *flags, attachment }),
                 Err(reason) => Err(reason),
             }
         };
         // As in a rendezvous, all attach before the first is told.
         let answered: Vec<_> = concerned.into_iter().map(|(rank, waits)| (waits, answer(rank))).collect();
         for (waits, answer) in answered {
-            if let Err(Ok(Recovery { attachment: Some(attachment), .. })) = waits.send(answer) {
+            if let Err(Ok(RecoveryOutcome { attachment: Some(attachment), .. })) = waits.send(answer) {
                 // Not here: whoever calls this may be the one who takes what is told to the controller.
                 tokio::spawn(attachment.leave(GONE.to_owned()));
             }

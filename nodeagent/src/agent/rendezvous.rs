@@ -2,7 +2,7 @@
 //! group when all have come. The rendezvous itself is the controller's.
 
 use super::{Agent, Attachment, CONTROLLER_MARGIN, GONE};
-use cool_membership::LONGEST_WAIT;
+use cool_membership::MAX_WAIT;
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Enlist, Enlisted, RanksLeft, Withdraw};
 use std::time::Duration;
@@ -12,7 +12,7 @@ impl Agent {
     /// only after [`Agent::withdraw`].
     pub(crate) async fn enlist(&self, mut enlist: Enlist) -> Result<Attachment, String> {
         let at = (enlist.key.clone(), enlist.rank);
-        let patience = Duration::from_millis(enlist.timeout_ms).min(LONGEST_WAIT) + CONTROLLER_MARGIN;
+        let patience = Duration::from_millis(enlist.timeout_ms).min(MAX_WAIT) + CONTROLLER_MARGIN;
         let Some((ticket, answered)) = self.enlisted.begin(&at) else {
             return Err(format!("two processes say that they are rank {} of {}", at.1, at.0));
         };

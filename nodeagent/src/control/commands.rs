@@ -1,6 +1,6 @@
 //! What the controller tells this agent to do, done: groups, ranks' processes, probes, examinations, traces.
 
-use super::{Control, End, SHORTEST_PAUSE, group_spec};
+use super::{ConnectionEnd, ControlSession, SHORTEST_PAUSE, group_spec};
 use crate::interface::Interface;
 use crate::{diagnostics, lldp, probe, traces};
 use cool_proto::control::{
@@ -21,8 +21,8 @@ const MAX_EXAMINATIONS: usize = 4;
 /// The node is announced no more often than this, whatever the controller says.
 const SHORTEST_LLDP_PERIOD: Duration = Duration::from_millis(100);
 
-impl Control<'_> {
-    pub(super) async fn obey(&mut self, body: Body) -> Result<(), End> {
+impl ControlSession<'_> {
+    pub(super) async fn obey(&mut self, body: Body) -> Result<(), ConnectionEnd> {
         match body {
             Body::Registered(_) | Body::Acknowledged(_) => {
                 warn!("the controller registers this agent again; ignored")
@@ -76,7 +76,7 @@ impl Control<'_> {
     }
 
     /// Makes a group that was told, and is `held` so; and tells the controller.
-    async fn make_group(&mut self, told: ToldGroup, held: Held) -> Result<(), End> {
+    async fn make_group(&mut self, told: ToldGroup, held: Held) -> Result<(), ConnectionEnd> {
         let (group, job) = told.numbers();
         self.inventory.made((group, job), held);
         let spec = told.group().map_err(|error| error.to_string()).and_then(group_spec::convert);
@@ -102,12 +102,12 @@ impl Control<'_> {
     }
 
     /// The controller has taken the agent in: either their session goes on, or another begins.
-    pub(super) fn registered(&mut self, registered: &Registered) -> Result<(), End> {
+    pub(super) fn registered(&mut self, registered: &Registered) -> Result<(), ConnectionEnd> {
         cool_proto::check_version(registered.version)
-            .map_err(|why| End::Refused(format!("the controller {why}")))?;
+            .map_err(|why| ConnectionEnd::Refused(format!("the controller {why}")))?;
         let (controller, node) = (registered.controller, registered.node);
         if self.latest.is_some_and(|latest| controller < latest) {
-            return Err(End::Broken(
+            return Err(ConnectionEnd::Broken(
                 "a controller that started later has been here; end one of the two, or restart this agent if only the clock was set back"
                     .into(),
             ));
@@ -149,9 +149,12 @@ impl Control<'_> {
     }
 
     /// Announces the node, for the session that begins.
-    fn announce(&mut self, registered: &Registered) -> Result<(), End> {
+    fn announce(&mut self, registered: &Registered) -> Result<(), ConnectionEnd> {
         let key: [u8; 32] = registered.lldp_key.as_slice().try_into().map_err(|_| {
-            End::Refused(format!("its key for LLDP has {} bytes instead of 32", registered.lldp_key.len()))
+            ConnectionEnd::Refused(format!(
+                "its key for LLDP has {} bytes instead of 32",
+                registered.lldp_key.len()
+            ))
         })?;
         let period = Duration::from_millis(registered.lldp_interval_ms.into()).max(SHORTEST_LLDP_PERIOD);
         // Ends the one that there was.

@@ -18,14 +18,14 @@ const KEPT: usize = 1024;
 
 /// Where messages wait until the controller has them. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outbox {
-    state: Arc<Mutex<State>>,
+pub(super) struct ControllerOutbox {
+    state: Arc<Mutex<OutboxState>>,
     /// There may be room.
     room: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OutboxState {
     delivery: Delivery<Body>,
     /// The number of the connection that takes messages; others have been given up.
     connection: u64,
@@ -37,12 +37,12 @@ struct State {
 /// What a connection sends: the registration, and what is to go out once the controller has answered it.
 #[derive(Debug)]
 pub(super) struct AgentMessages {
-    outbox: Outbox,
+    outbox: ControllerOutbox,
     connection: u64,
     register: Option<Register>,
 }
 
-impl Outbox {
+impl ControllerOutbox {
     /// Another connection begins, by this registration.
     pub(super) fn connect(&self, register: Register) -> AgentMessages {
         let mut state = self.lock();
@@ -118,7 +118,7 @@ impl Outbox {
     }
 
     // A panic elsewhere leaves the state whole: every change to it is one call.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -131,7 +131,7 @@ pub(super) fn exit(event: &Body) -> Option<(u64, u32)> {
     }
 }
 
-impl State {
+impl OutboxState {
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -185,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_sends_what_the_controller_lacks_once_that_is_known() {
-        let outbox = Outbox::default();
+        let outbox = ControllerOutbox::default();
         (0..3).for_each(|rank| outbox.send(output(rank)));
         let mut first = outbox.connect(Register::default());
         assert_eq!(next(&mut first).await, Some(Body::Register(Register::default())));
@@ -201,7 +201,7 @@ mod tests {
 
     #[tokio::test]
     async fn events_wait_while_the_controller_acknowledges_nothing() {
-        let outbox = Outbox::default();
+        let outbox = ControllerOutbox::default();
         let mut outgoing = outbox.connect(Register::default());
         outbox.begin();
         next(&mut outgoing).await;

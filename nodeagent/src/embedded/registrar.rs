@@ -2,12 +2,12 @@
 //! at the agents of this process, and releases them.
 
 use crate::agent::Agent;
-use crate::engine::{GroupError, GroupKey, GroupSpec, MemberSpec};
+use crate::engine::{GroupKey, GroupSpec, MakeGroupError, MemberSpec};
 use cool_collective::CostModel;
 use cool_collective::planner::LinkCost;
-use cool_collective::timing::Costs;
+use cool_collective::timing::AgentCosts;
 use cool_machine::{Duration, Machine, Poll, Time};
-use cool_membership::{self as membership, Input, Membership, Output, Purpose};
+use cool_membership::{self as membership, Input, Membership, Output, RecoveryPurpose};
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Enlist, Enlisted, RanksLeft, Recover, Recovered, Withdraw};
 use cool_transport::tagged::Protection;
@@ -25,19 +25,19 @@ const CHUNK_BYTES: u32 = 16 << 10;
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
 /// A node of the cluster.
-pub(super) struct Node {
+pub(super) struct EmbeddedNode {
     pub(super) agent: Agent,
     pub(super) rack: u32,
 }
 
 /// Where a rank runs.
 #[derive(Clone)]
-struct Place {
+struct NodePlace {
     number: u32,
-    node: Arc<Node>,
+    node: Arc<EmbeddedNode>,
 }
 
-impl membership::Place for Place {
+impl membership::RankLocation for NodePlace {
     fn node(&self) -> u32 {
         self.number
     }
@@ -48,42 +48,42 @@ impl membership::Place for Place {
 }
 
 /// Who makes the groups.
-pub(super) struct Registrar {
-    nodes: Vec<Place>,
+pub(super) struct EmbeddedRegistrar {
+    nodes: Vec<NodePlace>,
     origin: Instant,
-    state: Mutex<State>,
+    state: Mutex<RegistrarState>,
     /// Something was asked for: the next deadline may be another.
     asked: Notify,
     /// A group was released.
     released: Notify,
 }
 
-struct State {
-    membership: Membership<Place>,
+struct RegistrarState {
+    membership: Membership<NodePlace>,
     /// The group that is there from the start.
     first: u64,
     /// The node of each rank.
     groups: BTreeMap<u64, Vec<u32>>,
 }
 
-impl Registrar {
+impl EmbeddedRegistrar {
     /// One for these nodes, with a group whose ranks are on `places`.
     pub(super) async fn start(
-        nodes: Vec<Node>,
+        nodes: Vec<EmbeddedNode>,
         (id, places): (u64, &[usize]),
-    ) -> Result<Arc<Registrar>, GroupError> {
-        let node = |(number, node)| Place { number, node: Arc::new(node) };
-        let nodes: Vec<Place> = (0..).zip(nodes).map(node).collect();
+    ) -> Result<Arc<EmbeddedRegistrar>, MakeGroupError> {
+        let node = |(number, node)| NodePlace { number, node: Arc::new(node) };
+        let nodes: Vec<NodePlace> = (0..).zip(nodes).map(node).collect();
         let mut last = id;
         let number = move || {
             last += 1;
             last
         };
         let membership = Membership::new(number, READY_WITHIN);
-        let state = Mutex::new(State { membership, first: id, groups: BTreeMap::new() });
+        let state = Mutex::new(RegistrarState { membership, first: id, groups: BTreeMap::new() });
         let (origin, asked, released) = (Instant::now(), Notify::new(), Notify::new());
-        let registrar = Arc::new(Registrar { nodes, origin, state, asked, released });
-        let places: Vec<Place> = places.iter().map(|node| registrar.nodes[*node].clone()).collect();
+        let registrar = Arc::new(EmbeddedRegistrar { nodes, origin, state, asked, released });
+        let places: Vec<NodePlace> = places.iter().map(|node| registrar.nodes[*node].clone()).collect();
         registrar.make(id, &places).await?;
         let users = places.iter().map(|place| place.number).collect();
         registrar.take(Input::Reserve(id));
@@ -92,7 +92,7 @@ impl Registrar {
     }
 
     /// Does what a node's agent asks for, until it ends.
-    pub(super) async fn serve(self: Arc<Registrar>, node: usize, mut queue: mpsc::Receiver<Body>) {
+    pub(super) async fn serve(self: Arc<EmbeddedRegistrar>, node: usize, mut queue: mpsc::Receiver<Body>) {
         let place = &self.nodes[node];
         while let Some(body) = queue.recv().await {
             match body {
@@ -116,9 +116,9 @@ impl Registrar {
                         place: place.clone(),
                         group: (group, self.size(group)),
                         rank,
-                        purpose: agree.map_or(Purpose::Shrink, Purpose::Agree),
+                        purpose: agree.map_or(RecoveryPurpose::Shrink, RecoveryPurpose::Agree),
                         timeout: Duration::from_millis(timeout_ms),
-                        misses,
+                        unreachable: misses,
                     });
                 }
                 // Of jobs and their groups, of which there are none.
@@ -128,7 +128,7 @@ impl Registrar {
     }
 
     /// Gives up those who wait for too long. Does not end.
-    pub(super) async fn watch(self: Arc<Registrar>) {
+    pub(super) async fn watch(self: Arc<EmbeddedRegistrar>) {
         loop {
             match self.poll() {
                 None => self.asked.notified().await,
@@ -141,7 +141,7 @@ impl Registrar {
     }
 
     /// Hands the service what has happened, and does what it asks for.
-    fn take(self: &Arc<Registrar>, input: Input<'_, Place>) {
+    fn take(self: &Arc<EmbeddedRegistrar>, input: Input<'_, NodePlace>) {
         let now = self.now();
         self.state().membership.handle(now, input);
         self.poll();
@@ -149,7 +149,7 @@ impl Registrar {
     }
 
     /// Does what the service asks for; when it is to be polled again.
-    fn poll(self: &Arc<Registrar>) -> Option<Time> {
+    fn poll(self: &Arc<EmbeddedRegistrar>) -> Option<Time> {
         loop {
             let polled = self.state().membership.poll(self.now());
             match polled {
@@ -159,35 +159,35 @@ impl Registrar {
         }
     }
 
-    fn carry_out(self: &Arc<Registrar>, output: Output<Place>) {
+    fn carry_out(self: &Arc<EmbeddedRegistrar>, output: Output<NodePlace>) {
         match output {
             Output::Form { group, places } => drop(tokio::spawn(self.clone().form(group, places))),
             Output::Release { group, .. } => self.release(group),
-            Output::Enlisted(place, membership::Enlisted { key, group, reason, rank, tickets }) => {
+            Output::Enlisted(place, membership::EnlistOutcome { key, group, reason, rank, tickets }) => {
                 place.node.agent.enlisted(Enlisted { key, group, reason, rank, tickets });
             }
             Output::Recovered(place, recovered) => {
-                let membership::Recovered { group, gone, flags, new_group, failure, rank } = recovered;
-                place.node.agent.recovered(&Recovered { group, gone, flags, new_group, failure, rank });
+                let membership::RecoveryOutcome { group, lost, flags, new_group, failure, rank } = recovered;
+                place.node.agent.recovered(&Recovered { group, gone: lost, flags, new_group, failure, rank });
             }
             // Nobody asks for that here.
-            Output::LeftBehind(_) => {}
+            Output::Excluded(_) => {}
         }
     }
 
-    async fn form(self: Arc<Registrar>, group: u64, places: Vec<Place>) {
+    async fn form(self: Arc<EmbeddedRegistrar>, group: u64, places: Vec<NodePlace>) {
         if let Err(e) = self.make(group, &places).await {
-            self.take(Input::FormFailed { group, reason: e.to_string(), gone: BTreeSet::new() });
+            self.take(Input::FormFailed { group, reason: e.to_string(), lost: BTreeSet::new() });
         }
         self.take(Input::Announced(group));
         places.iter().for_each(|place| self.take(Input::Ready { group, node: place.number }));
     }
 
     /// Makes a group at all of its agents.
-    async fn make(&self, id: u64, places: &[Place]) -> Result<(), GroupError> {
+    async fn make(&self, id: u64, places: &[NodePlace]) -> Result<(), MakeGroupError> {
         self.state().groups.insert(id, places.iter().map(|place| place.number).collect());
-        let member = |(rank, Place { node, .. }): (u32, &Place)| {
-            let Node { agent, rack } = &**node;
+        let member = |(rank, NodePlace { node, .. }): (u32, &NodePlace)| {
+            let EmbeddedNode { agent, rack } = &**node;
             let (udp_port, tcp_port) = agent.ports();
             let (node, incarnation) = (agent.node().to_owned(), agent.incarnation());
             let (ip, key) = (Ipv4Addr::LOCALHOST.into(), Some(agent.key().clone()));
@@ -225,9 +225,9 @@ impl Registrar {
     fn release(&self, group: u64) {
         {
             let mut state = self.state();
-            let State { membership, groups, .. } = &mut *state;
+            let RegistrarState { membership, groups, .. } = &mut *state;
             groups.remove(&group);
-            membership.handle(self.now(), Input::InUse(&groups.keys().copied().collect()));
+            membership.handle(self.now(), Input::GroupsInUse(&groups.keys().copied().collect()));
         }
         self.nodes.iter().for_each(|place| place.node.agent.release_group(group));
         self.released.notify_waiters();
@@ -255,7 +255,7 @@ impl Registrar {
         self.state().groups.get(&group).map_or(0, |places| places.len() as u32)
     }
 
-    fn is_on(&self, place: &Place, (group, rank): (u64, u32)) -> bool {
+    fn is_on(&self, place: &NodePlace, (group, rank): (u64, u32)) -> bool {
         self.state().groups.get(&group).and_then(|places| places.get(rank as usize)) == Some(&place.number)
     }
 
@@ -264,12 +264,12 @@ impl Registrar {
     }
 
     /// The state, even after a panic: every change to it is whole.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RegistrarState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Registrar {
+impl fmt::Debug for EmbeddedRegistrar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registrar").field("groups", &self.state().groups).finish_non_exhaustive()
     }
@@ -278,6 +278,6 @@ impl fmt::Debug for Registrar {
 /// What loopback costs, roughly: nothing is far, and a rack is as near as a node.
 fn loopback() -> CostModel {
     let level = LinkCost { latency: Duration::from_micros(20), bytes_per_second: 2_000_000_000 };
-    let costs = Costs { mtu: 1 << 16, ..Costs::default() };
+    let costs = AgentCosts { mtu: 1 << 16, ..AgentCosts::default() };
     CostModel { costs, rack: level, core: level, ecmp_paths: 1, burst: 0 }
 }

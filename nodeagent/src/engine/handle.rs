@@ -1,133 +1,29 @@
 //! The engine as the rest of the agent sees it: a handle to a thread of its own.
 
-use super::{CallRequest, Refusals, TrafficCounters, TransferRequest};
-use crate::fault_injection::Losses;
+use super::command::{EngineCommand, EngineTrace, MakeGroupError};
+use super::config::{EngineConfig, StartError};
+use super::reply::EngineReply;
+use super::{MappedCallRequest, RefusalCounters, SharedSlice, TrafficCounters};
 use crate::net;
 use crate::shared_segment::SharedSegment;
-use cool_engine::{CallRecord, DEFAULT_PEER_TIMEOUT, GroupSpec, WatchReport};
+use cool_engine::{GroupSpec, Input, RankCommand, RankRequest};
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_types::Key;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-
-/// Where an agent moves data.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EngineConfig {
-    /// The node's name, unique among the agents of a network.
-    pub node: String,
-    /// Address of the data interface; multicast leaves and enters by it.
-    pub ip: IpAddr,
-    /// Port for repair and for multicast that the agent sends; 0 takes a free one.
-    pub udp_port: u16,
-    /// Port for unicast steps; 0 takes a free one.
-    pub tcp_port: u16,
-    /// How long a node may be silent while calls wait; then it is gone.
-    pub peer_timeout: Duration,
-    /// Whether it speaks with other agents only over encrypted connections.
-    pub encrypt: bool,
-    /// Which datagrams are thrown away as they come, in tests.
-    pub losses: Option<Losses>,
-}
-
-impl EngineConfig {
-    /// A node of this machine alone, on free ports.
-    pub fn on_loopback(node: &str) -> EngineConfig {
-        EngineConfig {
-            node: node.to_owned(),
-            ip: Ipv4Addr::LOCALHOST.into(),
-            udp_port: 0,
-            tcp_port: 0,
-            peer_timeout: DEFAULT_PEER_TIMEOUT,
-            encrypt: false,
-            losses: None,
-        }
-    }
-}
-
-/// Why an engine cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// An address cannot be bound.
-    #[error("cannot use {protocol} {address}: {source}; is another agent running, or the interface down?")]
-    Bind {
-        /// UDP or TCP.
-        protocol: &'static str,
-        /// The address.
-        address: SocketAddr,
-        /// What the system says.
-        source: std::io::Error,
-    },
-    /// The system has no random number for the agent's key.
-    #[error("cannot make a key for this agent: {0}")]
-    Random(getrandom::Error),
-    /// The engine's thread cannot be made.
-    #[error("cannot start the engine's thread: {0}")]
-    Thread(std::io::Error),
-}
-
-/// Why a group cannot be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GroupError {
-    /// The engine refuses it.
-    #[error(transparent)]
-    Refused(#[from] cool_engine::GroupError),
-    /// A multicast group cannot be joined.
-    #[error("group {group}: cannot receive from {address} on the data interface {ip}: {reason}")]
-    Multicast {
-        /// The group.
-        group: u64,
-        /// The tree's address.
-        address: IpAddr,
-        /// This node's address.
-        ip: IpAddr,
-        /// What the system says.
-        reason: String,
-    },
-    /// The engine has stopped.
-    #[error("the data engine of this agent has stopped; see the agent's log")]
-    Stopped,
-}
-
-/// What the handle asks of the engine's thread.
-pub(crate) enum Command {
-    MakeGroup(GroupSpec, oneshot::Sender<Result<(), GroupError>>),
-    ReleaseGroup(u64),
-    Call(CallRequest, oneshot::Sender<Result<Stats, Failure>>),
-    Transfer(TransferRequest, oneshot::Sender<Result<Stats, Failure>>),
-    Cancel { group: u64, rank: u32, id: u64 },
-    Watch(CallRequest, oneshot::Sender<Result<bool, Failure>>),
-    Watched { group: u64, rank: u32, number: u64, report: WatchReport },
-    Share { group: u64, segment: Arc<SharedSegment> },
-    Quick { group: u64, able: bool },
-    LoseRank { group: u64, rank: u32, why: String, through: Option<u64> },
-    Revoke { group: u64, rank: u32 },
-    Lost { group: u64, reply: oneshot::Sender<Vec<u32>> },
-    Trace { last: usize, group: Option<u64>, reply: oneshot::Sender<Trace> },
-}
-
-/// What the latest calls cost.
-#[derive(Clone, Debug)]
-pub struct Trace {
-    /// The engine's time zero, by this node's clock.
-    pub origin: SystemTime,
-    /// The calls, oldest first.
-    pub records: Vec<Arc<CallRecord>>,
-}
 
 /// The engine of one agent. Clones reach the same engine; it stops when the last one is dropped.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
-    commands: mpsc::UnboundedSender<Command>,
+    commands: mpsc::UnboundedSender<EngineCommand>,
     udp_port: u16,
     tcp_port: u16,
     incarnation: u64,
     key: Key,
     runtime: Handle,
     traffic: Arc<TrafficCounters>,
-    refusals: Arc<Refusals>,
+    refusals: Arc<RefusalCounters>,
 }
 
 impl EngineHandle {
@@ -138,7 +34,7 @@ impl EngineHandle {
     pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         let (commands, queue) = mpsc::unbounded_channel();
         let bound = net::start(config, queue)?;
-        let net::Bound { udp_port, tcp_port, incarnation, key, runtime, traffic, refusals } = bound;
+        let net::BoundEngine { udp_port, tcp_port, incarnation, key, runtime, traffic, refusals } = bound;
         Ok(EngineHandle { commands, udp_port, tcp_port, incarnation, key, runtime, traffic, refusals })
     }
 
@@ -158,7 +54,7 @@ impl EngineHandle {
     }
 
     /// What it has refused.
-    pub(crate) fn refusals(&self) -> Arc<Refusals> {
+    pub(crate) fn refusals(&self) -> Arc<RefusalCounters> {
         Arc::clone(&self.refusals)
     }
 
@@ -186,104 +82,102 @@ impl EngineHandle {
     ///
     /// # Errors
     /// If the group makes no sense, exists, or its trees cannot be joined.
-    pub async fn make_group(&self, spec: GroupSpec) -> Result<(), GroupError> {
+    pub async fn make_group(&self, spec: GroupSpec) -> Result<(), MakeGroupError> {
         let (reply, answer) = oneshot::channel();
-        if self.commands.send(Command::MakeGroup(spec, reply)).is_err() {
-            return Err(GroupError::Stopped);
+        if self.commands.send(EngineCommand::MakeGroup(spec, reply)).is_err() {
+            return Err(MakeGroupError::Stopped);
         }
-        answer.await.unwrap_or(Err(GroupError::Stopped))
+        answer.await.unwrap_or(Err(MakeGroupError::Stopped))
     }
 
     /// Forgets a group. Calls still running on it fail, here and at the other agents.
     pub fn release_group(&self, group: u64) {
-        // A stopped engine has no groups left.
-        let _ = self.commands.send(Command::ReleaseGroup(group));
+        self.input(Input::ReleaseGroup { group });
     }
 
-    /// Runs one collective for a local rank. Calls of a rank on a group are numbered in the order in
-    /// which this is called (not: awaited); ranks must call alike. The collective runs to its end even
-    /// if the future is dropped.
-    pub fn call(&self, request: CallRequest) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
-        let (reply, answer) = oneshot::channel();
-        answered(self.commands.send(Command::Call(request, reply)).is_ok(), answer)
-    }
-
-    /// Sends or receives a message for a local rank. Messages from one rank to another are sent in the order in which
-    /// this is called. They go on if the future is dropped.
-    pub fn transfer(
+    /// Runs one collective for a local rank; see [`EngineHandle::request`]. Calls of a rank on a group are numbered in the
+    /// order in which this is called (not: awaited); ranks must call alike.
+    pub fn call(
         &self,
-        request: TransferRequest,
+        request: MappedCallRequest,
     ) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
-        let (reply, answer) = oneshot::channel();
-        answered(self.commands.send(Command::Transfer(request, reply)).is_ok(), answer)
+        self.request(request.into())
     }
 
-    /// A local rank cancels a receive or probe, which fails unless it has its message.
-    pub fn cancel(&self, group: u64, rank: u32, id: u64) {
-        // A stopped engine has failed all messages already.
-        let _ = self.commands.send(Command::Cancel { group, rank, id });
+    /// Makes a request for a local rank: a collective call, or a message to or from another rank. Messages from one rank
+    /// to another are sent in the order in which this is called. The request runs to its end even if the future is dropped.
+    pub(crate) fn request(
+        &self,
+        request: RankRequest<SharedSlice>,
+    ) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
+        let (sender, receiver) = oneshot::channel();
+        replied(
+            self.commands.send(EngineCommand::Request(request, EngineReply::Stats(sender))).is_ok(),
+            receiver,
+        )
     }
 
-    /// A local rank waits in a call that the ranks carry out themselves, until [`EngineHandle::watched`] or something concerns it;
-    /// then whether others have the engine carry it out.
-    pub fn watch(&self, request: CallRequest) -> impl Future<Output = Result<bool, Failure>> + Send + use<> {
-        let (reply, answer) = oneshot::channel();
-        answered(self.commands.send(Command::Watch(request, reply)).is_ok(), answer)
+    /// Starts a watched call for a local rank: the rank waits in a call that the ranks execute themselves, until it reports
+    /// otherwise or something concerns it. Returns whether other ranks have the engine execute the call.
+    pub(crate) fn watch(
+        &self,
+        request: MappedCallRequest,
+    ) -> impl Future<Output = Result<bool, Failure>> + Send + use<> {
+        let (sender, receiver) = oneshot::channel();
+        let command = EngineCommand::Request(request.into(), EngineReply::ByAgent(sender));
+        replied(self.commands.send(command).is_ok(), receiver)
     }
 
-    /// A local rank says what has become of a watched call, by its number.
-    pub fn watched(&self, group: u64, rank: u32, number: u64, report: WatchReport) {
-        // A stopped engine has failed all calls already.
-        let _ = self.commands.send(Command::Watched { group, rank, number, report });
+    /// Makes a request for a local rank, or reports about one. There is no reply.
+    pub(crate) fn command(&self, group: u64, rank: u32, command: RankCommand) {
+        self.input(Input::Command { group, rank, command });
+    }
+
+    fn input(&self, input: Input<'static>) {
+        // An engine that has stopped has failed all calls and has no groups left.
+        let _ = self.commands.send(EngineCommand::Input(input));
     }
 
     /// Ranks of a group carry out calls in this segment: they are woken if the group fails or is released.
     pub(crate) fn share(&self, group: u64, segment: Arc<SharedSegment>) {
         // A rank that waits in it looks after its connection, which ends with the engine.
-        let _ = self.commands.send(Command::Share { group, segment });
+        let _ = self.commands.send(EngineCommand::Share { group, segment });
     }
 
     /// Whether the rank of this node in a group for quick calls can carry them out. The segment that is shared before the others have said
     /// so of theirs is told whether all can.
     pub(crate) fn quick(&self, group: u64, able: bool) {
-        // As above.
-        let _ = self.commands.send(Command::Quick { group, able });
+        self.input(Input::Quick { group, able });
     }
 
     /// What the last calls of a group, or of all, cost; `None` if the engine has stopped.
-    pub async fn trace(&self, last: usize, group: Option<u64>) -> Option<Trace> {
+    pub async fn trace(&self, last: usize, group: Option<u64>) -> Option<EngineTrace> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Trace { last, group, reply }).ok()?;
+        self.commands.send(EngineCommand::Trace { last, group, reply }).ok()?;
         answer.await.ok()
     }
 
     /// Says that a local rank is gone, which was `through` as many calls if it carried calls out itself. If it has calls open or
     /// others wait for it, they fail: the group is unusable from here on.
-    pub fn lose_rank(&self, group: u64, rank: u32, why: String, through: Option<u64>) {
-        // As above.
-        let _ = self.commands.send(Command::LoseRank { group, rank, why, through });
+    pub(crate) fn lose_rank(&self, group: u64, rank: u32, why: String, completed_calls: Option<u64>) {
+        self.command(group, rank, RankCommand::Lost { why, completed_calls });
     }
 
     /// The ranks by whose loss a group has failed; none if it has not, or for another reason.
-    pub async fn lost(&self, group: u64) -> Vec<u32> {
+    pub async fn lost_ranks(&self, group: u64) -> Vec<u32> {
         let (reply, answer) = oneshot::channel();
         // A stopped engine knows of nobody.
-        let _ = self.commands.send(Command::Lost { group, reply });
+        let _ = self.commands.send(EngineCommand::LostRanks { group, reply });
         answer.await.unwrap_or_default()
-    }
-
-    /// A local rank revokes its group: calls that are open or come later fail, at every rank.
-    pub fn revoke(&self, group: u64, rank: u32) {
-        // As above.
-        let _ = self.commands.send(Command::Revoke { group, rank });
     }
 }
 
-async fn answered<T>(sent: bool, answer: oneshot::Receiver<Result<T, Failure>>) -> Result<T, Failure> {
+/// Waits for a reply of the engine, if the request was sent.
+async fn replied<T>(sent: bool, reply: oneshot::Receiver<Result<T, Failure>>) -> Result<T, Failure> {
     if !sent {
         return Err(stopped());
     }
-    answer.await.unwrap_or_else(|_| Err(stopped()))
+    reply.await.unwrap_or_else(|_| Err(stopped()))
 }
 
 fn stopped() -> Failure {

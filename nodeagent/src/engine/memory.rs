@@ -1,5 +1,5 @@
 //! The memory in which calls find and leave their data. Whose it is (shared with a rank's process, or
-//! this process's heap) is the matter of those who implement [`Memory`].
+//! this process's heap) is the matter of those who implement [`RankMemory`].
 
 use cool_shm::pages::Pages;
 use cool_shm::region::Region;
@@ -15,17 +15,17 @@ const STRAIGHT_BYTES: u64 = 32 * 1024;
 
 /// Bytes that a rank and its agent both reach. Copies in and out instead of slices, because the other
 /// side may change shared memory at any time.
-pub trait Memory: Send + Sync {
+pub trait RankMemory: Send + Sync {
     /// Its size in bytes; never changes.
     fn bytes(&self) -> u64;
 
-    /// Copies out the bytes from `offset` on. The range lies within [`Memory::bytes`].
+    /// Copies out the bytes from `offset` on. The range lies within [`RankMemory::bytes`].
     fn read(&self, offset: u64, into: &mut [u8]);
 
-    /// Copies in bytes at `offset`. The range lies within [`Memory::bytes`].
+    /// Copies in bytes at `offset`. The range lies within [`RankMemory::bytes`].
     fn write(&self, offset: u64, from: &[u8]);
 
-    /// Copies out bytes from `offset` on, behind what is there. The range lies within [`Memory::bytes`].
+    /// Copies out bytes from `offset` on, behind what is there. The range lies within [`RankMemory::bytes`].
     fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
         let head = to.len();
         to.resize(head + bytes, 0);
@@ -38,10 +38,10 @@ pub trait Memory: Send + Sync {
     }
 }
 
-/// A part of a [`Memory`].
+/// A part of a [`RankMemory`].
 #[derive(Clone)]
 pub struct SharedSlice {
-    memory: Arc<dyn Memory>,
+    memory: Arc<dyn RankMemory>,
     offset: u64,
     bytes: u64,
 }
@@ -63,7 +63,7 @@ impl SharedSlice {
     ///
     /// # Errors
     /// If the memory does not hold them.
-    pub fn new(memory: Arc<dyn Memory>, offset: u64, bytes: u64) -> Result<SharedSlice, OutsideRegion> {
+    pub fn new(memory: Arc<dyn RankMemory>, offset: u64, bytes: u64) -> Result<SharedSlice, OutsideRegion> {
         let region = memory.bytes();
         match offset.checked_add(bytes) {
             Some(end) if end <= region => Ok(SharedSlice { memory, offset, bytes }),
@@ -162,9 +162,9 @@ const PAGED: u64 = 128 * 1024;
 const LONG_TO_UNMAP: u64 = 1024 * 1024;
 
 /// Memory of whole pages: a rank's, which it shares with this process, or the engine's own working memory.
-pub(crate) struct Mapping(Option<Mapped>);
+pub(crate) struct Mapping(Option<MappedPages>);
 
-enum Mapped {
+enum MappedPages {
     Shared(Region),
     Own(Pages),
 }
@@ -172,19 +172,19 @@ enum Mapped {
 impl Mapping {
     /// A rank's region.
     pub(crate) fn of(region: Region) -> Mapping {
-        Mapping(Some(Mapped::Shared(region)))
+        Mapping(Some(MappedPages::Shared(region)))
     }
 
     fn mapped(&self) -> &Pages {
         match &self.0 {
-            Some(Mapped::Shared(region)) => region,
-            Some(Mapped::Own(pages)) => pages,
+            Some(MappedPages::Shared(region)) => region,
+            Some(MappedPages::Own(pages)) => pages,
             None => unreachable!("it is taken when dropped"),
         }
     }
 }
 
-impl Memory for Mapping {
+impl RankMemory for Mapping {
     fn bytes(&self) -> u64 {
         self.mapped().len()
     }
@@ -211,8 +211,8 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         let Some(mapped) = self.0.take() else { return };
         let bytes = match &mapped {
-            Mapped::Shared(region) => region.len(),
-            Mapped::Own(pages) => pages.len(),
+            MappedPages::Shared(region) => region.len(),
+            MappedPages::Own(pages) => pages.len(),
         };
         if bytes >= LONG_TO_UNMAP
             && let Ok(runtime) = Handle::try_current()
@@ -244,11 +244,11 @@ pub(crate) fn zeros(bytes: u64) -> Option<SharedSlice> {
     if bytes < PAGED {
         return Some(HeapMemory::slice(vec![0; len]));
     }
-    let own = Mapping(Some(Mapped::Own(Pages::zeros(len).ok()?)));
+    let own = Mapping(Some(MappedPages::Own(Pages::zeros(len).ok()?)));
     Some(SharedSlice { memory: Arc::new(own), offset: 0, bytes })
 }
 
-impl Memory for HeapMemory {
+impl RankMemory for HeapMemory {
     fn bytes(&self) -> u64 {
         self.with(|m| m.len() as u64)
     }

@@ -1,22 +1,28 @@
 //! The engine as the rest of the agent sees it: a handle to the thread on which `net` drives `cool_engine`.
 
+mod command;
+mod config;
 mod handle;
 mod memory;
+mod reply;
 mod traffic;
 
-pub(crate) use cool_engine::wrong_plan;
+pub(crate) use command::EngineCommand;
+pub use command::{EngineTrace, MakeGroupError};
+pub use config::{EngineConfig, StartError};
 pub use cool_engine::{
-    Arrival, CallRecord, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, GroupKey, GroupSpec, MemberSpec, RankTimes,
-    TreeScope, TreeSpec, WatchReport,
+    CallRecord, DEFAULT_PEER_TIMEOUT, DEFAULT_TIMEOUT, DataArrival, GroupKey, GroupSpec, MemberSpec,
+    RankTimes, TreeScope, TreeSpec, WatchReport,
 };
-pub(crate) use handle::Command;
-pub use handle::{EngineConfig, EngineHandle, GroupError, StartError, Trace};
+pub(crate) use cool_engine::{RankCommand, RankRequest, wrong_plan};
+pub use handle::EngineHandle;
 pub(crate) use memory::{Mapping, zeros};
-pub use memory::{Memory, OutsideRegion, SharedSlice};
-pub(crate) use traffic::{Refusals, Refused, TrafficCounters};
+pub use memory::{OutsideRegion, RankMemory, SharedSlice};
+pub(crate) use reply::EngineReply;
+pub(crate) use traffic::{RefusalCounters, RefusalReason, TrafficCounters};
 
 /// One collective as one local rank calls it, with its buffers.
-pub type CallRequest = cool_engine::CallRequest<SharedSlice>;
+pub type MappedCallRequest = cool_engine::CallRequest<SharedSlice>;
 
 /// One message as one local rank sends or receives it, with its buffer.
-pub type TransferRequest = cool_engine::TransferRequest<SharedSlice>;
+pub type MappedTransferRequest = cool_engine::TransferRequest<SharedSlice>;

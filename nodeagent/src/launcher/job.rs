@@ -1,8 +1,7 @@
 //! One job's ranks on this node, from their start to the end of all that they have started.
 
-use super::Supervisors;
-use super::output::Forwarded;
-use super::supervisor::Supervisor;
+use super::output::OutputForwarder;
+use super::supervisor::{Supervisor, Supervisors};
 use crate::agent::Agent;
 use cool_launcher::LAUNCHER_VERSION;
 use cool_proto::control::{self, Exited, Launch};
@@ -36,7 +35,7 @@ static WITHOUT_CGROUPS: Once = Once::new();
 
 /// Ranks to run.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct LaunchedJob {
     pub(super) launch: Launch,
     pub(super) agent: Agent,
     /// Where its ranks find the agent.
@@ -48,10 +47,10 @@ pub(super) struct Job {
 }
 
 /// How far it is.
-struct Progress {
+struct JobProgress {
     supervisor: Arc<Supervisor>,
     /// The output of ranks that run.
-    running: BTreeMap<u32, Forwarded>,
+    running: BTreeMap<u32, OutputForwarder>,
     /// Ranks that have ended, whose output is still read.
     ending: JoinSet<Exited>,
     /// When what was asked to end is made to.
@@ -61,7 +60,7 @@ struct Progress {
     over: bool,
 }
 
-impl Job {
+impl LaunchedJob {
     /// Runs the ranks until they have ended, by themselves or because there are no more signals. The last that ends is told of
     /// when nothing of the job is left here.
     pub(super) async fn run(self, mut signals: broadcast::Receiver<Signal>) {
@@ -79,7 +78,7 @@ impl Job {
         };
         let (running, ending) = (BTreeMap::new(), JoinSet::new());
         let mut progress =
-            Progress { supervisor, running, ending, deadline: None, ended: false, over: false };
+            JobProgress { supervisor, running, ending, deadline: None, ended: false, over: false };
         for rank in &self.launch.ranks {
             if let Err(e) = self.start(*rank, &mut progress).await {
                 self.not_started(*rank, &e.to_string(), &mut progress);
@@ -130,8 +129,8 @@ impl Job {
         }
     }
 
-    async fn start(&self, rank: u32, progress: &mut Progress) -> std::io::Result<()> {
-        let (forwarded, ends) = Forwarded::new(self.launch.job, rank, &self.events, &self.held)?;
+    async fn start(&self, rank: u32, progress: &mut JobProgress) -> std::io::Result<()> {
+        let (forwarded, ends) = OutputForwarder::new(self.launch.job, rank, &self.events, &self.held)?;
         let start = Start {
             rank,
             program: self.launch.program.clone(),
@@ -161,7 +160,7 @@ impl Job {
     /// Follows the ranks to their ends and tells of each but the last, which it returns.
     async fn attend(
         &self,
-        progress: &mut Progress,
+        progress: &mut JobProgress,
         signals: &mut broadcast::Receiver<Signal>,
     ) -> Option<Exited> {
         let mut left = self.launch.ranks.len();
@@ -194,7 +193,7 @@ impl Job {
     }
 
     /// Hears the supervisor out.
-    async fn last_words(&self, progress: &mut Progress) {
+    async fn last_words(&self, progress: &mut JobProgress) {
         while !progress.over {
             let said = progress.supervisor.hear().await;
             self.note(said, progress);
@@ -202,7 +201,7 @@ impl Job {
     }
 
     /// Takes note of what the supervisor says.
-    fn note(&self, said: std::io::Result<Option<reply::Body>>, progress: &mut Progress) {
+    fn note(&self, said: std::io::Result<Option<reply::Body>>, progress: &mut JobProgress) {
         let job = self.launch.job;
         match said {
             Ok(Some(reply::Body::Started(Started { rank, pid }))) => {
@@ -228,7 +227,7 @@ impl Job {
     }
 
     /// Nothing is known of the ranks any more; the kernel kills them with their supervisor, so they are lost as others that are killed.
-    fn broken(&self, why: &str, progress: &mut Progress) {
+    fn broken(&self, why: &str, progress: &mut JobProgress) {
         progress.over = true;
         let ranks: Vec<u32> = progress.running.keys().copied().collect();
         if !ranks.is_empty() {
@@ -241,7 +240,7 @@ impl Job {
         }
     }
 
-    fn not_started(&self, rank: u32, why: &str, progress: &mut Progress) {
+    fn not_started(&self, rank: u32, why: &str, progress: &mut JobProgress) {
         let error = format!("cannot start {} on node {}: {why}", self.described(), self.agent.node());
         warn!(job = self.launch.job, rank, "{error}");
         progress.running.remove(&rank);
@@ -266,7 +265,7 @@ impl Job {
     }
 }
 
-impl Progress {
+impl JobProgress {
     /// One that cannot be told anything is gone, which is heard next.
     async fn signal(&self, signal: Signal) {
         let message = request::Body::Signal(launcher::Signal { signal: signal.as_raw() });
@@ -281,7 +280,7 @@ impl Progress {
 }
 
 /// Waits for the rest of a rank's output. Whoever still holds it open was left behind by the rank, in its process group.
-async fn drained(supervisor: Arc<Supervisor>, mut output: Forwarded, exited: Exited) -> Exited {
+async fn drained(supervisor: Arc<Supervisor>, mut output: OutputForwarder, exited: Exited) -> Exited {
     if timeout(LINGER, output.drained()).await.is_err() {
         let sweep = request::Body::Sweep(Sweep { rank: exited.rank });
         // As for signals.

@@ -1,7 +1,6 @@
 //! What a rank prints, line by line, as events.
 
-use super::lines::{Lines, MAX_LINE};
-use super::log_panic;
+use super::line_splitter::{LineSplitter, MAX_LINE};
 use cool_proto::control::{Exited, Output, agent_message::Body};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +14,7 @@ use tracing::warn;
 
 /// The output of one rank, forwarded while this is there.
 #[derive(Debug)]
-pub(super) struct Forwarded {
+pub(super) struct OutputForwarder {
     tasks: JoinSet<()>,
     /// Lines printed to standard output and error.
     lines: [Arc<AtomicU64>; 2],
@@ -24,7 +23,7 @@ pub(super) struct Forwarded {
 
 /// Whose lines they are, and where they go.
 #[derive(Clone, Debug)]
-struct Source {
+struct OutputStream {
     job: u64,
     rank: u32,
     events: mpsc::Sender<Body>,
@@ -34,7 +33,7 @@ struct Source {
     rank_has_ended: watch::Receiver<bool>,
 }
 
-impl Forwarded {
+impl OutputForwarder {
     /// Forwards what comes out of two pipes; returns the ends that the rank gets as standard output and error. While the job is
     /// held the rank waits when its pipe is full.
     pub(super) fn new(
@@ -42,13 +41,13 @@ impl Forwarded {
         rank: u32,
         events: &mpsc::Sender<Body>,
         held: &watch::Receiver<bool>,
-    ) -> io::Result<(Forwarded, [OwnedFd; 2])> {
+    ) -> io::Result<(OutputForwarder, [OwnedFd; 2])> {
         let (mut tasks, lines) = (JoinSet::new(), <[Arc<AtomicU64>; 2]>::default());
         let rank_has_ended = watch::Sender::new(false);
         let mut open = |stderr| {
             let (read, write) = io::pipe()?;
             let read = pipe::Receiver::from_owned_fd(read.into())?;
-            let source = Source {
+            let source = OutputStream {
                 job,
                 rank,
                 events: events.clone(),
@@ -60,7 +59,7 @@ impl Forwarded {
             Ok::<OwnedFd, io::Error>(write.into())
         };
         let ends = [open(false)?, open(true)?];
-        Ok((Forwarded { tasks, lines, rank_has_ended }, ends))
+        Ok((OutputForwarder { tasks, lines, rank_has_ended }, ends))
     }
 
     /// What it has left in the pipes is little: it is forwarded though the job is held.
@@ -82,11 +81,11 @@ impl Forwarded {
     }
 }
 
-impl Source {
+impl OutputStream {
     /// Forwards a stream line by line to its end.
     async fn forward(mut self, mut stream: impl AsyncRead + Unpin, stderr: bool) {
         let (job, rank) = (self.job, self.rank);
-        let mut lines = Lines::default();
+        let mut lines = LineSplitter::default();
         let mut buffer = vec![0; MAX_LINE];
         loop {
             let ended = match stream.read(&mut buffer).await {
@@ -120,4 +119,11 @@ impl Source {
 async fn is(flag: &mut watch::Receiver<bool>, wanted: bool) {
     // Whoever held the job is gone.
     let _ = flag.wait_for(|flag| *flag == wanted).await;
+}
+
+/// Logs that a task of a job has panicked.
+pub(super) fn log_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(e) = ended {
+        warn!("a job was not attended to its end: {e}");
+    }
 }

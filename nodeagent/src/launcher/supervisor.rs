@@ -1,6 +1,5 @@
 //! The agent's side of a job's supervisor: how it is found or started, and messages to and from it.
 
-use super::Supervisors;
 use crate::readable::Readable;
 use cool_proto::launcher::request::Body;
 use cool_proto::launcher::{Reply, Request, reply};
@@ -8,8 +7,18 @@ use cool_proto::seqpacket;
 use prost::Message as _;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::process::Stdio;
 use tokio::process::{Child, Command};
+
+/// Who supervises the processes of jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Supervisors {
+    /// This program, run as the agent's own account: `PROGRAM supervise` with the agent at standard input.
+    Own(PathBuf),
+    /// cool-launcher, which listens there and has the right to start processes as other users.
+    Launcher(PathBuf),
+}
 
 /// A job's supervisor; whatever it has started ends when this is dropped.
 #[derive(Debug)]

@@ -1,8 +1,10 @@
 //! An attached rank: its shared memory and its open calls. Its frames in the engine's terms.
 
-use super::session::End;
+use super::session_end::SessionEnd;
 use crate::agent::Attachment;
-use crate::engine::{CallRequest, Mapping, SharedSlice, TransferRequest, WatchReport};
+use crate::engine::{
+    MappedCallRequest, MappedTransferRequest, Mapping, RankCommand, RankRequest, SharedSlice, WatchReport,
+};
 use cool_engine::TransferKind;
 use cool_proto::local::{
     Call, Done, Dtype, Failure, Operation, Probe, ReduceOp, Slice, Stats, Transfer, Watched,
@@ -42,12 +44,16 @@ impl<'a> AttachedRank<'a> {
         AttachedRank { attachment, regions, calls, watched }
     }
 
-    pub(super) fn handle(&mut self, body: Body, descriptors: &mut VecDeque<OwnedFd>) -> Result<(), End> {
+    pub(super) fn handle(
+        &mut self,
+        body: Body,
+        descriptors: &mut VecDeque<OwnedFd>,
+    ) -> Result<(), SessionEnd> {
         match body {
             Body::Map(map) => {
                 let descriptor = descriptors
                     .pop_front()
-                    .ok_or_else(|| End::Refused("Map came without its descriptor".into()))?;
+                    .ok_or_else(|| SessionEnd::Refused("Map came without its descriptor".into()))?;
                 self.map(map.region, map.bytes, descriptor)
             }
             Body::Unmap(unmap) => match self.regions.remove(&unmap.region) {
@@ -58,15 +64,15 @@ impl<'a> AttachedRank<'a> {
             Body::Watched(watched) => self.watched(watched),
             Body::Transfer(transfer) => self.transfer(&transfer),
             Body::Cancel(cancel) => {
-                self.attachment.cancel(cancel.id);
+                self.attachment.command(RankCommand::Cancel { id: cancel.id });
                 Ok(())
             }
             Body::Revoke(_) => {
-                self.attachment.revoke();
+                self.attachment.command(RankCommand::Revoke);
                 Ok(())
             }
             Body::Attach(_) | Body::Enlist(_) | Body::Recover(_) => {
-                Err(End::Refused("Attach came twice".into()))
+                Err(SessionEnd::Refused("Attach came twice".into()))
             }
             // Handled before they come here.
             Body::CheckPlan(_) | Body::Leave(_) => Ok(()),
@@ -75,39 +81,40 @@ impl<'a> AttachedRank<'a> {
             | Body::Refused(_)
             | Body::Running(_)
             | Body::Recovered(_)
-            | Body::PlanChecked(_) => Err(End::Refused("a frame that only agents send".into())),
+            | Body::PlanChecked(_) => Err(SessionEnd::Refused("a frame that only agents send".into())),
         }
     }
 
-    fn map(&mut self, number: u32, bytes: u64, descriptor: OwnedFd) -> Result<(), End> {
+    fn map(&mut self, number: u32, bytes: u64, descriptor: OwnedFd) -> Result<(), SessionEnd> {
         if self.regions.len() >= MAX_REGIONS {
-            return Err(End::Refused(format!("more than {MAX_REGIONS} regions")));
+            return Err(SessionEnd::Refused(format!("more than {MAX_REGIONS} regions")));
         }
         if self.regions.contains_key(&number) {
-            return Err(End::Refused(format!("region {number} is mapped already")));
+            return Err(SessionEnd::Refused(format!("region {number} is mapped already")));
         }
-        let region = Region::open(descriptor, bytes).map_err(|e: RegionError| End::Refused(e.to_string()))?;
+        let region =
+            Region::open(descriptor, bytes).map_err(|e: RegionError| SessionEnd::Refused(e.to_string()))?;
         self.regions.insert(number, Arc::new(Mapping::of(region)));
         Ok(())
     }
 
-    fn call(&mut self, call: Call) -> Result<(), End> {
+    fn call(&mut self, call: Call) -> Result<(), SessionEnd> {
         self.check_room()?;
         let (id, request) = (call.id, self.request(call)?);
         if request.watch {
             return self.watch(id, request);
         }
-        let result = self.attachment.call(request);
-        self.calls.spawn(async move { done(id, result.await) });
+        self.spawn(id, request.into());
         Ok(())
     }
 
     /// The rank waits in a call that it carries out with the others.
-    fn watch(&mut self, id: u64, request: CallRequest) -> Result<(), End> {
+    fn watch(&mut self, id: u64, request: MappedCallRequest) -> Result<(), SessionEnd> {
         let number = self.attachment.segment().and(request.number);
-        let number = number.ok_or_else(|| End::Refused("a watched call without segment or number".into()))?;
+        let number =
+            number.ok_or_else(|| SessionEnd::Refused("a watched call without segment or number".into()))?;
         if self.watched.insert(id, number).is_some() {
-            return Err(End::Refused(format!("call {id} is watched already")));
+            return Err(SessionEnd::Refused(format!("call {id} is watched already")));
         }
         let result = self.attachment.watch(request);
         self.calls.spawn(async move {
@@ -120,26 +127,26 @@ impl<'a> AttachedRank<'a> {
     }
 
     /// What the rank reports of a watched call, which may have been answered meanwhile.
-    fn watched(&self, Watched { id, what }: Watched) -> Result<(), End> {
+    fn watched(&self, Watched { id, what }: Watched) -> Result<(), SessionEnd> {
         let size = self.attachment.places().len() as u32;
         let of_group = |rank: u32| match rank < size {
             true => Ok(rank),
-            false => Err(End::Refused(format!("rank {rank} of {size} is to have called"))),
+            false => Err(SessionEnd::Refused(format!("rank {rank} of {size} is to have called"))),
         };
         let report = match what {
             Some(What::StillWaits(StillWaits {})) => WatchReport::StillWaits,
-            Some(What::Through(Through {})) => WatchReport::Through,
+            Some(What::Through(Through {})) => WatchReport::Completed,
             Some(What::Overdue(Overdue { ranks, timeout_ms })) => WatchReport::Overdue {
-                ranks: ranks.into_iter().map(of_group).collect::<Result<_, End>>()?,
+                ranks: ranks.into_iter().map(of_group).collect::<Result<_, SessionEnd>>()?,
                 timeout: Duration::from_millis(timeout_ms.clamp(1, LONGEST_MS)),
             },
             Some(What::Differs(Differs { rank, text })) => {
                 WatchReport::Differs { rank: of_group(rank)?, text }
             }
-            None => return Err(End::Refused("an empty report of a watched call".into())),
+            None => return Err(SessionEnd::Refused("an empty report of a watched call".into())),
         };
         if let Some(number) = self.watched.get(&id) {
-            self.attachment.watched(*number, report);
+            self.attachment.command(RankCommand::Watched { call_number: *number, report });
         }
         Ok(())
     }
@@ -147,54 +154,63 @@ impl<'a> AttachedRank<'a> {
     /// A call is answered. If it is a watched one, its rank sleeps elsewhere than at its connection, and is woken.
     pub(super) fn answered(&mut self, id: u64) {
         if let Some((_, segment)) = self.watched.remove(&id).zip(self.attachment.segment()) {
-            segment.answer(self.attachment.rank(), id.wrapping_add(1));
+            segment.notify_reply(self.attachment.rank(), id.wrapping_add(1));
         }
     }
 
     /// A rank that leaves waits in no call.
     pub(super) fn wait_no_more(&self) {
-        self.watched.values().for_each(|number| self.attachment.watched(*number, WatchReport::Through));
+        for number in self.watched.values() {
+            let report = WatchReport::Completed;
+            self.attachment.command(RankCommand::Watched { call_number: *number, report });
+        }
     }
 
-    fn transfer(&mut self, transfer: &Transfer) -> Result<(), End> {
+    fn transfer(&mut self, transfer: &Transfer) -> Result<(), SessionEnd> {
         self.check_room()?;
         let (id, request) = (transfer.id, self.transfer_request(transfer)?);
-        let result = self.attachment.transfer(request);
-        self.calls.spawn(async move { done(id, result.await) });
+        self.spawn(id, request.into());
         Ok(())
     }
 
-    fn check_room(&self) -> Result<(), End> {
+    /// Makes a request of the engine; its result is sent to the rank under the rank's own number of it.
+    fn spawn(&mut self, id: u64, request: RankRequest<SharedSlice>) {
+        let result = self.attachment.request(request);
+        self.calls.spawn(async move { done(id, result.await) });
+    }
+
+    fn check_room(&self) -> Result<(), SessionEnd> {
         match self.calls.len() {
-            OPEN_CALLS.. => Err(End::Refused(format!("more than {OPEN_CALLS} calls open"))),
+            OPEN_CALLS.. => Err(SessionEnd::Refused(format!("more than {OPEN_CALLS} calls open"))),
             _ => Ok(()),
         }
     }
 
-    fn check_group(&self, group: u64) -> Result<(), End> {
+    fn check_group(&self, group: u64) -> Result<(), SessionEnd> {
         let (own, rank) = (self.attachment.group(), self.attachment.rank());
         if group == own {
             return Ok(());
         }
-        Err(End::Refused(format!("a call on group {group}, but rank {rank} is of group {own}")))
+        Err(SessionEnd::Refused(format!("a call on group {group}, but rank {rank} is of group {own}")))
     }
 
     /// A message in the engine's terms.
-    fn transfer_request(&self, transfer: &Transfer) -> Result<TransferRequest, End> {
+    fn transfer_request(&self, transfer: &Transfer) -> Result<MappedTransferRequest, SessionEnd> {
         self.check_group(transfer.group)?;
         let (peer, tag) = (transfer.peer, transfer.tag);
         if transfer.send && (peer.is_none() || tag.is_none()) {
-            return Err(End::Refused("a message is sent to one rank with one tag".into()));
+            return Err(SessionEnd::Refused("a message is sent to one rank with one tag".into()));
         }
         let kind = transfer_kind(transfer)?;
         let (element, data) = match kind {
             TransferKind::Probe | TransferKind::ProbeNow => (ElementType::U8, None),
             _ => {
-                let data = transfer.data.ok_or_else(|| End::Refused("a message without data".into()))?;
+                let data =
+                    transfer.data.ok_or_else(|| SessionEnd::Refused("a message without data".into()))?;
                 (element(transfer.dtype)?, Some(self.slice(data)?))
             }
         };
-        Ok(TransferRequest {
+        Ok(MappedTransferRequest {
             group: transfer.group,
             rank: self.attachment.rank(),
             kind,
@@ -208,13 +224,13 @@ impl<'a> AttachedRank<'a> {
     }
 
     /// A call in the engine's terms. What the terms mean together is the engine's to check.
-    fn request(&self, call: Call) -> Result<CallRequest, End> {
+    fn request(&self, call: Call) -> Result<MappedCallRequest, SessionEnd> {
         let (group, rank) = (self.attachment.group(), self.attachment.rank());
         self.check_group(call.group)?;
         let operation = Operation::try_from(call.operation).ok().and_then(Operation::known);
         let operation = operation.ok_or_else(|| unknown("operation", call.operation))?;
         let reduce = ReduceOp::try_from(call.reduce).map_err(|e| unknown("reduction", e.0))?.known();
-        Ok(CallRequest {
+        Ok(MappedCallRequest {
             group,
             rank,
             operation,
@@ -236,7 +252,7 @@ impl<'a> AttachedRank<'a> {
 
     /// The elements of each part, copied out of memory that the rank may change meanwhile. Of more than any call takes, one more
     /// than that, so that the call is refused.
-    fn counts(&self, slice: Slice) -> Result<Vec<u64>, End> {
+    fn counts(&self, slice: Slice) -> Result<Vec<u64>, SessionEnd> {
         let slice = self.slice(slice)?;
         let size = self.attachment.places().len() as u64;
         let most = size.saturating_mul(size).saturating_add(1);
@@ -245,35 +261,36 @@ impl<'a> AttachedRank<'a> {
         Ok(bytes.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect())
     }
 
-    fn slice(&self, slice: Slice) -> Result<SharedSlice, End> {
+    fn slice(&self, slice: Slice) -> Result<SharedSlice, SessionEnd> {
         let region = self.regions.get(&slice.region).ok_or_else(|| no_region(slice.region))?;
-        SharedSlice::new(region.clone(), slice.offset, slice.bytes).map_err(|e| End::Refused(e.to_string()))
+        SharedSlice::new(region.clone(), slice.offset, slice.bytes)
+            .map_err(|e| SessionEnd::Refused(e.to_string()))
     }
 }
 
-fn transfer_kind(transfer: &Transfer) -> Result<TransferKind, End> {
+fn transfer_kind(transfer: &Transfer) -> Result<TransferKind, SessionEnd> {
     let probe = Probe::try_from(transfer.probe).map_err(|e| unknown("probe", e.0))?;
     match (transfer.send, probe) {
         (true, Probe::Unspecified) if transfer.synchronous => Ok(TransferKind::SynchronousSend),
         (true, Probe::Unspecified) => Ok(TransferKind::Send),
-        (true, _) => Err(End::Refused("a probe that sends".into())),
+        (true, _) => Err(SessionEnd::Refused("a probe that sends".into())),
         (false, Probe::Unspecified) => Ok(TransferKind::Receive),
         (false, Probe::Waits) => Ok(TransferKind::Probe),
         (false, Probe::AtOnce) => Ok(TransferKind::ProbeNow),
     }
 }
 
-fn element(code: i32) -> Result<ElementType, End> {
+fn element(code: i32) -> Result<ElementType, SessionEnd> {
     let element = Dtype::try_from(code).ok().and_then(Dtype::known);
     element.ok_or_else(|| unknown("element type", code))
 }
 
-fn unknown(what: &str, number: i32) -> End {
-    End::Refused(format!("{what} {number} is unknown to this agent"))
+fn unknown(what: &str, number: i32) -> SessionEnd {
+    SessionEnd::Refused(format!("{what} {number} is unknown to this agent"))
 }
 
-fn no_region(number: u32) -> End {
-    End::Refused(format!("region {number} is not mapped"))
+fn no_region(number: u32) -> SessionEnd {
+    SessionEnd::Refused(format!("region {number} is not mapped"))
 }
 
 fn done(id: u64, result: Result<Stats, Failure>) -> Done {

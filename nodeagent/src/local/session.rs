@@ -1,16 +1,16 @@
 //! One connection of a process, from its first frame to its end: it attaches as a rank, asks for a group with others, or
 //! meets the survivors of its group; then its frames are taken and its calls answered. What is called is left to
-//! [`super::rank`], frames to [`super::wire`].
+//! [`super::rank`], frames to [`super::rank_connection`].
 
 use super::rank::AttachedRank;
-use super::user::{Share, User, UserLimits};
-use super::wire::Wire;
-use crate::agent::{Abilities, Agent, Attachment, Recovery};
+use super::rank_connection::{FRAME_TIMEOUT, RankConnection};
+use super::session_end::SessionEnd;
+use super::user::{ConnectionShare, User, UserLimits};
+use crate::agent::{Abilities, Agent, Attachment, RecoveryOutcome};
 use crate::engine::wrong_plan;
 use crate::readable::Readable;
 use crate::shared_segment::SharedSegment;
 use cool_proto::control;
-use cool_proto::frame::FrameError;
 use cool_proto::local::{
     Attach, Attached, CheckPlan, Enlist, PlanChecked, Quick, Recover, Recovered, Running, frame::Body,
 };
@@ -20,37 +20,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
-use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, info, warn};
-
-/// How long a connected process may take to attach, or to read what it is sent.
-pub(super) const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Why a session ends.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum End {
-    #[error("its process has left the group")]
-    Left,
-    #[error("its process closed the connection")]
-    Closed,
-    #[error("its process broke the protocol: {0}")]
-    Refused(String),
-    #[error("its connection broke: {0}")]
-    Broken(#[from] io::Error),
-}
-
-impl From<FrameError> for End {
-    fn from(e: FrameError) -> End {
-        End::Refused(e.to_string())
-    }
-}
 
 /// Serves one connection from its first to its last frame; one that its user has no share for is told so.
 pub(super) async fn serve(
     stream: UnixStream,
     user: User,
-    share: Option<Share>,
+    share: Option<ConnectionShare>,
     agent: Agent,
     limits: UserLimits,
 ) {
@@ -58,18 +35,18 @@ pub(super) async fn serve(
         Ok(stream) => stream,
         Err(e) => return warn!("cannot serve a rank's connection: {e}"),
     };
-    let mut wire = Wire::new(stream);
+    let mut wire = RankConnection::new(stream);
     let Some(_share) = share else {
         let (number, max) = (user.number(), limits.connections);
         let reason = format!(
             "user {number} has {max} connections to this agent, as many as one may (--connections-per-user); free \
              some groups"
         );
-        return wire.hang_up(&End::Refused(reason)).await;
+        return wire.hang_up(&SessionEnd::Refused(reason)).await;
     };
     let first = match timeout(FRAME_TIMEOUT, wire.receive()).await {
         Ok(first) => first,
-        Err(_) => Err(End::Refused(format!("no Attach within {} s", FRAME_TIMEOUT.as_secs()))),
+        Err(_) => Err(SessionEnd::Refused(format!("no Attach within {} s", FRAME_TIMEOUT.as_secs()))),
     };
     let abilities = first.as_ref().map(abilities).unwrap_or_default();
     let attached = match first {
@@ -110,18 +87,18 @@ async fn attach(
     user: User,
     limits: UserLimits,
     agent: &Agent,
-    wire: &mut Wire,
-) -> Result<Option<Attachment>, End> {
-    let check = |version| check_version(version).map_err(|why| End::Refused(format!("libcool {why}")));
+    wire: &mut RankConnection,
+) -> Result<Option<Attachment>, SessionEnd> {
+    let check = |version| check_version(version).map_err(|why| SessionEnd::Refused(format!("libcool {why}")));
     match body {
         Body::Attach(attach) => {
             check(attach.version)?;
-            user.may_use(agent, attach.group).map_err(End::Refused)?;
-            agent.attach(attach.group, attach.rank).map(Some).map_err(|e| End::Refused(e.to_string()))
+            user.may_use(agent, attach.group).map_err(SessionEnd::Refused)?;
+            agent.attach(attach.group, attach.rank).map(Some).map_err(|e| SessionEnd::Refused(e.to_string()))
         }
         Body::Enlist(Enlist { version, key, rank, size, timeout_ms, .. }) => {
             check(version)?;
-            user.check_groups(agent, limits).map_err(End::Refused)?;
+            user.check_groups(agent, limits).map_err(SessionEnd::Refused)?;
             let enlist = control::Enlist { key: user.key(key), rank, size, timeout_ms, ticket: 0 };
             let attachment = rendezvous(enlist, agent, wire).await?;
             user.owns(agent, attachment.group());
@@ -129,7 +106,7 @@ async fn attach(
         }
         Body::Recover(Recover { version, group, rank, timeout_ms, agree, .. }) => {
             check(version)?;
-            user.may_use(agent, group).map_err(End::Refused)?;
+            user.may_use(agent, group).map_err(SessionEnd::Refused)?;
             let asked = control::Recover { group, rank, timeout_ms, agree, ..control::Recover::default() };
             let recovered = recover(asked, agent, wire).await?;
             if let Some(attachment) = &recovered {
@@ -137,16 +114,20 @@ async fn attach(
             }
             Ok(recovered)
         }
-        _ => Err(End::Refused("the first frame must be Attach, Enlist or Recover".into())),
+        _ => Err(SessionEnd::Refused("the first frame must be Attach, Enlist or Recover".into())),
     }
 }
 
 /// Waits until all have come who are to be in a group with a process.
-async fn rendezvous(enlist: control::Enlist, agent: &Agent, wire: &mut Wire) -> Result<Attachment, End> {
+async fn rendezvous(
+    enlist: control::Enlist,
+    agent: &Agent,
+    wire: &mut RankConnection,
+) -> Result<Attachment, SessionEnd> {
     let (key, rank) = (enlist.key.clone(), enlist.rank);
     let mut group = pin!(agent.enlist(enlist));
     match wire.meanwhile(&mut group).await {
-        Ok(made) => made.map_err(End::Refused),
+        Ok(made) => made.map_err(SessionEnd::Refused),
         Err(end) => {
             agent.withdraw(key, rank).await;
             // It may have been made just now.
@@ -162,11 +143,11 @@ async fn rendezvous(enlist: control::Enlist, agent: &Agent, wire: &mut Wire) -> 
 async fn recover(
     recover: control::Recover,
     agent: &Agent,
-    wire: &mut Wire,
-) -> Result<Option<Attachment>, End> {
+    wire: &mut RankConnection,
+) -> Result<Option<Attachment>, SessionEnd> {
     // If the process is gone, so is its attachment to the group that it recovers, and nobody waits for it.
-    let Recovery { gone, flags, attachment } =
-        wire.meanwhile(&mut pin!(agent.recover(recover))).await?.map_err(End::Refused)?;
+    let RecoveryOutcome { gone, flags, attachment } =
+        wire.meanwhile(&mut pin!(agent.recover(recover))).await?.map_err(SessionEnd::Refused)?;
     match (wire.send(Body::Recovered(Recovered { gone, flags })).await, attachment) {
         (Ok(()), attachment) => Ok(attachment),
         (Err(end), Some(attachment)) => {
@@ -178,7 +159,11 @@ async fn recover(
 }
 
 /// Takes an attached rank's frames and answers its calls, until it leaves.
-async fn converse(wire: &mut Wire, attachment: &Attachment, quick: Option<(Quick, Option<OwnedFd>)>) -> End {
+async fn converse(
+    wire: &mut RankConnection,
+    attachment: &Attachment,
+    quick: Option<(Quick, Option<OwnedFd>)>,
+) -> SessionEnd {
     let places = attachment.places();
     let (size, group) = (places.len() as u32, attachment.group());
     let shared = attachment.segment().map(SharedSegment::segment);
@@ -207,7 +192,7 @@ async fn converse(wire: &mut Wire, attachment: &Attachment, quick: Option<(Quick
                     rank.wait_no_more();
                     // The others need what it has called; how it went, nobody asks any more.
                     while rank.calls.join_next().await.is_some() {}
-                    Err(End::Left)
+                    Err(SessionEnd::Left)
                 }
                 Ok(body) => {
                     // The first interval begins with the first call, and goes on whatever else the rank says meanwhile: who
@@ -226,7 +211,7 @@ async fn converse(wire: &mut Wire, attachment: &Attachment, quick: Option<(Quick
                     rank.answered(id);
                     sent
                 }
-                Err(e) => Err(End::Broken(io::Error::other(e))),
+                Err(e) => Err(SessionEnd::Broken(io::Error::other(e))),
             }.or_else(unheard),
             _ = alive.tick(), if !rank.calls.is_empty() => wire.send(Body::Running(Running {})).await.or_else(unheard),
         };
@@ -237,8 +222,8 @@ async fn converse(wire: &mut Wire, attachment: &Attachment, quick: Option<(Quick
 }
 
 /// A process that hears nothing any more may have said before that it leaves: what it sent is read to the end.
-fn unheard(end: End) -> Result<(), End> {
-    if matches!(end, End::Closed) { Ok(()) } else { Err(end) }
+fn unheard(end: SessionEnd) -> Result<(), SessionEnd> {
+    if matches!(end, SessionEnd::Closed) { Ok(()) } else { Err(end) }
 }
 
 /// What keeps a plan from carrying out an operation; nothing if it can.

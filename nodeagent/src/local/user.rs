@@ -26,30 +26,30 @@ impl UserLimits {
 
 /// The users of this node, by the connections that they have.
 #[derive(Clone, Debug)]
-pub(super) struct Users {
+pub(super) struct UserTable {
     connections: Arc<Mutex<BTreeMap<u32, usize>>>,
     limits: UserLimits,
 }
 
 /// One of a user's connections, until dropped.
 #[derive(Debug)]
-pub(super) struct Share {
-    users: Users,
+pub(super) struct ConnectionShare {
+    users: UserTable,
     user: u32,
 }
 
-impl Users {
-    pub(super) fn new(limits: UserLimits) -> Users {
-        Users { connections: Arc::default(), limits }
+impl UserTable {
+    pub(super) fn new(limits: UserLimits) -> UserTable {
+        UserTable { connections: Arc::default(), limits }
     }
 
     /// Counts one more connection of a user; nothing if it has as many as one may.
-    pub(super) fn share(&self, user: User) -> Option<Share> {
+    pub(super) fn share(&self, user: User) -> Option<ConnectionShare> {
         let mut connections = self.lock();
         let count = connections.get(&user.number).copied().unwrap_or_default();
         (count < self.limits.connections).then(|| {
             connections.insert(user.number, count + 1);
-            Share { users: self.clone(), user: user.number }
+            ConnectionShare { users: self.clone(), user: user.number }
         })
     }
 
@@ -59,7 +59,7 @@ impl Users {
     }
 }
 
-impl Drop for Share {
+impl Drop for ConnectionShare {
     fn drop(&mut self) {
         let mut connections = self.users.lock();
         match connections.get_mut(&self.user) {
@@ -168,9 +168,9 @@ mod tests {
     #[test]
     fn a_user_that_takes_all_its_connections_takes_none_of_another() {
         let limits = UserLimits { connections: 3, ..UserLimits::NONE };
-        let (users, ann, bob) = (Users::new(limits), User::new(1000, 99), User::new(1001, 99));
+        let (users, ann, bob) = (UserTable::new(limits), User::new(1000, 99), User::new(1001, 99));
         for taker in [ann, User::new(0, 99), User::new(99, 99)] {
-            let mut shares: Vec<Share> = std::iter::from_fn(|| users.share(taker)).collect();
+            let mut shares: Vec<ConnectionShare> = std::iter::from_fn(|| users.share(taker)).collect();
             assert_eq!(shares.len(), 3);
             assert!(users.share(bob).is_some());
             shares.pop();

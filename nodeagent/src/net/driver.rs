@@ -1,12 +1,12 @@
 //! The engine's thread: waits for whatever comes first, and tells the engine.
 
 use super::engine_host::EngineHost;
-use super::tcp::{self, Came};
-use super::udp::{Inbox, Socket};
-use super::{Event, Events};
-use crate::engine::Command;
-use crate::fault_injection::Picker;
-use cool_engine::{ConnectionId, Input};
+use super::tcp::{self, ReadOutcome};
+use super::udp::{DatagramInbox, Socket};
+use super::{DriverEvent, DriverEvents};
+use crate::engine::EngineCommand;
+use crate::loss_injector::LossInjector;
+use cool_engine::{AgentConnectionId, Input};
 use std::future::{pending, poll_fn};
 use std::io::ErrorKind;
 use std::task::Poll;
@@ -24,9 +24,9 @@ const READS: usize = 8;
 const LONG_TURN: Duration = Duration::from_millis(20);
 
 /// What the driver has waited for.
-enum Next {
-    Command(Command),
-    Event(Event),
+enum Wakeup {
+    EngineCommand(EngineCommand),
+    DriverEvent(DriverEvent),
     /// Datagrams have come.
     Readable,
     /// The system has room for datagrams again.
@@ -35,28 +35,32 @@ enum Next {
     Due,
 }
 
-pub(super) struct Driver {
+pub(super) struct EngineDriver {
     host: EngineHost,
-    inbox: Inbox,
-    losses: Option<Picker>,
+    inbox: DatagramInbox,
+    losses: Option<LossInjector>,
     /// What came over a connection and has no known place.
     scratch: Vec<u8>,
-    events: Events,
-    queue: mpsc::Receiver<Event>,
+    events: DriverEvents,
+    queue: mpsc::Receiver<DriverEvent>,
 }
 
-impl Driver {
+impl EngineDriver {
     pub(super) fn new(
         host: EngineHost,
-        losses: Option<Picker>,
-        events: Events,
-        queue: mpsc::Receiver<Event>,
-    ) -> Driver {
-        Driver { host, inbox: Inbox::new(), losses, scratch: vec![0; tcp::READ], events, queue }
+        losses: Option<LossInjector>,
+        events: DriverEvents,
+        queue: mpsc::Receiver<DriverEvent>,
+    ) -> EngineDriver {
+        EngineDriver { host, inbox: DatagramInbox::new(), losses, scratch: vec![0; tcp::READ], events, queue }
     }
 
     /// Runs until all senders of commands are gone.
-    pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>, listener: TcpListener) {
+    pub(super) async fn run(
+        mut self,
+        mut commands: mpsc::UnboundedReceiver<EngineCommand>,
+        listener: TcpListener,
+    ) {
         tokio::spawn(tcp::accept(
             listener,
             self.host.security().clone(),
@@ -81,26 +85,26 @@ impl Driver {
             });
             let next = tokio::select! {
                 command = commands.recv() => match command {
-                    Some(command) => Next::Command(command),
+                    Some(command) => Wakeup::EngineCommand(command),
                     None => return,
                 },
-                Some(event) = self.queue.recv() => Next::Event(event),
-                () = readable => Next::Readable,
-                () = self.host.room() => Next::Room,
-                () = timer => Next::Due,
+                Some(event) = self.queue.recv() => Wakeup::DriverEvent(event),
+                () = readable => Wakeup::Readable,
+                () = self.host.room() => Wakeup::Room,
+                () = timer => Wakeup::Due,
             };
             self.turn(next);
         }
     }
 
     /// Does what has come to be done, and all that follows at once. Others are not served meanwhile.
-    fn turn(&mut self, next: Next) {
+    fn turn(&mut self, next: Wakeup) {
         let began = Instant::now();
         match next {
-            Next::Command(command) => self.command(command),
-            Next::Event(event) => self.event(event),
-            Next::Room => self.host.resume(),
-            Next::Readable | Next::Due => {}
+            Wakeup::EngineCommand(command) => self.command(command),
+            Wakeup::DriverEvent(event) => self.event(event),
+            Wakeup::Room => self.host.resume(),
+            Wakeup::Readable | Wakeup::Due => {}
         }
         let known = self.drain();
         self.host.end_turn(known);
@@ -125,7 +129,7 @@ impl Driver {
             for at in 0..self.inbox.len() {
                 let (age, (from, to), bytes) = self.inbox.datagram(at);
                 known = now.saturating_sub(age);
-                if self.losses.as_mut().is_some_and(Picker::takes_next) {
+                if self.losses.as_mut().is_some_and(LossInjector::drops_next) {
                     continue;
                 }
                 let Some((len, proven)) = self.host.examine(bytes, (from, to)) else { continue };
@@ -139,58 +143,47 @@ impl Driver {
         }
     }
 
-    fn command(&mut self, command: Command) {
+    fn command(&mut self, command: EngineCommand) {
         let host = &mut self.host;
         match command {
-            Command::MakeGroup(spec, reply) => host.make_group(&spec, reply),
-            Command::ReleaseGroup(group) => host.handle(Input::ReleaseGroup { group }),
-            Command::Call(request, reply) => host.call(request, reply),
-            Command::Transfer(request, reply) => host.transfer(request, reply),
-            Command::Cancel { group, rank, id } => host.cancel(group, rank, id),
-            Command::Watch(request, reply) => host.watch(request, reply),
-            Command::Watched { group, rank, number, report } => {
-                host.handle(Input::Watched { group, rank, number, report });
-            }
-            Command::Share { group, segment } => host.share(group, segment),
-            Command::Quick { group, able } => host.handle(Input::Quick { group, able }),
-            Command::LoseRank { group, rank, why, through } => {
-                host.handle(Input::RankLost { group, rank, why, through });
-            }
-            Command::Revoke { group, rank } => host.handle(Input::Revoke { group, rank }),
-            // Whoever asked may have gone.
-            Command::Lost { group, reply } => drop(reply.send(host.lost_ranks(group))),
-            Command::Trace { last, group, reply } => drop(reply.send(host.trace(last, group))),
+            EngineCommand::MakeGroup(spec, reply) => host.make_group(&spec, reply),
+            EngineCommand::Request(request, reply) => host.request(request, reply),
+            EngineCommand::Input(input) => host.handle(input),
+            EngineCommand::Share { group, segment } => host.share(group, segment),
+            // The caller may have left.
+            EngineCommand::LostRanks { group, reply } => drop(reply.send(host.lost_ranks(group))),
+            EngineCommand::Trace { last, group, reply } => drop(reply.send(host.trace(last, group))),
         }
     }
 
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: DriverEvent) {
         let host = &mut self.host;
         match event {
-            Event::Accepted { stream, records, from, proven } => {
+            DriverEvent::Accepted { stream, records, from, proven } => {
                 let connection = host.connect(stream, records);
                 host.handle(Input::Accepted { connection, from, proven });
             }
-            Event::Connected { node, stream, records } => {
+            DriverEvent::Connected { node, stream, records } => {
                 let connection = host.connect(stream, records);
                 host.handle(Input::Connected { node, connection });
             }
-            Event::Unreachable { node, why } => host.handle(Input::Unreachable { node, why }),
-            Event::Readable(connection) => self.read(connection),
-            Event::Written { connection, bytes } => {
+            DriverEvent::Unreachable { node, why } => host.handle(Input::Unreachable { node, why }),
+            DriverEvent::Readable(connection) => self.read(connection),
+            DriverEvent::Written { connection, bytes } => {
                 if let Some(writer) = host.connection(connection) {
                     writer.wrote_rest(bytes);
                 }
                 host.handle(Input::Written { connection, bytes });
             }
-            Event::Closed { connection, why } => host.closed(connection, why),
-            Event::WorkDone(id) => host.handle(Input::WorkDone(id)),
-            Event::Prepared(id, prepared) => host.handle(Input::Prepared(id, *prepared)),
-            Event::WorkPanicked => panic!("a thread that works for the engine has panicked; see above"),
+            DriverEvent::Closed { connection, why } => host.closed(connection, why),
+            DriverEvent::WorkDone(id) => host.handle(Input::WorkDone(id)),
+            DriverEvent::Prepared(id, prepared) => host.handle(Input::Prepared(id, *prepared)),
+            DriverEvent::WorkPanicked => panic!("a thread that works for the engine has panicked; see above"),
         }
     }
 
     /// Reads what has come over a connection, within bounds.
-    fn read(&mut self, id: ConnectionId) {
+    fn read(&mut self, id: AgentConnectionId) {
         for _ in 0..READS {
             let Some((lacking, place)) = self.host.connection(id).map(|reader| reader.awaited) else {
                 return;
@@ -198,7 +191,7 @@ impl Driver {
             let place = place.and_then(|place| self.host.memory(place));
             let Some(reader) = self.host.connection(id) else { return };
             let came = match reader.read((lacking, place), &mut self.scratch) {
-                Ok(Came { placed: 0, tail: 0, .. }) => {
+                Ok(ReadOutcome { placed: 0, tail: 0, .. }) => {
                     return self.host.closed(id, "its agent closed the connection".to_owned());
                 }
                 Ok(came) => came,

@@ -1,25 +1,23 @@
 //! The engine with all that it asks of the world: does each of its outputs, in order and without ever waiting.
 
-use super::Events;
-use super::answers::Reply;
+use super::DriverEvents;
 use super::cipher::AesGcm;
-use super::handshake::{LinkSecurity, Records};
-use super::memories::Memories;
-use super::pace::pace;
-use super::tcp::{self, Approach, Connection};
+use super::handshake::{LinkSecurity, RecordCiphers};
+use super::link_pace::pace;
+use super::memory_table::MemoryTable;
+use super::tcp::{self, AgentConnection, ConnectParams};
 use super::udp::{self, Socket};
-use super::udp_outbox::Outbox;
-use super::work::{self, Move, Pool};
+use super::udp_outbox::DatagramOutbox;
+use super::work::{self, MoveWork, WorkPool};
 use crate::engine::{
-    CallRequest, EngineConfig, GroupError, GroupKey, Refusals, Refused, SharedSlice, Trace, TrafficCounters,
-    TransferRequest,
+    EngineConfig, EngineReply, EngineTrace, GroupKey, MakeGroupError, RankRequest, RefusalCounters,
+    RefusalReason, SharedSlice, TrafficCounters,
 };
 use crate::shared_segment::SharedSegment;
 use cool_engine::{
-    AgentId, ConnectionId, Engine, GroupSpec, Input, MadeGroup, MemoryRange, Output, Work, WorkId,
+    AgentConnectionId, AgentId, Engine, GroupSpec, Input, MadeGroup, MemoryRange, Output, Work, WorkId,
 };
 use cool_machine::{Machine, Poll, Time};
-use cool_proto::local::{Failure, Stats};
 use cool_tcp::LinkEstimate;
 use cool_transport::packet::DATA_HEADER;
 use cool_transport::tagged::Tagger;
@@ -33,16 +31,16 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 /// A tree that this node listens to.
-struct Tree {
+struct JoinedTree {
     groups: BTreeSet<u64>,
     socket: Socket,
 }
 
 /// Where it goes that a group is made.
-type GroupReply = oneshot::Sender<Result<(), GroupError>>;
+type GroupReply = oneshot::Sender<Result<(), MakeGroupError>>;
 
 /// A group that is being made.
-struct Making {
+struct PendingGroup {
     reply: GroupReply,
     /// What its links carry.
     pace: u32,
@@ -53,9 +51,9 @@ struct Making {
 }
 
 /// What is counted for others to read.
-pub(super) struct Counters {
+pub(super) struct EngineCounters {
     pub(super) traffic: Arc<TrafficCounters>,
-    pub(super) refusals: Arc<Refusals>,
+    pub(super) refusals: Arc<RefusalCounters>,
 }
 
 pub(super) struct EngineHost {
@@ -70,25 +68,25 @@ pub(super) struct EngineHost {
     clock: Time,
     /// When to poll the engine again, if nothing happens before.
     deadline: Option<Instant>,
-    memories: Memories,
-    pool: Pool,
+    memories: MemoryTable,
+    pool: WorkPool,
     /// Bytes that may still be moved by this thread in this turn.
     turn_bytes: u64,
     udp: Socket,
-    outbox: Outbox,
-    trees: BTreeMap<SocketAddr, Tree>,
-    connections: BTreeMap<ConnectionId, Connection>,
+    outbox: DatagramOutbox,
+    trees: BTreeMap<SocketAddr, JoinedTree>,
+    connections: BTreeMap<AgentConnectionId, AgentConnection>,
     last_connection: u64,
     link: LinkEstimate,
     /// What each group's links carry.
     paces: BTreeMap<u64, u32>,
-    making: BTreeMap<u64, Making>,
-    calls: BTreeMap<u64, Reply>,
+    making: BTreeMap<u64, PendingGroup>,
+    calls: BTreeMap<u64, EngineReply>,
     /// In which ranks carry out calls themselves, of groups that have not failed.
     segments: BTreeMap<u64, Arc<SharedSegment>>,
     last_token: u64,
-    counters: Counters,
-    events: Events,
+    counters: EngineCounters,
+    events: DriverEvents,
 }
 
 impl EngineHost {
@@ -96,8 +94,8 @@ impl EngineHost {
         (me, security): (AgentId, LinkSecurity),
         config: &EngineConfig,
         udp: Socket,
-        events: Events,
-        counters: Counters,
+        events: DriverEvents,
+        counters: EngineCounters,
     ) -> io::Result<EngineHost> {
         Ok(EngineHost {
             engine: Engine::new(me.clone(), BOUNCE_BYTES, config.peer_timeout),
@@ -108,11 +106,11 @@ impl EngineHost {
             origin: Instant::now(),
             clock: Time::ZERO,
             deadline: None,
-            memories: Memories::default(),
-            pool: Pool::start(events.clone())?,
+            memories: MemoryTable::default(),
+            pool: WorkPool::start(events.clone())?,
             turn_bytes: work::TURN_BYTES,
             udp,
-            outbox: Outbox::default(),
+            outbox: DatagramOutbox::default(),
             trees: BTreeMap::new(),
             connections: BTreeMap::new(),
             last_connection: 0,
@@ -132,11 +130,11 @@ impl EngineHost {
         std::iter::once(&self.udp).chain(self.trees.values().map(|tree| &tree.socket))
     }
 
-    pub(super) fn connection(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+    pub(super) fn connection(&mut self, id: AgentConnectionId) -> Option<&mut AgentConnection> {
         self.connections.get_mut(&id)
     }
 
-    /// The memory of a range; see [`Memories::get`].
+    /// The memory of a range; see [`MemoryTable::get`].
     pub(super) fn memory(&self, range: MemoryRange) -> Option<SharedSlice> {
         self.memories.get(range)
     }
@@ -147,7 +145,7 @@ impl EngineHost {
     }
 
     /// What is refused, to be counted.
-    pub(super) fn refusals(&self) -> Arc<Refusals> {
+    pub(super) fn refusals(&self) -> Arc<RefusalCounters> {
         Arc::clone(&self.counters.refusals)
     }
 
@@ -201,7 +199,7 @@ impl EngineHost {
         self.perform(&[]);
         self.flush();
         self.counters.traffic.set(self.engine.traffic());
-        self.counters.refusals.set(Refused::Unproven, self.engine.refused());
+        self.counters.refusals.set(RefusalReason::Unproven, self.engine.refused());
         self.turn_bytes = work::TURN_BYTES;
     }
 
@@ -271,7 +269,7 @@ impl EngineHost {
             }
             Output::Connect { node, to, key } => {
                 let encrypt = self.security.encrypt;
-                let approach = Approach { me: self.me.clone(), key, encrypt };
+                let approach = ConnectParams { me: self.me.clone(), key, encrypt };
                 tokio::spawn(tcp::connect(node, (self.ip, to), approach, self.events.clone()));
             }
             Output::Hangup { connection } => drop(self.connections.remove(&connection)),
@@ -302,7 +300,7 @@ impl EngineHost {
         }
     }
 
-    fn write(&mut self, id: ConnectionId, mut head: Vec<u8>, payload: Option<MemoryRange>) {
+    fn write(&mut self, id: AgentConnectionId, mut head: Vec<u8>, payload: Option<MemoryRange>) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let memory = payload.and_then(|payload| self.memories.get(payload));
         if let (Some(payload), None) = (payload, &memory) {
@@ -315,7 +313,7 @@ impl EngineHost {
 
     /// Does work at once if it is short and the turn is, else has it done.
     fn work(&mut self, id: WorkId, work: Work) {
-        let moved = Move::of(&work, &self.memories);
+        let moved = MoveWork::of(&work, &self.memories);
         match (work, moved) {
             (Work::Prepare(preparation), _) => self.pool.start_preparation(id, *preparation),
             (_, Some(moved)) if moved.bytes() > work::INLINE_BYTES.min(self.turn_bytes) => {
@@ -331,30 +329,13 @@ impl EngineHost {
         }
     }
 
-    pub(super) fn call(&mut self, request: CallRequest, reply: oneshot::Sender<Result<Stats, Failure>>) {
-        let token = self.token(Reply::Called(reply));
+    /// Hands a rank's request to the engine, under a token by which the engine replies to it.
+    pub(super) fn request(&mut self, request: RankRequest<SharedSlice>, reply: EngineReply) {
+        self.last_token += 1;
+        let token = self.last_token;
+        self.calls.insert(token, reply);
         let request = request.map(|buffer| self.memories.register(token, buffer));
-        self.handle(Input::Call { token, request });
-    }
-
-    pub(super) fn transfer(
-        &mut self,
-        request: TransferRequest,
-        reply: oneshot::Sender<Result<Stats, Failure>>,
-    ) {
-        let token = self.token(Reply::Called(reply));
-        let request = request.map(|buffer| self.memories.register(token, buffer));
-        self.handle(Input::Transfer { token, request });
-    }
-
-    pub(super) fn cancel(&mut self, group: u64, rank: u32, id: u64) {
-        self.handle(Input::Cancel { group, rank, id });
-    }
-
-    pub(super) fn watch(&mut self, request: CallRequest, reply: oneshot::Sender<Result<bool, Failure>>) {
-        let token = self.token(Reply::Watched(reply));
-        let request = request.map(|buffer| self.memories.register(token, buffer));
-        self.handle(Input::Call { token, request });
+        self.handle(Input::Request { token, request });
     }
 
     /// Ranks of a group carry out calls in a segment.
@@ -372,23 +353,16 @@ impl EngineHost {
         }
     }
 
-    /// The name under which the engine answers.
-    fn token(&mut self, reply: Reply) -> u64 {
-        self.last_token += 1;
-        self.calls.insert(self.last_token, reply);
-        self.last_token
-    }
-
     pub(super) fn make_group(&mut self, spec: &GroupSpec, reply: GroupReply) {
         let pace = pace(spec.host_bytes_per_second, &spec.cost_model.costs);
         let keyed = spec.keyed.clone().map(|key| (spec.epoch, key));
-        self.making.insert(spec.id, Making { reply, pace, keyed, proves: spec.on_demand });
+        self.making.insert(spec.id, PendingGroup { reply, pace, keyed, proves: spec.on_demand });
         self.handle(Input::MakeGroup(spec));
     }
 
     fn group_made(&mut self, group: u64, made: Result<MadeGroup, cool_engine::GroupError>) {
-        let Some(Making { reply, pace, keyed, proves }) = self.making.remove(&group) else { return };
-        let result = made.map_err(GroupError::from).and_then(|MadeGroup { place, nodes, trees }| {
+        let Some(PendingGroup { reply, pace, keyed, proves }) = self.making.remove(&group) else { return };
+        let result = made.map_err(MakeGroupError::from).and_then(|MadeGroup { place, nodes, trees }| {
             self.paces.insert(group, pace);
             if let Some((epoch, key)) = keyed {
                 if proves {
@@ -403,12 +377,12 @@ impl EngineHost {
         let _ = reply.send(result);
     }
 
-    fn join_trees(&mut self, group: u64, trees: Vec<SocketAddr>) -> Result<(), GroupError> {
+    fn join_trees(&mut self, group: u64, trees: Vec<SocketAddr>) -> Result<(), MakeGroupError> {
         for address in trees {
             if let Err(error) = self.join_tree(group, address) {
                 self.engine.handle(self.clock, Input::ReleaseGroup { group });
                 let (address, reason) = (address.ip(), error.to_string());
-                return Err(GroupError::Multicast { group, address, ip: self.ip, reason });
+                return Err(MakeGroupError::Multicast { group, address, ip: self.ip, reason });
             }
         }
         Ok(())
@@ -420,7 +394,7 @@ impl EngineHost {
             return Ok(());
         }
         let socket = udp::listen(address, self.ip)?;
-        self.trees.insert(address, Tree { groups: BTreeSet::from([group]), socket });
+        self.trees.insert(address, JoinedTree { groups: BTreeSet::from([group]), socket });
         Ok(())
     }
 
@@ -447,22 +421,22 @@ impl EngineHost {
         self.engine.lost_ranks(group)
     }
 
-    pub(super) fn trace(&self, last: usize, group: Option<u64>) -> Trace {
+    pub(super) fn trace(&self, last: usize, group: Option<u64>) -> EngineTrace {
         // The clock may have been set since the engine started: what it says now counts.
         let origin = SystemTime::now().checked_sub(self.elapsed()).unwrap_or(UNIX_EPOCH);
-        Trace { origin, records: self.engine.trace(last, group) }
+        EngineTrace { origin, records: self.engine.trace(last, group) }
     }
 
     /// Takes a connection, which was made or accepted.
-    pub(super) fn connect(&mut self, stream: TcpStream, records: Option<Records>) -> ConnectionId {
+    pub(super) fn connect(&mut self, stream: TcpStream, records: Option<RecordCiphers>) -> AgentConnectionId {
         self.last_connection += 1;
-        let id = ConnectionId(self.last_connection);
-        self.connections.insert(id, Connection::new(id, (stream, records), &self.link, &self.events));
+        let id = AgentConnectionId(self.last_connection);
+        self.connections.insert(id, AgentConnection::new(id, (stream, records), &self.link, &self.events));
         id
     }
 
     /// A connection has ended.
-    pub(super) fn closed(&mut self, connection: ConnectionId, why: String) {
+    pub(super) fn closed(&mut self, connection: AgentConnectionId, why: String) {
         self.connections.remove(&connection);
         self.handle(Input::Closed { connection, why });
     }

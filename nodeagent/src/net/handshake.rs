@@ -4,8 +4,8 @@ use super::cipher::AesGcm;
 use super::keyring::Keyring;
 use cool_transport::unicast::AgentId;
 use cool_transport::unicast::handshake::{
-    self, Ephemeral, Established, HELLO_HEADER_BYTES, HELLO_BYTES_MAX, Initiator, NONCE_BYTES, PUBLIC_KEY_BYTES, PeerKey, Responder,
-    agent_key,
+    self, Ephemeral, Established, HELLO_BYTES_MAX, HELLO_HEADER_BYTES, Initiator, NONCE_BYTES,
+    PUBLIC_KEY_BYTES, PeerKey, Responder, agent_key,
 };
 use cool_transport::unicast::records::{Opener, Sealer};
 use cool_types::{Key, TAG_BYTES};
@@ -47,15 +47,15 @@ pub(super) struct LinkSecurity {
 }
 
 /// How what is sent over a connection is encrypted, and what comes decrypted.
-pub(super) struct Records {
+pub(super) struct RecordCiphers {
     pub(super) sealer: Sealer<AesGcm>,
     pub(super) opener: Opener<AesGcm>,
 }
 
-impl Records {
+impl RecordCiphers {
     /// What this side sends is encrypted by the first key, what comes by the second.
-    fn new([sends, gets]: [&Key; 2]) -> Records {
-        Records { sealer: Sealer::new(sends), opener: Opener::new(gets) }
+    fn new([sends, gets]: [&Key; 2]) -> RecordCiphers {
+        RecordCiphers { sealer: Sealer::new(sends), opener: Opener::new(gets) }
     }
 }
 
@@ -75,7 +75,7 @@ pub(super) async fn initiate(
     me: &AgentId,
     key: &PeerKey,
     encrypt: bool,
-) -> Result<Option<Records>, HandshakeError> {
+) -> Result<Option<RecordCiphers>, HandshakeError> {
     let (ephemeral, private_key) = ephemeral(encrypt)?;
     let initiator = Initiator::new(me, key.clone(), &ephemeral);
     let said = async {
@@ -85,20 +85,23 @@ pub(super) async fn initiate(
         let (proof, established) = initiator.proof(&reply).ok_or(HandshakeError::Unproven)?;
         stream.write_all(&proof).await?;
         let keys = keys(&established, private_key)?;
-        Ok(keys.map(|[initiator, responder]| Records::new([&initiator, &responder])))
+        Ok(keys.map(|[initiator, responder]| RecordCiphers::new([&initiator, &responder])))
     };
     timeout(PATIENCE, said).await.unwrap_or(Err(HandshakeError::Silent))
 }
 
 /// Who has connected, if it has said and proven that, and the records in which it speaks, if it encrypts.
-type Met = (Option<AgentId>, Option<Records>);
+type ProvenPeer = (Option<AgentId>, Option<RecordCiphers>);
 
 /// Lets who has connected prove that it knows the key of this agent: who it is. `None` of one that begins with frames.
-pub(super) async fn respond(stream: &mut TcpStream, security: &LinkSecurity) -> Result<Met, HandshakeError> {
+pub(super) async fn respond(
+    stream: &mut TcpStream,
+    security: &LinkSecurity,
+) -> Result<ProvenPeer, HandshakeError> {
     timeout(PATIENCE, proven(stream, security)).await.unwrap_or(Err(HandshakeError::Silent))
 }
 
-async fn proven(stream: &mut TcpStream, security: &LinkSecurity) -> Result<Met, HandshakeError> {
+async fn proven(stream: &mut TcpStream, security: &LinkSecurity) -> Result<ProvenPeer, HandshakeError> {
     let encrypt = security.encrypt;
     let mut first = [0; 1];
     if stream.peek(&mut first).await? == 0 {
@@ -124,7 +127,7 @@ async fn proven(stream: &mut TcpStream, security: &LinkSecurity) -> Result<Met, 
     stream.read_exact(&mut proof).await?;
     let (who, established) = responder.verify(&ephemeral, &proof).ok_or(HandshakeError::Unproven)?;
     let keys = keys(&established, private_key)?;
-    Ok((Some(who), keys.map(|[initiator, responder]| Records::new([&responder, &initiator]))))
+    Ok((Some(who), keys.map(|[initiator, responder]| RecordCiphers::new([&responder, &initiator]))))
 }
 
 /// What this side makes for one connection.

@@ -9,10 +9,10 @@ const RELEASED_MAX: usize = 64;
 
 /// The keys, by the groups' numbers and epochs. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Keyring(Arc<Mutex<State>>);
+pub(super) struct Keyring(Arc<Mutex<KeyringState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct KeyringState {
     keys: BTreeMap<(u64, u32), Key>,
     /// The oldest first.
     released: VecDeque<(u64, u32)>,
@@ -28,7 +28,7 @@ impl Keyring {
     /// A group was released.
     pub(super) fn release(&self, group: u64) {
         let mut state = self.lock();
-        let State { keys, released } = &mut *state;
+        let KeyringState { keys, released } = &mut *state;
         let of_group = keys.keys().filter(|(id, _)| *id == group).filter(|known| !released.contains(known));
         let of_group: Vec<(u64, u32)> = of_group.copied().collect();
         released.extend(of_group);
@@ -44,7 +44,7 @@ impl Keyring {
     }
 
     // A panic elsewhere leaves the keys whole: what is done with them does not panic.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, KeyringState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

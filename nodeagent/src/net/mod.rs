@@ -7,14 +7,13 @@
 //! work          threads that copy, combine and prepare calls; they answer by events
 //! ```
 
-mod answers;
 mod cipher;
 mod driver;
 mod engine_host;
 mod handshake;
 mod keyring;
-mod memories;
-mod pace;
+mod link_pace;
+mod memory_table;
 mod port_conflict;
 pub(crate) mod tcp;
 #[cfg(test)]
@@ -23,13 +22,13 @@ pub(crate) mod udp;
 mod udp_outbox;
 mod work;
 
-use crate::engine::{Command, EngineConfig, Refusals, StartError, TrafficCounters};
-use crate::fault_injection::Picker;
-use cool_engine::{AgentId, ConnectionId, NodeId, Prepared, WorkId};
+use crate::engine::{EngineCommand, EngineConfig, RefusalCounters, StartError, TrafficCounters};
+use crate::loss_injector::LossInjector;
+use cool_engine::{AgentConnectionId, AgentId, NodeId, PreparedCall, WorkId};
 use cool_types::Key;
-use driver::Driver;
-use engine_host::{Counters, EngineHost};
-use handshake::{LinkSecurity, Records};
+use driver::EngineDriver;
+use engine_host::{EngineCounters, EngineHost};
+use handshake::{LinkSecurity, RecordCiphers};
 use keyring::Keyring;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -41,7 +40,7 @@ use tokio::sync::mpsc;
 const EVENTS: usize = 64;
 
 /// The ports that were bound.
-pub(crate) struct Bound {
+pub(crate) struct BoundEngine {
     pub(crate) udp_port: u16,
     pub(crate) tcp_port: u16,
     pub(crate) incarnation: u64,
@@ -50,55 +49,55 @@ pub(crate) struct Bound {
     /// Of the engine's thread.
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) traffic: Arc<TrafficCounters>,
-    pub(crate) refusals: Arc<Refusals>,
+    pub(crate) refusals: Arc<RefusalCounters>,
 }
 
 /// What the tasks around the sockets, and the pool's threads, tell the driver.
-enum Event {
+enum DriverEvent {
     /// Someone has connected, and perhaps proved who it is.
     Accepted {
         stream: TcpStream,
-        records: Option<Records>,
+        records: Option<RecordCiphers>,
         from: IpAddr,
         proven: Option<AgentId>,
     },
     Connected {
         node: NodeId,
         stream: TcpStream,
-        records: Option<Records>,
+        records: Option<RecordCiphers>,
     },
     Unreachable {
         node: NodeId,
         why: String,
     },
     /// Something has come over a connection.
-    Readable(ConnectionId),
+    Readable(AgentConnectionId),
     Written {
-        connection: ConnectionId,
+        connection: AgentConnectionId,
         bytes: u64,
     },
     Closed {
-        connection: ConnectionId,
+        connection: AgentConnectionId,
         why: String,
     },
     WorkDone(WorkId),
-    Prepared(WorkId, Box<Prepared>),
+    Prepared(WorkId, Box<PreparedCall>),
     /// A thread of the pool has panicked: its work will never be done.
     WorkPanicked,
 }
 
-type Events = mpsc::Sender<Event>;
+type DriverEvents = mpsc::Sender<DriverEvent>;
 
 /// Binds the sockets and starts the engine's thread. It ends when no more commands can come.
 pub(crate) fn start(
     config: EngineConfig,
-    commands: mpsc::UnboundedReceiver<Command>,
-) -> Result<Bound, StartError> {
+    commands: mpsc::UnboundedReceiver<EngineCommand>,
+) -> Result<BoundEngine, StartError> {
     let failed = |protocol, port| {
         let address = SocketAddr::new(config.ip, port);
         move |source| StartError::Bind { protocol, address, source }
     };
-    let udp::Port { socket: udp, guard, number: udp_port } =
+    let udp::BoundPort { socket: udp, guard, number: udp_port } =
         udp::bind(config.ip, config.udp_port).map_err(failed("UDP", config.udp_port))?;
     let (tcp, tcp_port) = tcp::bind(config.ip, config.tcp_port).map_err(failed("TCP", config.tcp_port))?;
     let runtime =
@@ -113,8 +112,8 @@ pub(crate) fn start(
     let traffic = Arc::<TrafficCounters>::default();
     let incarnation = incarnation();
     let me = AgentId { node: config.node.clone(), incarnation };
-    let (key, refusals) = (key()?, Arc::<Refusals>::default());
-    let shared = Counters { traffic: Arc::clone(&traffic), refusals: Arc::clone(&refusals) };
+    let (key, refusals) = (key()?, Arc::<RefusalCounters>::default());
+    let shared = EngineCounters { traffic: Arc::clone(&traffic), refusals: Arc::clone(&refusals) };
     let security = LinkSecurity {
         me: me.clone(),
         key: key.clone(),
@@ -123,14 +122,14 @@ pub(crate) fn start(
     };
     let host =
         EngineHost::new((me, security), &config, udp, events.clone(), shared).map_err(StartError::Thread)?;
-    let driver = Driver::new(host, config.losses.map(Picker::new), events, queue);
+    let driver = EngineDriver::new(host, config.losses.map(LossInjector::new), events, queue);
     // A task is woken by others of its thread for less than what the runtime itself runs.
     let run = move || {
         let _held = guard;
         runtime.block_on(async { tokio::spawn(driver.run(commands, tcp)).await })
     };
     std::thread::Builder::new().name("cool-engine".to_owned()).spawn(run).map_err(StartError::Thread)?;
-    Ok(Bound { udp_port, tcp_port, incarnation, key, runtime: handle, traffic, refusals })
+    Ok(BoundEngine { udp_port, tcp_port, incarnation, key, runtime: handle, traffic, refusals })
 }
 
 /// A key for an agent that starts now.

@@ -1,10 +1,10 @@
 //! TCP connections to other agents: accepting, connecting, reading, writing.
 
 use super::cipher::AesGcm;
-use super::handshake::{self, HandshakeError, LinkSecurity, Records};
-use super::{Event, Events};
-use crate::engine::{Refusals, Refused, SharedSlice};
-use cool_engine::{AgentId, ConnectionId, MemoryRange, NodeId, PeerKey};
+use super::handshake::{self, HandshakeError, LinkSecurity, RecordCiphers};
+use super::{DriverEvent, DriverEvents};
+use crate::engine::{RefusalCounters, RefusalReason, SharedSlice};
+use cool_engine::{AgentConnectionId, AgentId, MemoryRange, NodeId, PeerKey};
 use cool_tcp::{Congestion, LinkEstimate, bound_retries, set_low_water};
 use cool_transport::unicast::records::Opener;
 use rustix::net::{RecvFlags, SendFlags};
@@ -68,8 +68,8 @@ pub(super) fn bind(ip: IpAddr, port: u16) -> io::Result<(std::net::TcpListener, 
 pub(super) async fn accept(
     listener: TcpListener,
     security: LinkSecurity,
-    refusals: Arc<Refusals>,
-    events: Events,
+    refusals: Arc<RefusalCounters>,
+    events: DriverEvents,
 ) {
     // How many there may be is the engine's to say: it drops those of others than its peers.
     let incoming = cool_daemon::accept::Incoming::new(listener, "agent", usize::MAX);
@@ -94,25 +94,25 @@ async fn greet(
     mut stream: TcpStream,
     from: IpAddr,
     security: LinkSecurity,
-    refusals: Arc<Refusals>,
-    events: Events,
+    refusals: Arc<RefusalCounters>,
+    events: DriverEvents,
 ) {
     bound_retries(&stream);
     match handshake::respond(&mut stream, &security).await {
         // Without a driver nobody wants to know.
         Ok((proven, records)) => {
-            drop(events.send(Event::Accepted { stream, records, from, proven }).await);
+            drop(events.send(DriverEvent::Accepted { stream, records, from, proven }).await);
         }
         Err(HandshakeError::Abandoned) => {}
         Err(error) => {
-            refusals.count(Refused::Handshake);
+            refusals.count(RefusalReason::Handshake);
             tracing::debug!(%from, %error, "refused a connection");
         }
     }
 }
 
 /// How to approach another agent.
-pub(super) struct Approach {
+pub(super) struct ConnectParams {
     /// Who this is.
     pub(super) me: AgentId,
     /// The other's key; none if it knows nothing of proofs.
@@ -125,26 +125,26 @@ pub(super) struct Approach {
 pub(super) async fn connect(
     node: NodeId,
     (from, to): (IpAddr, SocketAddr),
-    approach: Approach,
-    events: Events,
+    approach: ConnectParams,
+    events: DriverEvents,
 ) {
     let until = Instant::now() + CONNECT_TIMEOUT;
     let event = loop {
         let error = match timeout_at(until, connect_once(from, to, &approach)).await {
-            Ok(Ok((stream, records))) => break Event::Connected { node, stream, records },
+            Ok(Ok((stream, records))) => break DriverEvent::Connected { node, stream, records },
             Ok(Err(HandshakeError::Unproven)) => {
                 let why = format!("the agent at {to} has another key than it had: it was started again");
-                break Event::Unreachable { node, why };
+                break DriverEvent::Unreachable { node, why };
             }
             Ok(Err(error @ HandshakeError::Plain)) => {
-                break Event::Unreachable { node, why: format!("the agent at {to}: {error}") };
+                break DriverEvent::Unreachable { node, why: format!("the agent at {to}: {error}") };
             }
             Ok(Err(error)) => error,
             Err(_) => io::Error::from(io::ErrorKind::TimedOut).into(),
         };
         if Instant::now() + RETRY >= until {
             let why = format!("its agent at {to} could not be reached for {CONNECT_TIMEOUT:?}: {error}");
-            break Event::Unreachable { node, why };
+            break DriverEvent::Unreachable { node, why };
         }
         sleep(RETRY).await;
     };
@@ -155,11 +155,11 @@ pub(super) async fn connect(
 async fn connect_once(
     from: IpAddr,
     to: SocketAddr,
-    approach: &Approach,
-) -> Result<(TcpStream, Option<Records>), HandshakeError> {
+    approach: &ConnectParams,
+) -> Result<(TcpStream, Option<RecordCiphers>), HandshakeError> {
     // The other side knows this node by the address of its data interface.
     let mut stream = cool_tcp::connect(Some(from), to).await?;
-    let Approach { me, key, encrypt } = approach;
+    let ConnectParams { me, key, encrypt } = approach;
     let Some(key) = key else {
         return if *encrypt { Err(HandshakeError::Plain) } else { Ok((stream, None)) };
     };
@@ -171,12 +171,12 @@ async fn connect_once(
 
 /// A connection that the driver reads and writes, as far as the system goes along at once. Dropped, what it has still to
 /// write is written, and it is closed.
-pub(super) struct Connection {
+pub(super) struct AgentConnection {
     stream: Arc<TcpStream>,
     /// Bytes to come of the frame that has begun, and where they belong if that is known.
     pub(super) awaited: (u64, Option<MemoryRange>),
     /// The records that all bytes go in; none on a connection that is not encrypted.
-    records: Option<Records>,
+    records: Option<RecordCiphers>,
     /// What the system did not take at once, and for how many bytes of frames it stands. Bounded by the engine, which has no more
     /// under way than a window.
     rest: mpsc::UnboundedSender<(Vec<u8>, u64)>,
@@ -195,7 +195,7 @@ pub(super) struct Connection {
 }
 
 /// What a read brought.
-pub(super) struct Came {
+pub(super) struct ReadOutcome {
     /// Bytes that went to the place that was given.
     pub(super) placed: usize,
     /// Bytes after them, in the buffer.
@@ -204,14 +204,14 @@ pub(super) struct Came {
     pub(super) drained: bool,
 }
 
-impl Connection {
+impl AgentConnection {
     /// Starts to tell when something comes over a stream.
     pub(super) fn new(
-        id: ConnectionId,
-        (stream, records): (TcpStream, Option<Records>),
+        id: AgentConnectionId,
+        (stream, records): (TcpStream, Option<RecordCiphers>),
         link: &LinkEstimate,
-        events: &Events,
-    ) -> Connection {
+        events: &DriverEvents,
+    ) -> AgentConnection {
         if let Err(error) = tune(&stream) {
             tracing::debug!(%error, "cannot tune a connection");
         }
@@ -223,7 +223,7 @@ impl Connection {
         let watched =
             watch(id, Arc::clone(&stream), (Arc::clone(&resume), Arc::clone(&waiting)), events.clone());
         let reader = tokio::spawn(watched).abort_handle();
-        Connection {
+        AgentConnection {
             stream,
             awaited: (0, None),
             records,
@@ -239,7 +239,7 @@ impl Connection {
     }
 
     /// Writes a frame after all that was to be written before: how much of it is written. Of the rest
-    /// [`Event::Written`] tells.
+    /// [`DriverEvent::Written`] tells.
     pub(super) fn write(&mut self, mut head: Vec<u8>, mut payload: Option<SharedSlice>) -> u64 {
         if let Some(short) = payload.take_if(|payload| !(payload.is_long() && payload.is_mapped())) {
             short.append(0, short.bytes() as usize, &mut head);
@@ -270,7 +270,7 @@ impl Connection {
         written
     }
 
-    /// As [`Connection::write`], of the records of a frame: it is written when its last record is.
+    /// As [`AgentConnection::write`], of the records of a frame: it is written when its last record is.
     fn write_sealed(&mut self, mut sealed: Vec<u8>, frame_bytes: u64) -> u64 {
         let written = if self.resting > 0 { 0 } else { self.write_now(&sealed, None) };
         if written > 0 {
@@ -321,8 +321,8 @@ impl Connection {
         &mut self,
         (lacking, place): (u64, Option<SharedSlice>),
         tail: &mut [u8],
-    ) -> io::Result<Came> {
-        if let Some(Records { opener, .. }) = &mut self.records {
+    ) -> io::Result<ReadOutcome> {
+        if let Some(RecordCiphers { opener, .. }) = &mut self.records {
             return read_sealed((&self.stream, opener), &self.waiting, place.as_ref(), tail);
         }
         let place = place.filter(SharedSlice::is_mapped);
@@ -343,7 +343,7 @@ impl Connection {
             };
             let drained = bytes < room + tail.len();
             let placed = bytes.min(room);
-            came = Some(Came { placed, tail: bytes - placed, drained });
+            came = Some(ReadOutcome { placed, tail: bytes - placed, drained });
             if drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
         came.map_or_else(|| Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())), Ok)
@@ -365,19 +365,19 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for AgentConnection {
     fn drop(&mut self) {
         self.reader.abort();
     }
 }
 
-/// As [`Connection::read`], decrypted; `waiting` is whether some of it is left.
+/// As [`AgentConnection::read`], decrypted; `waiting` is whether some of it is left.
 fn read_sealed(
     (stream, opener): (&TcpStream, &mut Opener<AesGcm>),
     waiting: &AtomicBool,
     place: Option<&SharedSlice>,
     tail: &mut [u8],
-) -> io::Result<Came> {
+) -> io::Result<ReadOutcome> {
     let mut drained = false;
     while opener.plain().map_err(io::Error::other)?.is_empty() {
         if drained {
@@ -393,8 +393,8 @@ fn read_sealed(
         });
         match came {
             None => return Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())),
-            Some(0) => return Ok(Came { placed: 0, tail: 0, drained: true }),
-            Some(bytes) => opener.came(bytes),
+            Some(0) => return Ok(ReadOutcome { placed: 0, tail: 0, drained: true }),
+            Some(bytes) => opener.received(bytes),
         }
     }
     let room = place.map_or(0, SharedSlice::bytes) as usize;
@@ -418,11 +418,11 @@ fn read_sealed(
         if taken == 0 {
             break;
         }
-        opener.take(taken);
+        opener.consume(taken);
     }
     let waits = !opener.plain().map_err(io::Error::other)?.is_empty();
     waiting.store(waits, Ordering::Relaxed);
-    Ok(Came { placed, tail: tailed, drained: drained && !waits })
+    Ok(ReadOutcome { placed, tail: tailed, drained: drained && !waits })
 }
 
 fn tune(stream: &TcpStream) -> io::Result<()> {
@@ -437,17 +437,17 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
 
 /// Tells the driver whenever something has come.
 async fn watch(
-    connection: ConnectionId,
+    connection: AgentConnectionId,
     stream: Arc<TcpStream>,
     (resume, waiting): (Arc<Notify>, Arc<AtomicBool>),
-    events: Events,
+    events: DriverEvents,
 ) {
     loop {
         if !waiting.load(Ordering::Relaxed) {
             // An error is for who reads.
             let _ = stream.readable().await;
         }
-        if events.send(Event::Readable(connection)).await.is_err() {
+        if events.send(DriverEvent::Readable(connection)).await.is_err() {
             return;
         }
         resume.notified().await;
@@ -455,10 +455,10 @@ async fn watch(
 }
 
 async fn write(
-    connection: ConnectionId,
+    connection: AgentConnectionId,
     stream: Arc<TcpStream>,
     mut queue: mpsc::UnboundedReceiver<(Vec<u8>, u64)>,
-    events: Events,
+    events: DriverEvents,
 ) {
     while let Some((bytes, frame_bytes)) = queue.recv().await {
         // Once the driver has dropped its end, what is left must not take for ever.
@@ -470,11 +470,11 @@ async fn write(
             write_all(&stream, &bytes).await
         };
         let event = match written {
-            Ok(()) => Event::Written { connection, bytes: frame_bytes },
+            Ok(()) => DriverEvent::Written { connection, bytes: frame_bytes },
             Err(error) => {
                 let why = failed(&error);
                 // Without a driver nobody wants to know.
-                let _ = events.send(Event::Closed { connection, why }).await;
+                let _ = events.send(DriverEvent::Closed { connection, why }).await;
                 return;
             }
         };

@@ -2,17 +2,17 @@
 
 use super::cipher::AesGcm;
 use crate::engine::{
-    CallRequest, EngineConfig, EngineHandle, GroupKey, GroupSpec, MemberSpec, Memory, Refused, SharedSlice,
-    StartError,
+    EngineConfig, EngineHandle, GroupKey, GroupSpec, MappedCallRequest, MemberSpec, RankMemory,
+    RefusalReason, SharedSlice, StartError,
 };
 use cool_collective::CostModel;
 use cool_engine::testing::{Buffer, Collective};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats, failure::Kind};
-use cool_transport::packet::Body;
+use cool_transport::packet::PacketBody;
 use cool_transport::tagged::{Protection, Tagger};
 use cool_transport::unicast::handshake::{Ephemeral, Initiator, PeerKey};
-use cool_transport::unicast::{self, AgentId, Peer};
+use cool_transport::unicast::{self, AgentId, PeerStream};
 use cool_transport::{Packet, StreamId};
 use cool_types::Operation;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -30,9 +30,9 @@ const GROUP: u64 = 3;
 const PLACES: [usize; 5] = [1, 0, 2, 0, 1];
 
 /// A test's buffer as agents see it.
-struct Shared(Buffer);
+struct TestBuffer(Buffer);
 
-impl Memory for Shared {
+impl RankMemory for TestBuffer {
     fn bytes(&self) -> u64 {
         self.0.with(|bytes| bytes.len()) as u64
     }
@@ -49,7 +49,7 @@ impl Memory for Shared {
 }
 
 fn slice(buffer: Buffer) -> SharedSlice {
-    let shared = Arc::new(Shared(buffer));
+    let shared = Arc::new(TestBuffer(buffer));
     let bytes = shared.bytes();
     SharedSlice::new(shared, 0, bytes).expect("all of it")
 }
@@ -192,7 +192,7 @@ async fn an_agent_that_encrypts_hangs_up_on_who_does_not() {
         let end = timeout(Duration::from_secs(60), stream.read_to_end(&mut said)).await.unwrap();
         assert!(said.is_empty(), "{end:?} after {said:?}");
     }
-    assert_eq!(engine.refusals().of(Refused::Handshake), 2);
+    assert_eq!(engine.refusals().of(RefusalReason::Handshake), 2);
 }
 
 #[tokio::test]
@@ -255,7 +255,7 @@ impl Broken {
     }
 }
 
-impl Memory for Broken {
+impl RankMemory for Broken {
     fn bytes(&self) -> u64 {
         LONG
     }
@@ -270,7 +270,7 @@ impl Memory for Broken {
     }
 }
 
-impl Memory for Gated {
+impl RankMemory for Gated {
     fn bytes(&self) -> u64 {
         LONG
     }
@@ -292,7 +292,7 @@ const LONG: u64 = 256 << 20;
 async fn ping(socket: &UdpSocket, port: u16) -> Packet {
     let id = StreamId { group: 1, epoch: 1, call: 0, transfer: 0, source: 0 };
     let mut bytes = Vec::new();
-    Packet { id, from: 0, digest: 0, body: Body::Ping }.encode(&mut bytes);
+    Packet { id, from: 0, digest: 0, body: PacketBody::Ping }.encode(&mut bytes);
     socket.send_to(&bytes, (Ipv4Addr::LOCALHOST, port)).await.unwrap();
     bytes.resize(1500, 0);
     let came = timeout(Duration::from_secs(60), socket.recv(&mut bytes)).await.expect("an answer").unwrap();
@@ -300,13 +300,17 @@ async fn ping(socket: &UdpSocket, port: u16) -> Packet {
 }
 
 /// Four ranks of one node combine an array with itself.
-async fn allreduce(engine: &EngineHandle, array: Arc<dyn Memory>) -> JoinSet<Result<Stats, Failure>> {
+async fn allreduce(engine: &EngineHandle, array: Arc<dyn RankMemory>) -> JoinSet<Result<Stats, Failure>> {
     engine.make_group(spec(std::slice::from_ref(engine), &[0; 4])).await.unwrap();
     let slice = || Some(SharedSlice::new(Arc::clone(&array), 0, LONG).unwrap());
     let mut calls = JoinSet::new();
     for request in Collective::new(GROUP, 4, Operation::Allreduce, 0, 0, 1).requests {
-        let request =
-            CallRequest { count: LONG / 4, input: slice(), output: slice(), ..request.map(self::slice) };
+        let request = MappedCallRequest {
+            count: LONG / 4,
+            input: slice(),
+            output: slice(),
+            ..request.map(self::slice)
+        };
         calls.spawn(engine.call(request));
     }
     calls
@@ -332,7 +336,7 @@ async fn pings_are_answered_while_ranks_of_one_node_reduce_hundreds_of_mebibytes
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     for _ in 0..20 {
         let answer = ping(&socket, engine.udp_port()).await.body;
-        assert_eq!(answer, Body::PingAnswer { incarnation: engine.incarnation() });
+        assert_eq!(answer, PacketBody::PingAnswer { incarnation: engine.incarnation() });
     }
     assert!(calls.try_join_next().is_none(), "what has to pass the gate is not done");
     array.open();
@@ -362,7 +366,8 @@ async fn datagrams_that_somebody_else_makes_or_repeats_change_nothing() {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let id = StreamId { group: GROUP, epoch: 1, call: 0, transfer: 0, source: 1 };
     let mut plain = Vec::new();
-    Packet { id, from: 1, digest: 0, body: Body::PingAnswer { incarnation: u64::MAX } }.encode(&mut plain);
+    Packet { id, from: 1, digest: 0, body: PacketBody::PingAnswer { incarnation: u64::MAX } }
+        .encode(&mut plain);
     let tagged = |key: u8| {
         let (mut bytes, mut tagger) = (plain.clone(), Tagger::<AesGcm>::default());
         tagger.insert((GROUP, 1), GroupKey { key: [key; 32].into(), protection: Protection::Tagged }, (1, 5));
@@ -378,7 +383,7 @@ async fn datagrams_that_somebody_else_makes_or_repeats_change_nothing() {
     })
     .await;
     let refusals = engines[0].refusals();
-    for why in [Refused::Unproven, Refused::Forged, Refused::Replayed] {
+    for why in [RefusalReason::Unproven, RefusalReason::Forged, RefusalReason::Replayed] {
         assert!(refusals.of(why) > 0, "{why:?}");
     }
 }
@@ -390,7 +395,7 @@ async fn connections_in_the_name_of_another_agent_disturb_nobody() {
     let names = [("h0", &engines[0]), ("h1", &engines[1]), ("h2", &engines[2])];
     let hellos = names.map(|(name, engine)| {
         let who = AgentId { node: name.to_owned(), incarnation: engine.incarnation() + 1 };
-        let first = Peer::new(&who, "victim").poll(Time::ZERO);
+        let first = PeerStream::new(&who, "victim").poll(Time::ZERO);
         let Poll::Output(unicast::Output::Write { head, .. }) = first else { panic!("{first:?}") };
         let proof =
             Initiator::new(&who, PeerKey { key: [3; 32].into(), group: None }, &ephemeral).hello().to_vec();
@@ -409,7 +414,7 @@ async fn connections_in_the_name_of_another_agent_disturb_nobody() {
     })
     .await;
     let refusals = engines[0].refusals();
-    for why in [Refused::Unproven, Refused::Handshake] {
+    for why in [RefusalReason::Unproven, RefusalReason::Handshake] {
         assert!(refusals.of(why) > 0, "{why:?}");
     }
 }

@@ -2,7 +2,7 @@
 //! datagrams cross into the system and back at a time (sendmsg with GSO, recvmmsg, GRO) where it can do that.
 
 use super::port_conflict::{self, PortEntry};
-use super::udp_outbox::{Batch, Sink};
+use super::udp_outbox::{BUFFER, DatagramBatch, DatagramSink};
 use crate::interface;
 use crate::readable::Readable;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
@@ -15,10 +15,6 @@ use std::time::{Duration, SystemTime};
 /// Routers between racks may lie on a tree; a few more than any tree has. IPv6 calls it the hop limit.
 const TTL: u32 = 8;
 
-/// Room for what comes while the engine is busy: some seconds at 20 Mbit/s, some tens of milliseconds at
-/// 1 Gbit/s.
-pub(super) const BUFFER: usize = 8 * 1024 * 1024;
-
 /// Receive buffers. Memory that nothing was received into is not taken.
 const SLOTS: usize = 2 * BATCH_SIZE;
 const SLOT: usize = 64 * 1024;
@@ -27,7 +23,7 @@ const SLOT: usize = 64 * 1024;
 const TRIES: u32 = 16;
 
 /// A port of the agent's at all addresses of this machine, as long as it is kept.
-pub(super) struct Port {
+pub(super) struct BoundPort {
     /// The socket for what this node sends, and for what comes to it alone.
     pub(super) socket: UdpSocket,
     /// Holds the port at all other addresses, multicast among them. Nothing is read from it.
@@ -37,13 +33,13 @@ pub(super) struct Port {
 
 /// Takes a port. Sockets for trees share it (SO_REUSEPORT), which the system lets only those of the same user do: what others would
 /// bind to hear the trees, or to send from it, is in use. Agents of one user may have the same port at different addresses.
-pub(super) fn bind(ip: IpAddr, port: u16) -> io::Result<Port> {
+pub(super) fn bind(ip: IpAddr, port: u16) -> io::Result<BoundPort> {
     let mut tries = if port == 0 { TRIES } else { 1 };
     loop {
         tries -= 1;
         let (socket, number) = alone(ip, port)?;
         match guard(ip, number).and_then(|guard| refuse_conflicts(&socket, ip, number).map(|()| guard)) {
-            Ok(guard) => return Ok(Port { socket, guard, number }),
+            Ok(guard) => return Ok(BoundPort { socket, guard, number }),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
             Err(error) => return Err(error),
         }
@@ -208,13 +204,13 @@ impl Socket {
     }
 }
 
-impl Sink for Socket {
+impl DatagramSink for Socket {
     fn segments(&self) -> usize {
         self.state.max_gso_segments()
     }
 
-    fn send(&self, mut batch: Batch) -> Result<Vec<u8>, Batch> {
-        let Batch { to, segment, .. } = batch;
+    fn send(&self, mut batch: DatagramBatch) -> Result<Vec<u8>, DatagramBatch> {
+        let DatagramBatch { to, segment, .. } = batch;
         let Err(error) = self.send_once(to, &batch.bytes, segment) else { return Ok(batch.bytes) };
         if error.kind() == io::ErrorKind::WouldBlock {
             return Err(batch);
@@ -241,7 +237,7 @@ impl Sink for Socket {
 }
 
 /// A datagram in the inbox.
-struct Arrived {
+struct InboxDatagram {
     /// When, by the clock that the system stamps datagrams with.
     at: Option<Duration>,
     from: SocketAddr,
@@ -251,20 +247,26 @@ struct Arrived {
 }
 
 /// What has come and was not handled yet.
-pub(super) struct Inbox {
+pub(super) struct DatagramInbox {
     slots: Vec<u8>,
     metas: Vec<RecvMeta>,
-    arrived: Vec<Arrived>,
+    arrived: Vec<InboxDatagram>,
     /// When they were taken.
     now: Duration,
     /// The socket that is the first to be read, should there be more than slots.
     turn: usize,
 }
 
-impl Inbox {
-    pub(super) fn new() -> Inbox {
+impl DatagramInbox {
+    pub(super) fn new() -> DatagramInbox {
         let metas = vec![RecvMeta::default(); SLOTS];
-        Inbox { slots: vec![0; SLOTS * SLOT], metas, arrived: Vec::new(), now: Duration::ZERO, turn: 0 }
+        DatagramInbox {
+            slots: vec![0; SLOTS * SLOT],
+            metas,
+            arrived: Vec::new(),
+            now: Duration::ZERO,
+            turn: 0,
+        }
     }
 
     /// Takes what has come to the sockets, in place of what was here; tells whether there was anything. Each
@@ -306,17 +308,17 @@ impl Inbox {
 }
 
 /// The datagrams in a slot that begins at `start`, which came to an address: GRO puts many into one.
-fn datagrams(meta: &RecvMeta, to: IpAddr, start: usize) -> impl Iterator<Item = Arrived> + use<> {
+fn datagrams(meta: &RecvMeta, to: IpAddr, start: usize) -> impl Iterator<Item = InboxDatagram> + use<> {
     let (at, from) = (meta.timestamp, meta.addr);
     let (end, stride) = (start + meta.len, meta.stride.max(1));
     let starts = (start..end).step_by(stride);
-    starts.map(move |start| Arrived { at, from, to, start, end: end.min(start + stride) })
+    starts.map(move |start| InboxDatagram { at, from, to, start, end: end.min(start + stride) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::udp_outbox::Outbox;
+    use crate::net::udp_outbox::DatagramOutbox;
     use std::time::Duration;
     use tokio::time::timeout;
 
@@ -346,7 +348,7 @@ mod tests {
     }
 
     /// The next `count` datagrams to come.
-    async fn next(sockets: &[&Socket], inbox: &mut Inbox, count: usize) -> Vec<Vec<u8>> {
+    async fn next(sockets: &[&Socket], inbox: &mut DatagramInbox, count: usize) -> Vec<Vec<u8>> {
         let mut came = Vec::new();
         let receive = async {
             while came.len() < count {
@@ -377,12 +379,12 @@ mod tests {
             // None is cut into fragments, and IPv6's header is longer.
             let sent =
                 datagrams_of(&SIZES.map(|size| size - 20 * usize::from(to.is_ipv6() && size == 65_507)));
-            let mut outbox = Outbox::default();
+            let mut outbox = DatagramOutbox::default();
             for datagram in &sent {
                 outbox.datagram(&sender, to, datagram.len()).extend_from_slice(datagram);
             }
             outbox.flush(&sender);
-            assert!(next(&[&receiver], &mut Inbox::new(), sent.len()).await == sent);
+            assert!(next(&[&receiver], &mut DatagramInbox::new(), sent.len()).await == sent);
         }
     }
 
@@ -392,8 +394,8 @@ mod tests {
         // No system cuts a message into more than 128 pieces.
         let bytes: Vec<u8> = (0..=199).flat_map(|tag| [tag; 10]).collect();
         assert!(sender.send_once(to, &bytes, 10).is_err());
-        assert!(sender.send(Batch { to, bytes: bytes.clone(), segment: 10 }).is_ok());
-        let came = next(&[&receiver], &mut Inbox::new(), 200).await;
+        assert!(sender.send(DatagramBatch { to, bytes: bytes.clone(), segment: 10 }).is_ok());
+        let came = next(&[&receiver], &mut DatagramInbox::new(), 200).await;
         assert!(came.iter().all(|datagram| datagram.len() == 10));
         assert_eq!(came.concat(), bytes);
     }
@@ -405,13 +407,13 @@ mod tests {
         let sent = datagrams_of(&[10; 20]);
         // A system that is busy may deliver the last of them only while the first are read; of those nothing is said.
         for _ in 0..100 {
-            let mut outbox = Outbox::default();
+            let mut outbox = DatagramOutbox::default();
             for (place, datagram) in sent.iter().enumerate() {
                 let to = if place % 3 == 0 { to_first } else { to_second };
                 outbox.datagram(&sender, to, datagram.len()).extend_from_slice(datagram);
                 outbox.flush(&sender);
             }
-            if next(&[&first, &second], &mut Inbox::new(), sent.len()).await == sent {
+            if next(&[&first, &second], &mut DatagramInbox::new(), sent.len()).await == sent {
                 return;
             }
         }

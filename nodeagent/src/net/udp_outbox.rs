@@ -1,15 +1,18 @@
 //! Datagrams on their way out: those of a place that have one length leave together (GSO), and what the system has no room for
 //! waits here, in order and within bounds.
 
-use super::udp::BUFFER;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+
+/// Room for what comes while the engine is busy: some seconds at 20 Mbit/s, some tens of milliseconds at
+/// 1 Gbit/s.
+pub(super) const BUFFER: usize = 8 * 1024 * 1024;
 
 /// The longest UDP payload, also of all datagrams that the system is handed as one.
 const LONGEST: usize = 65_507;
 
 /// What takes datagrams.
-pub(super) trait Sink {
+pub(super) trait DatagramSink {
     /// How many it takes as one.
     fn segments(&self) -> usize;
 
@@ -18,12 +21,12 @@ pub(super) trait Sink {
     ///
     /// # Errors
     /// Not an error but a rest: what there is no room for.
-    fn send(&self, batch: Batch) -> Result<Vec<u8>, Batch>;
+    fn send(&self, batch: DatagramBatch) -> Result<Vec<u8>, DatagramBatch>;
 }
 
 /// Datagrams to one place, of `segment` bytes each, the last one perhaps shorter.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct DatagramBatch {
     pub(super) to: SocketAddr,
     pub(super) bytes: Vec<u8>,
     pub(super) segment: usize,
@@ -36,30 +39,31 @@ const BLOCKED_BYTES: usize = BUFFER;
 /// Datagrams on their way out: those of a place leave as one as far as they can. Nobody waits for the system to have room:
 /// what it has none for stays here.
 #[derive(Default)]
-pub(super) struct Outbox {
-    open: Option<Batch>,
+pub(super) struct DatagramOutbox {
+    open: Option<DatagramBatch>,
     /// Memory of a batch that has left.
     spare: Vec<u8>,
     /// What the system had no room for.
-    blocked: VecDeque<Batch>,
+    blocked: VecDeque<DatagramBatch>,
     blocked_bytes: usize,
 }
 
-impl Outbox {
+impl DatagramOutbox {
     /// Where to append a datagram of `len` bytes, all of them. It is sent with others like it: now, or when
-    /// [`Outbox::flush`] is called.
-    pub(super) fn datagram(&mut self, sink: &impl Sink, to: SocketAddr, len: usize) -> &mut Vec<u8> {
+    /// [`DatagramOutbox::flush`] is called.
+    pub(super) fn datagram(&mut self, sink: &impl DatagramSink, to: SocketAddr, len: usize) -> &mut Vec<u8> {
         let segments = sink.segments();
         if !self.open.as_ref().is_some_and(|open| open.fits(segments, to, len)) {
             self.flush(sink);
         }
         let spare = &mut self.spare;
-        let open = self.open.get_or_insert_with(|| Batch { to, bytes: std::mem::take(spare), segment: len });
+        let open =
+            self.open.get_or_insert_with(|| DatagramBatch { to, bytes: std::mem::take(spare), segment: len });
         &mut open.bytes
     }
 
     /// Sends all that waits for others.
-    pub(super) fn flush(&mut self, sink: &impl Sink) {
+    pub(super) fn flush(&mut self, sink: &impl DatagramSink) {
         let Some(batch) = self.open.take() else { return };
         if self.blocked.is_empty() {
             match sink.send(batch) {
@@ -74,7 +78,7 @@ impl Outbox {
         }
     }
 
-    fn block(&mut self, batch: Batch) {
+    fn block(&mut self, batch: DatagramBatch) {
         if self.blocked_bytes + batch.bytes.len() > BLOCKED_BYTES {
             tracing::debug!(to = %batch.to, "lost datagrams for which the system had no room");
             return;
@@ -89,7 +93,7 @@ impl Outbox {
     }
 
     /// Sends what the system had no room for, as far as it has now.
-    pub(super) fn resume(&mut self, sink: &impl Sink) {
+    pub(super) fn resume(&mut self, sink: &impl DatagramSink) {
         while let Some(batch) = self.blocked.pop_front() {
             self.blocked_bytes -= batch.bytes.len();
             if let Err(batch) = sink.send(batch) {
@@ -100,7 +104,7 @@ impl Outbox {
     }
 }
 
-impl Batch {
+impl DatagramBatch {
     /// Whether a datagram goes to the same place and has the same size: only the last may be shorter.
     fn fits(&self, segments: usize, to: SocketAddr, len: usize) -> bool {
         self.to == to
@@ -124,12 +128,12 @@ mod tests {
         sent: RefCell<Vec<(SocketAddr, Vec<u8>)>>,
     }
 
-    impl Sink for Room {
+    impl DatagramSink for Room {
         fn segments(&self) -> usize {
             2
         }
 
-        fn send(&self, batch: Batch) -> Result<Vec<u8>, Batch> {
+        fn send(&self, batch: DatagramBatch) -> Result<Vec<u8>, DatagramBatch> {
             match self.batches.get().checked_sub(1) {
                 None => Err(batch),
                 Some(left) => {
@@ -143,13 +147,13 @@ mod tests {
 
     const TO: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7420);
 
-    fn send(outbox: &mut Outbox, room: &Room, datagram: &[u8]) {
+    fn send(outbox: &mut DatagramOutbox, room: &Room, datagram: &[u8]) {
         outbox.datagram(room, TO, datagram.len()).extend_from_slice(datagram);
     }
 
     #[test]
     fn what_a_full_system_does_not_take_leaves_later_in_order() {
-        let (mut outbox, room) = (Outbox::default(), Room::default());
+        let (mut outbox, room) = (DatagramOutbox::default(), Room::default());
         for datagram in 0..6 {
             send(&mut outbox, &room, &[datagram; 3]);
         }
@@ -173,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_system_that_stays_full_costs_bounded_memory_and_the_first_datagrams_are_kept() {
-        let (mut outbox, room) = (Outbox::default(), Room::default());
+        let (mut outbox, room) = (DatagramOutbox::default(), Room::default());
         let long = |tag| vec![tag; LONGEST];
         for tag in 0..=255 {
             send(&mut outbox, &room, &long(tag));

@@ -5,8 +5,8 @@
 //! each. A piece holds its memories, so that they stay mapped whatever becomes of their call; that it does not write to
 //! what a rank has been answered is the engine's rule (`cool_engine`: a call is answered when no work is on its memory).
 
-use super::memories::Memories;
-use super::{Event, Events};
+use super::memory_table::MemoryTable;
+use super::{DriverEvent, DriverEvents};
 use crate::engine::SharedSlice;
 use cool_engine::{Work, WorkId, combine};
 use cool_types::{ElementType, ReduceOp};
@@ -32,22 +32,22 @@ const THREADS_MAX: usize = 4;
 
 /// Moving bytes, of memories that are held.
 #[derive(Clone, Debug)]
-pub(super) struct Move {
+pub(super) struct MoveWork {
     from: SharedSlice,
     to: SharedSlice,
     /// Absent: they are copied.
     combine: Option<(ElementType, ReduceOp)>,
 }
 
-impl Move {
+impl MoveWork {
     /// What a work moves; nothing if it moves none, or memory is missing.
-    pub(super) fn of(work: &Work, memories: &Memories) -> Option<Move> {
+    pub(super) fn of(work: &Work, memories: &MemoryTable) -> Option<MoveWork> {
         let (from, to, combine) = match work {
             Work::Copy { from, to } => (from, to, None),
             Work::Reduce { element, op, from, to } => (from, to, Some((*element, *op))),
             Work::Prepare(_) => return None,
         };
-        Some(Move { from: memories.get(*from)?, to: memories.get(*to)?, combine })
+        Some(MoveWork { from: memories.get(*from)?, to: memories.get(*to)?, combine })
     }
 
     /// How many bytes.
@@ -63,12 +63,12 @@ impl Move {
         }
     }
 
-    fn pieces(&self) -> impl Iterator<Item = Move> + '_ {
+    fn pieces(&self) -> impl Iterator<Item = MoveWork> + '_ {
         let bytes = self.to.bytes();
         (0..bytes.div_ceil(PIECE_BYTES)).map(move |piece| {
             let at = piece * PIECE_BYTES;
             let len = PIECE_BYTES.min(bytes - at);
-            Move { from: self.from.part(at, len), to: self.to.part(at, len), combine: self.combine }
+            MoveWork { from: self.from.part(at, len), to: self.to.part(at, len), combine: self.combine }
         })
     }
 }
@@ -102,30 +102,30 @@ fn combine_slices(element: ElementType, op: ReduceOp, to: &SharedSlice, from: &S
     }
 }
 
-type Task = Box<dyn FnOnce() + Send>;
+type PoolTask = Box<dyn FnOnce() + Send>;
 
 /// Threads that do tasks in the order in which they come. They end with the pool, after the tasks that it has.
-pub(super) struct Pool {
-    tasks: mpsc::Sender<Task>,
-    events: Events,
+pub(super) struct WorkPool {
+    tasks: mpsc::Sender<PoolTask>,
+    events: DriverEvents,
 }
 
-impl Pool {
+impl WorkPool {
     /// A pool that tells `events` when work is done.
-    pub(super) fn start(events: Events) -> io::Result<Pool> {
-        let (tasks, queue) = mpsc::channel::<Task>();
+    pub(super) fn start(events: DriverEvents) -> io::Result<WorkPool> {
+        let (tasks, queue) = mpsc::channel::<PoolTask>();
         let queue = Arc::new(Mutex::new(queue));
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         for _ in 0..processors.min(THREADS_MAX) {
             let (queue, events) = (Arc::clone(&queue), events.clone());
             std::thread::Builder::new().name("cool-work".to_owned()).spawn(move || work(&queue, &events))?;
         }
-        Ok(Pool { tasks, events })
+        Ok(WorkPool { tasks, events })
     }
 
     /// Has bytes moved.
-    pub(super) fn start_move(&self, id: WorkId, all: &Move) {
-        let pieces: Vec<Move> = all.pieces().collect();
+    pub(super) fn start_move(&self, id: WorkId, all: &MoveWork) {
+        let pieces: Vec<MoveWork> = all.pieces().collect();
         let left = Arc::new(AtomicUsize::new(pieces.len()));
         for piece in pieces {
             let (left, events) = (Arc::clone(&left), self.events.clone());
@@ -134,7 +134,7 @@ impl Pool {
                 // Each piece's bytes are written before it counts down, and whoever counts the last sees them all.
                 if left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     drop(piece);
-                    tell(&events, Event::WorkDone(id));
+                    tell(&events, DriverEvent::WorkDone(id));
                 }
             });
         }
@@ -143,7 +143,7 @@ impl Pool {
     /// Has a call prepared.
     pub(super) fn start_preparation(&self, id: WorkId, preparation: cool_engine::Preparation) {
         let events = self.events.clone();
-        self.submit(move || tell(&events, Event::Prepared(id, Box::new(preparation.run()))));
+        self.submit(move || tell(&events, DriverEvent::Prepared(id, Box::new(preparation.run()))));
     }
 
     fn submit(&self, job: impl FnOnce() + Send + 'static) {
@@ -154,17 +154,17 @@ impl Pool {
 
 /// Does tasks until there will be none. One that panics cannot be done, and those who wait for it must not wait for ever: the
 /// driver ends.
-fn work(queue: &Mutex<mpsc::Receiver<Task>>, events: &Events) {
+fn work(queue: &Mutex<mpsc::Receiver<PoolTask>>, events: &DriverEvents) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
-            return tell(events, Event::WorkPanicked);
+            return tell(events, DriverEvent::WorkPanicked);
         }
     }
 }
 
 /// Tells the driver, waiting while it has much to hear; without a driver nobody wants to know.
-fn tell(events: &Events, event: Event) {
+fn tell(events: &DriverEvents, event: DriverEvent) {
     let _ = events.blocking_send(event);
 }

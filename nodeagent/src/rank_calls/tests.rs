@@ -50,7 +50,7 @@ fn a_call_is_told_once_with_the_times_of_all_its_ranks() {
     let arrival = |from, after| Some(RankArrival { from, after });
     let mut arrivals = [None; ARRIVALS];
     arrivals[..4].copy_from_slice(&[arrival(1, 20), arrival(2, 30), arrival(1, 40), arrival(3, 5)]);
-    let traffic = RankTraffic { multicast: 8, unicast: 2, asked: 3, repaired: 1 };
+    let traffic = RankTraffic { multicast: 8, unicast: 2, requested: 3, retransmitted: 1 };
     shared.part(0).record(&RankRecord { begun, took: 90, traffic, arrivals, ..bcast(5) });
     shared.part(2).record(&RankRecord { begun: begun + 10, took: 60, traffic, ..bcast(5) });
     let told = calls.latest(usize::MAX, None);
@@ -164,7 +164,7 @@ fn wild() -> impl Strategy<Value = RankRecord> {
             failed,
             begun: if begun.is_multiple_of(2) { records::now() } else { begun },
             took,
-            traffic: RankTraffic { multicast: any, unicast: any, asked: any, repaired: any },
+            traffic: RankTraffic { multicast: any, unicast: any, requested: any, retransmitted: any },
             arrivals: [Some(RankArrival { from: root, after: took }); ARRIVALS],
         }
     })

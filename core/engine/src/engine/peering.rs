@@ -1,11 +1,13 @@
 //! What comes over the connections to other agents, handed to the group that it is for; and what follows when one ends.
 
 use super::Engine;
-use crate::failure::{Failure, FailureKind};
-use crate::machine::{ConnectionId, Output};
+use crate::failure::{CallFailure, CallFailureKind};
+use crate::ids::AgentConnectionId;
+use crate::ids::NodeId;
+use crate::machine::Output;
 use crate::memory::MemoryRange;
-use crate::peers::{Lost, NodeId, STARTED_AGAIN};
-use crate::shared::Shared;
+use crate::peers::{LostPeer, STARTED_AGAIN};
+use crate::shared::SharedState;
 use cool_machine::{Machine, Poll, Time};
 use cool_transport::unicast::{self, AgentId, Notice, Payload};
 use core::cmp::Ordering;
@@ -81,11 +83,11 @@ impl Engine {
             O::Received(message) => group.message_received(now, shared, message),
             O::Notice(Notice::Abort { kind, ranks, text, .. }) => {
                 // An agent that does not have the group knows neither its ranks nor whom else to tell.
-                let unknown = ranks.is_empty() && kind == FailureKind::Lost.code();
+                let unknown = ranks.is_empty() && kind == CallFailureKind::Lost.code();
                 let ranks = if unknown { group.ranks_of(node) } else { ranks };
                 // Where agents connect on demand, who tells has not told all.
                 let tell = unknown || group.members.on_demand;
-                group.fail(now, shared, &Failure::new(FailureKind::of_code(kind), text, ranks), tell);
+                group.fail(now, shared, &CallFailure::new(CallFailureKind::of_code(kind), text, ranks), tell);
                 Ok(())
             }
             O::Notice(notice) => group.notice(now, shared, node, notice),
@@ -102,7 +104,7 @@ impl Engine {
 
     /// The agent at the other end of a connection has said who it is.
     fn hello(&mut self, now: Time, node: NodeId, who: &AgentId) {
-        let Shared { peers, out, .. } = &mut self.shared;
+        let SharedState { peers, out, .. } = &mut self.shared;
         if who.node != peers.name(node) {
             let why = format!("the agent at its address calls itself {}", who.node);
             return self.lose_peer(now, node, &why);
@@ -121,7 +123,8 @@ impl Engine {
     /// A peer sends to a group that is not here: it would wait in vain.
     fn no_such_group(&mut self, now: Time, node: NodeId, (group, epoch): (u64, u32)) {
         let text = format!("node {} has released group {group}, or never made it", self.me.node);
-        let notice = Notice::Abort { group, epoch, kind: FailureKind::Lost.code(), ranks: Vec::new(), text };
+        let notice =
+            Notice::Abort { group, epoch, kind: CallFailureKind::Lost.code(), ranks: Vec::new(), text };
         self.shared.peers.notify(now, node, notice);
     }
 
@@ -131,7 +134,7 @@ impl Engine {
         let mut lost = Vec::new();
         for (id, group) in self.groups.iter().filter(|(id, _)| !self.closing.contains(id)) {
             let Some(place) = group.speaks_on_demand_to(node) else { continue };
-            let Shared { peers, out, .. } = &mut self.shared;
+            let SharedState { peers, out, .. } = &mut self.shared;
             if !peers.has_group(node, *id) {
                 lost.extend(peers.join(now, (&group.members, place), &self.closing, out).1);
             }
@@ -141,10 +144,10 @@ impl Engine {
     }
 
     /// The groups that connect on demand and have a node which is gone before it was spoken to.
-    fn lose_unspoken(&self, node: NodeId, why: &str) -> Option<Lost> {
+    fn lose_unspoken(&self, node: NodeId, why: &str) -> Option<LostPeer> {
         let of_node = self.groups.iter().filter(|(_, group)| group.speaks_on_demand_to(node).is_some());
         let groups: BTreeSet<u64> = of_node.map(|(id, _)| *id).collect();
-        (!groups.is_empty()).then(|| Lost { node, groups, why: why.to_owned() })
+        (!groups.is_empty()).then(|| LostPeer { node, groups, why: why.to_owned() })
     }
 
     /// A node cannot be connected to: it is gone, unless it has connected to this one meanwhile.
@@ -159,25 +162,25 @@ impl Engine {
     }
 
     pub(crate) fn lose_peers(&mut self, now: Time, nodes: impl IntoIterator<Item = NodeId>, why: &str) {
-        let Shared { peers, out, .. } = &mut self.shared;
+        let SharedState { peers, out, .. } = &mut self.shared;
         let nodes = nodes.into_iter().map(|node| (node, peers.drop_peer(node, why, out)));
-        let nodes: Vec<(NodeId, Option<Lost>)> = nodes.collect();
+        let nodes: Vec<(NodeId, Option<LostPeer>)> = nodes.collect();
         let lost =
             nodes.into_iter().filter_map(|(node, lost)| lost.or_else(|| self.lose_unspoken(node, why)));
-        let lost: Vec<Lost> = lost.collect();
+        let lost: Vec<LostPeer> = lost.collect();
         self.lost(now, &lost);
     }
 
     /// Fails the groups that had members on nodes that are gone, for one reason.
-    pub(crate) fn lost(&mut self, now: Time, lost: &[Lost]) {
-        for Lost { node, why, .. } in lost {
+    pub(crate) fn lost(&mut self, now: Time, lost: &[LostPeer]) {
+        for LostPeer { node, why, .. } in lost {
             let node = self.shared.peers.name(*node);
             tracing::info!(node, why, "lost the connection to an agent");
         }
         let groups: BTreeSet<u64> = lost.iter().flat_map(|lost| lost.groups.iter().copied()).collect();
         for id in groups {
             if let Some(group) = self.groups.get_mut(&id) {
-                let of_group: Vec<&Lost> = lost.iter().filter(|lost| lost.groups.contains(&id)).collect();
+                let of_group: Vec<&LostPeer> = lost.iter().filter(|lost| lost.groups.contains(&id)).collect();
                 let nodes: Vec<NodeId> = of_group.iter().map(|lost| lost.node).collect();
                 let failed = group.nodes_lost(&nodes, &of_group[0].why);
                 group.fail(now, &mut self.shared, &failed, true);
@@ -185,7 +188,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn bytes(&mut self, now: Time, connection: ConnectionId, placed: u32, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, now: Time, connection: AgentConnectionId, placed: u32, bytes: &[u8]) {
         if let Some(node) = self.shared.peers.node_of(connection) {
             self.peer_bytes(now, node, placed, (bytes, 0));
         } else if let Some((node, all, replaced)) =

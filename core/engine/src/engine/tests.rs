@@ -82,15 +82,15 @@ fn a_call_of_thousands_of_actions_is_carried_out_in_short_turns() {
     let (mut engine, mut now) = (Engine::new(me, 0, Duration::from_secs(2)), Time::ZERO);
     engine.handle(now, Input::MakeGroup(&spec(RANKS)));
     for rank in 0..RANKS {
-        engine.handle(now, Input::Call { token: u64::from(rank), request: alltoall(rank) });
+        engine.handle(now, Input::Request { token: u64::from(rank), request: alltoall(rank).into() });
     }
-    let (mut works, mut answered, mut turns) = (0, 0, 0);
+    let (mut work_tracker, mut answered, mut turns) = (0, 0, 0);
     while answered < RANKS {
         let (outputs, again) = turn(&mut engine, now);
         assert!(again || !outputs.is_empty(), "nothing is left to wait for");
         let started = outputs.iter().filter(|output| matches!(output, Output::Work { .. })).count();
         assert!(started <= 256, "{started} in one turn");
-        works += started;
+        work_tracker += started;
         turns += 1;
         now += Duration::from_micros(1);
         for output in outputs {
@@ -108,8 +108,8 @@ fn a_call_of_thousands_of_actions_is_carried_out_in_short_turns() {
         }
     }
     // A block from each to each, and the preparation.
-    assert_eq!(works, (RANKS * RANKS + 1) as usize);
-    assert!(turns > works / 256, "{turns}");
+    assert_eq!(work_tracker, (RANKS * RANKS + 1) as usize);
+    assert!(turns > work_tracker / 256, "{turns}");
 }
 
 /// Who answers in the asker's name takes part in the asker's sequence of numbers, where an agent that was started later is
@@ -123,13 +123,13 @@ fn a_ping_is_answered_in_the_name_of_who_answers() {
     engine.handle(now, Input::MakeGroup(&spec));
     let id = StreamId { group: 1, epoch: 1, call: 0, transfer: 0, source: 0 };
     let mut ping = Vec::new();
-    Packet { id, from: 0, digest: 0, body: Body::Ping }.encode(&mut ping);
+    Packet { id, from: 0, digest: 0, body: PacketBody::Ping }.encode(&mut ping);
     let from = SocketAddr::new([10, 0, 0, 2].into(), 7420);
     engine.handle(now, Input::Datagram { from, bytes: &ping, proven: None });
     let answers = turn(&mut engine, now).0.into_iter().filter_map(|output| match output {
         Output::Control { to, bytes, .. } => Some((to, Packet::decode(&bytes).unwrap().0)),
         _ => None,
     });
-    let answer = Packet { id, from: 1, digest: 0, body: Body::PingAnswer { incarnation: 0 } };
+    let answer = Packet { id, from: 1, digest: 0, body: PacketBody::PingAnswer { incarnation: 0 } };
     assert_eq!(answers.collect::<Vec<_>>(), [(from, answer)]);
 }

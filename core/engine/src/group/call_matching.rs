@@ -1,9 +1,9 @@
 //! Whether all ranks make the same calls. Agents tell each other what their ranks called only when something seems
 //! wrong: a digest that differs, or a call that takes long.
 
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{CallFailure, CallFailureKind};
 use crate::members::Members;
-use crate::shared::Context;
+use crate::shared::GroupContext;
 use cool_transport::unicast::Notice;
 use cool_types::fnv;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ const CAME_MAX: usize = 16 * 1024;
 
 /// What the ranks of this node called.
 #[derive(Debug)]
-struct Called {
+struct LocalCall {
     digest: u64,
     /// The call as text.
     text: String,
@@ -26,7 +26,7 @@ struct Called {
 
 /// What the ranks of another node called, as their agent tells it.
 #[derive(Debug)]
-pub(super) struct CalledThere {
+pub(super) struct RemoteCall {
     pub(super) digest: u64,
     pub(super) ranks: Vec<u32>,
     pub(super) text: String,
@@ -35,7 +35,7 @@ pub(super) struct CalledThere {
 #[derive(Debug, Default)]
 pub(super) struct CallMatching {
     /// By call. Of calls that are over, the last few.
-    called: BTreeMap<u64, Called>,
+    called: BTreeMap<u64, LocalCall>,
     /// Calls to which ranks of other nodes have come: the digest, and the text if it was told.
     came: BTreeMap<(u64, u32), (u64, Option<String>)>,
     /// Whom we have told, by call and node, that its digest differs.
@@ -53,8 +53,8 @@ impl CallMatching {
         (call, rank): (u64, u32),
         text: &str,
         digest: u64,
-    ) -> Result<(), Failure> {
-        let new = || Called { digest, text: text.to_owned(), rank };
+    ) -> Result<(), CallFailure> {
+        let new = || LocalCall { digest, text: text.to_owned(), rank };
         let called = self.called.entry(call).or_insert_with(new);
         if called.digest == digest {
             return Ok(());
@@ -75,8 +75,8 @@ impl CallMatching {
         &mut self,
         members: &Members,
         (call, rank): (u64, u32),
-        refused: &Failure,
-    ) -> Result<(), Failure> {
+        refused: &CallFailure,
+    ) -> Result<(), CallFailure> {
         // The reason without who was refused, which it begins with: the same for all who are refused alike.
         let message = &refused.message;
         let reason = message.split_once(" cannot call ").map_or(message.as_str(), |(_, reason)| reason);
@@ -94,8 +94,8 @@ impl CallMatching {
         members: &Members,
         (call, rank): (u64, u32),
         arrived: impl Iterator<Item = (usize, u64)>,
-    ) -> Result<BTreeSet<usize>, Failure> {
-        let Some(Called { digest, text: ours, .. }) = self.called.get(&call) else {
+    ) -> Result<BTreeSet<usize>, CallFailure> {
+        let Some(LocalCall { digest, text: ours, .. }) = self.called.get(&call) else {
             return Ok(BTreeSet::new());
         };
         let of_call = self.came.range((call, 0)..=(call, u32::MAX));
@@ -140,10 +140,10 @@ impl CallMatching {
         &mut self,
         members: &Members,
         call: u64,
-        there: CalledThere,
+        there: RemoteCall,
         is_over: bool,
-    ) -> Result<(), Failure> {
-        let CalledThere { digest, ranks, text } = there;
+    ) -> Result<(), CallFailure> {
+        let RemoteCall { digest, ranks, text } = there;
         let Some(first) = ranks.first() else { return Ok(()) };
         if let Some(called) = self.called.get(&call).filter(|called| called.digest != digest) {
             return Err(mismatch(members, call, (called.rank, &called.text), (*first, &text)));
@@ -160,7 +160,7 @@ impl CallMatching {
     }
 
     /// A node's digest of a call differs: tells it, once, what was called here and by whom, so that it can say who differs.
-    pub(super) fn tell(&mut self, context: &mut Context<'_>, call: u64, came: Vec<u32>, node: usize) {
+    pub(super) fn tell(&mut self, context: &mut GroupContext<'_>, call: u64, came: Vec<u32>, node: usize) {
         if !self.asked.insert((call, node)) {
             return;
         }
@@ -170,7 +170,7 @@ impl CallMatching {
     }
 
     /// Tells all other nodes.
-    pub(super) fn announce(&self, context: &mut Context<'_>, call: u64, came: Vec<u32>) {
+    pub(super) fn announce(&self, context: &mut GroupContext<'_>, call: u64, came: Vec<u32>) {
         if let Some(notice) = self.notice(context.members, call, came) {
             context.notify_others(&notice);
         }
@@ -179,7 +179,14 @@ impl CallMatching {
     fn notice(&self, members: &Members, call: u64, ranks: Vec<u32>) -> Option<Notice> {
         let called = self.called.get(&call)?;
         let (group, epoch) = members.key();
-        Some(Notice::Came { group, epoch, call, digest: called.digest, ranks, text: called.text.clone() })
+        Some(Notice::RanksArrived {
+            group,
+            epoch,
+            call,
+            digest: called.digest,
+            ranks,
+            text: called.text.clone(),
+        })
     }
 
     /// Nothing comes any more of what others have told of calls before this one.
@@ -205,11 +212,11 @@ pub(super) fn mismatch(
     call: u64,
     (a, a_called): (u32, &str),
     (b, b_called): (u32, &str),
-) -> Failure {
+) -> CallFailure {
     let text = format!(
         "rank {a} called {a_called}, but rank {b} called {b_called} (call {call} of group {}); all ranks must \
          make the same calls in the same order",
         members.id
     );
-    Failure::new(FailureKind::Mismatch, text, vec![a, b])
+    CallFailure::new(CallFailureKind::Mismatch, text, vec![a, b])
 }

@@ -1,6 +1,6 @@
 //! Ranks that have gone from a group, with the calls that they made before.
 
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{CallFailure, CallFailureKind};
 use crate::members::Members;
 use cool_collective::Rank;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ pub(super) struct Departures {
 
 impl Departures {
     /// A rank went after this number of calls; the failure of those who need it.
-    pub(super) fn add(&mut self, members: &Members, rank: u32, calls: u64, why: String) -> Failure {
+    pub(super) fn add(&mut self, members: &Members, rank: u32, calls: u64, why: String) -> CallFailure {
         let failed = failure(members, rank, &why);
         self.gone.insert(rank, (calls, why));
         failed
@@ -27,26 +27,26 @@ impl Departures {
 
     /// # Errors
     /// If a rank is gone that is to take part in a call.
-    pub(super) fn check_call(&self, members: &Members, call: u64) -> Result<(), Failure> {
+    pub(super) fn check_call(&self, members: &Members, call: u64) -> Result<(), CallFailure> {
         let gone = self.gone.iter().find(|(_, (calls, _))| *calls <= call);
         gone.map_or(Ok(()), |(rank, (_, why))| Err(failure(members, *rank, why)))
     }
 
     /// # Errors
     /// If a rank is gone.
-    pub(super) fn check(&self, members: &Members, rank: u32) -> Result<(), Failure> {
+    pub(super) fn check(&self, members: &Members, rank: u32) -> Result<(), CallFailure> {
         self.gone.get(&rank).map_or(Ok(()), |(_, why)| Err(failure(members, rank, why)))
     }
 
     /// # Errors
     /// If the rank is gone from which something is to come; of any, if all are.
-    pub(super) fn check_sources(&self, members: &Members, source: Option<u32>) -> Result<(), Failure> {
+    pub(super) fn check_sources(&self, members: &Members, source: Option<u32>) -> Result<(), CallFailure> {
         source.map_or_else(|| self.check_any_left(members), |rank| self.check(members, rank))
     }
 
     /// # Errors
     /// If all ranks but one are gone.
-    pub(super) fn check_any_left(&self, members: &Members) -> Result<(), Failure> {
+    pub(super) fn check_any_left(&self, members: &Members) -> Result<(), CallFailure> {
         match self.gone.last_key_value() {
             Some((rank, (_, why))) if self.gone.len() + 1 >= members.layout.size() => {
                 Err(failure(members, *rank, why))
@@ -57,7 +57,7 @@ impl Departures {
 }
 
 /// The failure of what needs a rank that is gone.
-pub(super) fn failure(members: &Members, rank: u32, why: &str) -> Failure {
+pub(super) fn failure(members: &Members, rank: u32, why: &str) -> CallFailure {
     let text = format!("{} is gone from group {}: {why}", members.name(&[rank]), members.id);
-    Failure::new(FailureKind::Lost, text, vec![rank])
+    CallFailure::new(CallFailureKind::Lost, text, vec![rank])
 }

@@ -2,10 +2,10 @@
 //! open is answered with the failure, and the other agents are told.
 
 use super::{Group, departures, failure_detector};
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{CallFailure, CallFailureKind};
+use crate::ids::NodeId;
 use crate::machine::Output;
-use crate::peers::NodeId;
-use crate::shared::{Context, Shared, TimerKey};
+use crate::shared::{GroupContext, SharedState, TimerKey};
 use cool_machine::Time;
 use cool_transport::unicast::Notice;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ impl Group {
     pub(crate) fn lose_rank(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         (rank, through): (u32, Option<u64>),
         why: String,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let Some(local) = self.ranks.get_mut(rank).filter(|local| !local.gone) else { return Ok(()) };
         local.gone = true;
         let (calls, open) = (local.made(through), local.open_calls + self.point_to_point.open_of(rank));
@@ -32,8 +32,8 @@ impl Group {
             return Err(departures::failure(&self.members, rank, &why));
         }
         let ((group, epoch), text) = (self.key(), why.clone());
-        let notice = Notice::Gone { group, epoch, call: calls, rank, text };
-        Context { now, members: &self.members, shared }.notify_others(&notice);
+        let notice = Notice::RankLost { group, epoch, call: calls, rank, text };
+        GroupContext { now, members: &self.members, shared }.notify_others(&notice);
         self.rank_gone(rank, calls, why)?;
         let over: Vec<u64> =
             self.calls.iter().filter(|(_, call)| call.is_empty()).map(|(number, _)| number).collect();
@@ -41,7 +41,7 @@ impl Group {
         Ok(())
     }
 
-    pub(super) fn rank_gone(&mut self, rank: u32, calls: u64, why: String) -> Result<(), Failure> {
+    pub(super) fn rank_gone(&mut self, rank: u32, calls: u64, why: String) -> Result<(), CallFailure> {
         let waiting = self.calls.iter().any(|(number, call)| number >= calls && !call.is_empty());
         let waiting = waiting || self.watched_calls.has_any_from(calls);
         let gone = self.departures.add(&self.members, rank, calls, why);
@@ -50,13 +50,13 @@ impl Group {
     }
 
     /// The failure of a group that a rank has revoked.
-    pub(crate) fn revoked(&self, rank: u32) -> Failure {
+    pub(crate) fn revoked(&self, rank: u32) -> CallFailure {
         let text = format!(
             "{} has revoked group {}; go on with agree and shrink",
             self.members.name(&[rank]),
             self.members.id
         );
-        Failure::new(FailureKind::Revoked, text, vec![rank])
+        CallFailure::new(CallFailureKind::Revoked, text, vec![rank])
     }
 
     /// The ranks on a node.
@@ -65,13 +65,13 @@ impl Group {
     }
 
     /// The failure of a group that has lost nodes, at least one.
-    pub(crate) fn nodes_lost(&self, nodes: &[NodeId], why: &str) -> Failure {
+    pub(crate) fn nodes_lost(&self, nodes: &[NodeId], why: &str) -> CallFailure {
         let nodes: Vec<usize> = nodes.iter().filter_map(|node| self.members.place_of(*node)).collect();
         failure_detector::nodes_lost(&self.members, &nodes, why)
     }
 
     /// Fails all that is open, and the group. The other agents are told if they do not know.
-    pub(crate) fn fail(&mut self, now: Time, shared: &mut Shared, failed: &Failure, tell: bool) {
+    pub(crate) fn fail(&mut self, now: Time, shared: &mut SharedState, failed: &CallFailure, tell: bool) {
         if self.failed.is_some() {
             return;
         }
@@ -101,20 +101,26 @@ impl Group {
     }
 
     /// A rank is told of the group's failure.
-    pub(super) fn refuse_open(&mut self, shared: &mut Shared, token: u64, rank: u32, failed: &Failure) {
+    pub(super) fn refuse_open(
+        &mut self,
+        shared: &mut SharedState,
+        token: u64,
+        rank: u32,
+        failed: &CallFailure,
+    ) {
         shared.done(token, Err(failed.clone()));
         self.ranks.told(rank);
     }
 
     /// Gives back all that calls have used.
-    pub(super) fn clear(&mut self, now: Time, shared: &mut Shared) {
+    pub(super) fn clear(&mut self, now: Time, shared: &mut SharedState) {
         self.streams.clear(shared);
         self.messages.clear(shared);
-        self.failure_detector.stop(&mut Context { now, members: &self.members, shared });
+        self.failure_detector.stop(&mut GroupContext { now, members: &self.members, shared });
     }
 
     /// Tells another node's agent that the group has failed, if it has.
-    pub(crate) fn tell_failed(&self, now: Time, shared: &mut Shared, peer: NodeId) {
+    pub(crate) fn tell_failed(&self, now: Time, shared: &mut SharedState, peer: NodeId) {
         if let Some(failed) = &self.failed {
             let (group, epoch) = self.key();
             let (kind, ranks, text) = (failed.kind.code(), failed.ranks.clone(), failed.message.clone());
@@ -128,21 +134,21 @@ impl Group {
     }
 
     /// Another node's agent is spoken to for the first time: it has not heard which ranks have gone from here.
-    pub(crate) fn introduce(&self, now: Time, shared: &mut Shared, peer: NodeId) {
+    pub(crate) fn introduce(&self, now: Time, shared: &mut SharedState, peer: NodeId) {
         let (group, epoch) = self.key();
         for (rank, call, why) in self.departures.of(self.members.my_ranks()) {
-            let notice = Notice::Gone { group, epoch, call, rank, text: why.to_owned() };
+            let notice = Notice::RankLost { group, epoch, call, rank, text: why.to_owned() };
             shared.peers.notify(now, peer, notice);
         }
     }
 
     /// The agent of the node at a place asks whether this one is there: it waits, and may not have heard that the group has
     /// failed, if it was not spoken to.
-    pub(crate) fn asked_by(&self, now: Time, shared: &mut Shared, place: usize) {
+    pub(crate) fn asked_by(&self, now: Time, shared: &mut SharedState, place: usize) {
         let Some(peer) = self.members.nodes.get(place).map(|node| node.id) else { return };
         let unspoken = place != self.members.me && shared.peers.link(peer).is_none();
         if self.failed.is_some() && unspoken {
-            Context { now, members: &self.members, shared }.reach(place);
+            GroupContext { now, members: &self.members, shared }.reach(place);
             self.tell_failed(now, shared, peer);
             shared.peers.leave(now, peer, self.key());
         }
@@ -155,7 +161,7 @@ impl Group {
 
     /// The ranks by whose loss it has failed.
     pub(crate) fn lost_ranks(&self) -> Vec<u32> {
-        let lost = self.failed.as_ref().filter(|failed| failed.kind == FailureKind::Lost);
+        let lost = self.failed.as_ref().filter(|failed| failed.kind == CallFailureKind::Lost);
         lost.map_or(Vec::new(), |failed| failed.ranks.clone())
     }
 }

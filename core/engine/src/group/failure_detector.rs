@@ -7,11 +7,11 @@
 //! to blame.
 
 use super::wait_for_graph::WaitForGraph;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{CallFailure, CallFailureKind};
 use crate::members::{Members, listed, numbers};
-use crate::shared::{Context, TimerKey};
+use crate::shared::{GroupContext, TimerKey};
 use cool_machine::{Duration, Time};
-use cool_transport::packet::Body;
+use cool_transport::packet::PacketBody;
 use cool_transport::unicast::Notice;
 use cool_transport::{Packet, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,7 +96,7 @@ struct Inquiry {
 
 impl FailureDetector {
     /// A call or message has begun: others are looked after until all are done.
-    pub(super) fn watch(&mut self, context: &mut Context<'_>) {
+    pub(super) fn watch(&mut self, context: &mut GroupContext<'_>) {
         if !self.pings.watching && context.members.nodes.len() > 1 {
             self.pings.watching = true;
             let first = context.now + STILL * part(context);
@@ -105,7 +105,7 @@ impl FailureDetector {
     }
 
     /// The group has failed: nobody is looked after any more.
-    pub(super) fn stop(&mut self, context: &mut Context<'_>) {
+    pub(super) fn stop(&mut self, context: &mut GroupContext<'_>) {
         self.pings = Pings::default();
         context.set_timer(TimerKey::FailureDetector(context.members.id), None);
     }
@@ -133,7 +133,7 @@ impl FailureDetector {
     /// become of their ranks. Answers with those who are gone.
     pub(super) fn due(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut GroupContext<'_>,
         moved: Option<Time>,
         awaited: &BTreeSet<usize>,
     ) -> Vec<usize> {
@@ -172,7 +172,7 @@ impl FailureDetector {
 
     /// Something that has not moved since a time is to be given up. Whether it is known who else waits, as far as it will
     /// be; if not, its timer is set again.
-    pub(super) fn inquired(&mut self, context: &mut Context<'_>, key: TimerKey, moved: Time) -> bool {
+    pub(super) fn inquired(&mut self, context: &mut GroupContext<'_>, key: TimerKey, moved: Time) -> bool {
         let about = (key, moved);
         let now = context.now;
         let open = self.inquiry.as_ref().filter(|inquiry| !inquiry.asked.is_empty() && now < inquiry.until);
@@ -198,7 +198,7 @@ impl FailureDetector {
 
     /// Asks the other agents who waits, if there are any: those that are spoken to, and of others the next few in the chain. Answers
     /// with when to wait no more.
-    fn inquire(&mut self, context: &mut Context<'_>, about: (TimerKey, Time)) -> Option<Time> {
+    fn inquire(&mut self, context: &mut GroupContext<'_>, about: (TimerKey, Time)) -> Option<Time> {
         let (group, epoch) = context.members.key();
         let members = context.members;
         let following = (members.me + 1..members.nodes.len()).chain(0..members.me);
@@ -207,7 +207,7 @@ impl FailureDetector {
         let more = others.into_iter().take(if members.on_demand { ASKED_MAX } else { 0 });
         let asked: BTreeSet<usize> = spoken_to.into_iter().chain(more).collect();
         asked.iter().for_each(|node| context.reach(*node));
-        context.notify_others(&Notice::WhoWaits { group, epoch });
+        context.notify_others(&Notice::WaitingQuery { group, epoch });
         let (any, until) = (!asked.is_empty(), context.now + ANSWERS);
         let (nodes, waits) = (asked.clone(), WaitForGraph::default());
         self.inquiry = Some(Inquiry { about, nodes, asked, until, waits });
@@ -215,7 +215,12 @@ impl FailureDetector {
     }
 
     /// Another agent has told who waits there.
-    pub(super) fn told(&mut self, context: &mut Context<'_>, node: usize, (ranks, messages): &LocalWaits) {
+    pub(super) fn told(
+        &mut self,
+        context: &mut GroupContext<'_>,
+        node: usize,
+        (ranks, messages): &LocalWaits,
+    ) {
         let Some(inquiry) = &mut self.inquiry else { return };
         if inquiry.asked.remove(&node) {
             let theirs = |rank| context.members.node_of(rank) == Some(node);
@@ -243,7 +248,7 @@ impl FailureDetector {
 }
 
 /// The failure of a group that has lost nodes, at least one.
-pub(super) fn nodes_lost(members: &Members, nodes: &[usize], why: &str) -> Failure {
+pub(super) fn nodes_lost(members: &Members, nodes: &[usize], why: &str) -> CallFailure {
     let ranks: Vec<u32> = nodes.iter().flat_map(|node| members.ranks_of(*node)).collect();
     let names: Vec<&str> = nodes.iter().map(|node| members.nodes[*node].name.as_str()).collect();
     let (id, names, numbers) = (members.id, listed(&names), numbers(&ranks));
@@ -261,15 +266,15 @@ pub(super) fn nodes_lost(members: &Members, nodes: &[usize], why: &str) -> Failu
              the job again"
         ),
     };
-    Failure::new(FailureKind::Lost, text, ranks)
+    CallFailure::new(CallFailureKind::Lost, text, ranks)
 }
 
 fn ping(members: &Members) -> Packet {
     let ((group, epoch), me) = (members.key(), members.me as u16);
     let id = StreamId { group, epoch, call: 0, transfer: 0, source: me };
-    Packet { id, from: me, digest: 0, body: Body::Ping }
+    Packet { id, from: me, digest: 0, body: PacketBody::Ping }
 }
 
-fn part(context: &Context<'_>) -> Duration {
+fn part(context: &GroupContext<'_>) -> Duration {
     context.shared.peer_timeout / PARTS
 }

@@ -1,12 +1,13 @@
 //! Unicast messages of a group's calls: to and from other nodes, and between ranks of this node; with the copies and
 //! reductions by which their bytes get to their places.
 
-use super::calls::ActionId;
-use crate::failure::{Failure, FailureKind};
-use crate::machine::{Work, WorkId};
+use super::running_calls::CallAction;
+use crate::failure::{CallFailure, CallFailureKind};
+use crate::ids::WorkId;
+use crate::machine::Work;
 use crate::memory::MemoryRange;
-use crate::outbox::Received;
-use crate::shared::{Context, Shared};
+use crate::output_queue::ReceivedBytes;
+use crate::shared::{GroupContext, SharedState};
 use cool_transport::unicast::{Input, MessageName, Payload};
 use cool_types::limits::EAGER_BYTES;
 use cool_types::{ElementType, ReduceOp};
@@ -19,26 +20,26 @@ const STRAIGHT_BYTES: u64 = 32 * 1024;
 
 /// How elements are combined.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reduction {
+pub(super) struct ElementReduction {
     pub(super) element: ElementType,
     pub(super) op: ReduceOp,
 }
 
 /// Where a message comes from or goes to on this node, and the action that waits for it.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
-    pub(super) of: ActionId,
+pub(super) struct MessageEnd {
+    pub(super) of: CallAction,
     /// What the driver knows the rank's call by.
     pub(super) token: u64,
     pub(super) range: MemoryRange,
     /// Of a receive on this node: the message is not put here, but combined with what is here.
-    pub(super) reduction: Option<Reduction>,
+    pub(super) reduction: Option<ElementReduction>,
 }
 
 /// A receive from another node.
 #[derive(Debug)]
-struct Receive {
-    of: ActionId,
+struct PendingReceive {
+    of: CallAction,
     range: MemoryRange,
     /// A message that belongs here, and fits, has begun.
     begun: bool,
@@ -46,25 +47,25 @@ struct Receive {
 
 /// A message that came before its receive; what the peer may send so is bounded by its credit.
 #[derive(Debug)]
-pub(super) struct Unexpected {
+pub(super) struct UnexpectedMessage {
     pub(super) digest: u64,
     pub(super) bytes: u64,
     /// What came of it; empty before anything has.
     pub(super) data: MemoryRange,
 }
 
-impl Unexpected {
+impl UnexpectedMessage {
     /// Keeps bytes of it. They come in order, of messages that are short enough to come unasked.
-    pub(super) fn keep(&mut self, shared: &mut Shared, offset: u64, within: Range<usize>) {
+    pub(super) fn keep(&mut self, shared: &mut SharedState, offset: u64, within: Range<usize>) {
         if self.data.len == 0 {
             self.data = shared.out.allocate(self.bytes);
         }
         let to = self.data.part(offset, within.len() as u64);
-        shared.out.store(&Received::Input(within), to);
+        shared.out.store(&ReceivedBytes::Input(within), to);
     }
 
     /// Puts what has come to its place, and forgets it.
-    pub(super) fn deliver(self, shared: &mut Shared, to: MemoryRange) {
+    pub(super) fn deliver(self, shared: &mut SharedState, to: MemoryRange) {
         shared.out.copy(self.data, to.part(0, self.data.len));
         shared.out.free(self.data);
     }
@@ -74,7 +75,7 @@ impl Unexpected {
 #[derive(Debug)]
 enum LocalSend {
     /// The sender waits.
-    Waiting(Place),
+    Waiting(MessageEnd),
     /// The sender has gone on; this is a bounce buffer.
     Bounced(MemoryRange),
 }
@@ -84,7 +85,7 @@ enum LocalSend {
 struct LocalWork {
     call: u64,
     /// The actions that are done then.
-    actions: [Option<ActionId>; 2],
+    actions: [Option<CallAction>; 2],
     /// A bounce buffer that is free then.
     bounce: Option<MemoryRange>,
 }
@@ -93,32 +94,32 @@ struct LocalWork {
 #[derive(Debug, Default)]
 pub(super) struct CallMessages {
     /// To other nodes.
-    sends: BTreeMap<MessageName, Place>,
+    sends: BTreeMap<MessageName, MessageEnd>,
     /// From other nodes.
-    receives: BTreeMap<MessageName, Receive>,
+    receives: BTreeMap<MessageName, PendingReceive>,
     /// From other nodes, before their receives.
-    unexpected: BTreeMap<MessageName, Unexpected>,
+    unexpected: BTreeMap<MessageName, UnexpectedMessage>,
     /// Between ranks of this node, whose senders came first.
     local_sends: BTreeMap<MessageName, LocalSend>,
     /// Between ranks of this node, whose receivers came first.
-    local_receives: BTreeMap<MessageName, Place>,
-    works: BTreeMap<WorkId, LocalWork>,
-    done: VecDeque<ActionId>,
+    local_receives: BTreeMap<MessageName, MessageEnd>,
+    work_tracker: BTreeMap<WorkId, LocalWork>,
+    done: VecDeque<CallAction>,
 }
 
 impl CallMessages {
     /// Takes an action that is done.
-    pub(super) fn poll(&mut self) -> Option<ActionId> {
+    pub(super) fn poll(&mut self) -> Option<CallAction> {
         self.done.pop_front()
     }
 
     /// A rank sends to one of another node, which `node` is the place of.
     pub(super) fn send(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut GroupContext<'_>,
         node: usize,
         (message, digest): (MessageName, u64),
-        from: Place,
+        from: MessageEnd,
     ) {
         let bytes = from.range.len;
         self.sends.insert(message, from);
@@ -126,7 +127,12 @@ impl CallMessages {
     }
 
     /// One rank of this node sends to another.
-    pub(super) fn send_here(&mut self, context: &mut Context<'_>, message: MessageName, from: Place) {
+    pub(super) fn send_here(
+        &mut self,
+        context: &mut GroupContext<'_>,
+        message: MessageName,
+        from: MessageEnd,
+    ) {
         if let Some(to) = self.local_receives.remove(&message) {
             self.transfer(context, from, &to);
         } else if from.range.len <= EAGER_BYTES
@@ -140,7 +146,12 @@ impl CallMessages {
     }
 
     /// One rank of this node receives from another.
-    pub(super) fn receive_here(&mut self, context: &mut Context<'_>, message: MessageName, to: Place) {
+    pub(super) fn receive_here(
+        &mut self,
+        context: &mut GroupContext<'_>,
+        message: MessageName,
+        to: MessageEnd,
+    ) {
         match self.local_sends.remove(&message) {
             None => {
                 self.local_receives.insert(message, to);
@@ -150,12 +161,12 @@ impl CallMessages {
         }
     }
 
-    fn transfer(&mut self, context: &mut Context<'_>, from: Place, to: &Place) {
+    fn transfer(&mut self, context: &mut GroupContext<'_>, from: MessageEnd, to: &MessageEnd) {
         self.work(context, (from.range, Some((from.of, from.token))), to, None);
     }
 
     /// A rank copies or combines its own bytes.
-    pub(super) fn move_own(&mut self, context: &mut Context<'_>, from: MemoryRange, to: &Place) {
+    pub(super) fn move_own(&mut self, context: &mut GroupContext<'_>, from: MemoryRange, to: &MessageEnd) {
         self.work(context, (from, None), to, None);
     }
 
@@ -163,9 +174,9 @@ impl CallMessages {
     /// the sender if it waits; a bounce buffer is given back.
     fn work(
         &mut self,
-        context: &mut Context<'_>,
-        (from, sender): (MemoryRange, Option<(ActionId, u64)>),
-        to: &Place,
+        context: &mut GroupContext<'_>,
+        (from, sender): (MemoryRange, Option<(CallAction, u64)>),
+        to: &MessageEnd,
         bounce: Option<MemoryRange>,
     ) {
         let actions = [sender.map(|(action, _)| action), Some(to.of)];
@@ -174,28 +185,28 @@ impl CallMessages {
             return self.worked(context.shared, work);
         }
         let task = match to.reduction {
-            Some(Reduction { element, op }) => Work::Reduce { element, op, from, to: to.range },
+            Some(ElementReduction { element, op }) => Work::Reduce { element, op, from, to: to.range },
             None => Work::Copy { from, to: to.range },
         };
         let tokens = [sender.map(|(_, token)| token), Some(to.token)];
         let id = context.shared.work(context.members.id, tokens, task);
-        self.works.insert(id, work);
+        self.work_tracker.insert(id, work);
     }
 
     /// Work that was given out is done; whether it was of a call.
-    pub(super) fn work_done(&mut self, shared: &mut Shared, id: WorkId) -> bool {
-        let work = self.works.remove(&id);
+    pub(super) fn work_done(&mut self, shared: &mut SharedState, id: WorkId) -> bool {
+        let work = self.work_tracker.remove(&id);
         work.map(|work| self.worked(shared, work)).is_some()
     }
 
-    fn worked(&mut self, shared: &mut Shared, work: LocalWork) {
+    fn worked(&mut self, shared: &mut SharedState, work: LocalWork) {
         work.bounce.into_iter().for_each(|buffer| shared.give_back(buffer));
         self.done.extend(work.actions.into_iter().flatten());
     }
 
     /// Calls for which work was given out that is not done.
     pub(super) fn worked_on(&self) -> BTreeSet<u64> {
-        self.works.values().map(|work| work.call).collect()
+        self.work_tracker.values().map(|work| work.call).collect()
     }
 
     /// A rank of this node receives from another node, which `node` is the place of. What came before belongs to the call
@@ -205,12 +216,12 @@ impl CallMessages {
     /// If what came does not fit.
     pub(super) fn receive(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut GroupContext<'_>,
         node: usize,
         (message, digest): (MessageName, u64),
-        to: &Place,
-    ) -> Result<(), Failure> {
-        let mut receive = Receive { of: to.of, range: to.range, begun: false };
+        to: &MessageEnd,
+    ) -> Result<(), CallFailure> {
+        let mut receive = PendingReceive { of: to.of, range: to.range, begun: false };
         match self.unexpected.remove(&message) {
             Some(came) if came.digest != digest => context.shared.out.free(came.data),
             Some(came) => {
@@ -238,12 +249,12 @@ impl CallMessages {
         &mut self,
         message: MessageName,
         (digest, bytes): (u64, u64),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         if let Some(receive) = self.receives.get_mut(&message) {
             receive.begun = true;
             return check_length(message, bytes, receive.range.len);
         }
-        self.unexpected.insert(message, Unexpected { digest, bytes, data: MemoryRange::EMPTY });
+        self.unexpected.insert(message, UnexpectedMessage { digest, bytes, data: MemoryRange::EMPTY });
         Ok(())
     }
 
@@ -251,14 +262,14 @@ impl CallMessages {
     /// a place.
     pub(super) fn data(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         message: MessageName,
         offset: u64,
         within: Range<usize>,
     ) -> bool {
         if let Some(receive) = self.receives.get(&message).filter(|receive| receive.begun) {
             let to = receive.range.part(offset, within.len() as u64);
-            shared.out.store(&Received::Input(within), to);
+            shared.out.store(&ReceivedBytes::Input(within), to);
             return true;
         }
         if let Some(unexpected) = self.unexpected.get_mut(&message) {
@@ -305,14 +316,14 @@ impl CallMessages {
     }
 
     /// Gives back all that messages have used.
-    pub(super) fn clear(&mut self, shared: &mut Shared) {
-        let CallMessages { local_sends, unexpected, works, .. } = std::mem::take(self);
+    pub(super) fn clear(&mut self, shared: &mut SharedState) {
+        let CallMessages { local_sends, unexpected, work_tracker, .. } = std::mem::take(self);
         for local in local_sends.into_values() {
             if let LocalSend::Bounced(buffer) = local {
                 shared.give_back(buffer);
             }
         }
-        works.into_values().filter_map(|work| work.bounce).for_each(|buffer| shared.give_back(buffer));
+        work_tracker.into_values().filter_map(|work| work.bounce).for_each(|buffer| shared.give_back(buffer));
         unexpected.into_values().for_each(|unexpected| shared.out.free(unexpected.data));
     }
 }
@@ -323,7 +334,7 @@ pub(super) fn straight(whole: MemoryRange, part: &Payload) -> Option<MemoryRange
     (fits && whole.len >= STRAIGHT_BYTES).then(|| whole.part(part.offset, part.len.into()))
 }
 
-fn check_length(message: MessageName, bytes: u64, wanted: u64) -> Result<(), Failure> {
+fn check_length(message: MessageName, bytes: u64, wanted: u64) -> Result<(), CallFailure> {
     if bytes == wanted {
         return Ok(());
     }
@@ -332,5 +343,5 @@ fn check_length(message: MessageName, bytes: u64, wanted: u64) -> Result<(), Fai
          run the same version of the agent on all nodes",
         message.from, message.to, message.call, message.group
     );
-    Err(Failure::new(FailureKind::Mismatch, text, vec![message.from, message.to]))
+    Err(CallFailure::new(CallFailureKind::Mismatch, text, vec![message.from, message.to]))
 }

@@ -1,14 +1,14 @@
 //! What comes to a group over the network: packets of streams, unicast messages, and what other agents tell.
 
 use super::Group;
-use super::call_matching::CalledThere;
+use super::call_matching::RemoteCall;
 use super::messages::straight;
 use super::point_to_point::is_point_to_point;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{CallFailure, CallFailureKind};
+use crate::ids::NodeId;
 use crate::memory::MemoryRange;
-use crate::outbox::Received;
-use crate::peers::NodeId;
-use crate::shared::{Context, Shared};
+use crate::output_queue::ReceivedBytes;
+use crate::shared::{GroupContext, SharedState};
 use cool_machine::Time;
 use cool_transport::unicast::{MessageName, Notice, Payload};
 use cool_transport::{Packet, Sender, StreamId};
@@ -23,11 +23,11 @@ impl Group {
     pub(crate) fn packet(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         from: SocketAddr,
         packet: Packet,
-        payload: &Received,
-    ) -> Result<(), Failure> {
+        payload: &ReceivedBytes,
+    ) -> Result<(), CallFailure> {
         let node = usize::from(packet.from);
         if self.members.nodes.get(node).is_none_or(|n| n.udp != from) || node == self.members.me {
             tracing::debug!(%from, node, "dropped a packet in the name of a node that is elsewhere");
@@ -41,7 +41,7 @@ impl Group {
             self.tell_call(now, shared, packet.id.call, node);
             return Ok(());
         }
-        let mut context = Context { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, shared };
         if self.streams.packet(&mut context, &packet, payload)? {
             return self.run(now, shared);
         }
@@ -60,8 +60,13 @@ impl Group {
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(crate) fn stream_due(&mut self, now: Time, shared: &mut Shared, id: StreamId) -> Result<(), Failure> {
-        self.streams.due(&mut Context { now, members: &self.members, shared }, id)?;
+    pub(crate) fn stream_due(
+        &mut self,
+        now: Time,
+        shared: &mut SharedState,
+        id: StreamId,
+    ) -> Result<(), CallFailure> {
+        self.streams.due(&mut GroupContext { now, members: &self.members, shared }, id)?;
         self.run(now, shared)
     }
 
@@ -69,8 +74,8 @@ impl Group {
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(crate) fn share_link(&mut self, now: Time, shared: &mut Shared) -> Result<(), Failure> {
-        self.streams.share_link(&mut Context { now, members: &self.members, shared })?;
+    pub(crate) fn share_link(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
+        self.streams.share_link(&mut GroupContext { now, members: &self.members, shared })?;
         self.run(now, shared)
     }
 
@@ -94,15 +99,15 @@ impl Group {
     pub(crate) fn message_begins(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         peer: NodeId,
         message: MessageName,
         (digest, bytes): (u64, u64),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let Some(node) = self.members.place_of(peer) else { return Ok(()) };
         self.check_ends(node, message)?;
         if is_point_to_point(message) {
-            let mut context = Context { now, members: &self.members, shared };
+            let mut context = GroupContext { now, members: &self.members, shared };
             return self.point_to_point.begins(&mut context, message, (digest, bytes));
         }
         if message.call >= self.oldest_open() {
@@ -116,7 +121,7 @@ impl Group {
     }
 
     /// A node may send messages of its own ranks to ranks here.
-    fn check_ends(&self, node: usize, message: MessageName) -> Result<(), Failure> {
+    fn check_ends(&self, node: usize, message: MessageName) -> Result<(), CallFailure> {
         let from_peer = self.members.node_of(message.from) == Some(node);
         let to_us = self.members.node_of(message.to) == Some(self.members.me);
         if from_peer && to_us {
@@ -127,20 +132,20 @@ impl Group {
             "node {name} sent a message from rank {} to rank {}, which it may not",
             message.from, message.to
         );
-        Err(Failure::new(FailureKind::Lost, text, self.members.ranks_of(node).collect()))
+        Err(CallFailure::new(CallFailureKind::Lost, text, self.members.ranks_of(node).collect()))
     }
 
     /// Bytes of a message from another node: these of the input, or none if they are in their place.
     pub(crate) fn message_data(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         message: MessageName,
         offset: u64,
         within: Range<usize>,
     ) {
         if is_point_to_point(message) {
-            let mut context = Context { now, members: &self.members, shared };
+            let mut context = GroupContext { now, members: &self.members, shared };
             self.point_to_point.data(&mut context, message, offset, within);
         } else if self.messages.data(shared, message, offset, within) {
             self.calls.moved(now, message.call);
@@ -154,11 +159,11 @@ impl Group {
     pub(crate) fn message_received(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         message: MessageName,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         if is_point_to_point(message) {
-            self.point_to_point.received(&mut Context { now, members: &self.members, shared }, message);
+            self.point_to_point.received(&mut GroupContext { now, members: &self.members, shared }, message);
         } else {
             self.messages.received(message);
         }
@@ -172,11 +177,11 @@ impl Group {
     pub(crate) fn message_sent(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         message: MessageName,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         if is_point_to_point(message) {
-            self.point_to_point.sent(&mut Context { now, members: &self.members, shared }, message);
+            self.point_to_point.sent(&mut GroupContext { now, members: &self.members, shared }, message);
         } else {
             self.messages.sent(message);
         }
@@ -210,35 +215,35 @@ impl Group {
     pub(crate) fn notice(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         peer: NodeId,
         notice: Notice,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let Some(node) = self.members.place_of(peer) else { return Ok(()) };
         let is_theirs = |rank: &u32| self.members.node_of(*rank) == Some(node);
         match notice {
             // Told by the engine, which knows that the others need not be told again.
             Notice::Abort { .. } => Ok(()),
-            Notice::Came { call, digest, ranks, text, .. } => {
+            Notice::RanksArrived { call, digest, ranks, text, .. } => {
                 let ranks = ranks.into_iter().filter(is_theirs).collect();
                 let is_over = call < self.oldest_open();
-                self.matching.told(&self.members, call, CalledThere { digest, ranks, text }, is_over)?;
+                self.matching.told(&self.members, call, RemoteCall { digest, ranks, text }, is_over)?;
                 self.match_told(call)
             }
-            Notice::Gone { call, rank, text, .. } if is_theirs(&rank) => self.rank_gone(rank, call, text),
-            Notice::Gone { .. } => Ok(()),
-            Notice::WhoWaits { .. } => {
+            Notice::RankLost { call, rank, text, .. } if is_theirs(&rank) => self.rank_gone(rank, call, text),
+            Notice::RankLost { .. } => Ok(()),
+            Notice::WaitingQuery { .. } => {
                 let ((group, epoch), (ranks, messages)) = (self.key(), self.who_waits(now));
-                let notice = Notice::Waits { group, epoch, ranks, messages };
+                let notice = Notice::WaitingRanks { group, epoch, ranks, messages };
                 shared.peers.notify(now, peer, notice);
                 Ok(())
             }
-            Notice::Waits { ranks, messages, .. } => {
-                let mut context = Context { now, members: &self.members, shared };
+            Notice::WaitingRanks { ranks, messages, .. } => {
+                let mut context = GroupContext { now, members: &self.members, shared };
                 self.failure_detector.told(&mut context, node, &(ranks, messages));
                 Ok(())
             }
-            Notice::Quick { able, .. } => {
+            Notice::QuickCapability { able, .. } => {
                 self.learn_quick(shared, node, able);
                 Ok(())
             }

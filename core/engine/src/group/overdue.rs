@@ -2,15 +2,15 @@
 
 use super::Group;
 use super::failure_detector::LocalWaits;
-use crate::failure::{Failure, FailureKind};
-use crate::peers::NodeId;
-use crate::shared::{Context, Shared, TimerKey};
+use crate::failure::{CallFailure, CallFailureKind};
+use crate::ids::NodeId;
+use crate::shared::{GroupContext, SharedState, TimerKey};
 use cool_machine::{Duration, Time};
 use std::collections::BTreeSet;
 
 impl Group {
     /// Sets the next time to look after a call.
-    pub(super) fn arm(&self, now: Time, shared: &mut Shared, number: u64) {
+    pub(super) fn arm(&self, now: Time, shared: &mut SharedState, number: u64) {
         let Some(call) = self.calls.get(number) else { return };
         let at = if call.announced { call.deadline() } else { call.announce_at().min(call.deadline()) };
         shared.timers.set(TimerKey::Call(self.members.id, number), Some(at.max(now)));
@@ -20,7 +20,12 @@ impl Group {
     ///
     /// # Errors
     /// If it has waited for too long.
-    pub(crate) fn call_due(&mut self, now: Time, shared: &mut Shared, number: u64) -> Result<(), Failure> {
+    pub(crate) fn call_due(
+        &mut self,
+        now: Time,
+        shared: &mut SharedState,
+        number: u64,
+    ) -> Result<(), CallFailure> {
         if self.messages.worked_on().contains(&number) {
             // What is being worked on moves.
             self.calls.moved(now, number);
@@ -32,7 +37,7 @@ impl Group {
         };
         if call.deadline() <= now {
             let (key, moved) = (TimerKey::Call(self.members.id, number), call.progress);
-            let mut context = Context { now, members: &self.members, shared };
+            let mut context = GroupContext { now, members: &self.members, shared };
             let known = self.failure_detector.inquired(&mut context, key, moved);
             return if known { Err(self.timed_out(now, number)) } else { Ok(()) };
         }
@@ -45,7 +50,7 @@ impl Group {
     }
 
     /// The failure of a call that has waited for too long.
-    fn timed_out(&self, now: Time, number: u64) -> Failure {
+    fn timed_out(&self, now: Time, number: u64) -> CallFailure {
         let here = self.ranks.came(number);
         let came = |rank: &u32| here.contains(rank) || self.matching.has_come(number, *rank);
         let missing = self.nameable().filter(|rank| !came(rank)).collect();
@@ -65,7 +70,7 @@ impl Group {
         (number, rank): (u64, u32),
         missing: Vec<u32>,
         timeout: Duration,
-    ) -> Failure {
+    ) -> CallFailure {
         let here = self.ranks.came(number);
         let missing: Vec<u32> = missing.into_iter().filter(|rank| !here.contains(rank)).collect();
         let waiting: Vec<u32> = self.watched_calls.of(number).map(|(rank, _)| rank).collect();
@@ -85,13 +90,13 @@ impl Group {
         timeout: Duration,
         waiting: &str,
         (ranks, reason): (Vec<u32>, &str),
-    ) -> Failure {
+    ) -> CallFailure {
         let text = format!(
             "{call} (call {number} of group {}) made no progress for {timeout:?} at {waiting}: {reason}; \
              look after them, or give the call more time",
             self.members.id,
         );
-        Failure::new(FailureKind::Timeout, text, ranks)
+        CallFailure::new(CallFailureKind::Timeout, text, ranks)
     }
 
     /// The ranks that may be named when something has waited for too long.
@@ -144,10 +149,10 @@ impl Group {
     pub(crate) fn transfer_due(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         number: u64,
-    ) -> Result<(), Failure> {
-        let mut context = Context { now, members: &self.members, shared };
+    ) -> Result<(), CallFailure> {
+        let mut context = GroupContext { now, members: &self.members, shared };
         let Some(moved) = self.point_to_point.overdue(&mut context, number) else { return Ok(()) };
         let key = TimerKey::PointToPoint(self.members.id, number);
         if !self.failure_detector.inquired(&mut context, key, moved) {
@@ -160,10 +165,10 @@ impl Group {
     }
 
     /// It is time to look after the other nodes. Answers with those who are gone.
-    pub(crate) fn failure_detector_due(&mut self, now: Time, shared: &mut Shared) -> Vec<NodeId> {
+    pub(crate) fn failure_detector_due(&mut self, now: Time, shared: &mut SharedState) -> Vec<NodeId> {
         let moved = self.moved(now);
         let awaited = if self.members.on_demand { self.awaited_nodes() } else { BTreeSet::new() };
-        let mut context = Context { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, shared };
         let gone = self.failure_detector.due(&mut context, moved, &awaited);
         gone.into_iter().map(|node| self.members.nodes[node].id).collect()
     }

@@ -2,14 +2,15 @@
 //! order in which the sender sent them; their numbers are above those of all calls.
 
 use super::departures::Departures;
-use super::messages::Unexpected;
+use super::messages::UnexpectedMessage;
 use crate::api::{TransferKind, TransferRequest};
-use crate::failure::{Arrived, Failure, FailureKind, Stats, Traffic};
-use crate::machine::{Work, WorkId};
+use crate::failure::{CallFailure, CallFailureKind, CallStats, ReceivedMessage, TrafficTotals};
+use crate::ids::WorkId;
+use crate::machine::Work;
 use crate::members::Members;
 use crate::memory::MemoryRange;
-use crate::outbox::Received;
-use crate::shared::{Context, Shared, TimerKey};
+use crate::output_queue::ReceivedBytes;
+use crate::shared::{GroupContext, SharedState, TimerKey};
 use cool_machine::{Duration, Time};
 use cool_transport::unicast::{Input, MessageName, Payload};
 use cool_types::ElementType;
@@ -27,7 +28,7 @@ pub(super) fn is_point_to_point(message: MessageName) -> bool {
 
 /// A send, receive or probe under way.
 #[derive(Debug)]
-struct Transfer {
+struct OpenTransfer {
     token: u64,
     rank: u32,
     kind: TransferKind,
@@ -49,17 +50,17 @@ struct Transfer {
 
 /// A message that has begun to come, and whose receive has not been posted.
 #[derive(Debug)]
-struct Arrival {
+struct ArrivedMessage {
     message: MessageName,
     /// The type of its elements, as its place in [`ElementType::ALL`].
     element: u64,
     bytes: u64,
-    from: Source,
+    from: MessageSource,
 }
 
 #[derive(Debug)]
-enum Source {
-    /// Another node: its messages that came before their receive are in [`PointToPoint::unexpected`].
+enum MessageSource {
+    /// Another node: its messages that came before their receive are in [`PointToPointMessages::unexpected`].
     Node,
     /// A rank of this node that waits.
     Waiting(u64),
@@ -71,13 +72,13 @@ enum Source {
 #[derive(Debug, Default)]
 struct Sequencer {
     next: u64,
-    held: BTreeMap<u64, Arrival>,
+    held: BTreeMap<u64, ArrivedMessage>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct PointToPoint {
+pub(super) struct PointToPointMessages {
     last: u64,
-    transfers: BTreeMap<u64, Transfer>,
+    transfers: BTreeMap<u64, OpenTransfer>,
     /// Messages sent so far, by sender and receiver.
     sent: BTreeMap<(u32, u32), u64>,
     /// To other nodes, under way.
@@ -91,14 +92,14 @@ pub(super) struct PointToPoint {
     /// From other nodes, by sender and receiver.
     sequencers: BTreeMap<(u32, u32), Sequencer>,
     /// In the order in which they may be received.
-    arrived: Vec<Arrival>,
+    arrived: Vec<ArrivedMessage>,
     /// Bounded by the sender's credit.
-    unexpected: BTreeMap<MessageName, Unexpected>,
+    unexpected: BTreeMap<MessageName, UnexpectedMessage>,
     /// Messages that are being copied between ranks of this node, with their senders.
     copies: BTreeMap<WorkId, (u64, MessageName)>,
 }
 
-impl PointToPoint {
+impl PointToPointMessages {
     /// How many sends and receives a rank has open.
     pub(super) fn open_of(&self, rank: u32) -> usize {
         self.transfers.values().filter(|transfer| transfer.rank == rank).count()
@@ -114,15 +115,15 @@ impl PointToPoint {
     }
 
     /// Gives back everything; whom to tell that it will not be, with their ranks.
-    pub(super) fn clear(&mut self, group: u64, shared: &mut Shared) -> Vec<(u64, u32)> {
-        let PointToPoint { transfers, arrived, unexpected, .. } = std::mem::take(self);
+    pub(super) fn clear(&mut self, group: u64, shared: &mut SharedState) -> Vec<(u64, u32)> {
+        let PointToPointMessages { transfers, arrived, unexpected, .. } = std::mem::take(self);
         for arrival in arrived {
-            if let Source::Bounced(buffer) = arrival.from {
+            if let MessageSource::Bounced(buffer) = arrival.from {
                 shared.give_back(buffer);
             }
         }
         unexpected.into_values().for_each(|unexpected| shared.out.free(unexpected.data));
-        let end = |(id, transfer): (u64, Transfer)| {
+        let end = |(id, transfer): (u64, OpenTransfer)| {
             shared.timers.set(TimerKey::PointToPoint(group, id), None);
             (transfer.token, transfer.rank)
         };
@@ -141,7 +142,7 @@ impl PointToPoint {
     /// Whether a transfer needs a rank that is gone; `alone` says that all but the local rank are.
     pub(super) fn needs(&self, rank: u32, alone: bool) -> bool {
         let awaits = |id: &u64| self.posted.contains(id) || self.probes.contains(id);
-        let waits = |id: &u64, transfer: &Transfer| match transfer.peer {
+        let waits = |id: &u64, transfer: &OpenTransfer| match transfer.peer {
             Some(peer) => peer == rank && (transfer.kind.sends() || awaits(id)),
             None => alone && awaits(id),
         };
@@ -149,15 +150,15 @@ impl PointToPoint {
     }
 }
 
-impl Transfer {
+impl OpenTransfer {
     /// The failure of a message that does not fit, if it does not. One that is too long fails its receive, one of another type
     /// the group.
-    fn refuses(&self, arrival: &Arrival) -> Option<Failure> {
-        let Arrival { message, element, bytes, .. } = arrival;
+    fn refuses(&self, arrival: &ArrivedMessage) -> Option<CallFailure> {
+        let ArrivedMessage { message, element, bytes, .. } = arrival;
         let kind = match *element == self.element as u64 {
             true if *bytes <= self.data.len => return None,
-            true => FailureKind::Truncated,
-            false => FailureKind::Mismatch,
+            true => CallFailureKind::Truncated,
+            false => CallFailureKind::Mismatch,
         };
         let sent = usize::try_from(*element).ok().and_then(|place| ElementType::ALL.get(place));
         let text = format!(
@@ -170,10 +171,10 @@ impl Transfer {
             self.data.len,
             self.element,
         );
-        Some(Failure::new(kind, text, vec![message.from, message.to]))
+        Some(CallFailure::new(kind, text, vec![message.from, message.to]))
     }
 
-    fn takes(&self, arrival: &Arrival) -> bool {
+    fn takes(&self, arrival: &ArrivedMessage) -> bool {
         let MessageName { from, to, transfer: tag, .. } = arrival.message;
         to == self.rank && self.peer.is_none_or(|p| p == from) && self.tag.is_none_or(|t| t == tag)
     }
@@ -189,25 +190,37 @@ impl Transfer {
     }
 }
 
-impl PointToPoint {
+impl PointToPointMessages {
     /// A local rank sends or receives, with a rank that exists.
     ///
     /// # Errors
     /// If the group fails by it.
     pub(super) fn begin(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut GroupContext<'_>,
         token: u64,
         request: TransferRequest,
         departures: &Departures,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let TransferRequest { rank, kind, id, peer, tag, element, data, timeout, .. } = request;
         let (now, data) = (context.now, data.unwrap_or(MemoryRange::EMPTY));
         self.last += 1;
         let number = self.last;
         let (begun, progress, copying) = (now, now, false);
-        let transfer =
-            Transfer { token, rank, kind, id, peer, tag, element, data, begun, progress, copying, timeout };
+        let transfer = OpenTransfer {
+            token,
+            rank,
+            kind,
+            id,
+            peer,
+            tag,
+            element,
+            data,
+            begun,
+            progress,
+            copying,
+            timeout,
+        };
         context.set_timer(self.timer(context, number), Some(now + timeout));
         self.transfers.insert(number, transfer);
         match (kind, peer) {
@@ -223,14 +236,14 @@ impl PointToPoint {
     /// A message that a receive would take is there; else the rank is told so, or waits.
     fn probe(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut GroupContext<'_>,
         number: u64,
         departures: &Departures,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let Some(transfer) = self.transfers.get(&number) else { return Ok(()) };
         let peer = transfer.peer;
         match self.arrived.iter().find(|arrival| transfer.takes(arrival)) {
-            Some(Arrival { message, bytes, .. }) => {
+            Some(ArrivedMessage { message, bytes, .. }) => {
                 let came = Some((*message, *bytes));
                 self.done(context, number, came);
                 Ok(())
@@ -247,8 +260,8 @@ impl PointToPoint {
     }
 
     /// A local rank cancels a receive or probe. What has its message, or is done, goes on.
-    pub(super) fn cancel(&mut self, context: &mut Context<'_>, rank: u32, id: u64) {
-        let of = |(_, transfer): &(&u64, &Transfer)| (transfer.rank, transfer.id) == (rank, id);
+    pub(super) fn cancel(&mut self, context: &mut GroupContext<'_>, rank: u32, id: u64) {
+        let of = |(_, transfer): &(&u64, &OpenTransfer)| (transfer.rank, transfer.id) == (rank, id);
         let waits = |number: &u64| self.posted.contains(number) || self.probes.contains(number);
         let found = self.transfers.iter().filter(of).map(|(number, _)| *number).find(waits);
         let Some(number) = found else { return };
@@ -256,23 +269,23 @@ impl PointToPoint {
         self.probes.remove(&number);
         if let Some(transfer) = self.transfers.get(&number) {
             let text = format!("{} (group {}) was cancelled", transfer.text(), context.members.id);
-            self.fail(context, number, Failure::new(FailureKind::Cancelled, text, vec![rank]));
+            self.fail(context, number, CallFailure::new(CallFailureKind::Cancelled, text, vec![rank]));
         }
     }
 
     /// A transfer fails by itself: the group goes on.
-    fn fail(&mut self, context: &mut Context<'_>, number: u64, failure: Failure) {
+    fn fail(&mut self, context: &mut GroupContext<'_>, number: u64, failure: CallFailure) {
         if let Some(transfer) = self.transfers.remove(&number) {
             context.set_timer(self.timer(context, number), None);
             context.shared.done(transfer.token, Err(failure));
         }
     }
 
-    fn timer(&self, context: &Context<'_>, number: u64) -> TimerKey {
+    fn timer(&self, context: &GroupContext<'_>, number: u64) -> TimerKey {
         TimerKey::PointToPoint(context.members.id, number)
     }
 
-    fn send(&mut self, context: &mut Context<'_>, number: u64, to: u32) -> Result<(), Failure> {
+    fn send(&mut self, context: &mut GroupContext<'_>, number: u64, to: u32) -> Result<(), CallFailure> {
         let Some(transfer) = self.transfers.get(&number) else { return Ok(()) };
         let (from, tag, data) = (transfer.rank, transfer.tag.unwrap_or_default(), transfer.data);
         let (element, bytes) = (transfer.element as u64, data.len);
@@ -290,19 +303,19 @@ impl PointToPoint {
         let from = match if goes_on { context.shared.bounce(data) } else { None } {
             Some(buffer) => {
                 self.done(context, number, None);
-                Source::Bounced(buffer)
+                MessageSource::Bounced(buffer)
             }
-            None => Source::Waiting(number),
+            None => MessageSource::Waiting(number),
         };
-        self.arrive(context, Arrival { message, element, bytes, from })
+        self.arrive(context, ArrivedMessage { message, element, bytes, from })
     }
 
     fn receive(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut GroupContext<'_>,
         number: u64,
         departures: &Departures,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let Some(transfer) = self.transfers.get(&number) else { return Ok(()) };
         if let Some(place) = self.arrived.iter().position(|arrival| transfer.takes(arrival)) {
             let arrival = self.arrived.remove(place);
@@ -314,8 +327,8 @@ impl PointToPoint {
     }
 
     /// A message may be received.
-    fn arrive(&mut self, context: &mut Context<'_>, arrival: Arrival) -> Result<(), Failure> {
-        let PointToPoint { transfers, posted, .. } = &self;
+    fn arrive(&mut self, context: &mut GroupContext<'_>, arrival: ArrivedMessage) -> Result<(), CallFailure> {
+        let PointToPointMessages { transfers, posted, .. } = &self;
         let takes = |number: &&u64| transfers.get(number).is_some_and(|transfer| transfer.takes(&arrival));
         match posted.iter().find(takes).copied() {
             None => {
@@ -336,12 +349,17 @@ impl PointToPoint {
     }
 
     /// A message and the receive that takes it have met.
-    fn deliver(&mut self, context: &mut Context<'_>, arrival: Arrival, number: u64) -> Result<(), Failure> {
+    fn deliver(
+        &mut self,
+        context: &mut GroupContext<'_>,
+        arrival: ArrivedMessage,
+        number: u64,
+    ) -> Result<(), CallFailure> {
         let Some(transfer) = self.transfers.get_mut(&number) else { return Ok(()) };
         let refused = transfer.refuses(&arrival);
-        let Arrival { message, bytes, from, .. } = arrival;
+        let ArrivedMessage { message, bytes, from, .. } = arrival;
         if let Some(refused) = refused {
-            let truncated = refused.kind == FailureKind::Truncated;
+            let truncated = refused.kind == CallFailureKind::Truncated;
             self.discard(context, message, from);
             if truncated {
                 self.fail(context, number, refused);
@@ -352,7 +370,7 @@ impl PointToPoint {
         transfer.progress = context.now;
         let place = transfer.data.part(0, bytes);
         match from {
-            Source::Node => {
+            MessageSource::Node => {
                 if let Some(came) = self.unexpected.remove(&message) {
                     came.deliver(context.shared, place);
                 }
@@ -361,12 +379,12 @@ impl PointToPoint {
                     context.tell_peer(node, Input::Expect(message));
                 }
             }
-            Source::Bounced(buffer) => {
+            MessageSource::Bounced(buffer) => {
                 context.shared.out.copy(buffer, place);
                 context.shared.give_back(buffer);
                 self.done(context, number, Some((message, bytes)));
             }
-            Source::Waiting(sender) => {
+            MessageSource::Waiting(sender) => {
                 self.receives.insert(message, (number, bytes));
                 self.copy(context, (sender, number, message), place);
             }
@@ -375,11 +393,11 @@ impl PointToPoint {
     }
 
     /// A message has been taken by a receive that it does not fit: what comes of it yet is dropped.
-    fn discard(&mut self, context: &mut Context<'_>, message: MessageName, from: Source) {
+    fn discard(&mut self, context: &mut GroupContext<'_>, message: MessageName, from: MessageSource) {
         match from {
-            Source::Bounced(buffer) => context.shared.give_back(buffer),
-            Source::Waiting(sender) => self.done(context, sender, None),
-            Source::Node => {
+            MessageSource::Bounced(buffer) => context.shared.give_back(buffer),
+            MessageSource::Waiting(sender) => self.done(context, sender, None),
+            MessageSource::Node => {
                 if let Some(came) = self.unexpected.remove(&message) {
                     context.shared.out.free(came.data);
                 }
@@ -393,7 +411,7 @@ impl PointToPoint {
     /// Has a message copied from its sender to its receiver, both of this node.
     fn copy(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut GroupContext<'_>,
         (sender, receiver, message): (u64, u64, MessageName),
         to: MemoryRange,
     ) {
@@ -412,7 +430,7 @@ impl PointToPoint {
     }
 
     /// Work that was given out is done; whether it was of a message.
-    pub(super) fn work_done(&mut self, context: &mut Context<'_>, id: WorkId) -> bool {
+    pub(super) fn work_done(&mut self, context: &mut GroupContext<'_>, id: WorkId) -> bool {
         let copied = self.copies.remove(&id);
         if let Some((sender, message)) = copied {
             self.copied(context, sender, message);
@@ -420,13 +438,13 @@ impl PointToPoint {
         copied.is_some()
     }
 
-    fn copied(&mut self, context: &mut Context<'_>, sender: u64, message: MessageName) {
+    fn copied(&mut self, context: &mut GroupContext<'_>, sender: u64, message: MessageName) {
         self.done(context, sender, None);
         self.received(context, message);
     }
 
     /// A transfer is done; of a receive, with what came.
-    fn done(&mut self, context: &mut Context<'_>, number: u64, came: Option<(MessageName, u64)>) {
+    fn done(&mut self, context: &mut GroupContext<'_>, number: u64, came: Option<(MessageName, u64)>) {
         let Some(transfer) = self.transfers.remove(&number) else { return };
         context.set_timer(self.timer(context, number), None);
         let nanoseconds = u64::try_from((context.now - transfer.begun).as_nanos()).unwrap_or(u64::MAX);
@@ -435,24 +453,27 @@ impl PointToPoint {
         let bytes_unicast = if on_wire { transfer.data.len } else { 0 };
         let arrived = came.map(|(message, bytes)| {
             let MessageName { from: source, transfer: tag, .. } = message;
-            Arrived { source, tag, bytes }
+            ReceivedMessage { source, tag, bytes }
         });
-        let traffic = Traffic { bytes_unicast, ..Traffic::default() };
-        let stats = Stats { nanoseconds, traffic, arrived, ..Stats::default() };
+        let traffic = TrafficTotals { bytes_unicast, ..TrafficTotals::default() };
+        let stats = CallStats { nanoseconds, traffic, arrived, ..CallStats::default() };
         context.shared.done(transfer.token, Ok(stats));
     }
 
     /// A message from another node begins to arrive or is announced.
     pub(super) fn begins(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut GroupContext<'_>,
         message: MessageName,
         (element, bytes): (u64, u64),
-    ) -> Result<(), Failure> {
-        let unexpected = Unexpected { digest: element, bytes, data: MemoryRange::EMPTY };
+    ) -> Result<(), CallFailure> {
+        let unexpected = UnexpectedMessage { digest: element, bytes, data: MemoryRange::EMPTY };
         self.unexpected.insert(message, unexpected);
         let sequencer = self.sequencers.entry((message.from, message.to)).or_default();
-        sequencer.held.insert(message.call - FIRST, Arrival { message, element, bytes, from: Source::Node });
+        sequencer.held.insert(
+            message.call - FIRST,
+            ArrivedMessage { message, element, bytes, from: MessageSource::Node },
+        );
         let mut in_order = Vec::new();
         while let Some(arrival) = sequencer.held.remove(&sequencer.next) {
             sequencer.next += 1;
@@ -464,7 +485,7 @@ impl PointToPoint {
     /// Bytes of a message from another node: these of the input, or none if they are in their place.
     pub(super) fn data(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut GroupContext<'_>,
         message: MessageName,
         offset: u64,
         within: Range<usize>,
@@ -472,7 +493,7 @@ impl PointToPoint {
         if let Some((number, _)) = self.receives.get(&message) {
             if let Some(transfer) = self.transfers.get_mut(number) {
                 let to = transfer.data.part(offset, within.len() as u64);
-                context.shared.out.store(&Received::Input(within), to);
+                context.shared.out.store(&ReceivedBytes::Input(within), to);
                 transfer.progress = context.now;
             }
         } else if let Some(unexpected) = self.unexpected.get_mut(&message) {
@@ -481,14 +502,14 @@ impl PointToPoint {
     }
 
     /// All of a message that was expected is here.
-    pub(super) fn received(&mut self, context: &mut Context<'_>, message: MessageName) {
+    pub(super) fn received(&mut self, context: &mut GroupContext<'_>, message: MessageName) {
         if let Some((number, bytes)) = self.receives.remove(&message) {
             self.done(context, number, Some((message, bytes)));
         }
     }
 
     /// All of a message is on its way.
-    pub(super) fn sent(&mut self, context: &mut Context<'_>, message: MessageName) {
+    pub(super) fn sent(&mut self, context: &mut GroupContext<'_>, message: MessageName) {
         if let Some(number) = self.sends.remove(&message) {
             self.done(context, number, None);
         }
@@ -508,7 +529,7 @@ impl PointToPoint {
     }
 
     /// It is time to look after a transfer: when that last moved, if it has waited for too long; else its timer is set again.
-    pub(super) fn overdue(&mut self, context: &mut Context<'_>, number: u64) -> Option<Time> {
+    pub(super) fn overdue(&mut self, context: &mut GroupContext<'_>, number: u64) -> Option<Time> {
         let transfer = self.transfers.get_mut(&number)?;
         if transfer.copying {
             transfer.progress = context.now;
@@ -522,15 +543,15 @@ impl PointToPoint {
     }
 
     /// A transfer that has waited for too long: as text, for how long, and for whom, if for a certain rank.
-    pub(super) fn late(&self, number: u64) -> Option<Late> {
+    pub(super) fn late(&self, number: u64) -> Option<OverdueTransfer> {
         let transfer = self.transfers.get(&number)?;
-        let Transfer { rank, peer, timeout, .. } = *transfer;
-        Some(Late { text: transfer.text(), rank, peer, timeout })
+        let OpenTransfer { rank, peer, timeout, .. } = *transfer;
+        Some(OverdueTransfer { text: transfer.text(), rank, peer, timeout })
     }
 }
 
 /// A send or receive that has waited for too long.
-pub(super) struct Late {
+pub(super) struct OverdueTransfer {
     text: String,
     pub(super) rank: u32,
     /// Absent: any.
@@ -538,15 +559,15 @@ pub(super) struct Late {
     timeout: Duration,
 }
 
-impl Late {
+impl OverdueTransfer {
     /// The failure, with the ranks that are to blame: all others of the group, if none can be told apart.
-    pub(super) fn failure(&self, members: &Members, blamed: Vec<u32>, others: &[u32]) -> Failure {
+    pub(super) fn failure(&self, members: &Members, blamed: Vec<u32>, others: &[u32]) -> CallFailure {
         let ranks = if self.peer.is_none() && blamed == others { Vec::new() } else { blamed };
         let look = if ranks.is_empty() { "the other side".to_owned() } else { members.name(&ranks) };
         let text = format!(
             "{} (group {}) made no progress for {:?}; look after {look}, or give it more time",
             self.text, members.id, self.timeout
         );
-        Failure::new(FailureKind::Timeout, text, ranks)
+        CallFailure::new(CallFailureKind::Timeout, text, ranks)
     }
 }

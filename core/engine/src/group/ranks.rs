@@ -1,6 +1,6 @@
 //! The ranks of a group that are on this node: which calls each has made, and what it is told.
 
-use crate::failure::{Failure, FailureKind, Traffic};
+use crate::failure::{CallFailure, CallFailureKind, TrafficTotals};
 use cool_collective::Rank;
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ pub(super) struct LocalRank {
     /// It has been told why the group failed.
     told: bool,
     /// What its streams cost after their calls were done: the next call's account has it.
-    pub(super) afterwards: Traffic,
+    pub(super) afterwards: TrafficTotals,
 }
 
 impl LocalRank {
     /// The answer to what it asks of a group that has failed: the first time, why.
-    pub(super) fn tell(&mut self, group: u64, failed: &Failure) -> Failure {
+    pub(super) fn tell(&mut self, group: u64, failed: &CallFailure) -> CallFailure {
         if std::mem::replace(&mut self.told, true) { aborted(group, failed) } else { failed.clone() }
     }
 
@@ -39,15 +39,15 @@ impl LocalRank {
     }
 }
 
-fn aborted(group: u64, failed: &Failure) -> Failure {
-    if failed.kind == FailureKind::Revoked {
+fn aborted(group: u64, failed: &CallFailure) -> CallFailure {
+    if failed.kind == CallFailureKind::Revoked {
         return failed.clone();
     }
     let message = format!(
         "group {group} failed before and cannot be used any more, except to shrink it: {}",
         failed.message
     );
-    Failure::new(FailureKind::Aborted, message, failed.ranks.clone())
+    CallFailure::new(CallFailureKind::Aborted, message, failed.ranks.clone())
 }
 
 /// The ranks of this node, by number.

@@ -1,60 +1,76 @@
 //! Starting the actions of ranks' programs: what each asks of messages and streams.
 
 use super::Group;
-use super::calls::{ActionId, NextMulticast};
-use super::messages::{Place, Reduction};
-use super::streams::Multicast;
-use crate::failure::{Failure, Traffic};
-use crate::shared::{Context, Shared};
-use cool_collective::Kind;
+use super::messages::{ElementReduction, MessageEnd};
+use super::running_calls::{CallAction, NextMulticast};
+use super::streams::MulticastMessage;
+use crate::failure::{CallFailure, TrafficTotals};
+use crate::shared::{GroupContext, SharedState};
+use cool_collective::ActionKind;
 use cool_machine::Time;
 use cool_transport::unicast::MessageName;
 
 impl Group {
     /// Starts an action whose turn has come.
-    pub(super) fn start(&mut self, now: Time, shared: &mut Shared, of: ActionId) -> Result<(), Failure> {
+    pub(super) fn start(
+        &mut self,
+        now: Time,
+        shared: &mut SharedState,
+        of: CallAction,
+    ) -> Result<(), CallFailure> {
         let Some(call) = self.calls.get(of.call) else { return Ok(()) };
         let Some(run) = call.runs.get(&of.rank) else { return Ok(()) };
         let reduction = call.signature.element.zip(call.signature.reduce);
-        let reduction = reduction.map(|(element, op)| Reduction { element, op });
-        let place = |span| Place { of, token: run.token, range: run.range(span), reduction: None };
+        let reduction = reduction.map(|(element, op)| ElementReduction { element, op });
+        let place = |span| MessageEnd { of, token: run.token, range: run.range(span), reduction: None };
         let (members, digest) = (&self.members, call.compiled.digest);
         let received = |transfer, from| members.message(of.call, transfer, from, of.rank);
-        let mut context = Context { now, members, shared };
+        let mut context = GroupContext { now, members, shared };
         match run.program().actions[of.action as usize].kind {
-            Kind::Reduce { dst, .. }
+            ActionKind::Reduce { dst, .. }
                 if let Some((from, transfer)) = run.compiled().fused(of.rank, of.action) =>
             {
-                let to = Place { reduction, ..place(dst) };
+                let to = MessageEnd { reduction, ..place(dst) };
                 self.messages.receive_here(&mut context, received(transfer.0, from.0), to);
             }
-            Kind::Receive { .. } if run.compiled().is_passed_over(of.rank, of.action) => {
+            ActionKind::Receive { .. } if run.compiled().is_passed_over(of.rank, of.action) => {
                 self.complete(now, shared, of);
             }
-            Kind::Reduce { src, dst } => {
-                let to = Place { reduction, ..place(dst) };
+            ActionKind::Reduce { src, dst } => {
+                let to = MessageEnd { reduction, ..place(dst) };
                 self.messages.move_own(&mut context, run.range(src), &to);
             }
-            Kind::Copy { src, dst } => self.messages.move_own(&mut context, run.range(src), &place(dst)),
-            Kind::Send { to, transfer, src } => {
+            ActionKind::Copy { src, dst } => {
+                self.messages.move_own(&mut context, run.range(src), &place(dst))
+            }
+            ActionKind::Send { to, transfer, src } => {
                 let message = members.message(of.call, transfer.0, of.rank, to.0);
                 let from = place(src);
                 self.send(now, shared, message, from);
             }
-            Kind::Receive { from, transfer, dst } => {
+            ActionKind::Receive { from, transfer, dst } => {
                 let (message, to) = (received(transfer.0, from.0), place(dst));
                 match members.other_node_of(from.0) {
                     None => self.messages.receive_here(&mut context, message, to),
                     Some(node) => self.messages.receive(&mut context, node, (message, digest), &to)?,
                 }
             }
-            Kind::Multicast { .. } => self.calls.queue_multicast(of),
-            Kind::ReceiveMulticast { from, scope, transfer, dst } => {
+            ActionKind::Multicast { .. } => self.calls.queue_multicast(of),
+            ActionKind::ReceiveMulticast { from, scope, transfer, dst } => {
                 let source = members.layout.node_of(from);
                 let (operation, timeout, background) = (call.operation(), call.timeout, call.background);
                 let (transfer, data) = (transfer.0, run.range(dst));
-                let multicast =
-                    Multicast { of, operation, digest, timeout, background, scope, transfer, source, data };
+                let multicast = MulticastMessage {
+                    of,
+                    operation,
+                    digest,
+                    timeout,
+                    background,
+                    scope,
+                    transfer,
+                    source,
+                    data,
+                };
                 self.streams.receive(&mut context, &multicast)?;
             }
         }
@@ -62,13 +78,13 @@ impl Group {
     }
 
     /// A rank sends to another, of this node or another one.
-    fn send(&mut self, now: Time, shared: &mut Shared, message: MessageName, from: Place) {
+    fn send(&mut self, now: Time, shared: &mut SharedState, message: MessageName, from: MessageEnd) {
         let Some(call) = self.calls.get(message.call) else { return };
-        let mut context = Context { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, shared };
         let Some(node) = self.members.other_node_of(message.to) else {
             return self.messages.send_here(&mut context, message, from);
         };
-        let traffic = Traffic { bytes_unicast: from.range.len, ..Traffic::default() };
+        let traffic = TrafficTotals { bytes_unicast: from.range.len, ..TrafficTotals::default() };
         context.shared.count(call.operation(), traffic);
         self.messages.send(&mut context, node, (message, call.compiled.digest), from);
         self.calls.count(message.call, message.from, traffic);
@@ -78,15 +94,15 @@ impl Group {
     pub(super) fn next_multicast(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         number: u64,
         rank: u32,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let Some(next) = self.calls.next_multicast(number, rank) else { return Ok(()) };
         let Some(call) = self.calls.get(number) else { return Ok(()) };
         let NextMulticast { action, scope, stripe, transfer, data, concurrent_senders } = next;
-        let multicast = Multicast {
-            of: ActionId { call: number, rank, action },
+        let multicast = MulticastMessage {
+            of: CallAction { call: number, rank, action },
             operation: call.operation(),
             digest: call.compiled.digest,
             timeout: call.timeout,
@@ -96,7 +112,7 @@ impl Group {
             source: self.members.me,
             data,
         };
-        let mut context = Context { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, shared };
         self.streams.send(&mut context, multicast, (stripe, concurrent_senders))
     }
 }

@@ -1,18 +1,19 @@
 //! Multicast messages of a group's calls: opening streams, their packets, and what that means for calls.
 
-use super::calls::ActionId;
+use super::running_calls::CallAction;
 use crate::buffered_packets::BufferedPackets;
-use crate::failure::{Failure, FailureKind, Traffic};
-use crate::link_share::Share;
+use crate::failure::{CallFailure, CallFailureKind, TrafficTotals};
+use crate::link_share::LinkShare;
 use crate::members::Members;
 use crate::memory::MemoryRange;
-use crate::outbox::Received;
-use crate::shared::{Context, Shared, TimerKey};
-use crate::stream::{End, Stream, StreamEffects, Waits};
-use cool_collective::{Scope, Stripe};
+use crate::output_queue::ReceivedBytes;
+use crate::shared::{GroupContext, SharedState, TimerKey};
+use crate::stream::{MulticastStream, StreamEffects, StreamEnd, StreamHold};
+use cool_collective::{MulticastScope, Stripe};
 use cool_machine::Duration;
 use cool_transport::{
-    Chain, Input, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId, StreamSpec, Timers,
+    Chain, Input, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId, StreamSpec,
+    StreamTimers,
 };
 use cool_types::Operation;
 use cool_types::limits::{COPIED_BYTES, EAGER_BYTES};
@@ -34,14 +35,14 @@ const ACK_DELAY: Duration = Duration::from_millis(5);
 
 /// A message that an action of a rank here sends or receives by multicast.
 #[derive(Debug)]
-pub(super) struct Multicast {
-    pub(super) of: ActionId,
+pub(super) struct MulticastMessage {
+    pub(super) of: CallAction,
     /// Of the call: what it is, and how long it waits.
     pub(super) operation: Operation,
     pub(super) digest: u64,
     pub(super) timeout: Duration,
     pub(super) background: bool,
-    pub(super) scope: Scope,
+    pub(super) scope: MulticastScope,
     pub(super) transfer: u32,
     /// The place of the node that sends.
     pub(super) source: usize,
@@ -51,7 +52,7 @@ pub(super) struct Multicast {
 /// A stream of which this node has chunks to send for the first time.
 #[derive(Clone, Copy, Debug)]
 struct SendingStream {
-    share: Share,
+    share: LinkShare,
     queue: SendQueue,
     /// Whether it only gathers its receivers, until the one before it has been sent.
     on_hold: bool,
@@ -67,8 +68,8 @@ pub(super) struct SendQueue {
 
 /// A multicast that waits for its turn.
 #[derive(Debug)]
-struct Queued {
-    multicast: Multicast,
+struct QueuedMulticast {
+    multicast: MulticastMessage,
     queue: SendQueue,
     concurrent_senders: u32,
     /// A copy of the message, if it is short enough: nobody waits for it.
@@ -79,11 +80,11 @@ struct Queued {
 #[derive(Debug)]
 pub(super) enum StreamEvent {
     /// A rank's stream has sent or repaired something, or brought some of its message.
-    Moved { call: u64, rank: u32, traffic: Traffic, progress: bool },
+    Moved { call: u64, rank: u32, traffic: TrafficTotals, progress: bool },
     /// An action is done.
-    Done(ActionId),
+    Done(CallAction),
     /// The whole message of an action is here, but others may still need it from here.
-    Delivered(StreamId, ActionId),
+    Delivered(StreamId, CallAction),
     /// Nobody needs the buffers of a rank any more, which [`Streams::pin_rank`] has pinned.
     Unpinned { call: u64, rank: u32 },
     /// A source has put its last chunk on the link, or never will.
@@ -96,17 +97,17 @@ pub(super) enum StreamEvent {
 
 #[derive(Debug)]
 pub(super) struct Streams {
-    open: BTreeMap<StreamId, Stream>,
+    open: BTreeMap<StreamId, MulticastStream>,
     sending: BTreeMap<StreamId, SendingStream>,
     /// In the order of their beginnings.
-    queued: VecDeque<Queued>,
+    queued: VecDeque<QueuedMulticast>,
     buffered: BufferedPackets,
     /// Those of calls in progress that are over.
     over: BTreeSet<StreamId>,
     /// By tree and source.
-    chains: BTreeMap<(Scope, usize), Arc<Chain>>,
+    chains: BTreeMap<(MulticastScope, usize), Arc<Chain>>,
     /// The retry timer that the last stream has measured.
-    retry_timer: Duration,
+    retransmission_timeout: Duration,
     /// Streams in a row that needed no repair.
     loss_free: u32,
     events: VecDeque<StreamEvent>,
@@ -121,7 +122,7 @@ impl Default for Streams {
             buffered: BufferedPackets::default(),
             over: BTreeSet::new(),
             chains: BTreeMap::new(),
-            retry_timer: Timers::default().initial_rto,
+            retransmission_timeout: StreamTimers::default().initial_rto,
             loss_free: LOSS_FREE,
             events: VecDeque::new(),
         }
@@ -144,16 +145,16 @@ impl Streams {
     /// If there can be no such stream.
     pub(super) fn send(
         &mut self,
-        context: &mut Context<'_>,
-        multicast: Multicast,
+        context: &mut GroupContext<'_>,
+        multicast: MulticastMessage,
         (stripe, concurrent_senders): (Stripe, u32),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let copy = copied(multicast.data, context.shared);
         if copy.is_some() {
             self.events.push_back(StreamEvent::Done(multicast.of));
         }
         let queue = SendQueue { stripe, short: multicast.data.len <= EAGER_BYTES };
-        self.queued.push_back(Queued { multicast, queue, concurrent_senders, copy });
+        self.queued.push_back(QueuedMulticast { multicast, queue, concurrent_senders, copy });
         self.send_next(context, queue)
     }
 
@@ -161,7 +162,11 @@ impl Streams {
     ///
     /// # Errors
     /// If there can be no such stream.
-    pub(super) fn send_next(&mut self, context: &mut Context<'_>, queue: SendQueue) -> Result<(), Failure> {
+    pub(super) fn send_next(
+        &mut self,
+        context: &mut GroupContext<'_>,
+        queue: SendQueue,
+    ) -> Result<(), CallFailure> {
         loop {
             let in_queue = || self.sending.iter().filter(|(_, stream)| stream.queue == queue);
             let is_free = in_queue().all(|(_, stream)| stream.on_hold);
@@ -179,7 +184,7 @@ impl Streams {
     }
 
     /// A stream whose turn has come has its share of the link from now on.
-    fn proceed(&mut self, context: &mut Context<'_>, id: StreamId) -> Result<(), Failure> {
+    fn proceed(&mut self, context: &mut GroupContext<'_>, id: StreamId) -> Result<(), CallFailure> {
         let Some(stream) = self.sending.get_mut(&id) else { return Ok(()) };
         stream.on_hold = false;
         let share = stream.share;
@@ -190,12 +195,12 @@ impl Streams {
 
     fn open_sender(
         &mut self,
-        context: &mut Context<'_>,
-        queued: &Queued,
+        context: &mut GroupContext<'_>,
+        queued: &QueuedMulticast,
         on_hold: bool,
-    ) -> Result<(), Failure> {
-        let Queued { ref multicast, queue, concurrent_senders, copy } = *queued;
-        let Multicast { of, operation, scope, data, .. } = *multicast;
+    ) -> Result<(), CallFailure> {
+        let QueuedMulticast { ref multicast, queue, concurrent_senders, copy } = *queued;
+        let MulticastMessage { of, operation, scope, data, .. } = *multicast;
         let stripe = queue.stripe;
         let share = context.members.share(scope, stripe, concurrent_senders);
         let ceiling = share.ceiling(&context.shared.sending.with(&share));
@@ -205,8 +210,12 @@ impl Streams {
         let id = spec.id;
         let sender = Sender::new(context.now, spec).map_err(|e| no_stream(context.members, of.rank, &e))?;
         let tree = context.members.tree(scope, stripe).map(|tree| tree.address);
-        let mut stream =
-            Stream::new(End::Sender(Box::new(sender)), data, (operation, of.rank, of.action), tree);
+        let mut stream = MulticastStream::new(
+            StreamEnd::Sender(Box::new(sender)),
+            data,
+            (operation, of.rank, of.action),
+            tree,
+        );
         self.sending.insert(id, SendingStream { share, queue, on_hold });
         if !on_hold {
             context.shared.sends(share);
@@ -223,25 +232,25 @@ impl Streams {
     /// If there can be no such stream.
     pub(super) fn receive(
         &mut self,
-        context: &mut Context<'_>,
-        multicast: &Multicast,
-    ) -> Result<(), Failure> {
-        let Multicast { of, operation, data, .. } = *multicast;
+        context: &mut GroupContext<'_>,
+        multicast: &MulticastMessage,
+    ) -> Result<(), CallFailure> {
+        let MulticastMessage { of, operation, data, .. } = *multicast;
         let spec = self.spec(context.members, multicast);
         let id = spec.id;
         // Not in the chain: the machine refuses it.
         let me = spec.chain.position(context.members.me as u16).unwrap_or(u16::MAX);
         let receiver =
             Receiver::new(context.now, spec, me).map_err(|e| no_stream(context.members, of.rank, &e))?;
-        let end = End::Receiver(Box::new(receiver));
-        self.start(context, id, Stream::new(end, data, (operation, of.rank, of.action), None))
+        let end = StreamEnd::Receiver(Box::new(receiver));
+        self.start(context, id, MulticastStream::new(end, data, (operation, of.rank, of.action), None))
     }
 
-    fn spec(&mut self, members: &Members, multicast: &Multicast) -> StreamSpec {
-        let Multicast { of, digest, timeout, scope, transfer, source, data, .. } = *multicast;
+    fn spec(&mut self, members: &Members, multicast: &MulticastMessage) -> StreamSpec {
+        let MulticastMessage { of, digest, timeout, scope, transfer, source, data, .. } = *multicast;
         let (group, epoch) = members.key();
         let patience = timeout + GRACE;
-        let defaults = Timers::default();
+        let defaults = StreamTimers::default();
         let chain = self.chains.entry((scope, source));
         let chain = Arc::clone(chain.or_insert_with(|| members.chain(scope, source)));
         StreamSpec {
@@ -257,8 +266,8 @@ impl Streams {
             rate: RateSpec::default(),
             eager: EAGER_BYTES,
             on_hold: false,
-            timers: Timers {
-                initial_rto: self.retry_timer,
+            timers: StreamTimers {
+                initial_rto: self.retransmission_timeout,
                 start: BEGINS_WITHIN,
                 ready: defaults.ready.min(timeout),
                 stall: patience,
@@ -268,8 +277,14 @@ impl Streams {
     }
 
     /// Starts a stream, with what came of it before.
-    fn start(&mut self, context: &mut Context<'_>, id: StreamId, mut stream: Stream) -> Result<(), Failure> {
-        let effects = stream.poll(context.now, &Received::NONE, (context.members, &mut context.shared.out));
+    fn start(
+        &mut self,
+        context: &mut GroupContext<'_>,
+        id: StreamId,
+        mut stream: MulticastStream,
+    ) -> Result<(), CallFailure> {
+        let effects =
+            stream.poll(context.now, &ReceivedBytes::NONE, (context.members, &mut context.shared.out));
         self.open.insert(id, stream);
         self.apply(context, id, effects)?;
         let buffered = self.buffered.take(&id);
@@ -279,7 +294,7 @@ impl Streams {
         let mut result = Ok(());
         for (packet, payload) in buffered.packets {
             if result.is_ok() {
-                result = self.packet(context, &packet, &Received::Buffered(payload)).map(drop);
+                result = self.packet(context, &packet, &ReceivedBytes::Buffered(payload)).map(drop);
             }
             context.shared.out.free(payload);
         }
@@ -292,10 +307,10 @@ impl Streams {
     /// If the stream fails by it.
     pub(super) fn packet(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut GroupContext<'_>,
         packet: &Packet,
-        payload: &Received,
-    ) -> Result<bool, Failure> {
+        payload: &ReceivedBytes,
+    ) -> Result<bool, CallFailure> {
         let Some(stream) = self.open.get_mut(&packet.id) else { return Ok(false) };
         let effects = stream.packet(context.now, packet, payload, (context.members, &mut context.shared.out));
         self.apply(context, packet.id, effects)?;
@@ -308,7 +323,7 @@ impl Streams {
     }
 
     /// A packet came of a stream that is to be opened yet.
-    pub(super) fn keep(&mut self, shared: &mut Shared, packet: Packet, payload: &Received) {
+    pub(super) fn keep(&mut self, shared: &mut SharedState, packet: Packet, payload: &ReceivedBytes) {
         self.buffered.keep(packet, payload, &mut shared.out);
     }
 
@@ -316,9 +331,10 @@ impl Streams {
     ///
     /// # Errors
     /// If the stream fails by it.
-    pub(super) fn due(&mut self, context: &mut Context<'_>, id: StreamId) -> Result<(), Failure> {
+    pub(super) fn due(&mut self, context: &mut GroupContext<'_>, id: StreamId) -> Result<(), CallFailure> {
         let Some(stream) = self.open.get_mut(&id) else { return Ok(()) };
-        let effects = stream.poll(context.now, &Received::NONE, (context.members, &mut context.shared.out));
+        let effects =
+            stream.poll(context.now, &ReceivedBytes::NONE, (context.members, &mut context.shared.out));
         self.apply(context, id, effects)
     }
 
@@ -326,7 +342,7 @@ impl Streams {
     ///
     /// # Errors
     /// If a stream fails by it.
-    pub(super) fn share_link(&mut self, context: &mut Context<'_>) -> Result<(), Failure> {
+    pub(super) fn share_link(&mut self, context: &mut GroupContext<'_>) -> Result<(), CallFailure> {
         for (id, stream) in self.sending.clone() {
             let ceiling = stream.share.ceiling(&context.shared.sending);
             self.input(context, id, Input::Ceiling(ceiling))?;
@@ -334,7 +350,12 @@ impl Streams {
         Ok(())
     }
 
-    fn input(&mut self, context: &mut Context<'_>, id: StreamId, input: Input<'_>) -> Result<(), Failure> {
+    fn input(
+        &mut self,
+        context: &mut GroupContext<'_>,
+        id: StreamId,
+        input: Input<'_>,
+    ) -> Result<(), CallFailure> {
         let Some(stream) = self.open.get_mut(&id) else { return Ok(()) };
         let effects = stream.input(context.now, input, (context.members, &mut context.shared.out));
         self.apply(context, id, effects)
@@ -343,12 +364,12 @@ impl Streams {
     /// Carries out a stream's effects, and notes what they mean for its call.
     fn apply(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut GroupContext<'_>,
         id: StreamId,
         effects: StreamEffects,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let Some(stream) = self.open.get_mut(&id) else { return Ok(()) };
-        let of = ActionId { call: id.call, rank: stream.rank, action: stream.action };
+        let of = CallAction { call: id.call, rank: stream.rank, action: stream.action };
         let events = &mut self.events;
         count(context.shared, stream.operation, of, &effects, events);
         if let Some(error) = effects.failed {
@@ -379,9 +400,9 @@ impl Streams {
         Ok(())
     }
 
-    fn closed(&mut self, context: &mut Context<'_>, id: StreamId) {
+    fn closed(&mut self, context: &mut GroupContext<'_>, id: StreamId) {
         let Some(stream) = self.open.remove(&id) else { return };
-        self.retry_timer = stream.retry_timer();
+        self.retransmission_timeout = stream.retransmission_timeout();
         self.loss_free = if stream.needed_repair() { 0 } else { self.loss_free.saturating_add(1) };
         context.shared.forget_stream(&id, stream);
         self.events.push_back(StreamEvent::Closed(id));
@@ -391,8 +412,8 @@ impl Streams {
     /// any more, which is told; or nobody does by now.
     pub(super) fn pin_rank(&mut self, id: &StreamId) -> bool {
         match self.open.get_mut(id) {
-            Some(stream) if stream.waits == Waits::Action => {
-                stream.waits = Waits::Rank;
+            Some(stream) if stream.waits == StreamHold::Action => {
+                stream.waits = StreamHold::Rank;
                 true
             }
             _ => false,
@@ -405,13 +426,13 @@ impl Streams {
     }
 
     /// A call is over: what comes of its streams, other than open ones, is of no use.
-    pub(super) fn forget_call(&mut self, call: u64, shared: &mut Shared) {
+    pub(super) fn forget_call(&mut self, call: u64, shared: &mut SharedState) {
         self.buffered.forget(call, &mut shared.out);
         self.over.retain(|id| id.call != call);
     }
 
     /// Gives back all that streams have used.
-    pub(super) fn clear(&mut self, shared: &mut Shared) {
+    pub(super) fn clear(&mut self, shared: &mut SharedState) {
         for (id, stream) in std::mem::take(&mut self.open) {
             shared.forget_stream(&id, stream);
         }
@@ -439,15 +460,15 @@ impl Streams {
 
 /// Counts what a stream did: for the node under the operation of its call at once, and for its rank.
 fn count(
-    shared: &mut Shared,
+    shared: &mut SharedState,
     operation: Operation,
-    of: ActionId,
+    of: CallAction,
     effects: &StreamEffects,
     events: &mut VecDeque<StreamEvent>,
 ) {
     let traffic = effects.traffic;
     let progress = effects.stored + traffic.bytes_multicast + traffic.chunks_resent > 0;
-    if progress || traffic != Traffic::default() {
+    if progress || traffic != TrafficTotals::default() {
         shared.count(operation, traffic);
         events.push_back(StreamEvent::Moved { call: of.call, rank: of.rank, traffic, progress });
     }
@@ -455,9 +476,9 @@ fn count(
 
 /// A receiver has the whole message. Its successors may still need it from here, unless it is released as well.
 fn delivered(
-    stream: &mut Stream,
-    shared: &mut Shared,
-    (id, of): (StreamId, ActionId),
+    stream: &mut MulticastStream,
+    shared: &mut SharedState,
+    (id, of): (StreamId, CallAction),
     released: bool,
     events: &mut VecDeque<StreamEvent>,
 ) {
@@ -467,7 +488,7 @@ fn delivered(
         stream.continue_on(copy);
     }
     if released || copy.is_some() {
-        stream.waits = Waits::Nobody;
+        stream.waits = StreamHold::Nobody;
         events.push_back(StreamEvent::Done(of));
     } else {
         events.push_back(StreamEvent::Delivered(id, of));
@@ -475,26 +496,31 @@ fn delivered(
 }
 
 /// Nobody needs the message from here any more.
-fn released(stream: &mut Stream, shared: &mut Shared, of: ActionId, events: &mut VecDeque<StreamEvent>) {
+fn released(
+    stream: &mut MulticastStream,
+    shared: &mut SharedState,
+    of: CallAction,
+    events: &mut VecDeque<StreamEvent>,
+) {
     stream.release().into_iter().for_each(|buffer| shared.give_back(buffer));
-    match std::mem::replace(&mut stream.waits, Waits::Nobody) {
-        Waits::Nobody => {}
-        Waits::Action => events.push_back(StreamEvent::Done(of)),
-        Waits::Rank => events.push_back(StreamEvent::Unpinned { call: of.call, rank: of.rank }),
+    match std::mem::replace(&mut stream.waits, StreamHold::Nobody) {
+        StreamHold::Nobody => {}
+        StreamHold::Action => events.push_back(StreamEvent::Done(of)),
+        StreamHold::Rank => events.push_back(StreamEvent::Unpinned { call: of.call, rank: of.rank }),
     }
 }
 
 /// A copy of a message, if that is short enough and there is room.
-fn copied(data: MemoryRange, shared: &mut Shared) -> Option<MemoryRange> {
+fn copied(data: MemoryRange, shared: &mut SharedState) -> Option<MemoryRange> {
     if data.len <= COPIED_BYTES { shared.bounce(data) } else { None }
 }
 
-fn no_stream(members: &Members, rank: u32, error: &SpecError) -> Failure {
+fn no_stream(members: &Members, rank: u32, error: &SpecError) -> CallFailure {
     let text = format!("rank {rank}, group {}: {error}", members.id);
-    Failure::new(FailureKind::Invalid, text, vec![rank])
+    CallFailure::new(CallFailureKind::Invalid, text, vec![rank])
 }
 
-fn failed(members: &Members, id: StreamId, rank: u32, error: StreamError) -> Failure {
+fn failed(members: &Members, id: StreamId, rank: u32, error: StreamError) -> CallFailure {
     let nodes = match &error {
         StreamError::NotStarted { source_node, .. } | StreamError::Stalled { source_node, .. } => {
             vec![*source_node]
@@ -513,5 +539,5 @@ fn failed(members: &Members, id: StreamId, rank: u32, error: StreamError) -> Fai
         names.join(", ")
     );
     // Of nodes that are gone the failure detector says so before: these are there, and their ranks do not come.
-    Failure::new(FailureKind::Timeout, text, ranks)
+    CallFailure::new(CallFailureKind::Timeout, text, ranks)
 }

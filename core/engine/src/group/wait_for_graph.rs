@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Whom a rank waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Awaits {
+pub(super) enum WaitsFor {
     /// The ranks at the other ends of its messages.
     Some(BTreeSet<u32>),
     /// It waits in a call, or for a message from anybody.
     Any,
 }
 
-impl Awaits {
+impl WaitsFor {
     fn add(&mut self, peer: u32) {
-        if let Awaits::Some(peers) = self {
+        if let WaitsFor::Some(peers) = self {
             peers.insert(peer);
         }
     }
@@ -22,14 +22,14 @@ impl Awaits {
 
 /// Ranks that wait, and whom for.
 #[derive(Debug, Default)]
-pub(super) struct WaitForGraph(BTreeMap<u32, Awaits>);
+pub(super) struct WaitForGraph(BTreeMap<u32, WaitsFor>);
 
 impl WaitForGraph {
     /// Ranks that wait in calls or for anybody, and who waits for whom with messages.
     pub(super) fn of(ranks: &[u32], messages: &[(u32, u32)]) -> WaitForGraph {
-        let mut waits: BTreeMap<u32, Awaits> = ranks.iter().map(|rank| (*rank, Awaits::Any)).collect();
+        let mut waits: BTreeMap<u32, WaitsFor> = ranks.iter().map(|rank| (*rank, WaitsFor::Any)).collect();
         for (rank, peer) in messages {
-            waits.entry(*rank).or_insert_with(|| Awaits::Some(BTreeSet::new())).add(*peer);
+            waits.entry(*rank).or_insert_with(|| WaitsFor::Some(BTreeSet::new())).add(*peer);
         }
         WaitForGraph(waits)
     }
@@ -46,13 +46,13 @@ impl WaitForGraph {
         let mut seen: BTreeSet<u32> = ranks.iter().copied().collect();
         let mut level = seen.clone();
         while !level.is_empty() {
-            let awaited: Vec<&Awaits> = level.iter().filter_map(|rank| self.0.get(rank)).collect();
+            let awaited: Vec<&WaitsFor> = level.iter().filter_map(|rank| self.0.get(rank)).collect();
             if awaited.len() < level.len() {
                 return level.into_iter().filter(|rank| !self.0.contains_key(rank)).collect();
             }
             let next = awaited.into_iter().flat_map(|awaits| match awaits {
-                Awaits::Some(peers) => peers.iter().copied().collect(),
-                Awaits::Any => (0..size).collect::<Vec<u32>>(),
+                WaitsFor::Some(peers) => peers.iter().copied().collect(),
+                WaitsFor::Any => (0..size).collect::<Vec<u32>>(),
             });
             level = next.filter(|rank| seen.insert(*rank)).collect();
         }
@@ -76,6 +76,6 @@ mod tests {
 
     #[test]
     fn who_waits_in_a_call_and_for_a_message_may_wait_for_anybody() {
-        assert_eq!(WaitForGraph::of(&[1], &[(1, 2)]).0[&1], Awaits::Any);
+        assert_eq!(WaitForGraph::of(&[1], &[(1, 2)]).0[&1], WaitsFor::Any);
     }
 }

@@ -4,12 +4,12 @@
 
 use super::Group;
 use super::call_matching::mismatch;
-use super::calls::ANNOUNCE_AFTER;
-use super::plan_selection::Waiting;
+use super::call_queue::PendingCall;
+use super::running_calls::ANNOUNCE_AFTER;
 use crate::api::WatchReport;
 use crate::call_signature::{CallSignature, invalid};
-use crate::failure::{Failure, Stats};
-use crate::shared::{Context, Shared, TimerKey};
+use crate::failure::{CallFailure, CallStats};
+use crate::shared::{GroupContext, SharedState, TimerKey};
 use cool_machine::{Duration, Time};
 use cool_transport::unicast::Notice;
 use cool_types::fnv;
@@ -91,9 +91,14 @@ impl Group {
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(super) fn watch(&mut self, now: Time, shared: &mut Shared, waiting: Waiting) -> Result<(), Failure> {
+    pub(super) fn watch(
+        &mut self,
+        now: Time,
+        shared: &mut SharedState,
+        waiting: PendingCall,
+    ) -> Result<(), CallFailure> {
         let Some(number) = self.number(shared, &waiting) else { return Ok(()) };
-        let Waiting { token, request, signature, .. } = waiting;
+        let PendingCall { token, request, signature, .. } = waiting;
         let rank = request.rank;
         let signature = match signature {
             Ok(signature) => signature,
@@ -107,7 +112,7 @@ impl Group {
         let watched =
             WatchedCall { token, signature, begun: now, said: now, announced: false, overdue: None };
         self.watched_calls.0.insert((number, rank), watched);
-        let mut context = Context { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, shared };
         self.failure_detector.watch(&mut context);
         if self.members.nodes.len() > 1 {
             // What was told of calls before this one, which the rank is through, is of no use any more.
@@ -127,7 +132,7 @@ impl Group {
     /// # Errors
     /// If one has not: it may have its agent carry out what others carry out themselves, too. That is no mistake where those who wait have
     /// yet to see that not all can.
-    pub(super) fn match_told(&self, number: u64) -> Result<(), Failure> {
+    pub(super) fn match_told(&self, number: u64) -> Result<(), CallFailure> {
         if !self.quick_calls.all_can() {
             return Ok(());
         }
@@ -140,7 +145,7 @@ impl Group {
     }
 
     /// Tells other nodes of a call in which somebody has waited for long: who has yet to see whether all can will call another way, if not.
-    fn announce_watched(&mut self, now: Time, shared: &mut Shared, number: u64) {
+    fn announce_watched(&mut self, now: Time, shared: &mut SharedState, number: u64) {
         if !self.quick_calls.all_can() {
             return;
         }
@@ -149,13 +154,14 @@ impl Group {
         for ((_, rank), watched) in late.filter(|(_, watched)| !watched.announced) {
             watched.announced = true;
             let (digest, text) = watched.called();
-            let notice = Notice::Came { group, epoch, call: number, digest, ranks: vec![*rank], text };
-            Context { now, members: &self.members, shared }.notify_others(&notice);
+            let notice =
+                Notice::RanksArrived { group, epoch, call: number, digest, ranks: vec![*rank], text };
+            GroupContext { now, members: &self.members, shared }.notify_others(&notice);
         }
     }
 
     /// Whether all who wait in a call have called the same.
-    fn match_watched(&self, number: u64, rank: u32) -> Result<(), Failure> {
+    fn match_watched(&self, number: u64, rank: u32) -> Result<(), CallFailure> {
         let Some(ours) = self.watched_calls.0.get(&(number, rank)) else { return Ok(()) };
         let differing = self.watched_calls.of(number).find(|(_, theirs)| theirs.signature != ours.signature);
         differing.map_or(Ok(()), |(other, theirs)| {
@@ -165,10 +171,10 @@ impl Group {
     }
 
     /// A call is carried out here: who waits in it as a watched one is to call again. Whether it has called the same is seen then.
-    pub(super) fn take_over(&mut self, shared: &mut Shared, number: u64) {
+    pub(super) fn take_over(&mut self, shared: &mut SharedState, number: u64) {
         let waiting: Vec<u32> = self.watched_calls.of(number).map(|(rank, _)| rank).collect();
         for rank in waiting {
-            self.end_watch(shared, (number, rank), Stats { by_agent: true, ..Stats::default() });
+            self.end_watch(shared, (number, rank), CallStats { by_agent: true, ..CallStats::default() });
         }
     }
 
@@ -179,10 +185,10 @@ impl Group {
     pub(crate) fn watched(
         &mut self,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         (number, rank): (u64, u32),
         report: WatchReport,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         // It may have been answered meanwhile.
         let Some(watched) = self.watched_calls.0.get_mut(&(number, rank)) else { return Ok(()) };
         match report {
@@ -190,8 +196,8 @@ impl Group {
                 watched.said = now;
                 Ok(())
             }
-            WatchReport::Through => {
-                self.end_watch(shared, (number, rank), Stats::default());
+            WatchReport::Completed => {
+                self.end_watch(shared, (number, rank), CallStats::default());
                 Ok(())
             }
             WatchReport::Overdue { ranks, timeout } => {
@@ -209,21 +215,26 @@ impl Group {
     ///
     /// # Errors
     /// If it is.
-    pub(super) fn watched_due(&mut self, now: Time, shared: &mut Shared, number: u64) -> Result<(), Failure> {
+    pub(super) fn watched_due(
+        &mut self,
+        now: Time,
+        shared: &mut SharedState,
+        number: u64,
+    ) -> Result<(), CallFailure> {
         self.announce_watched(now, shared, number);
         let overdue = self.watched_calls.of(number).find_map(|(rank, watched)| {
             watched.overdue.clone().map(|overdue| (rank, watched.begun, overdue))
         });
         let Some((rank, begun, (missing, timeout))) = overdue else { return Ok(()) };
         let key = TimerKey::Call(self.members.id, number);
-        let mut context = Context { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, shared };
         match self.failure_detector.inquired(&mut context, key, begun) {
             true => Err(self.watched_too_long(now, (number, rank), missing, timeout)),
             false => Ok(()),
         }
     }
 
-    fn end_watch(&mut self, shared: &mut Shared, (number, rank): (u64, u32), stats: Stats) {
+    fn end_watch(&mut self, shared: &mut SharedState, (number, rank): (u64, u32), stats: CallStats) {
         if let Some(token) = self.watched_calls.take(number, rank) {
             self.ranks.answered(rank);
             shared.done(token, Ok(stats));

@@ -10,8 +10,8 @@ use crate::network::{Event, LinkSpec, Network, Shape};
 use cool_collective::{CostModel, Plan};
 use cool_engine::testing::Buffer;
 use cool_engine::{
-    CallRequest, DEFAULT_PEER_TIMEOUT, Engine, Failure, GroupKey, GroupSpec, Input, MemberSpec, Prepared,
-    Stats, TransferRequest, TreeScope, TreeSpec, WatchReport, WorkId,
+    CallFailure, CallRequest, CallStats, DEFAULT_PEER_TIMEOUT, Engine, GroupKey, GroupSpec, Input,
+    MemberSpec, PreparedCall, RankCommand, TransferRequest, TreeScope, TreeSpec, WatchReport, WorkId,
 };
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::tagged::Protection;
@@ -80,7 +80,7 @@ pub struct Answer {
     /// When.
     pub at: Time,
     /// How.
-    pub result: Result<Stats, Failure>,
+    pub result: Result<CallStats, CallFailure>,
 }
 
 /// What a step was about.
@@ -99,7 +99,7 @@ pub enum Step {
 pub(super) enum Later {
     Call(u64, CallRequest<Buffer>),
     Transfer(u64, TransferRequest<Buffer>),
-    Prepared(WorkId, Prepared),
+    Prepared(WorkId, PreparedCall),
     Work(WorkId, OpenWork),
     /// A connection is asked for again.
     Connect(usize),
@@ -425,11 +425,11 @@ impl SimulatedCluster {
         match what {
             Later::Call(token, request) => {
                 let request = request.map(|buffer| memories.register(token, buffer));
-                self.input(node, Input::Call { token, request })
+                self.input(node, Input::Request { token, request: request.into() })
             }
             Later::Transfer(token, request) => {
                 let request = request.map(|buffer| memories.register(token, buffer));
-                self.input(node, Input::Transfer { token, request })
+                self.input(node, Input::Request { token, request: request.into() })
             }
             Later::Prepared(id, prepared) => self.input(node, Input::Prepared(id, prepared)),
             Later::Work(id, open) => {
@@ -438,7 +438,8 @@ impl SimulatedCluster {
             }
             Later::Connect(connection) => self.connect_again(node, connection),
             Later::Watched((group, rank), number, report) => {
-                self.input(node, Input::Watched { group, rank, number, report })
+                let command = RankCommand::Watched { call_number: number, report };
+                self.input(node, Input::Command { group, rank, command })
             }
             Later::Rank(id, event) => self.rank_happens(id, event),
         }
@@ -485,7 +486,7 @@ impl SimulatedCluster {
         &mut self,
         node: u16,
         token: u64,
-        result: Result<Stats, Failure>,
+        result: Result<CallStats, CallFailure>,
     ) -> Result<(), ContractViolation> {
         self.nodes[usize::from(node)].memories.answered(token);
         if token & WATCHES != 0 {

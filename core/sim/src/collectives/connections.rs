@@ -3,7 +3,7 @@
 //!
 //! Here is who has what to send and what has come; the cluster puts segments on the network and tells engines.
 
-use cool_engine::{ConnectionId, NodeId};
+use cool_engine::{AgentConnectionId, NodeId};
 use cool_machine::{Duration, Time};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -51,7 +51,7 @@ pub(super) struct End {
     /// The start of the node's agent that has it: a later one knows nothing of it.
     pub(super) life: u32,
     /// By which its engine knows it; none before it is made and after it has ended.
-    pub(super) id: Option<ConnectionId>,
+    pub(super) id: Option<AgentConnectionId>,
 }
 
 /// One direction.
@@ -116,7 +116,7 @@ pub(super) enum Retry {
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     all: Vec<Connection>,
-    by_id: BTreeMap<(u16, ConnectionId), Side>,
+    by_id: BTreeMap<(u16, AgentConnectionId), Side>,
     segments: BTreeMap<u64, Segment>,
     last: u64,
     last_id: u64,
@@ -144,14 +144,14 @@ impl Connections {
         self.by_id.iter().filter(|((of, _), _)| *of == node).map(|(_, side)| *side).collect()
     }
 
-    pub(super) fn side(&self, node: u16, id: ConnectionId) -> Option<Side> {
+    pub(super) fn side(&self, node: u16, id: AgentConnectionId) -> Option<Side> {
         self.by_id.get(&(node, id)).copied()
     }
 
     /// An end is there from now on, of this start of its node's agent.
-    pub(super) fn establish(&mut self, side: Side, life: u32) -> ConnectionId {
+    pub(super) fn establish(&mut self, side: Side, life: u32) -> AgentConnectionId {
         self.last_id += 1;
-        let id = ConnectionId(self.last_id);
+        let id = AgentConnectionId(self.last_id);
         let end = &mut self.all[side.0].ends[side.1];
         (end.id, end.life) = (Some(id), life);
         self.by_id.insert((end.node, id), side);
@@ -159,7 +159,7 @@ impl Connections {
     }
 
     /// An end is gone: by what its engine knew it, if it was there.
-    pub(super) fn drop_end(&mut self, side: Side) -> Option<ConnectionId> {
+    pub(super) fn drop_end(&mut self, side: Side) -> Option<AgentConnectionId> {
         let end = &mut self.all[side.0].ends[side.1];
         let id = end.id.take()?;
         self.by_id.remove(&(end.node, id));

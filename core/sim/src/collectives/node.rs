@@ -2,7 +2,7 @@
 
 use super::cipher::Checksum;
 use super::memories::Memories;
-use cool_engine::{AgentId, ConnectionId, Engine, MemoryRange};
+use cool_engine::{AgentConnectionId, AgentId, Engine, MemoryRange};
 use cool_machine::{Duration, Time};
 use cool_transport::tagged::Tagger;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub(super) struct Node {
     /// How many agents have run here before this one.
     pub(super) life: u32,
     /// Where what comes next over a connection belongs.
-    pub(super) awaited: BTreeMap<ConnectionId, MemoryRange>,
+    pub(super) awaited: BTreeMap<AgentConnectionId, MemoryRange>,
     /// The bytes of the input that was handed over last.
     pub(super) input: Vec<u8>,
     /// When the engine wants to be polled.

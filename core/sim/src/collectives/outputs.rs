@@ -6,7 +6,9 @@ use super::connections::{CONNECT_TIMEOUT, Content, RECONNECT, Retry, Side};
 use super::memories::{Memories, Missing};
 use super::node::{Host, Node};
 use crate::network::Destination;
-use cool_engine::{AgentId, ConnectionId, Input, MemoryRange, NodeId, Output, Preparation, Work, WorkId};
+use cool_engine::{
+    AgentConnectionId, AgentId, Input, MemoryRange, NodeId, Output, Preparation, Work, WorkId,
+};
 use cool_machine::{Duration, Machine};
 use rand::RngExt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -148,7 +150,7 @@ impl SimulatedCluster {
     fn write(
         &mut self,
         node: u16,
-        connection: ConnectionId,
+        connection: AgentConnectionId,
         mut bytes: Vec<u8>,
         payload: Option<MemoryRange>,
     ) -> Result<(), ContractViolation> {
@@ -165,7 +167,7 @@ impl SimulatedCluster {
         Ok(())
     }
 
-    fn hang_up(&mut self, node: u16, connection: ConnectionId) -> Result<(), ContractViolation> {
+    fn hang_up(&mut self, node: u16, connection: AgentConnectionId) -> Result<(), ContractViolation> {
         self.nodes[usize::from(node)].awaited.remove(&connection);
         if let Some(side) = self.connections.side(node, connection) {
             self.connections.drop_end(side);
@@ -251,7 +253,7 @@ impl SimulatedCluster {
     fn deliver(
         &mut self,
         node: u16,
-        connection: ConnectionId,
+        connection: AgentConnectionId,
         bytes: &[u8],
     ) -> Result<(), ContractViolation> {
         let cut =
@@ -270,7 +272,7 @@ impl SimulatedCluster {
     fn deliver_part(
         &mut self,
         node: u16,
-        connection: ConnectionId,
+        connection: AgentConnectionId,
         bytes: &[u8],
     ) -> Result<(), ContractViolation> {
         let straight = self.rng.random_bool(0.8);

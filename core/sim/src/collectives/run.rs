@@ -8,7 +8,7 @@ use super::quick_scenario::QuickScenario;
 use super::scenario::{CallScenario, CollectiveScenario, Fault, GroupScenario};
 use super::script::RunningGroup;
 use cool_engine::testing::Collective;
-use cool_engine::{CallRequest, Failure, FailureKind, GroupSpec, Input, Stats};
+use cool_engine::{CallFailure, CallFailureKind, CallRequest, CallStats, GroupSpec, Input, RankCommand};
 use cool_machine::{Duration, Time};
 use cool_types::Operation;
 use std::collections::BTreeSet;
@@ -293,15 +293,18 @@ impl<'s> Runner<'s> {
                 if self.groups[*group].spec.quick {
                     return self.end_rank(*group, *rank, why);
                 }
-                return self.tell(*group, *rank, |group| Input::RankLost {
+                return self.tell(*group, *rank, |group| Input::Command {
                     group,
                     rank: *rank,
-                    why,
-                    through: None,
+                    command: RankCommand::Lost { why, completed_calls: None },
                 });
             }
             (Fault::Revoke { group, rank, .. }, FAULT) => {
-                return self.tell(*group, *rank, |group| Input::Revoke { group, rank: *rank });
+                return self.tell(*group, *rank, |group| Input::Command {
+                    group,
+                    rank: *rank,
+                    command: RankCommand::Revoke,
+                });
             }
             (_, outage) => {
                 let (link, ..) = self.scenario.outages[((outage - OUTAGES) / 2) as usize];
@@ -384,7 +387,7 @@ impl<'s> Runner<'s> {
     }
 
     /// A call or message was answered well: is all there?
-    fn well(&mut self, asked: &Asked, stats: &Stats) -> Result<(), String> {
+    fn well(&mut self, asked: &Asked, stats: &CallStats) -> Result<(), String> {
         let (group, rank) = (asked.group, asked.rank as usize);
         match asked.what {
             What::Call(number) => {
@@ -430,12 +433,12 @@ impl<'s> Runner<'s> {
         this.collectives[number].check_rank(rank)
     }
 
-    fn failed(&mut self, asked: &Asked, failure: &Failure) -> Result<(), String> {
+    fn failed(&mut self, asked: &Asked, failure: &CallFailure) -> Result<(), String> {
         *self.coverage.failures.entry(failure.kind).or_default() += 1;
         if let What::Call(number) = asked.what {
             self.groups[asked.group].tallies[number].failed += 1;
             let senseless = Fault::Senseless { group: asked.group, call: number };
-            if self.scenario.fault == senseless && failure.kind == FailureKind::Invalid {
+            if self.scenario.fault == senseless && failure.kind == CallFailureKind::Invalid {
                 return Ok(());
             }
         }

@@ -1,7 +1,9 @@
 //! The cluster of the tests that show one thing each: six nodes in three racks, and what is done with them in a word.
 
 use cool_engine::testing::{Buffer, Collective};
-use cool_engine::{CallRequest, ElementType, Failure, GroupSpec, Input, TransferKind, TransferRequest};
+use cool_engine::{
+    CallFailure, CallRequest, ElementType, GroupSpec, Input, RankCommand, TransferKind, TransferRequest,
+};
 use cool_machine::{Duration, Time};
 use cool_sim::Shape;
 use cool_sim::collectives::{Answer, ClusterSettings, SimulatedCluster, Step};
@@ -122,13 +124,18 @@ impl World {
     pub(crate) fn lose_rank(&mut self, group: u64, rank: u32) {
         let why = "its process ended".to_owned();
         self.cluster
-            .input(RANKS[rank as usize], Input::RankLost { group, rank, why, through: None })
+            .input(
+                RANKS[rank as usize],
+                Input::Command { group, rank, command: RankCommand::Lost { why, completed_calls: None } },
+            )
             .unwrap();
     }
 
     /// A rank cancels what it knows by a number.
     pub(crate) fn cancel(&mut self, group: u64, rank: u32, id: u64) {
-        self.cluster.input(RANKS[rank as usize], Input::Cancel { group, rank, id }).unwrap();
+        self.cluster
+            .input(RANKS[rank as usize], Input::Command { group, rank, command: RankCommand::Cancel { id } })
+            .unwrap();
     }
 
     /// Until this many calls are answered.
@@ -156,11 +163,11 @@ impl World {
         self.cluster.answers()
     }
 
-    pub(crate) fn failures(&self) -> Vec<&Failure> {
+    pub(crate) fn failures(&self) -> Vec<&CallFailure> {
         self.answers().values().filter_map(|answer| answer.result.as_ref().err()).collect()
     }
 
-    pub(crate) fn first_failure(&self) -> Option<&Failure> {
+    pub(crate) fn first_failure(&self) -> Option<&CallFailure> {
         self.failures().first().copied()
     }
 
@@ -168,7 +175,7 @@ impl World {
         self.first_failure().is_none()
     }
 
-    pub(crate) fn failure(&self, token: u64) -> &Failure {
+    pub(crate) fn failure(&self, token: u64) -> &CallFailure {
         self.cluster.answers()[&token].result.as_ref().unwrap_err()
     }
 }

@@ -2,7 +2,9 @@
 //! out, for all or when one asks for it; and what goes wrong meanwhile. Nobody is told what did not happen, and all get to an end.
 
 use cool_engine::testing::Collective;
-use cool_engine::{CallRequest, Failure, FailureKind, Input, MemoryRange, Stats, WatchReport};
+use cool_engine::{
+    CallFailure, CallFailureKind, CallRequest, CallStats, Input, MemoryRange, RankCommand, WatchReport,
+};
 use cool_machine::{Duration, Time};
 use cool_sim::collectives::{ClusterSettings, SimulatedCluster, Step};
 use cool_types::Operation;
@@ -253,9 +255,15 @@ impl Run {
                 };
                 self.needed = open || self.ranks.iter().any(asks);
                 let why = "its process ended".to_owned();
-                self.input(Input::RankLost { group: GROUP, rank, why, through: Some(said) });
+                self.input(Input::Command {
+                    group: GROUP,
+                    rank,
+                    command: RankCommand::Lost { why, completed_calls: Some(said) },
+                });
             }
-            Fault::Revoke(rank) => self.input(Input::Revoke { group: GROUP, rank }),
+            Fault::Revoke(rank) => {
+                self.input(Input::Command { group: GROUP, rank, command: RankCommand::Revoke })
+            }
             _ => {}
         }
     }
@@ -326,7 +334,7 @@ impl Run {
                 if let Stage::Watching(_, over) = &mut self.ranks[rank as usize].stage {
                     *over = true;
                 }
-                self.says(rank, at, WatchReport::Through);
+                self.says(rank, at, WatchReport::Completed);
             }
         }
     }
@@ -342,7 +350,11 @@ impl Run {
     }
 
     fn says(&mut self, rank: u32, call: usize, report: WatchReport) {
-        self.input(Input::Watched { group: GROUP, rank, number: call as u64, report });
+        self.input(Input::Command {
+            group: GROUP,
+            rank,
+            command: RankCommand::Watched { call_number: call as u64, report },
+        });
     }
 
     /// What a rank calls next, and a token for it.
@@ -365,7 +377,7 @@ impl Run {
         self.ranks[rank as usize].stage = Stage::Watching(token, false);
         self.at(PATIENCE, Event::Overdue(rank, at));
         let request = CallRequest { input: None, output: None, watch: true, ..request };
-        self.input(Input::Call { token, request: request.map(|_| MemoryRange::EMPTY) });
+        self.input(Input::Request { token, request: request.map(|_| MemoryRange::EMPTY).into() });
     }
 
     fn call(&mut self, rank: u32) {
@@ -374,7 +386,7 @@ impl Run {
         self.cluster.call(NODE, token, request, Duration::ZERO);
     }
 
-    fn answered(&mut self, token: u64, result: Result<Stats, Failure>) {
+    fn answered(&mut self, token: u64, result: Result<CallStats, CallFailure>) {
         let rank = self.tokens[&token];
         let (stage, at) = (self.ranks[rank as usize].stage, self.ranks[rank as usize].through);
         match (stage, result) {
@@ -400,18 +412,18 @@ impl Run {
         }
     }
 
-    fn check_failure(&self, rank: u32, failure: &Failure) {
+    fn check_failure(&self, rank: u32, failure: &CallFailure) {
         assert!(self.failed || self.cluster.engine(NODE).has_failed(GROUP), "{failure:?}");
         let (kind, blamed) = match self.fault {
             Fault::None => panic!("rank {rank} has failed for nothing: {failure:?}"),
-            Fault::Leave(gone) => (FailureKind::Lost, gone),
-            Fault::Absent(missing, _) => (FailureKind::Timeout, missing),
-            Fault::Differs(odd, _) => (FailureKind::Mismatch, odd),
-            Fault::Revoke(by) => (FailureKind::Revoked, by),
+            Fault::Leave(gone) => (CallFailureKind::Lost, gone),
+            Fault::Absent(missing, _) => (CallFailureKind::Timeout, missing),
+            Fault::Differs(odd, _) => (CallFailureKind::Mismatch, odd),
+            Fault::Revoke(by) => (CallFailureKind::Revoked, by),
         };
-        assert!(failure.kind == kind || failure.kind == FailureKind::Aborted, "{failure:?}");
+        assert!(failure.kind == kind || failure.kind == CallFailureKind::Aborted, "{failure:?}");
         assert!(failure.ranks.contains(&blamed), "{blamed} is not named: {failure:?}");
-        if kind != FailureKind::Mismatch {
+        if kind != CallFailureKind::Mismatch {
             assert_eq!(failure.ranks, [blamed], "{failure:?} {:?}", self.ranks);
         }
     }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::machine::Work;
-use crate::{CallRequest, ElementType, WatchReport};
-use FailureKind::{Aborted, Invalid, Lost, Mismatch, Revoked, Timeout};
+use crate::{CallRequest, ElementType, RankCommand, WatchReport};
+use CallFailureKind::{Aborted, Invalid, Lost, Mismatch, Revoked, Timeout};
 
 const RANKS: u32 = 4;
 
@@ -11,7 +11,7 @@ const RANKS: u32 = 4;
 struct Node {
     engine: Engine,
     now: Time,
-    answers: BTreeMap<u64, Result<crate::Stats, Failure>>,
+    answers: BTreeMap<u64, Result<crate::CallStats, CallFailure>>,
     /// The group has failed.
     failed: bool,
     forgotten: bool,
@@ -53,31 +53,39 @@ impl Node {
     /// A rank says that it waits in a call.
     fn watch(&mut self, token: u64, rank: u32, number: u64, operation: Operation) {
         let request = CallRequest { number: Some(number), watch: true, ..request(rank, operation) };
-        self.handle(Input::Call { token, request });
+        self.handle(Input::Request { token, request: request.into() });
     }
 
     /// A rank has a barrier carried out.
     fn barrier(&mut self, token: u64, rank: u32, number: u64) {
         let request = CallRequest { number: Some(number), ..request(rank, Operation::Barrier) };
-        self.handle(Input::Call { token, request });
+        self.handle(Input::Request { token, request: request.into() });
     }
 
     /// A rank says what has become of its call.
     fn says(&mut self, rank: u32, number: u64, report: WatchReport) {
-        self.handle(Input::Watched { group: 1, rank, number, report });
+        self.handle(Input::Command {
+            group: 1,
+            rank,
+            command: RankCommand::Watched { call_number: number, report },
+        });
     }
 
     fn lose(&mut self, rank: u32, through: u64) {
         let why = "its process ended".to_owned();
-        self.handle(Input::RankLost { group: 1, rank, why, through: Some(through) });
+        self.handle(Input::Command {
+            group: 1,
+            rank,
+            command: RankCommand::Lost { why, completed_calls: Some(through) },
+        });
     }
 
     /// How a call has ended.
-    fn ended(&self, token: u64) -> &Result<crate::Stats, Failure> {
+    fn ended(&self, token: u64) -> &Result<crate::CallStats, CallFailure> {
         self.answers.get(&token).unwrap_or_else(|| panic!("{token} is not answered"))
     }
 
-    fn failure(&self, token: u64) -> (FailureKind, &[u32]) {
+    fn failure(&self, token: u64) -> (CallFailureKind, &[u32]) {
         let failed = self.ended(token).as_ref().unwrap_err();
         (failed.kind, &failed.ranks)
     }
@@ -123,11 +131,11 @@ fn who_waits_no_more_is_answered_and_nothing_is_left_of_its_call() {
     node.watch(1, 0, 3, Operation::Allreduce);
     node.watch(2, 1, 3, Operation::Allreduce);
     assert!(node.answers.is_empty());
-    node.says(0, 3, WatchReport::Through);
+    node.says(0, 3, WatchReport::Completed);
     assert!(!node.is_by_agent(1));
-    node.says(1, 3, WatchReport::Through);
+    node.says(1, 3, WatchReport::Completed);
     node.watch(3, 0, 900, Operation::Bcast);
-    node.says(0, 900, WatchReport::Through);
+    node.says(0, 900, WatchReport::Completed);
     // It was answered.
     node.says(0, 900, overdue(&[1]));
     assert_eq!(node.answers.len(), 3);
@@ -153,7 +161,10 @@ fn who_waits_in_a_call_that_others_have_carried_out_calls_again_whoever_comes_fi
     assert_eq!(calls, [5]);
     // Without a number it is the next.
     for rank in 0..RANKS {
-        node.handle(Input::Call { token: 30 + u64::from(rank), request: request(rank, Operation::Barrier) });
+        node.handle(Input::Request {
+            token: 30 + u64::from(rank),
+            request: request(rank, Operation::Barrier).into(),
+        });
     }
     assert_eq!(node.engine.trace(1, None)[0].call, 6);
     node.handle(Input::ReleaseGroup { group: 1 });
@@ -168,7 +179,7 @@ fn a_call_that_some_were_through_at_once_waits_for_those_who_are_to_call_again()
     for (token, rank) in [(10, 0), (12, 2), (13, 3), (11, 1)] {
         let nothing = CallRequest { number: Some(0), count: 0, ..request(rank, Operation::Bcast) };
         assert!(node.engine.trace(1, None).is_empty(), "not all have come");
-        node.handle(Input::Call { token, request: nothing });
+        node.handle(Input::Request { token, request: nothing.into() });
         assert!(node.ended(token).is_ok(), "{:?}", node.ended(token));
     }
     assert_eq!(node.engine.trace(10, None).len(), 1);
@@ -212,7 +223,7 @@ fn what_others_have_carried_out_under_the_number_of_a_watched_call_is_compared()
     let mut node = Node::new();
     node.watch(1, 0, 2, Operation::Barrier);
     let bcast = |rank| CallRequest { number: Some(2), count: 0, ..request(rank, Operation::Bcast) };
-    node.handle(Input::Call { token: 2, request: bcast(1) });
+    node.handle(Input::Request { token: 2, request: bcast(1).into() });
     assert!(node.is_by_agent(1));
     node.barrier(3, 0, 2);
     assert_eq!(node.failure(3), (Mismatch, &[1, 0][..]));
@@ -221,11 +232,11 @@ fn what_others_have_carried_out_under_the_number_of_a_watched_call_is_compared()
     for alike in [true, false] {
         let mut node = Node::new();
         let senseless = |rank| CallRequest { root: 99, ..bcast(rank) };
-        node.handle(Input::Call { token: 1, request: senseless(1) });
+        node.handle(Input::Request { token: 1, request: senseless(1).into() });
         node.watch(2, 0, 2, Operation::Barrier);
         assert!(node.failure(1).0 == Invalid && node.is_by_agent(2));
         let request = if alike { senseless(0) } else { bcast(0) };
-        node.handle(Input::Call { token: 3, request });
+        node.handle(Input::Request { token: 3, request: request.into() });
         assert_eq!((node.failure(3).0, node.failed), if alike { (Invalid, false) } else { (Mismatch, true) });
     }
 }
@@ -234,10 +245,10 @@ fn what_others_have_carried_out_under_the_number_of_a_watched_call_is_compared()
 fn a_watched_call_that_makes_no_sense_is_refused_and_the_group_goes_on() {
     let mut node = Node::new();
     let senseless = CallRequest { number: Some(0), watch: true, root: 99, ..request(1, Operation::Bcast) };
-    node.handle(Input::Call { token: 1, request: senseless });
+    node.handle(Input::Request { token: 1, request: senseless.into() });
     assert_eq!(node.failure(1).0, Invalid);
     node.watch(2, 1, 1, Operation::Bcast);
-    node.says(1, 1, WatchReport::Through);
+    node.says(1, 1, WatchReport::Completed);
     assert!(node.ended(2).is_ok() && !node.failed);
 }
 
@@ -295,14 +306,14 @@ fn a_rank_that_is_gone_fails_those_who_wait_in_calls_that_it_was_not_through() {
     node.lose(3, 5);
     assert!(node.answers.is_empty() && !node.failed);
     node.watch(2, 1, 4, Operation::Barrier);
-    node.says(0, 4, WatchReport::Through);
+    node.says(0, 4, WatchReport::Completed);
     node.watch(3, 0, 5, Operation::Barrier);
     assert_eq!((node.failure(2), node.failure(3)), ((Lost, &[3][..]), (Lost, &[3][..])));
 
     // It was in that call, and had watched others.
     let mut node = Node::new();
     node.watch(1, 3, 4, Operation::Barrier);
-    node.says(3, 4, WatchReport::Through);
+    node.says(3, 4, WatchReport::Completed);
     node.watch(2, 0, 5, Operation::Barrier);
     node.lose(3, 5);
     assert_eq!(node.failure(2), (Lost, &[3][..]));
@@ -344,7 +355,7 @@ fn a_rank_that_is_gone_was_through_what_was_carried_out_for_it() {
 fn a_group_that_is_revoked_or_released_answers_who_waits() {
     let mut node = Node::new();
     node.watch(1, 0, 2, Operation::Barrier);
-    node.handle(Input::Revoke { group: 1, rank: 2 });
+    node.handle(Input::Command { group: 1, rank: 2, command: RankCommand::Revoke });
     assert_eq!((node.failure(1), node.failed), ((Revoked, &[2][..]), true));
     node.watch(2, 1, 2, Operation::Barrier);
     assert_eq!(node.failure(2).0, Revoked);
@@ -371,7 +382,7 @@ fn a_number_that_was_carried_out_or_is_watched_already_is_refused_in_words() {
     node.watch(20, 1, 8, Operation::Barrier);
     node.watch(21, 1, 8, Operation::Barrier);
     assert!(node.words(21).contains("it waits in call 8 already"), "{}", node.words(21));
-    node.says(1, 8, WatchReport::Through);
+    node.says(1, 8, WatchReport::Completed);
     // Again, and then carried out for all.
     node.watch(22, 1, 8, Operation::Barrier);
     for rank in 0..RANKS {
@@ -388,6 +399,6 @@ fn who_waits_in_too_many_calls_is_refused() {
     let most = cool_types::limits::OPEN_CALLS as u64;
     (0..=most).for_each(|number| node.watch(number, 0, number, Operation::Barrier));
     assert_eq!((node.answers.len(), node.failure(most).0), (1, Invalid));
-    (0..most).for_each(|number| node.says(0, number, WatchReport::Through));
+    (0..most).for_each(|number| node.says(0, number, WatchReport::Completed));
     assert_eq!(node.answers.len() as u64, most + 1);
 }

@@ -1,12 +1,15 @@
 //! One such rank: its calls as it makes them, and how it waits in them.
 
 use super::kept::KeptByLeader;
-use cool_collective::{Layout, Place, Rank};
+use cool_collective::{Layout, Rank, RankPlace};
 use cool_engine::testing::Buffer;
-use cool_engine::{CallRequest, Failure, GroupSpec, Stats, WatchReport};
+use cool_engine::{CallFailure, CallRequest, CallStats, GroupSpec, WatchReport};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
-use cool_quick::{Answering, Begin, Input, Next, Output, Patience, QuickCalls, QuickSchedule, Seen, SendTo};
-use cool_types::{Call, CallWords, Operation};
+use cool_quick::{
+    BeginCall, Input, NakResponder, Output, QuickCalls, QuickSchedule, SendTo, WaitAction, WaitPolicy,
+    WaitState,
+};
+use cool_types::{Call, CallDescription, Operation};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -26,7 +29,7 @@ pub(super) enum Effect {
     /// It tells its agent what has become of a watched call, by its number.
     Watched(u64, WatchReport),
     /// A call has come to its end.
-    Answer(u64, Result<Stats, Failure>),
+    Answer(u64, Result<CallStats, CallFailure>),
 }
 
 /// A call as its rank makes it.
@@ -54,7 +57,7 @@ impl Described {
         let root = Rank(if operation.rooted() { request.root } else { 0 });
         let call = Call::new(operation, root, request.count * bytes, bytes.max(1) as u32);
         let reduce = request.reduce.filter(|_| operation.combines());
-        let words = CallWords { call: &call, element, reduce };
+        let words = CallDescription { call: &call, element, reduce };
         let (digest, text) = (words.digest(format_args!("")), words.to_string());
         Described { call, digest, text }
     }
@@ -73,7 +76,7 @@ enum Ending {
 #[derive(Debug)]
 struct Watch {
     token: u64,
-    answer: Option<Result<Stats, Failure>>,
+    answer: Option<Result<CallStats, CallFailure>>,
     ending: Option<Ending>,
 }
 
@@ -100,7 +103,7 @@ pub(in super::super) struct QuickRank {
     /// The node of each rank.
     pub(super) nodes: Vec<u16>,
     /// How its agent answers for it.
-    pub(super) answering: Answering,
+    pub(super) answering: NakResponder,
     pub(super) kept: KeptByLeader,
     rank: Rank,
     layout: Layout,
@@ -139,16 +142,16 @@ impl QuickRank {
     pub(super) fn of(spec: &GroupSpec, rank: u32, nodes: Vec<u16>, life: u32) -> Option<QuickRank> {
         let places = spec.members.iter().map(|member| {
             let node = nodes[member.rank as usize];
-            Place { rack: member.rack, node: node.into() }
+            RankPlace { rack: member.rack, node: node.into() }
         });
-        let layout = Layout::new(&places.collect::<Vec<Place>>()).ok()?;
+        let layout = Layout::new(&places.collect::<Vec<RankPlace>>()).ok()?;
         let (group, rank) = ((spec.id, spec.epoch), Rank(rank));
         let key = spec.keyed.as_ref()?.key.derive(b"quick calls");
         Some(QuickRank {
             node: nodes[rank.0 as usize],
             life,
             nodes,
-            answering: Answering { key: key.clone(), group, leader: rank },
+            answering: NakResponder { key: key.clone(), group, leader: rank },
             kept: KeptByLeader::default(),
             rank,
             machine: QuickCalls::new(key, group, rank, layout.clone())?,
@@ -197,7 +200,7 @@ impl QuickRank {
     }
 
     /// Its agent has answered a watched call.
-    pub(super) fn answered(&mut self, token: u64, answer: Result<Stats, Failure>) {
+    pub(super) fn answered(&mut self, token: u64, answer: Result<CallStats, CallFailure>) {
         let watch = self.call.as_mut().and_then(|call| call.watch.as_mut());
         if let Some(watch) = watch.filter(|watch| watch.token == token) {
             watch.answer = Some(answer);
@@ -230,7 +233,7 @@ impl QuickRank {
         if let Some((_, known)) = self.schedules.iter().find(|(known, _)| known == call) {
             return known.clone();
         }
-        let schedule = QuickSchedule::of(call, &self.layout, self.rank).map(Arc::new);
+        let schedule = QuickSchedule::for_call(call, &self.layout, self.rank).map(Arc::new);
         self.schedules.truncate(SCHEDULES - 1);
         self.schedules.push_front((call.clone(), schedule.clone()));
         schedule
@@ -279,8 +282,8 @@ impl QuickRank {
                 effects.extend(sent);
                 self.kept.keep(message);
             }
-            Poll::Output(Output::Ask { of, bytes }) => effects.push(Effect::Send(SendTo::AgentOf(of), bytes)),
-            Poll::Output(Output::Differs { rank, text, .. }) => {
+            Poll::Output(Output::Nak { to, bytes }) => effects.push(Effect::Send(SendTo::AgentOf(to), bytes)),
+            Poll::Output(Output::Mismatch { rank, text, .. }) => {
                 self.watch(effects);
                 self.stop(Some(WatchReport::Differs { rank, text }), effects);
             }
@@ -293,14 +296,14 @@ impl QuickRank {
     /// The rank has not got what it waits for.
     fn look(&mut self, now: Time, next: Option<Time>, effects: &mut Vec<Effect>) -> bool {
         let Some(call) = &self.call else { return false };
-        let seen = Seen {
+        let seen = WaitState {
             watched: call.watch.is_some(),
             answered: call.watch.as_ref().is_some_and(|watch| watch.answer.is_some()),
             failed: self.failed,
         };
         let timeout = call.request.timeout.unwrap_or(Duration::MAX);
-        match Patience(timeout).next(now - call.begun, seen) {
-            Next::Wait(left) => {
+        match WaitPolicy(timeout).next_action(now - call.begun, seen) {
+            WaitAction::Wait(left) => {
                 if call.carries
                     && let Some(bytes) = self.inbox.pop_front()
                 {
@@ -313,16 +316,16 @@ impl QuickRank {
                 self.wake = earliest(next, Some(now + left));
                 return false;
             }
-            Next::Watch => self.watch(effects),
-            Next::Ended => self.stop(None, effects),
-            Next::Overdue => {
+            WaitAction::Watch => self.watch(effects),
+            WaitAction::Ended => self.stop(None, effects),
+            WaitAction::Overdue => {
                 let ranks = match call.carries {
                     true => self.machine.awaited().map(|rank| rank.0).collect(),
                     false => (0..self.layout.size() as u32).filter(|rank| *rank != self.rank.0).collect(),
                 };
                 self.stop(Some(WatchReport::Overdue { ranks, timeout }), effects);
             }
-            Next::ByAgent => self.by_agent(effects),
+            WaitAction::ByAgent => self.by_agent(effects),
         }
         true
     }
@@ -351,7 +354,7 @@ impl QuickRank {
         match &mut call.watch {
             Some(watch) => {
                 watch.ending = Some(Ending::Through);
-                effects.push(Effect::Watched(call.number, WatchReport::Through));
+                effects.push(Effect::Watched(call.number, WatchReport::Completed));
             }
             None => self.go_on(now, effects),
         }
@@ -362,7 +365,7 @@ impl QuickRank {
         &mut self,
         now: Time,
         ending: Ending,
-        answer: Result<Stats, Failure>,
+        answer: Result<CallStats, CallFailure>,
         effects: &mut Vec<Effect>,
     ) {
         match answer {
@@ -399,7 +402,7 @@ impl QuickRank {
             output.with(|bytes| bytes[..came.len()].copy_from_slice(&came));
         }
         self.through = call.number + 1;
-        let stats = Stats { plan: format!("quick {}", call.schedule.plan()), ..Stats::default() };
+        let stats = CallStats { plan: format!("quick {}", call.schedule.plan()), ..CallStats::default() };
         effects.push(Effect::Answer(call.token, Ok(stats)));
         self.call = None;
     }
@@ -412,8 +415,8 @@ impl QuickRank {
         let given = if is_message { &request.output } else { &request.input };
         let input = given.as_ref().map(Buffer::bytes).unwrap_or_default();
         let combining = call.operation.combines().then_some(request.element).zip(request.reduce);
-        let begin = Begin { number: *number, digest: *digest, schedule, combining, input: &input };
-        self.machine.handle(now, Input::Repaired(self.kept.repaired));
+        let begin = BeginCall { number: *number, digest: *digest, schedule, combining, input: &input };
+        self.machine.handle(now, Input::Retransmitted(self.kept.repaired));
         self.machine.handle(now, Input::Begin(begin));
     }
 }

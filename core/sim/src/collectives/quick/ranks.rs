@@ -6,7 +6,7 @@ use crate::collectives::cluster::{Alarm, Later, SimulatedCluster, node_at};
 use crate::collectives::node::Host;
 use crate::network::Destination;
 use cool_collective::Rank;
-use cool_engine::{Failure, GroupSpec, Input, Stats};
+use cool_engine::{CallFailure, CallStats, GroupSpec, Input, RankCommand};
 use cool_machine::Duration;
 use cool_quick::SendTo;
 use std::collections::BTreeMap;
@@ -103,7 +103,8 @@ impl SimulatedCluster {
     pub fn rank_ends(&mut self, id: (u64, u32), why: String) -> Result<(), ContractViolation> {
         let Some(rank) = self.quick.ranks.get_mut(&id) else { return Ok(()) };
         let (node, through) = (rank.node, rank.ends());
-        self.input(node, Input::RankLost { group: id.0, rank: id.1, why, through })
+        let command = RankCommand::Lost { why, completed_calls: through };
+        self.input(node, Input::Command { group: id.0, rank: id.1, command })
     }
 
     /// Something happens to a rank of a group with quick calls.
@@ -234,7 +235,7 @@ impl SimulatedCluster {
         let all = self.quick.ranks.values_mut();
         let here = all.filter(|rank| runs && (rank.node, rank.life) == (node, life));
         let answer = here.filter_map(|rank| {
-            let (asker, answer) = rank.answering.answer(&rank.kept, bytes)?;
+            let (asker, answer) = rank.answering.respond(&rank.kept, bytes)?;
             let is_there = rank.nodes.get(asker.0 as usize) == Some(&from);
             rank.kept.repaired += u64::from(is_there);
             is_there.then_some(answer)
@@ -311,7 +312,12 @@ impl SimulatedCluster {
     }
 
     /// A watched call is answered.
-    pub(in super::super) fn watch_answered(&mut self, node: u16, token: u64, result: Result<Stats, Failure>) {
+    pub(in super::super) fn watch_answered(
+        &mut self,
+        node: u16,
+        token: u64,
+        result: Result<CallStats, CallFailure>,
+    ) {
         let life = self.nodes[usize::from(node)].life;
         let here = self.quick.ranks.iter_mut().filter(|(_, rank)| (rank.node, rank.life) == (node, life));
         let mut ids = Vec::new();

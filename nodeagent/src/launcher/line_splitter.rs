@@ -5,13 +5,13 @@ pub(super) const MAX_LINE: usize = 16 << 10;
 
 /// Cuts a stream of bytes into lines of bounded length.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct LineSplitter {
     bytes: Vec<u8>,
     /// How many of them have been taken.
     taken: usize,
 }
 
-impl Lines {
+impl LineSplitter {
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.taken = 0;
@@ -46,7 +46,7 @@ mod tests {
             cut in 1usize..5000,
         ) {
             let stream = [vec![b'y'; long * MAX_LINE + cut], stream].concat();
-            let (mut lines, mut taken) = (Lines::default(), Vec::new());
+            let (mut lines, mut taken) = (LineSplitter::default(), Vec::new());
             for piece in stream.chunks(cut) {
                 lines.push(piece);
                 while let Some(line) = lines.take(false) {

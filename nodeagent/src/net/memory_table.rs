@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 
 /// Memories by the names that engine and driver have for them. What has a clone of a slice keeps its memory.
 #[derive(Debug, Default)]
-pub(super) struct Memories {
+pub(super) struct MemoryTable {
     by_id: BTreeMap<MemoryId, SharedSlice>,
     /// Of each call or message that is not answered, by its token.
     of_token: BTreeMap<u64, Vec<MemoryId>>,
     last: u64,
 }
 
-impl Memories {
+impl MemoryTable {
     /// Names a buffer of a call.
     pub(super) fn register(&mut self, token: u64, buffer: SharedSlice) -> MemoryRange {
         self.last += 1;

@@ -1,16 +1,16 @@
 //! Whether the ranks of a group carry out quick calls: if all can. Each agent says so of its ranks when they have come, so it is known, and
 //! the same everywhere, before the first call to which all come.
 
-use super::Group;
+use super::super::Group;
 use crate::machine::Output;
-use crate::shared::{Context, Shared};
+use crate::shared::{GroupContext, SharedState};
 use cool_machine::Time;
 use cool_transport::unicast::Notice;
 use std::collections::BTreeSet;
 
 /// What is known of the nodes.
 #[derive(Debug, Default)]
-pub(super) struct QuickAgreement {
+pub(in crate::group) struct QuickAgreement {
     /// Those whose ranks can.
     able: BTreeSet<usize>,
     /// One cannot.
@@ -23,7 +23,7 @@ pub(super) struct QuickAgreement {
 
 impl QuickAgreement {
     /// Whether it has been told that all can: before, and where not all can, no rank has carried out a call itself.
-    pub(super) fn all_can(&self) -> bool {
+    pub(in crate::group) fn all_can(&self) -> bool {
         self.told && !self.declined
     }
 
@@ -43,15 +43,15 @@ impl QuickAgreement {
 
 impl Group {
     /// Whether the rank of this node can carry out quick calls.
-    pub(crate) fn quick(&mut self, now: Time, shared: &mut Shared, able: bool) {
+    pub(crate) fn quick(&mut self, now: Time, shared: &mut SharedState, able: bool) {
         let (group, epoch) = self.key();
-        let notice = Notice::Quick { group, epoch, able };
-        Context { now, members: &self.members, shared }.notify_others(&notice);
+        let notice = Notice::QuickCapability { group, epoch, able };
+        GroupContext { now, members: &self.members, shared }.notify_others(&notice);
         self.learn_quick(shared, self.members.me, able);
     }
 
     /// Whether the rank of a node can.
-    pub(super) fn learn_quick(&mut self, shared: &mut Shared, node: usize, able: bool) {
+    pub(in crate::group) fn learn_quick(&mut self, shared: &mut SharedState, node: usize, able: bool) {
         let (is_here, nodes) = (node == self.members.me, self.members.nodes.len());
         if let Some(all) = self.quick_calls.learn((node, is_here), able, nodes) {
             shared.out.push(Output::Quick { group: self.members.id, all });

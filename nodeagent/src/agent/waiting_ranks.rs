@@ -10,41 +10,41 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// The answer to a rank, or why there is none.
-pub(super) type Answer<R> = Result<R, String>;
+pub(super) type WaitResult<R> = Result<R, String>;
 
 /// A rank that waits.
 #[derive(Debug)]
-struct Waiter<R> {
+struct WaitingRank<R> {
     /// Its number among all who have waited: another one may come by the same name.
     ticket: u64,
-    answer: oneshot::Sender<Answer<R>>,
+    answer: oneshot::Sender<WaitResult<R>>,
     /// What a controller was asked for it, for another one.
     asked: Option<Body>,
 }
 
-type WaitersByRank<K, R> = BTreeMap<(K, u32), Waiter<R>>;
+type WaitingByRank<K, R> = BTreeMap<(K, u32), WaitingRank<R>>;
 
 /// Who waits, by what all of a group wait for together and rank.
 #[derive(Debug)]
-pub(super) struct Waiters<K, R> {
-    ranks: Mutex<WaitersByRank<K, R>>,
+pub(super) struct WaitingRanks<K, R> {
+    ranks: Mutex<WaitingByRank<K, R>>,
     tickets: AtomicU64,
 }
 
-impl<K, R> Default for Waiters<K, R> {
-    fn default() -> Waiters<K, R> {
-        Waiters { ranks: Mutex::default(), tickets: AtomicU64::new(1) }
+impl<K, R> Default for WaitingRanks<K, R> {
+    fn default() -> WaitingRanks<K, R> {
+        WaitingRanks { ranks: Mutex::default(), tickets: AtomicU64::new(1) }
     }
 }
 
-impl<K: Ord + Clone, R> Waiters<K, R> {
+impl<K: Ord + Clone, R> WaitingRanks<K, R> {
     /// A rank begins to wait, by a ticket; `None` if one of its name does already.
-    pub(super) fn begin(&self, at: &(K, u32)) -> Option<(u64, oneshot::Receiver<Answer<R>>)> {
+    pub(super) fn begin(&self, at: &(K, u32)) -> Option<(u64, oneshot::Receiver<WaitResult<R>>)> {
         let mut ranks = self.ranks();
         let Entry::Vacant(vacant) = ranks.entry(at.clone()) else { return None };
         let (answer, answered) = oneshot::channel();
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
-        vacant.insert(Waiter { ticket, answer, asked: None });
+        vacant.insert(WaitingRank { ticket, answer, asked: None });
         Some((ticket, answered))
     }
 
@@ -64,9 +64,9 @@ impl<K: Ord + Clone, R> Waiters<K, R> {
     pub(super) async fn answer(
         &self,
         at: &(K, u32),
-        answered: oneshot::Receiver<Answer<R>>,
+        answered: oneshot::Receiver<WaitResult<R>>,
         patience: Duration,
-    ) -> Answer<R> {
+    ) -> WaitResult<R> {
         match timeout(patience, answered).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err("it waits no longer".to_owned()),
@@ -89,9 +89,9 @@ impl<K: Ord + Clone, R> Waiters<K, R> {
         key: &K,
         rank: Option<u32>,
         tickets: &[u64],
-    ) -> Vec<(u32, oneshot::Sender<Answer<R>>)> {
+    ) -> Vec<(u32, oneshot::Sender<WaitResult<R>>)> {
         let mut ranks = self.ranks();
-        let same = |(at, waiter): &(&(K, u32), &Waiter<R>)| {
+        let same = |(at, waiter): &(&(K, u32), &WaitingRank<R>)| {
             let named = tickets.is_empty() || tickets.contains(&waiter.ticket);
             at.0 == *key && rank.is_none_or(|rank| rank == at.1) && named
         };
@@ -108,7 +108,7 @@ impl<K: Ord + Clone, R> Waiters<K, R> {
     }
 
     // A panic elsewhere leaves the table whole: every change to it is one insert or remove.
-    fn ranks(&self) -> MutexGuard<'_, WaitersByRank<K, R>> {
+    fn ranks(&self) -> MutexGuard<'_, WaitingByRank<K, R>> {
         self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -118,13 +118,13 @@ mod tests {
     use super::*;
 
     /// The ranks that are answered.
-    fn ranks(taken: Vec<(u32, oneshot::Sender<Answer<()>>)>) -> Vec<u32> {
+    fn ranks(taken: Vec<(u32, oneshot::Sender<WaitResult<()>>)>) -> Vec<u32> {
         taken.into_iter().map(|(rank, _)| rank).collect()
     }
 
     #[test]
     fn what_became_of_some_is_not_told_to_others_who_wait_under_the_same_key() {
-        let waiters = Waiters::default();
+        let waiters = WaitingRanks::default();
         let first = waiters.begin(&("k", 0)).unwrap().0;
         assert!(waiters.begin(&("k", 0)).is_none());
         // Its process is killed and started again, and another one comes, before it is known that the first waited in vain.
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn an_answer_without_tickets_is_for_all_or_for_its_rank() {
-        let waiters = Waiters::default();
+        let waiters = WaitingRanks::default();
         let _waiting: Vec<_> = (0..3).map(|rank| waiters.begin(&("k", rank)).unwrap()).collect();
         assert_eq!(ranks(waiters.take(&"k", Some(1), &[])), [1]);
         assert!(ranks(waiters.take(&"other", None, &[])).is_empty());

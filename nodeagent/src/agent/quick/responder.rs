@@ -1,12 +1,12 @@
 //! Quick calls as the agent of a node serves them: it opens the socket of the node's leader among a group's ranks, and answers for what that
 //! has sent. Of calls that go well it knows nothing.
 
-use super::groups::Abilities;
+use crate::agent::groups::Abilities;
 use crate::engine::{GroupSpec, TreeScope};
 use crate::net::udp::{send_over_trees, socket_with_room};
 use crate::shared_segment::SharedSegment;
 use cool_proto::local;
-use cool_quick::{Answering, DATAGRAM_MAX, Kept};
+use cool_quick::{DATAGRAM_BYTES_MAX, NakResponder, RetransmitBuffer};
 use cool_shm::segment::{RANKS_MAX, RankPart};
 use cool_transport::tagged::Protection;
 use cool_types::{Key, Rank};
@@ -28,7 +28,7 @@ const BUFFER: usize = 1 << 20;
 
 /// How the ranks of a group on several nodes reach each other, by the leaders of their nodes.
 #[derive(Clone, Debug)]
-pub(super) struct QuickGroup {
+pub(in crate::agent) struct QuickGroup {
     group: (u64, u32),
     key: Key,
     tree: Ipv4Addr,
@@ -43,7 +43,7 @@ pub(super) struct QuickGroup {
 
 impl QuickGroup {
     /// That of a group; none if its ranks do not call by datagrams, as over IPv6, which all agents find alike.
-    pub(super) fn of(spec: &GroupSpec, node: &str) -> Option<QuickGroup> {
+    pub(in crate::agent) fn of(spec: &GroupSpec, node: &str) -> Option<QuickGroup> {
         if !spec.quick || spec.members.len() > RANKS_MAX {
             return None;
         }
@@ -74,7 +74,7 @@ impl QuickGroup {
     }
 
     /// As a rank is told.
-    pub(super) fn told(&self) -> local::Quick {
+    pub(in crate::agent) fn told(&self) -> local::Quick {
         local::Quick {
             epoch: self.group.1,
             key: self.key.bytes().to_vec(),
@@ -98,19 +98,19 @@ impl QuickGroup {
     }
 
     /// How its agent answers in the leader's name.
-    fn answering(&self) -> Answering {
-        Answering { key: self.key.clone(), group: self.group, leader: Rank(self.leader) }
+    fn answering(&self) -> NakResponder {
+        NakResponder { key: self.key.clone(), group: self.group, leader: Rank(self.leader) }
     }
 
     /// What answers a datagram that came from an address.
     fn answer(
         &self,
-        answering: &Answering,
+        answering: &NakResponder,
         shared: &SharedSegment,
         bytes: &[u8],
         from: IpAddr,
     ) -> Option<(Vec<u8>, SocketAddrV4)> {
-        let (asker, answer) = answering.answer(&KeptInSegment(shared.sent()), bytes)?;
+        let (asker, answer) = answering.respond(&KeptInSegment(shared.leader_part()), bytes)?;
         let asker = self.addresses.get(asker.0 as usize).filter(|asker| from == IpAddr::V4(**asker))?;
         Some((answer, SocketAddrV4::new(*asker, self.port)))
     }
@@ -119,9 +119,9 @@ impl QuickGroup {
 /// What a leader keeps in its segment.
 struct KeptInSegment<'a>(RankPart<'a>);
 
-impl Kept for KeptInSegment<'_> {
+impl RetransmitBuffer for KeptInSegment<'_> {
     fn message(&self, name: (u64, u32)) -> Option<Vec<u8>> {
-        self.0.kept(name)
+        self.0.find_datagram(name)
     }
 
     fn digest(&self, call: u64) -> Option<u64> {
@@ -141,7 +141,7 @@ fn bind(ip: Ipv4Addr, port: u16) -> io::Result<socket2::Socket> {
 
 /// The quick calls of the ranks of this node, as their agent serves them until this is dropped.
 #[derive(Debug)]
-pub(super) struct QuickServer {
+pub(in crate::agent) struct QuickServer {
     group: QuickGroup,
     shared: Arc<SharedSegment>,
     /// The leader's, until it comes.
@@ -154,7 +154,11 @@ impl QuickServer {
     ///
     /// # Errors
     /// If a port is taken, the tree cannot be joined, or there is no memory.
-    pub(super) fn start(group: &QuickGroup, runtime: &Handle, answered: Counter) -> io::Result<QuickServer> {
+    pub(in crate::agent) fn start(
+        group: &QuickGroup,
+        runtime: &Handle,
+        answered: Counter,
+    ) -> io::Result<QuickServer> {
         let leader = group.leader_socket()?;
         let own: UdpSocket = bind(group.ip(), group.port + 1)?.into();
         own.set_nonblocking(true)?;
@@ -171,7 +175,7 @@ impl QuickServer {
     }
 
     /// What a rank that has come gets, if it can take part.
-    pub(super) fn admit(
+    pub(in crate::agent) fn admit(
         &mut self,
         rank: u32,
         abilities: Abilities,
@@ -183,7 +187,7 @@ impl QuickServer {
     }
 
     /// In which they meet.
-    pub(super) fn segment(&self) -> &Arc<SharedSegment> {
+    pub(in crate::agent) fn segment(&self) -> &Arc<SharedSegment> {
         &self.shared
     }
 }
@@ -201,13 +205,13 @@ async fn answer(
     socket: Arc<tokio::net::UdpSocket>,
     answered: Counter,
 ) {
-    let (mut buffer, answering) = ([0; DATAGRAM_MAX], group.answering());
+    let (mut buffer, answering) = ([0; DATAGRAM_BYTES_MAX], group.answering());
     loop {
         let sent = match socket.recv_from(&mut buffer).await {
             Ok((len, from)) => match group.answer(&answering, &shared, &buffer[..len], from.ip()) {
                 Some((answer, to)) => socket.send_to(&answer, to).await.map(|_| {
                     answered.inc();
-                    shared.sent().note_repaired();
+                    shared.leader_part().count_retransmission();
                 }),
                 None => Ok(()),
             },

@@ -1,6 +1,7 @@
 //! What the engine asks of its driver, in order, and has not been asked for yet.
 
-use crate::machine::{Output, WorkId};
+use crate::ids::WorkId;
+use crate::machine::Output;
 use crate::memory::{MemoryId, MemoryRange};
 use cool_transport::Packet;
 use core::ops::Range;
@@ -15,35 +16,35 @@ const CONTROL_AHEAD: usize = 64;
 
 /// Where bytes lie that came over the network.
 #[derive(Clone, Debug)]
-pub(crate) enum Received {
+pub(crate) enum ReceivedBytes {
     /// In the input that is being handled.
     Input(Range<usize>),
     /// In memory of the engine's own, since they came too early.
     Buffered(MemoryRange),
 }
 
-impl Received {
+impl ReceivedBytes {
     /// No bytes.
-    pub(crate) const NONE: Received = Received::Input(0..0);
+    pub(crate) const NONE: ReceivedBytes = ReceivedBytes::Input(0..0);
 
     /// Number of bytes.
     pub(crate) fn len(&self) -> usize {
         match self {
-            Received::Input(within) => within.len(),
-            Received::Buffered(range) => range.len as usize,
+            ReceivedBytes::Input(within) => within.len(),
+            ReceivedBytes::Buffered(range) => range.len as usize,
         }
     }
 }
 
 /// Outputs, first in first out; and the numbers of what is named in them.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub(crate) struct OutputQueue {
     queue: VecDeque<Output>,
     last_memory: u64,
     last_work: u64,
 }
 
-impl Outbox {
+impl OutputQueue {
     pub(crate) fn push(&mut self, output: Output) {
         self.queue.push_back(output);
     }
@@ -75,11 +76,11 @@ impl Outbox {
     }
 
     /// Puts what came to its place.
-    pub(crate) fn store(&mut self, received: &Received, to: MemoryRange) {
+    pub(crate) fn store(&mut self, received: &ReceivedBytes, to: MemoryRange) {
         match received {
             _ if to.len == 0 => {}
-            Received::Input(within) => self.push(Output::Store { within: within.clone(), to }),
-            Received::Buffered(from) => self.copy(*from, to),
+            ReceivedBytes::Input(within) => self.push(Output::Store { within: within.clone(), to }),
+            ReceivedBytes::Buffered(from) => self.copy(*from, to),
         }
     }
 

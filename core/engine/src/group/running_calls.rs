@@ -1,17 +1,17 @@
 //! The calls that ranks of this node are in: the programs of these ranks, what may start next, and who is through.
 //!
-//! A call of a rank waits for its plan (`plan_selection`), then runs here; a [`Run`] whose actions are done is pinned as long as
+//! A call of a rank waits for its plan (`call_queue`), then runs here; a [`ProgramRun`] whose actions are done is pinned as long as
 //! streams need its rank's buffers; then the rank is answered. The call is over when all ranks of this node are through it.
 
-use super::plan_selection::Waiting;
+use super::call_queue::PendingCall;
 use crate::api::DEFAULT_TIMEOUT;
 use crate::call_signature::CallSignature;
-use crate::failure::{Failure, FailureKind, Stats, Traffic};
+use crate::failure::{CallFailure, CallFailureKind, CallStats, TrafficTotals};
 use crate::memory::{MemoryId, MemoryRange};
-use crate::outbox::Outbox;
-use crate::program::{Compiled, Run};
-use crate::trace::{CallRecord, Notes, RankTimes};
-use cool_collective::{Kind, Scope, Stripe};
+use crate::output_queue::OutputQueue;
+use crate::program::{CompiledSchedule, ProgramRun};
+use crate::trace::{CallNotes, CallRecord, RankTimes};
+use cool_collective::{ActionKind, MulticastScope, Stripe};
 use cool_machine::{Duration, Time};
 use cool_types::Operation;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ pub(super) const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
 
 /// An action of a rank's program in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ActionId {
+pub(super) struct CallAction {
     pub(super) call: u64,
     pub(super) rank: u32,
     pub(super) action: u32,
@@ -30,10 +30,10 @@ pub(super) struct ActionId {
 
 /// One collective while ranks of this node are in it.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct RunningCall {
     pub(super) signature: CallSignature,
-    pub(super) compiled: Arc<Compiled>,
-    pub(super) runs: BTreeMap<u32, Run>,
+    pub(super) compiled: Arc<CompiledSchedule>,
+    pub(super) runs: BTreeMap<u32, ProgramRun>,
     /// When anything last moved.
     pub(super) progress: Time,
     /// How long nothing may move.
@@ -42,13 +42,18 @@ pub(super) struct Call {
     pub(super) background: bool,
     /// Whether the other agents have been told that it has begun here.
     pub(super) announced: bool,
-    notes: Notes,
+    notes: CallNotes,
 }
 
-impl Call {
-    fn new(now: Time, signature: CallSignature, compiled: Arc<Compiled>, timeout: Duration) -> Call {
-        let (runs, background, announced, notes) = (BTreeMap::new(), true, false, Notes::default());
-        Call { signature, compiled, runs, progress: now, timeout, background, announced, notes }
+impl RunningCall {
+    fn new(
+        now: Time,
+        signature: CallSignature,
+        compiled: Arc<CompiledSchedule>,
+        timeout: Duration,
+    ) -> RunningCall {
+        let (runs, background, announced, notes) = (BTreeMap::new(), true, false, CallNotes::default());
+        RunningCall { signature, compiled, runs, progress: now, timeout, background, announced, notes }
     }
 
     pub(super) fn operation(&self) -> Operation {
@@ -71,24 +76,24 @@ impl Call {
     /// What is to be remembered of it.
     fn record(self, group: (u64, u32), call: u64, failure: Option<Arc<str>>) -> CallRecord {
         let (words, plan) = self.compiled.text.clone();
-        let Notes { ranks, arrivals, traffic } = self.notes;
+        let CallNotes { ranks, arrivals, traffic } = self.notes;
         CallRecord { group, call, words, plan, ranks, arrivals, traffic, failure }
     }
 }
 
 /// A rank that is through a call.
 #[derive(Debug)]
-pub(super) struct Through {
+pub(super) struct Completion {
     pub(super) rank: u32,
     pub(super) token: u64,
-    pub(super) stats: Stats,
+    pub(super) stats: CallStats,
 }
 
 /// A multicast whose turn has come.
 #[derive(Debug)]
 pub(super) struct NextMulticast {
     pub(super) action: u32,
-    pub(super) scope: Scope,
+    pub(super) scope: MulticastScope,
     pub(super) stripe: Stripe,
     pub(super) transfer: u32,
     pub(super) data: MemoryRange,
@@ -97,31 +102,31 @@ pub(super) struct NextMulticast {
 
 /// The calls of a group's ranks on this node.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
-    calls: BTreeMap<u64, Call>,
+pub(super) struct RunningCalls {
+    calls: BTreeMap<u64, RunningCall>,
     /// Actions that may start.
-    ready: VecDeque<ActionId>,
+    ready: VecDeque<CallAction>,
     /// Ranks, by call, whose next multicast may start.
     multicasters: VecDeque<(u64, u32)>,
     /// The last call that moved when all ranks here were through it, since its bytes are copied, and when it did.
     moved_after: Option<(u64, Time)>,
 }
 
-impl Calls {
+impl RunningCalls {
     pub(super) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    pub(super) fn get(&self, number: u64) -> Option<&Call> {
+    pub(super) fn get(&self, number: u64) -> Option<&RunningCall> {
         self.calls.get(&number)
     }
 
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Call> {
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut RunningCall> {
         self.calls.get_mut(&number)
     }
 
     /// Calls with their numbers, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Call)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &RunningCall)> {
         self.calls.iter().map(|(number, call)| (*number, call))
     }
 
@@ -130,12 +135,13 @@ impl Calls {
         &mut self,
         now: Time,
         number: u64,
-        Waiting { token, at, request, .. }: &Waiting,
-        (signature, compiled): (CallSignature, Arc<Compiled>),
-        out: &mut Outbox,
-    ) -> Option<Through> {
+        PendingCall { token, at, request, .. }: &PendingCall,
+        (signature, compiled): (CallSignature, Arc<CompiledSchedule>),
+        out: &mut OutputQueue,
+    ) -> Option<Completion> {
         let timeout = request.timeout.unwrap_or(DEFAULT_TIMEOUT).max(Duration::from_millis(1));
-        let call = self.calls.entry(number).or_insert_with(|| Call::new(now, signature, compiled, timeout));
+        let call =
+            self.calls.entry(number).or_insert_with(|| RunningCall::new(now, signature, compiled, timeout));
         call.timeout = call.timeout.min(timeout);
         call.background &= request.background;
         call.progress = now;
@@ -143,15 +149,15 @@ impl Calls {
         let scratch = out.allocate(call.compiled.program(rank).scratch);
         let or_none = |buffer: Option<MemoryRange>| buffer.unwrap_or(MemoryRange::EMPTY);
         let buffers = (or_none(request.input), or_none(request.output), scratch);
-        let run = Run::new(Arc::clone(&call.compiled), rank, buffers, *token, *at);
-        let ready = run.first().into_iter().map(|action| ActionId { call: number, rank, action });
+        let run = ProgramRun::new(Arc::clone(&call.compiled), rank, buffers, *token, *at);
+        let ready = run.first().into_iter().map(|action| CallAction { call: number, rank, action });
         self.ready.extend(ready);
         call.runs.insert(rank, run);
         self.leave_if_finished(now, number, rank, out)
     }
 
     /// Takes an action that may start.
-    pub(super) fn next_ready(&mut self) -> Option<ActionId> {
+    pub(super) fn next_ready(&mut self) -> Option<CallAction> {
         self.ready.pop_front()
     }
 
@@ -166,24 +172,29 @@ impl Calls {
     }
 
     /// The run of a rank in a call.
-    pub(super) fn run(&self, call: u64, rank: u32) -> Option<&Run> {
+    pub(super) fn run(&self, call: u64, rank: u32) -> Option<&ProgramRun> {
         self.calls.get(&call)?.runs.get(&rank)
     }
 
-    fn run_mut(&mut self, call: u64, rank: u32) -> Option<&mut Run> {
+    fn run_mut(&mut self, call: u64, rank: u32) -> Option<&mut ProgramRun> {
         self.calls.get_mut(&call)?.runs.get_mut(&rank)
     }
 
     /// An action is done: what waited for it may start, or the rank is through.
-    pub(super) fn complete(&mut self, now: Time, done: ActionId, out: &mut Outbox) -> Option<Through> {
-        let ActionId { call: number, rank, action } = done;
+    pub(super) fn complete(
+        &mut self,
+        now: Time,
+        done: CallAction,
+        out: &mut OutputQueue,
+    ) -> Option<Completion> {
+        let CallAction { call: number, rank, action } = done;
         let call = self.calls.get_mut(&number)?;
         call.progress = now;
         let run = call.runs.get_mut(&rank)?;
         if let Some(from) = run.compiled().source(rank, action) {
             call.notes.arrived(now, from.0);
         }
-        let ready = run.complete(action).into_iter().map(|action| ActionId { action, ..done });
+        let ready = run.complete(action).into_iter().map(|action| CallAction { action, ..done });
         self.ready.extend(ready);
         self.leave_if_finished(now, number, rank, out)
     }
@@ -196,12 +207,24 @@ impl Calls {
     }
 
     /// Its buffers are needed no more.
-    pub(super) fn unpin(&mut self, now: Time, call: u64, rank: u32, out: &mut Outbox) -> Option<Through> {
+    pub(super) fn unpin(
+        &mut self,
+        now: Time,
+        call: u64,
+        rank: u32,
+        out: &mut OutputQueue,
+    ) -> Option<Completion> {
         self.run_mut(call, rank)?.pins -= 1;
         self.leave_if_finished(now, call, rank, out)
     }
 
-    fn leave_if_finished(&mut self, now: Time, number: u64, rank: u32, out: &mut Outbox) -> Option<Through> {
+    fn leave_if_finished(
+        &mut self,
+        now: Time,
+        number: u64,
+        rank: u32,
+        out: &mut OutputQueue,
+    ) -> Option<Completion> {
         let call = self.calls.get_mut(&number)?;
         call.runs.get(&rank).filter(|run| run.finished())?;
         let run = call.runs.remove(&rank)?;
@@ -209,11 +232,11 @@ impl Calls {
         call.notes.ended(RankTimes { rank, came: run.begun, ended: now }, &run.stats.traffic);
         let plan = call.compiled.plan.to_string();
         let nanoseconds = u64::try_from((now - run.begun).as_nanos()).unwrap_or(u64::MAX);
-        Some(Through { rank, token: run.token, stats: Stats { plan, nanoseconds, ..run.stats } })
+        Some(Completion { rank, token: run.token, stats: CallStats { plan, nanoseconds, ..run.stats } })
     }
 
     /// A multicast of a rank may start; it has its turn later.
-    pub(super) fn queue_multicast(&mut self, of: ActionId) {
+    pub(super) fn queue_multicast(&mut self, of: CallAction) {
         if let Some(run) = self.run_mut(of.call, of.rank) {
             run.progress.queue_multicast(of.action);
             self.multicasters.push_back((of.call, of.rank));
@@ -226,17 +249,19 @@ impl Calls {
         let run = self.run_mut(call, rank)?;
         let action = run.next_multicast()?;
         let kind = run.program().actions[action as usize].kind;
-        let Kind::Multicast { scope, stripe, transfer, src, concurrent_senders } = kind else { return None };
+        let ActionKind::Multicast { scope, stripe, transfer, src, concurrent_senders } = kind else {
+            return None;
+        };
         let data = run.range(src);
         Some(NextMulticast { action, scope, stripe, transfer: transfer.0, data, concurrent_senders })
     }
 
     /// Whether a later action of a rank's program changes the bytes that an action has received; `None` if the rank is not in
     /// the call.
-    pub(super) fn changed_later(&self, of: ActionId) -> Option<bool> {
+    pub(super) fn changed_later(&self, of: CallAction) -> Option<bool> {
         let run = self.run(of.call, of.rank)?;
         let kind = run.program().actions[of.action as usize].kind;
-        Some(matches!(kind, Kind::ReceiveMulticast { dst, .. } if run.changed_later(of.action, dst)))
+        Some(matches!(kind, ActionKind::ReceiveMulticast { dst, .. } if run.changed_later(of.action, dst)))
     }
 
     /// A rank has put the last byte of a multicast on the link, or never will: its tree is free.
@@ -265,7 +290,7 @@ impl Calls {
     }
 
     /// Counts what was sent for a rank in a call; whether the rank is in it still.
-    pub(super) fn count(&mut self, call: u64, rank: u32, traffic: Traffic) -> bool {
+    pub(super) fn count(&mut self, call: u64, rank: u32, traffic: TrafficTotals) -> bool {
         let run = self.run_mut(call, rank);
         run.map(|run| run.stats.traffic += traffic).is_some()
     }
@@ -274,7 +299,7 @@ impl Calls {
     ///
     /// # Errors
     /// If it is the working memory of a call.
-    pub(super) fn allocation_failed(&self, memory: MemoryId) -> Result<(), Failure> {
+    pub(super) fn allocation_failed(&self, memory: MemoryId) -> Result<(), CallFailure> {
         for call in self.calls.values() {
             let run = call.runs.iter().find(|(_, run)| run.scratch.len > 0 && run.scratch.memory == memory);
             if let Some((rank, run)) = run {
@@ -282,7 +307,7 @@ impl Calls {
                 let message = format!(
                     "rank {rank} cannot call {call}: this node has no {bytes} bytes of working memory; use a smaller message"
                 );
-                return Err(Failure::new(FailureKind::Invalid, message, vec![*rank]));
+                return Err(CallFailure::new(CallFailureKind::Invalid, message, vec![*rank]));
             }
         }
         Ok(())
@@ -299,7 +324,7 @@ impl Calls {
         now: Time,
         group: (u64, u32),
         why: &Arc<str>,
-        out: &mut Outbox,
+        out: &mut OutputQueue,
     ) -> (Vec<(u64, u32)>, Vec<CallRecord>) {
         let (mut open, mut records) = (Vec::new(), Vec::new());
         for (number, mut call) in std::mem::take(self).calls {

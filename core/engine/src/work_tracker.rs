@@ -4,15 +4,15 @@
 //! the answer to a call that fails meanwhile is held back until no work uses the call's memory. (A call that succeeds has no
 //! work left.) A call's buffers are therefore never read or written after its answer.
 
-use crate::failure::{Failure, Stats};
-use crate::machine::WorkId;
+use crate::failure::{CallFailure, CallStats};
+use crate::ids::WorkId;
 use std::collections::BTreeMap;
 
 /// How a call ended.
-type Answer = Result<Stats, Failure>;
+type CallResult = Result<CallStats, CallFailure>;
 
 #[derive(Debug)]
-struct Open {
+struct TrackedWork {
     group: u64,
     /// The calls whose memory it uses.
     tokens: [Option<u64>; 2],
@@ -20,36 +20,36 @@ struct Open {
 
 /// A call whose memory is in use.
 #[derive(Debug, Default)]
-struct Pinned {
+struct PinnedMemory {
     /// By how many works.
-    works: usize,
+    work_tracker: usize,
     /// What it is to be answered then.
-    answer: Option<Answer>,
+    answer: Option<CallResult>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Works {
-    open: BTreeMap<WorkId, Open>,
-    pinned: BTreeMap<u64, Pinned>,
+pub(crate) struct WorkTracker {
+    open: BTreeMap<WorkId, TrackedWork>,
+    pinned: BTreeMap<u64, PinnedMemory>,
 }
 
-impl Works {
+impl WorkTracker {
     /// Work of a group begins, on the memory of some calls.
     pub(crate) fn begin(&mut self, id: WorkId, group: u64, tokens: [Option<u64>; 2]) {
         for token in tokens.into_iter().flatten() {
-            self.pinned.entry(token).or_default().works += 1;
+            self.pinned.entry(token).or_default().work_tracker += 1;
         }
-        self.open.insert(id, Open { group, tokens });
+        self.open.insert(id, TrackedWork { group, tokens });
     }
 
     /// Work is done: of which group, and who can be answered now.
-    pub(crate) fn end(&mut self, id: WorkId) -> Option<(u64, Vec<(u64, Answer)>)> {
-        let Open { group, tokens } = self.open.remove(&id)?;
+    pub(crate) fn end(&mut self, id: WorkId) -> Option<(u64, Vec<(u64, CallResult)>)> {
+        let TrackedWork { group, tokens } = self.open.remove(&id)?;
         let mut answers = Vec::new();
         for token in tokens.into_iter().flatten() {
             let Some(pinned) = self.pinned.get_mut(&token) else { continue };
-            pinned.works -= 1;
-            if pinned.works == 0 {
+            pinned.work_tracker -= 1;
+            if pinned.work_tracker == 0 {
                 let answer = self.pinned.remove(&token).and_then(|pinned| pinned.answer);
                 answers.extend(answer.map(|answer| (token, answer)));
             }
@@ -58,7 +58,7 @@ impl Works {
     }
 
     /// A call has ended: its answer, unless work uses its memory; then it comes when that is done.
-    pub(crate) fn answer(&mut self, token: u64, answer: Answer) -> Option<Answer> {
+    pub(crate) fn answer(&mut self, token: u64, answer: CallResult) -> Option<CallResult> {
         match self.pinned.get_mut(&token) {
             None => Some(answer),
             Some(pinned) => {
@@ -75,15 +75,15 @@ mod tests {
 
     #[test]
     fn a_call_is_answered_when_the_last_work_on_its_memory_is_done() {
-        let mut works = Works::default();
-        works.begin(WorkId(1), 7, [Some(10), Some(11)]);
-        works.begin(WorkId(2), 7, [Some(10), None]);
-        let done = || Ok(Stats::default());
-        assert_eq!(works.answer(12, done()), Some(done()));
-        assert_eq!((works.answer(10, done()), works.answer(11, done())), (None, None));
-        assert_eq!(works.end(WorkId(1)), Some((7, vec![(11, done())])));
-        assert_eq!(works.end(WorkId(2)), Some((7, vec![(10, done())])));
-        assert_eq!(works.end(WorkId(2)), None);
-        assert_eq!(works.answer(10, done()), Some(done()));
+        let mut work_tracker = WorkTracker::default();
+        work_tracker.begin(WorkId(1), 7, [Some(10), Some(11)]);
+        work_tracker.begin(WorkId(2), 7, [Some(10), None]);
+        let done = || Ok(CallStats::default());
+        assert_eq!(work_tracker.answer(12, done()), Some(done()));
+        assert_eq!((work_tracker.answer(10, done()), work_tracker.answer(11, done())), (None, None));
+        assert_eq!(work_tracker.end(WorkId(1)), Some((7, vec![(11, done())])));
+        assert_eq!(work_tracker.end(WorkId(2)), Some((7, vec![(10, done())])));
+        assert_eq!(work_tracker.end(WorkId(2)), None);
+        assert_eq!(work_tracker.answer(10, done()), Some(done()));
     }
 }

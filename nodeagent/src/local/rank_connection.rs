@@ -1,7 +1,7 @@
 //! Frames over a rank's connection, without blocking. What they mean, and in what order they may come, is the session's
 //! matter.
 
-use super::session::{End, FRAME_TIMEOUT};
+use super::session_end::SessionEnd;
 use crate::readable::Readable;
 use cool_proto::RUNNING_INTERVAL;
 use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};
@@ -10,24 +10,28 @@ use cool_proto::socket;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 use tokio::time::{interval, timeout};
 use tracing::debug;
 
+/// How long a connected process may take to attach, or to read what it is sent.
+pub(super) const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A connection.
-pub(super) struct Wire {
+pub(super) struct RankConnection {
     stream: Readable,
     decoder: Decoder,
     /// Those that came and whose Map has not been handled.
     pub(super) descriptors: VecDeque<OwnedFd>,
 }
 
-impl Wire {
-    pub(super) fn new(stream: Readable) -> Wire {
-        Wire { stream, decoder: Decoder::new(MAX_TO_AGENT), descriptors: VecDeque::new() }
+impl RankConnection {
+    pub(super) fn new(stream: Readable) -> RankConnection {
+        RankConnection { stream, decoder: Decoder::new(MAX_TO_AGENT), descriptors: VecDeque::new() }
     }
 
     /// The next frame. May be dropped and called again without losing anything.
-    pub(super) async fn receive(&mut self) -> Result<Body, End> {
+    pub(super) async fn receive(&mut self) -> Result<Body, SessionEnd> {
         loop {
             if let Some(body) = self.decoder.take()? {
                 return Ok(body);
@@ -36,21 +40,27 @@ impl Wire {
             let descriptors = &mut self.descriptors;
             let received = self.stream.read(|stream| socket::receive(stream, &mut buffer, descriptors)).await;
             match received {
-                Ok(0) => return Err(End::Closed),
+                Ok(0) => return Err(SessionEnd::Closed),
                 Ok(n) => self.decoder.push(&buffer[..n]),
-                Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(End::Refused(e.to_string())),
-                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Err(End::Closed),
+                Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+                    return Err(SessionEnd::Refused(e.to_string()));
+                }
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Err(SessionEnd::Closed),
                 Err(e) => return Err(e.into()),
             }
         }
     }
 
-    pub(super) async fn send(&mut self, body: Body) -> Result<(), End> {
+    pub(super) async fn send(&mut self, body: Body) -> Result<(), SessionEnd> {
         self.send_with(body, &[]).await
     }
 
     /// Sends a frame with descriptors.
-    pub(super) async fn send_with(&mut self, body: Body, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {
+    pub(super) async fn send_with(
+        &mut self,
+        body: Body,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), SessionEnd> {
         let bytes = encode(body, MAX_TO_RANK)?;
         let all = async {
             let mut sent = 0;
@@ -64,9 +74,9 @@ impl Wire {
             Ok(Ok(())) => Ok(()),
             Ok(Err(e)) => {
                 let e: io::Error = e;
-                Err(if e.kind() == io::ErrorKind::BrokenPipe { End::Closed } else { e.into() })
+                Err(if e.kind() == io::ErrorKind::BrokenPipe { SessionEnd::Closed } else { e.into() })
             }
-            Err(_) => Err(End::Refused(format!("it read nothing for {} s", FRAME_TIMEOUT.as_secs()))),
+            Err(_) => Err(SessionEnd::Refused(format!("it read nothing for {} s", FRAME_TIMEOUT.as_secs()))),
         }
     }
 
@@ -74,13 +84,13 @@ impl Wire {
     pub(super) async fn meanwhile<T>(
         &mut self,
         awaited: &mut (impl Future<Output = T> + Unpin),
-    ) -> Result<T, End> {
+    ) -> Result<T, SessionEnd> {
         let mut alive = interval(RUNNING_INTERVAL);
         loop {
             tokio::select! {
                 result = &mut *awaited => return Ok(result),
                 received = self.receive() => return Err(match received {
-                    Ok(_) => End::Refused("nothing may follow the first frame before its answer".into()),
+                    Ok(_) => SessionEnd::Refused("nothing may follow the first frame before its answer".into()),
                     Err(end) => end,
                 }),
                 _ = alive.tick() => self.send(Body::Running(Running {})).await?,
@@ -89,8 +99,8 @@ impl Wire {
     }
 
     /// Says why, if there is something to say, and closes.
-    pub(super) async fn hang_up(mut self, end: &End) {
-        if let End::Refused(message) = end
+    pub(super) async fn hang_up(mut self, end: &SessionEnd) {
+        if let SessionEnd::Refused(message) = end
             && let Err(e) = self.send(Body::Refused(Refused { message: message.clone() })).await
         {
             debug!("a refused process did not hear why: {e}");

@@ -3,11 +3,12 @@
 
 use crate::api::CallRequest;
 use crate::call_signature::CallSignature;
-use crate::failure::Failure;
-use crate::machine::{Work, WorkId};
-use crate::preparation::{Preparation, Prepared};
-use crate::program::Compiled;
-use crate::shared::Context;
+use crate::failure::CallFailure;
+use crate::ids::WorkId;
+use crate::machine::Work;
+use crate::preparation::{Preparation, PreparedCall};
+use crate::program::CompiledSchedule;
+use crate::shared::GroupContext;
 use cool_collective::Planner;
 use cool_machine::Time;
 use std::collections::VecDeque;
@@ -18,31 +19,31 @@ const SCHEDULES_MAX: usize = 32;
 
 /// A call of a local rank that has not begun.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingCall {
     pub(super) token: u64,
     /// When it came.
     pub(super) at: Time,
     pub(super) request: CallRequest,
     /// What it is, or what is wrong with it.
-    pub(super) signature: Result<CallSignature, Failure>,
+    pub(super) signature: Result<CallSignature, CallFailure>,
 }
 
 /// A call that can begin, with its schedule; or what is wrong with it.
-pub(super) type Ready = (Waiting, Result<(CallSignature, Arc<Compiled>), Failure>);
+pub(super) type Ready = (PendingCall, Result<(CallSignature, Arc<CompiledSchedule>), CallFailure>);
 
 #[derive(Debug)]
-pub(super) struct PlanSelection {
+pub(super) struct CallQueue {
     planner: Planner,
-    schedules: VecDeque<(CallSignature, Arc<Compiled>)>,
+    schedules: VecDeque<(CallSignature, Arc<CompiledSchedule>)>,
     /// In order.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingCall>,
     /// The preparation of the first of these.
     preparing: Option<WorkId>,
 }
 
-impl PlanSelection {
-    pub(super) fn new(planner: Planner) -> PlanSelection {
-        PlanSelection { planner, schedules: VecDeque::new(), waiting: VecDeque::new(), preparing: None }
+impl CallQueue {
+    pub(super) fn new(planner: Planner) -> CallQueue {
+        CallQueue { planner, schedules: VecDeque::new(), waiting: VecDeque::new(), preparing: None }
     }
 
     /// Whether no call waits.
@@ -51,13 +52,13 @@ impl PlanSelection {
     }
 
     /// A call has come, and waits for its turn.
-    pub(super) fn push(&mut self, call: Waiting) {
+    pub(super) fn push(&mut self, call: PendingCall) {
         self.waiting.push_back(call);
     }
 
     /// Takes the first call that waits if it can begin. If it has to be prepared, which one call at a time is, that is
     /// begun.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Option<Ready> {
+    pub(super) fn poll(&mut self, context: &mut GroupContext<'_>) -> Option<Ready> {
         let first = self.waiting.front()?;
         let prepared = match &first.signature {
             Err(refused) => Err(refused.clone()),
@@ -72,14 +73,16 @@ impl PlanSelection {
         Some((self.waiting.pop_front()?, prepared))
     }
 
-    fn known(&self, signature: &CallSignature) -> Option<Arc<Compiled>> {
+    fn known(&self, signature: &CallSignature) -> Option<Arc<CompiledSchedule>> {
         let known = self.schedules.iter().find(|(known, _)| known == signature);
         known.map(|(_, compiled)| Arc::clone(compiled))
     }
 
     /// Has the first call that waits prepared, if that is not under way.
-    fn prepare(&mut self, context: &mut Context<'_>) {
-        let Some(Waiting { request, signature: Ok(signature), .. }) = self.waiting.front() else { return };
+    fn prepare(&mut self, context: &mut GroupContext<'_>) {
+        let Some(PendingCall { request, signature: Ok(signature), .. }) = self.waiting.front() else {
+            return;
+        };
         if self.preparing.is_none() {
             let preparation = Preparation {
                 group: context.members.key(),
@@ -94,13 +97,13 @@ impl PlanSelection {
     }
 
     /// A call has been prepared.
-    pub(super) fn prepared(&mut self, id: WorkId, prepared: Prepared) {
+    pub(super) fn prepared(&mut self, id: WorkId, prepared: PreparedCall) {
         if self.preparing != Some(id) {
             // The group has failed meanwhile.
             return;
         }
         self.preparing = None;
-        let Prepared { signature, plan, compiled } = prepared;
+        let PreparedCall { signature, plan, compiled } = prepared;
         if signature.plan.is_none() {
             self.planner.keep(&signature.call, plan);
         }

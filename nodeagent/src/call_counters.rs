@@ -1,7 +1,7 @@
 //! Calls of this node's ranks, counted: those that the agent carries out as they end, and those that ranks carry out themselves when
 //! somebody asks ([`crate::rank_calls`]).
 
-use cool_engine::Traffic;
+use cool_engine::TrafficTotals;
 use cool_shm::segment::records::{BUCKETS, RankPlan, Totals, bucket, bucket_end};
 use cool_types::Operation;
 use prometheus_client::collector::Collector;
@@ -19,7 +19,7 @@ const PLANS: usize = RankPlan::ALL.len();
 /// Calls that went well, whoever has carried them out, and what ranks have sent and lacked in theirs.
 #[derive(Debug, Default)]
 pub(crate) struct CallCounters {
-    operations: [OfOperation; OPERATIONS],
+    operations: [OperationCounters; OPERATIONS],
     /// Calls that ranks have carried out themselves, by plan and operation, and their bytes.
     by_ranks: [[[AtomicU64; 2]; OPERATIONS]; PLANS],
     /// Messages of quick calls that ranks have asked for.
@@ -29,7 +29,7 @@ pub(crate) struct CallCounters {
 }
 
 #[derive(Debug, Default)]
-struct OfOperation {
+struct OperationCounters {
     /// Calls by how long they took.
     buckets: [AtomicU64; BUCKETS],
     nanoseconds: AtomicU64,
@@ -52,29 +52,29 @@ fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
 impl CallCounters {
     /// The agent has carried a call out for a rank.
     pub(crate) fn ended(&self, operation: Operation, nanoseconds: u64) {
-        let OfOperation { buckets, nanoseconds: total, .. } = &self.operations[operation as usize];
+        let OperationCounters { buckets, nanoseconds: total, .. } = &self.operations[operation as usize];
         add(&buckets[bucket(nanoseconds)], 1);
         add(total, nanoseconds);
     }
 
     /// A rank has carried out so much more with others.
     pub(crate) fn carried_by_rank(&self, plan: RankPlan, operation: Operation, more: &Totals) {
-        let OfOperation { buckets, nanoseconds, by_ranks } = &self.operations[operation as usize];
+        let OperationCounters { buckets, nanoseconds, by_ranks } = &self.operations[operation as usize];
         buckets.iter().zip(more.calls).for_each(|(bucket, calls)| add(bucket, calls));
         add(nanoseconds, more.nanoseconds);
-        let traffic = [more.multicast, more.unicast, more.repaired];
+        let traffic = [more.multicast, more.unicast, more.retransmitted];
         by_ranks.iter().zip(traffic).for_each(|(counter, more)| add(counter, more));
         let [calls, bytes] = &self.by_ranks[plan as usize][operation as usize];
         add(calls, sum(more.calls));
         add(bytes, more.bytes);
-        self.asked.inc_by(more.asked);
+        self.asked.inc_by(more.requested);
     }
 
     /// What ranks have sent themselves for an operation, and got by repair.
-    pub(super) fn traffic(&self, operation: Operation) -> Traffic {
+    pub(crate) fn traffic(&self, operation: Operation) -> TrafficTotals {
         let [bytes_multicast, bytes_unicast, chunks_repaired] =
             self.operations[operation as usize].by_ranks.each_ref().map(read);
-        Traffic { bytes_multicast, bytes_unicast, chunks_repaired, ..Traffic::default() }
+        TrafficTotals { bytes_multicast, bytes_unicast, chunks_repaired, ..TrafficTotals::default() }
     }
 
     /// Has them told.

@@ -42,18 +42,18 @@ impl fmt::Display for Losses {
 
 /// Picks which datagrams are thrown away.
 #[derive(Debug)]
-pub(crate) struct Picker {
+pub(crate) struct LossInjector {
     share: f64,
     rng: ChaCha8Rng,
 }
 
-impl Picker {
-    pub(crate) fn new(losses: Losses) -> Picker {
-        Picker { share: losses.share, rng: ChaCha8Rng::seed_from_u64(losses.seed) }
+impl LossInjector {
+    pub(crate) fn new(losses: Losses) -> LossInjector {
+        LossInjector { share: losses.share, rng: ChaCha8Rng::seed_from_u64(losses.seed) }
     }
 
     /// Whether the next one that comes is thrown away.
-    pub(crate) fn takes_next(&mut self) -> bool {
+    pub(crate) fn drops_next(&mut self) -> bool {
         self.rng.random_bool(self.share)
     }
 }
@@ -63,8 +63,8 @@ mod tests {
     use super::*;
 
     fn picked(losses: &str) -> Vec<bool> {
-        let mut picker = Picker::new(losses.parse().unwrap());
-        (0..10_000).map(|_| picker.takes_next()).collect()
+        let mut picker = LossInjector::new(losses.parse().unwrap());
+        (0..10_000).map(|_| picker.drops_next()).collect()
     }
 
     #[test]

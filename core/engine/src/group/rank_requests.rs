@@ -1,0 +1,53 @@
+//! The requests of a group's ranks on this node: the place where each variant of [`RankRequest`] and [`RankCommand`] is
+//! handed to the part of the group that serves it.
+
+use super::Group;
+use crate::api::{RankCommand, RankRequest};
+use crate::failure::CallFailure;
+use crate::shared::SharedState;
+use cool_machine::Time;
+
+impl Group {
+    /// Serves a rank's request. The reply is sent through `shared`, now or later.
+    ///
+    /// # Errors
+    /// If the request makes the group fail.
+    pub(crate) fn request(
+        &mut self,
+        now: Time,
+        shared: &mut SharedState,
+        token: u64,
+        request: RankRequest,
+    ) -> Result<(), CallFailure> {
+        match request {
+            RankRequest::Call(request) => self.call(now, shared, token, request),
+            RankRequest::Transfer(request) => self.transfer(now, shared, token, request),
+        }
+    }
+
+    /// Serves a rank's request that has no reply.
+    ///
+    /// # Errors
+    /// If the request makes the group fail.
+    pub(crate) fn command(
+        &mut self,
+        now: Time,
+        shared: &mut SharedState,
+        rank: u32,
+        command: RankCommand,
+    ) -> Result<(), CallFailure> {
+        match command {
+            RankCommand::Cancel { id } => {
+                self.cancel(now, shared, rank, id);
+                Ok(())
+            }
+            RankCommand::Watched { call_number, report } => {
+                self.watched(now, shared, (call_number, rank), report)
+            }
+            RankCommand::Revoke => Err(self.revoked(rank)),
+            RankCommand::Lost { why, completed_calls } => {
+                self.lose_rank(now, shared, (rank, completed_calls), why)
+            }
+        }
+    }
+}

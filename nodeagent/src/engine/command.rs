@@ -1,0 +1,62 @@
+//! The commands that the handle sends to the engine's thread.
+//!
+//! What ranks ask of the engine is listed in one place only, in [`cool_engine`] ([`RankRequest`] and
+//! [`RankCommand`](cool_engine::RankCommand)): a command either carries such a request together with the place where its
+//! reply goes, or an input to which the engine does not reply.
+
+use super::SharedSlice;
+use super::reply::EngineReply;
+use crate::shared_segment::SharedSegment;
+use cool_engine::{CallRecord, GroupSpec, Input, RankRequest};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+use tokio::sync::oneshot;
+
+/// A command for the engine's thread.
+pub(crate) enum EngineCommand {
+    /// Makes a group.
+    MakeGroup(GroupSpec, oneshot::Sender<Result<(), MakeGroupError>>),
+    /// Hands a rank's request to the engine, which replies once.
+    Request(RankRequest<SharedSlice>, EngineReply),
+    /// Hands an input to the engine, which does not reply.
+    Input(Input<'static>),
+    /// Registers the segment in which the ranks of a group execute calls, so that they are woken if the group fails.
+    Share { group: u64, segment: Arc<SharedSegment> },
+    /// Asks for the ranks by whose loss a group has failed.
+    LostRanks { group: u64, reply: oneshot::Sender<Vec<u32>> },
+    /// Asks for the records of the latest calls.
+    Trace { last: usize, group: Option<u64>, reply: oneshot::Sender<EngineTrace> },
+}
+
+/// Why a group cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MakeGroupError {
+    /// The engine refuses it.
+    #[error(transparent)]
+    RefusalReason(#[from] cool_engine::GroupError),
+    /// A multicast group cannot be joined.
+    #[error("group {group}: cannot receive from {address} on the data interface {ip}: {reason}")]
+    Multicast {
+        /// The group.
+        group: u64,
+        /// The tree's address.
+        address: IpAddr,
+        /// This node's address.
+        ip: IpAddr,
+        /// What the system says.
+        reason: String,
+    },
+    /// The engine has stopped.
+    #[error("the data engine of this agent has stopped; see the agent's log")]
+    Stopped,
+}
+
+/// What the latest calls cost.
+#[derive(Clone, Debug)]
+pub struct EngineTrace {
+    /// The engine's time zero, by this node's clock.
+    pub origin: SystemTime,
+    /// The calls, oldest first.
+    pub records: Vec<Arc<CallRecord>>,
+}
