@@ -316,12 +316,12 @@ def shares(np, text, arguments):
             results["near " + near] = run["distances"]
     name = "kmeans-distances.svg"
     goals = [(10, 0.1, "paper: below 10 %"), (None, 0.001, "paper: below 0.1 % in the end")]
-    for folder in [arguments.out] + [os.path.join(ROOT, "docs", "guide")] * arguments.docs:
+    for folder in [arguments.out] + [os.path.join(ROOT, "docs", "measurements")] * arguments.docs:
         curves.draw(os.path.join(folder, name), "Distances that were measured, " + text, results, goals)
     percent = lambda shares, i: "%.2f" % (100 * shares[i]) if -len(shares) <= i < len(shares) else "-"
     rows = [[near, *(percent(values, i) for i in (0, 4, 9, 10, 19, -1)), str(len(values))] for near, values in results.items()]
     head = ["%", "iteration 1", "5", "10", "11", "20", "last", "iterations"]
-    lines = ["Distances that were measured, of all, %s (papers: 10 %% at iteration 10, 0.1 %% in the end):" % text, ""]
+    lines = ["Share of distances that was measured, %s (papers: 10 %% at iteration 10, 0.1 %% in the end):" % text, ""]
     return results, [*lines, *markdown(head, rows), "", "![Shares of distances by iteration](%s)" % name]
 
 
@@ -357,7 +357,7 @@ def main():
     with open(os.path.join(arguments.out, "kmeans.md"), "w") as f:
         f.write(text + "\n")
     if arguments.docs:
-        section.replace(os.path.join(ROOT, "docs", "guide", "kmeans.md"), "bench/kmeans.py", text)
+        section.replace(os.path.join(ROOT, "docs", "measurements", "kmeans.md"), "bench/kmeans.py", text)
 
 
 if __name__ == "__main__":
