@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_takes_what_others_send_from_where_they_have_it() {
+    fn a_leader_reduces_from_the_memory_of_its_senders() {
         for operation in [Operation::Reduce, Operation::Allreduce] {
             // In segments, of which it takes three messages each.
             let [leader, others @ ..] = found(operation, "flat:linear");
@@ -134,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_combined_is_copied() {
+    fn messages_that_are_not_combined_are_copied() {
         assert_eq!(found(Operation::Bcast, "flat:linear"), [0; 4]);
         assert_eq!(found(Operation::Gather, "flat:linear"), [0; 4]);
     }
 
     #[test]
-    fn what_is_read_twice_or_sent_on_is_received_first() {
+    fn messages_that_are_read_twice_or_forwarded_are_received() {
         let span = |buffer, offset| Span { buffer, offset, len: 8 };
         let action = |kind| ScheduleAction { kind, after: Vec::new() };
         let slot = span(RankBuffer::Scratch, 0);

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_waits_for_readers_and_a_read_for_the_writers_of_its_bytes() {
+    fn writes_wait_for_readers_and_reads_wait_for_writers() {
         let mut t = Hazards::default();
         let mut after = Vec::new();
         t.write(span(0, 10), ActionId(0), &mut after);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_passes_on_what_it_waited_for() {
+    fn a_token_passes_on_its_dependencies() {
         let mut t = Hazards::default();
         let mut after = Vec::new();
         t.write(span(0, 0), ActionId(0), &mut after);

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_an_action_that_does_not_exist_is_blocked() {
+    fn an_action_that_waits_for_a_missing_one_is_blocked() {
         let program = Program { actions: vec![copy(&[7])], scratch: 0 };
         assert!(Dependents::for_program(&program).dependents_of(0).is_empty());
         assert_eq!(ProgramProgress::new(&program).blocked(), Some(0));

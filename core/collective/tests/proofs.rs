@@ -116,89 +116,6 @@ fn prove(call: &Call, layout: &Layout, plan: &Plan) -> usize {
     calls.len()
 }
 
-#[test]
-fn every_plan_is_right_for_every_operation_shape_and_root() {
-    let (mut proved, mut sizes) = (0, SIZES.iter().cycle());
-    for layout in all_shapes() {
-        for operation in Operation::ALL {
-            // Of large groups every fourth plan, in turn.
-            let step = if layout.size() > 20 { 4 } else { 1 };
-            for plan in plans(operation).into_iter().skip(proved % step).step_by(step) {
-                for root in roots(operation, &layout) {
-                    // The plans of an operation are not a multiple of the sizes, so that all meet all in time.
-                    let Some((bytes, element, segment)) = sizes.next() else { return };
-                    let call = Call::new(operation, root, *bytes, *element);
-                    proved += prove(&call, &layout, &plan.with_segment(*segment));
-                }
-            }
-        }
-    }
-    println!("{proved} combinations of plan, operation, shape and root proved");
-    assert!(proved > 20_000, "{proved}");
-}
-
-#[test]
-fn the_plans_with_names_are_right_for_every_root_and_size_of_small_groups() {
-    let mut proved = 0;
-    for sizes in [&[1, 2][..], &[2, 2, 1], &[3, 4]] {
-        let layout = Layout::new(&shapes::interleaved(&shapes::racks(sizes, 1), 2)).unwrap();
-        for operation in Operation::ALL {
-            for root in layout.ranks().filter(|rank| operation.rooted() || rank.0 == 0) {
-                for (bytes, element, segment) in SIZES {
-                    for plan in Plan::fitting(operation) {
-                        let call = Call::new(operation, root, bytes, element);
-                        proved += prove(&call, &layout, &plan.with_segment(segment));
-                    }
-                }
-            }
-        }
-    }
-    println!("{proved} combinations of plan, operation, root and size proved");
-    assert!(proved > 5_000, "{proved}");
-}
-
-#[test]
-fn groups_of_64_nodes_are_served_rightly() {
-    let mut proved = 0;
-    for sizes in [&[8; 8][..], &[16; 4], &[31, 1, 20, 12]] {
-        let layout = Layout::new(&shapes::interleaved(&shapes::racks(sizes, 1), 5)).unwrap();
-        for operation in Operation::ALL {
-            for plan in Plan::fitting(operation) {
-                proved += prove(&Call::new(operation, Rank(37), 520, 8), &layout, &plan);
-            }
-        }
-    }
-    println!("{proved} combinations of plan, operation and shape of 64 nodes proved");
-}
-
-#[test]
-fn agents_that_compile_for_their_own_ranks_agree() {
-    for layout in all_shapes() {
-        for operation in Operation::ALL {
-            for plan in Plan::fitting(operation) {
-                let call = Call::new(operation, Rank(layout.size() as u32 / 2), 96, 8);
-                let plan = plan.with_segment(32);
-                let mut whole = compiled(&call, &layout, &plan);
-                for node in 0..layout.nodes() {
-                    let own = layout.ranks_of_node(node);
-                    let part = compile(&call, &layout, &plan, |rank| own.contains(&rank)).unwrap();
-                    for rank in layout.ranks() {
-                        let program = &part.programs[rank.0 as usize];
-                        assert_eq!(program.is_some(), own.contains(&rank));
-                        if program.is_some() {
-                            assert_eq!(
-                                *program,
-                                whole.programs[rank.0 as usize].take(),
-                                "{call:?} {plan} {rank}"
-                            );
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
 /// Distinct bytes, so that a byte in a wrong place shows.
 fn input(rank: Rank, len: u64) -> Vec<u8> {
     (0..len).map(|i| (u64::from(rank.0) * 89 + i * 7 + i / 251) as u8).collect()
@@ -274,61 +191,6 @@ fn layout() -> impl Strategy<Value = Layout> {
     })
 }
 
-proptest! {
-    #![proptest_config(config(200))]
-
-    #[test]
-    fn any_layout_is_served_rightly_in_any_order_of_events(
-        operation in operation(),
-        layout in layout(),
-        root in any::<prop::sample::Index>(),
-        (elements, element, segment) in (0u64..100, prop::sample::select(vec![1u32, 2, 4, 8]), 1u64..200),
-        (with_counts, seed) in (any::<bool>(), any::<u64>()),
-    ) {
-        let root = Rank(root.index(layout.size()) as u32);
-        let mut call = Call::new(operation, root, elements * u64::from(element), element);
-        if with_counts && operation.takes_counts() {
-            call = uneven(&call, layout.size());
-        }
-        // Half of the plans; the others come another time.
-        for plan in plans(operation).into_iter().skip(seed as usize % 2).step_by(2) {
-            let schedule = compiled(&call, &layout, &plan.with_segment(segment));
-            verify(&schedule, &layout).map_err(|e| TestCaseError::fail(format!("{plan}: {e}")))?;
-            let inputs = inputs(&call, layout.size());
-            let outputs = interpret(&schedule, &inputs, add, seed).map_err(|e| TestCaseError::fail(e.to_string()))?;
-            for (rank, output) in layout.ranks().zip(outputs) {
-                prop_assert_eq!(output, expected(&call, &inputs, rank), "{} {}", plan, rank);
-            }
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(config(60))]
-
-    /// 65 to 160 nodes in up to 12 racks.
-    #[test]
-    fn large_groups_are_served_rightly(
-        operation in operation(),
-        racks in proptest::collection::vec(0u32..12, 65..160),
-        root in any::<prop::sample::Index>(),
-        plan in any::<prop::sample::Index>(),
-        (elements, segment) in (0u64..300, 64u64..2000),
-    ) {
-        let places: Vec<RankPlace> = (0..).zip(&racks).map(|(node, rack)| RankPlace { rack: *rack, node }).collect();
-        let layout = Layout::new(&places).expect("each node is in one rack");
-        let plans = plans(operation);
-        let root = Rank(root.index(layout.size()) as u32);
-        let call = Call::new(operation, root, elements * 8, 8);
-        // The programs of all ranks are made: in short segments they would have more actions than they may.
-        let bytes = call.input_bytes(root, layout.size()).max(call.output_bytes(root, layout.size()));
-        let segment = segment.max(bytes / 8);
-        let plan = plan.get(&plans).with_segment(segment);
-        verify(&compiled(&call, &layout, &plan), &layout)
-            .map_err(|e| TestCaseError::fail(format!("{plan}: {e}")))?;
-    }
-}
-
 #[test]
 fn impossible_calls_are_refused_by_name() {
     let layout = Layout::new(&shapes::racks(&[2, 1], 1)).unwrap();
@@ -363,7 +225,7 @@ fn impossible_calls_are_refused_by_name() {
 }
 
 #[test]
-fn long_messages_to_all_go_in_stripes_over_as_many_trees_and_short_ones_whole() {
+fn long_multicasts_are_striped_over_the_trees() {
     let layout = Layout::new(&shapes::racks(&[2, 3, 1], 2)).unwrap().with_stripes(3);
     for operation in Operation::ALL {
         for plan in plans(operation) {
@@ -398,6 +260,149 @@ fn a_schedule_of_a_huge_message_stays_small() {
             let schedule = compiled(&call, &layout, &plan);
             let proof = verify(&schedule, &layout).unwrap();
             assert!(proof.actions < 250_000, "{operation} {plan}: {proof:?}");
+        }
+    }
+}
+
+// Tests that try many combinations: `make test-quick` leaves this module out.
+mod slow {
+    use super::*;
+
+    #[test]
+    fn every_plan_is_right_for_every_operation_shape_and_root() {
+        let (mut proved, mut sizes) = (0, SIZES.iter().cycle());
+        for layout in all_shapes() {
+            for operation in Operation::ALL {
+                // Of large groups every fourth plan, in turn.
+                let step = if layout.size() > 20 { 4 } else { 1 };
+                for plan in plans(operation).into_iter().skip(proved % step).step_by(step) {
+                    for root in roots(operation, &layout) {
+                        // The plans of an operation are not a multiple of the sizes, so that all meet all in time.
+                        let Some((bytes, element, segment)) = sizes.next() else { return };
+                        let call = Call::new(operation, root, *bytes, *element);
+                        proved += prove(&call, &layout, &plan.with_segment(*segment));
+                    }
+                }
+            }
+        }
+        println!("{proved} combinations of plan, operation, shape and root proved");
+        assert!(proved > 20_000, "{proved}");
+    }
+
+    #[test]
+    fn named_plans_are_right_for_every_root_and_size() {
+        let mut proved = 0;
+        for sizes in [&[1, 2][..], &[2, 2, 1], &[3, 4]] {
+            let layout = Layout::new(&shapes::interleaved(&shapes::racks(sizes, 1), 2)).unwrap();
+            for operation in Operation::ALL {
+                for root in layout.ranks().filter(|rank| operation.rooted() || rank.0 == 0) {
+                    for (bytes, element, segment) in SIZES {
+                        for plan in Plan::fitting(operation) {
+                            let call = Call::new(operation, root, bytes, element);
+                            proved += prove(&call, &layout, &plan.with_segment(segment));
+                        }
+                    }
+                }
+            }
+        }
+        println!("{proved} combinations of plan, operation, root and size proved");
+        assert!(proved > 5_000, "{proved}");
+    }
+
+    #[test]
+    fn plans_are_right_for_groups_of_64_nodes() {
+        let mut proved = 0;
+        for sizes in [&[8; 8][..], &[16; 4], &[31, 1, 20, 12]] {
+            let layout = Layout::new(&shapes::interleaved(&shapes::racks(sizes, 1), 5)).unwrap();
+            for operation in Operation::ALL {
+                for plan in Plan::fitting(operation) {
+                    proved += prove(&Call::new(operation, Rank(37), 520, 8), &layout, &plan);
+                }
+            }
+        }
+        println!("{proved} combinations of plan, operation and shape of 64 nodes proved");
+    }
+
+    #[test]
+    fn agents_that_compile_for_their_own_ranks_agree() {
+        for layout in all_shapes() {
+            for operation in Operation::ALL {
+                for plan in Plan::fitting(operation) {
+                    let call = Call::new(operation, Rank(layout.size() as u32 / 2), 96, 8);
+                    let plan = plan.with_segment(32);
+                    let mut whole = compiled(&call, &layout, &plan);
+                    for node in 0..layout.nodes() {
+                        let own = layout.ranks_of_node(node);
+                        let part = compile(&call, &layout, &plan, |rank| own.contains(&rank)).unwrap();
+                        for rank in layout.ranks() {
+                            let program = &part.programs[rank.0 as usize];
+                            assert_eq!(program.is_some(), own.contains(&rank));
+                            if program.is_some() {
+                                assert_eq!(
+                                    *program,
+                                    whole.programs[rank.0 as usize].take(),
+                                    "{call:?} {plan} {rank}"
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(config(200))]
+
+        #[test]
+        fn any_layout_gets_right_results_in_any_order_of_events(
+            operation in operation(),
+            layout in layout(),
+            root in any::<prop::sample::Index>(),
+            (elements, element, segment) in (0u64..100, prop::sample::select(vec![1u32, 2, 4, 8]), 1u64..200),
+            (with_counts, seed) in (any::<bool>(), any::<u64>()),
+        ) {
+            let root = Rank(root.index(layout.size()) as u32);
+            let mut call = Call::new(operation, root, elements * u64::from(element), element);
+            if with_counts && operation.takes_counts() {
+                call = uneven(&call, layout.size());
+            }
+            // Half of the plans; the others come another time.
+            for plan in plans(operation).into_iter().skip(seed as usize % 2).step_by(2) {
+                let schedule = compiled(&call, &layout, &plan.with_segment(segment));
+                verify(&schedule, &layout).map_err(|e| TestCaseError::fail(format!("{plan}: {e}")))?;
+                let inputs = inputs(&call, layout.size());
+                let outputs = interpret(&schedule, &inputs, add, seed).map_err(|e| TestCaseError::fail(e.to_string()))?;
+                for (rank, output) in layout.ranks().zip(outputs) {
+                    prop_assert_eq!(output, expected(&call, &inputs, rank), "{} {}", plan, rank);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(config(60))]
+
+        /// 65 to 160 nodes in up to 12 racks.
+        #[test]
+        fn plans_are_right_for_large_groups(
+            operation in operation(),
+            racks in proptest::collection::vec(0u32..12, 65..160),
+            root in any::<prop::sample::Index>(),
+            plan in any::<prop::sample::Index>(),
+            (elements, segment) in (0u64..300, 64u64..2000),
+        ) {
+            let places: Vec<RankPlace> = (0..).zip(&racks).map(|(node, rack)| RankPlace { rack: *rack, node }).collect();
+            let layout = Layout::new(&places).expect("each node is in one rack");
+            let plans = plans(operation);
+            let root = Rank(root.index(layout.size()) as u32);
+            let call = Call::new(operation, root, elements * 8, 8);
+            // The programs of all ranks are made: in short segments they would have more actions than they may.
+            let bytes = call.input_bytes(root, layout.size()).max(call.output_bytes(root, layout.size()));
+            let segment = segment.max(bytes / 8);
+            let plan = plan.get(&plans).with_segment(segment);
+            verify(&compiled(&call, &layout, &plan), &layout)
+                .map_err(|e| TestCaseError::fail(format!("{plan}: {e}")))?;
         }
     }
 }

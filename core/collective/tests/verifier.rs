@@ -108,7 +108,7 @@ fn messages_must_have_both_ends_of_one_length() {
 }
 
 #[test]
-fn reading_what_nothing_wrote_is_found() {
+fn reading_unwritten_bytes_is_found() {
     let e = refused(Operation::Bcast, [&[(send(1, 0, WORK), &[])], &[(receive(0, 0, OUT), &[])]]);
     let unwritten =
         VerifyError::Unwritten { rank: Rank(0), action: ActionId(0), buffer: RankBuffer::Scratch, offset: 0 };
@@ -217,7 +217,7 @@ proptest! {
     /// Whatever the verifier accepts gives the same bytes in every order of events as the schedule that was
     /// compiled.
     #[test]
-    fn what_the_verifier_accepts_is_right(
+    fn every_accepted_schedule_is_right(
         operation in prop::sample::select(Operation::ALL.to_vec()),
         which in any::<prop::sample::Index>(),
         rank in any::<prop::sample::Index>(),

@@ -176,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sealed_is_read_and_a_changed_byte_is_noticed(
+        fn datagrams_round_trip_and_a_changed_byte_is_noticed(
             header in header(),
             payload in proptest::collection::vec(any::<u8>(), 0..100),
             at in any::<prop::sample::Index>(),

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_sent_twice_while_some_had_to_be_sent_again_lately() {
+    fn messages_are_duplicated_after_recent_retransmissions() {
         let mut duplication = Duplication::default();
         let once = |duplication: &mut Duplication, messages: u32| {
             assert!((0..messages).all(|_| duplication.copies() == 1));

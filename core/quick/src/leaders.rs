@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn leaders_are_numbered_by_their_ranks_whichever_racks_they_are_in() {
+    fn leaders_are_numbered_by_rank_whatever_their_racks() {
         let interleaved = leaders(&[5, 2, 7, 4]);
         assert_eq!((0..4).map(|rank| interleaved.leader_of(Rank(rank))).collect::<Vec<_>>(), [0, 1, 2, 3]);
         let shared = leaders(&[1, 0, 1, 0, 2, 2]);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn leaders_call_with_what_all_of_a_node_give() {
+    fn leaders_call_with_the_parts_of_their_whole_node() {
         let (even, uneven) = (leaders(&[0, 1, 0, 1]), leaders(&[0, 0, 1]));
         let call = |leaders: &NodeLeaders, operation| {
             let call = leaders.leader_call(&Call::new(operation, Rank(2), 8, 8))?;

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_called_something_else_gets_no_message_also_when_the_words_are_gone() {
+    fn a_mismatched_nak_is_answered_with_the_call_not_the_message() {
         let (key, group) = (Key::from([1; 32]), (9, 2));
         let header = |kind, from, digest| DatagramHeader {
             kind,

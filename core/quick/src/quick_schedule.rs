@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_one_node_do_not_call_by_datagrams() {
+    fn a_group_with_several_ranks_on_a_node_has_no_quick_calls() {
         let places =
             [RankPlace { rack: 0, node: 0 }, RankPlace { rack: 0, node: 0 }, RankPlace { rack: 0, node: 1 }];
         let call = Call::new(Operation::Bcast, Rank(0), 8, 8);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_in_which_somebody_sends_to_very_many_is_not_quick() {
+    fn a_call_with_too_many_messages_per_rank_is_not_quick() {
         assert!(is_quick(Operation::Barrier, 0, 64));
         assert!(is_quick(Operation::Scatter, 512, 64));
         assert!(!is_quick(Operation::Scatter, 8, 300));

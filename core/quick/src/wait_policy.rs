@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_waits_alone_then_with_its_agent_and_not_for_ever() {
+    fn a_rank_waits_unwatched_then_watched_and_not_forever() {
         assert_eq!(next(20, false, false, false), WaitAction::Wait(30 * MILLISECOND));
         assert_eq!(next(50, false, false, false), WaitAction::Watch);
         assert_eq!(next(50, true, false, false), WaitAction::Wait(200 * MILLISECOND));
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_has_to_say_is_asked_for_at_once() {
+    fn a_failed_group_ends_the_wait_at_once() {
         assert_eq!(next(0, false, false, true), WaitAction::ByAgent);
         assert_eq!(next(60, true, false, true), WaitAction::Ended);
         assert_eq!(next(500, true, true, false), WaitAction::Ended);

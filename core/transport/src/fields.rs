@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_that_is_cut_short_says_how_much_is_needed() {
+    fn a_truncated_field_reports_the_bytes_it_needs() {
         let mut reader = FieldReader::new(&[1, 2, 3, 4, 5]);
         assert_eq!((reader.u8(), reader.u16()), (Ok(1), Ok(0x0203)));
         assert_eq!(reader.u32(), Err(TruncatedField { len: 5, needed: 7 }));

@@ -151,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_plain_set(changes in changes(), window in range()) {
+        fn an_interval_set_agrees_with_a_plain_set(changes in changes(), window in range()) {
             let mut set = IntervalSet::default();
             let mut plain = BTreeSet::new();
             for change in changes {

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_tells_the_round_trip_of_its_own_packet() {
+    fn every_answer_measures_the_round_trip_of_its_packet() {
         let mut rtt = Rtt::new(20 * MS);
         let at = |ms| Time::ZERO + ms * MS;
         let first = rtt.next_serial(at(0));

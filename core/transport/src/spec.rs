@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_knows_positions_and_the_heads_of_racks() {
+    fn a_chain_returns_positions_and_rack_heads() {
         let chain = Chain::new(hops(&[(9, 1), (4, 1), (7, 0), (2, 0), (3, 0)])).unwrap();
         assert_eq!(chain.position(7), Some(2));
         assert_eq!(chain.position(8), None);

@@ -88,7 +88,7 @@ fn is_data(output: &Output) -> bool {
 }
 
 #[test]
-fn a_small_message_goes_at_once_and_a_long_one_when_all_are_ready() {
+fn small_messages_start_at_once_and_long_ones_when_ready() {
     let mut small = Sender::new(at(0), spec(3, 700)).unwrap();
     let (sent, _) = drain(&mut small, at(0));
     assert_eq!(sent.iter().filter(|output| is_data(output)).count(), 1);
@@ -100,7 +100,7 @@ fn a_small_message_goes_at_once_and_a_long_one_when_all_are_ready() {
 }
 
 #[test]
-fn a_long_message_goes_anyway_when_a_receiver_is_not_ready_in_time() {
+fn a_long_message_starts_without_a_late_receiver() {
     let mut sender = Sender::new(at(0), spec(3, 50_000)).unwrap();
     let sent = alone(&mut sender, at(20_000));
     let first = sent.iter().find(|(_, output)| is_data(output)).expect("it goes");
@@ -119,7 +119,7 @@ fn a_message_of_no_bytes_is_sent_and_delivered() {
 }
 
 #[test]
-fn who_was_not_told_that_it_is_settled_is_told_by_a_source_that_has_gone() {
+fn a_closed_source_still_settles_late_reports() {
     let mut sender = Sender::new(at(0), spec(2, 700)).unwrap();
     drain(&mut sender, at(0));
     let mut receiver = Receiver::new(at(0), spec(2, 700), 1).unwrap();
@@ -158,7 +158,7 @@ fn chunks_are_stored_where_they_belong_in_any_order_and_once() {
 }
 
 #[test]
-fn a_gap_is_asked_for_from_the_predecessor_after_the_reordering_allowance() {
+fn a_gap_is_nakked_after_the_reordering_window() {
     let mut receiver = Receiver::new(at(0), spec(3, 9000), 2).unwrap();
     give(&mut receiver, at(0), &data(0), 1000);
     let outputs = give(&mut receiver, at(1), &data(3), 1000);
@@ -173,7 +173,7 @@ fn a_gap_is_asked_for_from_the_predecessor_after_the_reordering_allowance() {
 }
 
 #[test]
-fn a_chunk_that_a_node_lacks_itself_is_noted_and_forwarded_when_it_comes() {
+fn a_missing_chunk_is_confirmed_and_forwarded_later() {
     let mut receiver = Receiver::new(at(0), spec(4, 3000), 1).unwrap();
     give(&mut receiver, at(0), &data(0), 1000);
     let ask = from(12, PacketBody::Nak { serial: 4, forward_live: true, chunks: vec![0..2] });
@@ -191,7 +191,7 @@ fn a_chunk_that_a_node_lacks_itself_is_noted_and_forwarded_when_it_comes() {
 }
 
 #[test]
-fn what_the_first_node_of_a_rack_and_the_next_lack_is_multicast_in_the_rack_when_it_comes() {
+fn chunks_missing_in_a_rack_are_multicast_there() {
     let mut head = Receiver::new(at(0), spec(9, 4000), 3).unwrap();
     let mut last = Receiver::new(at(0), spec(9, 4000), 5).unwrap();
     let lost = |machine: &mut Receiver| {
@@ -242,7 +242,7 @@ fn a_receiver_keeps_the_message_until_its_successor_has_it() {
 }
 
 #[test]
-fn another_call_under_the_same_name_is_told_to_both_ends_once() {
+fn a_digest_mismatch_is_reported_to_both_ends_once() {
     let mut receiver = Receiver::new(at(0), spec(2, 1000), 1).unwrap();
     let other = Packet { digest: 78, ..data(0) };
     let outputs = give(&mut receiver, at(0), &other, 1000);
@@ -260,7 +260,7 @@ fn another_call_under_the_same_name_is_told_to_both_ends_once() {
 }
 
 #[test]
-fn a_receiver_that_hears_nothing_fails_by_name_and_closes() {
+fn a_receiver_without_packets_fails_and_closes() {
     let mut receiver = Receiver::new(at(0), spec(2, 1000), 1).unwrap();
     let outputs = alone(&mut receiver, at(1_000_000));
     let start = StreamTimers::default().start;
@@ -269,7 +269,7 @@ fn a_receiver_that_hears_nothing_fails_by_name_and_closes() {
 }
 
 #[test]
-fn a_source_that_hears_nothing_names_those_who_were_silent_and_closes() {
+fn a_source_without_reports_names_the_silent_nodes() {
     let mut sender = Sender::new(at(0), spec(3, 1000)).unwrap();
     let outputs = alone(&mut sender, at(1_000_000));
     let waited = StreamTimers::default().stall;

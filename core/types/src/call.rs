@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_contradicts_its_group_or_itself_is_refused_in_words() {
+    fn a_call_that_contradicts_its_group_or_itself_is_refused() {
         let call = |operation, root, bytes| Call::new(operation, Rank(root), bytes, 8);
         assert_eq!(call(Operation::Gather, 3, 80).check(4), Ok(()));
         assert_eq!(
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_do_not_fit_the_group_or_the_operation_are_refused_in_words() {
+    fn counts_that_do_not_fit_the_group_are_refused() {
         let call = |operation, counts: &[u64]| Call::new(operation, Rank(0), 0, 4).with_counts(counts);
         assert_eq!(call(Operation::Gather, &[4, 0]).check(2), Ok(()));
         assert_eq!(wrong(&call(Operation::Gather, &[4]), 2), "it has 1 counts, but 2 ranks need 2");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_the_ranks_together_is_what_comes_in() {
+    fn inputs_and_outputs_of_all_ranks_have_equal_lengths() {
         let size = 3;
         let ranks = || (0..size as u32).map(Rank);
         for operation in [Operation::Gather, Operation::Scatter, Operation::Alltoall] {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reduction_that_elements_do_not_have_is_answered_with_those_that_they_have() {
+    fn an_invalid_reduction_is_refused_with_the_valid_ones() {
         let wrong = |operation, reduce| {
             check_reduction(operation, Some(ElementType::F32), reduce).map_err(|e| e.to_string())
         };

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_value_brings_its_index_and_of_equal_ones_the_smaller_counts() {
+    fn located_values_keep_their_index_and_ties_the_smaller_one() {
         check!(i32, ElementType::I32Loc, ReduceOp::MinLoc, [5, 7, 2, 9], [-3, 8, 2, 4], [-3, 8, 2, 4]);
         check!(i64, ElementType::I64Loc, ReduceOp::MaxLoc, [5, 7, 2, 4], [-3, 8, 2, 9], [5, 7, 2, 4]);
         let (index, nan) = (f32::from_bits, f32::NAN);

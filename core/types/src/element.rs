@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_type_is_combined_by_what_makes_sense_for_it() {
+    fn each_type_has_the_reductions_that_make_sense_for_it() {
         use ElementType as T;
         let all = |element: T| ReduceOp::ALL.into_iter().filter(|op| element.combines_by(*op)).count();
         assert_eq!([T::U8, T::I64].map(all), [10, 10]);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_all_types_and_reductions_apart() {
+    fn names_of_types_and_reductions_are_unique() {
         for element in ElementType::ALL {
             assert_eq!(element.to_string().parse(), Ok(element));
         }

@@ -65,7 +65,7 @@ mod tests {
 
     /// RFC 4231, test case 1, whose secret is 20 bytes long.
     #[test]
-    fn the_proof_is_the_standards() {
+    fn tags_match_the_vectors_of_rfc_4231() {
         let mut key = [0; 32];
         key[..20].fill(0x0b);
         let tag = Key(key).tag(b"Hi There");

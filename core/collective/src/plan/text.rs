@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plan_is_answered_with_what_would_be() {
+    fn an_invalid_plan_is_refused_with_the_valid_ones() {
         let e = "cool-p-q".parse::<Plan>().unwrap_err().to_string();
         assert!(e.contains("cool-p-q") && e.contains("cool-p-p") && e.contains("multicast"), "{e}");
         let e = "rack:binominal".parse::<Plan>().unwrap_err().to_string();

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_in_proportion_is_extrapolated_in_proportion_and_steps_one_by_one() {
+    fn extrapolation_follows_proportional_and_stepwise_growth() {
         let growth = Growth::new(4, 12);
         assert_eq!(growth.added([1.0, 2.0, 4.0]), 8.0, "bytes: 4 at 4, 12 at 12");
         assert_eq!(growth.factor(2.0), 3.0);

@@ -12,7 +12,7 @@ fn layout(racks: u32, nodes: u32, ranks: u32) -> Layout {
 }
 
 #[test]
-fn what_is_picked_compiles_for_every_operation_and_size() {
+fn every_pick_compiles_for_every_operation_and_size() {
     let layout = layout(3, 2, 2);
     let mut planner = Planner::new(CostModel::default(), layout.clone());
     for operation in Operation::ALL {
@@ -25,7 +25,7 @@ fn what_is_picked_compiles_for_every_operation_and_size() {
 }
 
 #[test]
-fn a_pick_does_not_depend_on_what_was_asked_before() {
+fn a_pick_does_not_depend_on_earlier_picks() {
     let call = |bytes| Call::new(Operation::Allreduce, Rank(0), bytes, 4);
     let mut one = Planner::new(CostModel::default(), layout(4, 4, 1));
     let mut other = one.clone();
@@ -46,7 +46,7 @@ fn a_large_message_to_all_goes_by_one_multicast() {
 }
 
 #[test]
-fn no_alltoall_of_a_large_group_is_expected_sooner_than_a_nodes_link_carries_it() {
+fn no_alltoall_is_estimated_faster_than_a_node_link_allows() {
     let model = CostModel::default();
     let planner = Planner::new(model, layout(8, 8, 1));
     let call = Call::new(Operation::Alltoall, Rank(0), 245_000, 1);
@@ -76,7 +76,7 @@ fn bursts_do_not_hide_the_load_that_grows_with_the_group() {
 
 /// An allgather by flat:parallel cuts each part, not the array over all: of 64 KiB in 8 segments, not in 1000.
 #[test]
-fn the_parts_of_a_flat_allgather_are_timed_in_their_own_segments() {
+fn parts_of_a_flat_allgather_are_timed_in_their_segments() {
     let level = |bytes_per_second| LinkCost { bytes_per_second, ..CostModel::default().rack };
     let model = CostModel { burst: 0, core: level(10_000_000), ..CostModel::default() };
     let planner = Planner::new(model, layout(5, 25, 1));

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credit_runs_out_and_comes_back_in_quarters() {
+    fn credit_runs_out_and_is_returned_in_quarters() {
         let (mut credits, ends, bytes) =
             (Credits::default(), (0, 1), CREDIT_BYTES / 8 - MESSAGE_CREDIT_BYTES);
         assert_eq!((0..9).filter(|_| credits.take(ends, bytes)).count(), 8);

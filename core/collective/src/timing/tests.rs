@@ -42,7 +42,7 @@ fn timed(schedule: &Schedule, nodes: [u32; 2]) -> Duration {
 }
 
 #[test]
-fn a_reduction_within_a_node_takes_from_the_sender_without_a_copy() {
+fn a_local_reduction_reads_the_senders_memory_without_a_copy() {
     let bytes = 1 << 20;
     let layout = Layout::new(&[RankPlace { rack: 0, node: 0 }; 2]).unwrap();
     let plan = "flat:linear".parse::<Plan>().unwrap().with_segment(bytes);

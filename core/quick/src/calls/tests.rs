@@ -221,7 +221,7 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn calls_bring_the_right_bytes_whatever_is_lost_doubled_or_overtaken() {
+fn calls_return_the_right_bytes_despite_loss_and_reordering() {
     let seeds = std::env::var("COOL_QUICK_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
     (0..seeds).for_each(run);
 }
@@ -248,14 +248,14 @@ fn sent_ahead(rank: u32, call: &Call, input: &[u8]) -> usize {
 }
 
 #[test]
-fn a_root_that_runs_ahead_keeps_all_that_others_may_lack() {
+fn a_root_that_runs_ahead_keeps_all_unacknowledged_messages() {
     let sent = sent_ahead(0, &Call::new(Operation::Bcast, Rank(0), 4, 4), b"abcd");
     assert_eq!(sent, RETRANSMIT_WINDOW as usize / 2, "then it waits for the others");
 }
 
 /// The root of the gathers that a leaf runs ahead in has two such leaves.
 #[test]
-fn those_that_run_ahead_fill_no_queue() {
+fn ranks_that_run_ahead_do_not_fill_a_port_queue() {
     let bytes = 2048;
     let sent = sent_ahead(2, &Call::new(Operation::Gather, Rank(0), bytes, 1), &[7; 2048]);
     let queue = 64 << 10;
@@ -264,7 +264,7 @@ fn those_that_run_ahead_fill_no_queue() {
 }
 
 #[test]
-fn who_has_called_something_else_is_asked_what_also_when_the_call_is_over() {
+fn a_mismatched_call_is_reported_even_after_it_completed() {
     let layout = layout(2, 2);
     let schedule = |operation, rank| {
         let call = Call::new(operation, Rank(0), 4, 4);
@@ -304,7 +304,7 @@ fn who_has_called_something_else_is_asked_what_also_when_the_call_is_over() {
 }
 
 #[test]
-fn who_lacks_a_message_asks_soon_again_and_then_less_and_less_often() {
+fn naks_are_repeated_promptly_and_then_backed_off() {
     let layout = layout(2, 2);
     let schedule = QuickSchedule::for_call(&Call::new(Operation::Bcast, Rank(0), 4, 4), &layout, Rank(1));
     let schedule = Arc::new(schedule.unwrap());
@@ -324,7 +324,7 @@ fn who_lacks_a_message_asks_soon_again_and_then_less_and_less_often() {
 }
 
 #[test]
-fn of_a_call_is_said_whose_messages_came_when_and_how_many() {
+fn arrivals_list_senders_times_and_the_message_count() {
     let layout = layout(3, 3);
     let call = Call::new(Operation::Reduce, Rank(0), 4, 4);
     let schedules =

@@ -77,19 +77,19 @@ mod tests {
     }
 
     #[test]
-    fn a_round_waited_as_long_as_its_quickest_chunk_did_beyond_the_quickest_of_all() {
+    fn delay_is_that_of_the_quickest_chunk_of_a_round() {
         assert_eq!(waited(&[&[7, 9], &[12, 30], &[40, 7], &[5], &[9, 8]]), [0, 5, 0, 0, 3]);
     }
 
     #[test]
-    fn clocks_that_drift_apart_are_no_queue_for_ever() {
+    fn clock_drift_is_not_taken_for_a_queue_forever() {
         let rounds: Vec<[u64; 1]> = (0..1000).map(|round| [round / 10]).collect();
         let reported = waited(&rounds.iter().map(|round| &round[..]).collect::<Vec<_>>());
         assert!(reported.iter().all(|units| *units <= 2 * ROUNDS_REMEMBERED as u16 / 10 + 1), "{reported:?}");
     }
 
     #[test]
-    fn a_round_that_nothing_came_of_waited_for_nothing() {
+    fn a_round_without_chunks_has_no_delay() {
         assert_eq!(waited(&[&[3], &[], &[5]]), [0, 0, 2]);
     }
 }

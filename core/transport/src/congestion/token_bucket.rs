@@ -79,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_more_leaves_than_the_rate_and_one_burst_allow(
+        fn sending_is_bounded_by_the_rate_and_one_burst(
             rate in 1_000u64..2_000_000_000, size in 60u64..9_100, packets in 1usize..400,
         ) {
             let start = Time::from_nanos(17);

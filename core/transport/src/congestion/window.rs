@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_while_it_is_what_limits_and_is_bounded() {
+    fn the_window_grows_while_it_limits_and_is_bounded() {
         let mut window = CongestionWindow::new(Time::ZERO, 1424);
         window.on_delivered(Time::ZERO, &rtt(), false);
         assert_eq!(window.size(), INITIAL_CHUNKS);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_falls_back_to_twice_what_the_path_carried() {
+    fn a_loss_reduces_it_to_twice_the_delivery_rate() {
         let mut window = CongestionWindow::new(Time::ZERO, 1424);
         let now = fed(&mut window, Time::ZERO, Duration::from_micros(50));
         window.on_loss(now, &rtt());

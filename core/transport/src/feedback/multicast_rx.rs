@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn passed_over_chunks_are_named_once() {
+    fn missing_chunks_are_reported_once() {
         let mut t = tree(100);
         assert_eq!(t.on_chunk(at(1), 0, 0).0, 0..0);
         assert_eq!(t.on_chunk(at(2), 5, 0).0, 1..5);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_told_for_each_round_that_ends() {
+    fn loss_is_reported_for_each_round_that_ends() {
         let mut t = tree(1000);
         let quarter = RoundFeedback { loss: (Loss::MAX - 1) / 4, spacing: 1_000_000, delay: 0 };
         let reported: Vec<_> = (0..112)
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_ends_with_its_last_chunk_or_the_next_that_comes() {
+    fn a_round_ends_with_its_last_chunk_or_a_later_one() {
         let mut t = tree(1000);
         let ends = |t: &mut MulticastRx, chunks: Range<u32>| {
             chunks.map(|c| t.on_chunk(at(9), c, 0).1).collect::<Vec<_>>()
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_late_counts_only_what_came_since() {
+    fn a_late_receiver_counts_only_later_chunks() {
         let mut t = tree(1000);
         let reported: Vec<_> = (40..49).filter_map(|c| t.on_chunk(at(u64::from(c)), c, stamp(c)).1).collect();
         assert_eq!(reported, [(2, RoundFeedback { loss: 0, spacing: 1_000_000, delay: 0 })]);

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_waits_for_the_rack_behind_the_queue() {
+    fn a_round_waits_for_the_slower_rack() {
         let mut receivers = receivers();
         assert_eq!(receivers.on_round(at(1), 1, (1, lost(0)), MS), None);
         assert_eq!(receivers.on_round(at(1), 2, (1, lost(7)), MS), Some((0, lost(7))));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_report_is_made_up_for_by_the_next() {
+    fn the_next_report_makes_up_for_a_lost_one() {
         let mut receivers = receivers();
         receivers.on_round(at(1), 1, (1, lost(0)), MS);
         receivers.on_round(at(2), 1, (2, lost(0)), MS);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_tells_is_waited_for_a_little_and_who_falls_silent_a_while() {
+    fn a_round_waits_longer_for_receivers_that_reported_before() {
         let mut receivers = receivers();
         assert_eq!(receivers.on_round(at(1), 1, (1, lost(0)), 10 * MS), None);
         assert_eq!(receivers.on_round(at(12), 1, (2, lost(0)), 10 * MS), Some((0, lost(0))));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_that_are_told_by_one_alone_do_not_pile_up() {
+    fn rounds_reported_by_one_receiver_do_not_pile_up() {
         let mut receivers = receivers();
         for rounds in 1..10_000 {
             receivers.on_round(at(0), 1, (rounds, lost(0)), MS);

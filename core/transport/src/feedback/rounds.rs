@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hears_less_than_half_does_not_count() {
+    fn feedback_of_receivers_below_half_does_not_count() {
         let good = RoundFeedback { loss: 9, spacing: 5, delay: 4 };
         let bad = RoundFeedback { loss: 50_000, spacing: 70, delay: 9 };
         assert_eq!(good.worst(bad), good);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_chunk_is_in_the_round_that_it_is_said_to_be_in() {
+    fn every_chunk_is_in_its_round() {
         for nodes in [1, 5, 40] {
             let r = rounds(nodes);
             for chunk in (0..5000).chain([1 << 31, u32::MAX - 1]) {

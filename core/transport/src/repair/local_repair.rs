@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_receiver_of_a_rack_mends_it_if_two_stand_behind() {
+    fn the_first_receiver_repairs_a_rack_of_three_or_more() {
         assert_eq!((1..9).filter(|me| rack(*me).repairs()).collect::<Vec<_>>(), [3, 6]);
     }
 
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_few_chunks_come_by_is_given_up_and_one_that_loses_some_is_not() {
+    fn a_dead_rack_tree_is_given_up_and_a_lossy_one_is_not() {
         let (mut lossy, mut dead) = (rack(3), rack(3));
         for chunk in 0..1000 {
             assert!(lossy.on_repaired(chunk, true) && dead.on_repaired(chunk, true));

@@ -338,7 +338,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn what_was_asked_is_not_asked_again_while_the_upstream_sends_what_it_had_to_send_before() {
+    fn no_nak_is_repeated_while_the_upstream_sends_older_chunks() {
         let at = |ms: u32| Time::ZERO + ms * MS;
         let timers = StreamTimers { initial_rto: 4 * MS, ..StreamTimers::default() };
         let mut recovery = LossRecovery::new(at(0), 1, &timers, 1424);

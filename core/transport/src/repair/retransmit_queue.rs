@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_here_is_answered_and_the_rest_is_forwarded_when_it_comes() {
+    fn held_chunks_are_sent_at_once_and_others_when_they_arrive() {
         let mut queue = RetransmitQueue::default();
         let missing = queue.on_nak(7, (1, false), &[2..5], &set(&[0..3]));
         assert_eq!(missing, [3..5]);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_over_the_tree_is_forwarded_only_to_those_who_do_not_hear_it() {
+    fn tree_chunks_are_forwarded_only_to_nodes_off_the_tree() {
         let mut queue = RetransmitQueue::default();
         queue.on_nak(1, (1, false), &[0..1], &set(&[]));
         queue.on_nak(2, (1, true), &[0..1], &set(&[]));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_multicast_in_the_rack_is_forwarded_only_out_of_it() {
+    fn rack_multicasts_are_forwarded_only_out_of_the_rack() {
         let mut queue = RetransmitQueue::default();
         queue.on_nak(1, (1, false), &[0..2], &set(&[]));
         queue.on_nak(2, (1, false), &[0..2], &set(&[]));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hostile_requester_can_have_remembered_is_bounded() {
+    fn the_state_of_a_hostile_requester_is_bounded() {
         let mut queue = RetransmitQueue::default();
         for n in 0..100_000 {
             queue.on_nak(1, (1, false), &[2 * n..2 * n + 1], &set(&[]));

@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn silent_nodes_are_passed_in_growing_leaps_and_then_source_and_predecessor_take_turns() {
+    fn silent_nodes_are_skipped_in_growing_leaps() {
         let mut upstream = Upstream::new(9);
         assert_eq!(swept(&mut upstream, 8), [8, 7, 5, 1, 0, 8, 0, 8, 0]);
         assert_eq!(upstream.retry_after(Duration::from_millis(1)), Duration::from_millis(2));
     }
 
     #[test]
-    fn a_nearer_node_that_is_heard_takes_its_place_again() {
+    fn a_nearer_node_that_answers_becomes_the_upstream() {
         let mut upstream = Upstream::new(9);
         swept(&mut upstream, 3);
         upstream.on_contact(at(900), 0);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_predecessor_that_was_passed_over_is_tried_again_after_a_while() {
+    fn a_skipped_predecessor_is_tried_again_later() {
         let ns = Duration::from_nanos(1);
         let mut upstream = Upstream::new(9);
         assert!(!upstream.retries(at(1000), ns));

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tagged_datagram_is_as_long_as_its_packets_and_the_tag_and_gives_them_back() {
+    fn a_tagged_datagram_restores_its_packets() {
         for protection in [Protection::Tagged, Protection::Encrypted] {
             let plain = datagram();
             let mut bytes = plain.clone();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_elsewhere_or_later_has_another_nonce() {
+    fn destination_and_sequence_number_change_the_nonce() {
         let mut bytes = datagram();
         let header = TaggedHeader::write(&mut bytes, Protection::Tagged, 1);
         let (here, there) = ([10, 0, 0, 1].into(), [239, 192, 0, 1].into());
@@ -167,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_a_panic_and_restored_to_as_many(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), first in 0xC0u8..0xC5) {
+        fn any_bytes_are_read_without_a_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), first in 0xC0u8..0xC5) {
             bytes.iter_mut().take(1).for_each(|byte| *byte = first);
             if let Some(header) = TaggedHeader::read(&bytes) {
                 let len = bytes.len();

@@ -67,7 +67,7 @@ fn protection() -> impl Strategy<Value = Protection> {
 
 proptest! {
     #[test]
-    fn what_is_tagged_comes_back_once(protection in protection(), chunk: bool, len in 0usize..2000) {
+    fn a_tagged_datagram_is_accepted_once(protection in protection(), chunk: bool, len in 0usize..2000) {
         let (mut sender, mut receiver) = (agent(protection, 1), agent(protection, 1));
         let packets = packets(chunk, len);
         let mut bytes = sealed(&mut sender, &packets);
@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_changed_is_refused_and_changes_nothing(protection in protection(), chunk: bool, len in 0usize..300, at: prop::sample::Index, flip in 1u8..=255) {
+    fn a_changed_datagram_is_refused_and_changes_nothing(protection in protection(), chunk: bool, len in 0usize..300, at: prop::sample::Index, flip in 1u8..=255) {
         let (mut sender, mut receiver) = (agent(protection, 1), agent(protection, 1));
         let bytes = sealed(&mut sender, &packets(chunk, len));
         let mut changed = bytes.clone();
@@ -93,7 +93,7 @@ proptest! {
 }
 
 #[test]
-fn who_has_another_key_or_sends_to_another_place_is_refused() {
+fn another_key_or_destination_is_refused() {
     let mut receiver = agent(Protection::Tagged, 1);
     let mut forged = sealed(&mut agent(Protection::Tagged, 2), &packets(true, 100));
     assert_eq!(receiver.open(&mut forged, HERE), Err(TagError::Forged));

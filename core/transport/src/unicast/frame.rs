@@ -2,8 +2,8 @@
 //! are big-endian. Decoding is strict and keeps at most one control frame; payload is never copied
 //! here. What frames mean is the machine's matter.
 
+use super::api::{Payload, VERSION, Violation};
 use super::message::{AgentId, MessageName, Notice};
-use super::{Payload, VERSION, Violation};
 use crate::fields::{FieldReader, TruncatedField};
 use cool_types::limits;
 use core::ops::Range;

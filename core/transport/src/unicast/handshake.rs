@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_is_encrypted_both_have_the_other_sides_key_and_make_the_same_of_what_they_share() {
+    fn encrypting_sides_derive_the_same_keys() {
         let (initiator, responder) = sides([1, 1], Some(8));
         let ours = made(4, Some(9));
         assert!(responder.encrypts());
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_on_the_way_changes_a_public_key_or_that_there_is_one() {
+    fn a_public_key_cannot_be_changed_or_removed_on_the_way() {
         let (initiator, responder) = sides([1, 1], Some(8));
         let mut reply = responder.reply(&made(4, Some(9)));
         reply[NONCE_BYTES] ^= 1;
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_another_key_is_found_out_by_both() {
+    fn both_sides_refuse_another_key() {
         let (initiator, responder) = sides([1, 2], None);
         let ours = made(4, None);
         assert_eq!(initiator.proof(&responder.reply(&ours)), None);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_heard_before_proves_nothing_and_neither_does_what_the_other_side_said() {
+    fn replayed_and_reflected_proofs_are_refused() {
         let (initiator, responder) = sides([1, 1], None);
         let reply = responder.reply(&made(4, None));
         let (proof, _) = initiator.proof(&reply).unwrap();
@@ -350,7 +350,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_for_a_hello_are_taken_or_refused(
+        fn any_hello_bytes_are_accepted_or_refused(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..160),
             magic in prop::sample::select(vec![
                 None,

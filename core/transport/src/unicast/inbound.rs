@@ -1,8 +1,9 @@
 //! The receiving half: what has come of which message, and what to ask for.
 
+use super::api::{GroupEpoch, Output, Violation};
 use super::frame::{ControlFrame, DataFrame};
 use super::message::MessageName;
-use super::{CREDIT_BYTES, EAGER_BYTES, GroupEpoch, MESSAGE_CREDIT_BYTES, Output, Violation};
+use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES, MESSAGE_CREDIT_BYTES};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,11 +1,9 @@
 //! The sending half: which message's frame goes next.
 
+use super::api::{DRIVER_WINDOW_BYTES, Deferred, GroupEpoch, Output, Payload, Violation};
 use super::frame::{ControlFrame, DataFrame, FRAME_PAYLOAD};
 use super::message::MessageName;
-use super::{
-    CREDIT_BYTES, DRIVER_WINDOW_BYTES, Deferred, EAGER_BYTES, GroupEpoch, MESSAGE_CREDIT_BYTES, Output,
-    Payload, Violation,
-};
+use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES, MESSAGE_CREDIT_BYTES};
 use core::ops::Bound;
 use std::collections::{BTreeMap, VecDeque};
 

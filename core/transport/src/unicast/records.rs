@@ -214,7 +214,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_sealed_opens_in_whatever_parts_it_comes(
+        fn sealed_records_open_however_the_stream_is_cut(
             frames in proptest::collection::vec(0usize..100_000, 0..6),
             parts in proptest::collection::vec(1usize..90_000, 1..8),
         ) {
@@ -225,7 +225,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_changed_left_out_repeated_or_anything_else_does_not_open(
+        fn changed_omitted_or_repeated_records_do_not_open(
             at in any::<prop::sample::Index>(),
             change in 0u8..4,
             noise in proptest::collection::vec(any::<u8>(), 0..300),

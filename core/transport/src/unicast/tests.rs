@@ -1,7 +1,9 @@
 //! Unicast messages between two agents: credit, order, connections that end, and hostile frames.
 
+use super::api::VERSION;
 use super::frame::{ControlFrame, DataFrame};
 use super::*;
+use cool_types::limits::MESSAGE_CREDIT_BYTES;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -122,7 +124,7 @@ impl Pair {
 }
 
 #[test]
-fn a_data_frame_has_the_head_that_the_planner_counts() {
+fn a_data_frame_has_the_header_that_the_planner_counts() {
     let head = DataFrame { message: name(0, 0), digest: 5, bytes: 9, offset: 0, len: 9 };
     assert_eq!(head.encode().len() as u64, cool_types::wire::MESSAGE_DATA_HEADER);
 }
@@ -141,7 +143,7 @@ fn a_small_message_goes_without_waiting_for_its_receive() {
 }
 
 #[test]
-fn nothing_of_a_group_goes_before_the_other_side_has_it_whichever_opens_it_first() {
+fn nothing_is_sent_before_the_other_side_opened_the_group() {
     for side in [0, 1] {
         let mut pair = Pair::new();
         let message = MessageName { group: 8, ..name(0, 0) };
@@ -167,7 +169,7 @@ fn nothing_of_a_group_goes_before_the_other_side_has_it_whichever_opens_it_first
 }
 
 #[test]
-fn who_sends_to_a_group_that_the_other_side_does_not_have_says_that_it_waits() {
+fn a_sender_reports_that_it_waits_for_the_group() {
     let mut pair = Pair::new();
     pair.peers[0].handle(NOW, Input::Open { group: 8, epoch: 1 });
     pair.send(MessageName { group: 8, ..name(0, 0) }, 100);
@@ -182,7 +184,7 @@ fn who_sends_to_a_group_that_the_other_side_does_not_have_says_that_it_waits() {
 }
 
 #[test]
-fn a_new_stream_takes_over_the_groups_of_which_nothing_came_and_no_others() {
+fn a_new_stream_takes_over_only_unconfirmed_groups() {
     let mut pair = Pair::new();
     let message = |group, to| MessageName { group, to, ..name(0, 0) };
     for side in [0, 1] {
@@ -242,7 +244,7 @@ fn beyond_the_credit_messages_wait_and_none_is_held_back() {
 
 /// Whose frames a peer writes first.
 #[test]
-fn more_messages_than_may_wait_are_announced_again_and_all_arrive() {
+fn messages_beyond_the_limit_are_announced_again() {
     let mut pair = Pair::new();
     let within_credit = CREDIT_BYTES / MESSAGE_CREDIT_BYTES;
     let count = within_credit + inbound::ANNOUNCED_MAX as u64 + 1000;
@@ -259,7 +261,7 @@ fn more_messages_than_may_wait_are_announced_again_and_all_arrive() {
 }
 
 #[test]
-fn dropped_announcements_are_made_again_when_there_is_room_without_being_asked_for() {
+fn dropped_announcements_are_repeated_once_there_is_room() {
     let mut pair = Pair::new();
     let within_credit = CREDIT_BYTES / MESSAGE_CREDIT_BYTES;
     let count = within_credit + inbound::ANNOUNCED_MAX as u64 + 1000;
@@ -353,7 +355,7 @@ fn violation(frames: &[Vec<u8>]) -> Option<Violation> {
 }
 
 #[test]
-fn what_breaks_the_rules_is_refused() {
+fn frames_that_break_the_protocol_are_refused() {
     let data = |transfer, bytes, offset, len: u32| {
         let head = DataFrame { message: name(0, transfer), digest: 5, bytes, offset, len };
         [head.encode(), vec![0; len as usize]].concat()
@@ -504,7 +506,7 @@ proptest! {
 proptest! {
     /// The driver puts payload into its place by itself, as far as some number of bytes at a time reaches.
     #[test]
-    fn payload_that_the_driver_has_placed_is_as_good_as_payload_that_it_hands_over(
+    fn payload_may_be_placed_by_the_driver(
         bytes in 1u64..400_000, steps in prop::collection::vec(1usize..100_000, 1..20),
     ) {
         let mut pair = Pair::new();

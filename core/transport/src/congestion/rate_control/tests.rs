@@ -84,7 +84,7 @@ fn a_fast_path_is_filled_within_a_few_reports() {
 }
 
 #[test]
-fn until_reports_come_only_a_few_packets_leave_at_once() {
+fn only_a_few_packets_leave_before_the_first_report() {
     let mut rate = rate(None);
     assert_eq!((rate.rate_for(15), rate.rate_for(16)), (TRAIN_RATE, UNREPORTED_RATE));
     let sample = RateSample { loss: 0, carried: Some(20_000_000), queue: Duration::ZERO };
@@ -116,7 +116,7 @@ fn a_ceiling_that_is_not_verified_is_not_where_it_starts() {
 }
 
 #[test]
-fn a_queue_that_is_found_while_seeking_ends_that_although_packets_were_held_back() {
+fn a_queue_ends_slow_start_although_packets_were_held_back() {
     let mut rate = rate(None);
     rate.on_round(Time::ZERO, 0..16, 20, RateSample { loss: 0, carried: Some(6_600_000), queue: MS }, MS);
     // Nothing but the first two rounds was sent at that rate.
@@ -134,7 +134,7 @@ fn a_queue_that_is_found_while_seeking_ends_that_although_packets_were_held_back
 }
 
 #[test]
-fn who_came_first_and_who_came_later_get_equal_shares() {
+fn early_and_late_sources_get_equal_shares() {
     let mut rates = [rate(Some(2_500_000)), rate(Some(2_500_000))];
     rates[1].current = 300_000;
     let shares = Path::new(2_500_000).run(&mut rates, 600);
@@ -142,7 +142,7 @@ fn who_came_first_and_who_came_later_get_equal_shares() {
 }
 
 #[test]
-fn loss_that_does_not_come_from_sending_does_not_slow_it() {
+fn loss_that_is_not_congestion_does_not_slow_it() {
     let mut path = Path { loses: FULL_LOSS / 5, ..Path::new(125_000_000) };
     let found = path.run(&mut [rate(None)], 200)[0];
     assert!(found > 110_000_000, "{found}");
@@ -179,7 +179,7 @@ fn a_queue_that_others_keep_does_not_starve_it() {
 }
 
 #[test]
-fn when_nobody_hears_half_it_slows_to_a_floor() {
+fn when_no_receiver_gets_half_it_slows_to_a_floor() {
     let mut rate = rate(None);
     let sample = RateSample { loss: UNREPORTED - 1, carried: None, queue: Duration::ZERO };
     for round in 0..100 {
@@ -190,7 +190,7 @@ fn when_nobody_hears_half_it_slows_to_a_floor() {
 }
 
 #[test]
-fn in_the_background_it_fills_a_free_path_and_leaves_a_used_one_to_others() {
+fn background_traffic_fills_a_free_path_and_yields_a_used_one() {
     for ceiling in [None, Some(2_500_000)] {
         let mut path = Path::new(2_500_000);
         let mut rates = [in_background(ceiling)];
@@ -206,7 +206,7 @@ fn in_the_background_it_fills_a_free_path_and_leaves_a_used_one_to_others() {
 }
 
 #[test]
-fn a_stream_of_the_foreground_gets_nearly_all_of_what_it_shares_with_one_in_the_background() {
+fn foreground_traffic_gets_nearly_all_of_a_shared_path() {
     let mut rates = [rate(Some(2_500_000)), in_background(Some(2_500_000))];
     let shares = Path::new(2_500_000).run(&mut rates, 600);
     assert!(shares[0] > 2_200_000, "{shares:?}");
