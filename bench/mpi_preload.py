@@ -31,7 +31,7 @@ SIZES = "8,1K,8K,16K,64K,256K,1M,4M"
 # Those whose bytes are shared out among all ranks.
 IN_PARTS = (*bench.IN_PARTS, "alltoall", "reduce_scatter")
 LEAST_REPS, MOST_REPS = 2, 25
-DOCUMENT = os.path.join(ROOT, "docs", "guide", "mpi.md")
+DOCUMENT = os.path.join(ROOT, "docs", "measurements", "mpi.md")
 
 
 def preloaded(kind):

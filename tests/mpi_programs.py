@@ -222,7 +222,7 @@ def run_on_each(bed, folder, program, options, found, failed):
 def words_of(calls):
     """The calls that were taken, of how many, by operation."""
     some = ["%s %d of %d" % (operation, what["taken"], sum(what.values())) for operation, what in calls.items() if what["taken"]]
-    return ", ".join(some) or "no calls taken"
+    return ", ".join(some) or "no calls intercepted"
 
 
 def document(found, options):
@@ -230,11 +230,11 @@ def document(found, options):
     said = "Measured %s on %s with links of %g and %g Mbit/s and %d ranks by `tests/mpi_programs.py`, %d processors for all hosts; %s, in seconds." % (
         time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), options.topology, options.host_mbit, options.uplink_mbit, options.ranks, os.cpu_count(),
         "the median of %d runs" % options.runs if options.runs > 1 else "one run")
-    lines = ["| program | library | alone | preloaded | calls taken |", "| --- | --- | --: | --: | --- |"]
+    lines = ["| program | library | alone | preloaded | calls intercepted |", "| --- | --- | --: | --: | --- |"]
     for row in found:
         least = " (COOL_MPI_MIN=%s)" % row["least"] if row["least"] else ""
         lines.append("| %s | %s | %.1f | %.1f | %s%s |" % (row["program"], titles[row["host"]], row["alone"], row["preloaded"], words_of(row["calls"]), least))
-    section.replace(os.path.join(ROOT, "docs", "guide", "mpi.md"), "MPI programs", "\n".join([said, "", *lines]))
+    section.replace(os.path.join(ROOT, "docs", "measurements", "mpi.md"), "MPI programs", "\n".join([said, "", *lines]))
 
 
 def parse_arguments():

@@ -25,7 +25,7 @@ import section  # noqa: E402
 import testbed  # noqa: E402
 
 FOLDER = os.path.join(ROOT, "target", "torch-suite")
-DOCUMENT = os.path.join(ROOT, "docs", "guide", "torch.md")
+DOCUMENT = os.path.join(ROOT, "docs", "measurements", "torch.md")
 PYTHON = os.path.join(ROOT, "target", "bindings", "python", "bin", "python3")
 NAMES = ("cool", "gloo", "mpi")
 TOPOLOGY = "tree:2x2"
