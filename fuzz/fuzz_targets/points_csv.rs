@@ -3,8 +3,8 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;
-use cool_kmeans::inputs::text::Lines;
-use cool_kmeans::peer_ranks::Peers;
+use cool_kmeans::inputs::text::TextLines;
+use cool_kmeans::peer_ranks::PeerRanks;
 
 thread_local! {
     static FILE: File = File::new(".csv");
@@ -12,7 +12,7 @@ thread_local! {
 
 fn check(bytes: &[u8]) {
     FILE.with(|file| {
-        let lines = match Lines::open(&Peers::alone(), &[file.holding(bytes).to_owned()], None, 1) {
+        let lines = match TextLines::open(&PeerRanks::alone(), &[file.holding(bytes).to_owned()], None, 1) {
             Ok(lines) => lines,
             Err(refused) => return file.assert_named(&refused),
         };

@@ -2,7 +2,7 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;
-use cool_kmeans::inputs::array::Array;
+use cool_kmeans::inputs::array::ArrayFile;
 
 /// Rows that are read of one that claims more.
 const ROWS: u64 = 1000;
@@ -13,7 +13,7 @@ thread_local! {
 
 fn check(bytes: &[u8]) {
     FILE.with(|file| {
-        let array = match Array::open(file.holding(bytes)) {
+        let array = match ArrayFile::open(file.holding(bytes)) {
             Ok(array) => array,
             Err(refused) => return file.assert_named(&refused),
         };

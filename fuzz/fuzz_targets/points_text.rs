@@ -3,8 +3,8 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;
-use cool_kmeans::inputs::text::Lines;
-use cool_kmeans::peer_ranks::Peers;
+use cool_kmeans::inputs::text::TextLines;
+use cool_kmeans::peer_ranks::PeerRanks;
 
 const DIMS: usize = 2;
 
@@ -14,10 +14,11 @@ thread_local! {
 
 fn check(bytes: &[u8]) {
     FILE.with(|file| {
-        let lines = match Lines::open(&Peers::alone(), &[file.holding(bytes).to_owned()], Some(DIMS), 1) {
-            Ok(lines) => lines,
-            Err(refused) => return file.assert_named(&refused),
-        };
+        let lines =
+            match TextLines::open(&PeerRanks::alone(), &[file.holding(bytes).to_owned()], Some(DIMS), 1) {
+                Ok(lines) => lines,
+                Err(refused) => return file.assert_named(&refused),
+            };
         let rows: Vec<u64> = (0..lines.rows()).collect();
         let load = |rows: &[u64]| {
             let mut values = Vec::new();

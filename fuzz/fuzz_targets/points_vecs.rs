@@ -3,7 +3,7 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;
-use cool_kmeans::inputs::array::Array;
+use cool_kmeans::inputs::array::ArrayFile;
 
 thread_local! {
     static FILE: File = File::new(".bvecs");
@@ -11,7 +11,7 @@ thread_local! {
 
 fn check(bytes: &[u8]) {
     FILE.with(|file| {
-        let array = match Array::open(file.holding(bytes)) {
+        let array = match ArrayFile::open(file.holding(bytes)) {
             Ok(array) => array,
             Err(refused) => return file.assert_named(&refused),
         };

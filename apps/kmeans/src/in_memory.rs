@@ -4,14 +4,14 @@
 //! The iterations work on the grid. What is rounded there is not rounded here: sums are taken of the given numbers, as
 //! integers of 53 bits, so that they, too, are the same bits on any ranks and threads.
 
-use crate::algorithm::lloyd::Clustered;
-use crate::data::grid::{Grid, MAX_DIMS, Reals, Values};
-use crate::data::inputs::Source;
-use crate::data::partition::Thinned;
-use crate::data::point_share::{Share, grid_between};
+use crate::algorithm::lloyd::GridClustering;
+use crate::data::grid::{Grid, MAX_DIMS, PointValues, Reals};
+use crate::data::inputs::PointSource;
+use crate::data::partition::Subsample;
+use crate::data::point_share::{PointShare, grid_between};
 use crate::data::weights::Weights;
 use crate::error::Error;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use cool::Op;
 use cool_map::Rows;
 use cool_map::threads;
@@ -30,14 +30,14 @@ const LANES: usize = 8;
 
 /// Rows of numbers, one after the other.
 #[derive(Clone, Copy, Debug)]
-pub enum Given<'a> {
+pub enum InputRows<'a> {
     /// Bytes.
     Bytes(&'a [u8]),
     /// Finite numbers.
     Reals(&'a [f64]),
 }
 
-impl Given<'_> {
+impl InputRows<'_> {
     fn len(&self) -> usize {
         match self {
             Self::Bytes(numbers) => numbers.len(),
@@ -64,33 +64,33 @@ impl Given<'_> {
 
 /// A clustering in the numbers of the points.
 #[derive(Clone, Debug, PartialEq)]
-pub struct InNumbers {
+pub struct Clustering {
     /// The coordinates of the centres; all ranks have them.
-    pub centres: Vec<f64>,
+    pub centers: Vec<f64>,
     /// For each of this rank's points, the nearest centre; of equally near ones the first.
     pub labels: Vec<u32>,
     /// Sum of squared distances of all ranks' points from their centres.
     pub inertia: f64,
 }
 
-impl Share {
+impl PointShare {
     /// The rows that each rank gives, in the order of ranks, and how many times each counts: finite numbers of at least 0, or
     /// once. A rank may have none. Numbers that are no bytes are held as `reals` says.
-    pub fn given(
-        peers: &Peers<'_>,
-        rows: Given<'_>,
+    pub fn from_memory(
+        peers: &PeerRanks<'_>,
+        rows: InputRows<'_>,
         dims: usize,
         weights: Option<&[f64]>,
         reals: Reals,
     ) -> Result<Self, Error> {
-        let most = if matches!(rows, Given::Bytes(_)) { MAX_DIMS } else { reals.max_dims() };
+        let most = if matches!(rows, InputRows::Bytes(_)) { MAX_DIMS } else { reals.max_dims() };
         let checked = if (1..=most).contains(&dims) {
             Ok(())
         } else {
             Err(Error::Input(format!("points of {dims} coordinates; they have 1 to {most}")))
         };
         peers.agree(checked)?;
-        let kind = u64::from(matches!(rows, Given::Bytes(_))) + 2 * u64::from(weights.is_some());
+        let kind = u64::from(matches!(rows, InputRows::Bytes(_))) + 2 * u64::from(weights.is_some());
         let all = peers.all_gather(vec![(rows.len() / dims) as u64, dims as u64, kind])?;
         let each: Vec<&[u64]> = all.chunks_exact(3).collect();
         if let Some(other) = each.iter().position(|one| one[1..] != each[0][1..]) {
@@ -103,62 +103,68 @@ impl Share {
         let range = first..first + each[peers.rank()][0];
         let total = each.iter().map(|one| one[0]).sum();
         let grid = match rows {
-            Given::Bytes(_) => Grid::bytes(dims, 1.0),
-            Given::Reals(_) => spanning(peers, reals, rows, dims)?,
+            InputRows::Bytes(_) => Grid::bytes(dims, 1.0),
+            InputRows::Reals(_) => spanning(peers, reals, rows, dims)?,
         };
-        let mut points = grid.no_points();
+        let mut points = grid.empty_points();
         match rows {
-            Given::Bytes(numbers) => points.values = Values::Byte(numbers.to_vec()),
-            Given::Reals(numbers) => {
+            InputRows::Bytes(numbers) => points.values = PointValues::Byte(numbers.to_vec()),
+            InputRows::Reals(numbers) => {
                 points.reserve(numbers.len() / dims);
-                grid.quantise(numbers, &mut points);
+                grid.quantize(numbers, &mut points);
             }
         }
         let weights = match weights {
             Some(weights) => {
-                let (weights, integers) = Weights::given(peers, weights)?;
+                let (weights, integers) = Weights::from_memory(peers, weights)?;
                 points.weights = Some(integers);
                 Some(weights)
             }
             None => None,
         };
-        let chosen = Thinned::new(total, u64::MAX, 0);
-        let source = Source::Given { rows: total, dims };
+        let chosen = Subsample::new(total, u64::MAX, 0);
+        let source = PointSource::InMemory { rows: total, dims };
         Ok(Self { source, chosen, range, grid, points, weights })
     }
 
     /// The clustering of these points in the numbers that were given. All ranks call it.
-    pub fn in_numbers(
+    pub fn in_input_units(
         &self,
-        peers: &Peers<'_>,
-        rows: Given<'_>,
-        clustered: &Clustered,
+        peers: &PeerRanks<'_>,
+        rows: InputRows<'_>,
+        clustered: &GridClustering,
         threads: usize,
-    ) -> Result<InNumbers, Error> {
-        let centres = self.means(peers, rows, clustered)?;
+    ) -> Result<Clustering, Error> {
+        let centers = self.means(peers, rows, clustered)?;
         let nearest = match rows {
-            Given::Reals(numbers) => nearest(numbers, &centres, self.points.dims, threads),
-            Given::Bytes(numbers) => {
+            InputRows::Reals(numbers) => nearest(numbers, &centers, self.points.dims, threads),
+            InputRows::Bytes(numbers) => {
                 let real: Vec<f64> = numbers.iter().map(|byte| f64::from(*byte)).collect();
-                nearest(&real, &centres, self.points.dims, threads)
+                nearest(&real, &centers, self.points.dims, threads)
             }
         };
         let (labels, squared): (Vec<u32>, Vec<f64>) = nearest.into_iter().unzip();
         let largest = squared.iter().fold(0.0f64, |most, x| most.max(*x));
-        let fixed = Fixed::holding(peers.combine(vec![largest], Op::Max)?[0]);
+        let fixed = FixedPoint::holding(peers.combine(vec![largest], Op::Max)?[0]);
         let weigh = |(i, x): (usize, &f64)| i128::from(fixed.integer(*x)) * i128::from(self.points.weight(i));
         let (high, low) = parts(squared.iter().enumerate().map(weigh).sum());
         let all = peers.combine(vec![high, low], Op::Sum)?;
         let unit = self.weights.as_ref().map_or(1.0, |weights| weights.unit);
-        Ok(InNumbers { centres, labels, inertia: unit * fixed.real(whole(all[0], all[1])) })
+        Ok(Clustering { centers, labels, inertia: unit * fixed.real(joined_sum(all[0], all[1])) })
     }
 
     /// The mean of the points of each cluster; a cluster without points has its centroid.
-    fn means(&self, peers: &Peers<'_>, rows: Given<'_>, clustered: &Clustered) -> Result<Vec<f64>, Error> {
+    fn means(
+        &self,
+        peers: &PeerRanks<'_>,
+        rows: InputRows<'_>,
+        clustered: &GridClustering,
+    ) -> Result<Vec<f64>, Error> {
         let (dims, k) = (self.points.dims, clustered.centroids.len());
         let mut most = vec![0.0f64; dims];
         rows.each(dims, |_, row| most.iter_mut().zip(row).for_each(|(most, x)| *most = most.max(x.abs())));
-        let fixed: Vec<Fixed> = peers.combine(most, Op::Max)?.into_iter().map(Fixed::holding).collect();
+        let fixed: Vec<FixedPoint> =
+            peers.combine(most, Op::Max)?.into_iter().map(FixedPoint::holding).collect();
         // Of each coordinate the high and the low part, and the points' weights.
         let mut sums = Rows::<i64>::new(k, 2 * dims + 1);
         rows.each(dims, |i, row| {
@@ -171,19 +177,19 @@ impl Share {
             sum[2 * dims] += weight;
         });
         let sums = peers.share(peers.regroup(sums)?)?;
-        let mut centres = self.grid.real(&clustered.centroids);
+        let mut centers = self.grid.real(&clustered.centroids);
         for (j, sum) in sums.iter().filter(|(_, sum)| sum[2 * dims] > 0) {
             let count = sum[2 * dims] as f64;
             for (d, fixed) in fixed.iter().enumerate() {
-                centres[j * dims + d] = fixed.real(whole(sum[2 * d], sum[2 * d + 1])) / count;
+                centers[j * dims + d] = fixed.real(joined_sum(sum[2 * d], sum[2 * d + 1])) / count;
             }
         }
-        Ok(centres)
+        Ok(centers)
     }
 }
 
 /// The grid that spans all ranks' rows.
-fn spanning(peers: &Peers<'_>, reals: Reals, rows: Given<'_>, dims: usize) -> Result<Grid, Error> {
+fn spanning(peers: &PeerRanks<'_>, reals: Reals, rows: InputRows<'_>, dims: usize) -> Result<Grid, Error> {
     let mut bounds = (vec![f64::MAX; dims], vec![f64::MIN; dims]);
     rows.each(dims, |_, row| {
         bounds.0.iter_mut().zip(row).for_each(|(low, x)| *low = low.min(*x));
@@ -193,18 +199,18 @@ fn spanning(peers: &Peers<'_>, reals: Reals, rows: Given<'_>, dims: usize) -> Re
 }
 
 /// The nearest centre of each row, of equally near ones the first, and the squared distance from it.
-pub fn nearest(rows: &[f64], centres: &[f64], dims: usize, threads: usize) -> Vec<(u32, f64)> {
+pub fn nearest(rows: &[f64], centers: &[f64], dims: usize, threads: usize) -> Vec<(u32, f64)> {
     let piece = |i: usize| {
         let rows = &rows[i * PIECE * dims..rows.len().min((i + 1) * PIECE * dims)];
-        rows.chunks_exact(dims).map(|row| nearest_of(row, centres, dims)).collect::<Vec<_>>()
+        rows.chunks_exact(dims).map(|row| nearest_of(row, centers, dims)).collect::<Vec<_>>()
     };
     threads::map(threads, rows.len().div_ceil(PIECE * dims), piece).concat()
 }
 
-fn nearest_of(row: &[f64], centres: &[f64], dims: usize) -> (u32, f64) {
+fn nearest_of(row: &[f64], centers: &[f64], dims: usize) -> (u32, f64) {
     let mut nearest = (0, f64::INFINITY);
-    for (j, centre) in centres.chunks_exact(dims).enumerate() {
-        let squared = squared(row, centre);
+    for (j, center) in centers.chunks_exact(dims).enumerate() {
+        let squared = squared(row, center);
         if squared < nearest.1 {
             nearest = (j as u32, squared);
         }
@@ -213,27 +219,27 @@ fn nearest_of(row: &[f64], centres: &[f64], dims: usize) -> (u32, f64) {
 }
 
 /// A squared distance, added up in an order that vector instructions can keep.
-fn squared(row: &[f64], centre: &[f64]) -> f64 {
+fn squared(row: &[f64], center: &[f64]) -> f64 {
     let mut lanes = [0.0; LANES];
     let (rows, row_rest) = row.as_chunks::<LANES>();
-    let (centres, centre_rest) = centre.as_chunks::<LANES>();
-    for (x, c) in rows.iter().zip(centres) {
+    let (centers, center_rest) = center.as_chunks::<LANES>();
+    for (x, c) in rows.iter().zip(centers) {
         for lane in 0..LANES {
             lanes[lane] += (x[lane] - c[lane]) * (x[lane] - c[lane]);
         }
     }
-    let rest: f64 = row_rest.iter().zip(centre_rest).map(|(x, c)| (x - c) * (x - c)).sum();
+    let rest: f64 = row_rest.iter().zip(center_rest).map(|(x, c)| (x - c) * (x - c)).sum();
     lanes.iter().sum::<f64>() + rest
 }
 
 /// Real numbers as integers, whose sums are the same in any order.
 #[derive(Clone, Copy, Debug)]
-struct Fixed {
+struct FixedPoint {
     /// What the integer 1 stands for: a power of two.
     unit: f64,
 }
 
-impl Fixed {
+impl FixedPoint {
     /// For numbers up to a magnitude, of which the largest lose nothing.
     fn holding(most: f64) -> Self {
         // The power of two above it, by the exponent of IEEE 754; the smallest numbers have a coarser unit.
@@ -256,7 +262,7 @@ fn parts(sum: i128) -> (i64, i64) {
 }
 
 /// The sum whose parts were added up.
-fn whole(high: i64, low: i64) -> i128 {
+fn joined_sum(high: i64, low: i64) -> i128 {
     (i128::from(high) << LOW_BITS) + i128::from(low)
 }
 
@@ -271,48 +277,48 @@ mod tests {
             numbers in prop::collection::vec(-1e9f64..1e9, 1..60),
             cut in any::<prop::sample::Index>(),
         ) {
-            let fixed = Fixed::holding(numbers.iter().fold(0.0f64, |most, x| most.max(x.abs())));
+            let fixed = FixedPoint::holding(numbers.iter().fold(0.0f64, |most, x| most.max(x.abs())));
             let sum = |some: &[f64]| {
                 some.iter().map(|x| parts(fixed.integer(*x).into())).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
             };
             let (one, other) = numbers.split_at(cut.index(numbers.len()));
             let (all, one, other) = (sum(&numbers), sum(one), sum(other));
-            prop_assert_eq!(whole(all.0, all.1), whole(one.0 + other.0, one.1 + other.1));
+            prop_assert_eq!(joined_sum(all.0, all.1), joined_sum(one.0 + other.0, one.1 + other.1));
             let plain: f64 = numbers.iter().sum();
-            prop_assert!((fixed.real(whole(all.0, all.1)) - plain).abs() <= 1e-5);
+            prop_assert!((fixed.real(joined_sum(all.0, all.1)) - plain).abs() <= 1e-5);
         }
 
         #[test]
-        fn a_number_comes_back_from_its_integer(x in prop::num::f64::NORMAL) {
+        fn a_number_is_restored_from_its_integer(x in prop::num::f64::NORMAL) {
             // Below, the unit is coarser.
             prop_assume!(x.abs() > 1e-290);
-            prop_assert_eq!(Fixed::holding(x.abs()).real(Fixed::holding(x.abs()).integer(x).into()), x);
+            prop_assert_eq!(FixedPoint::holding(x.abs()).real(FixedPoint::holding(x.abs()).integer(x).into()), x);
         }
 
         #[test]
         fn squared_distances_are_those_of_the_definition(
-            (row, centre) in (1usize..40).prop_flat_map(|n| {
+            (row, center) in (1usize..40).prop_flat_map(|n| {
                 (prop::collection::vec(-9.0f64..9.0, n), prop::collection::vec(-9.0f64..9.0, n))
             }),
         ) {
-            let plain: f64 = row.iter().zip(&centre).map(|(x, c)| (x - c).powi(2)).sum();
-            prop_assert!((squared(&row, &centre) - plain).abs() <= 1e-12 * plain);
+            let plain: f64 = row.iter().zip(&center).map(|(x, c)| (x - c).powi(2)).sum();
+            prop_assert!((squared(&row, &center) - plain).abs() <= 1e-12 * plain);
         }
     }
 
     #[test]
     fn numbers_that_once_lost_their_last_bit_keep_it() {
         for x in [5.038_024_870_943_517e-17, 1f64.next_down(), 1.0, f64::MAX, 0.0] {
-            assert_eq!(Fixed::holding(x).real(Fixed::holding(x).integer(x).into()), x);
+            assert_eq!(FixedPoint::holding(x).real(FixedPoint::holding(x).integer(x).into()), x);
         }
     }
 
     #[test]
-    fn of_equally_near_centres_the_first_is_taken_on_any_threads() {
+    fn ties_go_to_the_first_center_on_any_threads() {
         let rows: Vec<f64> = (0..3000).map(f64::from).collect();
-        let centres = [10.0, 1000.0, 10.0, 2500.0];
-        let one = nearest(&rows, &centres, 1, 1);
-        assert_eq!(one, nearest(&rows, &centres, 1, 5));
+        let centers = [10.0, 1000.0, 10.0, 2500.0];
+        let one = nearest(&rows, &centers, 1, 1);
+        assert_eq!(one, nearest(&rows, &centers, 1, 5));
         assert_eq!(
             [one[0], one[505], one[506], one[2999]],
             [(0, 100.0), (0, 245_025.0), (1, 244_036.0), (3, 249_001.0)]

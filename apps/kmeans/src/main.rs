@@ -4,7 +4,7 @@ use cool_kmeans::commands;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match commands::run(&commands::Program::of(std::env::args_os())) {
+    match commands::run(&commands::CommandLine::from_arguments(std::env::args_os())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // In one piece: whoever ends the job at the first failure must not cut it.

@@ -1,13 +1,13 @@
 //! What a clustering is asked for.
 
-use crate::algorithm::tuning::Effort;
+use crate::algorithm::tuning::Tuning;
 use crate::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// What to do with the points.
 #[derive(Clone, Debug)]
-pub struct Clustering {
+pub struct ClusteringOptions {
     /// Clusters.
     pub k: usize,
     /// Iterations at most.
@@ -25,14 +25,14 @@ pub struct Clustering {
     pub restarts: usize,
     /// Points sampled for each first centroid.
     pub sample: usize,
-    /// Where the first centroids come from; by default [`Init::of`] the clusters.
+    /// Where the first centroids come from; by default [`Init::for_clusters`] the clusters.
     pub init: Option<Init>,
     /// Before the first iteration, move the centroids once by all points, this number at a time (Sculley, WWW 2010).
     pub mini_batch: Option<u64>,
     /// What becomes of centroids without points.
     pub empty: Empty,
     /// What decides how fast it goes, and about nothing else.
-    pub effort: Effort,
+    pub tuning: Tuning,
     /// Where rank 0 writes how far it has come, after every iteration.
     pub checkpoint: Option<PathBuf>,
     /// Go on from there, if anything is there.
@@ -64,7 +64,7 @@ pub enum Empty {
 
 impl Init {
     /// By its name on the command line, or the name of a file.
-    pub fn named(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         match name {
             "k-means||" => Self::Parallel,
             "k-means++" => Self::PlusPlus,
@@ -74,14 +74,14 @@ impl Init {
     }
 
     /// What suits this number of clusters: time and traffic of k-means++ at one rank grow with their square.
-    pub fn of(clusters: usize) -> Self {
+    pub fn for_clusters(clusters: usize) -> Self {
         if clusters > 1000 { Self::Parallel } else { Self::PlusPlus }
     }
 }
 
-impl Clustering {
+impl ClusteringOptions {
     /// Into `k` clusters, with all that can be left open as the program has it by default.
-    pub fn new(k: usize, seed: u64, effort: Effort) -> Self {
+    pub fn new(k: usize, seed: u64, tuning: Tuning) -> Self {
         Self {
             k,
             iterations: 20,
@@ -94,7 +94,7 @@ impl Clustering {
             init: None,
             mini_batch: None,
             empty: Empty::Keep,
-            effort,
+            tuning,
             checkpoint: None,
             resume: false,
         }
@@ -102,10 +102,10 @@ impl Clustering {
 
     /// Where the first centroids come from.
     pub fn init(&self) -> Init {
-        self.init.clone().unwrap_or(Init::of(self.k))
+        self.init.clone().unwrap_or(Init::for_clusters(self.k))
     }
 
-    /// The seed of a run, of which there are [`Clustering::restarts`].
+    /// The seed of a run, of which there are [`ClusteringOptions::restarts`].
     pub fn seed_of(&self, run: usize) -> u64 {
         self.seed.wrapping_add(run as u64)
     }

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use cool::{Comm, Element, Op, Stats};
-use cool_map::{Event, Job, Mapped, Number, Options, Rows, Table};
+use cool_map::{Job, MapEvent, Mapped, Number, Options, Rows, Table};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// What communication cost so far, as this rank saw it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
+pub struct CommunicationCost {
     /// Time in collectives, with the time spent waiting for ranks that still computed.
     pub time: Duration,
     /// Bytes of messages that went to all ranks.
@@ -21,12 +21,12 @@ pub struct Tally {
 }
 
 /// All ranks of the clustering, or none but this one.
-pub struct Peers<'a> {
-    job: Handle<'a>,
-    tally: Cell<Tally>,
+pub struct PeerRanks<'a> {
+    job: JobHandle<'a>,
+    tally: Cell<CommunicationCost>,
 }
 
-enum Handle<'a> {
+enum JobHandle<'a> {
     Own(Box<Job<'a>>),
     Lent(&'a Job<'a>),
 }
@@ -36,43 +36,43 @@ enum Handle<'a> {
 pub fn surviving<T>(
     comm: Comm,
     options: Options<'_>,
-    mut part: impl FnMut(&Peers<'_>) -> Result<T, Error>,
+    mut part: impl FnMut(&PeerRanks<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let watch = |event: &Event<'_>| {
-        if let Event::Lost { .. } = event {
+    let watch = |event: &MapEvent<'_>| {
+        if let MapEvent::Lost { .. } = event {
             eprintln!("cool-kmeans: {event}");
         }
     };
-    let mut tally = Tally::default();
+    let mut tally = CommunicationCost::default();
     cool_map::run(comm, Options { watch: Some(&watch), ..options }, |job| {
-        let peers = Peers { job: Handle::Lent(job), tally: Cell::new(tally) };
+        let peers = PeerRanks { job: JobHandle::Lent(job), tally: Cell::new(tally) };
         let done = part(&peers);
         tally = peers.tally();
         done
     })
 }
 
-impl<'a> Peers<'a> {
+impl<'a> PeerRanks<'a> {
     /// A clustering in this process only.
     pub fn alone() -> Self {
-        Self { job: Handle::Own(Box::new(Job::alone(Options::default()))), tally: Cell::default() }
+        Self { job: JobHandle::Own(Box::new(Job::alone(Options::default()))), tally: Cell::default() }
     }
 
     /// A clustering by all ranks of a group, which fails when one is lost.
-    pub fn of(comm: &'a Comm) -> Self {
-        Self::with(comm, Options::default())
+    pub fn from_comm(comm: &'a Comm) -> Self {
+        Self::with_options(comm, Options::default())
     }
 
     /// The same with options of the job.
-    pub fn with(comm: &'a Comm, options: Options<'a>) -> Self {
-        Self { job: Handle::Own(Box::new(Job::new(comm, options))), tally: Cell::default() }
+    pub fn with_options(comm: &'a Comm, options: Options<'a>) -> Self {
+        Self { job: JobHandle::Own(Box::new(Job::new(comm, options))), tally: Cell::default() }
     }
 
     /// The job that they do.
     pub fn job(&self) -> &Job<'a> {
         match &self.job {
-            Handle::Own(job) => job,
-            Handle::Lent(job) => job,
+            JobHandle::Own(job) => job,
+            JobHandle::Lent(job) => job,
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> Peers<'a> {
     }
 
     /// What communication cost so far.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> CommunicationCost {
         self.tally.get()
     }
 
@@ -157,16 +157,16 @@ impl<'a> Peers<'a> {
         number: u64,
         mut take: impl FnMut(Rows<N>, &[Range<usize>]),
     ) -> Result<u64, Error> {
-        let mut taking = Duration::ZERO;
+        let mut from_bytes = Duration::ZERO;
         let sum = self.timed(|job| {
             job.combine_in_parts(rows, number, |part, runs| {
                 let start = Instant::now();
                 take(part, runs);
-                taking += start.elapsed();
+                from_bytes += start.elapsed();
             })
         })?;
         self.count(|tally| {
-            tally.time -= taking;
+            tally.time -= from_bytes;
             tally.bytes_broadcast += self.last_stage_bytes();
         });
         Ok(sum)
@@ -209,7 +209,7 @@ impl<'a> Peers<'a> {
 
     /// What all ranks have computed for every item of a list, of which each rank did those whose number leaves its own as the
     /// rest of a division by the number of ranks.
-    pub fn dealt<T: Serialize + DeserializeOwned>(
+    pub fn deal<T: Serialize + DeserializeOwned>(
         &self,
         items: usize,
         compute: impl FnOnce(&[usize]) -> Result<Vec<T>, Error>,
@@ -255,7 +255,7 @@ impl<'a> Peers<'a> {
         Ok(done)
     }
 
-    fn count(&self, change: impl FnOnce(&mut Tally)) {
+    fn count(&self, change: impl FnOnce(&mut CommunicationCost)) {
         let mut tally = self.tally.get();
         change(&mut tally);
         self.tally.set(tally);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Who wants to hear how it goes.
-pub trait Watch: Sync {
+pub trait ProgressObserver: Sync {
     /// This rank will read this number of points.
     fn loading(&self, points: u64);
     /// It has read this number of further points.
@@ -39,7 +39,7 @@ pub struct Iteration {
 
 /// Centroids and the iterations that led to them: the state of a clustering, which all ranks have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct State {
+pub struct RunState {
     /// Coordinates of the centroids after the iterations so far.
     pub centroids: Vec<i16>,
     /// The iterations so far, of this run.
@@ -47,14 +47,14 @@ pub struct State {
     /// Which of several runs it is, from 0.
     pub run: usize,
     /// The best of the runs before it.
-    pub best: Option<Finished>,
+    pub best: Option<FinishedRun>,
     /// Whether the time allowed is over.
     pub late: bool,
 }
 
 /// A run that has come to its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Finished {
+pub struct FinishedRun {
     /// Coordinates of its centroids.
     pub centroids: Vec<i16>,
     /// Its iterations.
@@ -64,9 +64,9 @@ pub struct Finished {
 }
 
 /// How far a clustering has come.
-pub type Progress = cool_map::Progress<State>;
+pub type ClusteringProgress = cool_map::Progress<RunState>;
 
-impl State {
+impl RunState {
     /// Of a first run that begins with these centroids.
     pub(crate) fn first(centroids: Vec<i16>) -> Self {
         Self { centroids, iterations: Vec::new(), run: 0, best: None, late: false }

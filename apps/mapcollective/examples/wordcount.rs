@@ -41,8 +41,8 @@ mod tests {
 
     #[test]
     fn words_of_all_files_are_counted() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let files: Vec<_> = (0..5).map(|i| folder.path().join(i.to_string())).collect();
+        let directory = tempfile::tempdir().expect("a folder");
+        let files: Vec<_> = (0..5).map(|i| directory.path().join(i.to_string())).collect();
         for (i, file) in files.iter().enumerate() {
             std::fs::write(file, format!("A rose is a rose; {}", "is a rose? ".repeat(i))).expect("written");
         }

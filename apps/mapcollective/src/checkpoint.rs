@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::files::replace_file;
-use crate::iterate::Reached;
+use crate::iterate::IterationState;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -23,7 +23,7 @@ pub struct Checkpoint {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Header {
+struct CheckpointHeader {
     format: String,
     run: String,
     /// Bytes of the state.
@@ -34,7 +34,7 @@ struct Header {
 
 impl Checkpoint {
     /// What a run before this one has reached; none if there is no file or it is not to be looked at.
-    pub(crate) fn resumed<S: DeserializeOwned>(&self) -> Result<Option<Reached<S>>, Error> {
+    pub(crate) fn resumed<S: DeserializeOwned>(&self) -> Result<Option<IterationState<S>>, Error> {
         if !self.resume {
             return Ok(None);
         }
@@ -45,7 +45,7 @@ impl Checkpoint {
         let wrong = |problem: String| Error::Checkpoint { path: self.path.clone(), problem };
         let none = || wrong(format!("it is no \"{FORMAT}\""));
         let end = bytes.iter().position(|byte| *byte == b'\n').ok_or_else(none)?;
-        let header: Header = serde_json::from_slice(&bytes[..end]).map_err(|_| none())?;
+        let header: CheckpointHeader = serde_json::from_slice(&bytes[..end]).map_err(|_| none())?;
         let state = &bytes[end + 1..];
         if header.format != FORMAT {
             return Err(none());
@@ -60,10 +60,14 @@ impl Checkpoint {
     }
 
     /// Replaces the file.
-    pub(crate) fn write<S: Serialize>(&self, reached: &Reached<S>) -> Result<(), Error> {
+    pub(crate) fn write<S: Serialize>(&self, reached: &IterationState<S>) -> Result<(), Error> {
         let state = postcard::to_allocvec(reached).map_err(Error::Value)?;
-        let header =
-            Header { format: FORMAT.into(), run: self.run.clone(), bytes: state.len(), hash: hash(&state) };
+        let header = CheckpointHeader {
+            format: FORMAT.into(),
+            run: self.run.clone(),
+            bytes: state.len(),
+            hash: hash(&state),
+        };
         let mut head = serde_json::to_vec(&header).map_err(|error| self.file(error.into()))?;
         head.push(b'\n');
         replace_file(&self.path, &[&head, &state]).map_err(|error| self.file(error))
@@ -86,12 +90,12 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn checkpoint(folder: &Path) -> Checkpoint {
-        Checkpoint { path: folder.join("run.checkpoint"), run: "seed 5".into(), resume: true }
+    fn checkpoint(directory: &Path) -> Checkpoint {
+        Checkpoint { path: directory.join("run.checkpoint"), run: "seed 5".into(), resume: true }
     }
 
-    fn reached() -> Reached<Vec<f64>> {
-        Reached { iterations: 3, state: vec![0.5, -1.0] }
+    fn reached() -> IterationState<Vec<f64>> {
+        IterationState { iterations: 3, state: vec![0.5, -1.0] }
     }
 
     fn refusal(checkpoint: &Checkpoint) -> String {
@@ -99,25 +103,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_nothing_is_left_beside_it() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = checkpoint(folder.path());
+    fn a_checkpoint_is_read_back_and_leaves_no_other_file() {
+        let directory = tempfile::tempdir().expect("a folder");
+        let file = checkpoint(directory.path());
         assert_eq!(file.resumed::<Vec<f64>>().expect("no file"), None);
         file.write(&reached()).expect("written");
         assert_eq!(file.resumed().expect("read"), Some(reached()));
         assert_eq!(Checkpoint { resume: false, ..file }.resumed::<Vec<f64>>().expect("not read"), None);
-        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+        assert_eq!(std::fs::read_dir(directory.path()).expect("a folder").count(), 1);
     }
 
     #[test]
-    fn what_does_not_belong_to_the_run_is_refused_in_words() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = checkpoint(folder.path());
+    fn checkpoints_of_other_runs_are_refused_with_the_reason() {
+        let directory = tempfile::tempdir().expect("a folder");
+        let file = checkpoint(directory.path());
         file.write(&reached()).expect("written");
-        let said = refusal(&Checkpoint { run: "seed 6".into(), ..file.clone() });
+        let message = refusal(&Checkpoint { run: "seed 6".into(), ..file.clone() });
         assert!(
-            said.contains("of seed 5") && said.contains("of seed 6") && said.contains("remove the file"),
-            "{said}"
+            message.contains("of seed 5")
+                && message.contains("of seed 6")
+                && message.contains("remove the file"),
+            "{message}"
         );
         let whole = std::fs::read(&file.path).expect("read");
         let mut flipped = whole.clone();
@@ -135,7 +141,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_written_is_named() {
         let file = Checkpoint { path: "/no/file".into(), run: String::new(), resume: false };
-        let said = file.write(&reached()).expect_err("refused").to_string();
-        assert!(said.starts_with("/no/file: "), "{said}");
+        let message = file.write(&reached()).expect_err("refused").to_string();
+        assert!(message.starts_with("/no/file: "), "{message}");
     }
 }

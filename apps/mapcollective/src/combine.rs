@@ -39,31 +39,31 @@ impl Job<'_> {
     fn combine_to<T: Table>(&self, root: Option<usize>, mine: T) -> Result<T, Error> {
         let start = Instant::now();
         let Some(comm) = self.comm() else {
-            self.note(StageKind::Combine, start, mine.len(), 0, LinkBytes::default());
+            self.record_stage(StageKind::Combine, start, mine.len(), 0, LinkBytes::default());
             return Ok(mine);
         };
         let bytes = mine.to_bytes(1).map(|mut pieces| pieces.swap_remove(0));
         let lengths = self.allgather(&[bytes.as_ref().map_or(FAILED, |bytes| bytes.len() as u64)])?;
         let bytes = bytes?;
-        self.none_failed(&lengths)?;
-        let piece = Piece { bytes, counts: lengths.iter().map(|length| *length as usize).collect() };
+        self.check_none_failed(&lengths)?;
+        let piece = RankPieces { bytes, counts: lengths.iter().map(|length| *length as usize).collect() };
         let mut table = mine.empty();
         let links = match root {
             None => {
-                piece.merge(&self.noticing(piece.to_all(comm))?, &mut table)?;
+                piece.merge(&self.record_loss(piece.to_all(comm))?, &mut table)?;
                 self.layout().to_all(&lengths)
             }
             Some(root) => {
                 let here = root == self.rank();
                 let mut all = vec![0; if here { piece.counts.iter().sum() } else { 0 }];
-                self.noticing(comm.gatherv(&piece.bytes, &mut all, &piece.counts, root))?;
+                self.record_loss(comm.gatherv(&piece.bytes, &mut all, &piece.counts, root))?;
                 if here {
                     piece.merge(&all, &mut table)?;
                 }
                 self.layout().exchange(|from, to| if to == root { lengths[from] } else { 0 })
             }
         };
-        self.note(StageKind::Combine, start, table.len(), piece.bytes.len() as u64, links);
+        self.record_stage(StageKind::Combine, start, table.len(), piece.bytes.len() as u64, links);
         Ok(table)
     }
 
@@ -82,59 +82,60 @@ impl Job<'_> {
         let (start, rows, keys) = (Instant::now(), mine.len(), mine.keys());
         let Some(comm) = self.comm().filter(|comm| comm.size() > 1) else {
             take(mine, std::slice::from_ref(&(0..keys)));
-            self.note(StageKind::Combine, start, rows, 0, LinkBytes::default());
+            self.record_stage(StageKind::Combine, start, rows, 0, LinkBytes::default());
             return Ok(number);
         };
         let whole = mine.to_bytes(1)?.swap_remove(0);
         let bytes = whole.len() as u64;
-        let told = self.allgather(&[bytes, number])?;
-        let (told, _) = told.as_chunks::<2>();
-        let lengths: Vec<u64> = told.iter().map(|[length, _]| *length).collect();
+        let reported = self.allgather(&[bytes, number])?;
+        let (reported, _) = reported.as_chunks::<2>();
+        let lengths: Vec<u64> = reported.iter().map(|[length, _]| *length).collect();
         let count = (lengths.iter().sum::<u64>() / self.options.part.max(1)).clamp(1, MOST_PARTS) as usize;
-        let pieces = self.pieces_of_parts(&mine, whole, &lengths, count)?;
+        let pieces = self.split_into_parts(&mine, whole, &lengths, count)?;
         let parts = self.size() * count;
-        self.in_turn(comm, &pieces, |i, all| {
+        self.exchange_in_turn(comm, &pieces, |i, all| {
             let mut part = mine.empty();
             pieces[i].merge(&all, &mut part)?;
             let runs: Vec<_> = (i..parts).step_by(count).map(|run| share(keys, parts, run)).collect();
             take(part, &runs);
             Ok(())
         })?;
-        self.note(StageKind::Combine, start, rows, bytes, self.layout().to_all(&lengths));
-        Ok(told.iter().map(|[_, number]| number).sum())
+        self.record_stage(StageKind::Combine, start, rows, bytes, self.layout().to_all(&lengths));
+        Ok(reported.iter().map(|[_, number]| number).sum())
     }
 
     /// What this rank has for each of some parts: of the owner's run of rows each part has a run.
-    fn pieces_of_parts<N: Number>(
+    fn split_into_parts<N: Number>(
         &self,
         mine: &Rows<N>,
         whole: Vec<u8>,
         lengths: &[u64],
         count: usize,
-    ) -> Result<Vec<Piece>, Error> {
+    ) -> Result<Vec<RankPieces>, Error> {
         let counts =
             |lengths: &mut dyn Iterator<Item = &u64>| lengths.map(|length| *length as usize).collect();
         if count == 1 {
-            return Ok(vec![Piece { bytes: whole, counts: counts(&mut lengths.iter()) }]);
+            return Ok(vec![RankPieces { bytes: whole, counts: counts(&mut lengths.iter()) }]);
         }
         drop(whole);
         let parts = mine.to_bytes(self.size() * count)?.into_iter().skip(self.rank() * count).take(count);
         let parts: Vec<Vec<u8>> = parts.collect();
         let lengths: Vec<u64> = parts.iter().map(|part| part.len() as u64).collect();
         let lengths = self.allgather(&lengths)?;
-        let piece = |(i, bytes)| Piece { bytes, counts: counts(&mut lengths.iter().skip(i).step_by(count)) };
+        let piece =
+            |(i, bytes)| RankPieces { bytes, counts: counts(&mut lengths.iter().skip(i).step_by(count)) };
         Ok(parts.into_iter().enumerate().map(piece).collect())
     }
 
     /// Gives all ranks one piece after the other, and hands each to `take` while the next ones travel.
-    fn in_turn(
+    fn exchange_in_turn(
         &self,
         comm: &Comm,
-        pieces: &[Piece],
+        pieces: &[RankPieces],
         mut take: impl FnMut(usize, Vec<u8>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         if let [piece] = pieces {
-            return take(0, self.noticing(piece.to_all(comm))?);
+            return take(0, self.record_loss(piece.to_all(comm))?);
         }
         std::thread::scope(|scope| {
             let (done, arrived) = mpsc::channel();
@@ -149,7 +150,7 @@ impl Job<'_> {
                     }
                 }
             });
-            arrived.into_iter().enumerate().try_for_each(|(i, all)| take(i, self.noticing(all)?))
+            arrived.into_iter().enumerate().try_for_each(|(i, all)| take(i, self.record_loss(all)?))
         })
     }
 
@@ -193,15 +194,15 @@ impl Job<'_> {
         let mut bytes = bytes?;
         let mut lengths = vec![0; self.size()];
         lengths[root] = length[0];
-        self.none_failed(&lengths)?;
+        self.check_none_failed(&lengths)?;
         bytes.resize(length[0] as usize, 0);
         self.call(|comm| comm.bcast(&mut bytes, root))?;
         let sent = if self.rank() == root { length[0] } else { 0 };
-        self.note(StageKind::Broadcast, start, 0, sent, self.layout().to_all(&lengths));
+        self.record_stage(StageKind::Broadcast, start, 0, sent, self.layout().to_all(&lengths));
         Ok(bytes)
     }
 
-    fn none_failed(&self, lengths: &[u64]) -> Result<(), Error> {
+    fn check_none_failed(&self, lengths: &[u64]) -> Result<(), Error> {
         match lengths.iter().position(|length| *length == FAILED) {
             Some(rank) => Err(Error::Elsewhere { rank, message: "a value cannot be sent".into() }),
             None => Ok(()),
@@ -210,12 +211,12 @@ impl Job<'_> {
 }
 
 /// What this rank has for all others, and how many bytes each has.
-struct Piece {
+struct RankPieces {
     bytes: Vec<u8>,
     counts: Vec<usize>,
 }
 
-impl Piece {
+impl RankPieces {
     /// What all ranks have.
     fn to_all(&self, comm: &Comm) -> Result<Vec<u8>, cool::Error> {
         let mut all = vec![0; self.counts.iter().sum()];

@@ -11,22 +11,22 @@ pub(crate) fn share(count: usize, ranks: usize, rank: usize) -> Range<usize> {
 
 /// Where each rank of a group runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct RankLayout {
     /// Of each rank, its node.
     nodes: Vec<usize>,
     /// Of each rank, its rack.
     racks: Vec<usize>,
 }
 
-impl Layout {
+impl RankLayout {
     /// Of a process without others.
-    pub(crate) fn alone() -> Layout {
-        Layout { nodes: vec![0], racks: vec![0] }
+    pub(crate) fn alone() -> RankLayout {
+        RankLayout { nodes: vec![0], racks: vec![0] }
     }
 
-    pub(crate) fn of(comm: &Comm) -> Layout {
+    pub(crate) fn from_comm(comm: &Comm) -> RankLayout {
         let places = || (0..comm.size()).filter_map(|rank| comm.place(rank));
-        Layout { nodes: places().map(|p| p.node).collect(), racks: places().map(|p| p.rack).collect() }
+        RankLayout { nodes: places().map(|p| p.node).collect(), racks: places().map(|p| p.rack).collect() }
     }
 
     pub(crate) fn ranks(&self) -> usize {
@@ -34,7 +34,7 @@ impl Layout {
     }
 
     /// The ranks of a rank's node, itself among them.
-    pub(crate) fn on_node_of(&self, rank: usize) -> Vec<usize> {
+    pub(crate) fn ranks_on_node_of(&self, rank: usize) -> Vec<usize> {
         (0..self.ranks()).filter(|other| self.nodes[*other] == self.nodes[rank]).collect()
     }
 
@@ -44,15 +44,15 @@ impl Layout {
     }
 
     /// The ranks of a rank's rack, itself among them.
-    pub(crate) fn in_rack_of(&self, rank: usize) -> Vec<usize> {
+    pub(crate) fn ranks_in_rack_of(&self, rank: usize) -> Vec<usize> {
         (0..self.ranks()).filter(|other| self.racks[*other] == self.racks[rank]).collect()
     }
 
     /// For each rack and each owner of keys, the rank of the rack that merges what its ranks have for that owner. The first
     /// rank of each node takes part; for owners of this rack it is the one on the owner's node, so that nothing moves twice
     /// within a rack.
-    fn carriers(&self) -> Vec<Vec<usize>> {
-        let mut firsts = vec![Vec::new(); no_links(&self.racks).len()];
+    fn mergers(&self) -> Vec<Vec<usize>> {
+        let mut firsts = vec![Vec::new(); empty_links(&self.racks).len()];
         for rank in (0..self.ranks()).filter(|rank| !self.nodes[..*rank].contains(&self.nodes[*rank])) {
             firsts[self.racks[rank]].push(rank);
         }
@@ -66,8 +66,8 @@ impl Layout {
     }
 
     /// For each owner, the rank of this rank's rack that merges what is for it.
-    pub(crate) fn carriers_of(&self, rank: usize) -> Vec<usize> {
-        self.carriers().swap_remove(self.racks[rank])
+    pub(crate) fn mergers_for(&self, rank: usize) -> Vec<usize> {
+        self.mergers().swap_remove(self.racks[rank])
     }
 
     /// What links carry when rank i sends `bytes(i, j)` to rank j.
@@ -78,16 +78,16 @@ impl Layout {
     }
 
     /// What links of nodes carry when each rack's carriers get what its ranks have for owners.
-    pub(crate) fn carriers_gather(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
-        let (mut links, carriers) = (LinkBytes::none(self), self.carriers());
-        self.each_pair(|from, to| links.carry(self, from, carriers[self.racks[from]][to], bytes(from, to)));
+    pub(crate) fn mergers_gather(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
+        let (mut links, mergers) = (LinkBytes::none(self), self.mergers());
+        self.each_pair(|from, to| links.carry(self, from, mergers[self.racks[from]][to], bytes(from, to)));
         links
     }
 
     /// The most that links carry when owners get it from there: if there was nothing to merge.
-    pub(crate) fn carriers_send(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
-        let (mut links, carriers) = (LinkBytes::none(self), self.carriers());
-        self.each_pair(|from, to| links.carry(self, carriers[self.racks[from]][to], to, bytes(from, to)));
+    pub(crate) fn mergers_send(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
+        let (mut links, mergers) = (LinkBytes::none(self), self.mergers());
+        self.each_pair(|from, to| links.carry(self, mergers[self.racks[from]][to], to, bytes(from, to)));
         links
     }
 
@@ -99,10 +99,10 @@ impl Layout {
     pub(crate) fn to_all(&self, bytes: &[u64]) -> LinkBytes {
         let total: u64 = bytes.iter().sum();
         let links = |places: &[usize]| {
-            let mut links = no_links(places);
+            let mut links = empty_links(places);
             places.iter().zip(bytes).for_each(|(place, bytes)| links[*place][0] += bytes);
             links.iter_mut().for_each(|link| link[1] = total - link[0]);
-            if links.len() == 1 { no_links(places) } else { links }
+            if links.len() == 1 { empty_links(places) } else { links }
         };
         LinkBytes { nodes: links(&self.nodes), racks: links(&self.racks) }
     }
@@ -110,9 +110,9 @@ impl Layout {
     /// The same when equally long vectors of `bytes` are added up and spread over all nodes, each node's ranks first, in a
     /// ring that passes each rack once.
     pub(crate) fn reduce_scatter(&self, bytes: u64) -> LinkBytes {
-        let nodes = no_links(&self.nodes).len() as u64;
+        let nodes = empty_links(&self.nodes).len() as u64;
         let links = |places: &[usize]| {
-            let links = no_links(places);
+            let links = empty_links(places);
             let each = if links.len() == 1 { 0 } else { bytes - bytes / nodes };
             vec![[each; 2]; links.len()]
         };
@@ -129,12 +129,12 @@ pub struct LinkBytes {
 
 impl LinkBytes {
     /// None on any of a layout's links.
-    fn none(layout: &Layout) -> LinkBytes {
-        LinkBytes { nodes: no_links(&layout.nodes), racks: no_links(&layout.racks) }
+    fn none(layout: &RankLayout) -> LinkBytes {
+        LinkBytes { nodes: empty_links(&layout.nodes), racks: empty_links(&layout.racks) }
     }
 
     /// Bytes go from one rank to another.
-    fn carry(&mut self, layout: &Layout, from: usize, to: usize, bytes: u64) {
+    fn carry(&mut self, layout: &RankLayout, from: usize, to: usize, bytes: u64) {
         for (links, places) in [(&mut self.nodes, &layout.nodes), (&mut self.racks, &layout.racks)] {
             if places[from] != places[to] {
                 links[places[from]][0] += bytes;
@@ -169,7 +169,7 @@ impl LinkBytes {
 }
 
 /// A link without bytes for each of the places.
-fn no_links(places: &[usize]) -> Vec<[u64; 2]> {
+fn empty_links(places: &[usize]) -> Vec<[u64; 2]> {
     vec![[0; 2]; places.iter().max().map_or(1, |last| last + 1)]
 }
 
@@ -178,18 +178,18 @@ mod tests {
     use super::*;
 
     /// Two racks of two nodes of two ranks.
-    fn layout() -> Layout {
+    fn layout() -> RankLayout {
         let by = |n: usize| (0..8).map(|rank| rank / n).collect();
-        Layout { nodes: by(2), racks: by(4) }
+        RankLayout { nodes: by(2), racks: by(4) }
     }
 
     #[test]
-    fn what_stays_within_a_node_is_on_no_link() {
+    fn messages_within_a_node_load_no_link() {
         assert_eq!(layout().exchange(|from, to| u64::from(from / 2 == to / 2) * 9).busiest(), 0);
         assert!(layout().shares_nodes());
-        assert_eq!(layout().on_node_of(5), [4, 5]);
-        assert_eq!(Layout::alone().to_all(&[7]).busiest(), 0);
-        assert_eq!(Layout::alone().reduce_scatter(7).busiest(), 0);
+        assert_eq!(layout().ranks_on_node_of(5), [4, 5]);
+        assert_eq!(RankLayout::alone().to_all(&[7]).busiest(), 0);
+        assert_eq!(RankLayout::alone().reduce_scatter(7).busiest(), 0);
     }
 
     #[test]
@@ -211,20 +211,20 @@ mod tests {
     }
 
     #[test]
-    fn an_owners_carrier_in_its_own_rack_is_on_its_node_and_elsewhere_they_take_turns() {
-        assert_eq!(layout().carriers_of(1), [0, 0, 2, 2, 0, 0, 2, 2]);
-        assert_eq!(layout().carriers_of(7), [4, 4, 6, 6, 4, 4, 6, 6]);
+    fn mergers_are_on_the_owners_node_or_alternate() {
+        assert_eq!(layout().mergers_for(1), [0, 0, 2, 2, 0, 0, 2, 2]);
+        assert_eq!(layout().mergers_for(7), [4, 4, 6, 6, 4, 4, 6, 6]);
         // A rack without ranks, as there may be after losses, and one of a single node.
-        let uneven = Layout { nodes: vec![0, 1, 2, 4], racks: vec![0, 0, 0, 2] };
-        assert_eq!(uneven.carriers(), [vec![0, 1, 2, 0], vec![], vec![3; 4]]);
+        let uneven = RankLayout { nodes: vec![0, 1, 2, 4], racks: vec![0, 0, 0, 2] };
+        assert_eq!(uneven.mergers(), [vec![0, 1, 2, 0], vec![], vec![3; 4]]);
     }
 
     #[test]
-    fn by_carriers_links_of_nodes_carry_more_and_those_of_racks_at_most_the_same() {
+    fn merging_in_racks_loads_node_links_more_but_not_rack_links() {
         let by = |n: usize| (0..16).map(|rank| rank / n).collect();
-        let layout = Layout { nodes: by(1), racks: by(4) };
+        let layout = RankLayout { nodes: by(1), racks: by(4) };
         let straight = layout.exchange(|_, _| 1);
-        let carried = LinkBytes::sum([&layout.carriers_gather(|_, _| 1), &layout.carriers_send(|_, _| 1)]);
+        let carried = LinkBytes::sum([&layout.mergers_gather(|_, _| 1), &layout.mergers_send(|_, _| 1)]);
         assert_eq!(straight.racks, carried.racks);
         assert_eq!((straight.busiest_of_nodes(), straight.busiest()), (15, 48));
         assert_eq!(carried.busiest_of_nodes(), 12 + 12);

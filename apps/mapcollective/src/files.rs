@@ -47,8 +47,8 @@ impl NewFile {
         std::fs::rename(beside, &self.path)?;
         self.beside = None;
         // The name, too, is to outlast a crash of the machine.
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        let directory = self.path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     }
 }
 
@@ -86,25 +86,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_written_leaves_the_old_file_and_nothing_beside_it() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("model");
+    fn a_failed_write_leaves_only_the_old_file() {
+        let directory = tempfile::tempdir().expect("a folder");
+        let path = directory.path().join("model");
         replace_file(&path, &[b"one"]).expect("written");
         replace_file(&path, &[b"tw", b"o"]).expect("replaced");
         assert_eq!(std::fs::read(&path).expect("read"), b"two");
-        let occupied = folder.path().join("folder");
+        let occupied = directory.path().join("folder");
         std::fs::create_dir(&occupied).expect("made");
         replace_file(&occupied, &[b"three"]).expect_err("a folder is there");
-        assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 2);
+        assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 2);
     }
 
     #[test]
-    fn a_file_that_is_not_kept_leaves_nothing_and_a_device_is_written_as_it_stands() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut file = NewFile::create(&folder.path().join("table")).expect("begun");
+    fn dropped_files_vanish_and_devices_are_written_in_place() {
+        let directory = tempfile::tempdir().expect("a folder");
+        let mut file = NewFile::create(&directory.path().join("table")).expect("begun");
         file.write_all(b"half").expect("written");
         drop(file);
-        assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 0);
+        assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 0);
         replace_file(Path::new("/dev/null"), &[b"gone"]).expect("written");
         let full = replace_file(Path::new("/dev/full"), &[b"too much"]).expect_err("it is full");
         assert_eq!(full.kind(), io::ErrorKind::StorageFull);

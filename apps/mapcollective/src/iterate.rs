@@ -3,7 +3,7 @@
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::job::Job;
-use crate::report::{Event, Report};
+use crate::report::{MapEvent, Report};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
@@ -14,14 +14,14 @@ use std::time::Instant;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress<S> {
     /// The state after the iterations so far.
-    reached: Option<Reached<S>>,
+    reached: Option<IterationState<S>>,
     checkpoint: Option<Checkpoint>,
     /// Of the iterations that this rank has seen in this run.
     reports: Vec<Report>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, serde::Deserialize)]
-pub(crate) struct Reached<S> {
+pub(crate) struct IterationState<S> {
     pub(crate) iterations: u64,
     pub(crate) state: S,
 }
@@ -85,13 +85,13 @@ impl Job<'_> {
         self.catch_up(reached)?;
         let current = match reached {
             Some(reached) => reached,
-            None => reached.insert(Reached { iterations: 0, state: first()? }),
+            None => reached.insert(IterationState { iterations: 0, state: first()? }),
         };
         self.take_stages();
         while !until(&current.state, current.iterations as usize) {
             let start = Instant::now();
             let state = step(&current.state, current.iterations as usize)?;
-            *current = Reached { iterations: current.iterations + 1, state };
+            *current = IterationState { iterations: current.iterations + 1, state };
             let iteration = current.iterations as usize;
             let seconds = start.elapsed().as_secs_f64();
             let report = Report { iteration, stages: self.take_stages(), seconds };
@@ -99,7 +99,7 @@ impl Job<'_> {
                 self.agree(if self.is_driver() { file.write(current) } else { Ok(()) })?;
             }
             if let Some(watch) = self.options.watch.filter(|_| self.is_driver()) {
-                watch(&Event::Iteration(&report));
+                watch(&MapEvent::Iteration(&report));
             }
             reports.push(report);
         }
@@ -109,7 +109,7 @@ impl Job<'_> {
     /// Gives all ranks what that of them has which has come furthest.
     fn catch_up<S: Serialize + DeserializeOwned>(
         &self,
-        reached: &mut Option<Reached<S>>,
+        reached: &mut Option<IterationState<S>>,
     ) -> Result<(), Error> {
         let mine = reached.as_ref().map_or(0, |reached| reached.iterations + 1);
         let all = self.allgather(&[mine])?;

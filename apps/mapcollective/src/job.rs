@@ -1,8 +1,8 @@
 //! A job on the ranks of a group: how ranks that are left go on when others are lost, and what all stages need.
 
-use crate::cost::{Layout, LinkBytes};
+use crate::cost::{LinkBytes, RankLayout};
 use crate::error::Error;
-use crate::report::{Event, Stage, StageKind};
+use crate::report::{MapEvent, Stage, StageKind};
 use cool::{Comm, Element, Op, Stats};
 use std::borrow::Borrow;
 use std::cell::{OnceCell, RefCell};
@@ -11,7 +11,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::{Duration, Instant};
 
 /// Bytes of a message that tells other ranks of an error; longer ones are cut.
-const MESSAGE_BYTES: usize = 1024;
+const MAX_MESSAGE_BYTES: usize = 1024;
 
 /// How often in a row a group may fail though none of its ranks is gone.
 const UNEXPLAINED_FAILURES: usize = 3;
@@ -24,18 +24,18 @@ pub struct Options<'a> {
     /// How long a rank may load or map while others wait for it; one that dies is noticed at once all the same.
     pub patience: Duration,
     /// Is told how the job goes. `Some(&|event| eprintln!("{event}"))` prints it.
-    pub watch: Option<&'a (dyn Fn(&Event<'_>) + Sync)>,
+    pub watch: Option<&'a (dyn Fn(&MapEvent<'_>) + Sync)>,
     /// Bytes of a part of what [`Job::combine_in_parts`] gives all ranks, at least.
     pub part: u64,
 }
 
 /// Of 10 Gbit/s a link carries this in some 800 microseconds, four times what a call takes to begin.
-const PART: u64 = 1 << 20;
+const PART_BYTES: u64 = 1 << 20;
 
 impl Default for Options<'_> {
     /// All processors, an hour's patience, nobody who watches, parts of a mebibyte.
     fn default() -> Self {
-        Options { threads: 0, patience: Duration::from_secs(3600), watch: None, part: PART }
+        Options { threads: 0, patience: Duration::from_secs(3600), watch: None, part: PART_BYTES }
     }
 }
 
@@ -43,7 +43,7 @@ impl Default for Options<'_> {
 pub struct Job<'a> {
     comm: Option<&'a Comm>,
     pub(crate) options: Options<'a>,
-    layout: Layout,
+    layout: RankLayout,
     /// The ranks of this node, once they were needed; none if no node has several.
     on_node: OnceCell<Option<Comm>>,
     /// The ranks of this rack, once they were needed.
@@ -68,7 +68,7 @@ pub fn run<T, E: From<Error>>(
     options: Options<'_>,
     mut program: impl FnMut(&Job<'_>) -> Result<T, E>,
 ) -> Result<T, E> {
-    let mut runs = Runs { options, before: Stats::default(), unexplained: 0 };
+    let mut runs = ProgramRuns { options, before: Stats::default(), unexplained: 0 };
     let mut left = match runs.run(comm.borrow(), &mut program)? {
         Break(result) => return Ok(result),
         Continue(left) => left,
@@ -83,7 +83,7 @@ pub fn run<T, E: From<Error>>(
 }
 
 /// A program that is run again whenever ranks are lost.
-struct Runs<'a> {
+struct ProgramRuns<'a> {
     options: Options<'a>,
     /// What calls of the groups before cost.
     before: Stats,
@@ -91,7 +91,7 @@ struct Runs<'a> {
     unexplained: usize,
 }
 
-impl Runs<'_> {
+impl ProgramRuns<'_> {
     /// Runs it once: its result or, when ranks are lost, the group of those that are left.
     fn run<T, E: From<Error>>(
         &mut self,
@@ -109,7 +109,7 @@ impl Runs<'_> {
         let left = comm.shrink().map_err(Error::from)?;
         self.unexplained = if left.gone().is_empty() { self.unexplained + 1 } else { 0 };
         if let Some(watch) = self.options.watch.filter(|_| left.rank() == 0) {
-            watch(&Event::Lost { error: &lost, left: left.size() });
+            watch(&MapEvent::Lost { error: &lost, left: left.size() });
         }
         Ok(Continue(left))
     }
@@ -119,7 +119,7 @@ impl<'a> Job<'a> {
     /// A job of a group that fails when ranks are lost; [`run`] makes those that go on.
     pub fn new(comm: &'a Comm, options: Options<'a>) -> Self {
         comm.set_timeout(options.patience);
-        Job { comm: Some(comm), layout: Layout::of(comm), ..Job::alone(options) }
+        Job { comm: Some(comm), layout: RankLayout::from_comm(comm), ..Job::alone(options) }
     }
 
     /// A job of this process alone.
@@ -127,7 +127,7 @@ impl<'a> Job<'a> {
         Job {
             comm: None,
             options,
-            layout: Layout::alone(),
+            layout: RankLayout::alone(),
             on_node: OnceCell::new(),
             in_rack: OnceCell::new(),
             lost: RefCell::default(),
@@ -153,7 +153,7 @@ impl<'a> Job<'a> {
 
     /// The ranks on this rank's node, this one among them.
     pub fn ranks_on_node(&self) -> Vec<usize> {
-        self.layout.on_node_of(self.rank())
+        self.layout.ranks_on_node_of(self.rank())
     }
 
     /// Threads of this rank.
@@ -184,7 +184,7 @@ impl<'a> Job<'a> {
     /// # Errors
     /// If the call fails.
     pub fn call(&self, call: impl FnOnce(&Comm) -> Result<(), cool::Error>) -> Result<(), Error> {
-        self.comm.map_or(Ok(()), |comm| self.noticing(call(comm)))
+        self.comm.map_or(Ok(()), |comm| self.record_loss(call(comm)))
     }
 
     /// What all ranks have, combined element by element.
@@ -220,7 +220,7 @@ impl<'a> Job<'a> {
             return mine;
         }
         let mut text = mine.as_ref().err().map(|error| error.to_string().into_bytes()).unwrap_or_default();
-        text.resize(MESSAGE_BYTES, 0);
+        text.resize(MAX_MESSAGE_BYTES, 0);
         self.call(|comm| comm.bcast(&mut text, first as usize))?;
         if first == failed {
             return mine;
@@ -233,7 +233,7 @@ impl<'a> Job<'a> {
         self.comm
     }
 
-    pub(crate) fn layout(&self) -> &Layout {
+    pub(crate) fn layout(&self) -> &RankLayout {
         &self.layout
     }
 
@@ -247,13 +247,13 @@ impl<'a> Job<'a> {
 
     /// The ranks of this rack. All ranks of the job call this.
     pub(crate) fn in_rack(&self) -> Result<Option<&Comm>, Error> {
-        self.part(&self.in_rack, &self.layout.in_rack_of(self.rank()))
+        self.part(&self.in_rack, &self.layout.ranks_in_rack_of(self.rank()))
     }
 
     /// A group of some ranks, this one among them, made when it is asked for the first time.
     fn part<'c>(&self, made: &'c OnceCell<Option<Comm>>, ranks: &[usize]) -> Result<Option<&'c Comm>, Error> {
         if let (Some(comm), None) = (self.comm, made.get()) {
-            let group = self.noticing(comm.split(ranks.first().map(|rank| *rank as u64), 0))?;
+            let group = self.record_loss(comm.split(ranks.first().map(|rank| *rank as u64), 0))?;
             made.get_or_init(|| group);
         }
         Ok(made.get().and_then(Option::as_ref))
@@ -267,7 +267,7 @@ impl<'a> Job<'a> {
     }
 
     /// Remembers that ranks were lost.
-    pub(crate) fn noticing<T>(&self, result: Result<T, cool::Error>) -> Result<T, Error> {
+    pub(crate) fn record_loss<T>(&self, result: Result<T, cool::Error>) -> Result<T, Error> {
         result.map_err(|error| {
             if error.is_loss() {
                 let text = error.to_string();
@@ -279,7 +279,14 @@ impl<'a> Job<'a> {
     }
 
     /// Notes what a stage did that began at `start`.
-    pub(crate) fn note(&self, kind: StageKind, start: Instant, rows: usize, bytes: u64, links: LinkBytes) {
+    pub(crate) fn record_stage(
+        &self,
+        kind: StageKind,
+        start: Instant,
+        rows: usize,
+        bytes: u64,
+        links: LinkBytes,
+    ) {
         let (rows, seconds) = (rows as u64, start.elapsed().as_secs_f64());
         self.stages.borrow_mut().push(Stage { kind, rows, bytes, links, seconds });
     }
@@ -301,7 +308,7 @@ mod tests {
     use cool::embedded::Embedded;
 
     #[test]
-    fn a_rank_that_waits_in_its_rack_for_one_that_knows_of_a_loss_goes_on_with_it() {
+    fn a_rank_waiting_in_its_rack_is_released_by_a_loss() {
         // Rank 3 ends. Rank 0 hears of it in a call of all, rank 1 waits for rank 0 in their rack.
         let program = |job: &Job<'_>| {
             if job.size() == 3 {
@@ -309,7 +316,7 @@ mod tests {
             }
             let rack = job.in_rack()?;
             match job.rank() {
-                1 => job.noticing(rack.expect("two ranks").barrier())?,
+                1 => job.record_loss(rack.expect("two ranks").barrier())?,
                 3 => return Ok(0),
                 _ => job.call(Comm::barrier)?,
             }

@@ -61,5 +61,5 @@ pub use iterate::Progress;
 pub use job::{Job, Options, run};
 pub use map::Mapped;
 pub use partitions::Partitions;
-pub use report::{Event, Report, Stage, StageKind};
+pub use report::{MapEvent, Report, Stage, StageKind};
 pub use table::{Keyed, List, Max, Min, Number, Rows, Sum, Table, Value, owner};

@@ -7,7 +7,7 @@ use crate::partitions::Partitions;
 use crate::report::StageKind;
 use crate::table::Table;
 use crate::threads;
-use crate::tree::{Forest, Node};
+use crate::tree::{MergeForest, MergeNode};
 use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -16,7 +16,7 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct Mapped<T> {
     pub(crate) empty: T,
-    pub(crate) forest: Forest<T>,
+    pub(crate) forest: MergeForest<T>,
 }
 
 impl<T: Table> Mapped<T> {
@@ -33,7 +33,7 @@ impl<T: Table> Mapped<T> {
 
     /// Nothing yet.
     pub(crate) fn new(empty: T, leaves: usize) -> Self {
-        Self { empty, forest: Forest::new(leaves) }
+        Self { empty, forest: MergeForest::new(leaves) }
     }
 }
 
@@ -65,14 +65,14 @@ impl Job<'_> {
                 if T::ANY_ORDER {
                     lock().push(table);
                 } else {
-                    forest.insert(Node::leaf(index), table);
+                    forest.insert(MergeNode::leaf(index), table);
                 }
                 Ok(())
             },
         );
         lock().drain(..).for_each(|table| forest.insert(forest.root(), table));
         self.agree(done)?;
-        self.note(StageKind::Map, start, mapped.forest.rows(), 0, LinkBytes::default());
+        self.record_stage(StageKind::Map, start, mapped.forest.rows(), 0, LinkBytes::default());
         Ok(mapped)
     }
 }

@@ -62,7 +62,7 @@ impl Job<'_> {
             holders[*index] = self.rank() as u32 + 1;
         }
         let holders = self.allreduce(&holders, Op::Max)?;
-        let missing = dealt(&holders, self.size()).swap_remove(self.rank());
+        let missing = assign_missing(&holders, self.size()).swap_remove(self.rank());
         let load = |_, index| load(index).map(|part| (index, part));
         let loaded = threads::try_map_mut(self.threads(), missing, load);
         partitions.held.extend(self.agree(loaded)?);
@@ -71,7 +71,7 @@ impl Job<'_> {
 }
 
 /// Which partitions each rank is to load, given for each partition who holds it: 0 for nobody, else the rank plus 1.
-fn dealt(holders: &[u32], ranks: usize) -> Vec<Vec<usize>> {
+fn assign_missing(holders: &[u32], ranks: usize) -> Vec<Vec<usize>> {
     let mut missing = (0..holders.len()).filter(|index| holders[*index] == 0);
     if holders.iter().all(|holder| *holder == 0) {
         return (0..ranks).map(|rank| share(holders.len(), ranks, rank).collect()).collect();
@@ -105,7 +105,7 @@ mod tests {
             let mut holders = vec![0u32; count];
             let mut left = ranks;
             let deal = |holders: &mut Vec<u32>, ranks: usize| {
-                for (rank, indices) in dealt(holders, ranks).into_iter().enumerate() {
+                for (rank, indices) in assign_missing(holders, ranks).into_iter().enumerate() {
                     for index in indices {
                         assert_eq!(std::mem::replace(&mut holders[index], rank as u32 + 1), 0);
                     }
@@ -131,6 +131,6 @@ mod tests {
 
     #[test]
     fn at_first_each_rank_has_a_run() {
-        assert_eq!(dealt(&[0; 5], 2), [vec![0, 1], vec![2, 3, 4]]);
+        assert_eq!(assign_missing(&[0; 5], 2), [vec![0, 1], vec![2, 3, 4]]);
     }
 }

@@ -14,7 +14,7 @@ use crate::job::Job;
 use crate::map::Mapped;
 use crate::report::StageKind;
 use crate::table::Table;
-use crate::tree::{Forest, Node};
+use crate::tree::{MergeForest, MergeNode};
 use cool::Comm;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -37,11 +37,11 @@ impl Job<'_> {
         let Some(comm) = self.comm() else {
             let Mapped { empty, forest } = mapped;
             let mine = forest.into_root(&empty).map_err(|source| Error::Table { rank: 0, source })?;
-            self.note(StageKind::RegroupSparse, start, mine.len(), 0, LinkBytes::default());
+            self.record_stage(StageKind::RegroupSparse, start, mine.len(), 0, LinkBytes::default());
             return Ok(mine);
         };
         let mut counted = self.count(comm, mapped)?;
-        if self.pays_in_rack(&counted) {
+        if self.should_merge_in_rack(&counted) {
             let merged = self.merge_in_rack(start, counted)?;
             start = Instant::now();
             counted = self.count(comm, merged)?;
@@ -62,12 +62,12 @@ impl Job<'_> {
             StageKind::RegroupDense => self.dense(comm, counted)?,
             _ => self.sparse(comm, counted)?,
         };
-        self.note(kind, start, mine.len(), bytes, LinkBytes::sum([&counts, &links]));
+        self.record_stage(kind, start, mine.len(), bytes, LinkBytes::sum([&counts, &links]));
         Ok(mine)
     }
 
     /// Makes tables bytes, and tells all ranks how many.
-    fn count<T: Table>(&self, comm: &Comm, mapped: Mapped<T>) -> Result<Counted<T>, Error> {
+    fn count<T: Table>(&self, comm: &Comm, mapped: Mapped<T>) -> Result<CountedTables<T>, Error> {
         let Mapped { empty, forest } = mapped;
         let (leaves, tables) = (forest.leaves(), forest.into_tables());
         let magnitude = if T::ANY_ORDER {
@@ -77,11 +77,11 @@ impl Job<'_> {
         };
         let pieces = pieces(&tables, comm.size());
         let sizes = self.exchange_sizes(pieces.as_deref(), magnitude)?;
-        Ok(Counted { empty, leaves, tables, pieces: pieces?, sizes })
+        Ok(CountedTables { empty, leaves, tables, pieces: pieces?, sizes })
     }
 
     /// What links carry if whole vectors are added up; none if they cannot be.
-    fn dense_links<T: Table>(&self, counted: &Counted<T>) -> Option<LinkBytes> {
+    fn dense_links<T: Table>(&self, counted: &CountedTables<T>) -> Option<LinkBytes> {
         let magnitude = counted.sizes.magnitude;
         (magnitude != NO_MAGNITUDE)
             .then(|| self.layout().reduce_scatter(counted.empty.dense_bytes(magnitude)))
@@ -90,26 +90,25 @@ impl Job<'_> {
     /// Whether ranks of a rack should merge what they have before it goes to others: if that puts less on the links of nodes
     /// than is on the busiest link without, with what it takes to count anew. Tables that merge in the order of partitions are left
     /// out: hardly any of theirs meet before the owner has them.
-    fn pays_in_rack<T: Table>(&self, counted: &Counted<T>) -> bool {
+    fn should_merge_in_rack<T: Table>(&self, counted: &CountedTables<T>) -> bool {
         if !T::ANY_ORDER {
             return false;
         }
         let bytes = |from, to| counted.sizes.get(from, to);
         let straight = counted.links(self).busiest();
         let without = self.dense_links(counted).map_or(straight, |dense| dense.busiest().min(straight));
-        let links = [self.layout().carriers_gather(bytes), self.layout().carriers_send(bytes)];
+        let links = [self.layout().mergers_gather(bytes), self.layout().mergers_send(bytes)];
         LinkBytes::sum(links.iter().chain([&counted.sizes.links(self)])).busiest_of_nodes() < without
     }
 
     /// Merges the tables of a rack's ranks, each rank the keys of some owners.
-    fn merge_in_rack<T: Table>(&self, start: Instant, counted: Counted<T>) -> Result<Mapped<T>, Error> {
-        let Counted { empty, leaves, tables, pieces, sizes } = counted;
+    fn merge_in_rack<T: Table>(&self, start: Instant, counted: CountedTables<T>) -> Result<Mapped<T>, Error> {
+        let CountedTables { empty, leaves, tables, pieces, sizes } = counted;
         drop(tables);
         let Some(rack) = self.in_rack()? else { return Ok(Mapped::new(empty, leaves)) };
-        let (mates, carriers) =
-            (self.layout().in_rack_of(self.rank()), self.layout().carriers_of(self.rank()));
-        let owners_by =
-            |mate: &usize| (0..carriers.len()).filter(|owner| carriers[*owner] == *mate).collect();
+        let (mates, mergers) =
+            (self.layout().ranks_in_rack_of(self.rank()), self.layout().mergers_for(self.rank()));
+        let owners_by = |mate: &usize| (0..mergers.len()).filter(|owner| mergers[*owner] == *mate).collect();
         let owners: Vec<Vec<usize>> = mates.iter().map(owners_by).collect();
         let piece = |owners: &Vec<usize>| owners.iter().flat_map(|owner| &pieces[*owner]).copied().collect();
         let for_mates: Vec<Vec<u8>> = owners.iter().map(piece).collect();
@@ -119,8 +118,8 @@ impl Job<'_> {
         };
         let bytes = (0..mates.len()).filter(|to| *to != rack.rank()).map(|to| count(rack.rank(), to)).sum();
         let merged = self.deliver(rack, &mates, Mapped::new(empty, leaves), for_mates, count)?;
-        let links = [sizes.links(self), self.layout().carriers_gather(|from, to| sizes.get(from, to))];
-        self.note(StageKind::MergeInRack, start, merged.forest.rows(), bytes, LinkBytes::sum(&links));
+        let links = [sizes.links(self), self.layout().mergers_gather(|from, to| sizes.get(from, to))];
+        self.record_stage(StageKind::MergeInRack, start, merged.forest.rows(), bytes, LinkBytes::sum(&links));
         Ok(merged)
     }
 
@@ -136,24 +135,28 @@ impl Job<'_> {
         let piece = self.agree(piece)?;
         let length = piece.len() as u64;
         let mut lengths = vec![0u64; node.size()];
-        self.noticing(node.allgather(&[length], &mut lengths))?;
+        self.record_loss(node.allgather(&[length], &mut lengths))?;
         let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
         let mut all = vec![0; if first { lengths.iter().sum() } else { 0 }];
-        self.noticing(node.gatherv(&piece, &mut all, &lengths, 0))?;
+        self.record_loss(node.gatherv(&piece, &mut all, &lengths, 0))?;
         let merged = Mapped::new(empty, leaves);
         if !first {
-            self.note(StageKind::MergeOnNode, start, 0, length, LinkBytes::default());
+            self.record_stage(StageKind::MergeOnNode, start, 0, length, LinkBytes::default());
             return Ok(merged);
         }
         tables.into_iter().for_each(|(at, table)| merged.forest.insert(at, table));
         let ranks = self.ranks_on_node();
         read(&merged.empty, &merged.forest, &all, &lengths, |from| ranks[from])?;
-        self.note(StageKind::MergeOnNode, start, merged.forest.rows(), length, LinkBytes::default());
+        self.record_stage(StageKind::MergeOnNode, start, merged.forest.rows(), length, LinkBytes::default());
         Ok(merged)
     }
 
     /// Tells all ranks how many bytes each has for each.
-    fn exchange_sizes(&self, pieces: Result<&[Vec<u8>], &Error>, magnitude: u64) -> Result<Sizes, Error> {
+    fn exchange_sizes(
+        &self,
+        pieces: Result<&[Vec<u8>], &Error>,
+        magnitude: u64,
+    ) -> Result<PieceSizes, Error> {
         let ranks = self.size();
         let mine = match pieces {
             Ok(pieces) => pieces.iter().map(|piece| piece.len() as u64).chain([magnitude]).collect(),
@@ -166,20 +169,20 @@ impl Job<'_> {
         }
         let magnitudes = all.iter().skip(ranks).step_by(ranks + 1);
         let magnitude = magnitudes.fold(0, |sum: u64, magnitude| sum.saturating_add(*magnitude));
-        Ok(Sizes { ranks, all, magnitude })
+        Ok(PieceSizes { ranks, all, magnitude })
     }
 
-    fn dense<T: Table>(&self, comm: &Comm, counted: Counted<T>) -> Result<T, Error> {
-        let Counted { empty, mut tables, sizes, .. } = counted;
+    fn dense<T: Table>(&self, comm: &Comm, counted: CountedTables<T>) -> Result<T, Error> {
+        let CountedTables { empty, mut tables, sizes, .. } = counted;
         let table = tables.pop_first().map_or(empty, |(_, table)| table);
         match table.reduce_scatter(comm, sizes.magnitude) {
-            Err(Error::Collective(error)) => self.noticing(Err(error)),
+            Err(Error::Collective(error)) => self.record_loss(Err(error)),
             done => done,
         }
     }
 
-    fn sparse<T: Table>(&self, comm: &Comm, counted: Counted<T>) -> Result<T, Error> {
-        let Counted { empty, leaves, tables, pieces, sizes } = counted;
+    fn sparse<T: Table>(&self, comm: &Comm, counted: CountedTables<T>) -> Result<T, Error> {
+        let CountedTables { empty, leaves, tables, pieces, sizes } = counted;
         drop(tables);
         let ranks: Vec<usize> = (0..sizes.ranks).collect();
         let bytes = |from, to| sizes.get(from, to);
@@ -210,7 +213,7 @@ impl Job<'_> {
             .collect();
         let from: Vec<usize> = all.map(|from| count(from, group.rank())).collect();
         let mut recv = vec![0; from.iter().sum()];
-        self.noticing(group.alltoallv(&send, &mut recv, &counts))?;
+        self.record_loss(group.alltoallv(&send, &mut recv, &counts))?;
         drop(send);
         read(&merged.empty, &merged.forest, &own, &[own.len()], |_| self.rank())?;
         drop(own);
@@ -220,16 +223,16 @@ impl Job<'_> {
 }
 
 /// Tables as bytes, and how many bytes all ranks have.
-struct Counted<T> {
+struct CountedTables<T> {
     empty: T,
     leaves: usize,
-    tables: BTreeMap<Node, T>,
+    tables: BTreeMap<MergeNode, T>,
     /// For each owner.
     pieces: Vec<Vec<u8>>,
-    sizes: Sizes,
+    sizes: PieceSizes,
 }
 
-impl<T> Counted<T> {
+impl<T> CountedTables<T> {
     /// What links carry if the pieces go straight to the owners.
     fn links(&self, job: &Job<'_>) -> LinkBytes {
         job.layout().exchange(|from, to| self.sizes.get(from, to))
@@ -237,7 +240,7 @@ impl<T> Counted<T> {
 }
 
 /// Bytes that each rank has for each.
-struct Sizes {
+struct PieceSizes {
     ranks: usize,
     /// Of each rank: for each rank, and a magnitude.
     all: Vec<u64>,
@@ -245,7 +248,7 @@ struct Sizes {
     magnitude: u64,
 }
 
-impl Sizes {
+impl PieceSizes {
     fn get(&self, from: usize, to: usize) -> u64 {
         self.all[from * (self.ranks + 1) + to]
     }
@@ -258,7 +261,7 @@ impl Sizes {
 
 /// The tables of several nodes of the tree as bytes, in one piece for each owner: of each table a head that tells its
 /// place and length, then itself. Of tables that merge in any order, empty ones are left out.
-fn pieces<T: Table>(tables: &BTreeMap<Node, T>, owners: usize) -> Result<Vec<Vec<u8>>, Error> {
+fn pieces<T: Table>(tables: &BTreeMap<MergeNode, T>, owners: usize) -> Result<Vec<Vec<u8>>, Error> {
     let mut pieces = vec![Vec::new(); owners];
     for (node, table) in tables {
         for (piece, bytes) in pieces.iter_mut().zip(table.to_bytes(owners)?) {
@@ -275,7 +278,7 @@ fn pieces<T: Table>(tables: &BTreeMap<Node, T>, owners: usize) -> Result<Vec<Vec
 /// Adds what several ranks have sent, one after the other, to a forest.
 fn read<T: Table>(
     empty: &T,
-    forest: &Forest<T>,
+    forest: &MergeForest<T>,
     mut bytes: &[u8],
     lengths: &[usize],
     rank: impl Fn(usize) -> usize,
@@ -289,10 +292,10 @@ fn read<T: Table>(
 }
 
 /// Adds what one rank has sent.
-fn read_piece<T: Table>(empty: &T, forest: &Forest<T>, mut bytes: &[u8]) -> Result<(), Malformed> {
+fn read_piece<T: Table>(empty: &T, forest: &MergeForest<T>, mut bytes: &[u8]) -> Result<(), Malformed> {
     while !bytes.is_empty() {
         let ((level, index, length), rest) = postcard::take_from_bytes::<(u8, u32, u64)>(bytes)?;
-        let node = Node { level, index };
+        let node = MergeNode { level, index };
         if !forest.has(node) || T::ANY_ORDER && node != forest.root() {
             return Err(Malformed::Partitions);
         }

@@ -88,7 +88,7 @@ impl fmt::Display for Report {
 /// What a job tells of while it runs.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event<'a> {
+pub enum MapEvent<'a> {
     /// An iteration is whole; only rank 0 tells of it.
     Iteration(&'a Report),
     /// Ranks were lost; only rank 0 of those that are left tells of it.
@@ -101,11 +101,11 @@ pub enum Event<'a> {
 }
 
 /// On one line.
-impl fmt::Display for Event<'_> {
+impl fmt::Display for MapEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Iteration(report) => report.fmt(f),
-            Event::Lost { error, left } => write!(f, "{error}; {left} ranks go on"),
+            MapEvent::Iteration(report) => report.fmt(f),
+            MapEvent::Lost { error, left } => write!(f, "{error}; {left} ranks go on"),
         }
     }
 }

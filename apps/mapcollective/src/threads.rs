@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_piece_is_done_once_and_in_order_on_any_number_of_threads() {
+    fn every_piece_is_done_once_and_in_order_on_any_threads() {
         for threads in [1, 2, 7, 40] {
             assert_eq!(map(threads, 23, |i| i * i), (0..23).map(|i| i * i).collect::<Vec<_>>());
             let mut values = vec![0; 10];
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_of_the_first_piece_that_fails_is_told_on_any_number_of_threads() {
+    fn the_first_failing_piece_gives_the_error_on_any_threads() {
         let odd = |_, piece: usize| if piece.is_multiple_of(2) { Ok(piece) } else { Err(piece) };
         for threads in [1, 2, 7] {
             assert_eq!(

@@ -11,46 +11,46 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A node of the tree: partitions `index << level` up to `(index + 1) << level`, as far as there are such.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Node {
+pub(crate) struct MergeNode {
     pub(crate) level: u8,
     pub(crate) index: u32,
 }
 
-impl Node {
+impl MergeNode {
     /// A partition.
-    pub(crate) fn leaf(partition: usize) -> Node {
-        Node { level: 0, index: partition as u32 }
+    pub(crate) fn leaf(partition: usize) -> MergeNode {
+        MergeNode { level: 0, index: partition as u32 }
     }
 
-    fn parent(self) -> Node {
-        Node { level: self.level + 1, index: self.index / 2 }
+    fn parent(self) -> MergeNode {
+        MergeNode { level: self.level + 1, index: self.index / 2 }
     }
 
-    fn sibling(self) -> Node {
-        Node { level: self.level, index: self.index ^ 1 }
+    fn sibling(self) -> MergeNode {
+        MergeNode { level: self.level, index: self.index ^ 1 }
     }
 }
 
 /// Tables of nodes none of which is within another.
 #[derive(Debug)]
-pub(crate) struct Forest<T> {
+pub(crate) struct MergeForest<T> {
     leaves: usize,
-    tables: Mutex<BTreeMap<Node, T>>,
+    tables: Mutex<BTreeMap<MergeNode, T>>,
 }
 
 /// What a table meets at its node.
-enum Met<T> {
+enum MergeStep<T> {
     /// Nothing yet: it waits for its sibling there.
     Placed,
     /// There is no sibling: it is its parent's table too.
     Promoted(T),
     /// A table to merge with, and whether that comes before it.
-    Merges { table: T, other: T, before: bool, at: Node },
+    Merges { table: T, other: T, before: bool, at: MergeNode },
 }
 
-impl<T: Table> Forest<T> {
-    pub(crate) fn new(leaves: usize) -> Forest<T> {
-        Forest { leaves, tables: Mutex::default() }
+impl<T: Table> MergeForest<T> {
+    pub(crate) fn new(leaves: usize) -> MergeForest<T> {
+        MergeForest { leaves, tables: Mutex::default() }
     }
 
     pub(crate) fn leaves(&self) -> usize {
@@ -58,28 +58,28 @@ impl<T: Table> Forest<T> {
     }
 
     /// The root, which stands for all partitions.
-    pub(crate) fn root(&self) -> Node {
+    pub(crate) fn root(&self) -> MergeNode {
         let level = self.leaves.max(1).next_power_of_two().trailing_zeros() as u8;
-        Node { level, index: 0 }
+        MergeNode { level, index: 0 }
     }
 
     /// Whether a node of this tree is meant: what comes from outside may say anything.
-    pub(crate) fn has(&self, node: Node) -> bool {
+    pub(crate) fn has(&self, node: MergeNode) -> bool {
         let first = u64::from(node.index).checked_shl(u32::from(node.level)).unwrap_or(u64::MAX);
         node.level <= self.root().level && (first < self.leaves as u64 || node == self.root())
     }
 
     /// Adds the table of a node. Threads may do so at once: merging is done outside of the lock.
-    pub(crate) fn insert(&self, mut at: Node, mut table: T) {
+    pub(crate) fn insert(&self, mut at: MergeNode, mut table: T) {
         loop {
             match self.meet(at, table) {
-                Met::Placed => return,
-                Met::Promoted(same) => (at, table) = (at.parent(), same),
-                Met::Merges { table: later, mut other, before: true, at: up } => {
+                MergeStep::Placed => return,
+                MergeStep::Promoted(same) => (at, table) = (at.parent(), same),
+                MergeStep::Merges { table: later, mut other, before: true, at: up } => {
                     other.merge(later);
                     (at, table) = (up, other);
                 }
-                Met::Merges { table: mut first, other, before: false, at: up } => {
+                MergeStep::Merges { table: mut first, other, before: false, at: up } => {
                     first.merge(other);
                     (at, table) = (up, first);
                 }
@@ -87,27 +87,27 @@ impl<T: Table> Forest<T> {
         }
     }
 
-    fn meet(&self, at: Node, table: T) -> Met<T> {
+    fn meet(&self, at: MergeNode, table: T) -> MergeStep<T> {
         let mut tables = self.lock();
         // Two of the same node: only of tables that merge in any order.
         if let Some(other) = tables.remove(&at) {
-            return Met::Merges { table, other, before: true, at };
+            return MergeStep::Merges { table, other, before: true, at };
         }
         if at.level < self.root().level {
             let sibling = at.sibling();
             if !self.has(sibling) {
-                return Met::Promoted(table);
+                return MergeStep::Promoted(table);
             }
             if let Some(other) = tables.remove(&sibling) {
-                return Met::Merges { table, other, before: sibling < at, at: at.parent() };
+                return MergeStep::Merges { table, other, before: sibling < at, at: at.parent() };
             }
         }
         tables.insert(at, table);
-        Met::Placed
+        MergeStep::Placed
     }
 
     /// Adds to the table of a node what its bytes say.
-    pub(crate) fn insert_bytes(&self, at: Node, empty: &T, bytes: &[u8]) -> Result<(), Malformed> {
+    pub(crate) fn insert_bytes(&self, at: MergeNode, empty: &T, bytes: &[u8]) -> Result<(), Malformed> {
         let known = T::ANY_ORDER.then(|| self.lock().remove(&at)).flatten();
         let mut table = known.unwrap_or_else(|| empty.empty());
         table.merge_bytes(bytes)?;
@@ -121,7 +121,7 @@ impl<T: Table> Forest<T> {
     }
 
     /// The tables that are left.
-    pub(crate) fn into_tables(self) -> BTreeMap<Node, T> {
+    pub(crate) fn into_tables(self) -> BTreeMap<MergeNode, T> {
         self.tables.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -137,7 +137,7 @@ impl<T: Table> Forest<T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Node, T>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<MergeNode, T>> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -155,11 +155,11 @@ mod tests {
             table.add(0u8, Grouping(i.to_string()));
             table
         };
-        let owner = Forest::new(leaves);
+        let owner = MergeForest::new(leaves);
         for place in 0..places {
-            let here = Forest::new(leaves);
+            let here = MergeForest::new(leaves);
             for i in order.iter().filter(|i| *i % places == place) {
-                here.insert(Node::leaf(*i), leaf(*i));
+                here.insert(MergeNode::leaf(*i), leaf(*i));
             }
             for (node, table) in here.into_tables() {
                 owner.insert(node, table);
@@ -190,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merges_are_grouped_alike_wherever_and_whenever_partitions_are_mapped(
+        fn merges_have_one_grouping_in_any_order_and_place(
             order in (1usize..40).prop_flat_map(|n| Just((0..n).collect::<Vec<_>>()).prop_shuffle()),
             places in 1usize..9,
         ) {
@@ -200,18 +200,18 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_is_missing_is_noticed() {
-        let forest = Forest::new(3);
+    fn a_missing_partition_is_detected() {
+        let forest = MergeForest::new(3);
         let mut table = Keyed::new();
         table.add(1u8, List(vec![1u8]));
-        forest.insert(Node::leaf(2), table);
+        forest.insert(MergeNode::leaf(2), table);
         assert_eq!(forest.into_root(&Keyed::new()).unwrap_err(), Malformed::Partitions);
     }
 
     #[test]
     fn nodes_that_are_not_in_the_tree_are_known() {
-        let forest = Forest::<Keyed<u8, List<u8>>>::new(5);
-        let has = |level, index| forest.has(Node { level, index });
+        let forest = MergeForest::<Keyed<u8, List<u8>>>::new(5);
+        let has = |level, index| forest.has(MergeNode { level, index });
         assert!(has(0, 4) && has(3, 0) && has(2, 1));
         assert!(!has(0, 5) && !has(4, 0) && !has(255, 0) && !has(3, 1) && !has(0, u32::MAX));
     }

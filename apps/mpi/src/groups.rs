@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_arrives_cut_between_letters() {
+    fn a_long_reason_is_truncated_between_characters() {
         assert_eq!(reason(&reason_bytes("no agent")), "no agent");
         let long = "a".repeat(REASON_BYTES - 1) + "é";
         assert_eq!(reason(&reason_bytes(&long)), &long[..REASON_BYTES - 1]);

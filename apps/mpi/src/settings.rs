@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 const GROUPS_DEFAULT: usize = 64;
 
 /// The bytes of the largest call that is taken: what is not contiguous is packed by functions that count in `int`.
-pub const LARGEST: u64 = i32::MAX as u64;
+pub const LARGEST_CALL_BYTES: u64 = i32::MAX as u64;
 
 /// Whether COOL is used (`COOL_MPI`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum InterceptMode {
     /// It is not.
     Off,
     /// Where it can be.
@@ -31,7 +31,7 @@ pub enum RankOrder {
 
 impl RankOrder {
     /// Of ranks in these racks.
-    pub fn of(racks: &[usize]) -> RankOrder {
+    pub fn from_racks(racks: &[usize]) -> RankOrder {
         let apart = racks.windows(2).filter(|pair| pair[0] != pair[1]).count();
         if 2 * apart > racks.len() { RankOrder::Interleaved } else { RankOrder::Racked }
     }
@@ -41,7 +41,7 @@ impl RankOrder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MpiSettings {
     /// `COOL_MPI`: `off`, `auto` or `require`.
-    pub mode: Mode,
+    pub mode: InterceptMode,
     /// `COOL_MPI_MIN`: the bytes of the smallest call that is taken; if it is not said, each operation has its own.
     pub min: Option<u64>,
     /// `COOL_MPI_OPS`: the operations that are taken, with commas between.
@@ -72,7 +72,7 @@ impl MpiSettings {
     /// Those by which nothing is taken.
     pub fn off() -> MpiSettings {
         let (operations, stats) = (BTreeSet::new(), false);
-        MpiSettings { mode: Mode::Off, min: None, operations, groups: GROUPS_DEFAULT, stats }
+        MpiSettings { mode: InterceptMode::Off, min: None, operations, groups: GROUPS_DEFAULT, stats }
     }
 
     /// Reads the variables.
@@ -90,9 +90,9 @@ impl MpiSettings {
         };
         let mode = |text: &str| ["off", "auto", "require"].iter().position(|m| *m == text).map(|m| m as u64);
         let mode = match parsed("COOL_MPI", "off, auto or require", &mode)?.unwrap_or(1) {
-            0 => Mode::Off,
-            1 => Mode::Auto,
-            _ => Mode::Require,
+            0 => InterceptMode::Off,
+            1 => InterceptMode::Auto,
+            _ => InterceptMode::Require,
         };
         let min = parsed("COOL_MPI_MIN", "bytes, as 16384, 64K or 1M", &bytes)?;
         let number = |text: &str| text.parse().ok();
@@ -113,7 +113,7 @@ impl MpiSettings {
 impl MpiSettings {
     /// The bytes of the smallest call of an operation that is taken: unless it is said, those from which COOL is the faster one, as far
     /// as was measured (docs/guide/mpi.md).
-    pub fn least(&self, operation: Operation) -> u64 {
+    pub fn smallest(&self, operation: Operation) -> u64 {
         self.min.unwrap_or(match operation {
             Operation::Allreduce | Operation::Allgather | Operation::ReduceScatter => 64 << 10,
             // Every part has one destination: whoever carries that out has the same bytes to send, and COOL gains only by the order in
@@ -127,9 +127,9 @@ impl MpiSettings {
 }
 
 impl MpiSettings {
-    /// [`MpiSettings::least`] of ranks that lie so.
-    pub(crate) fn least_in(&self, operation: Operation, order: RankOrder) -> u64 {
-        self.least(operation).max(match (self.min, operation, order) {
+    /// [`MpiSettings::smallest`] of ranks that lie so.
+    pub(crate) fn least_for_order(&self, operation: Operation, order: RankOrder) -> u64 {
+        self.smallest(operation).max(match (self.min, operation, order) {
             // What the host's algorithm sends to the nearest ranks stays within racks.
             (None, Operation::Allreduce, RankOrder::Racked) => 128 << 10,
             (None, Operation::ReduceScatter, RankOrder::Interleaved) => 128 << 10,
@@ -138,11 +138,11 @@ impl MpiSettings {
     }
 
     /// The bytes of the largest call of an operation that is taken.
-    pub(crate) fn most(&self, operation: Operation) -> u64 {
+    pub(crate) fn largest(&self, operation: Operation) -> u64 {
         match (self.min, operation) {
             // The host's library fills the links as well.
             (None, Operation::Alltoall) => (1 << 20) - 1,
-            _ => LARGEST,
+            _ => LARGEST_CALL_BYTES,
         }
     }
 }
@@ -183,18 +183,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_the_default() {
+    fn unset_variables_have_defaults() {
         let settings = read("", "").unwrap();
-        assert_eq!((settings.mode, settings.min, settings.groups), (Mode::Auto, None, 64));
+        assert_eq!((settings.mode, settings.min, settings.groups), (InterceptMode::Auto, None, 64));
         assert!(settings.operations.len() == 10 && !settings.stats);
-        assert_eq!(settings.least(Operation::Bcast), 32768);
-        assert_eq!(settings.least(Operation::Gather), 262144);
+        assert_eq!(settings.smallest(Operation::Bcast), 32768);
+        assert_eq!(settings.smallest(Operation::Gather), 262144);
         assert_eq!(read("COOL_MPI_MIN", "").unwrap(), settings);
     }
 
     #[test]
     fn sizes_have_units() {
-        let min = |text| read("COOL_MPI_MIN", text).map(|settings| settings.least(Operation::Gather));
+        let min = |text| read("COOL_MPI_MIN", text).map(|settings| settings.smallest(Operation::Gather));
         assert_eq!(min("64K"), Ok(65536));
         assert_eq!(min("2M"), Ok(2 << 20));
         assert_eq!(min("0"), Ok(0));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_makes_no_sense_is_quoted_with_what_would() {
+    fn a_bad_variable_is_quoted_with_the_expected_values() {
         for (variable, value, expected) in [
             ("COOL_MPI", "on", "off, auto or require"),
             ("COOL_MPI_OPS", "bcast,barrier", "some of bcast, reduce"),
@@ -216,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_interleaved_if_most_have_the_next_one_in_another_rack() {
-        let order = |racks: &[usize]| RankOrder::of(racks);
+    fn ranks_are_interleaved_if_most_neighbors_are_in_other_racks() {
+        let order = |racks: &[usize]| RankOrder::from_racks(racks);
         assert_eq!(order(&[0, 0, 0, 0, 1, 1, 1, 1]), RankOrder::Racked);
         assert_eq!(order(&[0, 1, 2, 3, 0, 1, 2, 3]), RankOrder::Interleaved);
         assert_eq!(order(&[0, 1]), RankOrder::Racked, "as any order of one rank in each rack");

@@ -43,7 +43,7 @@ pub enum PairValue {
 
 /// What COOL combines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Combined {
+pub enum ReducedType {
     /// Elements that agents know.
     Element(ElementType),
     /// Pairs, as C lays them out.
@@ -53,11 +53,11 @@ pub enum Combined {
 impl NumberClass {
     /// What elements are for COOL whose signature is `bytes` long, if it knows them and can combine them by `op` as MPI says.
     /// Pairs have gaps beyond their signature, where C lays them out so.
-    pub fn elements(self, bytes: usize, op: ReduceOp) -> Option<Combined> {
+    pub fn elements(self, bytes: usize, op: ReduceOp) -> Option<ReducedType> {
         if let Some(pairs) = self.pairs(bytes) {
-            return matches!(op, ReduceOp::MinLoc | ReduceOp::MaxLoc).then_some(Combined::Pair(pairs));
+            return matches!(op, ReduceOp::MinLoc | ReduceOp::MaxLoc).then_some(ReducedType::Pair(pairs));
         }
-        self.element(bytes, op).map(Combined::Element)
+        self.element(bytes, op).map(ReducedType::Element)
     }
 
     /// Those of a value and an `int`.
@@ -103,7 +103,7 @@ impl NumberClass {
 
 /// A predefined type.
 #[derive(Clone, Copy, Debug)]
-struct Predefined {
+struct PredefinedType {
     /// Without `MPI_`.
     #[cfg_attr(not(test), expect(dead_code, reason = "for whoever reads the table, and tests"))]
     name: &'static str,
@@ -116,71 +116,71 @@ struct Predefined {
     open_mpi: &'static str,
 }
 
-const fn row(
+const fn predefined(
     name: &'static str,
     class: NumberClass,
     mpich: usize,
     standard: usize,
     open_mpi: &'static str,
-) -> Predefined {
-    Predefined { name, class, mpich, standard, open_mpi }
+) -> PredefinedType {
+    PredefinedType { name, class, mpich, standard, open_mpi }
 }
 
 use NumberClass::{Bool, Byte, Complex, Floating, FloatingPair, Signed, SignedPair, Unsigned};
 
 /// The predefined types of numbers. `MPI_CHAR` and `MPI_WCHAR` are text; Fortran's `LOGICAL` has values of its compiler's own.
-const PREDEFINED: [Predefined; 51] = [
-    row("SIGNED_CHAR", Signed, 0x4c00_0118, 0x244, "ompi_mpi_signed_char"),
-    row("SHORT", Signed, 0x4c00_0203, 0x208, "ompi_mpi_short"),
-    row("INT", Signed, 0x4c00_0405, 0x209, "ompi_mpi_int"),
-    row("LONG", Signed, 0x4c00_0807, 0x20a, "ompi_mpi_long"),
-    row("LONG_LONG", Signed, 0x4c00_0809, 0x20b, "ompi_mpi_long_long_int"),
-    row("INT8_T", Signed, 0x4c00_0137, 0x240, "ompi_mpi_int8_t"),
-    row("INT16_T", Signed, 0x4c00_0238, 0x248, "ompi_mpi_int16_t"),
-    row("INT32_T", Signed, 0x4c00_0439, 0x250, "ompi_mpi_int32_t"),
-    row("INT64_T", Signed, 0x4c00_083a, 0x258, "ompi_mpi_int64_t"),
-    row("AINT", Signed, 0x4c00_0843, 0x201, "ompi_mpi_aint"),
-    row("OFFSET", Signed, 0x4c00_0844, 0x203, "ompi_mpi_offset"),
-    row("COUNT", Signed, 0x4c00_0845, 0x202, "ompi_mpi_count"),
-    row("INTEGER", Signed, 0x4c00_041b, 0x219, "ompi_mpi_integer"),
-    row("INTEGER1", Signed, 0x4c00_012d, 0x2c1, "ompi_mpi_integer1"),
-    row("INTEGER2", Signed, 0x4c00_022f, 0x2c9, "ompi_mpi_integer2"),
-    row("INTEGER4", Signed, 0x4c00_0430, 0x2d1, "ompi_mpi_integer4"),
-    row("INTEGER8", Signed, 0x4c00_0831, 0x2d9, "ompi_mpi_integer8"),
-    row("UNSIGNED_CHAR", Unsigned, 0x4c00_0102, 0x245, "ompi_mpi_unsigned_char"),
-    row("UNSIGNED_SHORT", Unsigned, 0x4c00_0204, 0x20c, "ompi_mpi_unsigned_short"),
-    row("UNSIGNED", Unsigned, 0x4c00_0406, 0x20d, "ompi_mpi_unsigned"),
-    row("UNSIGNED_LONG", Unsigned, 0x4c00_0808, 0x20e, "ompi_mpi_unsigned_long"),
-    row("UNSIGNED_LONG_LONG", Unsigned, 0x4c00_0819, 0x20f, "ompi_mpi_unsigned_long_long"),
-    row("UINT8_T", Unsigned, 0x4c00_013b, 0x241, "ompi_mpi_uint8_t"),
-    row("UINT16_T", Unsigned, 0x4c00_023c, 0x249, "ompi_mpi_uint16_t"),
-    row("UINT32_T", Unsigned, 0x4c00_043d, 0x251, "ompi_mpi_uint32_t"),
-    row("UINT64_T", Unsigned, 0x4c00_083e, 0x259, "ompi_mpi_uint64_t"),
-    row("FLOAT", Floating, 0x4c00_040a, 0x210, "ompi_mpi_float"),
-    row("DOUBLE", Floating, 0x4c00_080b, 0x214, "ompi_mpi_double"),
-    row("LONG_DOUBLE", Floating, 0x4c00_100c, 0x220, "ompi_mpi_long_double"),
-    row("REAL", Floating, 0x4c00_041c, 0x21a, "ompi_mpi_real"),
-    row("DOUBLE_PRECISION", Floating, 0x4c00_081f, 0x21c, "ompi_mpi_dblprec"),
-    row("REAL2", Floating, 0x4c00_0226, 0x2ca, "ompi_mpi_real2"),
-    row("REAL4", Floating, 0x4c00_0427, 0x2d2, "ompi_mpi_real4"),
-    row("REAL8", Floating, 0x4c00_0829, 0x2da, "ompi_mpi_real8"),
-    row("C_FLOAT_COMPLEX", Complex, 0x4c00_0840, 0x212, "ompi_mpi_c_float_complex"),
-    row("C_DOUBLE_COMPLEX", Complex, 0x4c00_1041, 0x216, "ompi_mpi_c_double_complex"),
-    row("CXX_FLOAT_COMPLEX", Complex, 0x4c00_0834, 0x213, "ompi_mpi_cxx_cplex"),
-    row("CXX_DOUBLE_COMPLEX", Complex, 0x4c00_1035, 0x217, "ompi_mpi_cxx_dblcplex"),
-    row("COMPLEX", Complex, 0x4c00_081e, 0x21b, "ompi_mpi_cplex"),
-    row("DOUBLE_COMPLEX", Complex, 0x4c00_1022, 0x21d, "ompi_mpi_dblcplex"),
-    row("COMPLEX8", Complex, 0x4c00_0828, 0x2db, "ompi_mpi_complex8"),
-    row("COMPLEX16", Complex, 0x4c00_102a, 0x2e3, "ompi_mpi_complex16"),
-    row("C_BOOL", Bool, 0x4c00_013f, 0x238, "ompi_mpi_c_bool"),
-    row("CXX_BOOL", Bool, 0x4c00_0133, 0x239, "ompi_mpi_cxx_bool"),
-    row("BYTE", Byte, 0x4c00_010d, 0x247, "ompi_mpi_byte"),
-    row("SHORT_INT", SignedPair, 0x8c00_0003, 0x22c, "ompi_mpi_short_int"),
-    row("2INT", SignedPair, 0x4c00_0816, 0x22b, "ompi_mpi_2int"),
-    row("2INTEGER", SignedPair, 0x4c00_0820, 0x232, "ompi_mpi_2integer"),
-    row("LONG_INT", SignedPair, 0x8c00_0002, 0x22a, "ompi_mpi_long_int"),
-    row("FLOAT_INT", FloatingPair, 0x8c00_0000, 0x228, "ompi_mpi_float_int"),
-    row("DOUBLE_INT", FloatingPair, 0x8c00_0001, 0x229, "ompi_mpi_double_int"),
+const PREDEFINED: [PredefinedType; 51] = [
+    predefined("SIGNED_CHAR", Signed, 0x4c00_0118, 0x244, "ompi_mpi_signed_char"),
+    predefined("SHORT", Signed, 0x4c00_0203, 0x208, "ompi_mpi_short"),
+    predefined("INT", Signed, 0x4c00_0405, 0x209, "ompi_mpi_int"),
+    predefined("LONG", Signed, 0x4c00_0807, 0x20a, "ompi_mpi_long"),
+    predefined("LONG_LONG", Signed, 0x4c00_0809, 0x20b, "ompi_mpi_long_long_int"),
+    predefined("INT8_T", Signed, 0x4c00_0137, 0x240, "ompi_mpi_int8_t"),
+    predefined("INT16_T", Signed, 0x4c00_0238, 0x248, "ompi_mpi_int16_t"),
+    predefined("INT32_T", Signed, 0x4c00_0439, 0x250, "ompi_mpi_int32_t"),
+    predefined("INT64_T", Signed, 0x4c00_083a, 0x258, "ompi_mpi_int64_t"),
+    predefined("AINT", Signed, 0x4c00_0843, 0x201, "ompi_mpi_aint"),
+    predefined("OFFSET", Signed, 0x4c00_0844, 0x203, "ompi_mpi_offset"),
+    predefined("COUNT", Signed, 0x4c00_0845, 0x202, "ompi_mpi_count"),
+    predefined("INTEGER", Signed, 0x4c00_041b, 0x219, "ompi_mpi_integer"),
+    predefined("INTEGER1", Signed, 0x4c00_012d, 0x2c1, "ompi_mpi_integer1"),
+    predefined("INTEGER2", Signed, 0x4c00_022f, 0x2c9, "ompi_mpi_integer2"),
+    predefined("INTEGER4", Signed, 0x4c00_0430, 0x2d1, "ompi_mpi_integer4"),
+    predefined("INTEGER8", Signed, 0x4c00_0831, 0x2d9, "ompi_mpi_integer8"),
+    predefined("UNSIGNED_CHAR", Unsigned, 0x4c00_0102, 0x245, "ompi_mpi_unsigned_char"),
+    predefined("UNSIGNED_SHORT", Unsigned, 0x4c00_0204, 0x20c, "ompi_mpi_unsigned_short"),
+    predefined("UNSIGNED", Unsigned, 0x4c00_0406, 0x20d, "ompi_mpi_unsigned"),
+    predefined("UNSIGNED_LONG", Unsigned, 0x4c00_0808, 0x20e, "ompi_mpi_unsigned_long"),
+    predefined("UNSIGNED_LONG_LONG", Unsigned, 0x4c00_0819, 0x20f, "ompi_mpi_unsigned_long_long"),
+    predefined("UINT8_T", Unsigned, 0x4c00_013b, 0x241, "ompi_mpi_uint8_t"),
+    predefined("UINT16_T", Unsigned, 0x4c00_023c, 0x249, "ompi_mpi_uint16_t"),
+    predefined("UINT32_T", Unsigned, 0x4c00_043d, 0x251, "ompi_mpi_uint32_t"),
+    predefined("UINT64_T", Unsigned, 0x4c00_083e, 0x259, "ompi_mpi_uint64_t"),
+    predefined("FLOAT", Floating, 0x4c00_040a, 0x210, "ompi_mpi_float"),
+    predefined("DOUBLE", Floating, 0x4c00_080b, 0x214, "ompi_mpi_double"),
+    predefined("LONG_DOUBLE", Floating, 0x4c00_100c, 0x220, "ompi_mpi_long_double"),
+    predefined("REAL", Floating, 0x4c00_041c, 0x21a, "ompi_mpi_real"),
+    predefined("DOUBLE_PRECISION", Floating, 0x4c00_081f, 0x21c, "ompi_mpi_dblprec"),
+    predefined("REAL2", Floating, 0x4c00_0226, 0x2ca, "ompi_mpi_real2"),
+    predefined("REAL4", Floating, 0x4c00_0427, 0x2d2, "ompi_mpi_real4"),
+    predefined("REAL8", Floating, 0x4c00_0829, 0x2da, "ompi_mpi_real8"),
+    predefined("C_FLOAT_COMPLEX", Complex, 0x4c00_0840, 0x212, "ompi_mpi_c_float_complex"),
+    predefined("C_DOUBLE_COMPLEX", Complex, 0x4c00_1041, 0x216, "ompi_mpi_c_double_complex"),
+    predefined("CXX_FLOAT_COMPLEX", Complex, 0x4c00_0834, 0x213, "ompi_mpi_cxx_cplex"),
+    predefined("CXX_DOUBLE_COMPLEX", Complex, 0x4c00_1035, 0x217, "ompi_mpi_cxx_dblcplex"),
+    predefined("COMPLEX", Complex, 0x4c00_081e, 0x21b, "ompi_mpi_cplex"),
+    predefined("DOUBLE_COMPLEX", Complex, 0x4c00_1022, 0x21d, "ompi_mpi_dblcplex"),
+    predefined("COMPLEX8", Complex, 0x4c00_0828, 0x2db, "ompi_mpi_complex8"),
+    predefined("COMPLEX16", Complex, 0x4c00_102a, 0x2e3, "ompi_mpi_complex16"),
+    predefined("C_BOOL", Bool, 0x4c00_013f, 0x238, "ompi_mpi_c_bool"),
+    predefined("CXX_BOOL", Bool, 0x4c00_0133, 0x239, "ompi_mpi_cxx_bool"),
+    predefined("BYTE", Byte, 0x4c00_010d, 0x247, "ompi_mpi_byte"),
+    predefined("SHORT_INT", SignedPair, 0x8c00_0003, 0x22c, "ompi_mpi_short_int"),
+    predefined("2INT", SignedPair, 0x4c00_0816, 0x22b, "ompi_mpi_2int"),
+    predefined("2INTEGER", SignedPair, 0x4c00_0820, 0x232, "ompi_mpi_2integer"),
+    predefined("LONG_INT", SignedPair, 0x8c00_0002, 0x22a, "ompi_mpi_long_int"),
+    predefined("FLOAT_INT", FloatingPair, 0x8c00_0000, 0x228, "ompi_mpi_float_int"),
+    predefined("DOUBLE_INT", FloatingPair, 0x8c00_0001, 0x229, "ompi_mpi_double_int"),
 ];
 
 /// What the elements of each type are, by its handle. `symbol` has the addresses of Open MPI's.
@@ -213,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_combined_by_where_the_least_and_the_most_is_alone() {
+    fn pairs_are_reduced_by_minloc_and_maxloc_only() {
         let signed = [6, 8, 12].map(|bytes| SignedPair.elements(bytes, ReduceOp::MinLoc));
         assert_eq!(
             signed,
-            [PairValue::I16, PairValue::I32, PairValue::I64].map(|value| Some(Combined::Pair(value)))
+            [PairValue::I16, PairValue::I32, PairValue::I64].map(|value| Some(ReducedType::Pair(value)))
         );
         let floating = [8, 12].map(|bytes| FloatingPair.elements(bytes, ReduceOp::MaxLoc));
-        assert_eq!(floating, [PairValue::F32, PairValue::F64].map(|value| Some(Combined::Pair(value))));
+        assert_eq!(floating, [PairValue::F32, PairValue::F64].map(|value| Some(ReducedType::Pair(value))));
         // MPI_LONG_DOUBLE_INT would have 20.
         assert_eq!(FloatingPair.elements(20, ReduceOp::MaxLoc), None);
         assert_eq!(SignedPair.elements(8, ReduceOp::Max), None);
@@ -235,14 +235,14 @@ mod tests {
     }
 
     #[test]
-    fn what_mpi_does_not_define_for_a_type_is_not_combined() {
-        assert_eq!(Floating.elements(8, ReduceOp::Sum), Some(Combined::Element(ElementType::F64)));
+    fn reductions_that_mpi_does_not_define_are_not_executed() {
+        assert_eq!(Floating.elements(8, ReduceOp::Sum), Some(ReducedType::Element(ElementType::F64)));
         assert_eq!(Floating.elements(8, ReduceOp::LogicalAnd), None);
         assert_eq!(Floating.elements(16, ReduceOp::Sum), None);
         assert_eq!(Complex.elements(16, ReduceOp::Max), None);
         assert_eq!(Byte.elements(1, ReduceOp::Sum), None);
-        assert_eq!(Byte.elements(1, ReduceOp::BitXor), Some(Combined::Element(ElementType::U8)));
-        assert_eq!(Bool.elements(1, ReduceOp::LogicalOr), Some(Combined::Element(ElementType::U8)));
+        assert_eq!(Byte.elements(1, ReduceOp::BitXor), Some(ReducedType::Element(ElementType::U8)));
+        assert_eq!(Bool.elements(1, ReduceOp::LogicalOr), Some(ReducedType::Element(ElementType::U8)));
         assert_eq!(Bool.elements(1, ReduceOp::BitOr), None);
     }
 }

@@ -4,13 +4,13 @@
 use crate::comm::Comm;
 use crate::error::{described, lost, raised};
 use cool_kmeans::Error;
-use cool_kmeans::tuning::Effort;
-use cool_kmeans::in_memory::{Given, InNumbers, nearest};
 use cool_kmeans::grid::Reals;
-use cool_kmeans::options::{Clustering, Init};
-use cool_kmeans::peer_ranks::Peers;
-use cool_kmeans::progress::{Iteration, Progress, Watch};
-use cool_kmeans::point_share::Share;
+use cool_kmeans::in_memory::{Clustering, InputRows, nearest};
+use cool_kmeans::options::{ClusteringOptions, Init};
+use cool_kmeans::peer_ranks::PeerRanks;
+use cool_kmeans::point_share::PointShare;
+use cool_kmeans::progress::{ClusteringProgress, Iteration, ProgressObserver};
+use cool_kmeans::tuning::Tuning;
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -37,7 +37,7 @@ struct Asked {
 /// A run that is told of on the standard error output, or not.
 struct Told(bool);
 
-impl Watch for Told {
+impl ProgressObserver for Told {
     fn loading(&self, _: u64) {}
 
     fn loaded(&self, _: u64) {}
@@ -54,7 +54,7 @@ impl Watch for Told {
 
 /// What came of it.
 struct Fitted {
-    found: InNumbers,
+    found: Clustering,
     iterations: usize,
     converged: bool,
 }
@@ -85,18 +85,18 @@ fn kmeans_fit<'py>(
     let reals = rows.extract::<PyReadonlyArray2<'_, f64>>();
     let bytes = rows.extract::<PyReadonlyArray2<'_, u8>>();
     let (given, dims) = match (&reals, &bytes) {
-        (Ok(reals), _) => (Given::Reals(reals.as_slice()?), reals.shape()[1]),
-        (Err(_), Ok(bytes)) => (Given::Bytes(bytes.as_slice()?), bytes.shape()[1]),
+        (Ok(reals), _) => (InputRows::Reals(reals.as_slice()?), reals.shape()[1]),
+        (Err(_), Ok(bytes)) => (InputRows::Bytes(bytes.as_slice()?), bytes.shape()[1]),
         (Err(_), Err(_)) => return Err(PyValueError::new_err("rows are a table of uint8 or float64")),
     };
     let weights = weights.as_ref().map(PyReadonlyArray1::as_slice).transpose()?;
     let rows = Table { given, dims, weights };
     let fitted = py.detach(|| match &rank {
-        Some(rank) => fit(&Peers::of(rank), rows, &asked),
-        None => fit(&Peers::alone(), rows, &asked),
+        Some(rank) => fit(&PeerRanks::from_comm(rank), rows, &asked),
+        None => fit(&PeerRanks::alone(), rows, &asked),
     });
     let Fitted { found, iterations, converged } = fitted.map_err(|e| error(py, &e))?;
-    let centres = PyArray1::from_vec(py, found.centres).reshape([asked.clusters, dims])?;
+    let centres = PyArray1::from_vec(py, found.centers).reshape([asked.clusters, dims])?;
     let labels = PyArray1::from_iter(py, found.labels.into_iter().map(|label| label as i32));
     Ok((centres, labels, found.inertia, iterations, converged))
 }
@@ -104,21 +104,21 @@ fn kmeans_fit<'py>(
 /// A rank's rows.
 #[derive(Clone, Copy)]
 struct Table<'a> {
-    given: Given<'a>,
+    given: InputRows<'a>,
     dims: usize,
     weights: Option<&'a [f64]>,
 }
 
-fn fit(peers: &Peers<'_>, rows: Table<'_>, asked: &Asked) -> Result<Fitted, Error> {
+fn fit(peers: &PeerRanks<'_>, rows: Table<'_>, asked: &Asked) -> Result<Fitted, Error> {
     let mut seed = [asked.seed];
     peers.bcast(&mut seed, 0)?;
     let threads = if asked.threads > 0 { asked.threads } else { peers.job().threads() };
     let reals = peers.agree(reals(&asked.precision))?;
-    let share = Share::given(peers, rows.given, rows.dims, rows.weights, reals)?;
+    let share = PointShare::from_memory(peers, rows.given, rows.dims, rows.weights, reals)?;
     let watch = Told(asked.verbose && peers.leads());
     let clustered =
-        share.cluster(peers, &clustering(asked, seed[0], threads), &watch, &mut Progress::new())?;
-    let found = share.in_numbers(peers, rows.given, &clustered, threads)?;
+        share.cluster(peers, &clustering(asked, seed[0], threads), &watch, &mut ClusteringProgress::new())?;
+    let found = share.in_input_units(peers, rows.given, &clustered, threads)?;
     Ok(Fitted { found, iterations: clustered.iterations.len(), converged: clustered.converged })
 }
 
@@ -134,14 +134,14 @@ fn reals(name: &str) -> Result<Reals, Error> {
 /// Points sampled in all, at least, for k-means++ to choose among.
 const LEAST_SAMPLE: usize = 20_000;
 
-fn clustering(asked: &Asked, seed: u64, threads: usize) -> Clustering {
-    Clustering {
+fn clustering(asked: &Asked, seed: u64, threads: usize) -> ClusteringOptions {
+    ClusteringOptions {
         restarts: asked.restarts,
         iterations: asked.iterations,
         movement: asked.movement,
         sample: LEAST_SAMPLE.div_ceil(asked.clusters.max(1)).max(4),
-        init: Some(Init::named(&asked.init)),
-        ..Clustering::new(asked.clusters, seed, Effort::of(threads))
+        init: Some(Init::from_name(&asked.init)),
+        ..ClusteringOptions::new(asked.clusters, seed, Tuning::with_threads(threads))
     }
 }
 

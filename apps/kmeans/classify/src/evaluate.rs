@@ -2,15 +2,15 @@
 
 /// Pictures of each class by the class that they were taken for.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Confusion {
+pub struct ConfusionMatrix {
     /// Row: the true class; column: the class that was predicted.
     pub counts: Vec<Vec<u64>>,
 }
 
-impl Confusion {
+impl ConfusionMatrix {
     /// None yet, of that many classes.
-    pub fn new(classes: usize) -> Confusion {
-        Confusion { counts: vec![vec![0; classes]; classes] }
+    pub fn new(classes: usize) -> ConfusionMatrix {
+        ConfusionMatrix { counts: vec![vec![0; classes]; classes] }
     }
 
     /// Takes note of a picture.
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn accuracy_is_the_mean_over_classes_that_have_pictures() {
-        let mut confusion = Confusion::new(3);
+        let mut confusion = ConfusionMatrix::new(3);
         assert_eq!(confusion.accuracy(), None);
         for predicted in [0, 0, 0, 1] {
             confusion.add(0, predicted);

@@ -1,6 +1,6 @@
 //! Maps of histograms into spaces in which a linear machine compares them as a kernel made for histograms would.
 
-use crate::Row;
+use crate::SparseRow;
 use std::f64::consts::PI;
 
 /// How a histogram's numbers become features.
@@ -38,14 +38,14 @@ impl FeatureMap {
     }
 
     /// Maps a histogram, whose numbers are not negative.
-    pub fn apply(self, histogram: &Row) -> Row {
+    pub fn apply(self, histogram: &SparseRow) -> SparseRow {
         let width = self.width() as u32;
         let entries = histogram.entries.iter().filter(|(_, x)| *x > 0.0);
         let mapped = |&(at, x): &(u32, f32)| {
             let features = self.features(f64::from(x)).into_iter().take(width as usize);
             (at * width..).zip(features.map(|feature| feature as f32))
         };
-        Row { entries: entries.flat_map(mapped).collect() }
+        SparseRow { entries: entries.flat_map(mapped).collect() }
     }
 
     fn width(self) -> usize {
@@ -75,8 +75,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn row(values: &[f32]) -> Row {
-        Row { entries: (0..).zip(values.iter().copied()).collect() }
+    fn row(values: &[f32]) -> SparseRow {
+        SparseRow { entries: (0..).zip(values.iter().copied()).collect() }
     }
 
     fn product(map: FeatureMap, x: &[f32], y: &[f32]) -> f64 {
@@ -94,13 +94,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hellingers_products_are_bhattacharyyas_coefficient(x in histogram(), y in histogram()) {
+        fn hellinger_products_are_bhattacharyya_coefficients(x in histogram(), y in histogram()) {
             let exact: f64 = x.iter().zip(&y).map(|(a, b)| f64::from(a * b).sqrt()).sum();
             prop_assert!((product(FeatureMap::Hellinger, &x, &y) - exact).abs() < 1e-5);
         }
 
         #[test]
-        fn chi_squared_features_come_near_the_kernel(x in histogram(), y in histogram()) {
+        fn chi_squared_features_approximate_the_kernel(x in histogram(), y in histogram()) {
             let exact: f64 = x.iter().zip(&y).map(|(a, b)| f64::from(2.0 * a * b / (a + b))).sum();
             let near = product(FeatureMap::ChiSquared, &x, &y);
             let larger: f64 = x.iter().zip(&y).map(|(a, b)| f64::from(a.max(*b))).sum();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_occur_has_no_features() {
+    fn words_that_do_not_occur_have_no_features() {
         for (map, _) in FeatureMap::ALL {
             assert!(map.apply(&row(&[0.0, 0.0])).entries.is_empty());
         }

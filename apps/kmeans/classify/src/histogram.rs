@@ -1,12 +1,12 @@
 //! How often each word occurs in a picture, in all of it or in each cell of a spatial pyramid (Lazebnik, Schmid and Ponce, "Beyond
 //! Bags of Features", CVPR 2006).
 
-use crate::Row;
+use crate::SparseRow;
 use std::collections::BTreeMap;
 
 /// Into which cells a picture is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Pyramid {
+pub struct SpatialPyramid {
     /// Level `l` has `2^l x 2^l` cells; 1 level is the whole picture.
     pub levels: u32,
 }
@@ -16,7 +16,7 @@ pub const MAX_LEVELS: u32 = 4;
 
 /// A patch in a picture.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Occurrence {
+pub struct WordOccurrence {
     /// Its word's number.
     pub word: u32,
     /// Its middle, as a share of the picture's width, from 0 to less than 1.
@@ -25,7 +25,7 @@ pub struct Occurrence {
     pub y: f32,
 }
 
-impl Pyramid {
+impl SpatialPyramid {
     /// Cells of all levels.
     pub fn cells(self) -> usize {
         (0..self.levels).map(|level| 1 << (2 * level)).sum()
@@ -44,7 +44,7 @@ impl Pyramid {
 
     /// The weighted histograms of all cells, each level's shares summing to its weight; nothing for a picture without patches.
     /// Number `cell * words + word`, the cells level by level, row by row.
-    pub fn histogram(self, occurrences: &[Occurrence], words: usize) -> Row {
+    pub fn histogram(self, occurrences: &[WordOccurrence], words: usize) -> SparseRow {
         let mut counts = BTreeMap::<u32, u32>::new();
         for occurrence in occurrences {
             for place in self.places(occurrence, words) {
@@ -55,22 +55,22 @@ impl Pyramid {
             let weight = self.weight(self.level_of(place as usize / words));
             (place, (weight * f64::from(count) / occurrences.len() as f64) as f32)
         };
-        Row { entries: counts.into_iter().map(share).collect() }
+        SparseRow { entries: counts.into_iter().map(share).collect() }
     }
 
     /// Where a patch counts: once on each level.
-    fn places(self, patch: &Occurrence, words: usize) -> impl Iterator<Item = u32> {
+    fn places(self, patch: &WordOccurrence, words: usize) -> impl Iterator<Item = u32> {
         let (word, x, y) = (patch.word as usize, patch.x, patch.y);
         (0..self.levels).map(move |level| {
             let side = 1usize << level;
             let along = |share: f32| ((share * side as f32) as usize).min(side - 1);
-            let cell = Pyramid { levels: level }.cells() + along(y) * side + along(x);
+            let cell = SpatialPyramid { levels: level }.cells() + along(y) * side + along(x);
             (cell * words + word) as u32
         })
     }
 
     fn level_of(self, cell: usize) -> u32 {
-        (0..self.levels).rfind(|&level| cell >= Pyramid { levels: level }.cells()).unwrap_or(0)
+        (0..self.levels).rfind(|&level| cell >= SpatialPyramid { levels: level }.cells()).unwrap_or(0)
     }
 }
 
@@ -79,8 +79,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn occurrence(word: u32, x: f32, y: f32) -> Occurrence {
-        Occurrence { word, x, y }
+    fn occurrence(word: u32, x: f32, y: f32) -> WordOccurrence {
+        WordOccurrence { word, x, y }
     }
 
     #[test]
@@ -91,14 +91,14 @@ mod tests {
             occurrence(2, 0.9, 0.1),
             occurrence(2, 0.2, 0.2),
         ];
-        let row = Pyramid { levels: 1 }.histogram(&patches, 3);
+        let row = SpatialPyramid { levels: 1 }.histogram(&patches, 3);
         assert_eq!(row.entries, [(0, 0.25), (2, 0.75)]);
     }
 
     #[test]
     fn finer_levels_count_by_quarter() {
         let patches = [occurrence(0, 0.1, 0.1), occurrence(1, 0.9, 0.6)];
-        let row = Pyramid { levels: 2 }.histogram(&patches, 2);
+        let row = SpatialPyramid { levels: 2 }.histogram(&patches, 2);
         // The whole picture, then the upper left quarter's word 0 and the lower right one's word 1.
         assert_eq!(row.entries, [(0, 0.25), (1, 0.25), (2, 0.25), (9, 0.25)]);
     }
@@ -110,7 +110,7 @@ mod tests {
             patches in prop::collection::vec((0u32..7, 0f32..1.0, 0f32..1.0), 1..50),
         ) {
             let patches: Vec<_> = patches.into_iter().map(|(word, x, y)| occurrence(word, x, y)).collect();
-            let pyramid = Pyramid { levels };
+            let pyramid = SpatialPyramid { levels };
             let row = pyramid.histogram(&patches, 7);
             let sum: f64 = row.entries.iter().map(|&(_, share)| f64::from(share)).sum();
             prop_assert!((sum - 1.0).abs() < 1e-5, "{}", sum);

@@ -2,12 +2,12 @@
 
 /// A vector, as the numbers that are not zero. Its length is the matter of those who use it.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Row {
+pub struct SparseRow {
     /// Place and number, by rising place.
     pub entries: Vec<(u32, f32)>,
 }
 
-impl Row {
+impl SparseRow {
     /// The dot product with a dense vector, in the order of the places.
     pub fn dot(&self, dense: &[f64]) -> f64 {
         self.entries.iter().map(|&(at, x)| f64::from(x) * dense[at as usize]).sum()

@@ -3,14 +3,14 @@
 //!
 //! Minimises `|w|^2 / 2 + C sum max(0, 1 - y w.x)^2`, where `w` has one more number than the features, the bias, and `x` a 1 there.
 
-use crate::Row;
+use crate::SparseRow;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 /// How to train.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Training {
+pub struct TrainingOptions {
     /// The cost of an error, C.
     pub cost: f64,
     /// Training ends when no dual variable's projected gradient is farther than this from another's.
@@ -21,15 +21,15 @@ pub struct Training {
     pub seed: u64,
 }
 
-impl Default for Training {
-    fn default() -> Training {
-        Training { cost: 1.0, tolerance: 1e-3, passes: 2000, seed: 1 }
+impl Default for TrainingOptions {
+    fn default() -> TrainingOptions {
+        TrainingOptions { cost: 1.0, tolerance: 1e-3, passes: 2000, seed: 1 }
     }
 }
 
 /// One class's machine.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Machine {
+pub struct LinearSvm {
     /// The features' weights.
     pub weights: Vec<f64>,
     /// What is added to all scores.
@@ -38,66 +38,66 @@ pub struct Machine {
 
 /// How a machine was trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
+pub struct TrainingOutcome {
     /// Passes over all rows.
     pub passes: usize,
     /// Whether the tolerance was reached.
     pub converged: bool,
 }
 
-impl Machine {
+impl LinearSvm {
     /// How surely a row is of the class: above 0 if more likely than not.
-    pub fn score(&self, row: &Row) -> f64 {
+    pub fn score(&self, row: &SparseRow) -> f64 {
         row.dot(&self.weights) + self.bias
     }
 
     /// Trains on rows of `features` numbers; `is_member` says which rows are of the class.
     pub fn train(
-        rows: &[Row],
+        rows: &[SparseRow],
         features: usize,
         is_member: impl Fn(usize) -> bool,
-        how: &Training,
-    ) -> (Machine, Outcome) {
-        let mut descent = Descent {
+        options: &TrainingOptions,
+    ) -> (LinearSvm, TrainingOutcome) {
+        let mut descent = CoordinateDescent {
             rows,
             sides: (0..rows.len()).map(|i| if is_member(i) { 1.0 } else { -1.0 }).collect(),
             // The bias adds 1 to every row's squared length, the loss 1 / 2C.
-            curvature: rows.iter().map(|row| row.squared() + 1.0 + 0.5 / how.cost).collect(),
-            slack: 0.5 / how.cost,
+            curvature: rows.iter().map(|row| row.squared() + 1.0 + 0.5 / options.cost).collect(),
+            slack: 0.5 / options.cost,
             dual: vec![0.0; rows.len()],
-            machine: Machine { weights: vec![0.0; features], bias: 0.0 },
+            machine: LinearSvm { weights: vec![0.0; features], bias: 0.0 },
         };
         let mut order: Vec<usize> = (0..rows.len()).collect();
-        let mut chance = ChaCha8Rng::seed_from_u64(how.seed);
-        for pass in 1..=how.passes {
+        let mut chance = ChaCha8Rng::seed_from_u64(options.seed);
+        for pass in 1..=options.passes {
             order.shuffle(&mut chance);
-            if descent.pass(&order) <= how.tolerance {
-                return (descent.machine, Outcome { passes: pass, converged: true });
+            if descent.pass(&order) <= options.tolerance {
+                return (descent.machine, TrainingOutcome { passes: pass, converged: true });
             }
         }
-        (descent.machine, Outcome { passes: how.passes, converged: false })
+        (descent.machine, TrainingOutcome { passes: options.passes, converged: false })
     }
 }
 
 /// The class of the largest score, the first of several; none without machines.
-pub fn predict(machines: &[Machine], row: &Row) -> Option<usize> {
+pub fn predict(machines: &[LinearSvm], row: &SparseRow) -> Option<usize> {
     let scores = machines.iter().map(|machine| machine.score(row));
     let best = scores.enumerate().reduce(|best, next| if next.1 > best.1 { next } else { best });
     best.map(|(class, _)| class)
 }
 
-struct Descent<'a> {
-    rows: &'a [Row],
+struct CoordinateDescent<'a> {
+    rows: &'a [SparseRow],
     /// 1 for members of the class, -1 for others.
     sides: Vec<f64>,
     /// The dual function's second derivative, by row.
     curvature: Vec<f64>,
     slack: f64,
     dual: Vec<f64>,
-    machine: Machine,
+    machine: LinearSvm,
 }
 
-impl Descent<'_> {
+impl CoordinateDescent<'_> {
     /// One step for each row; the distance between the largest and the smallest projected gradient.
     fn pass(&mut self, order: &[usize]) -> f64 {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -128,13 +128,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn row(values: &[f32]) -> Row {
-        Row { entries: (0..).zip(values.iter().copied()).collect() }
+    fn row(values: &[f32]) -> SparseRow {
+        SparseRow { entries: (0..).zip(values.iter().copied()).collect() }
     }
 
-    fn objective(machine: &Machine, rows: &[Row], sides: &[bool], cost: f64) -> f64 {
+    fn objective(machine: &LinearSvm, rows: &[SparseRow], sides: &[bool], cost: f64) -> f64 {
         let squared: f64 = machine.weights.iter().map(|w| w * w).sum::<f64>() + machine.bias * machine.bias;
-        let loss = |(row, side): (&Row, &bool)| {
+        let loss = |(row, side): (&SparseRow, &bool)| {
             let side = if *side { 1.0 } else { -1.0 };
             let short = (1.0 - side * machine.score(row)).max(0.0);
             short * short
@@ -143,10 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn two_points_are_parted_in_the_middle() {
+    fn two_points_are_separated_in_the_middle() {
         let rows = [row(&[1.0]), row(&[-1.0])];
-        let (machine, outcome) =
-            Machine::train(&rows, 1, |i| i == 0, &Training { tolerance: 1e-9, ..Training::default() });
+        let (machine, outcome) = LinearSvm::train(
+            &rows,
+            1,
+            |i| i == 0,
+            &TrainingOptions { tolerance: 1e-9, ..TrainingOptions::default() },
+        );
         // The minimum of w^2 / 2 + 2 (1 - w)^2 is at w = 0.8.
         assert!(
             outcome.converged && (machine.weights[0] - 0.8).abs() < 1e-6 && machine.bias.abs() < 1e-6,
@@ -163,20 +167,20 @@ mod tests {
             at in 0usize..4,
             by in -0.05f64..0.05,
         ) {
-            let rows: Vec<Row> = rows.iter().map(|values| row(values)).collect();
-            let how = Training { tolerance: 1e-7, passes: 100_000, ..Training::default() };
-            let (machine, outcome) = Machine::train(&rows, 3, |i| members[i], &how);
+            let rows: Vec<SparseRow> = rows.iter().map(|values| row(values)).collect();
+            let options = TrainingOptions { tolerance: 1e-7, passes: 100_000, ..TrainingOptions::default() };
+            let (machine, outcome) = LinearSvm::train(&rows, 3, |i| members[i], &options);
             prop_assert!(outcome.converged);
-            let best = objective(&machine, &rows, &members, how.cost);
+            let best = objective(&machine, &rows, &members, options.cost);
             let mut other = machine.clone();
             if at < 3 { other.weights[at] += by } else { other.bias += by }
-            prop_assert!(objective(&other, &rows, &members, how.cost) >= best - 1e-6);
+            prop_assert!(objective(&other, &rows, &members, options.cost) >= best - 1e-6);
         }
     }
 
     #[test]
-    fn the_class_of_the_largest_score_is_predicted_and_of_equals_the_first() {
-        let machine = |weight: f64| Machine { weights: vec![weight], bias: 0.0 };
+    fn the_first_class_with_the_largest_score_is_predicted() {
+        let machine = |weight: f64| LinearSvm { weights: vec![weight], bias: 0.0 };
         let machines = [machine(-1.0), machine(2.0), machine(2.0)];
         assert_eq!(predict(&machines, &row(&[1.0])), Some(1));
         assert_eq!(predict(&machines, &row(&[-1.0])), Some(0));
@@ -185,8 +189,8 @@ mod tests {
 
     #[test]
     fn a_seed_names_the_bits() {
-        let rows: Vec<Row> = (0..30).map(|i| row(&[(i % 7) as f32, (i % 5) as f32 - 2.0])).collect();
-        let train = || Machine::train(&rows, 2, |i| i % 3 == 0, &Training::default()).0;
+        let rows: Vec<SparseRow> = (0..30).map(|i| row(&[(i % 7) as f32, (i % 5) as f32 - 2.0])).collect();
+        let train = || LinearSvm::train(&rows, 2, |i| i % 3 == 0, &TrainingOptions::default()).0;
         assert_eq!(train(), train());
     }
 }

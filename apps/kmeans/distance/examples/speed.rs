@@ -1,7 +1,7 @@
 //! Products a nanosecond of one thread's processor time, by level, and what a distance measured by itself costs beside one of a whole
 //! row: `speed [points [dims [centroids]]]`.
 
-use cool_distance::{Level, Pairs, Panels, Picked, Rows};
+use cool_distance::{PairDistances, Panels, PointRows, RowSelection, SimdLevel};
 use rustix::time::{ClockId, clock_gettime};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,24 +22,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let (fine_points, fine_centroids) = (fine(&wide), fine(&centroids));
     let all = [
-        ("byte", Rows::bytes(&bytes, dims), &centroids),
-        ("wide", Rows::wide(&wide, dims), &centroids),
-        ("fine", Rows::fine(&fine_points, dims), &fine_centroids),
+        ("byte", PointRows::bytes(&bytes, dims), &centroids),
+        ("wide", PointRows::wide(&wide, dims), &centroids),
+        ("fine", PointRows::fine(&fine_points, dims), &fine_centroids),
     ];
     for (name, rows, centroids) in all {
-        let levels: Vec<Level> = match std::env::var("COOL_SIMD") {
+        let levels: Vec<SimdLevel> = match std::env::var("COOL_SIMD") {
             Ok(name) => vec![name.parse()?],
-            Err(_) => Level::available(),
+            Err(_) => SimdLevel::available(),
         };
         for level in levels {
             // The slowest level takes its time for the rest.
-            let count = if level == Level::Scalar { n.min(100) } else { n };
+            let count = if level == SimdLevel::Scalar { n.min(100) } else { n };
             let start = nanoseconds();
             let panels = Panels::new(level, rows.precision(), centroids, dims);
             let mut sum = 0;
-            panels.nearest(rows, Picked::Run { first: 0, count }, |_, nearest| sum += nearest.squared);
+            panels.nearest(rows, RowSelection::Run { first: 0, count }, |_, nearest| sum += nearest.squared);
             let blocked = (nanoseconds() - start) / (count * k) as f64;
-            let single = single(&Pairs::new(level, rows.precision(), centroids, dims), rows, count, k);
+            let single =
+                single(&PairDistances::new(level, rows.precision(), centroids, dims), rows, count, k);
             println!(
                 "{name} {level}: {:.1} products/ns; a single distance costs {:.1} of a row ({sum})",
                 dims as f64 / blocked,
@@ -51,7 +52,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Nanoseconds of a distance measured by itself: some of each point's, as bounds leave them.
-fn single(pairs: &Pairs<'_>, rows: Rows<'_>, count: usize, k: usize) -> f64 {
+fn single(pairs: &PairDistances<'_>, rows: PointRows<'_>, count: usize, k: usize) -> f64 {
     const EACH: usize = 20;
     let (start, mut sum) = (nanoseconds(), 0);
     for i in 0..count {

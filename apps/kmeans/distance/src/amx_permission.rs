@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// Whether the processor has tile registers with byte products, and the system lets this process use them.
 pub(crate) fn is_permitted() -> bool {
     static PERMITTED: OnceLock<bool> = OnceLock::new();
-    *PERMITTED.get_or_init(|| has_tiles() && ask())
+    *PERMITTED.get_or_init(|| has_tiles() && request_permission())
 }
 
 fn has_tiles() -> bool {
@@ -22,7 +22,7 @@ fn has_tiles() -> bool {
 
 /// Asks Linux for the tile registers, for all threads of this process.
 #[cfg(target_os = "linux")]
-fn ask() -> bool {
+fn request_permission() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
     const XFEATURE_XTILEDATA: libc::c_ulong = 18;
     // SAFETY: the call takes two numbers and changes nothing of this process but what it may use.
@@ -30,6 +30,6 @@ fn ask() -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn ask() -> bool {
+fn request_permission() -> bool {
     false
 }

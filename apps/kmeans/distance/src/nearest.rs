@@ -2,7 +2,7 @@
 
 /// A point's nearest centroid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nearest {
+pub struct NearestCentroid {
     /// Its number; of equally near centroids, the first's.
     pub index: u32,
     /// Its squared distance, in units of the centroids' grid, squared.

@@ -2,12 +2,12 @@
 //! centroid to the ranks that own them, and from these, which move them, to all.
 
 use crate::algorithm::assign::{self, NO_LABEL};
-use crate::algorithm::tuning::Effort;
+use crate::algorithm::tuning::Tuning;
 use crate::data::grid::{Centroids, Metric, Points};
 use crate::data::partition::draw;
 use crate::error::Error;
 use crate::options::Empty;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use cool_map::{Rows, Table};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,7 +18,7 @@ const BATCHES: u64 = 0x5eed_3000;
 
 /// What an iteration did to the centroids.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moved {
+pub(crate) struct CentroidUpdate {
     /// Centroids that are elsewhere now.
     pub(crate) centroids: usize,
     /// How far they went, squared and added up, in units of their grid.
@@ -57,13 +57,13 @@ impl Aggregation {
     /// of centroids that are where they will be, while it is not known yet where others go.
     pub(crate) fn update(
         &mut self,
-        peers: &Peers<'_>,
+        peers: &PeerRanks<'_>,
         points: &Points,
         labels: &[u32],
         centroids: &mut Centroids,
         by_changes: bool,
         mut moved: impl FnMut(&Centroids, &[Range<usize>]),
-    ) -> Result<Moved, Error> {
+    ) -> Result<CentroidUpdate, Error> {
         let table = if by_changes {
             self.changes(points, labels)
         } else {
@@ -83,7 +83,7 @@ impl Aggregation {
         }
         let split = self.split(peers, centroids)?;
         let (centroids, squared) = (moved.centroids + split.centroids, moved.squared + split.squared);
-        Ok(Moved { centroids, squared, ..moved })
+        Ok(CentroidUpdate { centroids, squared, ..moved })
     }
 
     /// How many different centroids there are among labels.
@@ -110,42 +110,45 @@ impl Aggregation {
     /// where it is.
     fn move_centroids(
         &mut self,
-        peers: &Peers<'_>,
+        peers: &PeerRanks<'_>,
         table: Rows<i64>,
         centroids: &mut Centroids,
         mut moved: impl FnMut(&Centroids, &[Range<usize>]),
-    ) -> Result<Moved, Error> {
+    ) -> Result<CentroidUpdate, Error> {
         let mine = peers.regroup(table)?;
         let changed: Vec<usize> = mine.iter().map(|(j, _)| j).collect();
         self.owned.merge(mine);
-        let mut ways = Rows::<i32>::new(self.owned.keys(), centroids.dims + 1);
+        let mut displacements = Rows::<i32>::new(self.owned.keys(), centroids.dims + 1);
         for j in changed {
             let (sums, weight) = self.owned.row_mut(j).split_at(centroids.dims);
             if weight[0] > 0
-                && let Some(way) = centroids.way(j, self.metric, sums, weight[0])
+                && let Some(displacement) = centroids.displacement(j, self.metric, sums, weight[0])
             {
-                ways.add(j, &way);
+                displacements.add(j, &displacement);
             }
         }
-        let mut all = Moved { centroids: 0, squared: 0, empty: 0 };
-        let owners = peers.share_in_parts(ways, self.owned.len() as u64, |ways, runs| {
-            all.centroids += ways.len();
-            all.squared +=
-                ways.iter().map(|(j, way)| u128::from(centroids.go(j, self.metric, way))).sum::<u128>();
-            moved(centroids, runs);
-        })?;
-        Ok(Moved { empty: self.owned.keys() - owners as usize, ..all })
+        let mut all = CentroidUpdate { centroids: 0, squared: 0, empty: 0 };
+        let owners =
+            peers.share_in_parts(displacements, self.owned.len() as u64, |displacements, runs| {
+                all.centroids += displacements.len();
+                all.squared += displacements
+                    .iter()
+                    .map(|(j, displacement)| u128::from(centroids.displace(j, self.metric, displacement)))
+                    .sum::<u128>();
+                moved(centroids, runs);
+            })?;
+        Ok(CentroidUpdate { empty: self.owned.keys() - owners as usize, ..all })
     }
 
     /// Gives each centroid without points half of the largest cluster.
-    fn split(&self, peers: &Peers<'_>, centroids: &mut Centroids) -> Result<Moved, Error> {
+    fn split(&self, peers: &PeerRanks<'_>, centroids: &mut Centroids) -> Result<CentroidUpdate, Error> {
         let mut weights = Rows::<i64>::new(self.owned.keys(), 1);
         self.owned.iter().for_each(|(j, row)| weights.add(j, &row[centroids.dims..]));
         let weights = peers.share(weights)?;
         let mut largest: BinaryHeap<_> = weights.iter().map(|(j, weight)| (weight[0], Reverse(j))).collect();
         let mut empty = vec![true; self.owned.keys()];
         weights.iter().for_each(|(j, _)| empty[j] = false);
-        let mut moved = Moved { centroids: 0, squared: 0, empty: 0 };
+        let mut moved = CentroidUpdate { centroids: 0, squared: 0, empty: 0 };
         for j in (0..empty.len()).filter(|j| empty[*j]) {
             let Some((weight, Reverse(from))) = largest.pop().filter(|(weight, _)| *weight > 1) else {
                 break;
@@ -162,11 +165,11 @@ impl Aggregation {
 /// a batch are added to the centroids that are nearest at that time, and these go to the means of all that they have got so
 /// far (Sculley, "Web-scale k-means clustering", WWW 2010). Points are dealt to `batches` by the seed.
 pub(crate) fn mini_batches(
-    peers: &Peers<'_>,
+    peers: &PeerRanks<'_>,
     (points, first): (&Points, u64),
     (batches, seed): (u64, u64),
     metric: Metric,
-    effort: &Effort,
+    tuning: &Tuning,
     centroids: &mut Centroids,
 ) -> Result<(), Error> {
     let mut members = vec![Vec::new(); batches as usize];
@@ -174,11 +177,11 @@ pub(crate) fn mini_batches(
         members[(draw(seed ^ BATCHES, first + i as u64) % batches) as usize].push(i as u32);
     }
     let k = centroids.len();
-    let mut sums = Aggregation::new(points, k, metric, Empty::Keep, effort.threads);
+    let mut sums = Aggregation::new(points, k, metric, Empty::Keep, tuning.threads);
     let mut labels = vec![NO_LABEL; points.len()];
     for batch in members {
-        assign::assign_some(points, &batch, centroids, &mut labels, effort.level, effort.threads);
-        let table = assign::sum(points, &labels, k, effort.threads);
+        assign::assign_some(points, &batch, centroids, &mut labels, tuning.level, tuning.threads);
+        let table = assign::sum(points, &labels, k, tuning.threads);
         batch.iter().for_each(|i| labels[*i as usize] = NO_LABEL);
         sums.move_centroids(peers, table, centroids, |_, _| ())?;
     }

@@ -1,7 +1,7 @@
 //! Each point's nearest centroid, and the sums of each centroid's points, on all threads of a rank.
 
-use crate::data::grid::{Centroids, Points, Values};
-use cool_distance::{Level, Panels, Picked};
+use crate::data::grid::{Centroids, PointValues, Points};
+use cool_distance::{Panels, RowSelection, SimdLevel};
 use cool_map::Rows;
 use cool_map::threads;
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub(crate) const PIECE: usize = 1024;
 
 /// What the choice of centroids found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Assigned {
+pub struct AssignmentStats {
     /// Points whose centroid is another than before.
     pub changed: i64,
     /// Sum of squared distances, each as often as its point counts, in units of the centroids' grid, squared.
@@ -24,9 +24,9 @@ pub struct Assigned {
     pub measured: u64,
 }
 
-impl Assigned {
+impl AssignmentStats {
     /// Takes note of a point that counts `weight` times.
-    pub(crate) fn note(&mut self, label: &mut u32, (squared, index): (i64, u32), weight: i64) {
+    pub(crate) fn record(&mut self, label: &mut u32, (squared, index): (i64, u32), weight: i64) {
         self.changed += i64::from(*label != index);
         self.inertia += u128::from(squared.unsigned_abs()) * u128::from(weight.unsigned_abs());
         *label = index;
@@ -43,14 +43,14 @@ impl Assigned {
 }
 
 /// The labels of a run of points.
-pub struct Run<'a> {
+pub struct LabelRun<'a> {
     /// The number of the first point.
     pub first: usize,
     /// Of each.
     pub labels: &'a mut [u32],
 }
 
-impl<'a> Run<'a> {
+impl<'a> LabelRun<'a> {
     /// The labels of all points, `piece` points at a time.
     pub fn pieces(labels: &'a mut [u32], piece: usize) -> impl Iterator<Item = Self> {
         labels.chunks_mut(piece).enumerate().map(move |(i, labels)| Self { first: i * piece, labels })
@@ -64,18 +64,18 @@ impl<'a> Run<'a> {
 
 /// What was found, and what that took.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Timed {
+pub struct TimedStats {
     /// What was found.
-    pub found: Assigned,
+    pub found: AssignmentStats,
     /// Of how many points.
     pub points: usize,
     /// Seconds of all threads.
     pub seconds: f64,
 }
 
-impl Timed {
+impl TimedStats {
     /// What a thread finds of some points.
-    pub(crate) fn of(points: usize, find: impl FnOnce() -> Assigned) -> Self {
+    pub(crate) fn measure(points: usize, find: impl FnOnce() -> AssignmentStats) -> Self {
         let start = Instant::now();
         Self { found: find(), points, seconds: start.elapsed().as_secs_f64() }
     }
@@ -83,7 +83,7 @@ impl Timed {
     /// Of several parts of the points.
     pub(crate) fn total(parts: impl IntoIterator<Item = Self>) -> Self {
         parts.into_iter().fold(Self::default(), |a, b| Self {
-            found: Assigned::total([a.found, b.found]),
+            found: AssignmentStats::total([a.found, b.found]),
             points: a.points + b.points,
             seconds: a.seconds + b.seconds,
         })
@@ -95,33 +95,33 @@ pub fn assign(
     points: &Points,
     centroids: &Centroids,
     labels: &mut [u32],
-    level: Level,
+    level: SimdLevel,
     threads: usize,
-) -> Assigned {
-    assign_runs(points, centroids, Run::pieces(labels, PIECE).collect(), level, threads).found
+) -> AssignmentStats {
+    assign_runs(points, centroids, LabelRun::pieces(labels, PIECE).collect(), level, threads).found
 }
 
 /// The same for some runs of points.
 pub fn assign_runs(
     points: &Points,
     centroids: &Centroids,
-    runs: Vec<Run<'_>>,
-    level: Level,
+    runs: Vec<LabelRun<'_>>,
+    level: SimdLevel,
     threads: usize,
-) -> Timed {
+) -> TimedStats {
     if runs.is_empty() {
-        return Timed::default();
+        return TimedStats::default();
     }
     let rows = points.rows();
     let panels = Panels::new(level, centroids.precision, &centroids.values, centroids.dims);
-    Timed::total(threads::map_mut(threads, runs, |_, Run { first, labels }| {
+    TimedStats::total(threads::map_mut(threads, runs, |_, LabelRun { first, labels }| {
         let measured = labels.len() * centroids.len();
-        let picked = Picked::Run { first, count: labels.len() };
-        Timed::of(labels.len(), || {
-            let mut found = Assigned { measured: measured as u64, ..Assigned::default() };
+        let picked = RowSelection::Run { first, count: labels.len() };
+        TimedStats::measure(labels.len(), || {
+            let mut found = AssignmentStats { measured: measured as u64, ..AssignmentStats::default() };
             panels.nearest(rows, picked, |i, nearest| {
                 let weight = points.weight(first + i);
-                found.note(&mut labels[i], (nearest.squared, nearest.index), weight);
+                found.record(&mut labels[i], (nearest.squared, nearest.index), weight);
             });
             found
         })
@@ -134,14 +134,14 @@ pub(crate) fn assign_some(
     some: &[u32],
     centroids: &Centroids,
     labels: &mut [u32],
-    level: Level,
+    level: SimdLevel,
     threads: usize,
 ) {
     let rows = points.rows();
     let panels = Panels::new(level, centroids.precision, &centroids.values, centroids.dims);
     let found = threads::map_mut(threads, some.chunks(PIECE).collect(), |_, some| {
         let mut found = Vec::with_capacity(some.len());
-        panels.nearest(rows, Picked::List(some), |_, nearest| found.push(nearest.index));
+        panels.nearest(rows, RowSelection::List(some), |_, nearest| found.push(nearest.index));
         found
     });
     some.iter().zip(found.into_iter().flatten()).for_each(|(i, label)| labels[*i as usize] = label);
@@ -169,12 +169,12 @@ pub fn sum(points: &Points, labels: &[u32], k: usize, threads: usize) -> Rows<i6
 
 /// The points in order of their labels (counting sort), and where each label's begin.
 fn by_label(labels: &[u32], k: usize) -> (Vec<usize>, Vec<u32>) {
-    let labelled = || (0u32..).zip(labels).filter(|(_, label)| **label != NO_LABEL);
+    let labeled = || (0u32..).zip(labels).filter(|(_, label)| **label != NO_LABEL);
     let mut starts = vec![0; k + 1];
-    labelled().for_each(|(_, label)| starts[*label as usize + 1] += 1);
+    labeled().for_each(|(_, label)| starts[*label as usize + 1] += 1);
     (0..k).for_each(|j| starts[j + 1] += starts[j]);
     let (mut next, mut members) = (starts.clone(), vec![0; starts[k]]);
-    for (i, label) in labelled() {
+    for (i, label) in labeled() {
         members[next[*label as usize]] = i;
         next[*label as usize] += 1;
     }
@@ -192,9 +192,9 @@ fn add(points: &Points, members: &[u32], sums: &mut [i64]) {
     }
     let row = |i: u32| i as usize * points.width()..(i as usize + 1) * points.width();
     match &points.values {
-        Values::Byte(values) => add_rows(members.iter().map(|&i| &values[row(i)]), sums),
-        Values::Wide(values) => add_rows(members.iter().map(|&i| &values[row(i)]), sums),
-        Values::Fine(values) => {
+        PointValues::Byte(values) => add_rows(members.iter().map(|&i| &values[row(i)]), sums),
+        PointValues::Wide(values) => add_rows(members.iter().map(|&i| &values[row(i)]), sums),
+        PointValues::Fine(values) => {
             let mut words = vec![0; points.width()];
             add_rows(members.iter().map(|&i| &values[row(i)]), &mut words);
             let (upper, lower) = words.split_at(points.dims);
@@ -243,7 +243,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn any_number_of_threads_chooses_and_sums_as_the_plain_definition(
+        fn any_number_of_threads_matches_the_plain_definition(
             (points, centroids) in prop_oneof![case(Precision::Byte), case(Precision::Wide), case(Precision::Fine)],
             threads in 1usize..5,
             weights in prop::option::of(prop::collection::vec(any::<u16>(), 60)),
@@ -251,13 +251,13 @@ mod tests {
             let n = points.len();
             let points = Points { weights: weights.map(|weights| weights[..n].to_vec()), ..points };
             let mut labels = vec![u32::MAX; points.len()];
-            let found = assign(&points, &centroids, &mut labels, Level::best(), threads);
+            let found = assign(&points, &centroids, &mut labels, SimdLevel::best(), threads);
             let expected: Vec<_> =
                 (0..points.len()).map(|i| scalar::nearest(points.rows(), i, &centroids.values)).collect();
             prop_assert_eq!(&labels, &expected.iter().map(|n| n.index).collect::<Vec<_>>());
             let inertia = (0..n).map(|i| expected[i].squared as u128 * points.weight(i) as u128).sum();
             let measured = (points.len() * centroids.len()) as u64;
-            prop_assert_eq!(found, Assigned { changed: points.len() as i64, inertia, measured });
+            prop_assert_eq!(found, AssignmentStats { changed: points.len() as i64, inertia, measured });
 
             let mut plain = Rows::new(centroids.len(), points.dims + 1);
             for (i, label) in labels.iter().enumerate() {
@@ -269,7 +269,7 @@ mod tests {
 
             let some: Vec<u32> = (0..n as u32).rev().step_by(3).collect();
             let mut few = vec![NO_LABEL; n];
-            assign_some(&points, &some, &centroids, &mut few, Level::best(), threads);
+            assign_some(&points, &some, &centroids, &mut few, SimdLevel::best(), threads);
             for (i, label) in (0u32..).zip(few) {
                 prop_assert_eq!(label, if some.contains(&i) { labels[i as usize] } else { NO_LABEL });
             }

@@ -2,10 +2,10 @@
 //!
 //! The labels are the same either way, so each rank chooses for itself, and what the clock says decides about nothing but time.
 
-use crate::algorithm::assign::{self, Assigned, PIECE, Run, Timed};
-use crate::algorithm::bounds::{Bounds, Cover};
-use crate::algorithm::prefetch::Ahead;
-use crate::algorithm::tuning::{Effort, Method};
+use crate::algorithm::assign::{self, AssignmentStats, LabelRun, PIECE, TimedStats};
+use crate::algorithm::bounds::{BoundCoverage, Bounds};
+use crate::algorithm::prefetch::Prefetch;
+use crate::algorithm::tuning::{AssignMethod, Tuning};
 use crate::data::grid::{Centroids, Points};
 use std::ops::Range;
 
@@ -21,18 +21,18 @@ const LEAST_PIECE: usize = 32;
 /// have spared, for each point, what it costs to begin; and given up in the same way (as one who rents skis buys
 /// them when the rents come to their price: that takes at most twice the time of who knows the future).
 pub struct Assigner {
-    effort: Effort,
-    bounds: Option<(Cover, Bounds)>,
+    tuning: Tuning,
+    bounds: Option<(BoundCoverage, Bounds)>,
     /// Whether bounds are kept for all points.
     everywhere: bool,
-    costs: Costs,
+    costs: AssignmentCosts,
     /// The nearest of those centroids that have arrived.
-    ahead: Option<Ahead>,
+    ahead: Option<Prefetch>,
 }
 
 /// Seconds that a thread takes for a point.
 #[derive(Clone, Copy, Debug, Default)]
-struct Costs {
+struct AssignmentCosts {
     /// By all distances.
     full: f64,
     /// To begin bounds.
@@ -41,10 +41,10 @@ struct Costs {
     regret: f64,
 }
 
-impl Costs {
+impl AssignmentCosts {
     /// Takes note of what an iteration took by bounds. Says whether the other way is to be taken from now on.
-    fn learn(&mut self, by_bounds: f64, everywhere: bool) -> bool {
-        let gain = if everywhere { by_bounds - self.full } else { self.full - by_bounds };
+    fn learn(&mut self, assign_by_bounds: f64, everywhere: bool) -> bool {
+        let gain = if everywhere { assign_by_bounds - self.full } else { self.full - assign_by_bounds };
         self.regret = (self.regret + gain).max(0.0);
         let changes = self.regret > (self.begin - self.full).max(0.0);
         if changes {
@@ -56,9 +56,9 @@ impl Costs {
 
 impl Assigner {
     /// For points that have not been assigned yet.
-    pub fn new(effort: Effort) -> Self {
-        let everywhere = effort.method == Method::Bounds;
-        Self { effort, bounds: None, everywhere, costs: Costs::default(), ahead: None }
+    pub fn new(tuning: Tuning) -> Self {
+        let everywhere = tuning.method == AssignMethod::Bounds;
+        Self { tuning, bounds: None, everywhere, costs: AssignmentCosts::default(), ahead: None }
     }
 
     /// Looks for the nearest of runs of centroids, for points that are compared with all: the others are on their way, and
@@ -67,29 +67,29 @@ impl Assigner {
         let cover = self.cover(points, centroids.len()).map(|(_, cover)| cover);
         // Of few centroids all may come in one part, and none in the others.
         let some = (1..centroids.len()).contains(&runs.iter().map(Range::len).sum());
-        if some && cover != Some(Cover::ALL) {
-            let Effort { level, threads, .. } = self.effort;
-            let ahead = self.ahead.get_or_insert_with(|| Ahead::new(cover, points.len()));
-            ahead.look(points, centroids, runs, level, threads);
+        if some && cover != Some(BoundCoverage::ALL) {
+            let Tuning { level, threads, .. } = self.tuning;
+            let ahead = self.ahead.get_or_insert_with(|| Prefetch::new(cover, points.len()));
+            ahead.compare(points, centroids, runs, level, threads);
         }
     }
 
     /// How many near centroids have bounds, and which points do; none if there are no bounds.
-    fn cover(&self, points: &Points, clusters: usize) -> Option<(usize, Cover)> {
-        let near = self.effort.near(points, clusters).filter(|_| self.effort.method != Method::Full)?;
-        Some((near, if self.everywhere { Cover::ALL } else { trial(points.len()) }))
+    fn cover(&self, points: &Points, clusters: usize) -> Option<(usize, BoundCoverage)> {
+        let near = self.tuning.near(points, clusters).filter(|_| self.tuning.method != AssignMethod::Full)?;
+        Some((near, if self.everywhere { BoundCoverage::ALL } else { trial(points.len()) }))
     }
 
     /// Gives each point the number of its nearest centroid, the smallest of several equally near.
-    pub fn assign(&mut self, points: &Points, centroids: &Centroids, labels: &mut [u32]) -> Assigned {
-        let Effort { method, level, threads, .. } = self.effort;
+    pub fn assign(&mut self, points: &Points, centroids: &Centroids, labels: &mut [u32]) -> AssignmentStats {
+        let Tuning { method, level, threads, .. } = self.tuning;
         let ahead = self.ahead.take();
-        let all = |runs: Vec<Run<'_>>| match ahead {
+        let all = |runs: Vec<LabelRun<'_>>| match ahead {
             Some(ahead) => ahead.assign(points, centroids, runs),
             None => assign::assign_runs(points, centroids, runs, level, threads),
         };
         let Some((near, cover)) = self.cover(points, centroids.len()) else {
-            return all(Run::pieces(labels, PIECE).collect()).found;
+            return all(LabelRun::pieces(labels, PIECE).collect()).found;
         };
         let [with, without] = cover.split(labels);
         let full = all(without);
@@ -104,15 +104,15 @@ impl Assigner {
                 found
             }
         };
-        if method == Method::Auto {
+        if method == AssignMethod::Auto {
             self.learn(begins, full, bounded);
         }
-        Assigned::total([full.found, bounded.found])
+        AssignmentStats::total([full.found, bounded.found])
     }
 
     /// Decides how the next iteration is done.
-    fn learn(&mut self, begins: bool, full: Timed, bounded: Timed) {
-        let each = |timed: Timed| timed.seconds / timed.points.max(1) as f64;
+    fn learn(&mut self, begins: bool, full: TimedStats, bounded: TimedStats) {
+        let each = |timed: TimedStats| timed.seconds / timed.points.max(1) as f64;
         if full.points > 0 {
             self.costs.full = each(full);
         }
@@ -125,8 +125,8 @@ impl Assigner {
 }
 
 /// Some points that have bounds while the others have none.
-fn trial(points: usize) -> Cover {
-    Cover { piece: points.div_ceil(TRIAL).clamp(LEAST_PIECE, PIECE), every: TRIAL }
+fn trial(points: usize) -> BoundCoverage {
+    BoundCoverage { piece: points.div_ceil(TRIAL).clamp(LEAST_PIECE, PIECE), every: TRIAL }
 }
 
 #[cfg(test)]
@@ -135,12 +135,13 @@ mod tests {
     use cool_distance::Precision;
 
     #[test]
-    fn points_that_are_compared_ahead_get_the_same_centroids_whatever_part_brings_them() {
+    fn prefetching_gives_the_same_labels_in_any_parts() {
         let points = Points::new(Precision::Byte, 2, (0..60).map(|i| i * 37 % 250).collect());
         let centroids =
             Centroids { precision: Precision::Byte, dims: 2, values: vec![9, 200, 120, 7, 90, 90] };
         let found = |parts: &[Vec<Range<usize>>]| {
-            let mut assigner = Assigner::new(Effort { method: Method::Full, ..Effort::of(1) });
+            let mut assigner =
+                Assigner::new(Tuning { method: AssignMethod::Full, ..Tuning::with_threads(1) });
             parts.iter().for_each(|runs| assigner.look_ahead(&points, &centroids, runs));
             let mut labels = vec![assign::NO_LABEL; points.len()];
             let inertia = assigner.assign(&points, &centroids, &mut labels).inertia;

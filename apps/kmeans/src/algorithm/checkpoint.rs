@@ -1,8 +1,8 @@
 //! Where a clustering keeps its state, and which runs may continue from it.
 
 use crate::data::grid::Metric;
-use crate::data::point_share::Share;
-use crate::options::{Clustering, Empty, Init};
+use crate::data::point_share::PointShare;
+use crate::options::{ClusteringOptions, Empty, Init};
 use cool_map::Checkpoint;
 
 /// What must be the same, so that going on gives what the first run would have given.
@@ -28,7 +28,7 @@ struct Identity {
 }
 
 /// Where a clustering keeps how far it has come, if it does.
-pub(crate) fn for_run(share: &Share, how: &Clustering) -> Option<Checkpoint> {
+pub(crate) fn for_run(share: &PointShare, options: &ClusteringOptions) -> Option<Checkpoint> {
     let numbers = share.grid.origin.iter().chain([&share.grid.step]);
     let bytes = numbers.flat_map(|number| number.to_bits().to_le_bytes());
     let grid = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
@@ -36,20 +36,20 @@ pub(crate) fn for_run(share: &Share, how: &Clustering) -> Option<Checkpoint> {
     });
     let (rows, points) = (share.source.rows(), share.chosen.len());
     let identity = Identity {
-        k: how.k,
-        seed: how.seed,
-        restarts: how.restarts,
-        init: how.init(),
-        mini_batch: how.mini_batch,
-        empty: how.empty,
+        k: options.k,
+        seed: options.seed,
+        restarts: options.restarts,
+        init: options.init(),
+        mini_batch: options.mini_batch,
+        empty: options.empty,
         metric: share.grid.metric,
         weight_unit: share.weights.as_ref().map(|weights| weights.unit),
-        sample: how.sample,
+        sample: options.sample,
         rows,
         points,
         dims: share.points.dims,
         grid,
     };
     let run = format!("{identity:?}");
-    how.checkpoint.as_ref().map(|path| Checkpoint { path: path.clone(), run, resume: how.resume })
+    options.checkpoint.as_ref().map(|path| Checkpoint { path: path.clone(), run, resume: options.resume })
 }

@@ -1,29 +1,29 @@
 //! Lloyd's iterations over all ranks.
 //!
-//! [`Share::cluster`] runs the iterations over the points that [`Share::load`] gave each rank. All ranks call both alike.
+//! [`PointShare::cluster`] runs the iterations over the points that [`PointShare::load`] gave each rank. All ranks call both alike.
 
 use crate::algorithm::aggregate::{self, Aggregation};
-use crate::algorithm::assign::{self, Assigned, NO_LABEL};
+use crate::algorithm::assign::{self, AssignmentStats, NO_LABEL};
 use crate::algorithm::assigner::Assigner;
 use crate::algorithm::checkpoint;
 use crate::algorithm::parallel_seeding;
 use crate::algorithm::seeding;
-use crate::algorithm::stop_rule::Ends;
-use crate::algorithm::tuning::Effort;
+use crate::algorithm::stop_rule::StopRule;
+use crate::algorithm::tuning::Tuning;
 use crate::data::grid::{Centroids, Points};
-use crate::data::partition::Thinned;
-use crate::data::point_share::Share;
+use crate::data::partition::Subsample;
+use crate::data::point_share::PointShare;
 use crate::error::Error;
-use crate::options::{Clustering, Init};
-use crate::peer_ranks::Peers;
-use crate::progress::{Finished, Iteration, Progress, State, Watch};
+use crate::options::{ClusteringOptions, Init};
+use crate::peer_ranks::PeerRanks;
+use crate::progress::{ClusteringProgress, FinishedRun, Iteration, ProgressObserver, RunState};
 use cool::Op;
 use cool_map::LinkBytes;
 use std::time::Instant;
 
 /// A clustering.
 #[derive(Debug)]
-pub struct Clustered {
+pub struct GridClustering {
     /// The centroids; all ranks have them.
     pub centroids: Centroids,
     /// For each of this rank's points, its centroid.
@@ -38,52 +38,53 @@ pub struct Clustered {
     pub converged: bool,
 }
 
-impl Share {
+impl PointShare {
     /// Groups the points. How far it has come is in `progress`: if ranks are lost, those that are left call this
     /// again with theirs, and end as if nothing had happened.
     pub fn cluster(
         &self,
-        peers: &Peers<'_>,
-        how: &Clustering,
-        watch: &dyn Watch,
-        progress: &mut Progress,
-    ) -> Result<Clustered, Error> {
-        peers.agree(how.check(self.chosen.len()).and_then(|()| self.fits(how)))?;
-        if let Some(file) = checkpoint::for_run(self, how) {
+        peers: &PeerRanks<'_>,
+        options: &ClusteringOptions,
+        watch: &dyn ProgressObserver,
+        progress: &mut ClusteringProgress,
+    ) -> Result<GridClustering, Error> {
+        peers.agree(options.check(self.chosen.len()).and_then(|()| self.fits(options)))?;
+        if let Some(file) = checkpoint::for_run(self, options) {
             progress.keep_in(file);
         }
         let start = Instant::now();
-        let late = || how.time_limit.is_some_and(|limit| start.elapsed() > limit);
-        let ends = Ends::new(how, if how.movement > 0.0 { self.variance(peers, how)? } else { 0.0 });
-        let mut work = Work::new(self, how);
+        let late = || options.time_limit.is_some_and(|limit| start.elapsed() > limit);
+        let ends =
+            StopRule::new(options, if options.movement > 0.0 { self.variance(peers, options)? } else { 0.0 });
+        let mut work = RankWork::new(self, options);
         // Asked before each step, and thus when the one before it is kept. What was before this run is not told.
         let mut told = None;
-        let until = |state: &State, done: usize| {
+        let until = |state: &RunState, done: usize| {
             if let Some(last) = state.iterations.last().filter(|_| told.is_some_and(|told| told < done)) {
                 watch.iteration(last);
             }
             told = Some(done);
-            ends.is_complete(state) && (state.run + 1 == how.restarts || state.late)
+            ends.is_complete(state) && (state.run + 1 == options.restarts || state.late)
         };
-        let step = |state: &State, _| match ends.is_complete(state) {
+        let step = |state: &RunState, _| match ends.is_complete(state) {
             false => self.iterate(peers, &mut work, state, late()),
             true => {
                 let run = state.run + 1;
                 let best = Some(self.finish(peers, &mut work, state)?.0);
-                work = Work::new(self, how);
-                Ok(State { run, best, ..State::first(self.first(peers, how, run)?) })
+                work = RankWork::new(self, options);
+                Ok(RunState { run, best, ..RunState::first(self.first(peers, options, run)?) })
             }
         };
-        let first = || Ok(State::first(self.first(peers, how, 0)?));
+        let first = || Ok(RunState::first(self.first(peers, options, 0)?));
         let state = peers.job().iterate(progress, first, until, step)?;
         let (best, last) = self.finish(peers, &mut work, state)?;
         if !last {
             // Labels are those of the last run: once more, by the best one's centroids.
             work.assign(self, &self.centroids(best.centroids.clone()));
         }
-        let mut sizes = vec![0i64; how.k];
+        let mut sizes = vec![0i64; options.k];
         work.labels.iter().for_each(|label| sizes[*label as usize] += 1);
-        Ok(Clustered {
+        Ok(GridClustering {
             converged: ends.converged(&best.iterations),
             centroids: self.centroids(best.centroids),
             labels: work.labels,
@@ -94,14 +95,19 @@ impl Share {
     }
 
     /// The best run so far, the state's among them, and whether it is this one.
-    fn finish(&self, peers: &Peers<'_>, work: &mut Work, state: &State) -> Result<(Finished, bool), Error> {
+    fn finish(
+        &self,
+        peers: &PeerRanks<'_>,
+        work: &mut RankWork,
+        state: &RunState,
+    ) -> Result<(FinishedRun, bool), Error> {
         let found = work.assign(self, &self.centroids(state.centroids.clone()));
         let inertia = self.real_inertia(total(peers, found, [])?.0.inertia);
         match state.best.as_ref().filter(|best| best.inertia <= inertia) {
             Some(best) => Ok((best.clone(), false)),
             None => {
-                let State { centroids, iterations, .. } = state.clone();
-                Ok((Finished { centroids, iterations, inertia }, true))
+                let RunState { centroids, iterations, .. } = state.clone();
+                Ok((FinishedRun { centroids, iterations, inertia }, true))
             }
         }
     }
@@ -112,13 +118,14 @@ impl Share {
     }
 
     /// The mean over the coordinates of the points' variance, of real numbers.
-    fn variance(&self, peers: &Peers<'_>, how: &Clustering) -> Result<f64, Error> {
-        let mine = assign::sum(&self.points, &vec![0; self.points.len()], 1, how.effort.threads);
+    fn variance(&self, peers: &PeerRanks<'_>, options: &ClusteringOptions) -> Result<f64, Error> {
+        let mine = assign::sum(&self.points, &vec![0; self.points.len()], 1, options.tuning.threads);
         let sums = mine.iter().next().map_or(vec![0; self.points.dims + 1], |(_, sums)| sums.to_vec());
         let sums = peers.combine(sums, Op::Sum)?;
         let square = |i: usize| self.points.rows().norm(i) as u128 * self.points.weight(i) as u128;
         let squares = (0..self.points.len()).map(square).sum();
-        let squares = total(peers, Assigned { inertia: squares, ..Assigned::default() }, [])?.0.inertia;
+        let squares =
+            total(peers, AssignmentStats { inertia: squares, ..AssignmentStats::default() }, [])?.0.inertia;
         let (sums, weight) = sums.split_at(self.points.dims);
         let mean_squares: f64 = sums.iter().map(|sum| (*sum as f64 / weight[0] as f64).powi(2)).sum();
         let variance = (squares as f64 / weight[0] as f64 - mean_squares) / self.points.dims as f64;
@@ -126,9 +133,9 @@ impl Share {
     }
 
     /// Whether the work fits the memory that is allowed.
-    fn fits(&self, how: &Clustering) -> Result<(), Error> {
-        let least = Effort::least_memory(&self.points, how.k);
-        match how.effort.memory {
+    fn fits(&self, options: &ClusteringOptions) -> Result<(), Error> {
+        let least = Tuning::least_memory(&self.points, options.k);
+        match options.tuning.memory {
             Some(memory) if memory < least => Err(Error::Option(format!(
                 "--memory {memory}: points, centroids and sums of this rank take {least} bytes; allow more, or use more ranks"
             ))),
@@ -142,9 +149,15 @@ impl Share {
     }
 
     /// One of Lloyd's iterations.
-    fn iterate(&self, peers: &Peers<'_>, work: &mut Work, state: &State, late: bool) -> Result<State, Error> {
+    fn iterate(
+        &self,
+        peers: &PeerRanks<'_>,
+        work: &mut RankWork,
+        state: &RunState,
+        late: bool,
+    ) -> Result<RunState, Error> {
         let (start, before) = (Instant::now(), peers.tally().time);
-        let State { centroids, mut iterations, run, best, .. } = state.clone();
+        let RunState { centroids, mut iterations, run, best, .. } = state.clone();
         let mut centroids = self.centroids(centroids);
         let found = work.assign(self, &centroids);
         let [changes, sums] = work.sums.rows(&work.labels);
@@ -153,7 +166,7 @@ impl Share {
         let changed = found.changed as u64;
         // Of as many rows the way of fewer additions: a point that changes is taken out of one sum and put into another.
         let by_changes = (changes, changed.saturating_mul(4)) < (sums, self.chosen.len());
-        let Work { assigner, labels, sums } = work;
+        let RankWork { assigner, labels, sums } = work;
         let ahead = |centroids: &Centroids, runs: &[_]| assigner.look_ahead(&self.points, centroids, runs);
         let moved = sums.update(peers, &self.points, labels, &mut centroids, by_changes, ahead)?;
         let communicating = peers.tally().time - before;
@@ -170,40 +183,54 @@ impl Share {
             seconds_computing: start.elapsed().saturating_sub(communicating).as_secs_f64(),
             seconds_communicating: communicating.as_secs_f64(),
         });
-        Ok(State { centroids: centroids.values, iterations, run, best, late: late > 0 })
+        Ok(RunState { centroids: centroids.values, iterations, run, best, late: late > 0 })
     }
 
     /// The first centroids of a run.
-    fn first(&self, peers: &Peers<'_>, how: &Clustering, run: usize) -> Result<Vec<i16>, Error> {
-        let how = &Clustering { seed: how.seed_of(run), ..how.clone() };
-        let mut centroids = self.choose(peers, how)?;
+    fn first(
+        &self,
+        peers: &PeerRanks<'_>,
+        options: &ClusteringOptions,
+        run: usize,
+    ) -> Result<Vec<i16>, Error> {
+        let options = &ClusteringOptions { seed: options.seed_of(run), ..options.clone() };
+        let mut centroids = self.choose(peers, options)?;
         peers.bcast(&mut centroids.values, 0)?;
-        if let Some(size) = how.mini_batch {
-            let batches = (self.chosen.len().div_ceil(size), how.seed);
+        if let Some(size) = options.mini_batch {
+            let batches = (self.chosen.len().div_ceil(size), options.seed);
             let mine = (&self.points, self.range.start);
-            aggregate::mini_batches(peers, mine, batches, self.grid.metric, &how.effort, &mut centroids)?;
+            aggregate::mini_batches(peers, mine, batches, self.grid.metric, &options.tuning, &mut centroids)?;
         }
         Ok(centroids.values)
     }
 
     /// The first centroids, at rank 0.
-    fn choose(&self, peers: &Peers<'_>, how: &Clustering) -> Result<Centroids, Error> {
-        match how.init() {
-            Init::PlusPlus => self.sampled(peers, how, how.sample),
-            Init::Random => self.sampled(peers, how, 1),
-            Init::Parallel => parallel_seeding::choose(self, peers, how.k, how.seed, &how.effort),
+    fn choose(&self, peers: &PeerRanks<'_>, options: &ClusteringOptions) -> Result<Centroids, Error> {
+        match options.init() {
+            Init::PlusPlus => self.sampled(peers, options, options.sample),
+            Init::Random => self.sampled(peers, options, 1),
+            Init::Parallel => parallel_seeding::choose(self, peers, options.k, options.seed, &options.tuning),
             Init::File(path) => {
-                let elsewhere = || Ok(self.centroids(vec![0; how.k * self.points.width()]));
-                peers.agree(if peers.leads() { seeding::read(&path, &self.grid, how.k) } else { elsewhere() })
+                let elsewhere = || Ok(self.centroids(vec![0; options.k * self.points.width()]));
+                peers.agree(if peers.leads() {
+                    seeding::read(&path, &self.grid, options.k)
+                } else {
+                    elsewhere()
+                })
             }
         }
     }
 
     /// The first centroids by k-means++ over a sample, at rank 0: every rank puts in the sample's points that it holds, and
     /// nothing elsewhere.
-    fn sampled(&self, peers: &Peers<'_>, how: &Clustering, sample: usize) -> Result<Centroids, Error> {
-        let wanted = how.k.saturating_mul(sample) as u64;
-        let sample = Thinned::new(self.chosen.len(), wanted, how.seed);
+    fn sampled(
+        &self,
+        peers: &PeerRanks<'_>,
+        options: &ClusteringOptions,
+        sample: usize,
+    ) -> Result<Centroids, Error> {
+        let wanted = options.k.saturating_mul(sample) as u64;
+        let sample = Subsample::new(self.chosen.len(), wanted, options.seed);
         let (dims, width) = (self.points.dims, self.points.width());
         let mut values = vec![0i16; sample.len() as usize * width];
         let mut weights = vec![0i32; if self.weights.is_some() { sample.len() as usize } else { 0 }];
@@ -225,38 +252,44 @@ impl Share {
             let weights =
                 self.weights.as_ref().map(|_| weights.into_iter().map(|weight| weight as u16).collect());
             let sample = Points { weights, ..Points::new(precision, dims, values) };
-            seeding::choose(&sample, how.k, how.seed)
+            seeding::choose(&sample, options.k, options.seed)
         } else {
-            self.centroids(vec![0; how.k * width])
+            self.centroids(vec![0; options.k * width])
         })
     }
 }
 
 /// What a rank knows of its points from one iteration to the next.
-struct Work {
+struct RankWork {
     assigner: Assigner,
     labels: Vec<u32>,
     sums: Aggregation,
 }
 
-impl Work {
+impl RankWork {
     /// Nothing yet.
-    fn new(share: &Share, how: &Clustering) -> Self {
-        let sums = Aggregation::new(&share.points, how.k, share.grid.metric, how.empty, how.effort.threads);
-        Self { assigner: Assigner::new(how.effort), labels: vec![NO_LABEL; share.points.len()], sums }
+    fn new(share: &PointShare, options: &ClusteringOptions) -> Self {
+        let sums = Aggregation::new(
+            &share.points,
+            options.k,
+            share.grid.metric,
+            options.empty,
+            options.tuning.threads,
+        );
+        Self { assigner: Assigner::new(options.tuning), labels: vec![NO_LABEL; share.points.len()], sums }
     }
 
-    fn assign(&mut self, share: &Share, centroids: &Centroids) -> Assigned {
+    fn assign(&mut self, share: &PointShare, centroids: &Centroids) -> AssignmentStats {
         self.assigner.assign(&share.points, centroids, &mut self.labels)
     }
 }
 
 /// What the assignments of all ranks found, and the sums of some more numbers of theirs.
 fn total<const N: usize>(
-    peers: &Peers<'_>,
-    found: Assigned,
+    peers: &PeerRanks<'_>,
+    found: AssignmentStats,
     more: [i64; N],
-) -> Result<(Assigned, [i64; N]), Error> {
+) -> Result<(AssignmentStats, [i64; N]), Error> {
     // Two numbers carry the sum of 128 bits without overflow for 2^15 ranks.
     const LOW: u32 = 48;
     let low = (found.inertia & ((1 << LOW) - 1)) as i64;
@@ -265,5 +298,5 @@ fn total<const N: usize>(
     let all = peers.combine(mine, Op::Sum)?;
     let inertia = ((all[2] as u128) << LOW) + all[1] as u128;
     let sums = std::array::from_fn(|i| all[4 + i]);
-    Ok((Assigned { changed: all[0], inertia, measured: all[3] as u64 }, sums))
+    Ok((AssignmentStats { changed: all[0], inertia, measured: all[3] as u64 }, sums))
 }

@@ -8,14 +8,14 @@
 //! same on any ranks and threads.
 
 use crate::algorithm::seeding::weighted;
-use crate::algorithm::tuning::Effort;
-use crate::data::grid::{Centroids, Metric, Points, Values};
-use crate::data::partition::{Thinned, draw};
-use crate::data::point_share::Share;
+use crate::algorithm::tuning::Tuning;
+use crate::data::grid::{Centroids, Metric, PointValues, Points};
+use crate::data::partition::{Subsample, draw};
+use crate::data::point_share::PointShare;
 use crate::error::Error;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use cool::Op;
-use cool_distance::{Nearest, Panels, Picked};
+use cool_distance::{NearestCentroid, Panels, RowSelection};
 use cool_map::threads;
 
 /// Points of the sample for each cluster: with more, the start gets little better.
@@ -31,7 +31,7 @@ const ITERATIONS: usize = 4;
 const PIECE: usize = 2048;
 
 /// Nothing is near yet.
-const FAR: Nearest = Nearest { index: 0, squared: i64::MAX };
+const FAR: NearestCentroid = NearestCentroid { index: 0, squared: i64::MAX };
 
 /// Streams of numbers drawn by the seed; each round has one of its own.
 const FIRST: u64 = 0x5eed_0000;
@@ -40,52 +40,52 @@ const REDUCE: u64 = 0x5eed_2000;
 
 /// The first `k` centroids, at rank 0; other ranks get as many that mean nothing. All ranks call it.
 pub(crate) fn choose(
-    share: &Share,
-    peers: &Peers<'_>,
+    share: &PointShare,
+    peers: &PeerRanks<'_>,
     k: usize,
     seed: u64,
-    effort: &Effort,
+    tuning: &Tuning,
 ) -> Result<Centroids, Error> {
-    let mut search = Search::new(share, peers, k, seed, *effort);
+    let mut search = CandidateSearch::new(share, peers, k, seed, *tuning);
     search.add(|search| vec![draw(seed, FIRST) % search.sample.len()])?;
     for round in 1..=ROUNDS {
         let total = search.total()?;
         search.add(|search| search.draw_round(round, total))?;
     }
     if search.candidates.len() < k {
-        let missing = Thinned::new(search.sample.len(), (k - search.candidates.len()) as u64, seed ^ FILL);
+        let missing = Subsample::new(search.sample.len(), (k - search.candidates.len()) as u64, seed ^ FILL);
         search
             .add(|search| (0..missing.len()).map(|i| missing.row(i)).filter(|i| search.has(*i)).collect())?;
     }
     let weights = search.weights()?;
     let candidates = search.candidates;
     if peers.leads() {
-        return Ok(reduce(&candidates, &weights, share.grid.metric, k, seed, effort));
+        return Ok(reduce(&candidates, &weights, share.grid.metric, k, seed, tuning));
     }
     let (precision, dims) = (candidates.precision(), candidates.dims);
     Ok(Centroids { precision, dims, values: vec![0; k * candidates.width()] })
 }
 
 /// What a rank knows of the candidates so far.
-struct Search<'a> {
-    share: &'a Share,
-    peers: &'a Peers<'a>,
-    effort: Effort,
+struct CandidateSearch<'a> {
+    share: &'a PointShare,
+    peers: &'a PeerRanks<'a>,
+    tuning: Tuning,
     seed: u64,
     clusters: usize,
     /// Which of all points are looked at.
-    sample: Thinned,
+    sample: Subsample,
     /// The numbers of this rank's among them, and where they are among its points.
     mine: std::ops::Range<u64>,
     rows: Vec<u32>,
     /// The nearest candidate of each.
-    nearest: Vec<Nearest>,
+    nearest: Vec<NearestCentroid>,
     candidates: Points,
 }
 
-impl<'a> Search<'a> {
-    fn new(share: &'a Share, peers: &'a Peers<'a>, k: usize, seed: u64, effort: Effort) -> Self {
-        let sample = Thinned::new(share.chosen.len(), SAMPLE.saturating_mul(k as u64), seed ^ SAMPLE);
+impl<'a> CandidateSearch<'a> {
+    fn new(share: &'a PointShare, peers: &'a PeerRanks<'a>, k: usize, seed: u64, tuning: Tuning) -> Self {
+        let sample = Subsample::new(share.chosen.len(), SAMPLE.saturating_mul(k as u64), seed ^ SAMPLE);
         // The sample rises, so a rank's part of it is a run.
         let first = |end: u64| {
             let (mut low, mut high) = (0, sample.len());
@@ -98,8 +98,8 @@ impl<'a> Search<'a> {
         let mine = first(share.range.start)..first(share.range.end);
         let rows: Vec<u32> = mine.clone().map(|i| (sample.row(i) - share.range.start) as u32).collect();
         let nearest = vec![FAR; rows.len()];
-        let candidates = share.grid.no_points();
-        Self { share, peers, effort, seed, clusters: k, sample, mine, rows, nearest, candidates }
+        let candidates = share.grid.empty_points();
+        Self { share, peers, tuning, seed, clusters: k, sample, mine, rows, nearest, candidates }
     }
 
     /// Whether a point of the sample is this rank's.
@@ -109,7 +109,7 @@ impl<'a> Search<'a> {
 
     /// Makes the points of the sample that each rank picks candidates, and finds out who is nearest to them.
     fn add(&mut self, pick: impl Fn(&Self) -> Vec<u64>) -> Result<(), Error> {
-        let mut picked = self.share.grid.no_points();
+        let mut picked = self.share.grid.empty_points();
         for i in pick(self).into_iter().filter(|i| self.has(*i)) {
             let row = self.rows[(i - self.mine.start) as usize] as usize;
             picked.append(&self.share.points, row..row + 1);
@@ -120,7 +120,7 @@ impl<'a> Search<'a> {
         self.candidates.append(&new, 0..new.len());
         if !new.is_empty() {
             let centroids = Centroids::at(&new);
-            nearer(&self.share.points, Some(&self.rows), &centroids, before, &mut self.nearest, &self.effort);
+            nearer(&self.share.points, Some(&self.rows), &centroids, before, &mut self.nearest, &self.tuning);
         }
         Ok(())
     }
@@ -163,11 +163,11 @@ impl<'a> Search<'a> {
 }
 
 /// All ranks' points, in order of ranks.
-fn gathered(peers: &Peers<'_>, mine: Points) -> Result<Points, Error> {
+fn gathered(peers: &PeerRanks<'_>, mine: Points) -> Result<Points, Error> {
     let values = match mine.values {
-        Values::Byte(values) => Values::Byte(peers.all_gather(values)?),
-        Values::Wide(values) => Values::Wide(peers.all_gather(values)?),
-        Values::Fine(values) => Values::Fine(peers.all_gather(values)?),
+        PointValues::Byte(values) => PointValues::Byte(peers.all_gather(values)?),
+        PointValues::Wide(values) => PointValues::Wide(peers.all_gather(values)?),
+        PointValues::Fine(values) => PointValues::Fine(peers.all_gather(values)?),
     };
     Ok(Points { values, ..mine })
 }
@@ -178,23 +178,23 @@ fn nearer(
     picked: Option<&[u32]>,
     centroids: &Centroids,
     first: u32,
-    nearest: &mut [Nearest],
-    effort: &Effort,
+    nearest: &mut [NearestCentroid],
+    tuning: &Tuning,
 ) {
     let rows = points.rows();
-    let panels = Panels::new(effort.level, centroids.precision, &centroids.values, centroids.dims);
+    let panels = Panels::new(tuning.level, centroids.precision, &centroids.values, centroids.dims);
     threads::map_mut(
-        effort.threads,
+        tuning.threads,
         nearest.chunks_mut(PIECE).collect(),
-        |piece, nearest: &mut [Nearest]| {
+        |piece, nearest: &mut [NearestCentroid]| {
             let start = piece * PIECE;
             let picked = match picked {
-                Some(list) => Picked::List(&list[start..start + nearest.len()]),
-                None => Picked::Run { first: start, count: nearest.len() },
+                Some(list) => RowSelection::List(&list[start..start + nearest.len()]),
+                None => RowSelection::Run { first: start, count: nearest.len() },
             };
             panels.nearest(rows, picked, |i, found| {
                 if found.squared < nearest[i].squared {
-                    nearest[i] = Nearest { index: first + found.index, squared: found.squared };
+                    nearest[i] = NearestCentroid { index: first + found.index, squared: found.squared };
                 }
             });
         },
@@ -208,12 +208,12 @@ fn reduce(
     metric: Metric,
     k: usize,
     seed: u64,
-    effort: &Effort,
+    tuning: &Tuning,
 ) -> Centroids {
-    let mut centroids = batches(points, weights, k, seed, effort);
+    let mut centroids = batches(points, weights, k, seed, tuning);
     for _ in 0..ITERATIONS {
         let mut nearest = vec![FAR; points.len()];
-        nearer(points, None, &centroids, 0, &mut nearest, effort);
+        nearer(points, None, &centroids, 0, &mut nearest, tuning);
         let (mut sums, mut counts) = (vec![0i64; k * points.dims], vec![0i64; k]);
         for (i, (nearest, weight)) in nearest.iter().zip(weights).enumerate() {
             let j = nearest.index as usize;
@@ -229,7 +229,7 @@ fn reduce(
 }
 
 /// k-means++ over weighted points, in batches that grow with what is there, so that distances are measured by blocks.
-fn batches(points: &Points, weights: &[i64], k: usize, seed: u64, effort: &Effort) -> Centroids {
+fn batches(points: &Points, weights: &[i64], k: usize, seed: u64, tuning: &Tuning) -> Centroids {
     let (precision, dims) = (points.precision(), points.dims);
     let mut all = Centroids { precision, dims, values: Vec::with_capacity(k * points.width()) };
     let mut nearest = vec![FAR; points.len()];
@@ -246,15 +246,15 @@ fn batches(points: &Points, weights: &[i64], k: usize, seed: u64, effort: &Effor
             (chances[pick], taken[pick]) = (0, true);
             new.values.extend(points.centroid_at(pick));
         }
-        nearer(points, None, &new, all.len() as u32, &mut nearest, effort);
+        nearer(points, None, &new, all.len() as u32, &mut nearest, tuning);
         all.values.extend(new.values);
     }
     all
 }
 
 /// In what proportion points are drawn: by weight and squared distance; if all have distance 0, those not taken yet alike.
-fn chances(nearest: &[Nearest], weights: &[i64], taken: &[bool]) -> Vec<u128> {
-    let chance = |(nearest, weight): (&Nearest, &i64)| nearest.squared as u128 * *weight as u128;
+fn chances(nearest: &[NearestCentroid], weights: &[i64], taken: &[bool]) -> Vec<u128> {
+    let chance = |(nearest, weight): (&NearestCentroid, &i64)| nearest.squared as u128 * *weight as u128;
     let chances: Vec<u128> = nearest.iter().zip(weights).map(chance).collect();
     if chances.iter().any(|&chance| chance > 0) {
         return chances;

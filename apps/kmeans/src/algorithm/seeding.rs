@@ -4,7 +4,7 @@
 //! points; with a sample of `k` points this is a plain random choice. Weights are exact integers.
 
 use crate::data::grid::{Centroids, Grid, Points};
-use crate::data::inputs::array::Array;
+use crate::data::inputs::array::ArrayFile;
 use crate::data::partition::draw;
 use crate::error::Error;
 use std::path::Path;
@@ -53,7 +53,7 @@ pub(crate) fn weighted(weights: &[u128], high: u64, low: u64) -> Option<usize> {
 
 /// First centroids from an `.npy` file, put onto the grid.
 pub(crate) fn read(path: &Path, grid: &Grid, k: usize) -> Result<Centroids, Error> {
-    let array = Array::open(path)?;
+    let array = ArrayFile::open(path)?;
     let dims = grid.origin.len();
     if (array.rows, array.dims) != (k as u64, dims) {
         let problem = format!(
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_of_k_points_is_taken_whole() {
+    fn a_sample_of_k_points_is_used_whole() {
         assert_eq!(choose(&points(vec![4, 9, 2]), 3, 1).values, [4 << 7, 9 << 7, 2 << 7]);
     }
 

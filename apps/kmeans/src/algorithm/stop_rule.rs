@@ -1,20 +1,24 @@
 //! When the iterations of a run end.
 
-use crate::options::Clustering;
-use crate::progress::{Iteration, State};
+use crate::options::ClusteringOptions;
+use crate::progress::{Iteration, RunState};
 
 /// When a run ends.
-pub(crate) struct Ends {
+pub(crate) struct StopRule {
     iterations: usize,
     tolerance: f64,
     /// Of centroids, squared and added up.
     movement: f64,
 }
 
-impl Ends {
+impl StopRule {
     /// For points of such a variance.
-    pub(crate) fn new(how: &Clustering, variance: f64) -> Self {
-        Self { iterations: how.iterations, tolerance: how.tolerance, movement: how.movement * variance }
+    pub(crate) fn new(options: &ClusteringOptions, variance: f64) -> Self {
+        Self {
+            iterations: options.iterations,
+            tolerance: options.tolerance,
+            movement: options.movement * variance,
+        }
     }
 
     /// Whether the last iteration moved no centroid, or no farther or for no more gain than is asked for.
@@ -28,7 +32,7 @@ impl Ends {
     }
 
     /// Whether there is no more iteration to do in a run.
-    pub(crate) fn is_complete(&self, state: &State) -> bool {
+    pub(crate) fn is_complete(&self, state: &RunState) -> bool {
         state.late || self.converged(&state.iterations) || state.iterations.len() >= self.iterations
     }
 }

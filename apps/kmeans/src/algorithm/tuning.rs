@@ -2,11 +2,11 @@
 
 use crate::algorithm::bounds::Bounds;
 use crate::data::grid::Points;
-use cool_distance::{Level, Precision};
+use cool_distance::{Precision, SimdLevel};
 
 /// How nearest centroids are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Method {
+pub enum AssignMethod {
     /// By whichever of the others takes less time.
     #[default]
     Auto,
@@ -18,23 +18,23 @@ pub enum Method {
 
 /// What decides how fast points are assigned, and about nothing else.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub struct Tuning {
     /// How nearest centroids are found.
-    pub method: Method,
+    pub method: AssignMethod,
     /// Centroids of which a point keeps bounds one by one; none for as many as there is room for.
     pub near: Option<usize>,
     /// Bytes that this rank may take; without a limit, bounds take three eighths of the points' memory.
     pub memory: Option<u64>,
     /// The instructions that do the work.
-    pub level: Level,
+    pub level: SimdLevel,
     /// Threads of this rank.
     pub threads: usize,
 }
 
-impl Effort {
+impl Tuning {
     /// The best of this machine, on `threads` threads.
-    pub fn of(threads: usize) -> Self {
-        Self { method: Method::Auto, near: None, memory: None, level: Level::best(), threads }
+    pub fn with_threads(threads: usize) -> Self {
+        Self { method: AssignMethod::Auto, near: None, memory: None, level: SimdLevel::best(), threads }
     }
 
     /// Bytes that are needed in any case: points, labels, and sums, centroids and their packed copies.
@@ -86,14 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_take_what_memory_is_left_and_none_if_there_is_too_little() {
+    fn bounds_use_the_remaining_memory_or_are_omitted() {
         let points = Points::new(Precision::Byte, 512, vec![0; 512 * 100]);
-        let least = Effort::least_memory(&points, 10);
+        let least = Tuning::least_memory(&points, 10);
         assert_eq!(least, 100 * (512 + 8) + 10 * 512 * 18);
-        let near = |memory| Effort { memory, ..Effort::of(1) }.near(&points, 10);
+        let near = |memory| Tuning { memory, ..Tuning::with_threads(1) }.near(&points, 10);
         assert_eq!(near(None), Some(14));
         assert_eq!(near(Some(least + 100 * (16 + 12 * 20))), Some(20));
         assert_eq!((near(Some(least)), near(Some(0))), (None, None));
-        assert_eq!(Effort { near: Some(7), ..Effort::of(1) }.near(&points, 10), Some(7));
+        assert_eq!(Tuning { near: Some(7), ..Tuning::with_threads(1) }.near(&points, 10), Some(7));
     }
 }

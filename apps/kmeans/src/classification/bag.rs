@@ -1,26 +1,26 @@
 //! A picture as the bag of its words.
 
 use crate::data::grid::Points;
-use crate::data::inputs::entry::Entry;
-use crate::data::inputs::pictures::{Cut, Pictures};
+use crate::data::inputs::entry::InputEntry;
+use crate::data::inputs::pictures::{PatchLayout, Pictures};
 use crate::error::Error;
-use crate::output::model::{Clusters, Features};
-use crate::peer_ranks::Peers;
-use cool_classify::Row;
-use cool_classify::histogram::Occurrence;
-use cool_distance::{Level, Panels, Picked};
+use crate::output::model::{Clusters, HistogramFeatures};
+use crate::peer_ranks::PeerRanks;
+use cool_classify::SparseRow;
+use cool_classify::histogram::WordOccurrence;
+use cool_distance::{Panels, RowSelection, SimdLevel};
 use cool_map::threads;
 
 /// A vocabulary, ready to read pictures by.
-pub(crate) struct Reader<'a> {
+pub(crate) struct VocabularyReader<'a> {
     panels: Panels<'a>,
-    cut: Cut,
+    cut: PatchLayout,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> VocabularyReader<'a> {
     /// # Errors
     /// If the clusters are not those of patches.
-    pub(crate) fn new(clusters: &'a Clusters, level: Level) -> Result<Self, Error> {
+    pub(crate) fn new(clusters: &'a Clusters, level: SimdLevel) -> Result<Self, Error> {
         let cut = clusters.patches()?;
         let words = &clusters.centroids;
         Ok(Self { panels: Panels::new(level, words.precision, &words.values, words.dims), cut })
@@ -32,7 +32,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The words of a picture's patches.
-    pub(crate) fn read(&self, entry: &Entry) -> Result<Vec<Occurrence>, Error> {
+    pub(crate) fn read(&self, entry: &InputEntry) -> Result<Vec<WordOccurrence>, Error> {
         let picture = Pictures::one(entry, self.cut)?;
         let rows: Vec<u64> = (0..picture.rows()).collect();
         if rows.is_empty() {
@@ -44,29 +44,33 @@ impl<'a> Reader<'a> {
         }
         let points = Points::bytes(self.cut.dims(), picture.load(&rows, 1, &|_| ())?);
         let mut patches = Vec::with_capacity(rows.len());
-        self.panels.nearest(points.rows(), Picked::Run { first: 0, count: rows.len() }, |i, nearest| {
-            let (x, y) = picture.middle(rows[i]);
-            patches.push(Occurrence { word: nearest.index, x, y });
-        });
+        self.panels.nearest(
+            points.rows(),
+            RowSelection::Run { first: 0, count: rows.len() },
+            |i, nearest| {
+                let (x, y) = picture.middle(rows[i]);
+                patches.push(WordOccurrence { word: nearest.index, x, y });
+            },
+        );
         Ok(patches)
     }
 }
 
 /// The features of all pictures, described by all ranks and known to each; `done` hears of each picture of this rank.
-pub(super) fn bags(
-    peers: &Peers<'_>,
-    entries: &[&Entry],
-    (clusters, features): (&Clusters, &Features),
-    (level, threads): (Level, usize),
+pub(super) fn describe_pictures(
+    peers: &PeerRanks<'_>,
+    entries: &[&InputEntry],
+    (clusters, features): (&Clusters, &HistogramFeatures),
+    (level, threads): (SimdLevel, usize),
     done: &(dyn Fn() + Sync),
-) -> Result<Vec<Row>, Error> {
-    let reader = peers.agree(Reader::new(clusters, level))?;
-    let bag = |entry: &Entry| {
+) -> Result<Vec<SparseRow>, Error> {
+    let reader = peers.agree(VocabularyReader::new(clusters, level))?;
+    let bag = |entry: &InputEntry| {
         let words = reader.read(entry)?;
         done();
         Ok(features.map.apply(&features.pyramid.histogram(&words, reader.words())))
     };
-    peers.dealt(entries.len(), |mine| {
+    peers.deal(entries.len(), |mine| {
         threads::map(threads, mine.len(), |i| bag(entries[mine[i]])).into_iter().collect()
     })
 }

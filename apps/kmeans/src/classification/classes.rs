@@ -1,33 +1,33 @@
 //! Pictures in folders, one folder a class.
 
-use crate::data::inputs::entry::Entry;
+use crate::data::inputs::entry::InputEntry;
 use crate::error::Error;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use std::path::{Path, PathBuf};
 
 /// Classes by name, and which picture is of which.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Classes {
+pub struct ClassDirectories {
     /// Their folders' names, in order.
     pub names: Vec<String>,
     /// Every picture with the number of its class, class by class, each class's in order of their names.
-    pub pictures: Vec<(Entry, usize)>,
+    pub pictures: Vec<(InputEntry, usize)>,
 }
 
-impl Classes {
+impl ClassDirectories {
     /// The folders in a folder or a tar file, and the pictures below each. In a tar file, all may be in one more folder.
     ///
     /// # Errors
     /// If there is no folder in it, or no picture in one of them.
-    pub fn open(peers: &Peers<'_>, folder: &Path) -> Result<Classes, Error> {
-        peers.agree(if peers.leads() { no_empty_class(folder) } else { Ok(()) })?;
-        let entries = Entry::find(peers, &[folder.to_owned()])?;
-        let packed = entries.iter().all(Entry::is_packed);
-        let root = if packed { innermost(folder.to_owned(), &entries) } else { folder.to_owned() };
-        let mut classes = Classes { names: Vec::new(), pictures: Vec::new() };
+    pub fn open(peers: &PeerRanks<'_>, directory: &Path) -> Result<ClassDirectories, Error> {
+        peers.agree(if peers.leads() { check_no_empty_class(directory) } else { Ok(()) })?;
+        let entries = InputEntry::find(peers, &[directory.to_owned()])?;
+        let packed = entries.iter().all(InputEntry::is_packed);
+        let root = if packed { innermost(directory.to_owned(), &entries) } else { directory.to_owned() };
+        let mut classes = ClassDirectories { names: Vec::new(), pictures: Vec::new() };
         let mut last = None;
         for entry in &entries {
-            let Some(class) = class_folder(&root, entry) else { continue };
+            let Some(class) = class_directory(&root, entry) else { continue };
             if last.as_ref() != Some(&class) {
                 classes.names.push(class.file_name().unwrap_or_default().to_string_lossy().into_owned());
                 last = Some(class);
@@ -36,13 +36,13 @@ impl Classes {
         }
         if classes.names.is_empty() {
             let problem = "no folders in it; pictures go into one folder for each class";
-            return Err(Error::Input(format!("{}: {problem}", folder.display())));
+            return Err(Error::Input(format!("{}: {problem}", directory.display())));
         }
         Ok(classes)
     }
 
     /// All pictures.
-    pub fn entries(&self) -> Vec<&Entry> {
+    pub fn entries(&self) -> Vec<&InputEntry> {
         self.pictures.iter().map(|(entry, _)| entry).collect()
     }
 
@@ -55,19 +55,19 @@ impl Classes {
 }
 
 /// The folder of a picture's class, if it is in one.
-fn class_folder(root: &Path, entry: &Entry) -> Option<PathBuf> {
+fn class_directory(root: &Path, entry: &InputEntry) -> Option<PathBuf> {
     let mut parts = entry.name.strip_prefix(root).ok()?.components();
     let first = parts.next()?;
     parts.next().map(|_| root.join(first))
 }
 
 /// The folder that has the classes' folders in it, where nothing is around it but folders.
-fn innermost(mut root: PathBuf, entries: &[Entry]) -> PathBuf {
+fn innermost(mut root: PathBuf, entries: &[InputEntry]) -> PathBuf {
     loop {
-        let mut folders = entries.iter().map(|entry| class_folder(&root, entry));
-        let Some(Some(only)) = folders.next() else { return root };
-        let has_others = folders.any(|other| other.as_ref() != Some(&only));
-        if has_others || entries.iter().all(|entry| class_folder(&only, entry).is_none()) {
+        let mut directories = entries.iter().map(|entry| class_directory(&root, entry));
+        let Some(Some(only)) = directories.next() else { return root };
+        let has_others = directories.any(|other| other.as_ref() != Some(&only));
+        if has_others || entries.iter().all(|entry| class_directory(&only, entry).is_none()) {
             return root;
         }
         root = only;
@@ -75,14 +75,14 @@ fn innermost(mut root: PathBuf, entries: &[Entry]) -> PathBuf {
 }
 
 /// Complains of a folder in this one without a picture, which would else be no class.
-fn no_empty_class(folder: &Path) -> Result<(), Error> {
-    if !folder.is_dir() {
+fn check_no_empty_class(directory: &Path) -> Result<(), Error> {
+    if !directory.is_dir() {
         return Ok(());
     }
-    for entry in std::fs::read_dir(folder).map_err(Error::file(folder))? {
-        let path = entry.map_err(Error::file(folder))?.path();
+    for entry in std::fs::read_dir(directory).map_err(Error::file(directory))? {
+        let path = entry.map_err(Error::file(directory))?.path();
         if path.is_dir() {
-            Entry::find(&Peers::alone(), &[path])?;
+            InputEntry::find(&PeerRanks::alone(), &[path])?;
         }
     }
     Ok(())
@@ -92,8 +92,8 @@ fn no_empty_class(folder: &Path) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    fn open(folder: &Path) -> Result<Classes, Error> {
-        Classes::open(&Peers::alone(), folder)
+    fn open(directory: &Path) -> Result<ClassDirectories, Error> {
+        ClassDirectories::open(&PeerRanks::alone(), directory)
     }
 
     fn write(root: &Path, names: &[&str]) {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_a_folder_and_one_without_pictures_is_named() {
+    fn a_class_is_a_directory_and_an_empty_one_is_named() {
         let root = tempfile::tempdir().expect("a folder");
         write(root.path(), &["wood/b.jpg", "wood/deep/a.png", "sea/c.jpeg", "sea/notes.txt", "beside.jpg"]);
         let classes = open(root.path()).expect("opened");
@@ -114,14 +114,14 @@ mod tests {
         assert!(classes.pictures.iter().all(|(entry, _)| !entry.name.ends_with("beside.jpg")));
 
         std::fs::create_dir(root.path().join("void")).expect("made");
-        let said = open(root.path()).expect_err("refused").to_string();
-        assert!(said.contains("void") && said.contains("no pictures"), "{said}");
-        let said = open(&root.path().join("wood/deep")).expect_err("refused").to_string();
-        assert!(said.contains("one folder for each class"), "{said}");
+        let message = open(root.path()).expect_err("refused").to_string();
+        assert!(message.contains("void") && message.contains("no pictures"), "{message}");
+        let message = open(&root.path().join("wood/deep")).expect_err("refused").to_string();
+        assert!(message.contains("one folder for each class"), "{message}");
     }
 
     #[test]
-    fn a_tar_file_of_the_folder_has_the_same_classes_and_a_folder_around_them_is_none() {
+    fn a_tar_file_has_the_same_classes_as_its_directory() {
         let root = tempfile::tempdir().expect("a folder");
         write(&root.path().join("scenes"), &["wood/b.jpg", "sea/c.jpeg", "sea/d.jpeg"]);
         let archive = root.path().join("scenes.tar");

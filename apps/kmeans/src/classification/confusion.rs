@@ -1,8 +1,8 @@
 //! A confusion matrix with pictures, as one HTML file (after Zhang, Qiu et al., "Large-Scale Image Classification using High Performance
 //! Clustering", figure 11).
 
-use super::{Classes, Tested};
-use crate::data::inputs::entry::Entry;
+use super::{ClassDirectories, TestResult};
+use crate::data::inputs::entry::InputEntry;
 use crate::data::inputs::pictures;
 use crate::error::Error;
 use base64::Engine;
@@ -34,7 +34,7 @@ td.sum { border: 0; white-space: nowrap; width: auto; padding-left: 12px; vertic
 ///
 /// # Errors
 /// If a picture that is shown does not decode.
-pub fn page(tested: &Tested, classes: &Classes) -> Result<String, Error> {
+pub fn page(tested: &TestResult, classes: &ClassDirectories) -> Result<String, Error> {
     let mut shown = BTreeMap::new();
     for ((entry, _), pair) in classes.pictures.iter().zip(&tested.predicted) {
         shown.entry(*pair).or_insert(entry);
@@ -74,13 +74,13 @@ fn cell(right: bool, count: u64, all: u64, picture: &str) -> String {
     if count == 0 {
         return "<td></td>".to_owned();
     }
-    let (class, colour) = if right { (" class=right", "59,125,216") } else { ("", "232,89,12") };
+    let (class, color) = if right { (" class=right", "59,125,216") } else { ("", "232,89,12") };
     let share = count as f64 / all as f64;
-    format!("<td{class} style=\"background:rgba({colour},{:.2})\">{picture}{count}</td>", 0.1 + 0.6 * share)
+    format!("<td{class} style=\"background:rgba({color},{:.2})\">{picture}{count}</td>", 0.1 + 0.6 * share)
 }
 
 /// A small copy of a picture, as an address that holds it.
-fn thumbnail(entry: &Entry) -> Result<String, Error> {
+fn thumbnail(entry: &InputEntry) -> Result<String, Error> {
     let small = pictures::decode(entry)?.thumbnail(SIDE, SIDE).into_rgb8();
     let mut bytes = Vec::new();
     small
@@ -99,15 +99,15 @@ mod tests {
 
     #[test]
     fn each_pair_of_classes_is_shown_by_a_picture_of_it() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a folder");
         let save = |name: &str| {
-            let path = folder.path().join(name);
+            let path = directory.path().join(name);
             image::RgbImage::new(100, 50).save(&path).expect("saved");
-            Entry::file(path)
+            InputEntry::file(path)
         };
         let pictures = ["a.png", "b.png", "c.png"].map(|name| (save(name), 0));
-        let classes = Classes { names: vec!["sea & sky".into()], pictures: pictures.to_vec() };
-        let tested = Tested {
+        let classes = ClassDirectories { names: vec!["sea & sky".into()], pictures: pictures.to_vec() };
+        let tested = TestResult {
             accuracy: 2.0 / 3.0,
             classes: vec!["sea & sky".into(), "wood".into()],
             confusion: vec![vec![2, 1], vec![0, 0]],

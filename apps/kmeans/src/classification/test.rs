@@ -1,17 +1,17 @@
 //! How often a classifier is right about pictures whose classes are known.
 
-use super::Classes;
-use super::bag::bags;
+use super::ClassDirectories;
+use super::bag::describe_pictures;
 use crate::error::Error;
 use crate::output::model::Model;
-use crate::peer_ranks::Peers;
-use crate::progress::Watch;
-use cool_classify::Confusion;
-use cool_distance::Level;
+use crate::peer_ranks::PeerRanks;
+use crate::progress::ProgressObserver;
+use cool_classify::ConfusionMatrix;
+use cool_distance::SimdLevel;
 
 /// The result of a test.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Tested {
+pub struct TestResult {
     /// The mean over classes of the share of their pictures that were recognised.
     pub accuracy: f64,
     /// The model's classes, in order.
@@ -30,12 +30,12 @@ pub struct Tested {
 /// # Errors
 /// If a folder is none of the model's classes, a picture cannot be read, or ranks are lost.
 pub fn test(
-    peers: &Peers<'_>,
+    peers: &PeerRanks<'_>,
     model: &Model,
-    pictures: &Classes,
-    work: (Level, usize),
-    watch: &dyn Watch,
-) -> Result<Tested, Error> {
+    pictures: &ClassDirectories,
+    work: (SimdLevel, usize),
+    watch: &dyn ProgressObserver,
+) -> Result<TestResult, Error> {
     let classifier = peers.agree(model.classifier())?;
     let known = |name: &String| {
         let place = classifier.classes.iter().position(|class| class == name);
@@ -49,12 +49,12 @@ pub fn test(
     let truth: Vec<usize> = peers.agree(pictures.names.iter().map(known).collect())?;
     watch.loading((peers.rank()..pictures.pictures.len()).step_by(peers.size()).len() as u64);
     let vocabulary = (&model.clusters, &classifier.features);
-    let rows = bags(peers, &pictures.entries(), vocabulary, work, &|| watch.loaded(1))?;
+    let rows = describe_pictures(peers, &pictures.entries(), vocabulary, work, &|| watch.loaded(1))?;
     let classes = pictures.pictures.iter().map(|(_, class)| truth[*class]);
     let predicted: Vec<_> = classes.zip(&rows).map(|(class, row)| (class, classifier.predict(row))).collect();
-    let mut confusion = Confusion::new(classifier.classes.len());
+    let mut confusion = ConfusionMatrix::new(classifier.classes.len());
     predicted.iter().for_each(|&(truth, found)| confusion.add(truth, found));
-    Ok(Tested {
+    Ok(TestResult {
         accuracy: confusion.accuracy().unwrap_or(0.0),
         classes: classifier.classes.clone(),
         confusion: confusion.counts,

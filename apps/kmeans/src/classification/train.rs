@@ -1,36 +1,35 @@
 //! Training: a vocabulary of all classes' patches, then a machine for each class.
 
-use super::Classes;
-use super::bag::bags;
-use crate::data::inputs::Source;
-use crate::data::inputs::pictures::{Cut, Pictures, Sampling};
-use crate::data::point_share::{Selection, Share};
+use super::ClassDirectories;
+use super::bag::describe_pictures;
+use crate::data::inputs::PointSource;
+use crate::data::inputs::pictures::{PatchLayout, PatchSampling, Pictures};
+use crate::data::point_share::{PointSelection, PointShare};
 use crate::error::Error;
-use crate::options::Clustering;
-use crate::output::model::{Classifier, Clusters, Features, MAX_WORDS, Model, Provenance};
-use crate::peer_ranks::Peers;
-use crate::progress::Watch;
-use cool_classify::Row;
+use crate::options::ClusteringOptions;
+use crate::output::model::{Classifier, Clusters, HistogramFeatures, MAX_WORDS, Model, Provenance};
+use crate::peer_ranks::PeerRanks;
+use crate::progress::{ClusteringProgress, ProgressObserver};
+use cool_classify::SparseRow;
 use cool_classify::histogram::MAX_LEVELS;
-use cool_classify::svm::{Machine, Training};
-use cool_map::Progress;
+use cool_classify::svm::{LinearSvm, TrainingOptions};
 use cool_map::threads;
 
 /// How to train.
 #[derive(Clone, Debug)]
-pub struct Teaching {
+pub struct TrainingPlan {
     /// How patches are cut out.
-    pub cut: Cut,
+    pub cut: PatchLayout,
     /// Patches drawn at random from each picture, of which the vocabulary is made in place of all.
-    pub sampling: Option<Sampling>,
+    pub sampling: Option<PatchSampling>,
     /// How a picture's words become features.
-    pub features: Features,
+    pub features: HistogramFeatures,
     /// How the vocabulary is clustered; its `k` is the number of words.
-    pub vocabulary: Clustering,
+    pub vocabulary: ClusteringOptions,
     /// Patches that are clustered, at most; evenly thinned over all pictures.
     pub patches: u64,
     /// How the machines are trained.
-    pub machines: Training,
+    pub machines: TrainingOptions,
 }
 
 /// Trains a classifier by the pictures of some classes, on all ranks, which all have it in the end.
@@ -38,37 +37,37 @@ pub struct Teaching {
 /// # Errors
 /// If options make no sense, a picture cannot be read, or ranks are lost.
 pub fn train(
-    peers: &Peers<'_>,
-    classes: &Classes,
-    how: &Teaching,
-    watch: &dyn Watch,
+    peers: &PeerRanks<'_>,
+    classes: &ClassDirectories,
+    plan: &TrainingPlan,
+    watch: &dyn ProgressObserver,
 ) -> Result<Model, Error> {
-    peers.agree(check(classes, how))?;
-    let (clusters, provenance) = vocabulary(peers, classes, how, watch)?;
+    peers.agree(check(classes, plan))?;
+    let (clusters, provenance) = vocabulary(peers, classes, plan, watch)?;
     let mine = (peers.rank()..classes.pictures.len()).step_by(peers.size()).len();
     watch.loading(mine as u64);
-    let work = (how.vocabulary.effort.level, how.vocabulary.effort.threads);
+    let work = (plan.vocabulary.tuning.level, plan.vocabulary.tuning.threads);
     let entries = classes.entries();
-    let rows = bags(peers, &entries, (&clusters, &how.features), work, &|| watch.loaded(1))?;
+    let rows = describe_pictures(peers, &entries, (&clusters, &plan.features), work, &|| watch.loaded(1))?;
     let classifier = Classifier {
         classes: classes.names.clone(),
         trained_with: classes.sizes(),
-        features: how.features,
-        machines: machines(peers, classes, how, &rows)?,
+        features: plan.features,
+        machines: machines(peers, classes, plan, &rows)?,
     };
     Ok(Model { clusters, classifier: Some(classifier), provenance })
 }
 
-fn check(classes: &Classes, how: &Teaching) -> Result<(), Error> {
-    let levels = how.features.pyramid.levels;
+fn check(classes: &ClassDirectories, plan: &TrainingPlan) -> Result<(), Error> {
+    let levels = plan.features.pyramid.levels;
     if !(1..=MAX_LEVELS).contains(&levels) {
         return Err(Error::Option(format!("--pyramid {levels}: a pyramid has 1 to {MAX_LEVELS} levels")));
     }
-    if how.vocabulary.k > MAX_WORDS {
-        return Err(Error::Option(format!("--words {}: at most {MAX_WORDS}", how.vocabulary.k)));
+    if plan.vocabulary.k > MAX_WORDS {
+        return Err(Error::Option(format!("--words {}: at most {MAX_WORDS}", plan.vocabulary.k)));
     }
-    if !(how.machines.cost > 0.0 && how.machines.cost.is_finite()) {
-        return Err(Error::Option(format!("--cost {}: must be a number above 0", how.machines.cost)));
+    if !(plan.machines.cost > 0.0 && plan.machines.cost.is_finite()) {
+        return Err(Error::Option(format!("--cost {}: must be a number above 0", plan.machines.cost)));
     }
     if classes.names.len() < 2 {
         let class = &classes.names[0];
@@ -79,32 +78,36 @@ fn check(classes: &Classes, how: &Teaching) -> Result<(), Error> {
 
 /// The words, known to all ranks.
 fn vocabulary(
-    peers: &Peers<'_>,
-    classes: &Classes,
-    how: &Teaching,
-    watch: &dyn Watch,
+    peers: &PeerRanks<'_>,
+    classes: &ClassDirectories,
+    plan: &TrainingPlan,
+    watch: &dyn ProgressObserver,
 ) -> Result<(Clusters, Provenance), Error> {
-    let threads = how.vocabulary.effort.threads;
+    let threads = plan.vocabulary.tuning.threads;
     let entries = classes.entries().into_iter().cloned().collect();
-    let pictures = Pictures::open(peers, entries, how.cut, false, threads)?;
-    let source = Source::Pictures(pictures.sampled(how.sampling));
-    let select = Selection { max_points: how.patches, ..Selection::all(how.vocabulary.seed, threads) };
-    let share = Share::of(peers, source, &select, watch)?;
-    let clustered = share.cluster(peers, &how.vocabulary, watch, &mut Progress::default())?;
-    Ok((Clusters::of(&share, &clustered), Provenance::of(&share, &clustered, &how.vocabulary)))
+    let pictures = Pictures::open(peers, entries, plan.cut, false, threads)?;
+    let source = PointSource::Pictures(pictures.sampled(plan.sampling));
+    let select =
+        PointSelection { max_points: plan.patches, ..PointSelection::all(plan.vocabulary.seed, threads) };
+    let share = PointShare::from_source(peers, source, &select, watch)?;
+    let clustered = share.cluster(peers, &plan.vocabulary, watch, &mut ClusteringProgress::default())?;
+    Ok((
+        Clusters::from_clustering(&share, &clustered),
+        Provenance::from_clustering(&share, &clustered, &plan.vocabulary),
+    ))
 }
 
 /// A machine for each class.
 fn machines(
-    peers: &Peers<'_>,
-    classes: &Classes,
-    how: &Teaching,
-    rows: &[Row],
-) -> Result<Vec<Machine>, Error> {
-    let features = how.features.len(how.vocabulary.k);
+    peers: &PeerRanks<'_>,
+    classes: &ClassDirectories,
+    plan: &TrainingPlan,
+    rows: &[SparseRow],
+) -> Result<Vec<LinearSvm>, Error> {
+    let features = plan.features.len(plan.vocabulary.k);
     let member = |class: usize| move |picture: usize| classes.pictures[picture].1 == class;
-    peers.dealt(classes.names.len(), |mine| {
-        let train = |i: usize| Machine::train(rows, features, member(mine[i]), &how.machines).0;
-        Ok(threads::map(how.vocabulary.effort.threads, mine.len(), train))
+    peers.deal(classes.names.len(), |mine| {
+        let train = |i: usize| LinearSvm::train(rows, features, member(mine[i]), &plan.machines).0;
+        Ok(threads::map(plan.vocabulary.tuning.threads, mine.len(), train))
     })
 }

@@ -1,15 +1,15 @@
 //! `assign`: the clusters of points by a model.
 
-use super::options::{Files, Work, make_folder};
+use super::options::{InputFiles, WorkOptions, create_parent};
 use super::terminal::Terminal;
 use crate::Error;
-use crate::data::inputs::Source;
-use crate::data::inputs::formats::Kind;
-use crate::data::inputs::pictures::Cut;
-use crate::output::apply::{self, Assigned};
+use crate::data::inputs::PointSource;
+use crate::data::inputs::formats::ElementKind;
+use crate::data::inputs::pictures::PatchLayout;
+use crate::output::apply::{self, Assignment};
 use crate::output::model::Model;
 use crate::output::tables::TableFile;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 /// The model says how patches are cut out of pictures. Points that were clustered get the labels that the clustering gave them.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Assign {
+pub(crate) struct AssignCommand {
     #[command(flatten)]
-    files: Files,
+    files: InputFiles,
 
     /// What fit or classify train has written.
     #[arg(long, value_name = "FILE.cool")]
@@ -36,7 +36,7 @@ pub(crate) struct Assign {
     distances: Option<PathBuf>,
 
     #[command(flatten)]
-    pub(crate) work: Work,
+    pub(crate) work: WorkOptions,
 }
 
 const EXAMPLES: &str = "\
@@ -45,22 +45,25 @@ Examples:
   cool-kmeans assign --model points.cool more.csv | sort -n | uniq -c
       how many points each cluster gets";
 
-impl Assign {
+impl AssignCommand {
     /// What each rank does.
-    pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
+    pub(crate) fn run(&self, peers: &PeerRanks<'_>) -> Result<(), Error> {
         let model = Model::read(peers, &self.model)?;
         let threads = self.work.threads(peers);
         // Of another model's patches there is no telling; pictures are refused then.
-        let cut = model.clusters.cut.map_or_else(|| Cut::new(5, 40, 20), Ok)?;
-        let source = Source::open(peers, &self.files.input(cut, None), threads)?;
-        let mut tables =
-            peers.agree(if peers.leads() { self.tables(source.rows()) } else { Ok(Tables::default()) })?;
+        let cut = model.clusters.cut.map_or_else(|| PatchLayout::new(5, 40, 20), Ok)?;
+        let source = PointSource::open(peers, &self.files.input(cut, None), threads)?;
+        let mut tables = peers.agree(if peers.leads() {
+            self.tables(source.rows())
+        } else {
+            Ok(OutputTables::default())
+        })?;
         let terminal = Terminal::new(peers.leads() && !tables.print(), 0);
         let work = (self.work.level(), threads);
         apply::assign(peers, &model.clusters, &source, work, &terminal, |found| tables.write(found))?;
         terminal.finish();
         peers.agree(tables.keep())?;
-        terminal.say(&format!(
+        terminal.print_line(&format!(
             "{} points assigned to {} clusters",
             source.rows(),
             model.clusters.centroids.len()
@@ -68,34 +71,34 @@ impl Assign {
         Ok(())
     }
 
-    fn tables(&self, rows: u64) -> Result<Tables, Error> {
+    fn tables(&self, rows: u64) -> Result<OutputTables, Error> {
         let begin = |path: &Path, kind| {
-            make_folder(path)?;
+            create_parent(path)?;
             TableFile::create(path, kind, rows, 1)
         };
         let print = (self.labels.is_none() && self.distances.is_none()).then(|| Path::new("-"));
         let labels = self.labels.as_deref().or(print);
-        Ok(Tables {
-            labels: labels.map(|path| begin(path, Kind::I32)).transpose()?,
-            distances: self.distances.as_deref().map(|path| begin(path, Kind::F64)).transpose()?,
+        Ok(OutputTables {
+            labels: labels.map(|path| begin(path, ElementKind::I32)).transpose()?,
+            distances: self.distances.as_deref().map(|path| begin(path, ElementKind::F64)).transpose()?,
         })
     }
 }
 
 /// What rank 0 writes; other ranks nothing.
 #[derive(Default)]
-struct Tables {
+struct OutputTables {
     labels: Option<TableFile>,
     distances: Option<TableFile>,
 }
 
-impl Tables {
+impl OutputTables {
     /// Whether standard output is one of them.
     fn print(&self) -> bool {
         [&self.labels, &self.distances].into_iter().flatten().any(TableFile::is_stdout)
     }
 
-    fn write(&mut self, found: &[Assigned]) -> Result<(), Error> {
+    fn write(&mut self, found: &[Assignment]) -> Result<(), Error> {
         if let Some(labels) = &mut self.labels {
             labels.write(&found.iter().flat_map(|a| a.label.to_le_bytes()).collect::<Vec<_>>(), &[])?;
         }

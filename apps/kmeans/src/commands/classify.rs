@@ -1,17 +1,17 @@
 //! The commands `classify train` and `classify test`.
 
-use super::options::{Patches, Work, make_folder};
+use super::options::{PatchOptions, WorkOptions, create_parent};
 use super::terminal::Terminal;
 use crate::Error;
-use crate::algorithm::tuning::Effort;
-use crate::classification::{self, Classes, Teaching, Tested};
-use crate::options::Clustering;
-use crate::output::model::{Features, Model};
-use crate::peer_ranks::Peers;
+use crate::algorithm::tuning::Tuning;
+use crate::classification::{self, ClassDirectories, TestResult, TrainingPlan};
+use crate::options::ClusteringOptions;
+use crate::output::model::{HistogramFeatures, Model};
+use crate::peer_ranks::PeerRanks;
 use clap::{Args, ValueEnum};
 use cool_classify::feature_map::FeatureMap;
-use cool_classify::histogram::Pyramid;
-use cool_classify::svm::Training;
+use cool_classify::histogram::SpatialPyramid;
+use cool_classify::svm::TrainingOptions;
 use cool_map::replace_file;
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 /// for each class learns. The result is the same to the bit on any number of ranks and threads.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Train {
+pub(crate) struct TrainCommand {
     /// The folder, or tar file, in which each class has a folder of its own.
     #[arg(value_name = "DIR")]
     pictures: PathBuf,
@@ -48,8 +48,8 @@ pub(crate) struct Train {
     pyramid: u32,
 
     /// How counts are compared.
-    #[arg(long, value_enum, default_value_t = Kernel::Chi2)]
-    kernel: Kernel,
+    #[arg(long, value_enum, default_value_t = KernelOption::Chi2)]
+    kernel: KernelOption,
 
     /// What an error costs the machines (C): more fits the training pictures more closely.
     #[arg(long, default_value_t = 1.0, value_name = "C")]
@@ -64,16 +64,16 @@ pub(crate) struct Train {
     json: bool,
 
     #[command(flatten)]
-    patches: Patches,
+    patches: PatchOptions,
 
     #[command(flatten)]
-    pub(crate) work: Work,
+    pub(crate) work: WorkOptions,
 }
 
 /// Test a classifier with other pictures of its classes, in folders of the classes' names.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Test {
+pub(crate) struct TestCommand {
     /// The folder, or tar file, in which each class has a folder of its own.
     #[arg(value_name = "DIR")]
     pictures: PathBuf,
@@ -91,11 +91,11 @@ pub(crate) struct Test {
     json: bool,
 
     #[command(flatten)]
-    pub(crate) work: Work,
+    pub(crate) work: WorkOptions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kernel {
+enum KernelOption {
     /// As plain numbers.
     Linear,
     /// By their square roots.
@@ -113,23 +113,23 @@ Examples:
   cool run -n 16 -- cool-kmeans classify train --words 2000 --pyramid 3 --model /shared/scenes.cool /data/train
       by 16 ranks on the nodes of a cluster";
 
-impl Train {
+impl TrainCommand {
     /// What each rank does.
-    pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
-        let how = peers.agree(self.teaching(peers))?;
-        let terminal = Terminal::new(peers.leads() && !self.json, how.vocabulary.iterations);
+    pub(crate) fn run(&self, peers: &PeerRanks<'_>) -> Result<(), Error> {
+        let plan = peers.agree(self.training_plan(peers))?;
+        let terminal = Terminal::new(peers.leads() && !self.json, plan.vocabulary.iterations);
         // What would spoil a long run at its end is better found out before it.
-        peers.agree(if peers.leads() { make_folder(&self.model) } else { Ok(()) })?;
-        let classes = Classes::open(peers, &self.pictures)?;
-        terminal.say(&format!(
+        peers.agree(if peers.leads() { create_parent(&self.model) } else { Ok(()) })?;
+        let classes = ClassDirectories::open(peers, &self.pictures)?;
+        terminal.print_line(&format!(
             "{} pictures of {} classes, {} ranks of {} threads",
             classes.pictures.len(),
             classes.names.len(),
             peers.size(),
-            how.vocabulary.effort.threads
+            plan.vocabulary.tuning.threads
         ));
-        let mut model = classification::train(peers, &classes, &how, &terminal)?;
-        model.provenance = model.provenance.by_this_command();
+        let mut model = classification::train(peers, &classes, &plan, &terminal)?;
+        model.provenance = model.provenance.made_by_this_command();
         let tested = classification::test(
             peers,
             &model,
@@ -139,37 +139,44 @@ impl Train {
         )?;
         terminal.finish();
         peers.agree(if peers.leads() { model.write(&self.model) } else { Ok(()) })?;
-        terminal.say(&format!("wrote {}; of the pictures that it was trained with:", self.model.display()));
-        tell(peers, &tested, self.json)
+        terminal.print_line(&format!(
+            "wrote {}; of the pictures that it was trained with:",
+            self.model.display()
+        ));
+        print_result(peers, &tested, self.json)
     }
 
-    fn teaching(&self, peers: &Peers<'_>) -> Result<Teaching, Error> {
+    fn training_plan(&self, peers: &PeerRanks<'_>) -> Result<TrainingPlan, Error> {
         let (level, threads) = (self.work.level(), self.work.threads(peers));
         let map = match self.kernel {
-            Kernel::Linear => FeatureMap::None,
-            Kernel::Hellinger => FeatureMap::Hellinger,
-            Kernel::Chi2 => FeatureMap::ChiSquared,
+            KernelOption::Linear => FeatureMap::None,
+            KernelOption::Hellinger => FeatureMap::Hellinger,
+            KernelOption::Chi2 => FeatureMap::ChiSquared,
         };
-        Ok(Teaching {
+        Ok(TrainingPlan {
             cut: self.patches.fine_cut()?,
             sampling: self.patches.sampling(self.seed)?,
-            features: Features { pyramid: Pyramid { levels: self.pyramid }, map },
-            vocabulary: Clustering {
+            features: HistogramFeatures { pyramid: SpatialPyramid { levels: self.pyramid }, map },
+            vocabulary: ClusteringOptions {
                 iterations: self.iterations,
-                ..Clustering::new(self.words, self.seed, Effort { level, ..Effort::of(threads) })
+                ..ClusteringOptions::new(
+                    self.words,
+                    self.seed,
+                    Tuning { level, ..Tuning::with_threads(threads) },
+                )
             },
             patches: self.patches_per_word.saturating_mul(self.words as u64),
-            machines: Training { cost: self.cost, seed: self.seed, ..Training::default() },
+            machines: TrainingOptions { cost: self.cost, seed: self.seed, ..TrainingOptions::default() },
         })
     }
 }
 
-impl Test {
+impl TestCommand {
     /// What each rank does.
-    pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
+    pub(crate) fn run(&self, peers: &PeerRanks<'_>) -> Result<(), Error> {
         let terminal = Terminal::new(peers.leads() && !self.json, 0);
         let model = Model::read(peers, &self.model)?;
-        let pictures = Classes::open(peers, &self.pictures)?;
+        let pictures = ClassDirectories::open(peers, &self.pictures)?;
         let tested = classification::test(
             peers,
             &model,
@@ -179,18 +186,18 @@ impl Test {
         )?;
         terminal.finish();
         let write = |path: &PathBuf| {
-            make_folder(path)?;
+            create_parent(path)?;
             let page = classification::page(&tested, &pictures)?;
             replace_file(path, &[page.as_bytes()]).map_err(Error::file(path))
         };
         let written = self.confusion.as_ref().filter(|_| peers.leads()).map_or(Ok(()), write);
         peers.agree(written)?;
-        tell(peers, &tested, self.json)
+        print_result(peers, &tested, self.json)
     }
 }
 
 /// Rank 0 prints the result.
-fn tell(peers: &Peers<'_>, tested: &Tested, json: bool) -> Result<(), Error> {
+fn print_result(peers: &PeerRanks<'_>, tested: &TestResult, json: bool) -> Result<(), Error> {
     let print = || -> Result<(), Error> {
         if json {
             let text = serde_json::to_string_pretty(tested).map_err(std::io::Error::from);
@@ -204,7 +211,7 @@ fn tell(peers: &Peers<'_>, tested: &Tested, json: bool) -> Result<(), Error> {
 }
 
 /// Each class's share that was recognised, and what it was most often taken for.
-fn table(tested: &Tested) -> String {
+fn table(tested: &TestResult) -> String {
     let wide = tested.classes.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for (class, (name, row)) in tested.classes.iter().zip(&tested.confusion).enumerate() {
@@ -237,8 +244,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_names_what_a_class_is_taken_for() {
-        let tested = Tested {
+    fn the_table_names_the_confused_classes() {
+        let tested = TestResult {
             accuracy: 0.625,
             classes: vec!["sea".into(), "wood".into(), "void".into()],
             confusion: vec![vec![3, 1, 0], vec![1, 1, 0], vec![0, 0, 0]],

@@ -1,25 +1,25 @@
 //! `features`: the numbers that describe patches of pictures, and `histogram`: the words of pictures.
 
-use super::options::{Files, Patches, Work, make_folder};
+use super::options::{InputFiles, PatchOptions, WorkOptions, create_parent};
 use super::terminal::Terminal;
 use crate::Error;
-use crate::data::inputs::Source;
-use crate::data::inputs::formats::Kind;
+use crate::data::inputs::PointSource;
+use crate::data::inputs::formats::ElementKind;
 use crate::output::apply;
 use crate::output::model::Model;
 use crate::output::tables::TableFile;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use clap::Args;
 use std::path::{Path, PathBuf};
 
 /// Write the numbers that describe patches of pictures, or those of any other input, as one table.
 #[derive(Debug, Args)]
-pub(crate) struct Features {
+pub(crate) struct FeaturesCommand {
     #[command(flatten)]
-    files: Files,
+    files: InputFiles,
 
     #[command(flatten)]
-    patches: Patches,
+    patches: PatchOptions,
 
     /// The file to write: .npy (|u1 of pictures and bytes, else <f8), or text with a point a line, as the papers have it: pictureID rowID
     /// colID f1 f2 ..., with _ for blanks in names. - is standard output.
@@ -31,14 +31,14 @@ pub(crate) struct Features {
     seed: u64,
 
     #[command(flatten)]
-    pub(crate) work: Work,
+    pub(crate) work: WorkOptions,
 }
 
 /// Count the visual words of pictures: a row of counts for each picture, in order of their names.
 #[derive(Debug, Args)]
-pub(crate) struct Histogram {
+pub(crate) struct HistogramCommand {
     #[command(flatten)]
-    files: Files,
+    files: InputFiles,
 
     /// What fit of pictures or classify train has written.
     #[arg(long, value_name = "FILE.cool")]
@@ -50,17 +50,17 @@ pub(crate) struct Histogram {
     out: PathBuf,
 
     #[command(flatten)]
-    pub(crate) work: Work,
+    pub(crate) work: WorkOptions,
 }
 
-impl Features {
+impl FeaturesCommand {
     /// What each rank does.
-    pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
+    pub(crate) fn run(&self, peers: &PeerRanks<'_>) -> Result<(), Error> {
         let cut = self.patches.cut().and_then(|cut| Ok((cut, self.patches.sampling(self.seed)?)));
         let (cut, sampling) = peers.agree(cut)?;
         let threads = self.work.threads(peers);
-        let source = Source::open(peers, &self.files.input(cut, sampling), threads)?;
-        let kind = if source.byte_step().is_some() { Kind::U8 } else { Kind::F64 };
+        let source = PointSource::open(peers, &self.files.input(cut, sampling), threads)?;
+        let kind = if source.byte_step().is_some() { ElementKind::U8 } else { ElementKind::F64 };
         let mut table = begin(peers, &self.out, kind, (source.rows(), source.dims()))?;
         let terminal = terminal(peers, table.as_ref());
         apply::features(peers, &source, threads, &terminal, |rows, bytes| {
@@ -74,19 +74,19 @@ impl Features {
         })?;
         terminal.finish();
         peers.agree(table.map_or(Ok(()), TableFile::keep))?;
-        terminal.say(&format!("{} points of {} numbers", source.rows(), source.dims()));
+        terminal.print_line(&format!("{} points of {} numbers", source.rows(), source.dims()));
         Ok(())
     }
 }
 
-impl Histogram {
+impl HistogramCommand {
     /// What each rank does.
-    pub(crate) fn run(&self, peers: &Peers<'_>) -> Result<(), Error> {
+    pub(crate) fn run(&self, peers: &PeerRanks<'_>) -> Result<(), Error> {
         let model = Model::read(peers, &self.model)?;
         let cut = peers.agree(model.clusters.patches())?;
         let threads = self.work.threads(peers);
-        let source = Source::open(peers, &self.files.input(cut, None), threads)?;
-        let Source::Pictures(pictures) = &source else {
+        let source = PointSource::open(peers, &self.files.input(cut, None), threads)?;
+        let PointSource::Pictures(pictures) = &source else {
             return Err(Error::Input(format!(
                 "{}: no picture; words are counted in pictures",
                 source.name()
@@ -95,7 +95,7 @@ impl Histogram {
         let names: Vec<String> =
             pictures.entries().map(|entry| one_word(&entry.name.display().to_string())).collect();
         let words = model.clusters.centroids.len();
-        let mut table = begin(peers, &self.out, Kind::I32, (names.len() as u64, words))?;
+        let mut table = begin(peers, &self.out, ElementKind::I32, (names.len() as u64, words))?;
         let terminal = terminal(peers, table.as_ref());
         let work = (self.work.level(), threads);
         apply::histograms(peers, &model.clusters, pictures, work, &terminal, |rows, counts| {
@@ -105,27 +105,27 @@ impl Histogram {
         })?;
         terminal.finish();
         peers.agree(table.map_or(Ok(()), TableFile::keep))?;
-        terminal.say(&format!("{} pictures, {words} words", names.len()));
+        terminal.print_line(&format!("{} pictures, {words} words", names.len()));
         Ok(())
     }
 }
 
 /// Rank 0's table.
 fn begin(
-    peers: &Peers<'_>,
+    peers: &PeerRanks<'_>,
     path: &Path,
-    kind: Kind,
+    kind: ElementKind,
     (rows, columns): (u64, usize),
 ) -> Result<Option<TableFile>, Error> {
     let begin = || {
-        make_folder(path)?;
+        create_parent(path)?;
         TableFile::create(path, kind, rows, columns).map(Some)
     };
     peers.agree(if peers.leads() { begin() } else { Ok(None) })
 }
 
 /// Silent where the table goes to standard output.
-fn terminal(peers: &Peers<'_>, table: Option<&TableFile>) -> Terminal {
+fn terminal(peers: &PeerRanks<'_>, table: Option<&TableFile>) -> Terminal {
     Terminal::new(peers.leads() && !table.is_some_and(TableFile::is_stdout), 0)
 }
 

@@ -1,23 +1,23 @@
 //! `fit`: clusters points.
 
 use super::on_all_ranks;
-use super::options::{Files, Patches, Work, bytes, make_folder, seconds};
+use super::options::{InputFiles, PatchOptions, WorkOptions, bytes, create_parent, seconds};
 use super::terminal::{Terminal, significant};
 use crate::Error;
 use crate::algorithm::bounds::Bounds;
-use crate::algorithm::lloyd::Clustered;
-use crate::algorithm::tuning::{Effort, Method};
+use crate::algorithm::lloyd::GridClustering;
+use crate::algorithm::tuning::{AssignMethod, Tuning};
 use crate::data::grid::{Metric, Reals};
-use crate::data::inputs::formats::Kind;
+use crate::data::inputs::formats::ElementKind;
 use crate::data::npy;
-use crate::data::point_share::{Loading, Selection, Share};
-use crate::options::{Clustering, Empty, Init};
+use crate::data::point_share::{LoadOptions, PointSelection, PointShare};
+use crate::options::{ClusteringOptions, Empty, Init};
 use crate::output::model::{Clusters, Model, Provenance};
-use crate::output::report::{self, Network, Run};
+use crate::output::report::{self, NetworkTotals, RunInfo};
 use crate::output::tables::TableFile;
 use crate::output::visual_words;
-use crate::peer_ranks::Peers;
-use crate::progress::Progress;
+use crate::peer_ranks::PeerRanks;
+use crate::progress::ClusteringProgress;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,12 +28,12 @@ use std::time::{Duration, Instant};
 /// are the pictures' visual words. The result is the same to the bit on any number of ranks and threads.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Fit {
+pub(crate) struct FitCommand {
     #[command(flatten)]
-    files: Files,
+    files: InputFiles,
 
     #[command(flatten)]
-    patches: Patches,
+    patches: PatchOptions,
 
     /// Number of clusters. Time and traffic grow in proportion.
     #[arg(short, long = "clusters", value_name = "N")]
@@ -99,7 +99,7 @@ pub(crate) struct Fit {
     ///
     /// By default k-means++ up to 1000 clusters, and k-means|| above. k-means|| looks at 32 points a cluster, by all ranks,
     /// and lets rank 0 choose among some of them.
-    #[arg(long, value_name = "HOW", value_parser = |name: &str| Ok::<_, std::convert::Infallible>(Init::named(name)))]
+    #[arg(long, value_name = "HOW", value_parser = |name: &str| Ok::<_, std::convert::Infallible>(Init::from_name(name)))]
     init: Option<Init>,
 
     /// Points sampled for each first centroid, among which k-means++ chooses; 1 takes random points as they are.
@@ -115,7 +115,7 @@ pub(crate) struct Fit {
     /// How nearest centroids are found: by all distances, by bounds that spare most of them once centroids move little, or
     /// by whichever takes less time. The result is the same.
     #[arg(long, value_name = "HOW", default_value = "auto")]
-    assign: Method,
+    assign: AssignMethod,
 
     /// Centroids for which each point keeps a bound of its own, of 12 bytes; by default as many as there is room for.
     #[arg(long, value_name = "N")]
@@ -166,7 +166,7 @@ pub(crate) struct Fit {
     word_points: usize,
 
     #[command(flatten)]
-    work: Work,
+    work: WorkOptions,
 }
 
 const EXAMPLES: &str = "\
@@ -180,20 +180,20 @@ Examples:
   cool-kmeans -k 10 --tolerance 1e-4 --model points.cool --labels labels.npy points.npy
       any points, their labels, and a model that assigns others: cool-kmeans assign --model points.cool more.npy";
 
-impl Fit {
+impl FitCommand {
     /// Runs on all ranks.
     pub(crate) fn start(&self) -> Result<(), Error> {
         on_all_ranks(self.work.alone, || {
-            let mut kept = Kept::default();
-            move |peers: &Peers<'_>| rank(self, peers, &mut kept)
+            let mut kept = SurvivingState::default();
+            move |peers: &PeerRanks<'_>| rank(self, peers, &mut kept)
         })
     }
 
     /// What to read.
-    fn loading(&self, threads: usize) -> Result<Loading, Error> {
-        Ok(Loading {
+    fn loading(&self, threads: usize) -> Result<LoadOptions, Error> {
+        Ok(LoadOptions {
             input: self.files.input(self.patches.cut()?, self.patches.sampling(self.seed)?),
-            select: Selection {
+            select: PointSelection {
                 max_points: self.max_points.unwrap_or(u64::MAX),
                 seed: self.seed,
                 threads,
@@ -205,8 +205,8 @@ impl Fit {
     }
 
     /// What to do with it.
-    fn clustering(&self, threads: usize) -> Clustering {
-        Clustering {
+    fn clustering(&self, threads: usize) -> ClusteringOptions {
+        ClusteringOptions {
             k: self.k,
             iterations: self.iterations,
             tolerance: self.tolerance,
@@ -218,7 +218,7 @@ impl Fit {
             mini_batch: self.mini_batch,
             sample: self.sample,
             init: self.init.clone(),
-            effort: Effort {
+            tuning: Tuning {
                 method: self.assign,
                 near: self.near,
                 memory: self.memory,
@@ -240,35 +240,35 @@ impl Fit {
 
 /// What a rank keeps when others are lost.
 #[derive(Default)]
-struct Kept {
+struct SurvivingState {
     start: Option<Instant>,
-    share: Option<Share>,
-    progress: Progress,
+    share: Option<PointShare>,
+    progress: ClusteringProgress,
 }
 
 /// What each rank does, again whenever others are lost.
-fn rank(fit: &Fit, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
+fn rank(fit: &FitCommand, peers: &PeerRanks<'_>, kept: &mut SurvivingState) -> Result<(), Error> {
     let start = *kept.start.get_or_insert_with(Instant::now);
     let threads = fit.work.threads(peers);
-    let how = fit.clustering(threads);
-    let terminal = Terminal::new(peers.leads(), how.iterations);
+    let options = fit.clustering(threads);
+    let terminal = Terminal::new(peers.leads(), options.iterations);
     // What would spoil a long run at its end is better found out before it.
-    let ready = if peers.leads() { fit.outputs().try_for_each(|path| make_folder(path)) } else { Ok(()) };
+    let ready = if peers.leads() { fit.outputs().try_for_each(|path| create_parent(path)) } else { Ok(()) };
     let loading = peers.agree(ready.and_then(|()| fit.loading(threads)))?;
 
-    let share = Share::renew(&mut kept.share, peers, &loading, &terminal)?;
+    let share = PointShare::reload(&mut kept.share, peers, &loading, &terminal)?;
     let loaded = start.elapsed().as_secs_f64();
     for path in share.source.skipped() {
-        terminal.say(&format!("left out, as it does not decode: {}", path.display()));
+        terminal.print_line(&format!("left out, as it does not decode: {}", path.display()));
     }
-    terminal.say(&format!(
+    terminal.print_line(&format!(
         "{} points of {} coordinates, {} ranks of {threads} threads; loaded in {loaded:.1} s",
         share.chosen.len(),
         share.points.dims,
         peers.size()
     ));
-    terminal.say(&plan(share, &how));
-    let clustered = share.cluster(peers, &how, &terminal, &mut kept.progress)?;
+    terminal.print_line(&plan(share, &options));
+    let clustered = share.cluster(peers, &options, &terminal, &mut kept.progress)?;
     terminal.finish();
 
     let found = match fit.words {
@@ -279,7 +279,7 @@ fn rank(fit: &Fit, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
         Some(_) => peers.gather_all(clustered.labels.clone())?,
         None => Vec::new(),
     };
-    let network = Network::total(peers)?;
+    let network = NetworkTotals::total(peers)?;
     let write = || {
         if let Some(path) = &fit.labels {
             write_labels(path, &labels)?;
@@ -287,7 +287,8 @@ fn rank(fit: &Fit, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
         if let Some(path) = &fit.words {
             visual_words::write(path, &share.source, &found)?;
         }
-        let run = Run { seed: how.seed, threads, loading: loaded, total: start.elapsed().as_secs_f64() };
+        let run =
+            RunInfo { seed: options.seed, threads, loading: loaded, total: start.elapsed().as_secs_f64() };
         finish(fit, peers, share, &clustered, &run, network, &terminal)
     };
     // The others stay until it is done: if rank 0 is lost, one of them does it.
@@ -295,28 +296,29 @@ fn rank(fit: &Fit, peers: &Peers<'_>, kept: &mut Kept) -> Result<(), Error> {
 }
 
 /// What was chosen to make it fast.
-fn plan(share: &Share, how: &Clustering) -> String {
-    let bounds = match how.effort.near(&share.points, how.k) {
-        Some(near) if how.effort.method != Method::Full => {
-            let (near, bytes) = (near.min(how.k), Bounds::bytes_per_point(near.min(how.k), how.k));
+fn plan(share: &PointShare, options: &ClusteringOptions) -> String {
+    let bounds = match options.tuning.near(&share.points, options.k) {
+        Some(near) if options.tuning.method != AssignMethod::Full => {
+            let (near, bytes) =
+                (near.min(options.k), Bounds::bytes_per_point(near.min(options.k), options.k));
             format!("bounds for {near} centroids a point, {bytes} bytes each")
         }
         _ => "no bounds".to_owned(),
     };
-    format!("{} instructions; {bounds}", how.effort.level)
+    format!("{} instructions; {bounds}", options.tuning.level)
 }
 
 /// Rank 0's last words and files.
 fn finish(
-    fit: &Fit,
-    peers: &Peers<'_>,
-    share: &Share,
-    clustered: &Clustered,
-    run: &Run,
-    network: Network,
+    fit: &FitCommand,
+    peers: &PeerRanks<'_>,
+    share: &PointShare,
+    clustered: &GridClustering,
+    run: &RunInfo,
+    network: NetworkTotals,
     terminal: &Terminal,
 ) -> Result<(), Error> {
-    terminal.say(&format!(
+    terminal.print_line(&format!(
         "{} clusters after {} iterations{}; inertia {}",
         clustered.centroids.len(),
         clustered.iterations.len(),
@@ -324,21 +326,22 @@ fn finish(
         significant(clustered.inertia)
     ));
     if let Some(path) = &fit.model {
-        let clusters = Clusters::of(share, clustered);
-        let provenance = Provenance::of(share, clustered, &fit.clustering(run.threads)).by_this_command();
+        let clusters = Clusters::from_clustering(share, clustered);
+        let provenance = Provenance::from_clustering(share, clustered, &fit.clustering(run.threads))
+            .made_by_this_command();
         Model { clusters, classifier: None, provenance }.write(path)?;
     }
     if let Some(path) = &fit.centroids {
         npy::write(path, &share.grid.real(&clustered.centroids), share.points.dims)?;
     }
     if let Some(path) = &fit.summary {
-        report::write_json(path, &report::summarise(peers, share, clustered, run, network))?;
+        report::write_json(path, &report::summarize(peers, share, clustered, run, network))?;
     }
     Ok(())
 }
 
 fn write_labels(path: &Path, labels: &[u32]) -> Result<(), Error> {
-    let mut table = TableFile::create(path, Kind::I32, labels.len() as u64, 1)?;
+    let mut table = TableFile::create(path, ElementKind::I32, labels.len() as u64, 1)?;
     let bytes: Vec<u8> = labels.iter().flat_map(|label| label.to_le_bytes()).collect();
     table.write(&bytes, &[])?;
     table.keep()

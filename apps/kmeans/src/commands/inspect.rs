@@ -2,16 +2,16 @@
 
 use crate::Error;
 use crate::data::grid::{Metric, Precision};
-use crate::data::inputs::pictures::Cut;
+use crate::data::inputs::pictures::PatchLayout;
 use crate::output::model::Model;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
 
 /// Say what is in a model file.
 #[derive(Debug, Args)]
-pub(crate) struct Inspect {
+pub(crate) struct InspectCommand {
     /// What fit or classify train has written.
     #[arg(value_name = "MODEL.cool")]
     model: PathBuf,
@@ -21,9 +21,9 @@ pub(crate) struct Inspect {
     json: bool,
 }
 
-impl Inspect {
+impl InspectCommand {
     pub(crate) fn run(&self) -> Result<(), Error> {
-        let model = Model::read(&Peers::alone(), &self.model)?;
+        let model = Model::read(&PeerRanks::alone(), &self.model)?;
         let fields = fields(&model);
         if self.json {
             let fields: serde_json::Map<_, _> =
@@ -61,7 +61,7 @@ fn fields(model: &Model) -> Vec<(&'static str, serde_json::Value)> {
         ),
         ("step", json!(clusters.grid.step)),
     ];
-    if let Some(Cut { patch, stride, .. }) = clusters.cut {
+    if let Some(PatchLayout { patch, stride, .. }) = clusters.cut {
         fields.extend([("patch", json!(patch)), ("stride", json!(stride))]);
     }
     fields.extend([

@@ -9,7 +9,7 @@ mod options;
 mod terminal;
 
 use crate::Error;
-use crate::peer_ranks::{Peers, surviving};
+use crate::peer_ranks::{PeerRanks, surviving};
 use clap::{CommandFactory, Parser, Subcommand};
 use cool_map::Options;
 use std::ffi::{OsStr, OsString};
@@ -17,9 +17,9 @@ use std::ffi::{OsStr, OsString};
 /// K-means over image features or any points, and classifiers of pictures, on as many nodes as there are.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true, after_help = EXAMPLES)]
-pub struct Program {
+pub struct CommandLine {
     #[command(subcommand)]
-    command: Command,
+    command: KmeansCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -35,27 +35,27 @@ Examples:
 cool-kmeans COMMAND --help tells all about a command.";
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    Fit(Box<fit::Fit>),
-    Assign(Box<assign::Assign>),
-    Features(Box<features::Features>),
-    Histogram(Box<features::Histogram>),
-    Inspect(inspect::Inspect),
+enum KmeansCommand {
+    Fit(Box<fit::FitCommand>),
+    Assign(Box<assign::AssignCommand>),
+    Features(Box<features::FeaturesCommand>),
+    Histogram(Box<features::HistogramCommand>),
+    Inspect(inspect::InspectCommand),
     /// Learns to tell classes of pictures apart, and tests what was learnt.
     #[command(subcommand)]
-    Classify(Classify),
+    Classify(ClassifyCommand),
 }
 
 #[derive(Debug, Subcommand)]
-enum Classify {
-    Train(Box<classify::Train>),
-    Test(classify::Test),
+enum ClassifyCommand {
+    Train(Box<classify::TrainCommand>),
+    Test(classify::TestCommand),
 }
 
-impl Program {
+impl CommandLine {
     /// From the command line, in which `fit` may be left out.
     #[must_use]
-    pub fn of(arguments: impl IntoIterator<Item = OsString>) -> Self {
+    pub fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Self {
         let mut arguments: Vec<OsString> = arguments.into_iter().collect();
         let mut known = Self::command();
         known.build();
@@ -74,27 +74,27 @@ impl Program {
 ///
 /// # Errors
 /// As [`Error`] says.
-pub fn run(program: &Program) -> Result<(), Error> {
+pub fn run(program: &CommandLine) -> Result<(), Error> {
     match &program.command {
-        Command::Fit(fit) => fit.start(),
-        Command::Assign(assign) => assign.work.run(|peers| assign.run(peers)),
-        Command::Features(features) => features.work.run(|peers| features.run(peers)),
-        Command::Histogram(histogram) => histogram.work.run(|peers| histogram.run(peers)),
-        Command::Inspect(inspect) => inspect.run(),
-        Command::Classify(Classify::Train(train)) => train.work.run(|peers| train.run(peers)),
-        Command::Classify(Classify::Test(test)) => test.work.run(|peers| test.run(peers)),
+        KmeansCommand::Fit(fit) => fit.start(),
+        KmeansCommand::Assign(assign) => assign.work.run(|peers| assign.run(peers)),
+        KmeansCommand::Features(features) => features.work.run(|peers| features.run(peers)),
+        KmeansCommand::Histogram(histogram) => histogram.work.run(|peers| histogram.run(peers)),
+        KmeansCommand::Inspect(inspect) => inspect.run(),
+        KmeansCommand::Classify(ClassifyCommand::Train(train)) => train.work.run(|peers| train.run(peers)),
+        KmeansCommand::Classify(ClassifyCommand::Test(test)) => test.work.run(|peers| test.run(peers)),
     }
 }
 
 /// Runs as the rank that `cool run` started, as ranks in this process, or alone. `part` makes what a rank does, which it does
 /// again whenever others are lost.
-fn on_all_ranks<P: FnMut(&Peers<'_>) -> Result<(), Error>>(
+fn on_all_ranks<P: FnMut(&PeerRanks<'_>) -> Result<(), Error>>(
     alone: bool,
     part: impl Fn() -> P + Sync,
 ) -> Result<(), Error> {
     let by_hand = std::env::var_os("COOL_SOCKET").is_none();
     if alone || by_hand && !cfg!(feature = "embedded") {
-        return part()(&Peers::alone());
+        return part()(&PeerRanks::alone());
     }
     let results = cool::launch(|comm| surviving(comm, Options::default(), part()))?;
     let errors: Vec<Error> = results.into_iter().filter_map(Result::err).collect();

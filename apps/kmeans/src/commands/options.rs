@@ -2,11 +2,11 @@
 
 use super::on_all_ranks;
 use crate::Error;
-use crate::data::inputs::Input;
-use crate::data::inputs::pictures::{Cut, Sampling};
-use crate::peer_ranks::Peers;
+use crate::data::inputs::InputOptions;
+use crate::data::inputs::pictures::{PatchLayout, PatchSampling};
+use crate::peer_ranks::PeerRanks;
 use clap::{Args, ValueEnum};
-use cool_distance::Level;
+use cool_distance::SimdLevel;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Who does the work, and how.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Work")]
-pub(crate) struct Work {
+pub(crate) struct WorkOptions {
     /// Threads of each rank; by default a node's processors are shared out among its ranks.
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
@@ -23,7 +23,7 @@ pub(crate) struct Work {
     ///
     /// The result is the same with all of them.
     #[arg(long, env = "COOL_SIMD", value_name = "LEVEL")]
-    simd: Option<Level>,
+    simd: Option<SimdLevel>,
 
     /// Work in this process only, also where `cool run` started it.
     ///
@@ -32,29 +32,29 @@ pub(crate) struct Work {
     pub(crate) alone: bool,
 }
 
-impl Work {
+impl WorkOptions {
     /// Lets all ranks do their part, again whenever others are lost.
-    pub(crate) fn run(&self, part: impl Fn(&Peers<'_>) -> Result<(), Error> + Sync) -> Result<(), Error> {
+    pub(crate) fn run(&self, part: impl Fn(&PeerRanks<'_>) -> Result<(), Error> + Sync) -> Result<(), Error> {
         on_all_ranks(self.alone, || &part)
     }
 
     /// Threads of this rank.
-    pub(crate) fn threads(&self, peers: &Peers<'_>) -> usize {
+    pub(crate) fn threads(&self, peers: &PeerRanks<'_>) -> usize {
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let shared = || (processors / peers.on_node().0).max(1);
         self.threads.map_or_else(shared, NonZeroUsize::get)
     }
 
     /// The instructions that do the work.
-    pub(crate) fn level(&self) -> Level {
-        self.simd.unwrap_or_else(Level::best)
+    pub(crate) fn level(&self) -> SimdLevel {
+        self.simd.unwrap_or_else(SimdLevel::best)
     }
 }
 
 /// What to read.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Input")]
-pub(crate) struct Files {
+pub(crate) struct InputFiles {
     /// Pictures, folders or tar files of them, tables (.npy, .fvecs, .bvecs, .parquet, .csv) or text files.
     ///
     /// Pictures are .jpg, .jpeg and .png. An .npy file is a table of |u1, |i1, <i4, <f2, <f4 or <f8 in C order, one point a row.
@@ -81,20 +81,26 @@ pub(crate) struct Files {
     skip_bad_images: bool,
 }
 
-impl Files {
+impl InputFiles {
     /// With how patches are cut out of pictures.
-    pub(crate) fn input(&self, cut: Cut, sampling: Option<Sampling>) -> Input {
-        Input { paths: self.paths.clone(), cut, sampling, dims: self.dims, skip_bad: self.skip_bad_images }
+    pub(crate) fn input(&self, cut: PatchLayout, sampling: Option<PatchSampling>) -> InputOptions {
+        InputOptions {
+            paths: self.paths.clone(),
+            cut,
+            sampling,
+            dims: self.dims,
+            skip_bad: self.skip_bad_images,
+        }
     }
 }
 
 /// How patches are cut out of pictures.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Patches of pictures")]
-pub(crate) struct Patches {
+pub(crate) struct PatchOptions {
     /// Numbers that describe a patch: histograms of oriented gradients of 5 x 5 cells (512) or 9 x 9 (2048).
     #[arg(long, default_value = "512", value_name = "N")]
-    hog: Hog,
+    hog: HogLength,
 
     /// Side of a patch in pixels, a multiple of 5 or 9; by default 8 pixels for each cell, to classify pictures 4.
     #[arg(long, value_name = "PIXELS")]
@@ -110,37 +116,37 @@ pub(crate) struct Patches {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Hog {
+enum HogLength {
     #[value(name = "512")]
     Short,
     #[value(name = "2048")]
     Long,
 }
 
-impl Patches {
+impl PatchOptions {
     /// The patches of clusterings.
-    pub(crate) fn cut(&self) -> Result<Cut, Error> {
+    pub(crate) fn cut(&self) -> Result<PatchLayout, Error> {
         self.cut_by(8, 20)
     }
 
     /// The finer patches of classifiers.
-    pub(crate) fn fine_cut(&self) -> Result<Cut, Error> {
+    pub(crate) fn fine_cut(&self) -> Result<PatchLayout, Error> {
         self.cut_by(4, 8)
     }
 
-    fn cut_by(&self, cell: u32, stride: u32) -> Result<Cut, Error> {
+    fn cut_by(&self, cell: u32, stride: u32) -> Result<PatchLayout, Error> {
         let cells = match self.hog {
-            Hog::Short => 5,
-            Hog::Long => 9,
+            HogLength::Short => 5,
+            HogLength::Long => 9,
         };
-        Cut::new(cells, self.patch.unwrap_or(cells * cell), self.stride.unwrap_or(stride))
+        PatchLayout::new(cells, self.patch.unwrap_or(cells * cell), self.stride.unwrap_or(stride))
     }
 
     /// The patches that are drawn, if not all are taken.
-    pub(crate) fn sampling(&self, seed: u64) -> Result<Option<Sampling>, Error> {
+    pub(crate) fn sampling(&self, seed: u64) -> Result<Option<PatchSampling>, Error> {
         match self.patches {
             Some(0) => Err(Error::Option("--patches 0: one patch of each picture is the least".into())),
-            each => Ok(each.map(|each| Sampling { each, seed })),
+            each => Ok(each.map(|each| PatchSampling { each, seed })),
         }
     }
 }
@@ -160,9 +166,9 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Makes the folder that a file is to be in.
-pub(crate) fn make_folder(file: &Path) -> Result<(), Error> {
-    let folder = file.parent().unwrap_or(Path::new(""));
-    std::fs::create_dir_all(folder).map_err(|source| Error::File { path: folder.to_owned(), source })
+pub(crate) fn create_parent(file: &Path) -> Result<(), Error> {
+    let directory = file.parent().unwrap_or(Path::new(""));
+    std::fs::create_dir_all(directory).map_err(|source| Error::File { path: directory.to_owned(), source })
 }
 
 /// A time in seconds, more than 0.

@@ -1,30 +1,30 @@
 //! What a person sees of a run: a bar while there is a terminal, a line for each iteration.
 
-use crate::progress::{Iteration, Watch};
+use crate::progress::{Iteration, ProgressObserver};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
 /// Rank 0's words; other ranks are silent.
 pub(crate) struct Terminal {
-    speaks: bool,
+    prints: bool,
     bar: ProgressBar,
     iterations: u64,
 }
 
 impl Terminal {
-    /// For a rank that `speaks` or is silent, in a run of at most `iterations`.
-    pub(crate) fn new(speaks: bool, iterations: usize) -> Self {
-        let bar = if speaks && std::io::stderr().is_terminal() {
+    /// For a rank that `prints` or is silent, in a run of at most `iterations`.
+    pub(crate) fn new(prints: bool, iterations: usize) -> Self {
+        let bar = if prints && std::io::stderr().is_terminal() {
             ProgressBar::new(0)
         } else {
             ProgressBar::hidden()
         };
-        Self { speaks, bar, iterations: iterations as u64 }
+        Self { prints, bar, iterations: iterations as u64 }
     }
 
     /// Prints a line above the bar.
-    pub(crate) fn say(&self, line: &str) {
-        if self.speaks {
+    pub(crate) fn print_line(&self, line: &str) {
+        if self.prints {
             self.bar.suspend(|| println!("{line}"));
         }
     }
@@ -45,7 +45,7 @@ impl Terminal {
     }
 }
 
-impl Watch for Terminal {
+impl ProgressObserver for Terminal {
     fn loading(&self, points: u64) {
         self.begin("points", points);
     }
@@ -59,7 +59,7 @@ impl Watch for Terminal {
             self.begin("iterations", self.iterations);
         }
         self.bar.set_position(i.number as u64);
-        self.say(&format!(
+        self.print_line(&format!(
             "iteration {:>3}  inertia {:<12}  moved {} centroids, {} points{}  computing {:.3} s  communicating {:.3} s",
             i.number,
             significant(i.inertia),

@@ -16,7 +16,7 @@
 //! exact from there on.
 
 pub use cool_distance::{MAX_DIMS, Precision};
-use cool_distance::{Rows, scalar};
+use cool_distance::{PointRows, scalar};
 use std::ops::Range;
 
 /// How numbers that are no bytes are held.
@@ -102,16 +102,16 @@ impl Grid {
     }
 
     /// Puts rows of real numbers onto this grid, behind the points that are there.
-    pub fn quantise(&self, rows: &[f64], points: &mut Points) {
+    pub fn quantize(&self, rows: &[f64], points: &mut Points) {
         let (least, most) = self.bounds();
         let place = |(v, o): (&f64, &f64)| ((v - o) / self.step).round().clamp(least, most);
         for row in rows.chunks(self.origin.len()) {
             let row = self.scaled(row);
             let placed = row.iter().zip(&self.origin).map(place);
             match &mut points.values {
-                Values::Byte(values) => values.extend(placed.map(|x| x as u8)),
-                Values::Wide(values) => values.extend(placed.map(|x| x as i16)),
-                Values::Fine(values) => values.extend(self.precision.to_words(placed.map(|x| x as i64))),
+                PointValues::Byte(values) => values.extend(placed.map(|x| x as u8)),
+                PointValues::Wide(values) => values.extend(placed.map(|x| x as i16)),
+                PointValues::Fine(values) => values.extend(self.precision.to_words(placed.map(|x| x as i64))),
             }
         }
     }
@@ -123,7 +123,7 @@ impl Grid {
     }
 
     /// Whether a row of real numbers is within its bounds, so that it is as near to others on the grid as off it.
-    pub fn holds(&self, row: &[f64]) -> bool {
+    pub fn contains(&self, row: &[f64]) -> bool {
         let (least, most) = self.bounds();
         row.iter().zip(&self.origin).all(|(v, o)| (least..=most).contains(&((v - o) / self.step).round()))
     }
@@ -140,18 +140,18 @@ impl Grid {
     }
 
     /// Bytes as points of this grid.
-    pub(crate) fn taking(&self, bytes: &Points) -> Points {
-        let mut placed = self.no_points();
+    pub(crate) fn from_bytes(&self, bytes: &Points) -> Points {
+        let mut placed = self.empty_points();
         placed.reserve(bytes.len());
         for i in 0..bytes.len() {
             let row: Vec<f64> = bytes.rows().row(i).map(|x| x as f64).collect();
-            self.quantise(&row, &mut placed);
+            self.quantize(&row, &mut placed);
         }
         placed
     }
 
     /// No points yet.
-    pub fn no_points(&self) -> Points {
+    pub fn empty_points(&self) -> Points {
         Points::new(self.precision, self.origin.len(), Vec::new())
     }
 
@@ -189,14 +189,14 @@ pub struct Points {
     /// Coordinates of each.
     pub dims: usize,
     /// All coordinates, `dims` for each point in the precision's form.
-    pub values: Values,
+    pub values: PointValues,
     /// How many times each point counts; none where each counts once.
     pub weights: Option<Vec<u16>>,
 }
 
 /// Coordinates of points.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Values {
+pub enum PointValues {
     /// Of [`Precision::Byte`].
     Byte(Vec<u8>),
     /// Of [`Precision::Wide`].
@@ -209,16 +209,16 @@ impl Points {
     /// Points of these coordinates, in the precision's range and form.
     pub fn new(precision: Precision, dims: usize, values: Vec<i16>) -> Self {
         let values = match precision {
-            Precision::Byte => Values::Byte(values.into_iter().map(|x| x as u8).collect()),
-            Precision::Wide => Values::Wide(values),
-            Precision::Fine => Values::Fine(values),
+            Precision::Byte => PointValues::Byte(values.into_iter().map(|x| x as u8).collect()),
+            Precision::Wide => PointValues::Wide(values),
+            Precision::Fine => PointValues::Fine(values),
         };
         Self { dims, values, weights: None }
     }
 
     /// Points that are bytes.
     pub fn bytes(dims: usize, values: Vec<u8>) -> Self {
-        Self { dims, values: Values::Byte(values), weights: None }
+        Self { dims, values: PointValues::Byte(values), weights: None }
     }
 
     /// How many times a point counts.
@@ -232,11 +232,11 @@ impl Points {
     }
 
     /// As rows whose distances can be measured.
-    pub fn rows(&self) -> Rows<'_> {
+    pub fn rows(&self) -> PointRows<'_> {
         match &self.values {
-            Values::Byte(values) => Rows::bytes(values, self.dims),
-            Values::Wide(values) => Rows::wide(values, self.dims),
-            Values::Fine(values) => Rows::fine(values, self.dims),
+            PointValues::Byte(values) => PointRows::bytes(values, self.dims),
+            PointValues::Wide(values) => PointRows::wide(values, self.dims),
+            PointValues::Fine(values) => PointRows::fine(values, self.dims),
         }
     }
 
@@ -254,8 +254,8 @@ impl Points {
     pub fn reserve(&mut self, points: usize) {
         let numbers = points * self.width();
         match &mut self.values {
-            Values::Byte(values) => values.reserve_exact(numbers),
-            Values::Wide(values) | Values::Fine(values) => values.reserve_exact(numbers),
+            PointValues::Byte(values) => values.reserve_exact(numbers),
+            PointValues::Wide(values) | PointValues::Fine(values) => values.reserve_exact(numbers),
         }
     }
 
@@ -268,8 +268,8 @@ impl Points {
     pub(crate) fn words(&self, i: usize) -> Vec<i16> {
         let at = i * self.width()..(i + 1) * self.width();
         match &self.values {
-            Values::Byte(values) => values[at].iter().map(|&x| x.into()).collect(),
-            Values::Wide(values) | Values::Fine(values) => values[at].to_vec(),
+            PointValues::Byte(values) => values[at].iter().map(|&x| x.into()).collect(),
+            PointValues::Wide(values) | PointValues::Fine(values) => values[at].to_vec(),
         }
     }
 
@@ -291,8 +291,9 @@ impl Points {
         }
         let run = run.start * self.width()..run.end * self.width();
         match (&mut self.values, &other.values) {
-            (Values::Byte(values), Values::Byte(more)) => values.extend_from_slice(&more[run]),
-            (Values::Wide(values), Values::Wide(more)) | (Values::Fine(values), Values::Fine(more)) => {
+            (PointValues::Byte(values), PointValues::Byte(more)) => values.extend_from_slice(&more[run]),
+            (PointValues::Wide(values), PointValues::Wide(more))
+            | (PointValues::Fine(values), PointValues::Fine(more)) => {
                 values.extend_from_slice(&more[run]);
             }
             _ => unreachable!("points of one grid have one precision"),
@@ -380,37 +381,44 @@ impl Centroids {
     /// How a centroid gets to the mean of its points, in numbers as small as can be; none if it is there. Where the points weigh
     /// less than what a step of their grid is in steps of the centroids', their mean is one of few: then it is the
     /// weight, and what the sums are above those of as many points at the centroid. Otherwise it is 0, and the way.
-    pub(crate) fn way(&self, j: usize, metric: Metric, sums: &[i64], weight: i64) -> Option<Vec<i32>> {
+    pub(crate) fn displacement(
+        &self,
+        j: usize,
+        metric: Metric,
+        sums: &[i64],
+        weight: i64,
+    ) -> Option<Vec<i32>> {
         let mean = self.mean(j, metric, sums, weight);
         if self.row(j) == mean {
             return None;
         }
-        let way: Vec<i32> = if self.has_few_means(weight) {
+        let displacement: Vec<i32> = if self.has_few_means(weight) {
             self.sums_here(j, weight).zip(sums).map(|(here, sum)| (sum - here) as i32).collect()
         } else {
             let to = self.precision.coordinates(&mean);
             to.zip(self.coordinates(j)).map(|(to, from)| (to - from) as i32).collect()
         };
         let weight = if self.has_few_means(weight) { weight as i32 } else { 0 };
-        Some([vec![weight], way].concat())
+        Some([vec![weight], displacement].concat())
     }
 
-    /// Moves a centroid as [`Centroids::way`] says; how far, squared.
-    pub(crate) fn go(&mut self, j: usize, metric: Metric, way: &[i32]) -> u64 {
-        let (weight, way) = (i64::from(way[0]), &way[1..]);
+    /// Moves a centroid as [`Centroids::displacement`] says; how far, squared.
+    pub(crate) fn displace(&mut self, j: usize, metric: Metric, displacement: &[i32]) -> u64 {
+        let (weight, displacement) = (i64::from(displacement[0]), &displacement[1..]);
         let to: Vec<i16> = if weight > 0 {
             let sums: Vec<i64> =
-                self.sums_here(j, weight).zip(way).map(|(here, by)| here + i64::from(*by)).collect();
+                self.sums_here(j, weight).zip(displacement).map(|(here, by)| here + i64::from(*by)).collect();
             self.mean(j, metric, &sums, weight)
         } else {
-            let to: Vec<i64> = self.coordinates(j).zip(way).map(|(from, by)| from + i64::from(*by)).collect();
+            let to: Vec<i64> =
+                self.coordinates(j).zip(displacement).map(|(from, by)| from + i64::from(*by)).collect();
             self.precision.to_words(to.into_iter())
         };
         self.put(j, &to)
     }
 
     /// Puts a centroid beside another, which goes the other way: by 1/1024 of each coordinate, a step at least (FAISS,
-    /// `Clustering.cpp`). How far both went, squared.
+    /// `ClusteringOptions.cpp`). How far both went, squared.
     pub(crate) fn split(&mut self, from: usize, to: usize, metric: Metric) -> u64 {
         let (least, most) = self.precision.centroid_range();
         let parts = [(to, 1), (from, -1)].map(|(j, sign)| {
@@ -464,8 +472,8 @@ mod tests {
         ) {
             let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(l, h), &v| (l.min(v), h.max(v)));
             let grid = Grid::spanning(reals, &[low], &[high]);
-            let mut points = grid.no_points();
-            grid.quantise(&values, &mut points);
+            let mut points = grid.empty_points();
+            grid.quantize(&values, &mut points);
             let back = grid.real(&Centroids::at(&points));
             for (v, b) in values.iter().zip(back) {
                 prop_assert!((v - b).abs() <= grid.step * 0.500_001, "{} became {}", v, b);
@@ -483,7 +491,7 @@ mod tests {
         }
 
         #[test]
-        fn a_way_leads_to_the_mean(
+        fn a_displacement_leads_to_the_mean(
             (from, points) in (1usize..9).prop_flat_map(|dims| {
                 let points = prop::collection::vec(prop::collection::vec(0i64..=255, dims), 1..300);
                 (prop::collection::vec(0..=32_640i64, dims), points)
@@ -500,8 +508,8 @@ mod tests {
             let values = precision.to_words(from.into_iter());
             let mut centroid = Centroids { precision, dims, values };
             let mean = centroid.mean(0, metric, &sums, points.len() as i64);
-            if let Some(way) = centroid.way(0, metric, &sums, points.len() as i64) {
-                prop_assert!(centroid.go(0, metric, &way) > 0);
+            if let Some(displacement) = centroid.displacement(0, metric, &sums, points.len() as i64) {
+                prop_assert!(centroid.displace(0, metric, &displacement) > 0);
             }
             prop_assert_eq!(centroid.values, mean);
         }
@@ -512,8 +520,8 @@ mod tests {
             reals in prop_oneof![Just(Reals::Short), Just(Reals::Float)],
         ) {
             let grid = Grid::directions(reals, row.len());
-            let mut points = grid.no_points();
-            grid.quantise(&row, &mut points);
+            let mut points = grid.empty_points();
+            grid.quantize(&row, &mut points);
             let length = (points.rows().norm(0) as f64).sqrt() * grid.step;
             prop_assert!((length - 1.0).abs() < 1e-3, "{}", length);
             let real = grid.real(&grid.centroids(&row));
@@ -530,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn centroids_come_back_from_real_numbers() {
+    fn centroids_are_restored_from_real_numbers() {
         for (precision, values) in [
             (Precision::Byte, vec![0, 32_640, 7, 129]),
             (Precision::Wide, vec![-32_767, 32_767, 0, 3]),
@@ -545,17 +553,17 @@ mod tests {
     #[test]
     fn equal_points_have_a_grid_too() {
         let grid = Grid::spanning(Reals::Short, &[3.0], &[3.0]);
-        let mut points = grid.no_points();
-        grid.quantise(&[3.0], &mut points);
-        assert_eq!(points.values, Values::Wide(vec![0]));
+        let mut points = grid.empty_points();
+        grid.quantize(&[3.0], &mut points);
+        assert_eq!(points.values, PointValues::Wide(vec![0]));
     }
 
     #[test]
     fn runs_of_points_are_put_together() {
         let all = Points::new(Precision::Byte, 2, vec![0, 255, 7, 8, 9, 10]);
-        let mut some = Grid::bytes(2, 1.0).no_points();
+        let mut some = Grid::bytes(2, 1.0).empty_points();
         some.append(&all, 1..3);
         some.append(&all, 0..1);
-        assert_eq!(some.values, Values::Byte(vec![7, 8, 9, 10, 0, 255]));
+        assert_eq!(some.values, PointValues::Byte(vec![7, 8, 9, 10, 0, 255]));
     }
 }

@@ -1,6 +1,6 @@
 //! NumPy's `.npy` files, of plain numbers in C order and little-endian: their header, read and written.
 
-use crate::data::inputs::formats::Kind;
+use crate::data::inputs::formats::ElementKind;
 use crate::error::Error;
 use cool_map::replace_file;
 use std::path::Path;
@@ -11,22 +11,22 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 pub(crate) const MAX_HEADER: usize = 4096;
 
 /// Elements by the names that NumPy has for them.
-const KINDS: [(&str, Kind); 8] = [
-    ("|u1", Kind::U8),
-    ("<u1", Kind::U8),
-    ("|i1", Kind::I8),
-    ("<i1", Kind::I8),
-    ("<i4", Kind::I32),
-    ("<f2", Kind::F16),
-    ("<f4", Kind::F32),
-    ("<f8", Kind::F64),
+const KINDS: [(&str, ElementKind); 8] = [
+    ("|u1", ElementKind::U8),
+    ("<u1", ElementKind::U8),
+    ("|i1", ElementKind::I8),
+    ("<i1", ElementKind::I8),
+    ("<i4", ElementKind::I32),
+    ("<f2", ElementKind::F16),
+    ("<f4", ElementKind::F32),
+    ("<f8", ElementKind::F64),
 ];
 
 /// What stands before the elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What the elements are.
-    pub kind: Kind,
+    pub kind: ElementKind,
     /// Their number along each dimension.
     pub shape: Vec<u64>,
     /// Bytes before the first element.
@@ -42,7 +42,7 @@ impl Header {
     }
 
     /// The first bytes of a file of such elements.
-    pub(crate) fn write(kind: Kind, shape: &[u64]) -> Vec<u8> {
+    pub(crate) fn write(kind: ElementKind, shape: &[u64]) -> Vec<u8> {
         let name = KINDS.iter().find(|(_, k)| *k == kind).map_or("", |(name, _)| name);
         let mut sizes = shape.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
         if shape.len() == 1 {
@@ -63,7 +63,7 @@ impl Header {
 /// # Errors
 /// If it cannot be written; nothing half-written stays.
 pub fn write(path: &Path, values: &[f64], dims: usize) -> Result<(), Error> {
-    let head = Header::write(Kind::F64, &[(values.len() / dims) as u64, dims as u64]);
+    let head = Header::write(ElementKind::F64, &[(values.len() / dims) as u64, dims as u64]);
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     replace_file(path, &[&head, &bytes]).map_err(Error::file(path))
 }
@@ -83,7 +83,7 @@ fn split_header(head: &[u8]) -> Result<(&str, usize), &'static str> {
 }
 
 /// The element kind and shape of a header such as `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
-fn parse_header(header: &str) -> Result<(Kind, Vec<u64>), String> {
+fn parse_header(header: &str) -> Result<(ElementKind, Vec<u64>), String> {
     let odd = || format!("has a header that is not numpy's: {:?}", header.trim_end());
     let mut rest = header.trim().strip_prefix('{').and_then(|h| h.strip_suffix('}')).ok_or_else(odd)?.trim();
     let (mut kind, mut shape, mut c_order) = (None, None, false);
@@ -122,7 +122,7 @@ fn parse_header(header: &str) -> Result<(Kind, Vec<u64>), String> {
     }
 }
 
-fn parse_kind(descr: &str) -> Result<Kind, String> {
+fn parse_kind(descr: &str) -> Result<ElementKind, String> {
     let known = KINDS.iter().find(|(name, _)| *name == descr);
     known.map(|(_, kind)| *kind).ok_or_else(|| {
         format!(
@@ -146,8 +146,12 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
-        for (kind, shape) in [(Kind::U8, vec![5, 3]), (Kind::I32, vec![7]), (Kind::F64, vec![u64::MAX, 1])] {
+    fn a_written_header_is_read_back() {
+        for (kind, shape) in [
+            (ElementKind::U8, vec![5, 3]),
+            (ElementKind::I32, vec![7]),
+            (ElementKind::F64, vec![u64::MAX, 1]),
+        ] {
             let bytes = Header::write(kind, &shape);
             assert_eq!(Header::read(&bytes), Ok(Header { kind, shape, start: bytes.len() }));
             assert!(bytes.len().is_multiple_of(64));
@@ -157,15 +161,15 @@ mod tests {
     #[test]
     fn headers_as_numpy_writes_them_are_understood() {
         let h = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }      \n";
-        assert_eq!(parse_header(h), Ok((Kind::F32, vec![1, 2])));
+        assert_eq!(parse_header(h), Ok((ElementKind::F32, vec![1, 2])));
         assert_eq!(
             parse_header("{'descr': '<f2', 'fortran_order': False, 'shape': (), }"),
-            Ok((Kind::F16, vec![]))
+            Ok((ElementKind::F16, vec![]))
         );
     }
 
     #[test]
-    fn what_is_none_of_numpys_plain_arrays_is_refused_in_words() {
+    fn unsupported_arrays_are_refused_with_the_reason() {
         let cases = [
             ("{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1), }", "'<i8'"),
             ("{'descr': '>f4', 'fortran_order': False, 'shape': (1, 1), }", "'>f4'"),
@@ -176,8 +180,8 @@ mod tests {
             ("import os", "not numpy's"),
         ];
         for (header, expected) in cases {
-            let said = parse_header(header).expect_err("refused");
-            assert!(said.contains(expected), "{header}: {said}");
+            let message = parse_header(header).expect_err("refused");
+            assert!(message.contains(expected), "{header}: {message}");
         }
         let refused = |bytes: &[u8]| Header::read(bytes).expect_err("refused");
         assert!(refused(b"").contains("not an .npy file"));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// The points of one rank: a contiguous run, so that a rank opens only the files that its run touches.
-pub fn share(points: u64, ranks: usize, rank: usize) -> Range<u64> {
+pub fn rank_range(points: u64, ranks: usize, rank: usize) -> Range<u64> {
     let start = |r: usize| (u128::from(points) * r as u128 / ranks as u128) as u64;
     start(rank)..start(rank + 1)
 }
@@ -11,13 +11,13 @@ pub fn share(points: u64, ranks: usize, rank: usize) -> Range<u64> {
 /// A choice of `chosen` out of `total` rows, evenly spread: `total` is cut into `chosen` runs as equal as can be,
 /// and one row is drawn from each by the seed.
 #[derive(Clone, Copy, Debug)]
-pub struct Thinned {
+pub struct Subsample {
     total: u64,
     chosen: u64,
     seed: u64,
 }
 
-impl Thinned {
+impl Subsample {
     /// At most `most` rows of `total`.
     pub fn new(total: u64, most: u64, seed: u64) -> Self {
         Self { total, chosen: total.min(most), seed }
@@ -63,7 +63,7 @@ mod tests {
         fn shares_cover_all_points_once_and_evenly(points in 0u64..10_000, ranks in 1usize..40) {
             let mut next = 0;
             for r in 0..ranks {
-                let mine = share(points, ranks, r);
+                let mine = rank_range(points, ranks, r);
                 prop_assert_eq!(mine.start, next);
                 let size = mine.end - mine.start;
                 prop_assert!(size == points / ranks as u64 || size == points.div_ceil(ranks as u64));
@@ -73,8 +73,8 @@ mod tests {
         }
 
         #[test]
-        fn thinned_rows_rise_and_stay_inside(total in 0u64..5000, most in 0u64..6000, seed: u64) {
-            let thinned = Thinned::new(total, most, seed);
+        fn subsampled_rows_rise_and_stay_inside(total in 0u64..5000, most in 0u64..6000, seed: u64) {
+            let thinned = Subsample::new(total, most, seed);
             prop_assert_eq!(thinned.len(), total.min(most));
             let rows: Vec<_> = (0..thinned.len()).map(|i| thinned.row(i)).collect();
             prop_assert!(rows.windows(2).all(|w| w[0] < w[1]));
@@ -83,8 +83,8 @@ mod tests {
     }
 
     #[test]
-    fn no_thinning_keeps_every_row() {
-        let thinned = Thinned::new(7, 100, 3);
+    fn a_full_subsample_keeps_every_row() {
+        let thinned = Subsample::new(7, 100, 3);
         assert_eq!((0..7).map(|i| thinned.row(i)).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
     }
 }

@@ -1,12 +1,12 @@
 //! A rank's share of the points: what it loads, and what it takes over when others are lost.
 
 use crate::data::grid::{Grid, Metric, Points, Reals};
-use crate::data::inputs::{Input, Source};
-use crate::data::partition::{Thinned, share};
+use crate::data::inputs::{InputOptions, PointSource};
+use crate::data::partition::{Subsample, rank_range};
 use crate::data::weights::Weights;
 use crate::error::Error;
-use crate::peer_ranks::Peers;
-use crate::progress::Watch;
+use crate::peer_ranks::PeerRanks;
+use crate::progress::ProgressObserver;
 use cool::Op;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -16,16 +16,16 @@ const MAX_REAL: f64 = 1e100;
 
 /// What to read, and how much of it.
 #[derive(Clone, Debug)]
-pub struct Loading {
+pub struct LoadOptions {
     /// The files.
-    pub input: Input,
+    pub input: InputOptions,
     /// Which of their points.
-    pub select: Selection,
+    pub select: PointSelection,
 }
 
 /// Which points of a source to take, and as what.
 #[derive(Clone, Debug)]
-pub struct Selection {
+pub struct PointSelection {
     /// Points at most; evenly thinned if there are more.
     pub max_points: u64,
     /// Names the thinning.
@@ -41,7 +41,7 @@ pub struct Selection {
     pub weights: Option<PathBuf>,
 }
 
-impl Selection {
+impl PointSelection {
     /// All of them, as they are.
     pub fn all(seed: u64, threads: usize) -> Self {
         Self {
@@ -56,11 +56,11 @@ impl Selection {
 }
 
 /// A rank's share of the points.
-pub struct Share {
+pub struct PointShare {
     /// Where they come from.
-    pub source: Source,
+    pub source: PointSource,
     /// Which rows of the source are points.
-    pub chosen: Thinned,
+    pub chosen: Subsample,
     /// Which of the points this rank holds.
     pub range: Range<u64>,
     /// The grid that all are on.
@@ -71,29 +71,34 @@ pub struct Share {
     pub weights: Option<Weights>,
 }
 
-impl Share {
+impl PointShare {
     /// This rank's points, which are kept in `kept`. If all ranks have theirs, they share out anew what the ranks
     /// held that are gone.
-    pub fn renew<'a>(
-        kept: &'a mut Option<Share>,
-        peers: &Peers<'_>,
-        loading: &Loading,
-        watch: &dyn Watch,
-    ) -> Result<&'a Share, Error> {
+    pub fn reload<'a>(
+        kept: &'a mut Option<PointShare>,
+        peers: &PeerRanks<'_>,
+        loading: &LoadOptions,
+        watch: &dyn ProgressObserver,
+    ) -> Result<&'a PointShare, Error> {
         let all = peers.combine(vec![u8::from(kept.is_some())], Op::Min)?[0] != 0;
         match kept.take().filter(|_| all) {
-            None => Ok(kept.insert(Share::load(peers, loading, watch)?)),
+            None => Ok(kept.insert(PointShare::load(peers, loading, watch)?)),
             Some(share) => {
                 let share = kept.insert(share);
-                share.share_out(peers, loading, watch)?;
+                share.redistribute(peers, loading, watch)?;
                 Ok(share)
             }
         }
     }
 
     /// Takes this rank's part of all points: keeps what it has of it, and reads the rest.
-    fn share_out(&mut self, peers: &Peers<'_>, loading: &Loading, watch: &dyn Watch) -> Result<(), Error> {
-        let range = share(self.chosen.len(), peers.size(), peers.rank());
+    fn redistribute(
+        &mut self,
+        peers: &PeerRanks<'_>,
+        loading: &LoadOptions,
+        watch: &dyn ProgressObserver,
+    ) -> Result<(), Error> {
+        let range = rank_range(self.chosen.len(), peers.size(), peers.rank());
         let start = self.range.start.clamp(range.start, range.end);
         let kept = start..self.range.end.clamp(start, range.end);
         let missing = [range.start..kept.start, kept.end..range.end];
@@ -118,20 +123,24 @@ impl Share {
     ///
     /// # Errors
     /// If inputs cannot be read at some rank, hold no points, or ranks are lost.
-    pub fn load(peers: &Peers<'_>, loading: &Loading, watch: &dyn Watch) -> Result<Self, Error> {
-        let source = Source::open(peers, &loading.input, loading.select.threads)?;
-        Self::of(peers, source, &loading.select, watch)
+    pub fn load(
+        peers: &PeerRanks<'_>,
+        loading: &LoadOptions,
+        watch: &dyn ProgressObserver,
+    ) -> Result<Self, Error> {
+        let source = PointSource::open(peers, &loading.input, loading.select.threads)?;
+        Self::from_source(peers, source, &loading.select, watch)
     }
 
     /// Reads this rank's points of a source.
     ///
     /// # Errors
     /// If one rank cannot read its points, or ranks are lost.
-    pub fn of(
-        peers: &Peers<'_>,
-        source: Source,
-        select: &Selection,
-        watch: &dyn Watch,
+    pub fn from_source(
+        peers: &PeerRanks<'_>,
+        source: PointSource,
+        select: &PointSelection,
+        watch: &dyn ProgressObserver,
     ) -> Result<Self, Error> {
         let (dims, most) = (source.dims(), select.reals.max_dims());
         if dims > most && source.byte_step().is_none() {
@@ -139,8 +148,8 @@ impl Share {
                 "--precision float holds points of at most {most} coordinates, not {dims}; leave it out"
             )));
         }
-        let chosen = Thinned::new(source.rows(), select.max_points, select.seed);
-        let range = share(chosen.len(), peers.size(), peers.rank());
+        let chosen = Subsample::new(source.rows(), select.max_points, select.seed);
+        let range = rank_range(chosen.len(), peers.size(), peers.rank());
         let rows: Vec<u64> = range.clone().map(|i| chosen.row(i)).collect();
         watch.loading(rows.len() as u64);
         let grid = match (select.metric, source.byte_step()) {
@@ -159,12 +168,12 @@ impl Share {
 
 /// Some rows of a source, which rise, as points.
 fn read(
-    source: &Source,
+    source: &PointSource,
     grid: &Grid,
     weights: Option<&Weights>,
     rows: &[u64],
     threads: usize,
-    watch: &dyn Watch,
+    watch: &dyn ProgressObserver,
 ) -> Result<Points, Error> {
     let points = source.load(rows, grid, threads, &|points| watch.loaded(points))?;
     let weights = weights.map(|weights| weights.load(rows)).transpose()?;
@@ -173,7 +182,7 @@ fn read(
 
 /// The grid that spans the points of all ranks, of which this one reads the given rows: once for the grid and, so that
 /// they need not be held as they are, once more for the points.
-fn spanning(peers: &Peers<'_>, reals: Reals, source: &Source, rows: &[u64]) -> Result<Grid, Error> {
+fn spanning(peers: &PeerRanks<'_>, reals: Reals, source: &PointSource, rows: &[u64]) -> Result<Grid, Error> {
     let mut low = vec![MAX_REAL; source.dims()];
     let mut high = vec![-MAX_REAL; source.dims()];
     peers.agree(source.each(rows, |row| {
@@ -185,7 +194,7 @@ fn spanning(peers: &Peers<'_>, reals: Reals, source: &Source, rows: &[u64]) -> R
 
 /// The grid that spans all ranks' coordinates, of which this rank has the least and the greatest of each.
 pub(crate) fn grid_between(
-    peers: &Peers<'_>,
+    peers: &PeerRanks<'_>,
     reals: Reals,
     low: Vec<f64>,
     high: Vec<f64>,

@@ -1,8 +1,8 @@
 //! How many times each point counts: numbers from a file as integers, so that sums with them are exact.
 
-use crate::data::inputs::array::Array;
+use crate::data::inputs::array::ArrayFile;
 use crate::error::Error;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use cool::Op;
 use std::path::Path;
 
@@ -13,16 +13,16 @@ const MOST: f64 = u16::MAX as f64;
 #[derive(Debug)]
 pub struct Weights {
     /// The file; none if the program has given them.
-    array: Option<Array>,
+    array: Option<ArrayFile>,
     /// The weight that the integer 1 stands for: 1 if all are whole numbers up to 65,535; else the largest is that integer.
     pub unit: f64,
 }
 
 impl Weights {
     /// Opens the file, which must have a number for each of `rows`; the ranks look at the rows that are theirs.
-    pub fn open(peers: &Peers<'_>, path: &Path, rows: u64, mine: &[u64]) -> Result<Self, Error> {
+    pub fn open(peers: &PeerRanks<'_>, path: &Path, rows: u64, mine: &[u64]) -> Result<Self, Error> {
         let found = || {
-            let array = Array::open_column(path)?;
+            let array = ArrayFile::open_column(path)?;
             if array.rows != rows {
                 let problem = format!(
                     "has {} weights; the input has {rows} points, each of which needs one",
@@ -47,7 +47,7 @@ impl Weights {
     }
 
     /// Those that the program has, of this rank's points; and as integers.
-    pub(crate) fn given(peers: &Peers<'_>, weights: &[f64]) -> Result<(Self, Vec<u16>), Error> {
+    pub(crate) fn from_memory(peers: &PeerRanks<'_>, weights: &[f64]) -> Result<(Self, Vec<u16>), Error> {
         let most = weights.iter().fold([0.0f64; 2], |most, weight| larger(most, *weight));
         let unit = unit(peers, most)?;
         let none = || Error::Input("the weights of all points are zero; one must be above".into());
@@ -76,14 +76,14 @@ fn larger([most, broken]: [f64; 2], weight: f64) -> [f64; 2] {
 }
 
 /// What the integer 1 stands for, given [`larger`] of this rank's weights; none if all ranks' are 0.
-fn unit(peers: &Peers<'_>, most: [f64; 2]) -> Result<Option<f64>, Error> {
+fn unit(peers: &PeerRanks<'_>, most: [f64; 2]) -> Result<Option<f64>, Error> {
     let most = peers.combine(most.to_vec(), Op::Max)?;
     let whole = most[1] == 0.0 && most[0] <= MOST;
     Ok((most[0] > 0.0).then_some(if whole { 1.0 } else { most[0] / MOST }))
 }
 
 /// Hands the numbers of some rows to `take`.
-fn each(array: &Array, rows: &[u64], mut take: impl FnMut(f64)) -> Result<(), Error> {
+fn each(array: &ArrayFile, rows: &[u64], mut take: impl FnMut(f64)) -> Result<(), Error> {
     let mut number = Vec::with_capacity(1);
     array.read(rows.iter().copied(), |row, bytes| {
         number.clear();

@@ -1,15 +1,15 @@
 //! What a model says of points and pictures that it was not made of: labels, distances, histograms of words. All ranks share the work.
 
-use crate::classification::bag::Reader;
+use crate::classification::bag::VocabularyReader;
 use crate::data::grid::{Centroids, Metric, Points, Precision};
-use crate::data::inputs::Source;
+use crate::data::inputs::PointSource;
 use crate::data::inputs::pictures::Pictures;
 use crate::error::Error;
 use crate::output::model::Clusters;
 use crate::output::tables::in_blocks;
-use crate::peer_ranks::Peers;
-use crate::progress::Watch;
-use cool_distance::{Level, Panels, Picked};
+use crate::peer_ranks::PeerRanks;
+use crate::progress::ProgressObserver;
+use cool_distance::{Panels, RowSelection, SimdLevel};
 use cool_map::threads;
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ const PICTURES: u64 = 32;
 
 /// A point's nearest centroid.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Assigned {
+pub struct Assignment {
     /// Its number; of equally near centroids, the first's.
     pub label: u32,
     /// How far it is.
@@ -37,14 +37,14 @@ pub struct Assigned {
 /// # Errors
 /// If points are of another kind than those clustered, cannot be read, or ranks are lost.
 pub fn assign(
-    peers: &Peers<'_>,
+    peers: &PeerRanks<'_>,
     clusters: &Clusters,
-    source: &Source,
-    (level, on): (Level, usize),
-    watch: &dyn Watch,
-    mut write: impl FnMut(&[Assigned]) -> Result<(), Error>,
+    source: &PointSource,
+    (level, on): (SimdLevel, usize),
+    watch: &dyn ProgressObserver,
+    mut write: impl FnMut(&[Assignment]) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    peers.agree(clusters.takes(source))?;
+    peers.agree(clusters.check_source(source))?;
     let Centroids { precision, dims, values } = &clusters.centroids;
     let panels = Panels::new(level, *precision, values, *dims);
     let real = clusters.grid.real(&clusters.centroids);
@@ -62,7 +62,7 @@ pub fn assign(
     in_blocks(peers, source.rows(), BLOCK, compute, |_, pairs| {
         let (pairs, _) = pairs.as_chunks();
         let assigned =
-            |[label, bits]: &[u64; 2]| Assigned { label: *label as u32, distance: f64::from_bits(*bits) };
+            |[label, bits]: &[u64; 2]| Assignment { label: *label as u32, distance: f64::from_bits(*bits) };
         write(&pairs.iter().map(assigned).collect::<Vec<_>>())
     })
 }
@@ -73,7 +73,7 @@ type OffGrid = (usize, Vec<f64>);
 /// Points on the model's grid, and those that lie beyond it.
 fn load(
     clusters: &Clusters,
-    source: &Source,
+    source: &PointSource,
     rows: Range<u64>,
     on: usize,
 ) -> Result<(Points, Vec<OffGrid>), Error> {
@@ -81,39 +81,39 @@ fn load(
     if grid.precision == Precision::Byte || grid.metric == Metric::Cosine {
         return Ok((source.load(&rows, grid, on, &|_| ())?, Vec::new()));
     }
-    let (mut points, mut beyond) = (grid.no_points(), Vec::new());
+    let (mut points, mut beyond) = (grid.empty_points(), Vec::new());
     points.reserve(rows.len());
     source.each(&rows, |row| {
-        if !grid.holds(row) {
+        if !grid.contains(row) {
             beyond.push((points.len(), row.to_vec()));
         }
-        grid.quantise(row, &mut points);
+        grid.quantize(row, &mut points);
     })?;
     Ok((points, beyond))
 }
 
-fn nearest(clusters: &Clusters, panels: &Panels, points: &Points, on: usize) -> Vec<Assigned> {
-    let mut found = vec![Assigned::default(); points.len()];
-    threads::map_mut(on, found.chunks_mut(PIECE).collect(), |piece, found: &mut [Assigned]| {
-        let picked = Picked::Run { first: piece * PIECE, count: found.len() };
+fn nearest(clusters: &Clusters, panels: &Panels, points: &Points, on: usize) -> Vec<Assignment> {
+    let mut found = vec![Assignment::default(); points.len()];
+    threads::map_mut(on, found.chunks_mut(PIECE).collect(), |piece, found: &mut [Assignment]| {
+        let picked = RowSelection::Run { first: piece * PIECE, count: found.len() };
         panels.nearest(points.rows(), picked, |i, nearest| {
             let squared = clusters.grid.real_squared(nearest.squared.unsigned_abs().into());
-            found[i] = Assigned { label: nearest.index, distance: squared.sqrt() };
+            found[i] = Assignment { label: nearest.index, distance: squared.sqrt() };
         });
     });
     found
 }
 
 /// The nearest of real centroids.
-fn off_grid(centroids: &[f64], row: &[f64]) -> Assigned {
-    let mut best = Assigned { label: 0, distance: f64::INFINITY };
+fn off_grid(centroids: &[f64], row: &[f64]) -> Assignment {
+    let mut best = Assignment { label: 0, distance: f64::INFINITY };
     for (label, centroid) in (0u32..).zip(centroids.chunks_exact(row.len())) {
         let squared: f64 = row.iter().zip(centroid).map(|(x, c)| (x - c) * (x - c)).sum();
         if squared < best.distance {
-            best = Assigned { label, distance: squared };
+            best = Assignment { label, distance: squared };
         }
     }
-    Assigned { distance: best.distance.sqrt(), ..best }
+    Assignment { distance: best.distance.sqrt(), ..best }
 }
 
 /// Gives `write`, at rank 0, how often each word occurs in each picture: a row of as many counts as there are words.
@@ -121,14 +121,14 @@ fn off_grid(centroids: &[f64], row: &[f64]) -> Assigned {
 /// # Errors
 /// If the model was not made of pictures, a picture cannot be read, or ranks are lost.
 pub fn histograms(
-    peers: &Peers<'_>,
+    peers: &PeerRanks<'_>,
     clusters: &Clusters,
     pictures: &Pictures,
-    (level, on): (Level, usize),
-    watch: &dyn Watch,
+    (level, on): (SimdLevel, usize),
+    watch: &dyn ProgressObserver,
     write: impl FnMut(Range<u64>, Vec<i32>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let reader = peers.agree(Reader::new(clusters, level))?;
+    let reader = peers.agree(VocabularyReader::new(clusters, level))?;
     let entries: Vec<_> = pictures.entries().collect();
     watch.loading((entries.len() / peers.size()) as u64);
     let count = |i: u64| -> Result<Vec<i32>, Error> {
@@ -149,10 +149,10 @@ pub fn histograms(
 /// # Errors
 /// If they cannot be read, or ranks are lost.
 pub fn features(
-    peers: &Peers<'_>,
-    source: &Source,
+    peers: &PeerRanks<'_>,
+    source: &PointSource,
     on: usize,
-    watch: &dyn Watch,
+    watch: &dyn ProgressObserver,
     write: impl FnMut(Range<u64>, Vec<u8>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     watch.loading(source.rows() / peers.size() as u64);
@@ -174,9 +174,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn off_the_grid_the_nearest_is_found_by_real_numbers_and_of_equals_the_first() {
+    fn points_off_the_grid_use_real_distances_and_the_first_tie() {
         let centroids = [0.0, 0.0, 10.0, 0.0, 10.0, 0.0];
-        assert_eq!(off_grid(&centroids, &[13.0, 4.0]), Assigned { label: 1, distance: 5.0 });
-        assert_eq!(off_grid(&centroids, &[-3.0, 4.0]), Assigned { label: 0, distance: 5.0 });
+        assert_eq!(off_grid(&centroids, &[13.0, 4.0]), Assignment { label: 1, distance: 5.0 });
+        assert_eq!(off_grid(&centroids, &[-3.0, 4.0]), Assignment { label: 0, distance: 5.0 });
     }
 }

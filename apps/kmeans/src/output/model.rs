@@ -2,18 +2,18 @@
 //!
 //! A file is a line of text that names the format, and a [`Model`] in postcard's form.
 
-use crate::algorithm::lloyd::Clustered;
+use crate::algorithm::lloyd::GridClustering;
 use crate::data::grid::{Centroids, Grid, Precision};
-use crate::data::inputs::Source;
-use crate::data::inputs::pictures::Cut;
-use crate::data::point_share::Share;
+use crate::data::inputs::PointSource;
+use crate::data::inputs::pictures::PatchLayout;
+use crate::data::point_share::PointShare;
 use crate::error::Error;
-use crate::options::Clustering;
-use crate::peer_ranks::Peers;
-use cool_classify::Row;
+use crate::options::ClusteringOptions;
+use crate::peer_ranks::PeerRanks;
+use cool_classify::SparseRow;
 use cool_classify::feature_map::FeatureMap;
-use cool_classify::histogram::{MAX_LEVELS, Pyramid};
-use cool_classify::svm::{self, Machine};
+use cool_classify::histogram::{MAX_LEVELS, SpatialPyramid};
+use cool_classify::svm::{self, LinearSvm};
 use cool_map::replace_file;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -43,7 +43,7 @@ pub struct Clusters {
     /// The grid of their points.
     pub grid: Grid,
     /// How patches were cut out, if points were patches of pictures.
-    pub cut: Option<Cut>,
+    pub cut: Option<PatchLayout>,
 }
 
 /// Where a model comes from.
@@ -73,21 +73,21 @@ pub struct Classifier {
     /// Pictures of each class that it was trained with.
     pub trained_with: Vec<usize>,
     /// How a picture's words become features.
-    pub features: Features,
+    pub features: HistogramFeatures,
     /// One for each class.
-    pub machines: Vec<Machine>,
+    pub machines: Vec<LinearSvm>,
 }
 
 /// How a picture's words become features.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Features {
+pub struct HistogramFeatures {
     /// The cells in which words are counted.
-    pub pyramid: Pyramid,
+    pub pyramid: SpatialPyramid,
     /// What becomes of the counts.
     pub map: FeatureMap,
 }
 
-impl Features {
+impl HistogramFeatures {
     /// Features of a picture over a vocabulary of that many words.
     pub fn len(&self, words: usize) -> usize {
         self.map.len(self.pyramid.len(words))
@@ -96,7 +96,7 @@ impl Features {
 
 impl Classifier {
     /// The class of a picture of these features.
-    pub fn predict(&self, row: &Row) -> usize {
+    pub fn predict(&self, row: &SparseRow) -> usize {
         svm::predict(&self.machines, row).unwrap_or(0)
     }
 }
@@ -114,7 +114,7 @@ impl Model {
     ///
     /// # Errors
     /// If it cannot be read, is no model, or ranks are lost.
-    pub fn read(peers: &Peers<'_>, path: &Path) -> Result<Self, Error> {
+    pub fn read(peers: &PeerRanks<'_>, path: &Path) -> Result<Self, Error> {
         let read =
             if peers.leads() { std::fs::read(path).map_err(Error::file(path)) } else { Ok(Vec::new()) };
         let bytes = peers.agree(read)?;
@@ -183,16 +183,20 @@ impl Provenance {
     /// The same, made by the command that this process was started with, without `--alone`: who does the work is of no account, so
     /// one process leaves the same file as any ranks.
     #[must_use]
-    pub fn by_this_command(self) -> Self {
+    pub fn made_by_this_command(self) -> Self {
         Self { command: std::env::args().skip(1).filter(|argument| argument != "--alone").collect(), ..self }
     }
 
     /// Of a clustering; which command led to it is the caller's to say.
-    pub fn of(share: &Share, clustered: &Clustered, how: &Clustering) -> Self {
+    pub fn from_clustering(
+        share: &PointShare,
+        clustered: &GridClustering,
+        options: &ClusteringOptions,
+    ) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             command: Vec::new(),
-            seed: how.seed,
+            seed: options.seed,
             points: share.chosen.len(),
             iterations: clustered.iterations.len(),
             inertia: clustered.inertia,
@@ -204,8 +208,8 @@ impl Provenance {
 impl Clusters {
     fn check(&self) -> Result<(), String> {
         let Self { centroids, grid, cut } = self;
-        if let Some(Cut { cells, patch, stride }) = *cut {
-            Cut::new(cells, patch, stride).map_err(|error| error.to_string())?;
+        if let Some(PatchLayout { cells, patch, stride }) = *cut {
+            PatchLayout::new(cells, patch, stride).map_err(|error| error.to_string())?;
         }
         let Centroids { precision, dims, values } = centroids;
         let dims_agree = grid.origin.len() == *dims && cut.is_none_or(|cut| cut.dims() == *dims);
@@ -229,10 +233,10 @@ impl Clusters {
     }
 
     /// What a clustering of points has led to, at all ranks.
-    pub fn of(share: &Share, clustered: &Clustered) -> Self {
+    pub fn from_clustering(share: &PointShare, clustered: &GridClustering) -> Self {
         let cut = match &share.source {
-            Source::Pictures(pictures) => Some(pictures.cut()),
-            Source::Text(_) | Source::Arrays(_) | Source::Given { .. } => None,
+            PointSource::Pictures(pictures) => Some(pictures.cut()),
+            PointSource::Text(_) | PointSource::Arrays(_) | PointSource::InMemory { .. } => None,
         };
         Self { centroids: clustered.centroids.clone(), grid: share.grid.clone(), cut }
     }
@@ -241,7 +245,7 @@ impl Clusters {
     ///
     /// # Errors
     /// If points were none.
-    pub fn patches(&self) -> Result<Cut, Error> {
+    pub fn patches(&self) -> Result<PatchLayout, Error> {
         let numbers = "the model was made of numbers, not of pictures; cool-kmeans fit makes one of pictures";
         self.cut.ok_or_else(|| Error::Input(numbers.into()))
     }
@@ -250,11 +254,11 @@ impl Clusters {
     ///
     /// # Errors
     /// If they are of another kind than those that were clustered.
-    pub fn takes(&self, source: &Source) -> Result<(), Error> {
+    pub fn check_source(&self, source: &PointSource) -> Result<(), Error> {
         let (theirs, own) = (source.dims(), self.grid.origin.len());
         let name = source.name();
         let problem = match (source, self.cut) {
-            (Source::Pictures(_), None) => {
+            (PointSource::Pictures(_), None) => {
                 "pictures, but the model was made of numbers: cool-kmeans features makes numbers of pictures"
                     .into()
             }
@@ -279,12 +283,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn model() -> Model {
-        let cut = Cut::new(5, 20, 8).expect("a cut");
+        let cut = PatchLayout::new(5, 20, 8).expect("a cut");
         let values = (0..2 * 512).collect();
         let centroids = Centroids { precision: Precision::Byte, dims: 512, values };
-        let features = Features { pyramid: Pyramid { levels: 2 }, map: FeatureMap::ChiSquared };
+        let features =
+            HistogramFeatures { pyramid: SpatialPyramid { levels: 2 }, map: FeatureMap::ChiSquared };
         let machine =
-            |bias: f64| Machine { bias, weights: (0..features.len(2)).map(|i| i as f64 - bias).collect() };
+            |bias: f64| LinearSvm { bias, weights: (0..features.len(2)).map(|i| i as f64 - bias).collect() };
         let classifier = Classifier {
             classes: vec!["sea".into(), "wood".into()],
             trained_with: vec![3, 4],
@@ -298,21 +303,21 @@ mod tests {
 
     #[test]
     fn a_model_is_read_as_it_was_written() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("m.cool");
+        let directory = tempfile::tempdir().expect("a folder");
+        let path = directory.path().join("m.cool");
         model().write(&path).expect("written");
-        assert_eq!(Model::read(&Peers::alone(), &path).expect("read"), model());
+        assert_eq!(Model::read(&PeerRanks::alone(), &path).expect("read"), model());
     }
 
     #[test]
-    fn what_is_cut_short_or_no_model_is_refused_by_name() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("m.cool");
+    fn truncated_and_foreign_files_are_refused_by_name() {
+        let directory = tempfile::tempdir().expect("a folder");
+        let path = directory.path().join("m.cool");
         let whole = model().encode();
         for end in [0, 7, FORMAT.len(), FORMAT.len() + 1, whole.len() / 2, whole.len() - 1] {
             std::fs::write(&path, &whole[..end]).expect("written");
-            let said = Model::read(&Peers::alone(), &path).expect_err("refused").to_string();
-            assert!(said.contains("m.cool") && said.contains("cool-kmeans fit"), "{said}");
+            let message = Model::read(&PeerRanks::alone(), &path).expect_err("refused").to_string();
+            assert!(message.contains("m.cool") && message.contains("cool-kmeans fit"), "{message}");
         }
         assert!(Model::decode(&[whole, vec![0]].concat()).expect_err("refused").contains("1 bytes behind"));
         let old = Model::decode(b"{\"format\":\"cool-kmeans classifier 1\",").expect_err("refused");
@@ -321,7 +326,7 @@ mod tests {
 
     #[test]
     fn parts_that_do_not_fit_together_are_refused() {
-        let spoilt: [fn(&mut Model); 7] = [
+        let spoiled: [fn(&mut Model); 7] = [
             |m| m.clusters.grid.origin.truncate(7),
             |m| m.clusters.centroids.values[3] = -1,
             |m| m.clusters.centroids.values.truncate(500),
@@ -330,7 +335,7 @@ mod tests {
             |m| m.classifier.as_mut().expect("there").machines[1].weights.truncate(3),
             |m| m.classifier.as_mut().expect("there").classes.clear(),
         ];
-        for (number, spoil) in spoilt.into_iter().enumerate() {
+        for (number, spoil) in spoiled.into_iter().enumerate() {
             let mut model = model();
             spoil(&mut model);
             assert!(Model::decode(&model.encode()).expect_err("refused").contains("damaged"), "{number}");

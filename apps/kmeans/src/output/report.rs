@@ -1,9 +1,9 @@
 //! What a clustering leaves behind for other programs.
 
-use crate::algorithm::lloyd::Clustered;
-use crate::data::point_share::Share;
+use crate::algorithm::lloyd::GridClustering;
+use crate::data::point_share::PointShare;
 use crate::error::Error;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use cool::Op;
 use cool_map::replace_file;
 use std::path::Path;
@@ -48,7 +48,7 @@ pub struct Summary {
     /// Bytes that rank 0 sent to be added up.
     pub bytes_reduced: u64,
     /// What the network did on all nodes.
-    pub network: Network,
+    pub network: NetworkTotals,
     /// Pictures that were left out because they do not decode.
     pub skipped_images: Vec<String>,
 }
@@ -68,7 +68,7 @@ pub struct Seconds {
 
 /// Payload that all nodes' agents sent, and what had to be mended.
 #[derive(Debug, serde::Serialize)]
-pub struct Network {
+pub struct NetworkTotals {
     /// Bytes sent by multicast.
     pub multicast_bytes: u64,
     /// Bytes sent by unicast, without repairs.
@@ -79,13 +79,13 @@ pub struct Network {
     pub chunks_resent: u64,
 }
 
-impl Network {
+impl NetworkTotals {
     /// What the calls so far cost all nodes. All ranks call it.
-    pub fn total(peers: &Peers<'_>) -> Result<Self, Error> {
-        let (_, speaks) = peers.on_node();
+    pub fn total(peers: &PeerRanks<'_>) -> Result<Self, Error> {
+        let (_, prints) = peers.on_node();
         let stats = peers.stats();
         let mine = [stats.multicast_bytes, stats.unicast_bytes, stats.chunks_repaired, stats.chunks_resent];
-        let mine = if speaks { mine.to_vec() } else { vec![0; mine.len()] };
+        let mine = if prints { mine.to_vec() } else { vec![0; mine.len()] };
         let all = peers.combine(mine, Op::Sum)?;
         Ok(Self {
             multicast_bytes: all[0],
@@ -98,7 +98,7 @@ impl Network {
 
 /// What only the caller knows about a run.
 #[derive(Debug)]
-pub struct Run {
+pub struct RunInfo {
     /// Names it.
     pub seed: u64,
     /// Threads of each rank.
@@ -110,12 +110,12 @@ pub struct Run {
 }
 
 /// Sums a run up, at rank 0.
-pub fn summarise(
-    peers: &Peers<'_>,
-    share: &Share,
-    clustered: &Clustered,
-    run: &Run,
-    network: Network,
+pub fn summarize(
+    peers: &PeerRanks<'_>,
+    share: &PointShare,
+    clustered: &GridClustering,
+    run: &RunInfo,
+    network: NetworkTotals,
 ) -> Summary {
     let each = |f: fn(&crate::progress::Iteration) -> f64| -> Vec<f64> {
         clustered.iterations.iter().map(f).collect()
@@ -152,7 +152,7 @@ pub fn summarise(
 }
 
 /// Of all distances, which each iteration measured.
-fn distances(points: u64, clustered: &Clustered) -> Vec<f64> {
+fn distances(points: u64, clustered: &GridClustering) -> Vec<f64> {
     let all = points as f64 * clustered.centroids.len() as f64;
     clustered.iterations.iter().map(|i| i.measured as f64 / all).collect()
 }

@@ -1,11 +1,11 @@
 //! Tables that all ranks make and rank 0 writes, in order: as `.npy`, or as text with a row a line.
 
-use crate::data::inputs::formats::Kind;
+use crate::data::inputs::formats::ElementKind;
 use crate::data::inputs::formats::ending;
 use crate::data::npy;
-use crate::data::partition::share;
+use crate::data::partition::rank_range;
 use crate::error::Error;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use cool::Element;
 use cool_map::NewFile;
 use std::io::{BufWriter, Stdout, Write};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// If one rank cannot compute or write its part, or ranks are lost.
 pub fn in_blocks<T: Element + Default>(
-    peers: &Peers<'_>,
+    peers: &PeerRanks<'_>,
     rows: u64,
     block: u64,
     mut compute: impl FnMut(Range<u64>) -> Result<Vec<T>, Error>,
@@ -27,7 +27,7 @@ pub fn in_blocks<T: Element + Default>(
     let step = block.max(1) * peers.size() as u64;
     for start in (0..rows).step_by(step as usize) {
         let end = rows.min(start + step);
-        let mine = share(end - start, peers.size(), peers.rank());
+        let mine = rank_range(end - start, peers.size(), peers.rank());
         let part = peers.agree(compute(start + mine.start..start + mine.end))?;
         let all = peers.gather_all(part)?;
         peers.agree(if peers.leads() { write(start..end, all) } else { Ok(()) })?;
@@ -39,15 +39,15 @@ pub fn in_blocks<T: Element + Default>(
 #[derive(Debug)]
 pub struct TableFile {
     path: PathBuf,
-    to: Sink,
-    kind: Kind,
+    to: TableSink,
+    kind: ElementKind,
     /// Numbers of a row.
     columns: usize,
     is_text: bool,
 }
 
 #[derive(Debug)]
-enum Sink {
+enum TableSink {
     File(NewFile),
     Stdout(BufWriter<Stdout>),
 }
@@ -57,12 +57,12 @@ impl TableFile {
     ///
     /// # Errors
     /// If the file cannot be made.
-    pub fn create(path: &Path, kind: Kind, rows: u64, columns: usize) -> Result<Self, Error> {
+    pub fn create(path: &Path, kind: ElementKind, rows: u64, columns: usize) -> Result<Self, Error> {
         let is_text = ending(path).as_deref() != Some("npy");
         let to = if path.as_os_str() == "-" {
-            Sink::Stdout(BufWriter::new(std::io::stdout()))
+            TableSink::Stdout(BufWriter::new(std::io::stdout()))
         } else {
-            Sink::File(NewFile::create(path).map_err(Error::file(path))?)
+            TableSink::File(NewFile::create(path).map_err(Error::file(path))?)
         };
         let mut table = Self { path: path.to_owned(), to, kind, columns, is_text };
         if !is_text {
@@ -80,7 +80,7 @@ impl TableFile {
 
     /// Whether it goes to standard output.
     pub fn is_stdout(&self) -> bool {
-        matches!(self.to, Sink::Stdout(_))
+        matches!(self.to, TableSink::Stdout(_))
     }
 
     /// Writes rows, given as the bytes of their numbers, little-endian. In text, each has its name before it, if it has one.
@@ -110,16 +110,16 @@ impl TableFile {
     /// If it cannot be written to its end; nothing of it stays.
     pub fn keep(self) -> Result<(), Error> {
         let kept = match self.to {
-            Sink::File(file) => file.keep(),
-            Sink::Stdout(mut to) => to.flush(),
+            TableSink::File(file) => file.keep(),
+            TableSink::Stdout(mut to) => to.flush(),
         };
         kept.map_err(Error::file(&self.path))
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let written = match &mut self.to {
-            Sink::File(file) => file.write_all(bytes),
-            Sink::Stdout(to) => to.write_all(bytes),
+            TableSink::File(file) => file.write_all(bytes),
+            TableSink::Stdout(to) => to.write_all(bytes),
         };
         written.map_err(Error::file(&self.path))
     }
@@ -128,34 +128,34 @@ impl TableFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::inputs::array::Array;
+    use crate::data::inputs::array::ArrayFile;
 
     #[test]
     fn a_table_is_written_as_an_array_or_as_text() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let at = |name: &str| folder.path().join(name);
+        let directory = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| directory.path().join(name);
         let bytes = [0.5f32, 2.0, -3.0, 0.1].map(f32::to_le_bytes).concat();
         let write = |name: &str| {
-            let mut table = TableFile::create(&at(name), Kind::F32, 2, 2).expect("begun");
+            let mut table = TableFile::create(&at(name), ElementKind::F32, 2, 2).expect("begun");
             table.write(&bytes[..8], &["a".into()]).expect("written");
             table.write(&bytes[8..], &["b".into()]).expect("written");
             table.keep().expect("kept");
         };
         write("t.npy");
-        let array = Array::open(&at("t.npy")).expect("an array");
-        assert_eq!((array.rows, array.dims, array.kind), (2, 2, Kind::F32));
+        let array = ArrayFile::open(&at("t.npy")).expect("an array");
+        assert_eq!((array.rows, array.dims, array.kind), (2, 2, ElementKind::F32));
         write("t.txt");
         let text = std::fs::read_to_string(at("t.txt")).expect("read");
         assert_eq!(text, "a 0.5 2\nb -3 0.10000000149011612\n");
-        drop(TableFile::create(&at("half.npy"), Kind::U8, 9, 1).expect("begun"));
+        drop(TableFile::create(&at("half.npy"), ElementKind::U8, 9, 1).expect("begun"));
         assert!(!at("half.npy").exists() && !at("half.npy.new").exists());
     }
 
     #[test]
-    fn blocks_come_in_order_and_each_row_once() {
+    fn blocks_arrive_in_order_with_each_row_once() {
         let mut all = Vec::new();
         let compute = |rows: Range<u64>| Ok(rows.collect::<Vec<u64>>());
-        in_blocks(&Peers::alone(), 10, 3, compute, |rows, part| {
+        in_blocks(&PeerRanks::alone(), 10, 3, compute, |rows, part| {
             assert_eq!(part.len() as u64, rows.end - rows.start);
             all.extend(part);
             Ok(())

@@ -1,11 +1,11 @@
 //! Visual words: for some clusters, the points nearest to their centroids, and a picture of them.
 
-use crate::algorithm::lloyd::Clustered;
-use crate::data::inputs::Source;
-use crate::data::inputs::formats::Place;
-use crate::data::point_share::Share;
+use crate::algorithm::lloyd::GridClustering;
+use crate::data::inputs::PointSource;
+use crate::data::inputs::formats::PointOrigin;
+use crate::data::point_share::PointShare;
 use crate::error::Error;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use cool_map::replace_file;
 use image::imageops::FilterType;
 use image::{Rgb, RgbImage};
@@ -13,21 +13,21 @@ use std::path::Path;
 
 /// A cluster and some points that stand for it.
 #[derive(Debug, serde::Serialize)]
-pub struct Word {
+pub struct VisualWord {
     /// The centroid's number.
     pub cluster: u32,
     /// The cluster's points.
     pub size: i64,
     /// The nearest points, nearest first.
-    pub nearest: Vec<Near>,
+    pub nearest: Vec<NearestPoint>,
 }
 
 /// A point near a centroid.
 #[derive(Debug, serde::Serialize)]
-pub struct Near {
+pub struct NearestPoint {
     /// Where it comes from.
     #[serde(flatten)]
-    pub place: Place,
+    pub place: PointOrigin,
     /// Its distance from the centroid.
     pub distance: f64,
     /// Its row among all rows of the source.
@@ -46,12 +46,12 @@ const NONE: [i64; 2] = [i64::MAX, i64::MAX];
 
 /// Finds `count` words with `each` points each. All ranks call it; rank 0 gets the words.
 pub fn find(
-    peers: &Peers<'_>,
-    share: &Share,
-    clustered: &Clustered,
+    peers: &PeerRanks<'_>,
+    share: &PointShare,
+    clustered: &GridClustering,
     count: usize,
     each: usize,
-) -> Result<Vec<Word>, Error> {
+) -> Result<Vec<VisualWord>, Error> {
     let mut shown = spread(&clustered.sizes, count, each);
     shown.resize(count.min(clustered.centroids.len()), NOBODY);
     peers.bcast(&mut shown, 0)?;
@@ -75,7 +75,7 @@ fn spread(sizes: &[i64], count: usize, least: usize) -> Vec<u32> {
 }
 
 /// This rank's points nearest to a centroid, as squared distance and number, filled up with [`NONE`].
-fn candidates(share: &Share, clustered: &Clustered, cluster: u32, room: usize) -> Vec<[i64; 2]> {
+fn candidates(share: &PointShare, clustered: &GridClustering, cluster: u32, room: usize) -> Vec<[i64; 2]> {
     let centroid = clustered.centroids.row(cluster as usize);
     let members = clustered.labels.iter().enumerate().filter(|(_, label)| **label == cluster);
     let measure = |(i, _): (usize, &u32)| {
@@ -90,12 +90,12 @@ fn candidates(share: &Share, clustered: &Clustered, cluster: u32, room: usize) -
 
 /// The words from all ranks' candidates: `CHOICE * each` for each cluster from each rank.
 fn merge(
-    share: &Share,
-    clustered: &Clustered,
+    share: &PointShare,
+    clustered: &GridClustering,
     clusters: &[u32],
     candidates: &[[i64; 2]],
     each: usize,
-) -> Result<Vec<Word>, Error> {
+) -> Result<Vec<VisualWord>, Error> {
     let room = each * CHOICE;
     let per_rank = clusters.len() * room;
     let mut words = Vec::new();
@@ -106,7 +106,7 @@ fn merge(
         near.sort_unstable();
         near.truncate(room);
         let near = describe(share, &near)?;
-        words.push(Word {
+        words.push(VisualWord {
             cluster,
             size: clustered.sizes[cluster as usize],
             nearest: apart(share, near, each),
@@ -116,28 +116,28 @@ fn merge(
 }
 
 /// Squared distances and numbers of points as places.
-fn describe(share: &Share, near: &[[i64; 2]]) -> Result<Vec<Near>, Error> {
+fn describe(share: &PointShare, near: &[[i64; 2]]) -> Result<Vec<NearestPoint>, Error> {
     let mut rows: Vec<u64> = near.iter().map(|n| share.chosen.row(n[1] as u64)).collect();
     rows.sort_unstable();
     let places = share.source.places(&rows)?;
     let name = |&[squared, number]: &[i64; 2]| {
         let source_row = share.chosen.row(number as u64);
         let place = places[rows.partition_point(|&r| r < source_row)].clone();
-        Near { place, distance: share.grid.real_squared(squared as u128).sqrt(), source_row }
+        NearestPoint { place, distance: share.grid.real_squared(squared as u128).sqrt(), source_row }
     };
     Ok(near.iter().map(name).collect())
 }
 
 /// The first `each`, of patches only those that do not lie on a nearer one.
-fn apart(share: &Share, near: Vec<Near>, each: usize) -> Vec<Near> {
+fn apart(share: &PointShare, near: Vec<NearestPoint>, each: usize) -> Vec<NearestPoint> {
     let patch = match &share.source {
-        Source::Pictures(pictures) => u64::from(pictures.cut().patch),
-        Source::Text(_) | Source::Arrays(_) | Source::Given { .. } => 0,
+        PointSource::Pictures(pictures) => u64::from(pictures.cut().patch),
+        PointSource::Text(_) | PointSource::Arrays(_) | PointSource::InMemory { .. } => 0,
     };
-    let overlap = |a: &Place, b: &Place| {
+    let overlap = |a: &PointOrigin, b: &PointOrigin| {
         a.file == b.file && a.row.abs_diff(b.row) < patch && a.column.abs_diff(b.column) < patch
     };
-    let mut kept: Vec<Near> = Vec::new();
+    let mut kept: Vec<NearestPoint> = Vec::new();
     for candidate in near {
         if kept.len() < each && !kept.iter().any(|k| overlap(&k.place, &candidate.place)) {
             kept.push(candidate);
@@ -152,8 +152,8 @@ const GAP: u32 = 3;
 const MARGIN: u32 = 24;
 
 /// Draws the words' patches, a word a row, in two columns if there are many; `None` if the points are no patches.
-pub fn mosaic(source: &Source, words: &[Word]) -> Result<Option<RgbImage>, Error> {
-    let Source::Pictures(pictures) = source else { return Ok(None) };
+pub fn mosaic(source: &PointSource, words: &[VisualWord]) -> Result<Option<RgbImage>, Error> {
+    let PointSource::Pictures(pictures) = source else { return Ok(None) };
     let columns = if words.len() > 8 { 2 } else { 1 };
     let lines = words.len().div_ceil(columns).max(1);
     let each = words.iter().map(|w| w.nearest.len()).max().unwrap_or(0);
@@ -177,7 +177,7 @@ pub fn mosaic(source: &Source, words: &[Word]) -> Result<Option<RgbImage>, Error
 }
 
 /// Writes the words as JSON and, if they are patches, their mosaic beside it, with the ending `.png`.
-pub fn write(path: &Path, source: &Source, words: &[Word]) -> Result<(), Error> {
+pub fn write(path: &Path, source: &PointSource, words: &[VisualWord]) -> Result<(), Error> {
     crate::output::report::write_json(path, words)?;
     if let Some(mosaic) = mosaic(source, words)? {
         let picture = path.with_extension("png");

@@ -4,13 +4,13 @@
 use crate::losses::{essence, with_losses};
 use crate::runs::{alone, clustering, loading, write_bytes};
 use cool::embedded::Embedded;
-use cool_distance::Level;
+use cool_distance::SimdLevel;
 use cool_kmeans::grid::Metric;
 use cool_kmeans::npy;
-use cool_kmeans::options::{Clustering, Empty, Init};
+use cool_kmeans::options::{ClusteringOptions, Empty, Init};
 use cool_kmeans::partition::draw;
-use cool_kmeans::point_share::Loading;
-use cool_kmeans::tuning::{Effort, Method};
+use cool_kmeans::point_share::LoadOptions;
+use cool_kmeans::tuning::{AssignMethod, Tuning};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestRunner};
@@ -22,7 +22,7 @@ const CASES: u32 = 80;
 #[derive(Clone, Debug)]
 struct Case {
     points: Points,
-    how: Clustering,
+    how: ClusteringOptions,
     layout: Embedded,
     /// Ranks that leave, and the iteration after which, or before they load.
     losses: Vec<(usize, Option<usize>)>,
@@ -41,8 +41,8 @@ struct Points {
 
 impl Points {
     /// As a file of bytes or of 64-bit floating-point numbers.
-    fn write(&self, folder: &Path) -> Loading {
-        let path = folder.join("points.npy");
+    fn write(&self, directory: &Path) -> LoadOptions {
+        let path = directory.join("points.npy");
         let number = |at: usize| {
             let (point, dim) = ((at / self.dims) as u64, at % self.dims);
             let corner = draw(self.seed, point) as usize % self.corners;
@@ -69,23 +69,23 @@ fn any_points() -> impl Strategy<Value = Points> {
     )
 }
 
-fn any_effort() -> impl Strategy<Value = Effort> {
-    let method = select(vec![Method::Auto, Method::Full, Method::Bounds]);
+fn any_effort() -> impl Strategy<Value = Tuning> {
+    let method = select(vec![AssignMethod::Auto, AssignMethod::Full, AssignMethod::Bounds]);
     let memory = select(vec![None, Some(1 << 24)]);
-    (method, select(Level::available()), prop::option::of(0usize..9), memory, 1usize..5)
-        .prop_map(|(method, level, near, memory, threads)| Effort { method, near, memory, level, threads })
+    (method, select(SimdLevel::available()), prop::option::of(0usize..9), memory, 1usize..5)
+        .prop_map(|(method, level, near, memory, threads)| Tuning { method, near, memory, level, threads })
 }
 
-fn any_clustering() -> impl Strategy<Value = Clustering> {
+fn any_clustering() -> impl Strategy<Value = ClusteringOptions> {
     let init = select(vec![Init::PlusPlus, Init::Random, Init::Parallel]);
     let empty = select(vec![Empty::Keep, Empty::Split]);
     (1usize..20, any_effort(), init, empty, prop::option::of(5u64..100), 1usize..3).prop_map(
-        |(k, effort, init, empty, mini_batch, restarts)| Clustering {
+        |(k, tuning, init, empty, mini_batch, restarts)| ClusteringOptions {
             init: Some(init),
             empty,
             mini_batch,
             restarts,
-            effort,
+            tuning,
             ..clustering(k, 1)
         },
     )
@@ -112,14 +112,15 @@ fn any_case() -> impl Strategy<Value = Case> {
 }
 
 #[test]
-fn random_clusterings_have_the_same_bits_however_they_are_done_and_whoever_is_lost() {
+fn random_clusterings_are_bitwise_equal_despite_losses() {
     let cases = std::env::var("COOL_CASES").map_or(CASES, |n| n.parse().expect("COOL_CASES is a number"));
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let check = |case: Case| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let load = case.points.write(folder.path());
-        let plain = Effort { method: Method::Full, level: Level::Scalar, ..Effort::of(1) };
-        let expected = alone(&load, &Clustering { effort: plain, ..case.how.clone() });
+        let directory = tempfile::tempdir().expect("a folder");
+        let load = case.points.write(directory.path());
+        let plain =
+            Tuning { method: AssignMethod::Full, level: SimdLevel::Scalar, ..Tuning::with_threads(1) };
+        let expected = alone(&load, &ClusteringOptions { tuning: plain, ..case.how.clone() });
         let found = with_losses(&case.layout, &load, &case.how, &case.losses);
         prop_assert_eq!(essence(&found), essence(&expected));
         Ok(())

@@ -4,14 +4,14 @@ use crate::refusals::program;
 use crate::runs::{Silent, clustering};
 use cool::embedded::Embedded;
 use cool_classify::feature_map::FeatureMap;
-use cool_classify::histogram::Pyramid;
-use cool_classify::svm::Training;
-use cool_distance::Level;
+use cool_classify::histogram::SpatialPyramid;
+use cool_classify::svm::TrainingOptions;
+use cool_distance::SimdLevel;
 use cool_kmeans::Error;
-use cool_kmeans::classification::{self, Classes, Teaching, Tested};
-use cool_kmeans::inputs::pictures::Cut;
-use cool_kmeans::model::{Features, Model};
-use cool_kmeans::peer_ranks::Peers;
+use cool_kmeans::classification::{self, ClassDirectories, TestResult, TrainingPlan};
+use cool_kmeans::inputs::pictures::PatchLayout;
+use cool_kmeans::model::{HistogramFeatures, Model};
+use cool_kmeans::peer_ranks::PeerRanks;
 use std::path::Path;
 
 const STRIPES: [&str; 3] = ["across", "down", "slanting"];
@@ -33,25 +33,26 @@ fn draw(root: &Path, each: u32, first: u32) {
     }
 }
 
-fn teaching(threads: usize) -> Teaching {
-    Teaching {
-        cut: Cut::new(5, 20, 8).expect("a cut"),
+fn training_plan(threads: usize) -> TrainingPlan {
+    TrainingPlan {
+        cut: PatchLayout::new(5, 20, 8).expect("a cut"),
         sampling: None,
-        features: Features { pyramid: Pyramid { levels: 2 }, map: FeatureMap::ChiSquared },
+        features: HistogramFeatures { pyramid: SpatialPyramid { levels: 2 }, map: FeatureMap::ChiSquared },
         vocabulary: clustering(12, threads),
         patches: 400,
-        machines: Training::default(),
+        machines: TrainingOptions::default(),
     }
 }
 
 /// Trains and tests by embedded ranks; what each came to.
-fn ranks(count: usize, threads: usize, train: &Path, test: &Path) -> Vec<Result<(Model, Tested), Error>> {
+fn ranks(count: usize, threads: usize, train: &Path, test: &Path) -> Vec<Result<(Model, TestResult), Error>> {
     let layout = Embedded { ranks: count, ranks_per_node: 1, racks: 1 };
     let part = |comm: cool::Comm| {
-        let (peers, how) = (Peers::of(&comm), teaching(threads));
-        let model = classification::train(&peers, &Classes::open(&peers, train)?, &how, &Silent)?;
-        let work = (Level::best(), threads);
-        let tested = classification::test(&peers, &model, &Classes::open(&peers, test)?, work, &Silent)?;
+        let (peers, how) = (PeerRanks::from_comm(&comm), training_plan(threads));
+        let model = classification::train(&peers, &ClassDirectories::open(&peers, train)?, &how, &Silent)?;
+        let work = (SimdLevel::best(), threads);
+        let tested =
+            classification::test(&peers, &model, &ClassDirectories::open(&peers, test)?, work, &Silent)?;
         Ok((model, tested))
     };
     cool::embedded::run(layout, part).expect("agents start")
@@ -59,8 +60,8 @@ fn ranks(count: usize, threads: usize, train: &Path, test: &Path) -> Vec<Result<
 
 #[test]
 fn a_model_has_the_same_bits_on_any_number_of_ranks_and_threads() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (train, test) = (folder.path().join("train"), folder.path().join("test"));
+    let directory = tempfile::tempdir().expect("a folder");
+    let (train, test) = (directory.path().join("train"), directory.path().join("test"));
     draw(&train, 5, 0);
     draw(&test, 3, 50);
     let alone = ranks(1, 1, &train, &test).remove(0).expect("trained");
@@ -74,31 +75,31 @@ fn a_model_has_the_same_bits_on_any_number_of_ranks_and_threads() {
 }
 
 #[test]
-fn a_picture_that_is_none_and_a_class_that_is_not_known_are_named_at_all_ranks() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (train, test) = (folder.path().join("train"), folder.path().join("test"));
+fn bad_pictures_and_unknown_classes_are_named_at_all_ranks() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let (train, test) = (directory.path().join("train"), directory.path().join("test"));
     draw(&train, 2, 0);
     draw(&test, 1, 50);
     std::fs::rename(test.join("down"), test.join("upward")).expect("renamed");
     for outcome in ranks(2, 1, &train, &test) {
-        let said = outcome.expect_err("refused").to_string();
-        assert!(said.contains("folder upward") && said.contains("across, down, slanting"), "{said}");
+        let message = outcome.expect_err("refused").to_string();
+        assert!(message.contains("folder upward") && message.contains("across, down, slanting"), "{message}");
     }
     std::fs::write(train.join("across/9.png"), b"no picture").expect("written");
     for outcome in ranks(2, 1, &train, &test) {
-        let said = outcome.expect_err("refused").to_string();
-        assert!(said.contains("9.png") && said.contains("not a picture"), "{said}");
+        let message = outcome.expect_err("refused").to_string();
+        assert!(message.contains("9.png") && message.contains("not a picture"), "{message}");
     }
 }
 
 #[test]
-fn two_commands_lead_from_folders_of_pictures_to_a_tested_classifier() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (train, test) = (folder.path().join("train"), folder.path().join("test"));
+fn two_commands_train_and_test_a_classifier() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let (train, test) = (directory.path().join("train"), directory.path().join("test"));
     draw(&train, 5, 0);
     draw(&test, 3, 50);
     let name = |path: &Path| path.display().to_string();
-    let (model, train, test) = (name(&folder.path().join("new/m.cool")), name(&train), name(&test));
+    let (model, train, test) = (name(&directory.path().join("new/m.cool")), name(&train), name(&test));
 
     let json = |arguments: &[&str]| -> serde_json::Value {
         let done = program(arguments);
@@ -120,7 +121,7 @@ fn two_commands_lead_from_folders_of_pictures_to_a_tested_classifier() {
     let whole = std::fs::read(&model).expect("read");
     std::fs::write(&model, &whole[..whole.len() - 5]).expect("written");
     let refused = program(&["classify", "test", "--model", &model, &test]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!((refused.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-    assert!(said.contains("m.cool") && said.contains("cut short"), "{said}");
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!((refused.status.code(), message.lines().count()), (Some(1), 1), "{message}");
+    assert!(message.contains("m.cool") && message.contains("cut short"), "{message}");
 }

@@ -1,11 +1,11 @@
 //! The same result on any number of ranks and threads, equal to plain references.
 
 use crate::runs::{Whole, alone, clustering, loading, noise, whole, write_bytes};
-use cool_distance::Level;
+use cool_distance::SimdLevel;
 use cool_kmeans::grid::{Points, Precision};
-use cool_kmeans::options::{Clustering, Init};
-use cool_kmeans::partition::Thinned;
-use cool_kmeans::tuning::{Effort, Method};
+use cool_kmeans::options::{ClusteringOptions, Init};
+use cool_kmeans::partition::Subsample;
+use cool_kmeans::tuning::{AssignMethod, Tuning};
 use cool_kmeans::{npy, seeding};
 use std::path::{Path, PathBuf};
 
@@ -53,14 +53,14 @@ fn reference(
 }
 
 #[test]
-fn any_ranks_and_threads_equal_the_plain_reference_to_the_bit() {
+fn any_ranks_and_threads_equal_the_reference_to_the_bit() {
     let (n, dims, k) = (311, 37, 7);
     let bytes: Vec<u8> = noise(n * dims, 256).into_iter().map(|v| v as u8).collect();
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("points.npy");
+    let directory = tempfile::tempdir().expect("a folder");
+    let path = directory.path().join("points.npy");
     write_bytes(&path, &bytes, dims);
 
-    let sample = Thinned::new(n as u64, 3 * k as u64, 5);
+    let sample = Subsample::new(n as u64, 3 * k as u64, 5);
     let row = |i: u64| bytes[i as usize * dims..][..dims].iter().map(|&b| i16::from(b)).collect::<Vec<_>>();
     let values = (0..sample.len()).flat_map(|i| row(sample.row(i))).collect();
     let first = seeding::choose(&Points::new(Precision::Byte, dims, values), k, 5);
@@ -82,10 +82,10 @@ fn any_ranks_and_threads_equal_the_plain_reference_to_the_bit() {
         check(&found);
         assert_eq!(found.result(), single.result(), "{ranks} ranks of {threads} threads");
     }
-    for level in Level::available() {
-        for method in [Method::Auto, Method::Full, Method::Bounds] {
-            let effort = Effort { level, method, near: Some(3), memory: None, threads: 2 };
-            let how = Clustering { effort, ..clustering(k, 2) };
+    for level in SimdLevel::available() {
+        for method in [AssignMethod::Auto, AssignMethod::Full, AssignMethod::Bounds] {
+            let tuning = Tuning { level, method, near: Some(3), memory: None, threads: 2 };
+            let how = ClusteringOptions { tuning, ..clustering(k, 2) };
             let found = whole(3, &loading(std::slice::from_ref(&path), 0), &how);
             assert_eq!(found.result(), single.result(), "{level}, {method:?}");
         }
@@ -93,15 +93,15 @@ fn any_ranks_and_threads_equal_the_plain_reference_to_the_bit() {
 }
 
 #[test]
-fn parallel_seeding_gives_the_same_on_any_ranks_and_finds_groups_that_are_far_apart() {
+fn parallel_seeding_is_rank_independent_and_finds_far_groups() {
     let (n, dims, k) = (900, 5, 6);
     let (values, group) = groups(n, dims, k);
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("points.npy");
+    let directory = tempfile::tempdir().expect("a folder");
+    let path = directory.path().join("points.npy");
     npy::write(&path, &values, dims).expect("written");
     let load = loading(std::slice::from_ref(&path), 0);
     for k in [1, k, 40, 700] {
-        let how = |threads| Clustering { init: Some(Init::Parallel), ..clustering(k, threads) };
+        let how = |threads| ClusteringOptions { init: Some(Init::Parallel), ..clustering(k, threads) };
         let single = alone(&load, &how(1));
         for (ranks, threads) in [(2, 1), (5, 3), (16, 1)] {
             assert_eq!(whole(ranks, &load, &how(threads)).result(), single.result(), "{k} of {ranks} ranks");
@@ -125,11 +125,11 @@ fn groups(n: usize, dims: usize, k: usize) -> (Vec<f64>, Vec<usize>) {
 }
 
 #[test]
-fn real_numbers_give_the_means_of_their_groups_on_any_ranks_from_npy_and_text_alike() {
+fn real_numbers_give_group_means_from_npy_and_text_alike() {
     let (n, dims, k) = (400, 5, 6);
     let (values, group) = groups(n, dims, k);
-    let folder = tempfile::tempdir().expect("a folder");
-    let array = folder.path().join("points.npy");
+    let directory = tempfile::tempdir().expect("a folder");
+    let array = directory.path().join("points.npy");
     npy::write(&array, &values, dims).expect("written");
     let line = |i: usize| {
         let numbers: Vec<String> = values[i * dims..(i + 1) * dims].iter().map(f64::to_string).collect();
@@ -137,7 +137,7 @@ fn real_numbers_give_the_means_of_their_groups_on_any_ranks_from_npy_and_text_al
     };
     let halves = [("a.txt", 0..150), ("b.txt", 150..n)];
     let texts = halves.map(|(name, lines)| {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         std::fs::write(&path, lines.map(line).collect::<String>()).expect("written");
         path
     });
@@ -172,8 +172,8 @@ fn sums_too_large_for_32_bits_are_exact() {
     let n = 140_000;
     // One far point makes the grid wide; the others are all at its other end.
     let values: Vec<f64> = (0..n).map(|i| if i == 77 { 1e6 } else { 0.0 }).collect();
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("points.npy");
+    let directory = tempfile::tempdir().expect("a folder");
+    let path = directory.path().join("points.npy");
     npy::write(&path, &values, 1).expect("written");
     let mut how = clustering(2, 2);
     how.sample = n;
@@ -184,27 +184,27 @@ fn sums_too_large_for_32_bits_are_exact() {
     assert_eq!(found.inertia.last(), Some(&0.0));
 }
 
-fn picture(folder: &Path, name: &str, width: u32, height: u32) -> PathBuf {
+fn picture(directory: &Path, name: &str, width: u32, height: u32) -> PathBuf {
     let values = noise(64, 256);
     let pixel = |x: u32, y: u32| {
         let grain = values[(x / 3 * 7 + y / 5 * 11) as usize % 64];
         image::Rgb([grain as u8, (grain / 2 + u64::from(x) % 97) as u8, (y % 256) as u8])
     };
-    let path = folder.join(name);
+    let path = directory.join(name);
     image::RgbImage::from_fn(width, height, pixel).save(&path).expect("saved");
     path
 }
 
 #[test]
-fn patches_of_pictures_cluster_alike_on_any_ranks_thinned_or_not() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn patches_cluster_alike_on_any_ranks_subsampled_or_not() {
+    let directory = tempfile::tempdir().expect("a folder");
     for (name, width, height) in
         [("a.png", 90, 80), ("b.jpg", 121, 64), ("c.png", 19, 40), ("d.png", 70, 150)]
     {
-        picture(folder.path(), name, width, height);
+        picture(directory.path(), name, width, height);
     }
     for max_points in [u64::MAX, 100] {
-        let mut load = loading(&[folder.path().to_owned()], 0);
+        let mut load = loading(&[directory.path().to_owned()], 0);
         load.select.max_points = max_points;
         let single = alone(&load, &clustering(9, 1));
         assert_eq!(single.words.len(), 3);
@@ -217,15 +217,15 @@ fn patches_of_pictures_cluster_alike_on_any_ranks_thinned_or_not() {
 
 #[test]
 fn bad_pictures_are_left_out_alike_on_all_ranks() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let good = ["a.png", "c.png"].map(|name| picture(folder.path(), name, 60, 90));
-    let short = folder.path().join("b.png");
+    let directory = tempfile::tempdir().expect("a folder");
+    let good = ["a.png", "c.png"].map(|name| picture(directory.path(), name, 60, 90));
+    let short = directory.path().join("b.png");
     let bytes = std::fs::read(&good[0]).expect("read");
     std::fs::write(&short, &bytes[..bytes.len() * 2 / 3]).expect("written");
-    let junk = folder.path().join("d.jpg");
+    let junk = directory.path().join("d.jpg");
     std::fs::write(&junk, b"junk").expect("written");
 
-    let mut load = loading(&[folder.path().to_owned()], 0);
+    let mut load = loading(&[directory.path().to_owned()], 0);
     load.input.skip_bad = true;
     let found = whole(5, &load, &clustering(4, 1));
     assert_eq!(found.skipped, [short, junk]);
@@ -235,8 +235,8 @@ fn bad_pictures_are_left_out_alike_on_all_ranks() {
 
 #[test]
 fn ranks_without_points_take_part() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("points.npy");
+    let directory = tempfile::tempdir().expect("a folder");
+    let path = directory.path().join("points.npy");
     write_bytes(&path, &[9, 9, 200, 201, 7, 8], 2);
     let single = alone(&loading(std::slice::from_ref(&path), 0), &clustering(2, 1));
     assert_eq!(whole(5, &loading(&[path], 0), &clustering(2, 2)).result(), single.result());
@@ -244,8 +244,8 @@ fn ranks_without_points_take_part() {
 
 #[test]
 fn a_tolerance_ends_the_iterations_early() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("points.npy");
+    let directory = tempfile::tempdir().expect("a folder");
+    let path = directory.path().join("points.npy");
     let values: Vec<f64> = noise(3000, 1000).into_iter().map(|v| v as f64).collect();
     npy::write(&path, &values, 2).expect("written");
     let mut how = clustering(20, 1);
@@ -255,17 +255,19 @@ fn a_tolerance_ends_the_iterations_early() {
 }
 
 #[test]
-fn centroids_that_come_in_parts_give_the_same_bits_in_every_way_of_assigning() {
+fn centroids_in_parts_give_the_same_bits_by_every_method() {
     let (n, dims, k) = (900, 64, 200);
     let bytes: Vec<u8> = noise(n * dims, 256).into_iter().map(|v| v as u8).collect();
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("points.npy");
+    let directory = tempfile::tempdir().expect("a folder");
+    let path = directory.path().join("points.npy");
     write_bytes(&path, &bytes, dims);
     let load = loading(&[path], 0);
     let expected = alone(&load, &clustering(k, 1));
-    for (method, ranks, threads) in [(Method::Full, 3, 2), (Method::Auto, 4, 1), (Method::Bounds, 2, 2)] {
+    for (method, ranks, threads) in
+        [(AssignMethod::Full, 3, 2), (AssignMethod::Auto, 4, 1), (AssignMethod::Bounds, 2, 2)]
+    {
         let how = clustering(k, threads);
-        let how = Clustering { effort: Effort { method, ..how.effort }, ..how };
+        let how = ClusteringOptions { tuning: Tuning { method, ..how.tuning }, ..how };
         let found = whole(ranks, &load, &how);
         assert_eq!(found.result(), expected.result(), "{method:?}");
     }

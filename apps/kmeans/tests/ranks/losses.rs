@@ -2,10 +2,10 @@
 
 use crate::runs::{Outcome, PARTS, Whole, clustering, join, loading, noise, rank, whole, write_bytes};
 use cool::embedded::Embedded;
-use cool_kmeans::options::Clustering;
-use cool_kmeans::peer_ranks::{Peers, surviving};
-use cool_kmeans::point_share::{Loading, Share};
-use cool_kmeans::progress::{Iteration, Progress, Watch};
+use cool_kmeans::options::ClusteringOptions;
+use cool_kmeans::peer_ranks::{PeerRanks, surviving};
+use cool_kmeans::point_share::{LoadOptions, PointShare};
+use cool_kmeans::progress::{ClusteringProgress, Iteration, ProgressObserver};
 use cool_kmeans::{npy, visual_words};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use std::path::PathBuf;
 const LAYOUT: Embedded = Embedded { ranks: 6, ranks_per_node: 2, racks: 2 };
 
 /// Points as bytes and as real numbers, which take different ways.
-fn inputs(folder: &std::path::Path) -> [PathBuf; 2] {
+fn inputs(directory: &std::path::Path) -> [PathBuf; 2] {
     let (n, dims) = (300, 9);
     let values = noise(n * dims, 256);
-    let [bytes, reals] = ["bytes.npy", "reals.npy"].map(|name| folder.join(name));
+    let [bytes, reals] = ["bytes.npy", "reals.npy"].map(|name| directory.join(name));
     write_bytes(&bytes, &values.iter().map(|v| *v as u8).collect::<Vec<_>>(), dims);
     npy::write(&reals, &values.iter().map(|v| *v as f64 / 7.0).collect::<Vec<_>>(), dims).expect("written");
     [bytes, reals]
@@ -25,8 +25,8 @@ fn inputs(folder: &std::path::Path) -> [PathBuf; 2] {
 /// What the survivors come to when some ranks leave before loading, or after some iterations.
 pub(crate) fn with_losses(
     layout: &Embedded,
-    loading: &Loading,
-    how: &Clustering,
+    loading: &LoadOptions,
+    how: &ClusteringOptions,
     losses: &[(usize, Option<usize>)],
 ) -> Whole {
     let rank = |comm: cool::Comm| -> Option<Outcome> {
@@ -40,10 +40,15 @@ pub(crate) fn with_losses(
     join(cool::embedded::run(layout.clone(), rank).expect("agents start").into_iter().flatten().collect())
 }
 
-fn survivor(comm: cool::Comm, loading: &Loading, how: &Clustering, watch: &dyn Watch) -> Outcome {
-    let (mut share, mut progress) = (None, Progress::new());
+fn survivor(
+    comm: cool::Comm,
+    loading: &LoadOptions,
+    how: &ClusteringOptions,
+    watch: &dyn ProgressObserver,
+) -> Outcome {
+    let (mut share, mut progress) = (None, ClusteringProgress::new());
     let (clustered, found) = surviving(comm, PARTS, |peers| {
-        let share = Share::renew(&mut share, peers, loading, watch)?;
+        let share = PointShare::reload(&mut share, peers, loading, watch)?;
         let clustered = share.cluster(peers, how, watch, &mut progress)?;
         visual_words::find(peers, share, &clustered, 3, 4).map(|found| (clustered, found))
     })?;
@@ -56,7 +61,7 @@ struct Lost {
     after: Option<usize>,
 }
 
-impl Watch for Lost {
+impl ProgressObserver for Lost {
     fn loading(&self, _: u64) {}
 
     fn loaded(&self, _: u64) {}
@@ -75,9 +80,9 @@ pub(crate) fn essence(run: &Whole) -> impl PartialEq + std::fmt::Debug + '_ {
 }
 
 #[test]
-fn whichever_ranks_are_lost_whenever_the_others_end_as_if_nothing_had_happened() {
-    let folder = tempfile::tempdir().expect("a folder");
-    for path in inputs(folder.path()) {
+fn survivors_of_any_loss_reach_the_undisturbed_result() {
+    let directory = tempfile::tempdir().expect("a folder");
+    for path in inputs(directory.path()) {
         let (loading, how) = (loading(&[path], 0), clustering(5, 1));
         let undisturbed = whole(LAYOUT.ranks, &loading, &how);
         for losses in [
@@ -95,36 +100,38 @@ fn whichever_ranks_are_lost_whenever_the_others_end_as_if_nothing_had_happened()
 }
 
 #[test]
-fn a_later_run_goes_on_from_the_checkpoint_on_any_number_of_ranks() {
-    let folder = tempfile::tempdir().expect("a folder");
-    for path in inputs(folder.path()) {
+fn a_later_run_resumes_the_checkpoint_on_any_number_of_ranks() {
+    let directory = tempfile::tempdir().expect("a folder");
+    for path in inputs(directory.path()) {
         let (loading, how) = (loading(&[path], 0), clustering(5, 1));
         let undisturbed = whole(2, &loading, &how);
-        let checkpoint = folder.path().join("run.checkpoint");
-        let how = Clustering { checkpoint: Some(checkpoint.clone()), resume: true, ..how };
+        let checkpoint = directory.path().join("run.checkpoint");
+        let how = ClusteringOptions { checkpoint: Some(checkpoint.clone()), resume: true, ..how };
         // Without a checkpoint it begins at the beginning.
-        let first = whole(3, &loading, &Clustering { iterations: 3, ..how.clone() });
+        let first = whole(3, &loading, &ClusteringOptions { iterations: 3, ..how.clone() });
         assert_eq!(first.inertia[..], undisturbed.inertia[..4]);
         assert_eq!(essence(&whole(4, &loading, &how)), essence(&undisturbed));
         // And once more from its end.
         assert_eq!(essence(&whole(1, &loading, &how)), essence(&undisturbed));
-        assert!(!folder.path().join("run.checkpoint.new").exists());
+        assert!(!directory.path().join("run.checkpoint.new").exists());
         std::fs::remove_file(checkpoint).expect("removed");
     }
 }
 
 #[test]
-fn a_checkpoint_that_does_not_belong_to_the_run_is_refused_in_words() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let [path, _] = inputs(folder.path());
-    let (loading, checkpoint) = (loading(&[path], 0), folder.path().join("run.checkpoint"));
-    let how = Clustering { checkpoint: Some(checkpoint.clone()), resume: true, ..clustering(5, 1) };
-    let refusal = |how: &Clustering| rank(&Peers::alone(), &loading, how).err().expect("refused").to_string();
+fn a_checkpoint_of_another_run_is_refused_with_the_reason() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let [path, _] = inputs(directory.path());
+    let (loading, checkpoint) = (loading(&[path], 0), directory.path().join("run.checkpoint"));
+    let how = ClusteringOptions { checkpoint: Some(checkpoint.clone()), resume: true, ..clustering(5, 1) };
+    let refusal = |how: &ClusteringOptions| {
+        rank(&PeerRanks::alone(), &loading, how).err().expect("refused").to_string()
+    };
     whole(1, &loading, &how);
-    let said = refusal(&Clustering { seed: 6, ..how.clone() });
+    let message = refusal(&ClusteringOptions { seed: 6, ..how.clone() });
     assert!(
-        said.contains("seed: 5") && said.contains("seed: 6") && said.contains("remove the file"),
-        "{said}"
+        message.contains("seed: 5") && message.contains("seed: 6") && message.contains("remove the file"),
+        "{message}"
     );
     let whole = std::fs::read(&checkpoint).expect("read");
     std::fs::write(&checkpoint, &whole[..whole.len() - 1]).expect("written");

@@ -3,13 +3,13 @@
 use crate::refusals::program;
 use crate::runs::{Silent, clustering, loading, noise, ranks, write_bytes};
 use cool::embedded::Embedded;
-use cool_distance::Level;
-use cool_kmeans::apply::{self, Assigned};
-use cool_kmeans::inputs::Source;
-use cool_kmeans::inputs::array::Array;
+use cool_distance::SimdLevel;
+use cool_kmeans::apply::{self, Assignment};
+use cool_kmeans::inputs::PointSource;
+use cool_kmeans::inputs::array::ArrayFile;
 use cool_kmeans::model::Clusters;
 use cool_kmeans::npy;
-use cool_kmeans::peer_ranks::Peers;
+use cool_kmeans::peer_ranks::PeerRanks;
 use std::path::{Path, PathBuf};
 
 fn name(path: &Path) -> String {
@@ -26,9 +26,9 @@ fn output(arguments: &[&str]) -> String {
 /// Runs the program, which must refuse in one line.
 fn refusal(arguments: &[&str]) -> String {
     let done = program(arguments);
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert_eq!((done.status.code(), said.lines().count()), (Some(1), 1), "{arguments:?}: {said}");
-    said
+    let message = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!((done.status.code(), message.lines().count()), (Some(1), 1), "{arguments:?}: {message}");
+    message
 }
 
 /// The bytes behind the header of an array of one dimension.
@@ -44,45 +44,46 @@ fn photo(path: &Path, shade: u32) {
 }
 
 #[test]
-fn labels_of_points_that_were_clustered_are_those_of_the_clustering_on_any_ranks() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (bytes, reals) = (folder.path().join("bytes.npy"), folder.path().join("reals.npy"));
+fn clustered_points_keep_their_labels_on_any_ranks() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let (bytes, reals) = (directory.path().join("bytes.npy"), directory.path().join("reals.npy"));
     write_bytes(&bytes, &noise(300 * 7, 256).into_iter().map(|v| v as u8).collect::<Vec<_>>(), 7);
     let values: Vec<f64> = noise(300 * 4, 1000).into_iter().map(|v| v as f64 / 7.0).collect();
     npy::write(&reals, &values, 4).expect("written");
     for path in [bytes, reals] {
         let (load, how) = (loading(std::slice::from_ref(&path), 0), clustering(6, 2));
         let (share, clustered, _) = ranks(1, &load, &how).remove(0).expect("clustered");
-        let clusters = Clusters::of(&share, &clustered);
-        let assign = |peers: &Peers<'_>| {
-            let source = Source::open(peers, &load.input, 2)?;
-            let mut all: Vec<Assigned> = Vec::new();
-            let take = |some: &[Assigned]| {
+        let clusters = Clusters::from_clustering(&share, &clustered);
+        let assign = |peers: &PeerRanks<'_>| {
+            let source = PointSource::open(peers, &load.input, 2)?;
+            let mut all: Vec<Assignment> = Vec::new();
+            let take = |some: &[Assignment]| {
                 all.extend_from_slice(some);
                 Ok(())
             };
-            apply::assign(peers, &clusters, &source, (Level::best(), 2), &Silent, take).map(|()| all)
+            apply::assign(peers, &clusters, &source, (SimdLevel::best(), 2), &Silent, take).map(|()| all)
         };
-        let alone = assign(&Peers::alone()).expect("assigned");
+        let alone = assign(&PeerRanks::alone()).expect("assigned");
         assert_eq!(alone.iter().map(|a| a.label).collect::<Vec<_>>(), clustered.labels);
         let squared: f64 = alone.iter().map(|a| a.distance * a.distance).sum();
         assert!((squared - clustered.inertia).abs() < 1e-9 * squared, "{squared} {}", clustered.inertia);
         let layout = Embedded { ranks: 3, ranks_per_node: 1, racks: 2 };
-        let by_ranks = cool::embedded::run(layout, |comm| assign(&Peers::of(&comm))).expect("agents start");
+        let by_ranks =
+            cool::embedded::run(layout, |comm| assign(&PeerRanks::from_comm(&comm))).expect("agents start");
         assert_eq!(by_ranks.into_iter().next().expect("a rank").expect("assigned"), alone);
     }
 }
 
 #[test]
-fn points_far_from_those_that_were_clustered_are_assigned_by_their_true_distances() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn points_beyond_the_grid_are_assigned_by_true_distances() {
+    let directory = tempfile::tempdir().expect("a folder");
     let (near, far, model) = ("near.csv", "far.csv", "m.cool");
-    let [near, far, model] = [near, far, model].map(|n| name(&folder.path().join(n)));
+    let [near, far, model] = [near, far, model].map(|n| name(&directory.path().join(n)));
     std::fs::write(&near, "x,y\n0,0\n0,1\n10,0\n10,1\n").expect("written");
     // Clamped to the grid it would be nearer to the second cluster than it is.
     std::fs::write(&far, "-400,0.5\n1000,0.5\n10,0.5\n").expect("written");
     output(&["-k", "2", "--model", &model, &near]);
-    let (labels, distances) = (name(&folder.path().join("l.npy")), name(&folder.path().join("d.npy")));
+    let (labels, distances) = (name(&directory.path().join("l.npy")), name(&directory.path().join("d.npy")));
     output(&["assign", "--model", &model, "--labels", &labels, "--distances", &distances, &far]);
     let labels = column(Path::new(&labels)).into_iter().map(i32::from_le_bytes).collect::<Vec<_>>();
     let distances = column(Path::new(&distances)).into_iter().map(f64::from_le_bytes).collect::<Vec<_>>();
@@ -94,12 +95,12 @@ fn points_far_from_those_that_were_clustered_are_assigned_by_their_true_distance
 }
 
 #[test]
-fn a_run_leaves_labels_and_a_model_that_gives_them_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let at = |file: &str| folder.path().join(file);
+fn a_model_reproduces_the_labels_of_its_run() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let at = |file: &str| directory.path().join(file);
     photo(&at("a b.png"), 1);
     photo(&at("b.jpg"), 2);
-    let pictures = name(folder.path());
+    let pictures = name(directory.path());
     let (model, labels, again) = (at("out/m.cool"), at("out/l.npy"), at("out/again.npy"));
     let (model, labels, again) = (name(&model), name(&labels), name(&again));
     let options = ["--patch", "20", "--stride", "10"];
@@ -146,21 +147,21 @@ fn a_run_leaves_labels_and_a_model_that_gives_them_again() {
 }
 
 #[test]
-fn a_sample_of_the_patches_and_longer_vectors_give_a_model_too() {
-    let folder = tempfile::tempdir().expect("a folder");
-    photo(&folder.path().join("a.png"), 3);
-    let (pictures, model) = (name(folder.path()), name(&folder.path().join("m.cool")));
+fn sampled_patches_and_longer_vectors_give_a_model() {
+    let directory = tempfile::tempdir().expect("a folder");
+    photo(&directory.path().join("a.png"), 3);
+    let (pictures, model) = (name(directory.path()), name(&directory.path().join("m.cool")));
     output(&["-k", "4", "--hog", "2048", "--patch", "18", "--patches", "30", "--model", &model, &pictures]);
     let shown = output(&["inspect", &model]);
     assert!(shown.contains("coordinates  2048") && shown.contains("points       30\n"), "{shown}");
 }
 
 #[test]
-fn a_model_file_says_what_made_it_and_not_who_did_the_work() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let points = folder.path().join("p.npy");
+fn a_model_file_records_its_command_but_not_its_ranks() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let points = directory.path().join("p.npy");
     write_bytes(&points, &noise(60 * 3, 256).into_iter().map(|v| v as u8).collect::<Vec<_>>(), 3);
-    let (points, model) = (name(&points), name(&folder.path().join("m.cool")));
+    let (points, model) = (name(&points), name(&directory.path().join("m.cool")));
     let write = |alone: &[&str]| {
         output(&[&["fit", "-k", "4", "--model", &model, &points], alone].concat());
         std::fs::read(&model).expect("written")
@@ -172,9 +173,9 @@ fn a_model_file_says_what_made_it_and_not_who_did_the_work() {
 }
 
 #[test]
-fn inputs_that_a_model_was_not_made_for_are_refused_by_name() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let at = |file: &str| name(&folder.path().join(file));
+fn inputs_that_do_not_fit_the_model_are_refused_by_name() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let at = |file: &str| name(&directory.path().join(file));
     let (two, three, bytes, picture) = (at("two.csv"), at("three.csv"), at("bytes.npy"), at("p.png"));
     std::fs::write(&two, "0,0\n1,1\n2,2\n").expect("written");
     std::fs::write(&three, "0,0,0\n1,1,1\n2,2,2\n").expect("written");
@@ -184,42 +185,42 @@ fn inputs_that_a_model_was_not_made_for_are_refused_by_name() {
     output(&["-k", "2", "--model", &numbers, &two]);
     output(&["-k", "2", "--model", &whole, &bytes]);
 
-    let said = refusal(&["assign", "--model", &numbers, &three]);
-    assert!(said.contains("three.csv: points of 3 coordinates, but the model's have 2"), "{said}");
-    let said = refusal(&["assign", "--model", &numbers, &picture]);
-    assert!(said.contains("p.png: pictures, but the model was made of numbers"), "{said}");
-    let said = refusal(&["assign", "--model", &whole, &two]);
-    assert!(said.contains("two.csv: numbers that are no bytes"), "{said}");
+    let message = refusal(&["assign", "--model", &numbers, &three]);
+    assert!(message.contains("three.csv: points of 3 coordinates, but the model's have 2"), "{message}");
+    let message = refusal(&["assign", "--model", &numbers, &picture]);
+    assert!(message.contains("p.png: pictures, but the model was made of numbers"), "{message}");
+    let message = refusal(&["assign", "--model", &whole, &two]);
+    assert!(message.contains("two.csv: numbers that are no bytes"), "{message}");
     output(&["assign", "--model", &numbers, &bytes]);
-    let said = refusal(&["histogram", "--model", &numbers, "--out", "-", &picture]);
-    assert!(said.contains("the model was made of numbers"), "{said}");
+    let message = refusal(&["histogram", "--model", &numbers, "--out", "-", &picture]);
+    assert!(message.contains("the model was made of numbers"), "{message}");
     std::fs::create_dir_all(at("classes/one")).expect("made");
     photo(Path::new(&at("classes/one/p.png")), 4);
-    let said = refusal(&["classify", "test", "--model", &numbers, &at("classes")]);
-    assert!(said.contains("classify train"), "{said}");
-    let said = refusal(&["assign", "--model", &two, &two]);
-    assert!(said.contains("two.csv: is no model"), "{said}");
+    let message = refusal(&["classify", "test", "--model", &numbers, &at("classes")]);
+    assert!(message.contains("classify train"), "{message}");
+    let message = refusal(&["assign", "--model", &two, &two]);
+    assert!(message.contains("two.csv: is no model"), "{message}");
 }
 
 #[test]
-fn a_full_disk_is_told_in_one_line_and_nothing_half_written_stays() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let points = folder.path().join("p.npy");
+fn a_full_disk_is_one_error_line_and_leaves_no_partial_file() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let points = directory.path().join("p.npy");
     write_bytes(&points, &[1, 2, 3, 4], 1);
     for option in ["--model", "--labels", "--centroids", "--summary"] {
-        let said = refusal(&["-k", "2", option, "/dev/full", &name(&points)]);
-        assert!(said.starts_with("cool-kmeans: /dev/full: No space left on device"), "{said}");
-        assert!(said.contains("make room"), "{said}");
+        let message = refusal(&["-k", "2", option, "/dev/full", &name(&points)]);
+        assert!(message.starts_with("cool-kmeans: /dev/full: No space left on device"), "{message}");
+        assert!(message.contains("make room"), "{message}");
     }
-    let occupied = folder.path().join("taken");
+    let occupied = directory.path().join("taken");
     std::fs::create_dir(&occupied).expect("made");
-    let said = refusal(&["-k", "2", "--model", &name(&occupied), &name(&points)]);
-    assert!(said.contains("taken"), "{said}");
-    let left: Vec<PathBuf> = std::fs::read_dir(folder.path())
+    let message = refusal(&["-k", "2", "--model", &name(&occupied), &name(&points)]);
+    assert!(message.contains("taken"), "{message}");
+    let left: Vec<PathBuf> = std::fs::read_dir(directory.path())
         .expect("listed")
         .map(|entry| entry.expect("an entry").path())
         .collect();
     assert_eq!(left.len(), 2, "{left:?}");
-    let array = Array::open(&points).expect("as it was");
+    let array = ArrayFile::open(&points).expect("as it was");
     assert_eq!(array.rows, 4);
 }

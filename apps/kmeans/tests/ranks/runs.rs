@@ -2,16 +2,16 @@
 
 use cool::embedded::Embedded;
 use cool_kmeans::Error;
-use cool_kmeans::inputs::Input;
-use cool_kmeans::inputs::pictures::Cut;
-use cool_kmeans::lloyd::Clustered;
-use cool_kmeans::options::Clustering;
+use cool_kmeans::inputs::InputOptions;
+use cool_kmeans::inputs::pictures::PatchLayout;
+use cool_kmeans::lloyd::GridClustering;
+use cool_kmeans::options::ClusteringOptions;
 use cool_kmeans::partition::draw;
-use cool_kmeans::peer_ranks::Peers;
-use cool_kmeans::point_share::{Loading, Selection, Share};
-use cool_kmeans::progress::{Iteration, Progress, Watch};
-use cool_kmeans::tuning::Effort;
-use cool_kmeans::visual_words::{self, Word};
+use cool_kmeans::peer_ranks::PeerRanks;
+use cool_kmeans::point_share::{LoadOptions, PointSelection, PointShare};
+use cool_kmeans::progress::{ClusteringProgress, Iteration, ProgressObserver};
+use cool_kmeans::tuning::Tuning;
+use cool_kmeans::visual_words::{self, VisualWord};
 use cool_map::Options;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,12 +21,12 @@ pub(crate) const PARTS: Options<'static> =
     Options { threads: 0, patience: Duration::from_secs(3600), watch: None, part: 256 };
 
 /// What a rank comes to.
-pub(crate) type Outcome = Result<(Share, Clustered, Vec<Word>), Error>;
+pub(crate) type Outcome = Result<(PointShare, GridClustering, Vec<VisualWord>), Error>;
 
 /// Nobody listens.
 pub(crate) struct Silent;
 
-impl Watch for Silent {
+impl ProgressObserver for Silent {
     fn loading(&self, _: u64) {}
     fn loaded(&self, _: u64) {}
     fn iteration(&self, _: &Iteration) {}
@@ -49,15 +49,19 @@ pub(crate) fn write_bytes(path: &Path, values: &[u8], dims: usize) {
     std::fs::write(path, bytes).expect("written");
 }
 
-pub(crate) fn loading(paths: &[PathBuf], dims: usize) -> Loading {
-    let cut = Cut::new(5, 20, 10).expect("a cut");
+pub(crate) fn loading(paths: &[PathBuf], dims: usize) -> LoadOptions {
+    let cut = PatchLayout::new(5, 20, 10).expect("a cut");
     let dims = (dims > 0).then_some(dims);
-    let input = Input { paths: paths.to_vec(), cut, sampling: None, dims, skip_bad: false };
-    Loading { input, select: Selection::all(5, 2) }
+    let input = InputOptions { paths: paths.to_vec(), cut, sampling: None, dims, skip_bad: false };
+    LoadOptions { input, select: PointSelection::all(5, 2) }
 }
 
-pub(crate) fn clustering(k: usize, threads: usize) -> Clustering {
-    Clustering { iterations: 8, sample: 3, ..Clustering::new(k, 5, Effort::of(threads)) }
+pub(crate) fn clustering(k: usize, threads: usize) -> ClusteringOptions {
+    ClusteringOptions {
+        iterations: 8,
+        sample: 3,
+        ..ClusteringOptions::new(k, 5, Tuning::with_threads(threads))
+    }
 }
 
 /// A run's outcome, put together from all ranks.
@@ -71,7 +75,7 @@ pub(crate) struct Whole {
     pub(crate) moved: Vec<(u64, usize)>,
     pub(crate) movements: Vec<f64>,
     pub(crate) converged: bool,
-    pub(crate) words: Vec<Word>,
+    pub(crate) words: Vec<VisualWord>,
     pub(crate) skipped: Vec<PathBuf>,
 }
 
@@ -91,28 +95,29 @@ impl Whole {
     }
 }
 
-pub(crate) fn rank(peers: &Peers<'_>, loading: &Loading, how: &Clustering) -> Outcome {
-    let share = Share::load(peers, loading, &Silent)?;
-    let clustered = share.cluster(peers, how, &Silent, &mut Progress::new())?;
+pub(crate) fn rank(peers: &PeerRanks<'_>, loading: &LoadOptions, how: &ClusteringOptions) -> Outcome {
+    let share = PointShare::load(peers, loading, &Silent)?;
+    let clustered = share.cluster(peers, how, &Silent, &mut ClusteringProgress::new())?;
     let found = visual_words::find(peers, &share, &clustered, 3, 4)?;
     Ok((share, clustered, found))
 }
 
 /// Clusters with embedded ranks and gives every rank's outcome.
-pub(crate) fn ranks(ranks: usize, loading: &Loading, how: &Clustering) -> Vec<Outcome> {
+pub(crate) fn ranks(ranks: usize, loading: &LoadOptions, how: &ClusteringOptions) -> Vec<Outcome> {
     // Several ranks on a node, and uneven racks.
     let layout = Embedded { ranks, ranks_per_node: if ranks > 5 { 3 } else { 1 }, racks: ranks.min(3) };
-    cool::embedded::run(layout, |comm| rank(&Peers::with(&comm, PARTS), loading, how)).expect("agents start")
+    cool::embedded::run(layout, |comm| rank(&PeerRanks::with_options(&comm, PARTS), loading, how))
+        .expect("agents start")
 }
 
 /// Clusters with embedded ranks; all must succeed.
-pub(crate) fn whole(count: usize, loading: &Loading, how: &Clustering) -> Whole {
+pub(crate) fn whole(count: usize, loading: &LoadOptions, how: &ClusteringOptions) -> Whole {
     join(ranks(count, loading, how))
 }
 
 /// Clusters in one process without any communication.
-pub(crate) fn alone(loading: &Loading, how: &Clustering) -> Whole {
-    join(vec![rank(&Peers::alone(), loading, how)])
+pub(crate) fn alone(loading: &LoadOptions, how: &ClusteringOptions) -> Whole {
+    join(vec![rank(&PeerRanks::alone(), loading, how)])
 }
 
 pub(crate) fn join(ranks: Vec<Outcome>) -> Whole {

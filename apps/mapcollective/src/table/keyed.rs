@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_stand_for_the_table_whoever_owns_its_keys(
+        fn bytes_round_trip_for_any_number_of_owners(
             words in prop::collection::vec(("[a-z]{0,3}", 0u64..1000), 0..50),
             owners in 1usize..9,
         ) {

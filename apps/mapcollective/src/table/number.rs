@@ -5,7 +5,7 @@ use cool::Element;
 
 /// How the numbers of a row are sent: integers packed to as many bits each as the row's widest needs, the lowest bit first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Width {
+pub enum NumberWidth {
     /// Integers from 0, of up to 63 bits.
     Unsigned(u8),
     /// Integers in two's complement, of 1 to 64 bits.
@@ -16,7 +16,7 @@ pub enum Width {
     F64,
 }
 
-impl Width {
+impl NumberWidth {
     const SIGNED: u8 = 0x80;
     const F32_BYTE: u8 = 0x7e;
     const F64_BYTE: u8 = 0x7f;
@@ -24,28 +24,28 @@ impl Width {
     /// As it stands before a row's numbers.
     pub(super) fn to_byte(self) -> u8 {
         match self {
-            Width::Unsigned(bits) => bits,
-            Width::Signed(bits) => Width::SIGNED | bits,
-            Width::F32 => Width::F32_BYTE,
-            Width::F64 => Width::F64_BYTE,
+            NumberWidth::Unsigned(bits) => bits,
+            NumberWidth::Signed(bits) => NumberWidth::SIGNED | bits,
+            NumberWidth::F32 => NumberWidth::F32_BYTE,
+            NumberWidth::F64 => NumberWidth::F64_BYTE,
         }
     }
 
-    pub(super) fn read(byte: u8) -> Result<Width, Malformed> {
+    pub(super) fn read(byte: u8) -> Result<NumberWidth, Malformed> {
         match byte {
-            0..64 => Ok(Width::Unsigned(byte)),
-            0x81..=0xc0 => Ok(Width::Signed(byte & !Width::SIGNED)),
-            Width::F32_BYTE => Ok(Width::F32),
-            Width::F64_BYTE => Ok(Width::F64),
+            0..64 => Ok(NumberWidth::Unsigned(byte)),
+            0x81..=0xc0 => Ok(NumberWidth::Signed(byte & !NumberWidth::SIGNED)),
+            NumberWidth::F32_BYTE => Ok(NumberWidth::F32),
+            NumberWidth::F64_BYTE => Ok(NumberWidth::F64),
             _ => Err(Malformed::Form),
         }
     }
 
     fn bits(self) -> u32 {
         match self {
-            Width::Unsigned(bits) | Width::Signed(bits) => bits.into(),
-            Width::F32 => 32,
-            Width::F64 => 64,
+            NumberWidth::Unsigned(bits) | NumberWidth::Signed(bits) => bits.into(),
+            NumberWidth::F32 => 32,
+            NumberWidth::F64 => 64,
         }
     }
 
@@ -55,9 +55,13 @@ impl Width {
     }
 
     /// The narrowest that holds all integers from `least` to `most`, of which the first is not above 0, nor the other below.
-    fn holding(least: i64, most: i64) -> Width {
+    fn holding(least: i64, most: i64) -> NumberWidth {
         let bits = |n: i64| (64 - n.leading_zeros()) as u8;
-        if least < 0 { Width::Signed(bits(most).max(bits(!least)) + 1) } else { Width::Unsigned(bits(most)) }
+        if least < 0 {
+            NumberWidth::Signed(bits(most).max(bits(!least)) + 1)
+        } else {
+            NumberWidth::Unsigned(bits(most))
+        }
     }
 }
 
@@ -78,10 +82,10 @@ fn pack(numbers: impl Iterator<Item = i64>, bits: u32, to: &mut Vec<u8>) {
 }
 
 /// The numbers that were packed, without end: beyond the bytes there are zeros.
-fn unpack(bytes: &[u8], width: Width) -> impl Iterator<Item = i64> {
+fn unpack(bytes: &[u8], width: NumberWidth) -> impl Iterator<Item = i64> {
     let bits = width.bits();
     // Of signed numbers, what is above their sign.
-    let above = if matches!(width, Width::Signed(_)) { 64 - bits } else { 0 };
+    let above = if matches!(width, NumberWidth::Signed(_)) { 64 - bits } else { 0 };
     let mask = (1u128 << bits) - 1;
     let mut words = bytes.chunks(8);
     let (mut word, mut held) = (0u128, 0);
@@ -110,16 +114,16 @@ pub trait Number: Element + PartialEq {
     fn plus(self, other: Self) -> Self;
 
     /// The narrowest form that loses nothing of a row.
-    fn width(row: &[Self]) -> Width;
+    fn width(row: &[Self]) -> NumberWidth;
 
     /// Writes a row.
-    fn write(row: &[Self], width: Width, to: &mut Vec<u8>);
+    fn write(row: &[Self], width: NumberWidth, to: &mut Vec<u8>);
 
     /// Adds a written row, of as many numbers, to one.
     ///
     /// # Errors
     /// If these numbers are not written in that width.
-    fn add_written(row: &mut [Self], width: Width, bytes: &[u8]) -> Result<(), Malformed>;
+    fn add_written(row: &mut [Self], width: NumberWidth, bytes: &[u8]) -> Result<(), Malformed>;
 
     /// Of integers, the value; of others, 0.
     fn to_integer(self) -> i64;
@@ -137,20 +141,20 @@ macro_rules! integers {
                 self.wrapping_add(other)
             }
 
-            fn width(row: &[Self]) -> Width {
+            fn width(row: &[Self]) -> NumberWidth {
                 let (least, most) = row.iter().fold((0, 0), |(least, most), n| (*n.min(&least), *n.max(&most)));
-                Width::holding(i64::from(least), i64::from(most))
+                NumberWidth::holding(i64::from(least), i64::from(most))
             }
 
-            fn write(row: &[Self], width: Width, to: &mut Vec<u8>) {
+            fn write(row: &[Self], width: NumberWidth, to: &mut Vec<u8>) {
                 pack(row.iter().map(|n| i64::from(*n)), width.bits(), to);
             }
 
-            fn add_written(row: &mut [Self], width: Width, bytes: &[u8]) -> Result<(), Malformed> {
+            fn add_written(row: &mut [Self], width: NumberWidth, bytes: &[u8]) -> Result<(), Malformed> {
                 let fits = match width {
-                    Width::Unsigned(bits) => u32::from(bits) < Self::BITS,
-                    Width::Signed(bits) => u32::from(bits) <= Self::BITS,
-                    Width::F32 | Width::F64 => false,
+                    NumberWidth::Unsigned(bits) => u32::from(bits) < Self::BITS,
+                    NumberWidth::Signed(bits) => u32::from(bits) <= Self::BITS,
+                    NumberWidth::F32 | NumberWidth::F64 => false,
                 };
                 if !fits {
                     return Err(Malformed::Form);
@@ -179,15 +183,15 @@ macro_rules! floats {
                 self + other
             }
 
-            fn width(_row: &[Self]) -> Width {
+            fn width(_row: &[Self]) -> NumberWidth {
                 $width
             }
 
-            fn write(row: &[Self], _width: Width, to: &mut Vec<u8>) {
+            fn write(row: &[Self], _width: NumberWidth, to: &mut Vec<u8>) {
                 to.extend(row.iter().flat_map(|n| n.to_le_bytes()));
             }
 
-            fn add_written(row: &mut [Self], width: Width, bytes: &[u8]) -> Result<(), Malformed> {
+            fn add_written(row: &mut [Self], width: NumberWidth, bytes: &[u8]) -> Result<(), Malformed> {
                 if width != $width {
                     return Err(Malformed::Form);
                 }
@@ -209,4 +213,4 @@ macro_rules! floats {
 }
 
 integers!(i32, i64);
-floats!(f32, Width::F32; f64, Width::F64);
+floats!(f32, NumberWidth::F32; f64, NumberWidth::F64);

@@ -3,7 +3,7 @@
 //! Only rows that something was added to take memory and are sent, each with as many bits a number as its widest needs.
 
 use super::Table;
-use super::number::{Number, Width};
+use super::number::{Number, NumberWidth};
 use crate::cost::share;
 use crate::error::{Error, Malformed};
 use cool::{Comm, Element, Op};
@@ -172,7 +172,7 @@ impl<N: Number> Table for Rows<N> {
                 return Err(Malformed::Row(row));
             }
             let (&width, rest) = rest.split_first().ok_or(Malformed::Short)?;
-            let width = Width::read(width)?;
+            let width = NumberWidth::read(width)?;
             let numbers = rest.split_at_checked(width.bytes(self.width)).ok_or(Malformed::Short)?;
             N::add_written(self.row_mut(row as usize), width, numbers.0)?;
             (next, bytes) = (row + 1, numbers.1);
@@ -230,7 +230,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_stand_for_the_rows_whoever_owns_them(
+        fn bytes_of_rows_round_trip_for_any_number_of_owners(
             numbers in prop::collection::vec((0usize..60, any_width()), 0..80),
             owners in 1usize..9,
         ) {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_have_memory_can_be_filled_in() {
+    fn preallocated_rows_can_be_filled_in() {
         let mut table = Rows::<i64>::zeros(60, 2, &[3, 59]);
         assert!(table.is_empty());
         table.rows_mut().zip([1, -1000]).for_each(|(row, n)| row.copy_from_slice(&[n, 7]));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_adds_up_to_zeros_is_none() {
+    fn a_row_that_sums_to_zeros_is_absent() {
         let mut table = Rows::<i32>::new(3, 1);
         table.add(1, &[5]);
         table.add(1, &[-5]);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_out_of_range_is_refused() {
+    fn truncated_and_out_of_range_bytes_are_refused() {
         let bytes = rows(&[(3, 1), (59, -1000)]).to_bytes(1).expect("bytes").remove(0);
         let read = |bytes: &[u8]| rows(&[]).merge_bytes(bytes);
         assert_eq!(read(&bytes), Ok(()));

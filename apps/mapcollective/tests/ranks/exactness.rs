@@ -20,7 +20,7 @@ fn dealt(job: &Job<'_>) -> Result<Partitions<usize>, Error> {
 }
 
 #[test]
-fn values_of_a_key_meet_at_its_owner_wherever_they_come_from() {
+fn values_of_a_key_meet_at_its_owner() {
     let mut plain = BTreeMap::<String, u64>::new();
     (0..PARTITIONS).flat_map(numbers).for_each(|n| *plain.entry(format!("k{}", n % 97)).or_default() += n);
     for spread in SPREADS {
@@ -49,7 +49,7 @@ fn real_sums(job: &Job<'_>) -> Result<Vec<(usize, u64)>, Error> {
 }
 
 #[test]
-fn sums_of_real_numbers_are_the_same_bits_on_any_ranks_and_threads() {
+fn real_sums_are_bitwise_equal_on_any_ranks_and_threads() {
     let one = all_ranks(SPREADS[0], real_sums);
     let mut plain = [[0.0; 2]; 11];
     for n in (0..PARTITIONS).flat_map(numbers) {
@@ -66,7 +66,7 @@ fn sums_of_real_numbers_are_the_same_bits_on_any_ranks_and_threads() {
 }
 
 #[test]
-fn values_that_are_lists_come_in_the_order_of_partitions() {
+fn lists_are_merged_in_the_order_of_partitions() {
     let plain: Vec<usize> = (0..PARTITIONS).collect();
     for spread in SPREADS {
         let found = all_ranks(spread, |job| {
@@ -131,7 +131,7 @@ fn rows_are_regrouped_the_cheaper_way_with_the_same_result() {
 }
 
 #[test]
-fn ranks_of_a_rack_merge_what_they_have_where_that_spares_the_link_between_racks() {
+fn ranks_merge_in_their_rack_where_that_relieves_rack_links() {
     let (keys, each, factor) = (40_000, 600, 1);
     let one = integer_rows(SPREADS[0], keys, each, factor).0;
     for ranks in [6, 8, 11, 16] {
@@ -143,7 +143,7 @@ fn ranks_of_a_rack_merge_what_they_have_where_that_spares_the_link_between_racks
 }
 
 #[test]
-fn every_rank_gets_what_one_has() {
+fn every_rank_receives_the_broadcast_value() {
     for spread in SPREADS {
         let last = spread.ranks - 1;
         let got = all_ranks(spread, |job| {
@@ -166,7 +166,7 @@ fn a_job_of_one_process_needs_no_ranks() {
 }
 
 #[test]
-fn many_rows_come_in_parts_that_are_together_what_comes_at_once() {
+fn rows_in_parts_equal_the_rows_at_once() {
     let keys = 300;
     for (spread, width, most) in SPREADS.into_iter().flat_map(|spread| [(spread, 100, 8), (spread, 1, 1)]) {
         all_ranks(spread, |job| {

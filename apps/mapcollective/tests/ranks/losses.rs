@@ -1,7 +1,7 @@
 //! Ranks that are left come to the same result, whenever others are lost, and a later run goes on from a checkpoint.
 
 use cool::embedded::Embedded;
-use cool_map::{Checkpoint, Error, Event, Options, Partitions, Progress, Rows};
+use cool_map::{Checkpoint, Error, MapEvent, Options, Partitions, Progress, Rows};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
@@ -91,7 +91,7 @@ fn undisturbed() -> Vec<u64> {
 }
 
 #[test]
-fn a_rank_that_is_lost_at_any_stage_leaves_the_same_result() {
+fn a_loss_at_any_stage_gives_the_same_result() {
     let whole = undisturbed();
     let options = Options { threads: 2, ..Options::default() };
     let mut losses = vec![Loss { rank: 1, iteration: 0, stage: "load" }];
@@ -104,11 +104,11 @@ fn a_rank_that_is_lost_at_any_stage_leaves_the_same_result() {
 }
 
 #[test]
-fn one_rank_that_is_left_ends_with_the_same_result() {
-    let (told, whole) = (Mutex::new(Vec::new()), undisturbed());
-    let watch = |event: &Event<'_>| {
-        if let Event::Lost { left, .. } = event {
-            told.lock().expect("no panic").push(*left);
+fn a_single_survivor_reaches_the_same_result() {
+    let (sizes, whole) = (Mutex::new(Vec::new()), undisturbed());
+    let watch = |event: &MapEvent<'_>| {
+        if let MapEvent::Lost { left, .. } = event {
+            sizes.lock().expect("no panic").push(*left);
         }
     };
     let options = Options { threads: 1, watch: Some(&watch), ..Options::default() };
@@ -116,12 +116,12 @@ fn one_rank_that_is_left_ends_with_the_same_result() {
     let losses =
         [at(0, 1, "regroup"), at(2, 1, "end"), at(3, 2, "map"), at(4, 3, "combine"), at(5, 4, "in map")];
     assert_eq!(with(&losses, options, None, ITERATIONS), [whole]);
-    let told = told.lock().expect("no panic");
-    assert!(told.is_sorted_by(|a, b| a > b) && told.last() == Some(&1), "{told:?}");
+    let sizes = sizes.lock().expect("no panic");
+    assert!(sizes.is_sorted_by(|a, b| a > b) && sizes.last() == Some(&1), "{sizes:?}");
 }
 
 #[test]
-fn partitions_are_loaded_once_and_those_of_lost_ranks_once_more() {
+fn only_partitions_of_lost_ranks_are_loaded_again() {
     let loads: [AtomicUsize; PARTITIONS] = std::array::from_fn(|_| AtomicUsize::new(0));
     let how = Embedded { ranks: 4, ranks_per_node: 1, racks: 1 };
     cool::embedded::run(how, |comm| {
@@ -148,16 +148,16 @@ fn partitions_are_loaded_once_and_those_of_lost_ranks_once_more() {
     assert_eq!(loads, [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1, 1]);
 }
 
-fn checkpointed(folder: &Path, most: usize) -> Vec<Vec<u64>> {
-    let file = Checkpoint { path: folder.join("run"), run: "test".into(), resume: true };
+fn checkpointed(directory: &Path, most: usize) -> Vec<Vec<u64>> {
+    let file = Checkpoint { path: directory.join("run"), run: "test".into(), resume: true };
     with(&[], Options::default(), Some(&file), most)
 }
 
 #[test]
-fn a_later_run_goes_on_from_the_checkpoint() {
-    let (folder, whole) = (tempfile::tempdir().expect("a folder"), undisturbed());
-    checkpointed(folder.path(), 2);
-    assert!(checkpointed(folder.path(), ITERATIONS).iter().all(|state| *state == whole));
+fn a_later_run_resumes_from_the_checkpoint() {
+    let (directory, whole) = (tempfile::tempdir().expect("a folder"), undisturbed());
+    checkpointed(directory.path(), 2);
+    assert!(checkpointed(directory.path(), ITERATIONS).iter().all(|state| *state == whole));
     // And from its end, where nothing is left to do.
-    assert!(checkpointed(folder.path(), ITERATIONS).iter().all(|state| *state == whole));
+    assert!(checkpointed(directory.path(), ITERATIONS).iter().all(|state| *state == whole));
 }

@@ -23,17 +23,17 @@ fn errors(options: Options<'_>, program: impl Fn(&Job<'_>) -> Result<(), Failed>
 }
 
 #[test]
-fn a_partition_that_does_not_load_is_told_at_every_rank() {
-    let said = errors(Options::default(), |job| {
+fn a_partition_that_does_not_load_fails_every_rank() {
+    let messages = errors(Options::default(), |job| {
         job.deal(&mut Partitions::new(8), |page| if page == 5 { Err(Failed::Page(page)) } else { Ok(()) })
     });
-    assert_eq!(said, ["rank 2: no page 5", "rank 2: no page 5", "no page 5", "rank 2: no page 5"]);
+    assert_eq!(messages, ["rank 2: no page 5", "rank 2: no page 5", "no page 5", "rank 2: no page 5"]);
 }
 
 #[test]
-fn a_task_that_fails_is_told_at_every_rank_and_stops_its_ranks_others() {
+fn a_failing_task_fails_every_rank_and_stops_its_own_rank() {
     let begun = AtomicUsize::new(0);
-    let said = errors(Options { threads: 1, ..Options::default() }, |job| {
+    let messages = errors(Options { threads: 1, ..Options::default() }, |job| {
         let mut pages = Partitions::new(400);
         job.deal(&mut pages, Ok::<_, Error>)?;
         job.map(&mut pages, &Keyed::<u8, Sum<u8>>::new(), |page, _| {
@@ -42,14 +42,14 @@ fn a_task_that_fails_is_told_at_every_rank_and_stops_its_ranks_others() {
         })
         .map(drop)
     });
-    assert_eq!(said, ["no page 7", "rank 0: no page 7", "rank 0: no page 7", "rank 0: no page 7"]);
+    assert_eq!(messages, ["no page 7", "rank 0: no page 7", "rank 0: no page 7", "rank 0: no page 7"]);
     assert_eq!(begun.into_inner(), 8);
 }
 
 #[test]
-fn a_checkpoint_that_cannot_be_written_is_told_at_every_rank() {
+fn a_checkpoint_that_cannot_be_written_fails_every_rank() {
     let file = Checkpoint { path: "/no/checkpoint".into(), run: String::new(), resume: false };
-    let said = errors(Options::default(), |job| {
+    let messages = errors(Options::default(), |job| {
         let mut progress = Progress::new();
         progress.keep_in(file.clone());
         let first = || Ok::<_, Error>(1u8);
@@ -57,7 +57,7 @@ fn a_checkpoint_that_cannot_be_written_is_told_at_every_rank() {
         Ok(())
     });
     assert!(
-        said[0].starts_with("/no/checkpoint: ") && said[3].starts_with("rank 0: /no/checkpoint: "),
-        "{said:?}"
+        messages[0].starts_with("/no/checkpoint: ") && messages[3].starts_with("rank 0: /no/checkpoint: "),
+        "{messages:?}"
     );
 }

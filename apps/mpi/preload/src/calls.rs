@@ -1,14 +1,14 @@
 //! The calls that are taken: whether, and what they are for COOL. What only moves goes as bytes, since ranks may describe the same bytes by
 //! different types; what is combined has one predefined type at all ranks.
 
-use crate::failure::Failure;
-use crate::groups::{Communicator, Group, communicator};
-use crate::host::{Handle, Host, host};
-use crate::memory::Described;
-use crate::report::tell;
+use crate::failure::MpiCallFailure;
+use crate::groups::{CommunicatorState, CoolGroup, communicator};
+use crate::host::{HostMpi, MpiHandle, host};
+use crate::memory::TypedMemory;
+use crate::report::report;
 use crate::wait;
 use cool::{Array, ArrayMut, Arrays, Collective, Elements, Op, Operation, PairType, Type};
-use host_mpi::{Combined, ErrorClass, Mode, MpiSettings, PairValue, Tally, WhyLeft};
+use cool_mpi::{CallTally, ErrorClass, FallbackReason, InterceptMode, MpiSettings, PairValue, ReducedType};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,65 +20,65 @@ pub(crate) fn settings() -> &'static MpiSettings {
     SETTINGS.get_or_init(|| {
         let read = MpiSettings::read(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()));
         read.unwrap_or_else(|e| {
-            tell(&format!("collectives stay with the host's MPI library: {e}"));
+            report(&format!("collectives stay with the host's MPI library: {e}"));
             MpiSettings::off()
         })
     })
 }
 
 /// What became of this rank's calls, if it is to be told.
-pub(crate) static TALLY: Mutex<Tally> = Mutex::new(Tally::new());
+pub(crate) static TALLY: Mutex<CallTally> = Mutex::new(CallTally::new());
 /// Whether the program has called `MPI_Finalize`: nothing is taken any more.
-pub(crate) static ENDED: AtomicBool = AtomicBool::new(false);
+pub(crate) static FINALIZED: AtomicBool = AtomicBool::new(false);
 
 /// Why a call is not carried out here, or not well.
 #[derive(Debug)]
-enum Stop {
+enum NotExecuted {
     /// It is left to the host's library.
-    Left(WhyLeft),
-    Failed(Failure),
+    Fallback(FallbackReason),
+    Failed(MpiCallFailure),
 }
 
-impl From<WhyLeft> for Stop {
-    fn from(refusal: WhyLeft) -> Stop {
-        Stop::Left(refusal)
+impl From<FallbackReason> for NotExecuted {
+    fn from(refusal: FallbackReason) -> NotExecuted {
+        NotExecuted::Fallback(refusal)
     }
 }
 
-impl<E: Into<Failure>> From<E> for Stop {
-    fn from(failure: E) -> Stop {
-        Stop::Failed(failure.into())
+impl<E: Into<MpiCallFailure>> From<E> for NotExecuted {
+    fn from(failure: E) -> NotExecuted {
+        NotExecuted::Failed(failure.into())
     }
 }
 
 /// Judges a call and carries it out: what MPI is to return, or nothing if the call is left to the host's library.
 fn attempt(
     operation: Operation,
-    comm: Handle,
-    body: impl FnOnce(&Call) -> Result<(), Stop>,
+    comm: MpiHandle,
+    body: impl FnOnce(&InterceptedCall) -> Result<(), NotExecuted>,
 ) -> Option<c_int> {
     let bytes = Cell::new(0);
-    let carried = Call::enter(operation, comm, &bytes).and_then(|call| body(&call));
+    let outcome = InterceptedCall::enter(operation, comm, &bytes).and_then(|call| body(&call));
     if settings().stats {
-        let left = if let Err(Stop::Left(refusal)) = carried { Some(refusal) } else { None };
+        let left = if let Err(NotExecuted::Fallback(refusal)) = outcome { Some(refusal) } else { None };
         TALLY.lock().unwrap_or_else(PoisonError::into_inner).count(operation, left, bytes.get());
     }
-    match carried {
+    match outcome {
         Ok(()) => Some(0),
-        Err(Stop::Left(_)) => None,
+        Err(NotExecuted::Fallback(_)) => None,
         // It has called an error handler already.
-        Err(Stop::Failed(Failure::Host { code, .. })) => Some(code),
-        Err(Stop::Failed(failure)) => Some(fail(operation, comm, &failure)),
+        Err(NotExecuted::Failed(MpiCallFailure::Host { code, .. })) => Some(code),
+        Err(NotExecuted::Failed(failure)) => Some(fail(operation, comm, &failure)),
     }
 }
 
 /// A call has failed: the user reads why, and the communicator's error handler decides what that means.
-fn fail(operation: Operation, comm: Handle, failure: &Failure) -> c_int {
+fn fail(operation: Operation, comm: MpiHandle, failure: &MpiCallFailure) -> c_int {
     let host = host();
     let comm = host.abi.handle(comm);
-    tell(&match (failure, communicator(host, comm)) {
+    report(&match (failure, communicator(host, comm)) {
         // Its words say rank and operation.
-        (Failure::Cool(e), _) => e.to_string(),
+        (MpiCallFailure::Cool(e), _) => e.to_string(),
         (_, Some(known)) => format!("rank {}: {operation}: {failure}", known.rank),
         (_, None) => format!("{operation}: {failure}"),
     });
@@ -89,9 +89,9 @@ fn fail(operation: Operation, comm: Handle, failure: &Failure) -> c_int {
 }
 
 /// A call that is left to the host's library, which cannot count so far.
-pub(crate) fn too_many(function: &str, comm: Handle) -> c_int {
+pub(crate) fn count_exceeds_int(function: &str, comm: MpiHandle) -> c_int {
     let host = host();
-    tell(&format!(
+    report(&format!(
         "{function} of the host's MPI library counts by int, which is less than the program's call has"
     ));
     let code = host.abi.error(ErrorClass::Count);
@@ -101,7 +101,7 @@ pub(crate) fn too_many(function: &str, comm: Handle) -> c_int {
 }
 
 /// The ranks of a communicator, and those from which one of it gathers; 0 if it is none.
-pub(crate) fn sizes(comm: Handle) -> (usize, usize) {
+pub(crate) fn sizes(comm: MpiHandle) -> (usize, usize) {
     let host = host();
     let comm = host.abi.handle(comm);
     let Some(known) = Some(comm).filter(|comm| host.is_comm(*comm)).and_then(|comm| communicator(host, comm))
@@ -117,31 +117,35 @@ pub(crate) fn sizes(comm: Handle) -> (usize, usize) {
 }
 
 /// A call that may be taken, as far as it has been looked at.
-struct Call<'b> {
+struct InterceptedCall<'b> {
     operation: Operation,
-    host: &'static Host,
-    comm: Handle,
-    communicator: Arc<Communicator>,
+    host: &'static HostMpi,
+    comm: MpiHandle,
+    communicator: Arc<CommunicatorState>,
     /// Of the signature.
     bytes: &'b Cell<u64>,
 }
 
-impl Call<'_> {
-    fn enter(operation: Operation, comm: Handle, bytes: &Cell<u64>) -> Result<Call<'_>, Stop> {
+impl InterceptedCall<'_> {
+    fn enter(
+        operation: Operation,
+        comm: MpiHandle,
+        bytes: &Cell<u64>,
+    ) -> Result<InterceptedCall<'_>, NotExecuted> {
         settings().admit(operation)?;
-        if ENDED.load(Ordering::Relaxed) {
-            return Err(WhyLeft::Off.into());
+        if FINALIZED.load(Ordering::Relaxed) {
+            return Err(FallbackReason::Off.into());
         }
         let host = host();
         let comm = host.abi.handle(comm);
         if !host.is_comm(comm) {
-            return Err(WhyLeft::Arguments.into());
+            return Err(FallbackReason::Arguments.into());
         }
-        let communicator = communicator(host, comm).ok_or(WhyLeft::Arguments)?;
+        let communicator = communicator(host, comm).ok_or(FallbackReason::Arguments)?;
         match (communicator.inter, communicator.size) {
-            (true, _) => Err(WhyLeft::Intercommunicator.into()),
-            (false, 1) => Err(WhyLeft::Alone.into()),
-            _ => Ok(Call { operation, host, comm, communicator, bytes }),
+            (true, _) => Err(FallbackReason::Intercommunicator.into()),
+            (false, 1) => Err(FallbackReason::Alone.into()),
+            _ => Ok(InterceptedCall { operation, host, comm, communicator, bytes }),
         }
     }
 
@@ -153,33 +157,43 @@ impl Call<'_> {
         self.communicator.size
     }
 
-    fn root(&self, root: c_int) -> Result<usize, WhyLeft> {
+    fn root(&self, root: c_int) -> Result<usize, FallbackReason> {
         let root = usize::try_from(root).ok().filter(|root| *root < self.size());
-        root.ok_or(WhyLeft::Arguments)
+        root.ok_or(FallbackReason::Arguments)
     }
 
     fn is_in_place(&self, data: *const c_void) -> bool {
         data.addr() == self.host.abi.in_place()
     }
 
-    fn described(&self, data: *const c_void, count: i64, datatype: Handle) -> Result<Described, WhyLeft> {
-        Described::new(self.host, data, count, datatype).ok_or(WhyLeft::Arguments)
+    fn typed_memory(
+        &self,
+        data: *const c_void,
+        count: i64,
+        datatype: MpiHandle,
+    ) -> Result<TypedMemory, FallbackReason> {
+        TypedMemory::new(self.host, data, count, datatype).ok_or(FallbackReason::Arguments)
     }
 
     /// An array of a part for each rank.
-    fn of_all(&self, part: &Described) -> Result<Described, WhyLeft> {
-        part.repeated(self.size()).ok_or(WhyLeft::Arguments)
+    fn for_all_ranks(&self, part: &TypedMemory) -> Result<TypedMemory, FallbackReason> {
+        part.repeated(self.size()).ok_or(FallbackReason::Arguments)
     }
 
     /// What the elements and the reduction are for COOL.
-    fn reduction(&self, datatype: Handle, op: Handle, one: &Described) -> Result<(Elements, Op), WhyLeft> {
-        let op = self.host.reduce_op(self.host.abi.handle(op)).ok_or(WhyLeft::Reduction)?;
-        let class = self.host.number_class(self.host.abi.handle(datatype)).ok_or(WhyLeft::Elements)?;
-        Ok((carried(class.elements(one.element_bytes(), op).ok_or(WhyLeft::Elements)?), op))
+    fn reduction(
+        &self,
+        datatype: MpiHandle,
+        op: MpiHandle,
+        one: &TypedMemory,
+    ) -> Result<(Elements, Op), FallbackReason> {
+        let op = self.host.reduce_op(self.host.abi.handle(op)).ok_or(FallbackReason::Reduction)?;
+        let class = self.host.number_class(self.host.abi.handle(datatype)).ok_or(FallbackReason::Elements)?;
+        Ok((reduced_elements(class.elements(one.element_bytes(), op).ok_or(FallbackReason::Elements)?), op))
     }
 
     /// The group that takes the call, which has this many bytes.
-    fn group(&self, bytes: u64) -> Result<Arc<Group>, Stop> {
+    fn group(&self, bytes: u64) -> Result<Arc<CoolGroup>, NotExecuted> {
         self.bytes.set(bytes);
         settings().admit_bytes(self.operation, bytes)?;
         match self.communicator.group(self.host, self.comm, settings().groups)? {
@@ -187,26 +201,28 @@ impl Call<'_> {
                 settings().admit_order(self.operation, bytes, group.order)?;
                 Ok(group)
             }
-            Err(why) if settings().mode == Mode::Require => Err(Failure::Required(why).into()),
-            Err(_) => Err(WhyLeft::NoGroup.into()),
+            Err(why) if settings().mode == InterceptMode::Require => {
+                Err(MpiCallFailure::Required(why).into())
+            }
+            Err(_) => Err(FallbackReason::NoGroup.into()),
         }
     }
 
-    fn run(&self, group: &Group, collective: Collective<'_, '_>) -> Result<(), Stop> {
+    fn run(&self, group: &CoolGroup, collective: Collective<'_, '_>) -> Result<(), NotExecuted> {
         let pending = group.start().collective(collective)?;
         Ok(wait::for_call(self.host, self.comm, pending)?)
     }
 }
 
 /// What is combined, as libcool names it.
-fn carried(combined: Combined) -> Elements {
+fn reduced_elements(combined: ReducedType) -> Elements {
     match combined {
-        Combined::Element(dtype) => dtype.into(),
-        Combined::Pair(PairValue::I16) => PairType::I16.into(),
-        Combined::Pair(PairValue::I32) => PairType::I32.into(),
-        Combined::Pair(PairValue::I64) => PairType::I64.into(),
-        Combined::Pair(PairValue::F32) => PairType::F32.into(),
-        Combined::Pair(PairValue::F64) => PairType::F64.into(),
+        ReducedType::Element(dtype) => dtype.into(),
+        ReducedType::Pair(PairValue::I16) => PairType::I16.into(),
+        ReducedType::Pair(PairValue::I32) => PairType::I32.into(),
+        ReducedType::Pair(PairValue::I64) => PairType::I64.into(),
+        ReducedType::Pair(PairValue::F32) => PairType::F32.into(),
+        ReducedType::Pair(PairValue::F64) => PairType::F64.into(),
     }
 }
 
@@ -228,12 +244,12 @@ fn in_place(elements: impl Into<Elements>, bytes: &mut [u8]) -> Arrays<'_, '_> {
 pub(crate) unsafe fn bcast(
     data: *mut c_void,
     count: i64,
-    datatype: Handle,
+    datatype: MpiHandle,
     root: c_int,
-    comm: Handle,
+    comm: MpiHandle,
 ) -> Option<c_int> {
     attempt(Operation::Bcast, comm, |call| {
-        let message = call.described(data, count, datatype)?;
+        let message = call.typed_memory(data, count, datatype)?;
         let root = call.root(root)?;
         let group = call.group(message.length())?;
         // SAFETY: as promised; the root's is not written.
@@ -254,16 +270,16 @@ pub(crate) unsafe fn reduction(
     operation: Operation,
     (send, recv): (*const c_void, *mut c_void),
     count: i64,
-    (datatype, op): (Handle, Handle),
+    (datatype, op): (MpiHandle, MpiHandle),
     root: c_int,
-    comm: Handle,
+    comm: MpiHandle,
 ) -> Option<c_int> {
     attempt(operation, comm, |call| {
         let root = call.root(root)?;
-        let vector = call.described(recv, count, datatype)?;
+        let vector = call.typed_memory(recv, count, datatype)?;
         let (elements, op) = call.reduction(datatype, op, &vector)?;
         let group = call.group(vector.length())?;
-        let vector = vector.as_combined(elements)?;
+        let vector = vector.as_reduced(elements)?;
         let receives = operation != Operation::Reduce || root == call.rank();
         let collective = |arrays| Collective { root, op: Some(op), ..Collective::new(operation, arrays) };
         if call.is_in_place(send) {
@@ -272,7 +288,7 @@ pub(crate) unsafe fn reduction(
             return call.run(&group, collective(in_place(elements, vector.bytes())));
         }
         let written = if receives { vector.addresses() } else { 0..0 };
-        let send = call.described(send, count, datatype)?.as_combined(elements)?;
+        let send = call.typed_memory(send, count, datatype)?.as_reduced(elements)?;
         // SAFETY: as promised.
         let send = unsafe { send.outgoing(call.comm, written) }?;
         // SAFETY: as promised.
@@ -289,20 +305,20 @@ pub(crate) unsafe fn reduction(
 pub(crate) unsafe fn reduce_scatter(
     (send, recv): (*const c_void, *mut c_void),
     counts: &dyn Fn(usize) -> i64,
-    (datatype, op): (Handle, Handle),
-    comm: Handle,
+    (datatype, op): (MpiHandle, MpiHandle),
+    comm: MpiHandle,
 ) -> Option<c_int> {
     attempt(Operation::ReduceScatter, comm, |call| {
         let counts = elements(call.size(), counts)?;
         let own = counts.get(call.rank()).copied().unwrap_or(0);
-        let own = call.described(recv, own as i64, datatype)?;
+        let own = call.typed_memory(recv, own as i64, datatype)?;
         let all = counts.iter().try_fold(0i64, |sum, count| sum.checked_add(*count as i64));
-        let all = all.ok_or(WhyLeft::Arguments)?;
+        let all = all.ok_or(FallbackReason::Arguments)?;
         let in_place = call.is_in_place(send);
-        let all = call.described(if in_place { recv } else { send }, all, datatype)?;
+        let all = call.typed_memory(if in_place { recv } else { send }, all, datatype)?;
         let (elements, op) = call.reduction(datatype, op, &all)?;
         let group = call.group(all.length())?;
-        let (own, all) = (own.as_combined(elements)?, all.as_combined(elements)?);
+        let (own, all) = (own.as_reduced(elements)?, all.as_reduced(elements)?);
         // In place, what goes out is copied: the result overwrites its beginning.
         // SAFETY: as promised.
         let send = unsafe { all.outgoing(call.comm, own.addresses()) }?;
@@ -315,43 +331,48 @@ pub(crate) unsafe fn reduce_scatter(
 }
 
 /// Counts that the program gives, one for each rank.
-fn elements(size: usize, counts: &dyn Fn(usize) -> i64) -> Result<Vec<usize>, WhyLeft> {
-    (0..size).map(|rank| usize::try_from(counts(rank)).map_err(|_| WhyLeft::Arguments)).collect()
+fn elements(size: usize, counts: &dyn Fn(usize) -> i64) -> Result<Vec<usize>, FallbackReason> {
+    (0..size).map(|rank| usize::try_from(counts(rank)).map_err(|_| FallbackReason::Arguments)).collect()
 }
 
 /// One of the two buffers of a call.
 #[derive(Clone, Copy)]
-pub(crate) struct Side {
+pub(crate) struct BufferArgument {
     pub(crate) data: *const c_void,
     pub(crate) count: i64,
-    pub(crate) datatype: Handle,
+    pub(crate) datatype: MpiHandle,
 }
 
-impl Side {
-    fn described(self, call: &Call) -> Result<Described, WhyLeft> {
-        call.described(self.data, self.count, self.datatype)
+impl BufferArgument {
+    fn typed_memory(self, call: &InterceptedCall) -> Result<TypedMemory, FallbackReason> {
+        call.typed_memory(self.data, self.count, self.datatype)
     }
 }
 
 /// # Safety
 /// As MPI wants it of the arguments of `MPI_Gather`.
-pub(crate) unsafe fn gather(send: Side, recv: Side, root: c_int, comm: Handle) -> Option<c_int> {
+pub(crate) unsafe fn gather(
+    send: BufferArgument,
+    recv: BufferArgument,
+    root: c_int,
+    comm: MpiHandle,
+) -> Option<c_int> {
     attempt(Operation::Gather, comm, |call| {
         let root = call.root(root)?;
         let collective = |arrays| Collective { root, ..Collective::new(Operation::Gather, arrays) };
         if root != call.rank() {
-            let part = send.described(call)?;
-            let group = call.group(call.of_all(&part)?.length())?;
+            let part = send.typed_memory(call)?;
+            let group = call.group(call.for_all_ranks(&part)?.length())?;
             // SAFETY: as promised.
             let out = unsafe { part.outgoing(call.comm, 0..0) }?;
             return call.run(&group, collective(Arrays::Apart(bytes(&out), None)));
         }
-        let part = recv.described(call)?;
-        let all = call.of_all(&part)?;
+        let part = recv.typed_memory(call)?;
+        let all = call.for_all_ranks(&part)?;
         let group = call.group(all.length())?;
         let own = match call.is_in_place(send.data) {
             true => part.part(first(root, recv.count), part.count())?,
-            false => send.described(call)?,
+            false => send.typed_memory(call)?,
         };
         // SAFETY: as promised. In place it is copied, since it is within what is written.
         let out = unsafe { own.outgoing(call.comm, all.addresses()) }?;
@@ -369,20 +390,25 @@ fn first(rank: usize, count: i64) -> isize {
 
 /// # Safety
 /// As MPI wants it of the arguments of `MPI_Scatter`.
-pub(crate) unsafe fn scatter(send: Side, recv: Side, root: c_int, comm: Handle) -> Option<c_int> {
+pub(crate) unsafe fn scatter(
+    send: BufferArgument,
+    recv: BufferArgument,
+    root: c_int,
+    comm: MpiHandle,
+) -> Option<c_int> {
     attempt(Operation::Scatter, comm, |call| {
         let root = call.root(root)?;
         let collective = |arrays| Collective { root, ..Collective::new(Operation::Scatter, arrays) };
         if root != call.rank() {
-            let part = recv.described(call)?;
-            let group = call.group(call.of_all(&part)?.length())?;
+            let part = recv.typed_memory(call)?;
+            let group = call.group(call.for_all_ranks(&part)?.length())?;
             // SAFETY: as promised.
             let mut part = unsafe { part.incoming() }?;
             call.run(&group, collective(Arrays::Apart(None, bytes_mut(part.bytes()))))?;
             return Ok(part.finish(call.comm)?);
         }
-        let part = send.described(call)?;
-        let all = call.of_all(&part)?;
+        let part = send.typed_memory(call)?;
+        let all = call.for_all_ranks(&part)?;
         let group = call.group(all.length())?;
         if call.is_in_place(recv.data) {
             // The root's part stays where it is.
@@ -391,7 +417,7 @@ pub(crate) unsafe fn scatter(send: Side, recv: Side, root: c_int, comm: Handle) 
             let mut own = vec![0; part.bytes()];
             return call.run(&group, collective(Arrays::Apart(bytes(&out), bytes_mut(&mut own))));
         }
-        let own = recv.described(call)?;
+        let own = recv.typed_memory(call)?;
         // SAFETY: as promised.
         let out = unsafe { all.outgoing(call.comm, own.addresses()) }?;
         // SAFETY: as promised.
@@ -403,15 +429,15 @@ pub(crate) unsafe fn scatter(send: Side, recv: Side, root: c_int, comm: Handle) 
 
 /// # Safety
 /// As MPI wants it of the arguments of `MPI_Allgather`.
-pub(crate) unsafe fn allgather(send: Side, recv: Side, comm: Handle) -> Option<c_int> {
+pub(crate) unsafe fn allgather(send: BufferArgument, recv: BufferArgument, comm: MpiHandle) -> Option<c_int> {
     attempt(Operation::Allgather, comm, |call| {
-        let part = recv.described(call)?;
-        let all = call.of_all(&part)?;
+        let part = recv.typed_memory(call)?;
+        let all = call.for_all_ranks(&part)?;
         let group = call.group(all.length())?;
         let in_place = call.is_in_place(send.data);
         let own = match in_place {
             true => part.part(first(call.rank(), recv.count), part.count())?,
-            false => send.described(call)?,
+            false => send.typed_memory(call)?,
         };
         // SAFETY: as promised.
         unsafe { exchange(call, &group, Operation::Allgather, (own, in_place), all) }
@@ -420,12 +446,12 @@ pub(crate) unsafe fn allgather(send: Side, recv: Side, comm: Handle) -> Option<c
 
 /// # Safety
 /// As MPI wants it of the arguments of `MPI_Alltoall`.
-pub(crate) unsafe fn alltoall(send: Side, recv: Side, comm: Handle) -> Option<c_int> {
+pub(crate) unsafe fn alltoall(send: BufferArgument, recv: BufferArgument, comm: MpiHandle) -> Option<c_int> {
     attempt(Operation::Alltoall, comm, |call| {
-        let all = call.of_all(&recv.described(call)?)?;
+        let all = call.for_all_ranks(&recv.typed_memory(call)?)?;
         let group = call.group(all.length())?;
         let in_place = call.is_in_place(send.data);
-        let out = if in_place { all } else { call.of_all(&send.described(call)?)? };
+        let out = if in_place { all } else { call.for_all_ranks(&send.typed_memory(call)?)? };
         // SAFETY: as promised.
         unsafe { exchange(call, &group, Operation::Alltoall, (out, in_place), all) }
     })
@@ -436,12 +462,12 @@ pub(crate) unsafe fn alltoall(send: Side, recv: Side, comm: Handle) -> Option<c_
 /// # Safety
 /// As MPI wants it of the arguments of the function.
 unsafe fn exchange(
-    call: &Call,
-    group: &Group,
+    call: &InterceptedCall,
+    group: &CoolGroup,
     operation: Operation,
-    (out, is_in_place): (Described, bool),
-    all: Described,
-) -> Result<(), Stop> {
+    (out, is_in_place): (TypedMemory, bool),
+    all: TypedMemory,
+) -> Result<(), NotExecuted> {
     if is_in_place && all.is_flat()? {
         // SAFETY: as promised.
         let mut all = unsafe { all.incoming() }?;
@@ -461,24 +487,24 @@ unsafe fn exchange(
 /// # Safety
 /// As MPI wants it of the arguments of the function.
 pub(crate) unsafe fn allgatherv(
-    send: Side,
-    (recv, datatype): (*mut c_void, Handle),
+    send: BufferArgument,
+    (recv, datatype): (*mut c_void, MpiHandle),
     count: &dyn Fn(usize) -> i64,
     place: &dyn Fn(usize) -> i64,
-    comm: Handle,
+    comm: MpiHandle,
 ) -> Option<c_int> {
     attempt(Operation::Allgather, comm, |call| {
         let counts = elements(call.size(), count)?;
-        let one = call.described(recv, 1, datatype)?;
+        let one = call.typed_memory(recv, 1, datatype)?;
         let mut parts = Vec::with_capacity(counts.len());
         for (rank, count) in counts.iter().enumerate() {
-            let place = isize::try_from(place(rank)).map_err(|_| WhyLeft::Arguments)?;
+            let place = isize::try_from(place(rank)).map_err(|_| FallbackReason::Arguments)?;
             parts.push(one.part(place, *count)?);
         }
-        let lengths: Vec<usize> = parts.iter().map(Described::bytes).collect();
+        let lengths: Vec<usize> = parts.iter().map(TypedMemory::bytes).collect();
         let length = lengths.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes as u64));
-        let group = call.group(length.ok_or(WhyLeft::Arguments)?)?;
-        let own = if call.is_in_place(send.data) { parts[call.rank()] } else { send.described(call)? };
+        let group = call.group(length.ok_or(FallbackReason::Arguments)?)?;
+        let own = if call.is_in_place(send.data) { parts[call.rank()] } else { send.typed_memory(call)? };
         // All parts, one after the other.
         let mut all = vec![0; lengths.iter().sum()];
         // SAFETY: as promised; what is written is none of the program's memory.

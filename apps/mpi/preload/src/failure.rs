@@ -1,10 +1,10 @@
 //! Why a call that was taken failed.
 
-use host_mpi::ErrorClass;
+use cool_mpi::ErrorClass;
 
 /// Why a call that was taken failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum MpiCallFailure {
     /// COOL says why.
     #[error("{0}")]
     Cool(#[from] cool::Error),
@@ -41,16 +41,16 @@ pub(crate) enum Failure {
     Required(String),
 }
 
-impl Failure {
+impl MpiCallFailure {
     /// The class by which the communicator's error handler is called.
     pub(crate) fn class(&self) -> ErrorClass {
         use cool::FailureKind;
         match self {
-            Failure::Cool(cool::Error::Collective { failure: FailureKind::Mismatch, .. }) => {
+            MpiCallFailure::Cool(cool::Error::Collective { failure: FailureKind::Mismatch, .. }) => {
                 ErrorClass::Truncate
             }
-            Failure::Cool(cool::Error::Memory { .. }) => ErrorClass::NoMemory,
-            Failure::Null { .. } => ErrorClass::Buffer,
+            MpiCallFailure::Cool(cool::Error::Memory { .. }) => ErrorClass::NoMemory,
+            MpiCallFailure::Null { .. } => ErrorClass::Buffer,
             _ => ErrorClass::Other,
         }
     }

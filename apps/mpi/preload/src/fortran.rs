@@ -6,20 +6,18 @@
 #![allow(unreachable_pub, reason = "called by the program, by their names")]
 
 use crate::calls::{
-    Side, allgather, allgatherv, alltoall, bcast, gather, reduce_scatter, reduction, scatter,
+    BufferArgument, allgather, allgatherv, alltoall, bcast, gather, reduce_scatter, reduction, scatter,
 };
-use crate::host::{Handle, address, host, required};
-use crate::names::{end, number};
+use crate::host::{InPointer, MpiHandle, OutPointer, address, host, required};
+use crate::names::{finalize, number};
 use cool::Operation;
-use host_mpi::Abi;
+use cool_mpi::Abi;
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-type In = *const c_void;
-type Out = *mut c_void;
 /// Every number comes by its address.
-type Int = *const c_int;
+type FortranInt = *const c_int;
 
 /// Defines functions: their names, their arguments but the last, and how they are tried here if the host is Open MPI.
 macro_rules! interposed {
@@ -39,18 +37,18 @@ macro_rules! interposed {
                 }
             }
             static HOST: OnceLock<unsafe extern "C" fn($($of,)* *mut c_int)> = OnceLock::new();
-            let of_host = HOST.get_or_init(|| {
+            let host_function = HOST.get_or_init(|| {
                 // SAFETY: the host's function of this name has the same arguments.
                 unsafe { std::mem::transmute(required($text)) }
             });
             // SAFETY: the caller has promised MPI what the function asks for.
-            unsafe { of_host($($argument,)* error) }
+            unsafe { host_function($($argument,)* error) }
         }
     )*};
 }
 
 /// A handle of Open MPI's of Fortran's number.
-type FromNumber = unsafe extern "C" fn(c_int) -> Handle;
+type FromNumber = unsafe extern "C" fn(c_int) -> MpiHandle;
 
 /// The function of a name that gives one.
 fn from_number(name: &str) -> FromNumber {
@@ -59,7 +57,7 @@ fn from_number(name: &str) -> FromNumber {
 }
 
 /// Handles of Open MPI's by Fortran's numbers for them.
-struct Handles {
+struct HandleConverters {
     comm: FromNumber,
     datatype: FromNumber,
     op: FromNumber,
@@ -68,15 +66,15 @@ struct Handles {
     bottom: Vec<usize>,
 }
 
-fn handles() -> &'static Handles {
-    static HANDLES: OnceLock<Handles> = OnceLock::new();
+fn handles() -> &'static HandleConverters {
+    static HANDLES: OnceLock<HandleConverters> = OnceLock::new();
     HANDLES.get_or_init(|| {
         let variants = |name: &str| {
             let upper = name.to_uppercase();
             let names = [name.to_owned(), format!("{name}_"), format!("{name}__"), upper];
             names.iter().filter_map(|name| address(name)).collect()
         };
-        Handles {
+        HandleConverters {
             comm: from_number("PMPI_Comm_f2c"),
             datatype: from_number("PMPI_Type_f2c"),
             op: from_number("PMPI_Op_f2c"),
@@ -87,7 +85,7 @@ fn handles() -> &'static Handles {
 }
 
 /// An address as C would give it.
-fn data(fortran: In) -> In {
+fn data(fortran: InPointer) -> InPointer {
     let handles = handles();
     if handles.in_place.contains(&fortran.addr()) {
         return std::ptr::without_provenance(host().abi.in_place());
@@ -95,72 +93,72 @@ fn data(fortran: In) -> In {
     if handles.bottom.contains(&fortran.addr()) { std::ptr::null() } else { fortran }
 }
 
-fn data_mut(fortran: Out) -> Out {
+fn data_mut(fortran: OutPointer) -> OutPointer {
     data(fortran).cast_mut()
 }
 
 /// # Safety
 /// The address is that of a number.
-unsafe fn int(number: Int) -> c_int {
+unsafe fn int(number: FortranInt) -> c_int {
     // SAFETY: as promised.
     unsafe { number.read() }
 }
 
 /// # Safety
 /// The address is that of a number.
-unsafe fn comm(number: Int) -> Handle {
+unsafe fn comm(number: FortranInt) -> MpiHandle {
     // SAFETY: as promised; the function takes any number.
     unsafe { (handles().comm)(int(number)) }
 }
 
 /// # Safety
 /// The address is that of a number.
-unsafe fn datatype(number: Int) -> Handle {
+unsafe fn datatype(number: FortranInt) -> MpiHandle {
     // SAFETY: as promised; the function takes any number.
     unsafe { (handles().datatype)(int(number)) }
 }
 
 /// # Safety
 /// The address is that of a number.
-unsafe fn op(number: Int) -> Handle {
+unsafe fn op(number: FortranInt) -> MpiHandle {
     // SAFETY: as promised; the function takes any number.
     unsafe { (handles().op)(int(number)) }
 }
 
 /// # Safety
 /// The addresses are those of numbers.
-unsafe fn side(buffer: In, count: Int, of: Int) -> Side {
+unsafe fn buffer(buffer: InPointer, count: FortranInt, of: FortranInt) -> BufferArgument {
     // SAFETY: as promised.
-    unsafe { Side { data: data(buffer), count: int(count).into(), datatype: datatype(of) } }
+    unsafe { BufferArgument { data: data(buffer), count: int(count).into(), datatype: datatype(of) } }
 }
 
 interposed! {
-    mpi_bcast_, "mpi_bcast_", (buffer: Out, count: Int, of: Int, root: Int, on: Int),
+    mpi_bcast_, "mpi_bcast_", (buffer: OutPointer, count: FortranInt, of: FortranInt, root: FortranInt, on: FortranInt),
         bcast(data_mut(buffer), int(count).into(), datatype(of), int(root), comm(on));
-    mpi_reduce_, "mpi_reduce_", (send: In, recv: Out, count: Int, of: Int, by: Int, root: Int, on: Int),
+    mpi_reduce_, "mpi_reduce_", (send: InPointer, recv: OutPointer, count: FortranInt, of: FortranInt, by: FortranInt, root: FortranInt, on: FortranInt),
         reduction(Operation::Reduce, (data(send), data_mut(recv)), int(count).into(), (datatype(of), op(by)), int(root), comm(on));
-    mpi_allreduce_, "mpi_allreduce_", (send: In, recv: Out, count: Int, of: Int, by: Int, on: Int),
+    mpi_allreduce_, "mpi_allreduce_", (send: InPointer, recv: OutPointer, count: FortranInt, of: FortranInt, by: FortranInt, on: FortranInt),
         reduction(Operation::Allreduce, (data(send), data_mut(recv)), int(count).into(), (datatype(of), op(by)), 0, comm(on));
-    mpi_scan_, "mpi_scan_", (send: In, recv: Out, count: Int, of: Int, by: Int, on: Int),
+    mpi_scan_, "mpi_scan_", (send: InPointer, recv: OutPointer, count: FortranInt, of: FortranInt, by: FortranInt, on: FortranInt),
         reduction(Operation::Scan, (data(send), data_mut(recv)), int(count).into(), (datatype(of), op(by)), 0, comm(on));
-    mpi_exscan_, "mpi_exscan_", (send: In, recv: Out, count: Int, of: Int, by: Int, on: Int),
+    mpi_exscan_, "mpi_exscan_", (send: InPointer, recv: OutPointer, count: FortranInt, of: FortranInt, by: FortranInt, on: FortranInt),
         reduction(Operation::Exscan, (data(send), data_mut(recv)), int(count).into(), (datatype(of), op(by)), 0, comm(on));
-    mpi_reduce_scatter_block_, "mpi_reduce_scatter_block_", (send: In, recv: Out, count: Int, of: Int, by: Int, on: Int),
+    mpi_reduce_scatter_block_, "mpi_reduce_scatter_block_", (send: InPointer, recv: OutPointer, count: FortranInt, of: FortranInt, by: FortranInt, on: FortranInt),
         reduce_scatter((data(send), data_mut(recv)), &|_| int(count).into(), (datatype(of), op(by)), comm(on));
-    mpi_reduce_scatter_, "mpi_reduce_scatter_", (send: In, recv: Out, counts: Int, of: Int, by: Int, on: Int),
+    mpi_reduce_scatter_, "mpi_reduce_scatter_", (send: InPointer, recv: OutPointer, counts: FortranInt, of: FortranInt, by: FortranInt, on: FortranInt),
         reduce_scatter((data(send), data_mut(recv)), &|rank| number(counts, rank), (datatype(of), op(by)), comm(on));
-    mpi_gather_, "mpi_gather_", (send: In, count: Int, of: Int, recv: Out, recv_count: Int, recv_of: Int, root: Int, on: Int),
-        gather(side(send, count, of), side(recv, recv_count, recv_of), int(root), comm(on));
-    mpi_scatter_, "mpi_scatter_", (send: In, count: Int, of: Int, recv: Out, recv_count: Int, recv_of: Int, root: Int, on: Int),
-        scatter(side(send, count, of), side(recv, recv_count, recv_of), int(root), comm(on));
-    mpi_allgather_, "mpi_allgather_", (send: In, count: Int, of: Int, recv: Out, recv_count: Int, recv_of: Int, on: Int),
-        allgather(side(send, count, of), side(recv, recv_count, recv_of), comm(on));
-    mpi_allgatherv_, "mpi_allgatherv_", (send: In, count: Int, of: Int, recv: Out, counts: Int, places: Int, recv_of: Int, on: Int),
-        allgatherv(side(send, count, of), (data_mut(recv), datatype(recv_of)), &|rank| number(counts, rank), &|rank| number(places, rank), comm(on));
-    mpi_alltoall_, "mpi_alltoall_", (send: In, count: Int, of: Int, recv: Out, recv_count: Int, recv_of: Int, on: Int),
-        alltoall(side(send, count, of), side(recv, recv_count, recv_of), comm(on));
+    mpi_gather_, "mpi_gather_", (send: InPointer, count: FortranInt, of: FortranInt, recv: OutPointer, recv_count: FortranInt, recv_of: FortranInt, root: FortranInt, on: FortranInt),
+        gather(buffer(send, count, of), buffer(recv, recv_count, recv_of), int(root), comm(on));
+    mpi_scatter_, "mpi_scatter_", (send: InPointer, count: FortranInt, of: FortranInt, recv: OutPointer, recv_count: FortranInt, recv_of: FortranInt, root: FortranInt, on: FortranInt),
+        scatter(buffer(send, count, of), buffer(recv, recv_count, recv_of), int(root), comm(on));
+    mpi_allgather_, "mpi_allgather_", (send: InPointer, count: FortranInt, of: FortranInt, recv: OutPointer, recv_count: FortranInt, recv_of: FortranInt, on: FortranInt),
+        allgather(buffer(send, count, of), buffer(recv, recv_count, recv_of), comm(on));
+    mpi_allgatherv_, "mpi_allgatherv_", (send: InPointer, count: FortranInt, of: FortranInt, recv: OutPointer, counts: FortranInt, places: FortranInt, recv_of: FortranInt, on: FortranInt),
+        allgatherv(buffer(send, count, of), (data_mut(recv), datatype(recv_of)), &|rank| number(counts, rank), &|rank| number(places, rank), comm(on));
+    mpi_alltoall_, "mpi_alltoall_", (send: InPointer, count: FortranInt, of: FortranInt, recv: OutPointer, recv_count: FortranInt, recv_of: FortranInt, on: FortranInt),
+        alltoall(buffer(send, count, of), buffer(recv, recv_count, recv_of), comm(on));
     mpi_finalize_, "mpi_finalize_", (), {
-        end();
+        finalize();
         None
     };
 }

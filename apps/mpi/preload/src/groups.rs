@@ -1,13 +1,13 @@
 //! The group of COOL that a communicator has from its first long call on, or the reason why it has none. All its ranks have one, or none
 //! has: they vote by the host's own allreduce, which is in order with the program's calls, since all ranks are in the same one.
 
-use crate::failure::Failure;
-use crate::host::{Handle, Host, host};
-use crate::memory::done;
-use crate::report::tell;
+use crate::failure::MpiCallFailure;
+use crate::host::{HostMpi, MpiHandle, host};
+use crate::memory::check;
+use crate::report::report;
 use crate::wait;
 use cool::Comm;
-use host_mpi::{
+use cool_mpi::{
     Communicators, KEY_BYTES, REASON_BYTES, RankOrder, first_to_fail, group_key, reason, reason_bytes, vote,
 };
 use std::collections::BTreeSet;
@@ -18,29 +18,29 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long the ranks wait for each other: all are in the call already.
-const ALL_COME: Duration = Duration::from_secs(30);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// MPI's calls wait for ever, as long as all live.
-const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+const CALL_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What is known of a communicator.
 #[derive(Debug)]
-pub(crate) struct Communicator {
+pub(crate) struct CommunicatorState {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     /// Between two groups.
     pub(crate) inter: bool,
     /// Once it was tried; or why there is none.
-    group: Mutex<Option<Result<Arc<Group>, String>>>,
+    group: Mutex<Option<Result<Arc<CoolGroup>, String>>>,
 }
 
 /// A group of COOL.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct CoolGroup {
     comm: Comm,
     pub(crate) order: RankOrder,
 }
 
-impl std::ops::Deref for Group {
+impl std::ops::Deref for CoolGroup {
     type Target = Comm;
 
     fn deref(&self) -> &Comm {
@@ -49,33 +49,33 @@ impl std::ops::Deref for Group {
 }
 
 /// Groups of this process that are there.
-static GROUPS: AtomicUsize = AtomicUsize::new(0);
+static OPEN_GROUPS: AtomicUsize = AtomicUsize::new(0);
 
-impl Group {
-    fn new(comm: Comm) -> Group {
-        comm.set_timeout(A_YEAR);
-        GROUPS.fetch_add(1, Ordering::Relaxed);
+impl CoolGroup {
+    fn new(comm: Comm) -> CoolGroup {
+        comm.set_timeout(CALL_TIMEOUT);
+        OPEN_GROUPS.fetch_add(1, Ordering::Relaxed);
         let rack = |rank| comm.place(rank).map(|place| place.rack);
         let racks: Vec<usize> = (0..comm.size()).filter_map(rack).collect();
-        Group { order: RankOrder::of(&racks), comm }
+        CoolGroup { order: RankOrder::from_racks(&racks), comm }
     }
 }
 
-impl Drop for Group {
+impl Drop for CoolGroup {
     fn drop(&mut self) {
-        GROUPS.fetch_sub(1, Ordering::Relaxed);
+        OPEN_GROUPS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-static COMMUNICATORS: Mutex<Communicators<Communicator>> = Mutex::new(Communicators::new());
+static COMMUNICATORS: Mutex<Communicators<CommunicatorState>> = Mutex::new(Communicators::new());
 
 /// Every change is whole, so a panic elsewhere spoils nothing.
-fn communicators() -> MutexGuard<'static, Communicators<Communicator>> {
+fn communicators() -> MutexGuard<'static, Communicators<CommunicatorState>> {
     COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is known of a communicator; it is asked at first sight. `None` if the library does not answer.
-pub(crate) fn communicator(host: &Host, comm: Handle) -> Option<Arc<Communicator>> {
+pub(crate) fn communicator(host: &HostMpi, comm: MpiHandle) -> Option<Arc<CommunicatorState>> {
     if let Some(known) = communicators().get(comm) {
         return Some(known);
     }
@@ -93,25 +93,31 @@ pub(crate) fn communicator(host: &Host, comm: Handle) -> Option<Arc<Communicator
     };
     let (rank, size) = (usize::try_from(rank).ok()?, usize::try_from(size).ok()?);
     let group = Mutex::new(None);
-    let known = Communicator { rank, size, inter: inter != 0, group };
+    let known = CommunicatorState { rank, size, inter: inter != 0, group };
     (codes == [0; 4]).then(|| communicators().insert(comm, known))
 }
 
 /// The number of the attribute by which a communicator tells that it is freed.
-fn keyval(host: &Host) -> Option<c_int> {
+fn keyval(host: &HostMpi) -> Option<c_int> {
     static KEYVAL: OnceLock<Option<c_int>> = OnceLock::new();
     *KEYVAL.get_or_init(|| {
         let mut number = 0;
         // SAFETY: two functions as MPI wants them, and a place for a number.
-        let code =
-            unsafe { (host.functions.create_keyval)(stays, freed, &raw mut number, std::ptr::null_mut()) };
+        let code = unsafe {
+            (host.functions.create_keyval)(
+                do_not_copy_attribute,
+                on_comm_free,
+                &raw mut number,
+                std::ptr::null_mut(),
+            )
+        };
         (code == 0).then_some(number)
     })
 }
 
 /// A copy of a communicator is another one, which has no attribute of ours.
-extern "C" fn stays(
-    _comm: Handle,
+extern "C" fn do_not_copy_attribute(
+    _comm: MpiHandle,
     _keyval: c_int,
     _extra: *mut c_void,
     _value: *mut c_void,
@@ -126,7 +132,12 @@ extern "C" fn stays(
 }
 
 /// A communicator is freed.
-extern "C" fn freed(comm: Handle, _keyval: c_int, _value: *mut c_void, _extra: *mut c_void) -> c_int {
+extern "C" fn on_comm_free(
+    comm: MpiHandle,
+    _keyval: c_int,
+    _value: *mut c_void,
+    _extra: *mut c_void,
+) -> c_int {
     let gone = communicators().remove(host().abi.handle(comm));
     // Its group is left without the lock.
     drop(gone);
@@ -139,41 +150,41 @@ pub(crate) fn leave_all() {
     drop(all);
 }
 
-impl Communicator {
+impl CommunicatorState {
     /// The communicator's group, made now if it was not tried before; or why there is none. All ranks are in the same call.
     pub(crate) fn group(
         &self,
-        host: &'static Host,
-        comm: Handle,
+        host: &'static HostMpi,
+        comm: MpiHandle,
         most: usize,
-    ) -> Result<Result<Arc<Group>, String>, Failure> {
+    ) -> Result<Result<Arc<CoolGroup>, String>, MpiCallFailure> {
         let mut group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = &*group {
             return Ok(known.clone());
         }
-        let made = self.make(host, comm, most)?.map_err(|(first, why)| self.tell(first, &why));
-        Ok(group.insert(made).clone())
+        let envelope = self.make(host, comm, most)?.map_err(|(first, why)| self.report(first, &why));
+        Ok(group.insert(envelope).clone())
     }
 
     /// Tells the user, once for each reason: all ranks note what the first of them has told.
-    fn tell(&self, first: usize, why: &str) -> String {
-        static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    fn report(&self, first: usize, why: &str) -> String {
+        static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let whole = format!("rank {first} of {}: {why}", self.size);
-        let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.insert(why.to_owned()) && self.rank == 0 {
-            tell(&format!("collectives stay with the host's MPI library: {whole}"));
+        let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.insert(why.to_owned()) && self.rank == 0 {
+            report(&format!("collectives stay with the host's MPI library: {whole}"));
         }
         whole
     }
 
     fn make(
         &self,
-        host: &'static Host,
-        comm: Handle,
+        host: &'static HostMpi,
+        comm: MpiHandle,
         most: usize,
-    ) -> Result<Result<Arc<Group>, (usize, String)>, Failure> {
-        let key = can_join(most).and_then(|()| new_key());
-        if let Some(why) = self.all_can(host, comm, &key)? {
+    ) -> Result<Result<Arc<CoolGroup>, (usize, String)>, MpiCallFailure> {
+        let key = check_can_join(most).and_then(|()| new_key());
+        if let Some(why) = self.agree(host, comm, &key)? {
             return Ok(Err(why));
         }
         // Rank 0's counts.
@@ -181,11 +192,11 @@ impl Communicator {
         self.broadcast(host, comm, 0, &mut key)?;
         let (rank, size) = (self.rank, self.size);
         let joined = wait::for_thread(host, comm, move || {
-            Comm::join(&String::from_utf8_lossy(&key), rank, size, ALL_COME)
+            Comm::join(&String::from_utf8_lossy(&key), rank, size, JOIN_TIMEOUT)
         });
         let joined = joined.unwrap_or_else(|| Err(no_thread(rank)));
-        let joined = joined.map(Group::new).map_err(|e| e.to_string());
-        let why = self.all_can(host, comm, &joined)?;
+        let joined = joined.map(CoolGroup::new).map_err(|e| e.to_string());
+        let why = self.agree(host, comm, &joined)?;
         Ok(match (why, joined) {
             (None, Ok(group)) => Ok(Arc::new(group)),
             (Some(why), _) => Err(why),
@@ -195,12 +206,12 @@ impl Communicator {
     }
 
     /// Whether all ranks can go on; if not, the first that cannot, and why.
-    fn all_can<T>(
+    fn agree<T>(
         &self,
-        host: &Host,
-        comm: Handle,
+        host: &HostMpi,
+        comm: MpiHandle,
         can: &Result<T, String>,
-    ) -> Result<Option<(usize, String)>, Failure> {
+    ) -> Result<Option<(usize, String)>, MpiCallFailure> {
         let mine = vote(can.is_ok(), self.rank, self.size);
         let mut least: c_int = 0;
         // SAFETY: a number to read, and one to write.
@@ -208,7 +219,7 @@ impl Communicator {
             let (mine, least) = ((&raw const mine).cast(), (&raw mut least).cast());
             (host.functions.allreduce)(mine, least, 1, host.int, host.min, comm)
         };
-        done("PMPI_Allreduce", code)?;
+        check("PMPI_Allreduce", code)?;
         let Some(first) = first_to_fail(least, self.size) else { return Ok(None) };
         let words = can.as_ref().err().map(String::as_str).unwrap_or_default();
         let mut words: [u8; REASON_BYTES] = reason_bytes(words);
@@ -216,16 +227,22 @@ impl Communicator {
         Ok(Some((first, reason(&words))))
     }
 
-    fn broadcast(&self, host: &Host, comm: Handle, root: usize, bytes: &mut [u8]) -> Result<(), Failure> {
+    fn broadcast(
+        &self,
+        host: &HostMpi,
+        comm: MpiHandle,
+        root: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), MpiCallFailure> {
         let (data, count) = (bytes.as_mut_ptr().cast(), bytes.len() as c_int);
         // SAFETY: a buffer of that length, which an int can count.
-        done("PMPI_Bcast", unsafe { (host.functions.bcast)(data, count, host.byte, root as c_int, comm) })
+        check("PMPI_Bcast", unsafe { (host.functions.bcast)(data, count, host.byte, root as c_int, comm) })
     }
 }
 
 /// Whether this rank can try: there is an agent, which lets this user connect, and room.
-fn can_join(most: usize) -> Result<(), String> {
-    let groups = GROUPS.load(Ordering::Relaxed);
+fn check_can_join(most: usize) -> Result<(), String> {
+    let groups = OPEN_GROUPS.load(Ordering::Relaxed);
     if groups >= most {
         return Err(format!("it has {groups} groups already; free communicators, or raise COOL_MPI_GROUPS"));
     }

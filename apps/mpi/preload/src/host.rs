@@ -1,33 +1,39 @@
 //! The host's MPI library: which of the three it is, and its functions, found by their names with `P` when the program first calls.
 
-use crate::report::tell;
-use host_mpi::{Abi, NumberClass, number_classes, reduce_ops};
+use crate::report::report;
+use cool_mpi::{Abi, NumberClass, number_classes, reduce_ops};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 /// A handle of any kind, or an address, as it is passed in a register.
-pub(crate) type Handle = usize;
+pub(crate) type MpiHandle = usize;
+
+/// The address of a buffer that a call reads.
+pub(crate) type InPointer = *const c_void;
+/// The address of a buffer that a call writes.
+pub(crate) type OutPointer = *mut c_void;
 
 /// Of an attribute: the communicator, the key's number, what was given with it, the value.
-type DeleteFunction = extern "C" fn(Handle, c_int, *mut c_void, *mut c_void) -> c_int;
-type CopyFunction = extern "C" fn(Handle, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_int) -> c_int;
+type AttributeDeleteFunction = extern "C" fn(MpiHandle, c_int, *mut c_void, *mut c_void) -> c_int;
+type AttributeCopyFunction =
+    extern "C" fn(MpiHandle, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_int) -> c_int;
 
 macro_rules! functions {
     ($($field:ident = $name:literal ($($argument:ty),*);)*) => {
         /// The functions of the host's library that are used here.
         #[allow(clippy::type_complexity, reason = "MPI's functions take what they take")]
         #[derive(Debug)]
-        pub(crate) struct Functions {
+        pub(crate) struct HostFunctions {
             $(#[doc = $name] pub(crate) $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
         }
 
-        impl Functions {
-            fn find() -> Functions {
+        impl HostFunctions {
+            fn find() -> HostFunctions {
                 // SAFETY: these are the arguments that MPI gives the functions of these names in each of the binary interfaces, where
                 // handles are pointers, or ints that come in the lower half of the register.
-                Functions { $($field: unsafe {
+                HostFunctions { $($field: unsafe {
                     std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($argument),*) -> c_int>(required($name))
                 },)* }
             }
@@ -36,47 +42,56 @@ macro_rules! functions {
 }
 
 functions! {
-    allreduce = "PMPI_Allreduce" (*const c_void, *mut c_void, c_int, Handle, Handle, Handle);
-    bcast = "PMPI_Bcast" (*mut c_void, c_int, Handle, c_int, Handle);
-    call_errhandler = "PMPI_Comm_call_errhandler" (Handle, c_int);
-    comm_rank = "PMPI_Comm_rank" (Handle, *mut c_int);
-    comm_remote_size = "PMPI_Comm_remote_size" (Handle, *mut c_int);
-    comm_size = "PMPI_Comm_size" (Handle, *mut c_int);
-    comm_test_inter = "PMPI_Comm_test_inter" (Handle, *mut c_int);
-    create_keyval = "PMPI_Comm_create_keyval" (CopyFunction, DeleteFunction, *mut c_int, *mut c_void);
+    allreduce = "PMPI_Allreduce" (*const c_void, *mut c_void, c_int, MpiHandle, MpiHandle, MpiHandle);
+    bcast = "PMPI_Bcast" (*mut c_void, c_int, MpiHandle, c_int, MpiHandle);
+    call_errhandler = "PMPI_Comm_call_errhandler" (MpiHandle, c_int);
+    comm_rank = "PMPI_Comm_rank" (MpiHandle, *mut c_int);
+    comm_remote_size = "PMPI_Comm_remote_size" (MpiHandle, *mut c_int);
+    comm_size = "PMPI_Comm_size" (MpiHandle, *mut c_int);
+    comm_test_inter = "PMPI_Comm_test_inter" (MpiHandle, *mut c_int);
+    create_keyval = "PMPI_Comm_create_keyval" (AttributeCopyFunction, AttributeDeleteFunction, *mut c_int, *mut c_void);
     initialized = "PMPI_Initialized" (*mut c_int);
-    iprobe = "PMPI_Iprobe" (c_int, c_int, Handle, *mut c_int, *mut c_void);
-    pack = "PMPI_Pack" (*const c_void, c_int, Handle, *mut c_void, c_int, *mut c_int, Handle);
-    set_attr = "PMPI_Comm_set_attr" (Handle, c_int, *mut c_void);
-    type_contents = "PMPI_Type_get_contents" (Handle, c_int, c_int, c_int, *mut c_int, *mut isize, *mut Handle);
-    type_envelope = "PMPI_Type_get_envelope" (Handle, *mut c_int, *mut c_int, *mut c_int, *mut c_int);
-    type_extent = "PMPI_Type_get_extent" (Handle, *mut isize, *mut isize);
-    type_free = "PMPI_Type_free" (*mut Handle);
-    type_size = "PMPI_Type_size_x" (Handle, *mut i64);
-    unpack = "PMPI_Unpack" (*const c_void, c_int, *mut c_int, *mut c_void, c_int, Handle, Handle);
+    iprobe = "PMPI_Iprobe" (c_int, c_int, MpiHandle, *mut c_int, *mut c_void);
+    pack = "PMPI_Pack" (*const c_void, c_int, MpiHandle, *mut c_void, c_int, *mut c_int, MpiHandle);
+    set_attr = "PMPI_Comm_set_attr" (MpiHandle, c_int, *mut c_void);
+    type_contents = "PMPI_Type_get_contents" (MpiHandle, c_int, c_int, c_int, *mut c_int, *mut isize, *mut MpiHandle);
+    type_envelope = "PMPI_Type_get_envelope" (MpiHandle, *mut c_int, *mut c_int, *mut c_int, *mut c_int);
+    type_extent = "PMPI_Type_get_extent" (MpiHandle, *mut isize, *mut isize);
+    type_free = "PMPI_Type_free" (*mut MpiHandle);
+    type_size = "PMPI_Type_size_x" (MpiHandle, *mut i64);
+    unpack = "PMPI_Unpack" (*const c_void, c_int, *mut c_int, *mut c_void, c_int, MpiHandle, MpiHandle);
 }
 
 /// Numbers of what a type was made of: integers, addresses, long counts, types; and how.
 type EnvelopeFunction =
-    unsafe extern "C" fn(Handle, *mut i64, *mut i64, *mut i64, *mut i64, *mut c_int) -> c_int;
-type ContentsFunction =
-    unsafe extern "C" fn(Handle, i64, i64, i64, i64, *mut c_int, *mut isize, *mut i64, *mut Handle) -> c_int;
+    unsafe extern "C" fn(MpiHandle, *mut i64, *mut i64, *mut i64, *mut i64, *mut c_int) -> c_int;
+type ContentsFunction = unsafe extern "C" fn(
+    MpiHandle,
+    i64,
+    i64,
+    i64,
+    i64,
+    *mut c_int,
+    *mut isize,
+    *mut i64,
+    *mut MpiHandle,
+) -> c_int;
 
 /// The functions that know types made with long counts, which to the older ones are errors. Libraries of MPI 4 have both, others
 /// neither, and no such types.
 #[derive(Debug)]
-pub(crate) struct LargeFunctions {
+pub(crate) struct LargeCountFunctions {
     pub(crate) type_envelope: EnvelopeFunction,
     pub(crate) type_contents: ContentsFunction,
 }
 
-impl LargeFunctions {
-    fn find() -> Option<LargeFunctions> {
+impl LargeCountFunctions {
+    fn find() -> Option<LargeCountFunctions> {
         let (envelope, contents) =
             (function("PMPI_Type_get_envelope_c")?, function("PMPI_Type_get_contents_c")?);
         // SAFETY: these are the arguments that MPI gives the functions of these names.
         Some(unsafe {
-            LargeFunctions {
+            LargeCountFunctions {
                 type_envelope: std::mem::transmute::<NonNull<c_void>, EnvelopeFunction>(envelope),
                 type_contents: std::mem::transmute::<NonNull<c_void>, ContentsFunction>(contents),
             }
@@ -86,34 +101,34 @@ impl LargeFunctions {
 
 /// The host's MPI library.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct HostMpi {
     pub(crate) abi: Abi,
-    pub(crate) functions: Functions,
-    pub(crate) large: Option<LargeFunctions>,
-    pub(crate) world: Handle,
-    comm_null: Handle,
-    type_null: Handle,
-    pub(crate) int: Handle,
-    pub(crate) byte: Handle,
-    pub(crate) min: Handle,
-    classes: BTreeMap<Handle, NumberClass>,
-    ops: BTreeMap<Handle, cool::Op>,
+    pub(crate) functions: HostFunctions,
+    pub(crate) large: Option<LargeCountFunctions>,
+    pub(crate) world: MpiHandle,
+    comm_null: MpiHandle,
+    type_null: MpiHandle,
+    pub(crate) int: MpiHandle,
+    pub(crate) byte: MpiHandle,
+    pub(crate) min: MpiHandle,
+    classes: BTreeMap<MpiHandle, NumberClass>,
+    ops: BTreeMap<MpiHandle, cool::Op>,
 }
 
 /// The host's MPI library, found at the first call.
-pub(crate) fn host() -> &'static Host {
-    static HOST: OnceLock<Host> = OnceLock::new();
+pub(crate) fn host() -> &'static HostMpi {
+    static HOST: OnceLock<HostMpi> = OnceLock::new();
     HOST.get_or_init(|| {
         let abi = abi();
         let of = |mpich, standard, open_mpi| match abi {
             Abi::Mpich => mpich,
             Abi::Standard => standard,
-            Abi::OpenMpi => address(open_mpi).unwrap_or_else(|| lacks(open_mpi)),
+            Abi::OpenMpi => address(open_mpi).unwrap_or_else(|| missing_symbol(open_mpi)),
         };
-        Host {
+        HostMpi {
             abi,
-            functions: Functions::find(),
-            large: LargeFunctions::find(),
+            functions: HostFunctions::find(),
+            large: LargeCountFunctions::find(),
             world: of(0x4400_0000, 0x101, "ompi_mpi_comm_world"),
             comm_null: of(0x0400_0000, 0x100, "ompi_mpi_comm_null"),
             type_null: of(0x0c00_0000, 0x200, "ompi_mpi_datatype_null"),
@@ -126,19 +141,19 @@ pub(crate) fn host() -> &'static Host {
     })
 }
 
-impl Host {
+impl HostMpi {
     /// What the elements of a predefined type are, if COOL may combine them.
-    pub(crate) fn number_class(&self, datatype: Handle) -> Option<NumberClass> {
+    pub(crate) fn number_class(&self, datatype: MpiHandle) -> Option<NumberClass> {
         self.classes.get(&datatype).copied()
     }
 
     /// The reduction of a handle, if it is a predefined one.
-    pub(crate) fn reduce_op(&self, op: Handle) -> Option<cool::Op> {
+    pub(crate) fn reduce_op(&self, op: MpiHandle) -> Option<cool::Op> {
         self.ops.get(&op).copied()
     }
 
     /// This process' rank in `MPI_COMM_WORLD`, if the program has one.
-    pub(crate) fn rank_of_world(&self) -> Option<c_int> {
+    pub(crate) fn world_rank(&self) -> Option<c_int> {
         let (mut initialized, mut rank) = (0, 0);
         // SAFETY: places for numbers; the communicator is there if the library is initialized.
         let code = unsafe {
@@ -152,12 +167,12 @@ impl Host {
     }
 
     /// Whether a communicator's handle may be followed.
-    pub(crate) fn is_comm(&self, comm: Handle) -> bool {
+    pub(crate) fn is_comm(&self, comm: MpiHandle) -> bool {
         comm != 0 && comm != self.comm_null
     }
 
     /// Whether a type's handle may be followed.
-    pub(crate) fn is_type(&self, datatype: Handle) -> bool {
+    pub(crate) fn is_type(&self, datatype: MpiHandle) -> bool {
         datatype != 0 && datatype != self.type_null
     }
 }
@@ -186,7 +201,7 @@ pub(crate) fn function(name: &str) -> Option<NonNull<c_void>> {
 
 /// The address of data of the host's library, which is the handle of a predefined thing of Open MPI's: the first of that name, since a
 /// program that names it has the data itself (a copy relocation), and the library uses what the program has.
-pub(crate) fn address(name: &str) -> Option<Handle> {
+pub(crate) fn address(name: &str) -> Option<MpiHandle> {
     symbol(libc::RTLD_DEFAULT, name).map(|symbol| symbol.addr().get())
 }
 
@@ -209,11 +224,11 @@ fn find(library: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
 
 /// A function without which nothing can go on.
 pub(crate) fn required(name: &str) -> NonNull<c_void> {
-    function(name).unwrap_or_else(|| lacks(name))
+    function(name).unwrap_or_else(|| missing_symbol(name))
 }
 
 /// The program has called a function of an MPI library that is not there, or is none that is known.
-fn lacks(name: &str) -> ! {
-    tell(&format!("the program's MPI library has no {name}; unset LD_PRELOAD to run it without COOL"));
+fn missing_symbol(name: &str) -> ! {
+    report(&format!("the program's MPI library has no {name}; unset LD_PRELOAD to run it without COOL"));
     std::process::abort()
 }

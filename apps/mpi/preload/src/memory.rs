@@ -1,8 +1,8 @@
 //! Memory as MPI describes it (an address, a count, a type) and as COOL wants it: bytes one after the other. What is not so is packed and
 //! unpacked by the host's library.
 
-use crate::failure::Failure;
-use crate::host::{Handle, Host};
+use crate::failure::MpiCallFailure;
+use crate::host::{HostMpi, MpiHandle};
 use cool::Elements;
 use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
@@ -10,11 +10,11 @@ use std::ops::Range;
 
 /// Memory that a type describes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Described {
-    host: &'static Host,
+pub(crate) struct TypedMemory {
+    host: &'static HostMpi,
     data: *mut c_void,
     count: usize,
-    datatype: Handle,
+    datatype: MpiHandle,
     /// Bytes of one element's signature; of one that is taken as it lies in memory, those.
     size: usize,
     /// Gaps between an element's parts are taken with it.
@@ -22,21 +22,21 @@ pub(crate) struct Described {
 }
 
 /// Where what comes in is to go.
-pub(crate) enum Incoming<'a> {
+pub(crate) enum ReceiveBuffer<'a> {
     /// There.
     Direct(&'a mut [u8]),
     /// To be unpacked there.
-    Packed(Vec<u8>, Described),
+    Packed(Vec<u8>, TypedMemory),
 }
 
-impl Described {
+impl TypedMemory {
     /// `count` elements of a type at an address; `None` if the type is none or the count negative.
     pub(crate) fn new(
-        host: &'static Host,
+        host: &'static HostMpi,
         data: *const c_void,
         count: i64,
-        datatype: Handle,
-    ) -> Option<Described> {
+        datatype: MpiHandle,
+    ) -> Option<TypedMemory> {
         let (datatype, count) = (host.abi.handle(datatype), usize::try_from(count).ok()?);
         if !host.is_type(datatype) {
             return None;
@@ -46,7 +46,7 @@ impl Described {
         let code = unsafe { (host.functions.type_size)(datatype, &raw mut size) };
         let size = usize::try_from(size).ok().filter(|_| code == 0)?;
         size.checked_mul(count)?;
-        Some(Described { host, data: data.cast_mut(), count, datatype, size, with_gaps: false })
+        Some(TypedMemory { host, data: data.cast_mut(), count, datatype, size, with_gaps: false })
     }
 
     /// Bytes of the signature.
@@ -71,37 +71,37 @@ impl Described {
     }
 
     /// The same elements for COOL, which takes MPI's pairs as they lie in memory: their gaps are neither read nor kept.
-    pub(crate) fn as_combined(self, elements: Elements) -> Result<Described, Failure> {
+    pub(crate) fn as_reduced(self, elements: Elements) -> Result<TypedMemory, MpiCallFailure> {
         match elements {
             Elements::Type(_) => Ok(self),
             Elements::Pairs(pairs) if pairs.bytes().checked_mul(self.count).is_some() => {
-                Ok(Described { size: pairs.bytes(), with_gaps: true, ..self })
+                Ok(TypedMemory { size: pairs.bytes(), with_gaps: true, ..self })
             }
-            Elements::Pairs(_) => Err(Failure::Beyond { count: self.count }),
+            Elements::Pairs(_) => Err(MpiCallFailure::Beyond { count: self.count }),
         }
     }
 
     /// As many arrays of this one's length, one after the other.
-    pub(crate) fn repeated(&self, times: usize) -> Option<Described> {
+    pub(crate) fn repeated(&self, times: usize) -> Option<TypedMemory> {
         let count = self.count.checked_mul(times)?;
         self.size.checked_mul(count)?;
-        Some(Described { count, ..*self })
+        Some(TypedMemory { count, ..*self })
     }
 
     /// The elements from a place on.
-    pub(crate) fn part(&self, from: isize, count: usize) -> Result<Described, Failure> {
+    pub(crate) fn part(&self, from: isize, count: usize) -> Result<TypedMemory, MpiCallFailure> {
         if self.size.checked_mul(count).is_none() {
-            return Err(Failure::Beyond { count });
+            return Err(MpiCallFailure::Beyond { count });
         }
         let (mut low, mut extent) = (0, 0);
         // SAFETY: a type that is known, and places for two numbers.
         let code = unsafe { (self.host.functions.type_extent)(self.datatype, &raw mut low, &raw mut extent) };
-        done("PMPI_Type_get_extent", code)?;
-        Ok(Described { data: self.data.wrapping_byte_offset(from.wrapping_mul(extent)), count, ..*self })
+        check("PMPI_Type_get_extent", code)?;
+        Ok(TypedMemory { data: self.data.wrapping_byte_offset(from.wrapping_mul(extent)), count, ..*self })
     }
 
     /// Whether the elements' bytes lie one after the other, in the order of the signature.
-    pub(crate) fn is_flat(&self) -> Result<bool, Failure> {
+    pub(crate) fn is_flat(&self) -> Result<bool, MpiCallFailure> {
         Ok(self.with_gaps || flatness(self.host, self.datatype)?.0)
     }
 
@@ -116,9 +116,9 @@ impl Described {
     /// The elements can be read, and are not changed, as long as the result is used.
     pub(crate) unsafe fn outgoing<'a>(
         &self,
-        comm: Handle,
+        comm: MpiHandle,
         written: Range<usize>,
-    ) -> Result<Cow<'a, [u8]>, Failure> {
+    ) -> Result<Cow<'a, [u8]>, MpiCallFailure> {
         if self.bytes() == 0 {
             return Ok(Cow::Borrowed(&[]));
         }
@@ -137,31 +137,34 @@ impl Described {
     ///
     /// # Safety
     /// The elements can be written, and nobody else uses them, as long as the result is used.
-    pub(crate) unsafe fn incoming<'a>(self) -> Result<Incoming<'a>, Failure> {
+    pub(crate) unsafe fn incoming<'a>(self) -> Result<ReceiveBuffer<'a>, MpiCallFailure> {
         if self.bytes() > 0 && !self.is_flat()? {
-            return Ok(Incoming::Packed(vec![0; self.bytes()], self));
+            return Ok(ReceiveBuffer::Packed(vec![0; self.bytes()], self));
         }
         // SAFETY: as promised.
-        unsafe { self.flat_mut() }.map(Incoming::Direct)
+        unsafe { self.flat_mut() }.map(ReceiveBuffer::Direct)
     }
 
     /// As `incoming`, with the elements as they are.
     ///
     /// # Safety
     /// As for `incoming`.
-    pub(crate) unsafe fn incoming_filled<'a>(self, comm: Handle) -> Result<Incoming<'a>, Failure> {
+    pub(crate) unsafe fn incoming_filled<'a>(
+        self,
+        comm: MpiHandle,
+    ) -> Result<ReceiveBuffer<'a>, MpiCallFailure> {
         if self.bytes() > 0 && !self.is_flat()? {
-            return Ok(Incoming::Packed(self.packed(comm)?, self));
+            return Ok(ReceiveBuffer::Packed(self.packed(comm)?, self));
         }
         // SAFETY: as promised.
-        unsafe { self.flat_mut() }.map(Incoming::Direct)
+        unsafe { self.flat_mut() }.map(ReceiveBuffer::Direct)
     }
 
     /// Puts bytes that lie one after the other to the elements' places.
     ///
     /// # Safety
     /// As for `incoming`.
-    pub(crate) unsafe fn fill(self, bytes: &[u8], comm: Handle) -> Result<(), Failure> {
+    pub(crate) unsafe fn fill(self, bytes: &[u8], comm: MpiHandle) -> Result<(), MpiCallFailure> {
         if self.bytes() > 0 && !self.is_flat()? {
             return self.unpack(bytes, comm);
         }
@@ -172,7 +175,7 @@ impl Described {
 
     /// # Safety
     /// As for `incoming`; the elements are flat.
-    unsafe fn flat_mut<'a>(&self) -> Result<&'a mut [u8], Failure> {
+    unsafe fn flat_mut<'a>(&self) -> Result<&'a mut [u8], MpiCallFailure> {
         if self.bytes() == 0 {
             return Ok(&mut []);
         }
@@ -181,62 +184,62 @@ impl Described {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.data.cast(), self.bytes()) })
     }
 
-    fn check_address(&self) -> Result<(), Failure> {
-        if self.data.is_null() { Err(Failure::Null { bytes: self.bytes() }) } else { Ok(()) }
+    fn check_address(&self) -> Result<(), MpiCallFailure> {
+        if self.data.is_null() { Err(MpiCallFailure::Null { bytes: self.bytes() }) } else { Ok(()) }
     }
 
     /// A copy of the elements' bytes, one after the other.
-    fn packed(&self, comm: Handle) -> Result<Vec<u8>, Failure> {
+    fn packed(&self, comm: MpiHandle) -> Result<Vec<u8>, MpiCallFailure> {
         let mut packed = vec![0; self.bytes()];
         let (count, room) = (as_int(self.count), as_int(packed.len()));
         let mut position = 0;
-        let Described { host, data, datatype, .. } = *self;
+        let TypedMemory { host, data, datatype, .. } = *self;
         // SAFETY: what the program says is there, and `room` bytes to write to.
         let code = unsafe {
             let to = packed.as_mut_ptr().cast();
             (host.functions.pack)(data, count, datatype, to, room, &raw mut position, comm)
         };
-        done("PMPI_Pack", code)?;
+        check("PMPI_Pack", code)?;
         self.check_packed(position)?;
         Ok(packed)
     }
 
-    fn unpack(&self, packed: &[u8], comm: Handle) -> Result<(), Failure> {
+    fn unpack(&self, packed: &[u8], comm: MpiHandle) -> Result<(), MpiCallFailure> {
         if packed.is_empty() {
             return Ok(());
         }
         let (count, room) = (as_int(self.count), as_int(packed.len()));
         let mut position = 0;
-        let Described { host, data, datatype, .. } = *self;
+        let TypedMemory { host, data, datatype, .. } = *self;
         // SAFETY: `room` bytes to read, and what the program says is there.
         let code = unsafe {
             let from = packed.as_ptr().cast();
             (host.functions.unpack)(from, room, &raw mut position, data, count, datatype, comm)
         };
-        done("PMPI_Unpack", code)?;
+        check("PMPI_Unpack", code)?;
         self.check_packed(position)
     }
 
-    fn check_packed(&self, position: c_int) -> Result<(), Failure> {
+    fn check_packed(&self, position: c_int) -> Result<(), MpiCallFailure> {
         let (packed, expected) = (usize::try_from(position).unwrap_or(0), self.bytes());
-        if packed == expected { Ok(()) } else { Err(Failure::Packed { packed, expected }) }
+        if packed == expected { Ok(()) } else { Err(MpiCallFailure::Packed { packed, expected }) }
     }
 }
 
-impl Incoming<'_> {
+impl ReceiveBuffer<'_> {
     /// Where COOL writes.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         match self {
-            Incoming::Direct(bytes) => bytes,
-            Incoming::Packed(bytes, _) => bytes,
+            ReceiveBuffer::Direct(bytes) => bytes,
+            ReceiveBuffer::Packed(bytes, _) => bytes,
         }
     }
 
     /// Puts what has come to its place.
-    pub(crate) fn finish(self, comm: Handle) -> Result<(), Failure> {
+    pub(crate) fn finish(self, comm: MpiHandle) -> Result<(), MpiCallFailure> {
         match self {
-            Incoming::Direct(_) => Ok(()),
-            Incoming::Packed(bytes, described) => described.unpack(&bytes, comm),
+            ReceiveBuffer::Direct(_) => Ok(()),
+            ReceiveBuffer::Packed(bytes, typed_memory) => typed_memory.unpack(&bytes, comm),
         }
     }
 }
@@ -247,35 +250,39 @@ fn as_int(number: usize) -> c_int {
 }
 
 /// What a function of the host's has returned.
-pub(crate) fn done(function: &'static str, code: c_int) -> Result<(), Failure> {
-    if code == 0 { Ok(()) } else { Err(Failure::Host { function, code }) }
+pub(crate) fn check(function: &'static str, code: c_int) -> Result<(), MpiCallFailure> {
+    if code == 0 { Ok(()) } else { Err(MpiCallFailure::Host { function, code }) }
 }
 
 /// Whether elements of a type lie in memory as in its signature, without gaps; and whether the type's handle, if it came out of another
 /// type, has to be freed. Those that are made of predefined ones by `MPI_Type_contiguous` and `MPI_Type_dup` are found; others may be
 /// flat, too, but may as well have their parts in another order.
-fn flatness(host: &'static Host, datatype: Handle) -> Result<(bool, bool), Failure> {
-    let made = Making::of(host, datatype)?;
-    if made.combiner == host.abi.first_combiner() {
+fn flatness(host: &'static HostMpi, datatype: MpiHandle) -> Result<(bool, bool), MpiCallFailure> {
+    let envelope = TypeEnvelope::query(host, datatype)?;
+    if envelope.combiner == host.abi.first_combiner() {
         return Ok((is_gapless(host, datatype)?, false));
     }
-    let like_its_only_part = made.combiner <= host.abi.first_combiner() + 2;
-    let to_free = !host.abi.is_unnamed_predefined(made.combiner);
-    if !like_its_only_part || made.ints + made.counts > 1 || made.addresses > 0 || made.types != 1 {
+    let like_its_only_part = envelope.combiner <= host.abi.first_combiner() + 2;
+    let to_free = !host.abi.is_unnamed_predefined(envelope.combiner);
+    if !like_its_only_part
+        || envelope.ints + envelope.counts > 1
+        || envelope.addresses > 0
+        || envelope.types != 1
+    {
         return Ok((false, to_free));
     }
-    let mut part = made.only_part(host, datatype)?;
+    let mut part = envelope.only_component(host, datatype)?;
     let (flat, part_to_free) = flatness(host, host.abi.handle(part))?;
     if part_to_free {
         // SAFETY: the handle that came with the contents, which is ours.
-        done("PMPI_Type_free", unsafe { (host.functions.type_free)(&raw mut part) })?;
+        check("PMPI_Type_free", unsafe { (host.functions.type_free)(&raw mut part) })?;
     }
     Ok((flat, to_free))
 }
 
 /// How a type was made, and of how many integers, addresses, long counts and types.
 #[derive(Default)]
-struct Making {
+struct TypeEnvelope {
     ints: i64,
     addresses: i64,
     counts: i64,
@@ -283,32 +290,32 @@ struct Making {
     combiner: c_int,
 }
 
-impl Making {
-    fn of(host: &Host, datatype: Handle) -> Result<Making, Failure> {
-        let mut made = Making::default();
+impl TypeEnvelope {
+    fn query(host: &HostMpi, datatype: MpiHandle) -> Result<TypeEnvelope, MpiCallFailure> {
+        let mut envelope = TypeEnvelope::default();
         if let Some(large) = &host.large {
             // SAFETY: a type that is known, and places for five numbers.
             let code = unsafe {
-                let (ints, addresses) = (&raw mut made.ints, &raw mut made.addresses);
-                let (counts, types) = (&raw mut made.counts, &raw mut made.types);
-                (large.type_envelope)(datatype, ints, addresses, counts, types, &raw mut made.combiner)
+                let (ints, addresses) = (&raw mut envelope.ints, &raw mut envelope.addresses);
+                let (counts, types) = (&raw mut envelope.counts, &raw mut envelope.types);
+                (large.type_envelope)(datatype, ints, addresses, counts, types, &raw mut envelope.combiner)
             };
-            done("PMPI_Type_get_envelope_c", code)?;
-            return Ok(made);
+            check("PMPI_Type_get_envelope_c", code)?;
+            return Ok(envelope);
         }
         let (mut ints, mut addresses, mut types) = (0, 0, 0);
         // SAFETY: a type that is known, and places for four numbers.
         let code = unsafe {
-            let places = (&raw mut ints, &raw mut addresses, &raw mut types, &raw mut made.combiner);
+            let places = (&raw mut ints, &raw mut addresses, &raw mut types, &raw mut envelope.combiner);
             (host.functions.type_envelope)(datatype, places.0, places.1, places.2, places.3)
         };
-        done("PMPI_Type_get_envelope", code)?;
-        (made.ints, made.addresses, made.types) = (ints.into(), addresses.into(), types.into());
-        Ok(made)
+        check("PMPI_Type_get_envelope", code)?;
+        (envelope.ints, envelope.addresses, envelope.types) = (ints.into(), addresses.into(), types.into());
+        Ok(envelope)
     }
 
     /// The type that the type was made of: one, with one number at most.
-    fn only_part(&self, host: &Host, datatype: Handle) -> Result<Handle, Failure> {
+    fn only_component(&self, host: &HostMpi, datatype: MpiHandle) -> Result<MpiHandle, MpiCallFailure> {
         let (mut int, mut address, mut count, mut part) = (0, 0, 0, 0);
         let places = (&raw mut int, &raw mut address, &raw mut count, &raw mut part);
         if let Some(large) = &host.large {
@@ -317,7 +324,7 @@ impl Making {
                 let (ints, counts) = (self.ints, self.counts);
                 (large.type_contents)(datatype, ints, 0, counts, 1, places.0, places.1, places.2, places.3)
             };
-            done("PMPI_Type_get_contents_c", code)?;
+            check("PMPI_Type_get_contents_c", code)?;
             return Ok(part);
         }
         // SAFETY: as above.
@@ -325,18 +332,18 @@ impl Making {
             let ints = self.ints as c_int;
             (host.functions.type_contents)(datatype, ints, 0, 1, places.0, places.1, places.3)
         };
-        done("PMPI_Type_get_contents", code)?;
+        check("PMPI_Type_get_contents", code)?;
         Ok(part)
     }
 }
 
 /// Whether a predefined type is as long in memory as its signature: pairs of a value and an index may not be.
-fn is_gapless(host: &'static Host, datatype: Handle) -> Result<bool, Failure> {
+fn is_gapless(host: &'static HostMpi, datatype: MpiHandle) -> Result<bool, MpiCallFailure> {
     let (mut size, mut low, mut extent) = (-1, 0, 0);
     // SAFETY: a type that is known, and places for numbers.
     unsafe {
-        done("PMPI_Type_size_x", (host.functions.type_size)(datatype, &raw mut size))?;
-        done("PMPI_Type_get_extent", (host.functions.type_extent)(datatype, &raw mut low, &raw mut extent))?;
+        check("PMPI_Type_size_x", (host.functions.type_size)(datatype, &raw mut size))?;
+        check("PMPI_Type_get_extent", (host.functions.type_extent)(datatype, &raw mut low, &raw mut extent))?;
     }
     Ok(low == 0 && i64::try_from(extent) == Ok(size))
 }

@@ -6,19 +6,16 @@
 #![allow(unreachable_pub, reason = "called by the program, by their names")]
 
 use crate::calls::{
-    self, ENDED, Side, TALLY, allgather, allgatherv, alltoall, bcast, gather, reduce_scatter, reduction,
-    scatter,
+    self, BufferArgument, FINALIZED, TALLY, allgather, allgatherv, alltoall, bcast, gather, reduce_scatter,
+    reduction, scatter,
 };
 use crate::groups::leave_all;
-use crate::host::{Handle, function, host, required};
+use crate::host::{InPointer, MpiHandle, OutPointer, function, host, required};
 use cool::Operation;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::num::TryFromIntError;
 use std::sync::atomic::Ordering;
 use std::sync::{OnceLock, PoisonError};
-
-type In = *const c_void;
-type Out = *mut c_void;
 
 /// Defines functions: their names, the host's, their arguments, how they are tried here, and what calls the host's of the first releases of
 /// MPI, which counts in `int`, if the host's library has not that one.
@@ -35,20 +32,20 @@ macro_rules! interposed {
                 return code;
             }
             static HOST: OnceLock<Option<unsafe extern "C" fn($($of),*) -> c_int>> = OnceLock::new();
-            let of_host = HOST.get_or_init(|| {
+            let host_function = HOST.get_or_init(|| {
                 // SAFETY: the host's function of this name has the same arguments.
                 function($host).map(|found| unsafe { std::mem::transmute(found) })
             });
-            if let Some(of_host) = of_host {
+            if let Some(host_function) = host_function {
                 // SAFETY: the caller has promised MPI what the function asks for.
-                return unsafe { of_host($($argument),*) };
+                return unsafe { host_function($($argument),*) };
             }
             // SAFETY: the host's function of that name has these arguments, which mean what the caller's do.
             let narrow = || -> Result<c_int, TryFromIntError> { unsafe {
-                let of_host: unsafe extern "C" fn($($narrow_of),*) -> c_int = std::mem::transmute(required($first));
-                Ok(of_host($($narrow),*))
+                let host_function: unsafe extern "C" fn($($narrow_of),*) -> c_int = std::mem::transmute(required($first));
+                Ok(host_function($($narrow),*))
             } };
-            narrow().unwrap_or_else(|_| calls::too_many($first, $comm))
+            narrow().unwrap_or_else(|_| calls::count_exceeds_int($first, $comm))
         }
     )*};
 }
@@ -80,8 +77,8 @@ pub(crate) unsafe fn number<N: Copy + TryInto<i64>>(array: *const N, at: usize) 
     number.try_into().unwrap_or(-1)
 }
 
-fn side(data: In, count: impl Into<i64>, datatype: Handle) -> Side {
-    Side { data, count: count.into(), datatype }
+fn buffer(data: InPointer, count: impl Into<i64>, datatype: MpiHandle) -> BufferArgument {
+    BufferArgument { data, count: count.into(), datatype }
 }
 
 /// Defines the functions with counts of one type.
@@ -91,61 +88,61 @@ macro_rules! counted {
      $gather:ident $pgather:literal, $scatter:ident $pscatter:literal, $allgather:ident $pallgather:literal,
      $allgatherv:ident $pallgatherv:literal, $alltoall:ident $palltoall:literal) => {
         interposed! {
-            $bcast, $pbcast, (data: Out, count: $count, datatype: Handle, root: c_int, comm: Handle),
+            $bcast, $pbcast, (data: OutPointer, count: $count, datatype: MpiHandle, root: c_int, comm: MpiHandle),
                 bcast(data, count.into(), datatype, root, comm),
-                "PMPI_Bcast" on comm (data => Out, int(count)? => c_int, datatype => Handle, root => c_int, comm => Handle);
-            $reduce, $preduce, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, root: c_int, comm: Handle),
+                "PMPI_Bcast" on comm (data => OutPointer, int(count)? => c_int, datatype => MpiHandle, root => c_int, comm => MpiHandle);
+            $reduce, $preduce, (send: InPointer, recv: OutPointer, count: $count, datatype: MpiHandle, op: MpiHandle, root: c_int, comm: MpiHandle),
                 reduction(Operation::Reduce, (send, recv), count.into(), (datatype, op), root, comm),
-                "PMPI_Reduce" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, root => c_int,
-                                       comm => Handle);
-            $allreduce, $pallreduce, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, comm: Handle),
+                "PMPI_Reduce" on comm (send => InPointer, recv => OutPointer, int(count)? => c_int, datatype => MpiHandle, op => MpiHandle, root => c_int,
+                                       comm => MpiHandle);
+            $allreduce, $pallreduce, (send: InPointer, recv: OutPointer, count: $count, datatype: MpiHandle, op: MpiHandle, comm: MpiHandle),
                 reduction(Operation::Allreduce, (send, recv), count.into(), (datatype, op), 0, comm),
-                "PMPI_Allreduce" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, comm => Handle);
-            $scan, $pscan, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, comm: Handle),
+                "PMPI_Allreduce" on comm (send => InPointer, recv => OutPointer, int(count)? => c_int, datatype => MpiHandle, op => MpiHandle, comm => MpiHandle);
+            $scan, $pscan, (send: InPointer, recv: OutPointer, count: $count, datatype: MpiHandle, op: MpiHandle, comm: MpiHandle),
                 reduction(Operation::Scan, (send, recv), count.into(), (datatype, op), 0, comm),
-                "PMPI_Scan" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, comm => Handle);
-            $exscan, $pexscan, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, comm: Handle),
+                "PMPI_Scan" on comm (send => InPointer, recv => OutPointer, int(count)? => c_int, datatype => MpiHandle, op => MpiHandle, comm => MpiHandle);
+            $exscan, $pexscan, (send: InPointer, recv: OutPointer, count: $count, datatype: MpiHandle, op: MpiHandle, comm: MpiHandle),
                 reduction(Operation::Exscan, (send, recv), count.into(), (datatype, op), 0, comm),
-                "PMPI_Exscan" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, comm => Handle);
-            $block, $pblock, (send: In, recv: Out, count: $count, datatype: Handle, op: Handle, comm: Handle),
+                "PMPI_Exscan" on comm (send => InPointer, recv => OutPointer, int(count)? => c_int, datatype => MpiHandle, op => MpiHandle, comm => MpiHandle);
+            $block, $pblock, (send: InPointer, recv: OutPointer, count: $count, datatype: MpiHandle, op: MpiHandle, comm: MpiHandle),
                 reduce_scatter((send, recv), &|_| count.into(), (datatype, op), comm),
-                "PMPI_Reduce_scatter_block" on comm (send => In, recv => Out, int(count)? => c_int, datatype => Handle, op => Handle, comm => Handle);
-            $scattered, $pscattered, (send: In, recv: Out, counts: *const $count, datatype: Handle, op: Handle, comm: Handle),
+                "PMPI_Reduce_scatter_block" on comm (send => InPointer, recv => OutPointer, int(count)? => c_int, datatype => MpiHandle, op => MpiHandle, comm => MpiHandle);
+            $scattered, $pscattered, (send: InPointer, recv: OutPointer, counts: *const $count, datatype: MpiHandle, op: MpiHandle, comm: MpiHandle),
                 reduce_scatter((send, recv), &|rank| number(counts, rank), (datatype, op), comm),
-                "PMPI_Reduce_scatter" on comm (send => In, recv => Out, ints(counts, calls::sizes(comm).0)?.as_ptr() => *const c_int,
-                                               datatype => Handle, op => Handle,
-                                       comm => Handle);
-            $gather, $pgather, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
-                                root: c_int, comm: Handle),
-                gather(side(send, count, datatype), side(recv, recv_count, recv_type), root, comm),
-                "PMPI_Gather" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int,
-                                       recv_type => Handle,
-                               root => c_int, comm => Handle);
-            $scatter, $pscatter, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
-                                  root: c_int, comm: Handle),
-                scatter(side(send, count, datatype), side(recv, recv_count, recv_type), root, comm),
-                "PMPI_Scatter" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int,
-                                        recv_type => Handle,
-                                root => c_int, comm => Handle);
-            $allgather, $pallgather, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
-                                      comm: Handle),
-                allgather(side(send, count, datatype), side(recv, recv_count, recv_type), comm),
-                "PMPI_Allgather" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int,
-                                          recv_type => Handle,
-                                   comm => Handle);
-            $allgatherv, $pallgatherv, (send: In, count: $count, datatype: Handle, recv: Out, recv_counts: *const $count,
-                                        places: *const $place, recv_type: Handle, comm: Handle),
-                allgatherv(side(send, count, datatype), (recv, recv_type), &|rank| number(recv_counts, rank),
+                "PMPI_Reduce_scatter" on comm (send => InPointer, recv => OutPointer, ints(counts, calls::sizes(comm).0)?.as_ptr() => *const c_int,
+                                               datatype => MpiHandle, op => MpiHandle,
+                                       comm => MpiHandle);
+            $gather, $pgather, (send: InPointer, count: $count, datatype: MpiHandle, recv: OutPointer, recv_count: $count, recv_type: MpiHandle,
+                                root: c_int, comm: MpiHandle),
+                gather(buffer(send, count, datatype), buffer(recv, recv_count, recv_type), root, comm),
+                "PMPI_Gather" on comm (send => InPointer, int(count)? => c_int, datatype => MpiHandle, recv => OutPointer, int(recv_count)? => c_int,
+                                       recv_type => MpiHandle,
+                               root => c_int, comm => MpiHandle);
+            $scatter, $pscatter, (send: InPointer, count: $count, datatype: MpiHandle, recv: OutPointer, recv_count: $count, recv_type: MpiHandle,
+                                  root: c_int, comm: MpiHandle),
+                scatter(buffer(send, count, datatype), buffer(recv, recv_count, recv_type), root, comm),
+                "PMPI_Scatter" on comm (send => InPointer, int(count)? => c_int, datatype => MpiHandle, recv => OutPointer, int(recv_count)? => c_int,
+                                        recv_type => MpiHandle,
+                                root => c_int, comm => MpiHandle);
+            $allgather, $pallgather, (send: InPointer, count: $count, datatype: MpiHandle, recv: OutPointer, recv_count: $count, recv_type: MpiHandle,
+                                      comm: MpiHandle),
+                allgather(buffer(send, count, datatype), buffer(recv, recv_count, recv_type), comm),
+                "PMPI_Allgather" on comm (send => InPointer, int(count)? => c_int, datatype => MpiHandle, recv => OutPointer, int(recv_count)? => c_int,
+                                          recv_type => MpiHandle,
+                                   comm => MpiHandle);
+            $allgatherv, $pallgatherv, (send: InPointer, count: $count, datatype: MpiHandle, recv: OutPointer, recv_counts: *const $count,
+                                        places: *const $place, recv_type: MpiHandle, comm: MpiHandle),
+                allgatherv(buffer(send, count, datatype), (recv, recv_type), &|rank| number(recv_counts, rank),
                            &|rank| number(places, rank), comm),
-                "PMPI_Allgatherv" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, ints(recv_counts,
+                "PMPI_Allgatherv" on comm (send => InPointer, int(count)? => c_int, datatype => MpiHandle, recv => OutPointer, ints(recv_counts,
                                            calls::sizes(comm).1)?.as_ptr() => *const c_int,
-                                   ints(places, calls::sizes(comm).1)?.as_ptr() => *const c_int, recv_type => Handle, comm => Handle);
-            $alltoall, $palltoall, (send: In, count: $count, datatype: Handle, recv: Out, recv_count: $count, recv_type: Handle,
-                                    comm: Handle),
-                alltoall(side(send, count, datatype), side(recv, recv_count, recv_type), comm),
-                "PMPI_Alltoall" on comm (send => In, int(count)? => c_int, datatype => Handle, recv => Out, int(recv_count)? => c_int,
-                                         recv_type => Handle,
-                                  comm => Handle);
+                                   ints(places, calls::sizes(comm).1)?.as_ptr() => *const c_int, recv_type => MpiHandle, comm => MpiHandle);
+            $alltoall, $palltoall, (send: InPointer, count: $count, datatype: MpiHandle, recv: OutPointer, recv_count: $count, recv_type: MpiHandle,
+                                    comm: MpiHandle),
+                alltoall(buffer(send, count, datatype), buffer(recv, recv_count, recv_type), comm),
+                "PMPI_Alltoall" on comm (send => InPointer, int(count)? => c_int, datatype => MpiHandle, recv => OutPointer, int(recv_count)? => c_int,
+                                         recv_type => MpiHandle,
+                                  comm => MpiHandle);
         }
     };
 }
@@ -168,20 +165,21 @@ counted! {
 /// As MPI wants it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn MPI_Finalize() -> c_int {
-    end();
+    finalize();
     // SAFETY: the host's function of this name has no arguments.
-    let of_host: unsafe extern "C" fn() -> c_int = unsafe { std::mem::transmute(required("PMPI_Finalize")) };
+    let host_function: unsafe extern "C" fn() -> c_int =
+        unsafe { std::mem::transmute(required("PMPI_Finalize")) };
     // SAFETY: as promised.
-    unsafe { of_host() }
+    unsafe { host_function() }
 }
 
 /// The program calls nothing more: groups are left, and what became of the calls is told by rank 0. The host's library ends, too.
-pub(crate) fn end() {
-    if ENDED.swap(true, Ordering::Relaxed) {
+pub(crate) fn finalize() {
+    if FINALIZED.swap(true, Ordering::Relaxed) {
         return;
     }
     let host = host();
-    if calls::settings().stats && host.rank_of_world() == Some(0) {
+    if calls::settings().stats && host.world_rank() == Some(0) {
         eprint!("{}", TALLY.lock().unwrap_or_else(PoisonError::into_inner));
     }
     leave_all();

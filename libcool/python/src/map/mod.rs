@@ -15,7 +15,7 @@ mod table;
 
 use crate::comm::Comm;
 use crate::error::{duration, wrong};
-use cool_map::{Event, Job, Options};
+use cool_map::{Job, MapEvent, Options};
 use failed::Failed;
 use pyo3::prelude::*;
 use scoped_tls_hkt::scoped_thread_local;
@@ -61,7 +61,7 @@ fn run(
     }
     let rank = comm.map(|comm| comm.get().get_rank(py)).transpose()?;
     let patience = duration(py, "patience", patience)?;
-    let tell = |event: &Event<'_>| tell(watch.as_ref(), event);
+    let tell = |event: &MapEvent<'_>| tell(watch.as_ref(), event);
     let options = Options {
         threads,
         patience,
@@ -78,7 +78,7 @@ fn run(
 }
 
 /// What `watch` raises is printed, since nobody waits for it.
-fn tell(watch: Option<&Py<PyAny>>, event: &Event<'_>) {
+fn tell(watch: Option<&Py<PyAny>>, event: &MapEvent<'_>) {
     let Some(watch) = watch else { return };
     Python::attach(|py| {
         if let Err(error) = watch.call1(py, (event.to_string(),)) {

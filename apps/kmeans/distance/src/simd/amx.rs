@@ -8,9 +8,9 @@
     reason = "tile registers are reached by assembly only; each block says why it is sound"
 )]
 
-use super::{Kernel, NearestTwo, Order, Scores};
-use crate::nearest::Nearest;
-use crate::pack::Form;
+use super::{Kernel, NearestTwo, Scores, TileOrder};
+use crate::nearest::NearestCentroid;
+use crate::packing::WordFormat;
 use std::arch::asm;
 
 /// Rows of a tile register.
@@ -20,11 +20,11 @@ const ROWS: usize = 16;
 const WORDS: usize = 16;
 
 pub(super) static AMX: Kernel = Kernel {
-    form: Form::Quads,
+    form: WordFormat::Quads,
     rows: 2 * ROWS,
     lanes: 2 * WORDS,
     steps: WORDS,
-    order: Order::ByRow,
+    order: TileOrder::ByRow,
     // SAFETY (all four): the kernel is handed out only where `is_permitted`, and AVX-512 is there (`super::kernel`).
     product: |points, centroids, sums| unsafe { product(points, centroids, sums) },
     choose: |scores, first, best| unsafe { choose(scores, first, best) },
@@ -34,9 +34,9 @@ pub(super) static AMX: Kernel = Kernel {
 
 /// The shapes of the eight tile registers: palette 1, each of 16 rows of 64 bytes.
 #[repr(C, align(64))]
-struct Shapes([u8; 64]);
+struct TileShapes([u8; 64]);
 
-static SHAPES: Shapes = {
+static SHAPES: TileShapes = {
     let mut shapes = [0; 64];
     shapes[0] = 1;
     let mut tile = 0;
@@ -45,7 +45,7 @@ static SHAPES: Shapes = {
         shapes[48 + tile] = ROWS as u8;
         tile += 1;
     }
-    Shapes(shapes)
+    TileShapes(shapes)
 };
 
 /// 32 points times 32 centroids: two tile registers of each, four of sums.
@@ -106,7 +106,7 @@ unsafe fn product(points: &[u32], centroids: &[u32], sums: &mut [i32]) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
-fn choose(scores: &Scores<'_>, first: u32, best: &mut [Nearest]) {
+fn choose(scores: &Scores<'_>, first: u32, best: &mut [NearestCentroid]) {
     scores.choose::<{ 2 * WORDS }>(first, best);
 }
 

@@ -5,14 +5,14 @@ mod amx;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use crate::level::Level;
-use crate::nearest::Nearest;
-use crate::pack::Form;
+use crate::nearest::NearestCentroid;
+use crate::packing::WordFormat;
+use crate::simd_level::SimdLevel;
 
 /// How a level multiplies a tile of points with a panel of centroids.
 pub(crate) struct Kernel {
     /// What its words hold.
-    pub(crate) form: Form,
+    pub(crate) form: WordFormat,
     /// Points of a tile.
     pub(crate) rows: usize,
     /// Centroids of a panel.
@@ -20,12 +20,12 @@ pub(crate) struct Kernel {
     /// A row's words are filled up to a multiple of this number.
     pub(crate) steps: usize,
     /// How a tile's words are ordered; a panel's are always by step, then lane.
-    pub(crate) order: Order,
+    pub(crate) order: TileOrder,
     /// The dot products of all points of a tile with all centroids of a panel, row by row.
     pub(crate) product: fn(points: &[u32], centroids: &[u32], sums: &mut [i32]),
     /// Takes note where a row's score is below its best; the first lane is the centroid of the given number. There may be
     /// fewer bests than rows.
-    pub(crate) choose: fn(scores: &Scores<'_>, first: u32, best: &mut [Nearest]),
+    pub(crate) choose: fn(scores: &Scores<'_>, first: u32, best: &mut [NearestCentroid]),
     /// The same for the nearest two.
     pub(crate) choose_two: fn(scores: &Scores<'_>, first: u32, best: &mut [NearestTwo]),
     /// Writes the scores of as many rows as there are places for, row by row.
@@ -35,14 +35,14 @@ pub(crate) struct Kernel {
 /// A point's nearest centroid, and how far the next one is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NearestTwo {
-    pub(crate) nearest: Nearest,
+    pub(crate) nearest: NearestCentroid,
     /// The squared distance of the next, in units of the centroids' grid, squared; the largest number if there is none.
     pub(crate) next: i64,
 }
 
 /// How a tile's words are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum TileOrder {
     /// A row after the other.
     ByRow,
     /// The first word of every row, then the second.
@@ -54,23 +54,23 @@ pub(crate) enum Order {
 /// # Panics
 /// If this processor does not have the level. That makes the kernels' functions safe to call: there is no other way
 /// to get at them.
-pub(crate) fn kernel(level: Level) -> Option<&'static Kernel> {
+pub(crate) fn kernel(level: SimdLevel) -> Option<&'static Kernel> {
     assert!(level.is_available(), "this processor does not have {level}");
     #[cfg(target_arch = "x86_64")]
     match level {
-        Level::Scalar => None,
-        Level::Sse2 => Some(&x86::SSE2),
-        Level::Avx2 => Some(&x86::AVX2),
-        Level::Avx512 => Some(&x86::AVX512),
-        Level::Vnni => Some(&x86::VNNI),
-        Level::Amx => Some(&amx::AMX),
+        SimdLevel::Scalar => None,
+        SimdLevel::Sse2 => Some(&x86::SSE2),
+        SimdLevel::Avx2 => Some(&x86::AVX2),
+        SimdLevel::Avx512 => Some(&x86::AVX512),
+        SimdLevel::Vnni => Some(&x86::VNNI),
+        SimdLevel::Amx => Some(&amx::AMX),
     }
     #[cfg(not(target_arch = "x86_64"))]
     None
 }
 
 /// How a level multiplies one point with one centroid.
-pub(crate) struct Dots {
+pub(crate) struct DotProducts {
     /// Of bytes.
     pub(crate) bytes: fn(point: &[u8], centroid: &[i16]) -> i64,
     /// Of 16-bit integers.
@@ -83,14 +83,14 @@ pub(crate) struct Dots {
 ///
 /// # Panics
 /// If this processor does not have the level.
-pub(crate) fn dots(level: Level) -> &'static Dots {
+pub(crate) fn dots(level: SimdLevel) -> &'static DotProducts {
     assert!(level.is_available(), "this processor does not have {level}");
-    static PLAIN: Dots = Dots { bytes: dot_bytes, wide: dot_wide, fine: dot_fine };
+    static PLAIN: DotProducts = DotProducts { bytes: dot_bytes, wide: dot_wide, fine: dot_fine };
     #[cfg(target_arch = "x86_64")]
     match level {
-        Level::Scalar | Level::Sse2 => &PLAIN,
-        Level::Avx2 => &x86::AVX2_DOTS,
-        Level::Avx512 | Level::Vnni | Level::Amx => &x86::AVX512_DOTS,
+        SimdLevel::Scalar | SimdLevel::Sse2 => &PLAIN,
+        SimdLevel::Avx2 => &x86::AVX2_DOTS,
+        SimdLevel::Avx512 | SimdLevel::Vnni | SimdLevel::Amx => &x86::AVX512_DOTS,
     }
     #[cfg(not(target_arch = "x86_64"))]
     &PLAIN
@@ -99,7 +99,7 @@ pub(crate) fn dots(level: Level) -> &'static Dots {
 /// Products that a 32-bit sum holds: 256 * 255 * 32768 is just below 2^31.
 const BLOCK: usize = 256;
 
-/// [`Dots::bytes`], plainly: compilers make `pmaddwd` of it, as wide as they may.
+/// [`DotProducts::bytes`], plainly: compilers make `pmaddwd` of it, as wide as they may.
 #[inline(always)]
 fn dot_bytes(point: &[u8], centroid: &[i16]) -> i64 {
     let block = |(x, c): (&[u8], &[i16])| -> i32 {
@@ -108,7 +108,7 @@ fn dot_bytes(point: &[u8], centroid: &[i16]) -> i64 {
     point.chunks(BLOCK).zip(centroid.chunks(BLOCK)).map(|blocks| i64::from(block(blocks))).sum()
 }
 
-/// [`Dots::wide`], plainly, of the high and the low bytes.
+/// [`DotProducts::wide`], plainly, of the high and the low bytes.
 #[inline(always)]
 fn dot_wide(point: &[i16], centroid: &[i16]) -> i64 {
     let block = |(x, c): (&[i16], &[i16])| -> i64 {
@@ -119,7 +119,7 @@ fn dot_wide(point: &[i16], centroid: &[i16]) -> i64 {
     point.chunks(BLOCK).zip(centroid.chunks(BLOCK)).map(block).sum()
 }
 
-/// [`Dots::fine`], plainly: four products of words.
+/// [`DotProducts::fine`], plainly: four products of words.
 #[inline(always)]
 fn dot_fine(point: &[i16], centroid: &[i16]) -> i64 {
     let (upper, lower) = point.split_at(point.len() / 2);
@@ -142,7 +142,7 @@ impl Scores<'_> {
     /// Hands the scores of each row to `take`. Inlined, so that each level compiles it with its own
     /// instructions. Scores fit 64 bits; what they are on the way to them may not.
     #[inline(always)]
-    fn each_row<const LANES: usize>(&self, rows: usize, mut take: impl FnMut(usize, &[i64; LANES])) {
+    fn for_each_row<const LANES: usize>(&self, rows: usize, mut take: impl FnMut(usize, &[i64; LANES])) {
         let Some(offsets) = self.offsets.first_chunk::<LANES>() else { return };
         let layers = self.layers.as_chunks::<LANES>().0;
         let layer_rows = layers.len() / self.shifts.len();
@@ -159,8 +159,8 @@ impl Scores<'_> {
 
     /// [`Kernel::choose`] for a panel of `LANES`.
     #[inline(always)]
-    fn choose<const LANES: usize>(&self, first: u32, best: &mut [Nearest]) {
-        self.each_row::<LANES>(best.len(), |row, scores| {
+    fn choose<const LANES: usize>(&self, first: u32, best: &mut [NearestCentroid]) {
+        self.for_each_row::<LANES>(best.len(), |row, scores| {
             let best = &mut best[row];
             // Most panels hold nothing nearer, which needs no search for the place.
             if !scores.iter().fold(false, |below, &score| below | (score < best.squared)) {
@@ -168,7 +168,7 @@ impl Scores<'_> {
             }
             for (index, &squared) in (first..).zip(scores) {
                 if squared < best.squared {
-                    *best = Nearest { index, squared };
+                    *best = NearestCentroid { index, squared };
                 }
             }
         });
@@ -177,7 +177,7 @@ impl Scores<'_> {
     /// [`Kernel::choose_two`] for a panel of `LANES`.
     #[inline(always)]
     fn choose_two<const LANES: usize>(&self, first: u32, best: &mut [NearestTwo]) {
-        self.each_row::<LANES>(best.len(), |row, scores| {
+        self.for_each_row::<LANES>(best.len(), |row, scores| {
             let NearestTwo { nearest, next } = &mut best[row];
             if !scores.iter().fold(false, |below, score| below | (score < next)) {
                 return;
@@ -185,7 +185,7 @@ impl Scores<'_> {
             for (index, &squared) in (first..).zip(scores) {
                 if squared < nearest.squared {
                     *next = nearest.squared;
-                    *nearest = Nearest { index, squared };
+                    *nearest = NearestCentroid { index, squared };
                 } else if squared < *next {
                     *next = squared;
                 }
@@ -197,6 +197,6 @@ impl Scores<'_> {
     #[inline(always)]
     fn write<const LANES: usize>(&self, places: &mut [i64]) {
         let places = places.as_chunks_mut::<LANES>().0;
-        self.each_row::<LANES>(places.len(), |row, scores| places[row] = *scores);
+        self.for_each_row::<LANES>(places.len(), |row, scores| places[row] = *scores);
     }
 }

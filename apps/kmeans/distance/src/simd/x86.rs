@@ -5,9 +5,9 @@
     reason = "vector instructions and loads of whole vectors; each block says why it is sound"
 )]
 
-use super::{Dots, Kernel, NearestTwo, Order, Scores, dot_bytes, dot_fine, dot_wide};
-use crate::nearest::Nearest;
-use crate::pack::Form;
+use super::{DotProducts, Kernel, NearestTwo, Scores, TileOrder, dot_bytes, dot_fine, dot_wide};
+use crate::nearest::NearestCentroid;
+use crate::packing::WordFormat;
 use std::arch::x86_64::*;
 
 /// A level's kernel: `$rows` points times two vectors of `$lanes` 32-bit lanes.
@@ -19,7 +19,7 @@ macro_rules! kernel {
             rows: $rows,
             lanes: 2 * $lanes,
             steps: 1,
-            order: Order::ByStep,
+            order: TileOrder::ByStep,
             // SAFETY (all four): the kernel is handed out only where the processor has the features (`super::kernel`).
             product: |points, centroids, sums| unsafe { $module::product(points, centroids, sums) },
             choose: |scores, first, best| unsafe { $module::choose(scores, first, best) },
@@ -58,7 +58,7 @@ macro_rules! kernel {
             }
 
             #[target_feature(enable = $features)]
-            pub(super) fn choose(scores: &Scores<'_>, first: u32, best: &mut [Nearest]) {
+            pub(super) fn choose(scores: &Scores<'_>, first: u32, best: &mut [NearestCentroid]) {
                 scores.choose::<{ 2 * $lanes }>(first, best);
             }
 
@@ -79,7 +79,7 @@ kernel!(
     SSE2,
     sse2,
     "sse2",
-    Form::Pairs,
+    WordFormat::Pairs,
     __m128i,
     4,
     4,
@@ -93,7 +93,7 @@ kernel!(
     AVX2,
     avx2,
     "avx2",
-    Form::Pairs,
+    WordFormat::Pairs,
     __m256i,
     8,
     6,
@@ -107,7 +107,7 @@ kernel!(
     AVX512,
     avx512,
     "avx512f,avx512bw",
-    Form::Pairs,
+    WordFormat::Pairs,
     __m512i,
     16,
     12,
@@ -121,7 +121,7 @@ kernel!(
     VNNI,
     vnni,
     "avx512f,avx512bw,avx512vnni",
-    Form::Quads,
+    WordFormat::Quads,
     __m512i,
     16,
     12,
@@ -135,7 +135,7 @@ kernel!(
 /// A level's products of single points.
 macro_rules! dots {
     ($name:ident, $module:ident, $features:literal) => {
-        pub(super) static $name: Dots = Dots {
+        pub(super) static $name: DotProducts = DotProducts {
             // SAFETY (all three): they are handed out only where the processor has the features (`super::dots`).
             bytes: |point, centroid| unsafe { $module::bytes(point, centroid) },
             wide: |point, centroid| unsafe { $module::wide(point, centroid) },

@@ -21,12 +21,12 @@
 mod moves;
 mod search;
 
-use crate::algorithm::assign::{Assigned, PIECE, Run, Timed};
+use crate::algorithm::assign::{AssignmentStats, LabelRun, PIECE, TimedStats};
 use crate::data::grid::{Centroids, Points};
-use cool_distance::{Level, Pairs, Panels, Picked};
+use cool_distance::{PairDistances, Panels, RowSelection, SimdLevel};
 use cool_map::threads;
-use moves::{Moves, Rest, Unit};
-use search::{Piece, Search};
+use moves::{BoundUnit, CentroidMoves, GroupBound};
+use search::{BoundSearch, PointPiece};
 use std::time::Instant;
 
 /// Centroids of a group at least, on average: some panels of the blocked product, of which a group's first and last are shared.
@@ -39,7 +39,7 @@ const TIMES: usize = 3;
 
 /// A bound on the distance from one of the near centroids.
 #[derive(Clone, Copy, Debug, Default)]
-struct Near {
+struct CentroidBound {
     place: u32,
     /// A lower bound on the distance at some time, plus the length of the centroid's path until then.
     since_step: u32,
@@ -49,21 +49,21 @@ struct Near {
 
 /// Which of a rank's points have bounds: one piece of every `every`, each of `piece` points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cover {
+pub struct BoundCoverage {
     /// Points of a piece.
     pub piece: usize,
     /// Pieces of which the first has bounds.
     pub every: usize,
 }
 
-impl Cover {
+impl BoundCoverage {
     /// All points.
     pub const ALL: Self = Self { piece: PIECE, every: 1 };
 
     /// The labels of the points that have bounds, and of those that have none.
-    pub fn split<'l>(&self, labels: &'l mut [u32]) -> [Vec<Run<'l>>; 2] {
+    pub fn split<'l>(&self, labels: &'l mut [u32]) -> [Vec<LabelRun<'l>>; 2] {
         let (with, without) =
-            Run::pieces(labels, self.piece).partition(|run| self.has(run.first / self.piece));
+            LabelRun::pieces(labels, self.piece).partition(|run| self.has(run.first / self.piece));
         [with, without]
     }
 
@@ -78,12 +78,12 @@ pub struct Bounds {
     /// Centroids that a point keeps bounds for, one by one.
     near: usize,
     /// Of each point, in order of `since_step`.
-    bounds: Vec<Near>,
+    bounds: Vec<CentroidBound>,
     /// Of each point, for each group.
-    rest: Vec<Rest>,
+    rest: Vec<GroupBound>,
     /// The points' lengths squared.
     norms: Vec<i64>,
-    moves: Moves,
+    moves: CentroidMoves,
     /// What a distance measured by itself costs, in distances of a block, by the clock.
     single_cost: f64,
 }
@@ -97,7 +97,9 @@ impl Bounds {
 
     /// Bytes that bounds take for each point.
     pub fn bytes_per_point(near: usize, clusters: usize) -> usize {
-        near * size_of::<Near>() + Self::groups(near, clusters) * size_of::<Rest>() + size_of::<i64>()
+        near * size_of::<CentroidBound>()
+            + Self::groups(near, clusters) * size_of::<GroupBound>()
+            + size_of::<i64>()
     }
 
     /// Bounds for the `near` nearest centroids of each point of some runs. Measures all distances and assigns the points by them.
@@ -105,24 +107,24 @@ impl Bounds {
         points: &Points,
         centroids: &Centroids,
         near: usize,
-        runs: Vec<Run<'_>>,
-        level: Level,
+        runs: Vec<LabelRun<'_>>,
+        level: SimdLevel,
         threads: usize,
-    ) -> (Self, Timed) {
+    ) -> (Self, TimedStats) {
         let near = near.clamp(1, centroids.len());
         let rows = points.rows();
-        let moves = Moves::new(centroids, Self::groups(near, centroids.len()), level, threads);
-        let norms: Vec<i64> = runs.iter().flat_map(Run::rows).map(|i| rows.norm(i)).collect();
+        let moves = CentroidMoves::new(centroids, Self::groups(near, centroids.len()), level, threads);
+        let norms: Vec<i64> = runs.iter().flat_map(LabelRun::rows).map(|i| rows.norm(i)).collect();
         let mut all = Self {
             near,
-            bounds: vec![Near::default(); near * norms.len()],
-            rest: vec![Rest::default(); moves.groups.len() * norms.len()],
+            bounds: vec![CentroidBound::default(); near * norms.len()],
+            rest: vec![GroupBound::default(); moves.groups.len() * norms.len()],
             norms,
             moves,
             single_cost: 1.0,
         };
         all.single_cost = all.measure_costs(points, level);
-        let found = all.each_piece(points, runs, level, threads, |search, piece| search.begin(piece));
+        let found = all.for_each_piece(points, runs, level, threads, |search, piece| search.begin(piece));
         (all, found)
     }
 
@@ -131,33 +133,34 @@ impl Bounds {
         &mut self,
         points: &Points,
         centroids: &Centroids,
-        runs: Vec<Run<'_>>,
-        level: Level,
+        runs: Vec<LabelRun<'_>>,
+        level: SimdLevel,
         threads: usize,
-    ) -> Timed {
+    ) -> TimedStats {
         self.moves.advance(centroids, threads);
-        let found = self.each_piece(points, runs, level, threads, |search, piece| search.by_bounds(piece));
+        let found =
+            self.for_each_piece(points, runs, level, threads, |search, piece| search.assign_by_bounds(piece));
         if self.moves.anchors_anew() {
             self.moves.anchor_here();
         }
         found
     }
 
-    fn each_piece(
+    fn for_each_piece(
         &mut self,
         points: &Points,
-        runs: Vec<Run<'_>>,
-        level: Level,
+        runs: Vec<LabelRun<'_>>,
+        level: SimdLevel,
         threads: usize,
-        work: impl Fn(&Search<'_>, &mut Piece<'_>) -> Assigned + Sync,
-    ) -> Timed {
+        work: impl Fn(&BoundSearch<'_>, &mut PointPiece<'_>) -> AssignmentStats + Sync,
+    ) -> TimedStats {
         let (near, groups) = (self.near, self.moves.groups.len());
         let centroids = &self.moves.now;
-        let search = Search {
+        let search = BoundSearch {
             points,
             rows: points.rows(),
-            unit: Unit(centroids.precision),
-            pairs: Pairs::new(level, centroids.precision, &centroids.values, centroids.dims),
+            unit: BoundUnit(centroids.precision),
+            pairs: PairDistances::new(level, centroids.precision, &centroids.values, centroids.dims),
             panels: Panels::new(level, centroids.precision, &centroids.values, centroids.dims),
             moves: &self.moves,
             anchors: self.moves.anchors_anew(),
@@ -165,30 +168,30 @@ impl Bounds {
             single_cost: self.single_cost,
         };
         let (mut bounds, mut rest, mut norms) = (&mut self.bounds[..], &mut self.rest[..], &self.norms[..]);
-        let piece = |Run { first, labels }| -> Piece<'_> {
+        let piece = |LabelRun { first, labels }| -> PointPiece<'_> {
             let count = labels.len();
             let bounds = bounds.split_off_mut(..near * count).expect("of each point");
             let rest = rest.split_off_mut(..groups * count).expect("of each point");
             let norms = norms.split_off(..count).expect("of each point");
-            Piece { first, near, groups, labels, norms, bounds, rest }
+            PointPiece { first, near, groups, labels, norms, bounds, rest }
         };
-        let pieces: Vec<Piece<'_>> = runs.into_iter().map(piece).collect();
-        Timed::total(threads::map_mut(threads, pieces, |_, mut piece| {
+        let pieces: Vec<PointPiece<'_>> = runs.into_iter().map(piece).collect();
+        TimedStats::total(threads::map_mut(threads, pieces, |_, mut piece| {
             let points = piece.labels.len();
-            Timed::of(points, || work(&search, &mut piece))
+            TimedStats::measure(points, || work(&search, &mut piece))
         }))
     }
 
     /// What a distance measured by itself costs, in distances of a block.
-    fn measure_costs(&self, points: &Points, level: Level) -> f64 {
+    fn measure_costs(&self, points: &Points, level: SimdLevel) -> f64 {
         let (rows, centroids) = (points.rows(), &self.moves.now);
         let (n, k) = (rows.len(), centroids.len());
         if n == 0 {
             return 1.0;
         }
-        let pairs = Pairs::new(level, centroids.precision, &centroids.values, centroids.dims);
+        let pairs = PairDistances::new(level, centroids.precision, &centroids.values, centroids.dims);
         let panels = Panels::new(level, centroids.precision, &centroids.values, centroids.dims);
-        let (some, groups) = (Picked::Run { first: 0, count: ROWS.min(n) }, &self.moves.groups);
+        let (some, groups) = (RowSelection::Run { first: 0, count: ROWS.min(n) }, &self.moves.groups);
         let mut table = vec![0; some.len() * k];
         let block = seconds(|| {
             for run in (0..groups.len()).map(|group| groups.run(group)).filter(|run| !run.is_empty()) {
@@ -240,7 +243,7 @@ mod tests {
         points: &Points,
         k: usize,
         near: usize,
-        level: Level,
+        level: SimdLevel,
         threads: usize,
         iterations: usize,
     ) -> Vec<u64> {
@@ -250,9 +253,9 @@ mod tests {
         let mut bounds = None;
         let mut measured = Vec::new();
         for iteration in 0..iterations {
-            let expected = assign(points, &centroids, &mut plain, Level::best(), 1);
-            let [runs, _] = Cover { piece: 100, every: 1 }.split(&mut labels);
-            let Timed { found, .. } = match &mut bounds {
+            let expected = assign(points, &centroids, &mut plain, SimdLevel::best(), 1);
+            let [runs, _] = BoundCoverage { piece: 100, every: 1 }.split(&mut labels);
+            let TimedStats { found, .. } = match &mut bounds {
                 None => {
                     let (begun, found) = Bounds::begin(points, &centroids, near, runs, level, threads);
                     bounds = Some(begun);
@@ -286,7 +289,7 @@ mod tests {
             dims in 1usize..12,
             groups in 1u64..30,
             near in 1usize..45,
-            level in prop::sample::select(Level::available()),
+            level in prop::sample::select(SimdLevel::available()),
             threads in 1usize..4,
             seed in 0u64..1 << 40,
         ) {
@@ -295,9 +298,9 @@ mod tests {
     }
 
     #[test]
-    fn in_the_end_only_the_own_distance_is_measured() {
+    fn finally_only_the_own_distance_is_measured() {
         let points = grouped(Precision::Byte, 3000, 16, 60, 3);
-        let measured = check(&points, 50, 8, Level::best(), 2, 40);
+        let measured = check(&points, 50, 8, SimdLevel::best(), 2, 40);
         assert_eq!((measured[0], measured[39]), (150_000, 3000), "{measured:?}");
     }
 }

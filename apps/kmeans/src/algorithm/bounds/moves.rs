@@ -2,7 +2,7 @@
 
 use crate::algorithm::assign::{self, NO_LABEL};
 use crate::data::grid::{Centroids, Metric, Points, Precision};
-use cool_distance::Level;
+use cool_distance::SimdLevel;
 use cool_map::threads;
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -18,9 +18,9 @@ const LONGEST: u32 = 1 << 30;
 
 /// The units of bounds.
 #[derive(Clone, Copy)]
-pub(super) struct Unit(pub(super) Precision);
+pub(super) struct BoundUnit(pub(super) Precision);
 
-impl Unit {
+impl BoundUnit {
     /// A squared distance in squared units, rounded down.
     fn in_units(self, squared: i64) -> u64 {
         match self.0 {
@@ -49,46 +49,46 @@ impl Unit {
 }
 
 /// Groups of centroids that lie together. Bounds know a centroid by its place, where each group is a run.
-pub(super) struct Groups {
+pub(super) struct CentroidGroups {
     /// Of each place, the centroid's label.
     pub(super) labels: Vec<u32>,
     /// Of each label, the centroid's place.
     pub(super) places: Vec<u32>,
     /// Of each place, its group.
-    pub(super) of: Vec<u32>,
+    pub(super) group_of: Vec<u32>,
     /// Where groups begin, and the end of the last.
     starts: Vec<usize>,
 }
 
-impl Groups {
+impl CentroidGroups {
     /// At most `count` groups of the places where centroids are: by a small clustering, in which centroids are points.
-    fn new(centroids: &Centroids, count: usize, level: Level, threads: usize) -> Self {
+    fn new(centroids: &Centroids, count: usize, level: SimdLevel, threads: usize) -> Self {
         let (k, fraction) = (centroids.len(), centroids.precision.fraction());
         let values = centroids.values.iter().map(|value| value >> fraction).collect();
         let points = Points::new(centroids.precision, centroids.dims, values);
         let mut middles = Centroids { values: Vec::new(), ..*centroids };
         (0..count).for_each(|g| middles.values.extend(points.centroid_at(g * k / count)));
-        let mut of = vec![NO_LABEL; k];
+        let mut group_of = vec![NO_LABEL; k];
         for _ in 0..ITERATIONS {
-            assign::assign(&points, &middles, &mut of, level, threads);
-            for (g, row) in assign::sum(&points, &of, count, threads).iter() {
+            assign::assign(&points, &middles, &mut group_of, level, threads);
+            for (g, row) in assign::sum(&points, &group_of, count, threads).iter() {
                 let (sums, weight) = row.split_at(points.dims);
                 let mean = middles.mean(g, Metric::Euclidean, sums, weight[0]);
                 middles.put(g, &mean);
             }
         }
-        Self::of(&of, count)
+        Self::from_groups(&group_of, count)
     }
 
     /// Of each label, its group.
-    fn of(groups: &[u32], count: usize) -> Self {
+    fn from_groups(groups: &[u32], count: usize) -> Self {
         let mut labels: Vec<u32> = (0..groups.len() as u32).collect();
         labels.sort_by_key(|label| groups[*label as usize]);
         let mut places = vec![0; labels.len()];
         (0u32..).zip(&labels).for_each(|(place, label)| places[*label as usize] = place);
-        let of: Vec<u32> = labels.iter().map(|label| groups[*label as usize]).collect();
-        let starts = (0..=count as u32).map(|g| of.partition_point(|group| *group < g)).collect();
-        Self { labels, places, of, starts }
+        let group_of: Vec<u32> = labels.iter().map(|label| groups[*label as usize]).collect();
+        let starts = (0..=count as u32).map(|g| group_of.partition_point(|group| *group < g)).collect();
+        Self { labels, places, group_of, starts }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -102,21 +102,21 @@ impl Groups {
 }
 
 /// How the centroids moved; by place.
-pub(super) struct Moves {
-    pub(super) groups: Groups,
+pub(super) struct CentroidMoves {
+    pub(super) groups: CentroidGroups,
     pub(super) now: Centroids,
     anchor: Centroids,
     /// In the last iteration.
-    step: Ways,
+    step: Displacements,
     /// From the anchor, as the crow flies.
-    from_anchor: Ways,
+    from_anchor: Displacements,
     /// In all since paths were begun anew, added up.
     path: Vec<u32>,
     iterations: u32,
 }
 
 /// How far centroids moved, and, of each group's run of places, those first that moved farthest.
-struct Ways {
+struct Displacements {
     lengths: Vec<u32>,
     order: Vec<u32>,
     /// Of each group.
@@ -124,7 +124,7 @@ struct Ways {
 }
 
 /// A group's centroids that are not near.
-pub(super) struct Outside<'a> {
+pub(super) struct GroupSuspects<'a> {
     /// Those that may be nearer than is asked.
     pub(super) suspects: &'a [u32],
     /// A lower bound on the distances from all others.
@@ -133,20 +133,20 @@ pub(super) struct Outside<'a> {
 
 /// Bounds on the distances from those of a group's centroids that are not near a point.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rest {
+pub(super) struct GroupBound {
     /// As of the iteration before.
     pub(super) since_step: u32,
     /// From where the centroids were at the anchor.
     pub(super) since_anchor: u32,
 }
 
-impl Ways {
-    fn none(groups: &Groups) -> Self {
+impl Displacements {
+    fn none(groups: &CentroidGroups) -> Self {
         let k = groups.labels.len();
         Self { lengths: vec![0; k], order: (0..k as u32).collect(), longest: vec![0; groups.len()] }
     }
 
-    fn set(&mut self, lengths: Vec<u32>, groups: &Groups) {
+    fn set(&mut self, lengths: Vec<u32>, groups: &CentroidGroups) {
         self.lengths = lengths;
         for (group, longest) in self.longest.iter_mut().enumerate() {
             let order = &mut self.order[groups.run(group)];
@@ -156,27 +156,27 @@ impl Ways {
     }
 
     /// Which of a run of places may be nearer than `limit`, if distances from all were at least `lower`.
-    fn outside(&self, run: Range<usize>, lower: u32, limit: u32) -> Outside<'_> {
+    fn outside(&self, run: Range<usize>, lower: u32, limit: u32) -> GroupSuspects<'_> {
         let lower = |&j: &u32| lower.saturating_sub(self.lengths[j as usize]);
         let order = &self.order[run];
         let (suspects, others) = order.split_at(order.partition_point(|j| lower(j) <= limit));
-        Outside { suspects, beyond: others.first().map_or(u32::MAX, lower) }
+        GroupSuspects { suspects, beyond: others.first().map_or(u32::MAX, lower) }
     }
 }
 
-impl Moves {
+impl CentroidMoves {
     /// Of centroids in at most `groups` groups.
-    pub(super) fn new(centroids: &Centroids, groups: usize, level: Level, threads: usize) -> Self {
+    pub(super) fn new(centroids: &Centroids, groups: usize, level: SimdLevel, threads: usize) -> Self {
         let k = centroids.len();
-        let groups = Groups::new(centroids, groups.clamp(1, k), level, threads);
+        let groups = CentroidGroups::new(centroids, groups.clamp(1, k), level, threads);
         let now = placed(centroids, &groups);
-        let [step, from_anchor] = [(); 2].map(|()| Ways::none(&groups));
+        let [step, from_anchor] = [(); 2].map(|()| Displacements::none(&groups));
         Self { groups, anchor: now.clone(), now, step, from_anchor, path: vec![0; k], iterations: 0 }
     }
 
     /// Takes note of where the centroids are now.
     pub(super) fn advance(&mut self, centroids: &Centroids, threads: usize) {
-        let (unit, now) = (Unit(centroids.precision), placed(centroids, &self.groups));
+        let (unit, now) = (BoundUnit(centroids.precision), placed(centroids, &self.groups));
         let pieces = now.len().div_ceil(PIECE);
         let piece = |i: usize| i * PIECE..((i + 1) * PIECE).min(now.len());
         let moved = |from: &Centroids, j: usize| unit.ceil_root(squared(from, &now, j));
@@ -210,7 +210,7 @@ impl Moves {
         self.path[place as usize]
     }
 
-    pub(super) fn way_from_anchor(&self, place: u32) -> u32 {
+    pub(super) fn displacement_from_anchor(&self, place: u32) -> u32 {
         self.from_anchor.lengths[place as usize]
     }
 
@@ -220,28 +220,29 @@ impl Moves {
     }
 
     /// How near a centroid that is not near may be by now.
-    pub(super) fn lower(&self, rest: Rest, place: u32) -> u32 {
+    pub(super) fn lower(&self, rest: GroupBound, place: u32) -> u32 {
         let since_step = rest.since_step.saturating_sub(self.step.lengths[place as usize]);
-        since_step.max(rest.since_anchor.saturating_sub(self.way_from_anchor(place)))
+        since_step.max(rest.since_anchor.saturating_sub(self.displacement_from_anchor(place)))
     }
 
     /// Which centroids of a group may be nearer than `limit` though they are not near.
-    pub(super) fn outside(&self, group: usize, rest: Rest, limit: u32) -> Outside<'_> {
+    pub(super) fn outside(&self, group: usize, rest: GroupBound, limit: u32) -> GroupSuspects<'_> {
         let both = [(&self.step, rest.since_step), (&self.from_anchor, rest.since_anchor)];
-        let [by_step, by_anchor] = both.map(|(ways, bound)| bound.saturating_sub(ways.longest[group]));
+        let [by_step, by_anchor] =
+            both.map(|(displacements, bound)| bound.saturating_sub(displacements.longest[group]));
         let beyond = by_step.max(by_anchor);
         if beyond > limit {
-            return Outside { suspects: &[], beyond };
+            return GroupSuspects { suspects: &[], beyond };
         }
         let [by_step, by_anchor] =
-            both.map(|(ways, bound)| ways.outside(self.groups.run(group), bound, limit));
-        let key = |o: &Outside<'_>| (o.suspects.len(), u32::MAX - o.beyond);
+            both.map(|(displacements, bound)| displacements.outside(self.groups.run(group), bound, limit));
+        let key = |o: &GroupSuspects<'_>| (o.suspects.len(), u32::MAX - o.beyond);
         if key(&by_step) <= key(&by_anchor) { by_step } else { by_anchor }
     }
 }
 
 /// Centroids in the order of their places.
-fn placed(centroids: &Centroids, groups: &Groups) -> Centroids {
+fn placed(centroids: &Centroids, groups: &CentroidGroups) -> Centroids {
     let values = groups.labels.iter().flat_map(|label| centroids.row(*label as usize)).copied().collect();
     Centroids { values, ..*centroids }
 }
@@ -266,7 +267,7 @@ mod tests {
     fn roots_enclose_the_distance() {
         let (short, fine) = ((Precision::Wide, 48, 64.0), (Precision::Fine, 61, 0.5));
         for (precision, bits, units) in [short, fine] {
-            let unit = Unit(precision);
+            let unit = BoundUnit(precision);
             for squared in [0, 1, 2, 3, 4, 1 << 30, (1 << bits) - 1, 1 << bits] {
                 let real = (squared as f64).sqrt() * units;
                 let (low, high) = (unit.floor_root(squared), unit.ceil_root(squared));
@@ -278,10 +279,13 @@ mod tests {
 
     #[test]
     fn groups_are_runs_of_places_that_hold_each_label_once() {
-        let groups = Groups::of(&[2, 0, 2, 3, 0], 5);
+        let groups = CentroidGroups::from_groups(&[2, 0, 2, 3, 0], 5);
         assert_eq!(groups.labels, [1, 4, 0, 2, 3]);
         assert_eq!((0..5).map(|g| groups.run(g)).collect::<Vec<_>>(), [0..2, 2..2, 2..4, 4..5, 5..5]);
-        assert_eq!(groups.places.iter().map(|p| groups.of[*p as usize]).collect::<Vec<_>>(), [2, 0, 2, 3, 0]);
+        assert_eq!(
+            groups.places.iter().map(|p| groups.group_of[*p as usize]).collect::<Vec<_>>(),
+            [2, 0, 2, 3, 0]
+        );
     }
 
     #[test]
@@ -289,8 +293,8 @@ mod tests {
         let corner = |j: usize| if j.is_multiple_of(2) { 0 } else { 9000 };
         let values = (0..40).flat_map(|j| [corner(j) + j as i16, corner(j)]).collect();
         let centroids = Centroids { precision: Precision::Wide, dims: 2, values };
-        let groups = Groups::new(&centroids, 2, Level::best(), 2);
-        let group = |label: usize| groups.of[groups.places[label] as usize];
+        let groups = CentroidGroups::new(&centroids, 2, SimdLevel::best(), 2);
+        let group = |label: usize| groups.group_of[groups.places[label] as usize];
         assert!((0..40).all(|label| group(label) == group(label % 2)) && group(0) != group(1));
     }
 }

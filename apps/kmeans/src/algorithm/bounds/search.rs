@@ -1,22 +1,22 @@
 //! A thread's search for the nearest centroids of its points.
 
-use super::Near;
-use super::moves::{Moves, Rest, Unit};
-use crate::algorithm::assign::Assigned;
+use super::CentroidBound;
+use super::moves::{BoundUnit, CentroidMoves, GroupBound};
+use crate::algorithm::assign::AssignmentStats;
 use crate::data::grid::Points;
-use cool_distance::{Pairs, Panels, Picked, Rows};
+use cool_distance::{PairDistances, Panels, PointRows, RowSelection};
 
 /// Rows of a table of distances that a thread fills at a time.
 const TABLE_ROWS: usize = 32;
 
 /// What a thread needs for its points.
-pub(super) struct Search<'a> {
+pub(super) struct BoundSearch<'a> {
     pub(super) points: &'a Points,
-    pub(super) unit: Unit,
-    pub(super) rows: Rows<'a>,
-    pub(super) pairs: Pairs<'a>,
+    pub(super) unit: BoundUnit,
+    pub(super) rows: PointRows<'a>,
+    pub(super) pairs: PairDistances<'a>,
     pub(super) panels: Panels<'a>,
-    pub(super) moves: &'a Moves,
+    pub(super) moves: &'a CentroidMoves,
     /// Whether this iteration's centroids are the next anchor.
     pub(super) anchors: bool,
     pub(super) longest_path: u32,
@@ -25,156 +25,162 @@ pub(super) struct Search<'a> {
 }
 
 /// A run of points and what is known of them.
-pub(super) struct Piece<'a> {
+pub(super) struct PointPiece<'a> {
     pub(super) first: usize,
     pub(super) near: usize,
     pub(super) groups: usize,
     pub(super) labels: &'a mut [u32],
     pub(super) norms: &'a [i64],
-    pub(super) bounds: &'a mut [Near],
-    pub(super) rest: &'a mut [Rest],
+    pub(super) bounds: &'a mut [CentroidBound],
+    pub(super) rest: &'a mut [GroupBound],
 }
 
-impl Piece<'_> {
+impl PointPiece<'_> {
     /// Bounds of a point: of each near centroid, and of each group's others.
-    fn of(&mut self, i: usize) -> (&mut [Near], &mut [Rest]) {
+    fn bounds_mut(&mut self, i: usize) -> (&mut [CentroidBound], &mut [GroupBound]) {
         let rest = &mut self.rest[i * self.groups..(i + 1) * self.groups];
         (&mut self.bounds[i * self.near..(i + 1) * self.near], rest)
     }
 }
 
 /// A squared distance, and its centroid's label and place; smaller is nearer, of equally near ones the first.
-pub(super) type Measured = (i64, u32, u32);
+pub(super) type MeasuredDistance = (i64, u32, u32);
 
 /// What is found of a point.
-struct Finding {
+struct PointFinding {
     point: u32,
-    own: Measured,
-    best: Measured,
+    own: MeasuredDistance,
+    best: MeasuredDistance,
     /// Whether bounds of near centroids were renewed.
     changed: bool,
     /// A lower bound on the distance from the farthest of the near centroids.
     farthest: u32,
     /// Who was measured and is nearer than that, or was the best.
-    candidates: Vec<Measured>,
+    candidates: Vec<MeasuredDistance>,
 }
 
 /// What has to be measured by blocks.
 #[derive(Default)]
-struct Asked {
+struct PendingBlocks {
     /// Of points, all distances.
     points: Vec<u32>,
     /// Of others, distances from all centroids of a group: the group, and which of the findings.
     groups: Vec<(u32, u32)>,
-    findings: Vec<Finding>,
+    findings: Vec<PointFinding>,
 }
 
 /// Of each place, which of a point's bounds is its centroid's, counted from 1; 0 between points.
-struct Marks(Vec<u32>);
+struct PlaceMarks(Vec<u32>);
 
-impl Marks {
-    fn set(&mut self, bounds: &[Near]) {
+impl PlaceMarks {
+    fn set(&mut self, bounds: &[CentroidBound]) {
         (1..).zip(bounds).for_each(|(i, bound)| self.0[bound.place as usize] = i);
     }
 
-    fn clear(&mut self, bounds: &[Near]) {
+    fn clear(&mut self, bounds: &[CentroidBound]) {
         bounds.iter().for_each(|bound| self.0[bound.place as usize] = 0);
     }
 }
 
-impl Search<'_> {
+impl BoundSearch<'_> {
     /// Assigns the points of a piece by what is known of them.
-    pub(super) fn by_bounds(&self, piece: &mut Piece<'_>) -> Assigned {
-        let (mut found, mut asked) = (Assigned::default(), Asked::default());
-        let mut marks = Marks(vec![0; self.panels.len()]);
+    pub(super) fn assign_by_bounds(&self, piece: &mut PointPiece<'_>) -> AssignmentStats {
+        let (mut found, mut requested) = (AssignmentStats::default(), PendingBlocks::default());
+        let mut marks = PlaceMarks(vec![0; self.panels.len()]);
         for i in 0..piece.labels.len() {
-            self.look(piece, i, &mut marks, &mut found, &mut asked);
+            self.examine(piece, i, &mut marks, &mut found, &mut requested);
         }
-        self.measure_groups(piece, &mut found, &mut asked);
-        for finding in asked.findings {
-            self.conclude(piece, finding, &mut marks, &mut found);
+        self.measure_groups(piece, &mut found, &mut requested);
+        for finding in requested.findings {
+            self.assign_point(piece, finding, &mut marks, &mut found);
         }
-        Assigned::total([found, self.measure_all(piece, &asked.points)])
+        AssignmentStats::total([found, self.measure_all(piece, &requested.points)])
     }
 
     /// Assigns the points of a piece by all distances, and begins their bounds.
-    pub(super) fn begin(&self, piece: &mut Piece<'_>) -> Assigned {
+    pub(super) fn begin(&self, piece: &mut PointPiece<'_>) -> AssignmentStats {
         let everyone: Vec<u32> = (0..piece.labels.len() as u32).collect();
         self.measure_all(piece, &everyone)
     }
 
-    fn measured(&self, squared: i64, place: u32) -> Measured {
+    fn measured(&self, squared: i64, place: u32) -> MeasuredDistance {
         (squared, self.moves.groups.labels[place as usize], place)
     }
 
     /// A distance measured by itself.
-    fn measure(&self, piece: &Piece<'_>, i: usize, place: u32, found: &mut Assigned) -> Measured {
+    fn measure(
+        &self,
+        piece: &PointPiece<'_>,
+        i: usize,
+        place: u32,
+        found: &mut AssignmentStats,
+    ) -> MeasuredDistance {
         found.measured += 1;
         let squared = self.pairs.squared(self.rows, piece.first + i, piece.norms[i], place as usize);
         self.measured(squared, place)
     }
 
     /// A bound by a distance that was just measured.
-    fn bound(&self, (squared, _, place): Measured) -> Near {
+    fn bound(&self, (squared, _, place): MeasuredDistance) -> CentroidBound {
         let distance = self.unit.floor_root(squared);
-        let since_anchor = distance.saturating_sub(self.moves.way_from_anchor(place));
-        Near { place, since_step: distance + self.moves.path(place), since_anchor }
+        let since_anchor = distance.saturating_sub(self.moves.displacement_from_anchor(place));
+        CentroidBound { place, since_step: distance + self.moves.path(place), since_anchor }
     }
 
     /// How near the centroid of a bound may be by now.
-    fn lower(&self, bound: &Near) -> u32 {
+    fn lower(&self, bound: &CentroidBound) -> u32 {
         let since_step = bound.since_step.saturating_sub(self.moves.path(bound.place));
-        since_step.max(bound.since_anchor.saturating_sub(self.moves.way_from_anchor(bound.place)))
+        since_step.max(bound.since_anchor.saturating_sub(self.moves.displacement_from_anchor(bound.place)))
     }
 
     /// Assigns a point by what is known of it; asks for what would be too much to measure one by one.
-    fn look(
+    fn examine(
         &self,
-        piece: &mut Piece<'_>,
+        piece: &mut PointPiece<'_>,
         i: usize,
-        marks: &mut Marks,
-        found: &mut Assigned,
-        asked: &mut Asked,
+        marks: &mut PlaceMarks,
+        found: &mut AssignmentStats,
+        requested: &mut PendingBlocks,
     ) {
-        let mut finding = self.among_near(piece, i, found);
-        let (before, mut many, mut is_marked) = (asked.groups.len(), 0, false);
+        let mut finding = self.search_near(piece, i, found);
+        let (before, mut many, mut is_marked) = (requested.groups.len(), 0, false);
         for group in 0..piece.groups {
             let limit = self.unit.ceil_root(finding.best.0);
-            let rest = &mut piece.of(i).1[group];
+            let rest = &mut piece.bounds_mut(i).1[group];
             let (known, outside) = (*rest, self.moves.outside(group, *rest, limit));
             rest.since_step = outside.beyond;
             if outside.suspects.is_empty() {
                 continue;
             }
             if !is_marked {
-                let bounds = piece.of(i).0;
+                let bounds = piece.bounds_mut(i).0;
                 marks.set(bounds);
                 finding.farthest = bounds.iter().map(|bound| self.lower(bound)).max().unwrap_or(0);
                 is_marked = true;
             }
             let size = self.moves.groups.run(group).len();
             if outside.suspects.len() as f64 * self.single_cost <= size as f64 {
-                self.among_suspects(piece, known, outside.suspects, &mut finding, marks, found);
+                self.search_suspects(piece, known, outside.suspects, &mut finding, marks, found);
             } else {
-                asked.groups.push((group as u32, asked.findings.len() as u32));
+                requested.groups.push((group as u32, requested.findings.len() as u32));
                 many += size;
             }
         }
         if is_marked {
-            marks.clear(piece.of(i).0);
+            marks.clear(piece.bounds_mut(i).0);
         }
         if 2 * many > self.panels.len() {
-            asked.groups.truncate(before);
-            asked.points.push(i as u32);
-        } else if asked.groups.len() > before {
-            asked.findings.push(finding);
+            requested.groups.truncate(before);
+            requested.points.push(i as u32);
+        } else if requested.groups.len() > before {
+            requested.findings.push(finding);
         } else {
-            self.conclude(piece, finding, marks, found);
+            self.assign_point(piece, finding, marks, found);
         }
     }
 
     /// Measures the own centroid, and looks for a nearer one among the near ones.
-    fn among_near(&self, piece: &mut Piece<'_>, i: usize, found: &mut Assigned) -> Finding {
+    fn search_near(&self, piece: &mut PointPiece<'_>, i: usize, found: &mut AssignmentStats) -> PointFinding {
         let own = self.moves.groups.places[piece.labels[i] as usize];
         let own = self.measure(piece, i, own, found);
         let (mut best, mut changed) = (own, false);
@@ -192,18 +198,18 @@ impl Search<'_> {
             best = best.min(measured);
             changed = true;
         }
-        Finding { point: i as u32, own, best, changed, farthest: 0, candidates: Vec::new() }
+        PointFinding { point: i as u32, own, best, changed, farthest: 0, candidates: Vec::new() }
     }
 
     /// Looks for a nearer one among centroids of a group of which so much was known.
-    fn among_suspects(
+    fn search_suspects(
         &self,
-        piece: &mut Piece<'_>,
-        known: Rest,
+        piece: &mut PointPiece<'_>,
+        known: GroupBound,
         suspects: &[u32],
-        finding: &mut Finding,
-        marks: &Marks,
-        found: &mut Assigned,
+        finding: &mut PointFinding,
+        marks: &PlaceMarks,
+        found: &mut AssignmentStats,
     ) {
         let i = finding.point as usize;
         for &place in suspects.iter().filter(|place| marks.0[**place as usize] == 0) {
@@ -212,17 +218,17 @@ impl Search<'_> {
                 Some(lower)
             } else {
                 let measured = self.measure(piece, i, place, found);
-                (!self.is_candidate(finding, measured)).then(|| self.unit.floor_root(measured.0))
+                (!self.add_candidate(finding, measured)).then(|| self.unit.floor_root(measured.0))
             };
             if let Some(beyond) = beyond {
-                let rest = &mut piece.of(i).1[self.moves.groups.of[place as usize] as usize];
+                let rest = &mut piece.bounds_mut(i).1[self.moves.groups.group_of[place as usize] as usize];
                 rest.since_step = rest.since_step.min(beyond);
             }
         }
     }
 
     /// Takes note of a distance from a centroid that is not near, or whose bound is old; says whether it is to be near.
-    fn is_candidate(&self, finding: &mut Finding, measured: Measured) -> bool {
+    fn add_candidate(&self, finding: &mut PointFinding, measured: MeasuredDistance) -> bool {
         let is_near = measured < finding.best || self.unit.is_below(measured.0, finding.farthest);
         if is_near {
             finding.candidates.push(measured);
@@ -232,69 +238,87 @@ impl Search<'_> {
     }
 
     /// Measures the distances of points from all centroids of groups.
-    fn measure_groups(&self, piece: &mut Piece<'_>, found: &mut Assigned, asked: &mut Asked) {
-        asked.groups.sort_unstable();
+    fn measure_groups(
+        &self,
+        piece: &mut PointPiece<'_>,
+        found: &mut AssignmentStats,
+        requested: &mut PendingBlocks,
+    ) {
+        requested.groups.sort_unstable();
         let (mut table, mut rows) = (Vec::new(), Vec::new());
-        for of_group in asked.groups.chunk_by(|a, b| a.0 == b.0) {
+        for of_group in requested.groups.chunk_by(|a, b| a.0 == b.0) {
             let group = of_group[0].0 as usize;
             let run = self.moves.groups.run(group);
             for some in of_group.chunks(TABLE_ROWS) {
                 rows.clear();
-                let point = |(_, at): &(u32, u32)| asked.findings[*at as usize].point + piece.first as u32;
+                let point =
+                    |(_, at): &(u32, u32)| requested.findings[*at as usize].point + piece.first as u32;
                 rows.extend(some.iter().map(point));
                 table.resize(run.len() * some.len(), 0);
-                self.panels.all(self.rows, Picked::List(&rows), run.clone(), &mut table);
+                self.panels.all(self.rows, RowSelection::List(&rows), run.clone(), &mut table);
                 found.measured += table.len() as u64;
                 for ((_, at), distances) in some.iter().zip(table.chunks_exact(run.len())) {
-                    self.among_all(piece, group, distances, &mut asked.findings[*at as usize]);
+                    self.search_group(piece, group, distances, &mut requested.findings[*at as usize]);
                 }
             }
         }
     }
 
     /// Looks for a nearer one among all centroids of a group, whose squared distances are given, and renews its bounds.
-    fn among_all(&self, piece: &mut Piece<'_>, group: usize, distances: &[i64], finding: &mut Finding) {
+    fn search_group(
+        &self,
+        piece: &mut PointPiece<'_>,
+        group: usize,
+        distances: &[i64],
+        finding: &mut PointFinding,
+    ) {
         let start = self.moves.groups.run(group).start as u32;
         let others = (start..).zip(distances).filter(|(place, squared)| {
             let measured = self.measured(**squared, *place);
-            !self.is_candidate(finding, measured)
+            !self.add_candidate(finding, measured)
         });
         let nearest = others.map(|(_, squared)| *squared).min().unwrap_or(i64::MAX);
-        piece.of(finding.point as usize).1[group] = self.rest(group, nearest);
+        piece.bounds_mut(finding.point as usize).1[group] = self.rest(group, nearest);
     }
 
     /// The bounds on a group's centroids that are not near, by the squared distance of the nearest of them, if there are any.
-    fn rest(&self, group: usize, nearest: i64) -> Rest {
+    fn rest(&self, group: usize, nearest: i64) -> GroupBound {
         if nearest == i64::MAX {
             return NOTHING;
         }
         let since_step = self.unit.floor_root(nearest);
         let since_anchor = since_step.saturating_sub(self.moves.farthest_from_anchor(group));
-        Rest { since_step, since_anchor }
+        GroupBound { since_step, since_anchor }
     }
 
     /// Gives a point the nearest centroid.
-    fn conclude(&self, piece: &mut Piece<'_>, finding: Finding, marks: &mut Marks, found: &mut Assigned) {
+    fn assign_point(
+        &self,
+        piece: &mut PointPiece<'_>,
+        finding: PointFinding,
+        marks: &mut PlaceMarks,
+        found: &mut AssignmentStats,
+    ) {
         let i = finding.point as usize;
-        let (bounds, rest) = piece.of(i);
-        let Finding { own, best, mut changed, candidates, .. } = finding;
+        let (bounds, rest) = piece.bounds_mut(i);
+        let PointFinding { own, best, mut changed, candidates, .. } = finding;
         if best != own || !candidates.is_empty() {
             self.renew(bounds, rest, best, candidates.into_iter().chain([own]), marks);
             changed = true;
         }
-        self.leave(bounds, rest, changed);
+        self.finish_bounds(bounds, rest, changed);
         let weight = self.points.weight(piece.first + i);
-        found.note(&mut piece.labels[i], (best.0, best.1), weight);
+        found.record(&mut piece.labels[i], (best.0, best.1), weight);
     }
 
     /// Renews bounds by distances that were measured; of those and the near ones, the nearest are near from now on.
     fn renew(
         &self,
-        bounds: &mut [Near],
-        rest: &mut [Rest],
-        best: Measured,
-        measured: impl Iterator<Item = Measured>,
-        marks: &mut Marks,
+        bounds: &mut [CentroidBound],
+        rest: &mut [GroupBound],
+        best: MeasuredDistance,
+        measured: impl Iterator<Item = MeasuredDistance>,
+        marks: &mut PlaceMarks,
     ) {
         marks.set(bounds);
         let mut more = Vec::new();
@@ -312,17 +336,17 @@ impl Search<'_> {
         more.extend_from_slice(bounds);
         // None is nearer than the best; of those as near by their bounds, it is to stay.
         more.select_nth_unstable_by_key(bounds.len(), |bound| (self.lower(bound), bound.place != best.2));
-        let (near, gone) = more.split_at(bounds.len());
+        let (near, removed) = more.split_at(bounds.len());
         bounds.copy_from_slice(near);
-        for gone in gone {
-            let rest = &mut rest[self.moves.groups.of[gone.place as usize] as usize];
-            rest.since_step = rest.since_step.min(self.lower(gone));
-            rest.since_anchor = rest.since_anchor.min(gone.since_anchor);
+        for removed in removed {
+            let rest = &mut rest[self.moves.groups.group_of[removed.place as usize] as usize];
+            rest.since_step = rest.since_step.min(self.lower(removed));
+            rest.since_anchor = rest.since_anchor.min(removed.since_anchor);
         }
     }
 
     /// Leaves the bounds as the next iteration wants them.
-    fn leave(&self, bounds: &mut [Near], rest: &mut [Rest], changed: bool) {
+    fn finish_bounds(&self, bounds: &mut [CentroidBound], rest: &mut [GroupBound], changed: bool) {
         if self.anchors {
             for bound in bounds.iter_mut() {
                 let lower = self.lower(bound);
@@ -336,30 +360,35 @@ impl Search<'_> {
     }
 
     /// Measures all distances of the given points of a piece, and begins their bounds anew.
-    fn measure_all(&self, piece: &mut Piece<'_>, points: &[u32]) -> Assigned {
+    fn measure_all(&self, piece: &mut PointPiece<'_>, points: &[u32]) -> AssignmentStats {
         let k = self.panels.len();
-        let mut found = Assigned { measured: (points.len() * k) as u64, ..Assigned::default() };
+        let mut found = AssignmentStats { measured: (points.len() * k) as u64, ..AssignmentStats::default() };
         let mut table = vec![0; k * TABLE_ROWS.min(points.len())];
-        let mut order: Vec<Measured> = Vec::with_capacity(k);
+        let mut order: Vec<MeasuredDistance> = Vec::with_capacity(k);
         for points in points.chunks(TABLE_ROWS) {
             let rows: Vec<u32> = points.iter().map(|i| piece.first as u32 + i).collect();
             let table = &mut table[..k * points.len()];
-            self.panels.all(self.rows, Picked::List(&rows), 0..k, table);
+            self.panels.all(self.rows, RowSelection::List(&rows), 0..k, table);
             for (&i, distances) in points.iter().zip(table.chunks_exact(k)) {
                 let i = i as usize;
                 order.clear();
                 order.extend((0u32..).zip(distances).map(|(place, squared)| self.measured(*squared, place)));
-                let (bounds, rest) = piece.of(i);
+                let (bounds, rest) = piece.bounds_mut(i);
                 self.begin_bounds(&mut order, bounds, rest);
                 let weight = self.points.weight(piece.first + i);
-                found.note(&mut piece.labels[i], (order[0].0, order[0].1), weight);
+                found.record(&mut piece.labels[i], (order[0].0, order[0].1), weight);
             }
         }
         found
     }
 
     /// Bounds by all distances, of which the smallest is put first.
-    fn begin_bounds(&self, all: &mut [Measured], bounds: &mut [Near], rest: &mut [Rest]) {
+    fn begin_bounds(
+        &self,
+        all: &mut [MeasuredDistance],
+        bounds: &mut [CentroidBound],
+        rest: &mut [GroupBound],
+    ) {
         if bounds.len() < all.len() {
             all.select_nth_unstable(bounds.len());
         }
@@ -368,15 +397,15 @@ impl Search<'_> {
         bounds.iter_mut().zip(nearest).for_each(|(bound, measured)| *bound = self.bound(*measured));
         let mut least = vec![i64::MAX; rest.len()];
         for (squared, _, place) in others {
-            let least = &mut least[self.moves.groups.of[*place as usize] as usize];
+            let least = &mut least[self.moves.groups.group_of[*place as usize] as usize];
             *least = (*least).min(*squared);
         }
         for (group, (rest, least)) in rest.iter_mut().zip(least).enumerate() {
             *rest = self.rest(group, least);
         }
-        self.leave(bounds, rest, true);
+        self.finish_bounds(bounds, rest, true);
     }
 }
 
 /// Bounds where there is nothing to bound.
-const NOTHING: Rest = Rest { since_step: u32::MAX, since_anchor: u32::MAX };
+const NOTHING: GroupBound = GroupBound { since_step: u32::MAX, since_anchor: u32::MAX };

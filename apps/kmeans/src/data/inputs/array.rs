@@ -2,8 +2,8 @@
 //! and Schmid's data sets: each row behind the number of its elements, as a 32-bit integer), and Parquet.
 
 #[cfg(feature = "parquet")]
-use super::columns::{Found, RowGroups, Shape};
-use super::formats::{Kind, ending};
+use super::columns::{ParquetContents, RowGroups, TableShape};
+use super::formats::{ElementKind, ending};
 use crate::data::grid::MAX_DIMS;
 use crate::data::npy;
 use crate::error::Error;
@@ -13,21 +13,21 @@ use std::path::{Path, PathBuf};
 
 /// An array in a file.
 #[derive(Debug)]
-pub struct Array {
+pub struct ArrayFile {
     /// The file.
     pub path: PathBuf,
     /// What its elements are.
-    pub kind: Kind,
+    pub kind: ElementKind,
     /// How many rows it has.
     pub rows: u64,
     /// How many elements a row has.
     pub dims: usize,
-    form: Form,
+    form: RowLayout,
 }
 
 /// Where rows stand in the file.
 #[derive(Debug)]
-enum Form {
+enum RowLayout {
     /// One behind the other.
     Rows {
         /// Bytes before the first.
@@ -43,7 +43,7 @@ enum Form {
 /// What an array of a shape has; otherwise what is wrong with it.
 type RowsAndColumns = fn(&[u64]) -> Result<(u64, u64), String>;
 
-impl Array {
+impl ArrayFile {
     /// Reads a file's header and checks that the file is as long as it says.
     ///
     /// # Errors
@@ -76,8 +76,8 @@ impl Array {
         let most = npy::MAX_HEADER as u64;
         Read::by_ref(&mut file).take(most).read_to_end(&mut head).map_err(Error::file(path))?;
         let array = match ending(path).as_deref() {
-            Some("fvecs") => counted(&head, size, Kind::F32),
-            Some("bvecs") => counted(&head, size, Kind::U8),
+            Some("fvecs") => counted(&head, size, ElementKind::F32),
+            Some("bvecs") => counted(&head, size, ElementKind::U8),
             _ => plain(&head, size, rows_and_columns),
         };
         array
@@ -88,14 +88,14 @@ impl Array {
     #[cfg(feature = "parquet")]
     fn of_columns(path: &Path, file: File) -> Result<Self, Error> {
         let found = RowGroups::open(file)
-            .and_then(|found| Ok(Found { dims: in_bounds(found.dims as u64)?, ..found }));
+            .and_then(|found| Ok(ParquetContents { dims: in_bounds(found.dims as u64)?, ..found }));
         found
-            .map(|Found { groups, kind, rows, dims }| Self {
+            .map(|ParquetContents { groups, kind, rows, dims }| Self {
                 path: path.to_owned(),
                 kind,
                 rows,
                 dims,
-                form: Form::Groups(groups),
+                form: RowLayout::Groups(groups),
             })
             .map_err(|problem| Error::Content { path: path.to_owned(), problem })
     }
@@ -110,10 +110,10 @@ impl Array {
         take: impl FnMut(u64, &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         match &self.form {
-            Form::Rows { start, counted } => self.read_rows((*start, *counted), rows, take),
+            RowLayout::Rows { start, counted } => self.read_rows((*start, *counted), rows, take),
             #[cfg(feature = "parquet")]
-            Form::Groups(groups) => {
-                groups.read(Shape { path: &self.path, kind: self.kind, dims: self.dims }, rows, take)
+            RowLayout::Groups(groups) => {
+                groups.read(TableShape { path: &self.path, kind: self.kind, dims: self.dims }, rows, take)
             }
         }
     }
@@ -147,7 +147,7 @@ impl Array {
     }
 
     /// Refuses a row with a number that is none.
-    pub(super) fn finite(&self, row: u64, numbers: &[f64]) -> Result<(), Error> {
+    pub(super) fn check_finite(&self, row: u64, numbers: &[f64]) -> Result<(), Error> {
         let Some(column) = numbers.iter().position(|v| !v.is_finite()) else { return Ok(()) };
         let problem = format!(
             "row {row}, column {column} is {}, not a finite number; numpy's nan_to_num or isfinite helps",
@@ -158,7 +158,7 @@ impl Array {
 }
 
 /// An `.npy` file's array, but for its path.
-fn plain(head: &[u8], size: u64, rows_and_columns: RowsAndColumns) -> Result<Array, String> {
+fn plain(head: &[u8], size: u64, rows_and_columns: RowsAndColumns) -> Result<ArrayFile, String> {
     let npy::Header { kind, shape, start } = npy::Header::read(head)?;
     let (rows, columns) = rows_and_columns(&shape)?;
     let dims = in_bounds(columns)?;
@@ -168,29 +168,29 @@ fn plain(head: &[u8], size: u64, rows_and_columns: RowsAndColumns) -> Result<Arr
             "is {size} bytes long, which does not fit its shape ({rows}, {columns}); is it cut short?"
         ));
     }
-    Ok(Array {
+    Ok(ArrayFile {
         path: PathBuf::new(),
         kind,
         rows,
         dims,
-        form: Form::Rows { start: start as u64, counted: false },
+        form: RowLayout::Rows { start: start as u64, counted: false },
     })
 }
 
 /// The array of a file that says before each row how many elements it has, but for its path.
-fn counted(head: &[u8], size: u64, kind: Kind) -> Result<Array, String> {
+fn counted(head: &[u8], size: u64, kind: ElementKind) -> Result<ArrayFile, String> {
     let first = head.first_chunk().ok_or("is empty; a row's number of elements is expected")?;
     let dims = in_bounds(u64::from(u32::from_le_bytes(*first)))?;
     let width = 4 + (dims * kind.bytes()) as u64;
     if !size.is_multiple_of(width) {
         return Err(format!("is {size} bytes long, not whole rows of {dims} elements; is it cut short?"));
     }
-    Ok(Array {
+    Ok(ArrayFile {
         path: PathBuf::new(),
         kind,
         rows: size / width,
         dims,
-        form: Form::Rows { start: 0, counted: true },
+        form: RowLayout::Rows { start: 0, counted: true },
     })
 }
 
@@ -210,13 +210,13 @@ mod tests {
         f
     }
 
-    fn array(kind: Kind, shape: &[u64], data: &[u8]) -> Vec<u8> {
+    fn array(kind: ElementKind, shape: &[u64], data: &[u8]) -> Vec<u8> {
         [npy::Header::write(kind, shape), data.to_vec()].concat()
     }
 
     fn numbers(ending: &str, bytes: &[u8]) -> Result<Vec<f64>, Error> {
         let file = file(ending, bytes);
-        let array = Array::open(file.path())?;
+        let array = ArrayFile::open(file.path())?;
         let mut values = Vec::new();
         array.read(0..array.rows, |_, row| {
             array.kind.decode(row, &mut values);
@@ -228,17 +228,26 @@ mod tests {
     #[test]
     fn every_kind_of_number_is_read() {
         let half = [0x00, 0x3c, 0x00, 0xc0, 0xff, 0x7b];
-        assert_eq!(numbers(".npy", &array(Kind::F16, &[1, 3], &half)).expect("read"), [1.0, -2.0, 65504.0]);
-        assert_eq!(numbers(".npy", &array(Kind::I8, &[1, 2], &[0xff, 0x7f])).expect("read"), [-1.0, 127.0]);
-        assert_eq!(numbers(".npy", &array(Kind::U8, &[2, 1], &[0xff, 0x7f])).expect("read"), [255.0, 127.0]);
+        assert_eq!(
+            numbers(".npy", &array(ElementKind::F16, &[1, 3], &half)).expect("read"),
+            [1.0, -2.0, 65504.0]
+        );
+        assert_eq!(
+            numbers(".npy", &array(ElementKind::I8, &[1, 2], &[0xff, 0x7f])).expect("read"),
+            [-1.0, 127.0]
+        );
+        assert_eq!(
+            numbers(".npy", &array(ElementKind::U8, &[2, 1], &[0xff, 0x7f])).expect("read"),
+            [255.0, 127.0]
+        );
         let floats = [1.5f32, -0.25].map(f32::to_le_bytes).concat();
-        assert_eq!(numbers(".npy", &array(Kind::F32, &[1, 2], &floats)).expect("read"), [1.5, -0.25]);
+        assert_eq!(numbers(".npy", &array(ElementKind::F32, &[1, 2], &floats)).expect("read"), [1.5, -0.25]);
         let integers = [7i32, -9].map(i32::to_le_bytes).concat();
-        assert_eq!(numbers(".npy", &array(Kind::I32, &[2, 1], &integers)).expect("read"), [7.0, -9.0]);
+        assert_eq!(numbers(".npy", &array(ElementKind::I32, &[2, 1], &integers)).expect("read"), [7.0, -9.0]);
     }
 
     #[test]
-    fn rows_behind_their_number_of_elements_are_read_and_unequal_ones_refused() {
+    fn length_prefixed_rows_are_read_and_unequal_ones_refused() {
         let row = |count: u32, data: &[u8]| [&count.to_le_bytes(), data].concat();
         let bytes = [row(3, &[1, 2, 3]), row(3, &[4, 5, 6])].concat();
         assert_eq!(numbers(".bvecs", &bytes).expect("read"), [1., 2., 3., 4., 5., 6.]);
@@ -255,9 +264,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused_by_name() {
+    fn files_without_a_table_are_refused_by_name() {
         let refused = |shape: &[u64], data: &[u8]| {
-            numbers(".npy", &array(Kind::F64, shape, data)).expect_err("refused")
+            numbers(".npy", &array(ElementKind::F64, shape, data)).expect_err("refused")
         };
         for (shape, expected) in [
             (&[1][..], "1 dimensions"),
@@ -265,8 +274,8 @@ mod tests {
             (&[2, 1], "cut short"),
             (&[u64::MAX, 65536], "cut short"),
         ] {
-            let said = refused(shape, &[0; 8]).to_string();
-            assert!(said.contains(expected), "{shape:?}: {said}");
+            let message = refused(shape, &[0; 8]).to_string();
+            assert!(message.contains(expected), "{shape:?}: {message}");
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Parquet holds a column's numbers together, so each column of a row group is read on its own, some rows at a time; of wide tables a
 //! column of lists is faster. Whole numbers of 64 bits and unlike columns are taken as 64-bit floating-point numbers.
 
-use super::formats::Kind;
+use super::formats::ElementKind;
 use crate::error::Error;
 use half::f16;
 use parquet::basic::{ConvertedType, LogicalType, Type};
@@ -31,9 +31,9 @@ pub(super) struct RowGroups {
 }
 
 /// What the file says of itself.
-pub(super) struct Found {
+pub(super) struct ParquetContents {
     pub(super) groups: RowGroups,
-    pub(super) kind: Kind,
+    pub(super) kind: ElementKind,
     pub(super) rows: u64,
     /// Numbers of a row.
     pub(super) dims: usize,
@@ -41,19 +41,19 @@ pub(super) struct Found {
 
 /// Where rows stand.
 #[derive(Clone, Copy)]
-pub(super) struct Shape<'a> {
+pub(super) struct TableShape<'a> {
     pub(super) path: &'a Path,
-    pub(super) kind: Kind,
+    pub(super) kind: ElementKind,
     pub(super) dims: usize,
 }
 
 impl RowGroups {
     /// Reads what stands at the end of a file; otherwise what is wrong with it.
-    pub(super) fn open(file: File) -> Result<Found, String> {
+    pub(super) fn open(file: File) -> Result<ParquetContents, String> {
         guarded(|| Self::read_end(file))
     }
 
-    fn read_end(file: File) -> Result<Found, String> {
+    fn read_end(file: File) -> Result<ParquetContents, String> {
         let reader = SerializedFileReader::new(file).map_err(unreadable)?;
         let columns = reader.metadata().file_metadata().schema_descr().columns();
         let lists = columns.iter().any(|column| column.max_rep_level() > 0);
@@ -75,13 +75,18 @@ impl RowGroups {
             ends.push(rows);
         }
         let dims = if lists { first_list(&reader, &ends)? } else { columns.len() };
-        Ok(Found { groups: Self { ends, lists }, kind: kind.unwrap_or(Kind::F64), rows, dims })
+        Ok(ParquetContents {
+            groups: Self { ends, lists },
+            kind: kind.unwrap_or(ElementKind::F64),
+            rows,
+            dims,
+        })
     }
 
     /// Hands the bytes of the given rows, which rise, to `take`, one by one.
     pub(super) fn read(
         &self,
-        shape: Shape<'_>,
+        shape: TableShape<'_>,
         rows: impl IntoIterator<Item = u64>,
         mut take: impl FnMut(u64, &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -92,7 +97,7 @@ impl RowGroups {
         while let Some(&row) = rows.peek() {
             let number = self.ends.partition_point(|end| *end <= row);
             let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
-            let open = || Group::open(&reader, number, self.lists, shape).map_err(unreadable);
+            let open = || RowGroup::open(&reader, number, self.lists, shape).map_err(unreadable);
             let mut group = guarded(open).map_err(wrong)?;
             group.read(start..self.ends[number], &mut rows, &mut take)?;
         }
@@ -101,9 +106,9 @@ impl RowGroups {
 }
 
 /// A row group that is being read.
-struct Group<'a> {
-    shape: Shape<'a>,
-    columns: Vec<Column>,
+struct RowGroup<'a> {
+    shape: TableShape<'a>,
+    columns: Vec<GroupColumn>,
     /// Whether its only column is one of lists.
     lists: bool,
     /// Some rows.
@@ -111,39 +116,39 @@ struct Group<'a> {
 }
 
 /// A column of a row group.
-struct Column {
+struct GroupColumn {
     name: String,
     reader: ColumnReader,
     is_unsigned: bool,
     /// The level of numbers that are there.
     present: i16,
-    levels: Levels,
+    levels: DremelLevels,
     numbers: Vec<f64>,
 }
 
 /// Dremel's levels: which numbers are missing, and where lists begin.
 #[derive(Default)]
-struct Levels {
+struct DremelLevels {
     definition: Vec<i16>,
     repetition: Vec<i16>,
 }
 
-impl<'a> Group<'a> {
+impl<'a> RowGroup<'a> {
     fn open(
         reader: &SerializedFileReader<File>,
         number: usize,
         lists: bool,
-        shape: Shape<'a>,
+        shape: TableShape<'a>,
     ) -> Result<Self, ParquetError> {
         let group = reader.get_row_group(number)?;
         let schema = reader.metadata().file_metadata().schema_descr();
         let column = |(i, column): (usize, &std::sync::Arc<ColumnDescriptor>)| {
-            Ok(Column {
+            Ok(GroupColumn {
                 name: column.path().string(),
                 reader: group.get_column_reader(i)?,
                 is_unsigned: is_unsigned(column),
                 present: column.max_def_level(),
-                levels: Levels::default(),
+                levels: DremelLevels::default(),
                 numbers: Vec::new(),
             })
         };
@@ -188,14 +193,15 @@ impl<'a> Group<'a> {
 
     /// Reads the next rows, of which the first has this number.
     fn fill(&mut self, first: u64, count: usize) -> Result<(), String> {
-        let Shape { kind, dims, .. } = self.shape;
+        let TableShape { kind, dims, .. } = self.shape;
         self.bytes.resize(count * dims * kind.bytes(), 0);
         for (i, column) in self.columns.iter_mut().enumerate() {
             if column.read(count).map_err(unreadable)? != count {
                 return Err(column.ends_early());
             }
             column.check(first, if self.lists { dims } else { 1 })?;
-            if kind == Kind::U8 && column.numbers.iter().any(|number| !(0.0..=255.0).contains(number)) {
+            if kind == ElementKind::U8 && column.numbers.iter().any(|number| !(0.0..=255.0).contains(number))
+            {
                 return Err(format!(
                     "column {} holds numbers beyond those of its type; is it damaged?",
                     column.name
@@ -211,7 +217,7 @@ impl<'a> Group<'a> {
     }
 }
 
-impl Column {
+impl GroupColumn {
     fn skip(&mut self, rows: usize) -> Result<usize, ParquetError> {
         match &mut self.reader {
             ColumnReader::Int32ColumnReader(reader) => reader.skip_records(rows),
@@ -248,7 +254,7 @@ impl Column {
 
     /// Whether each row that was read, from the one numbered `first`, has as many numbers.
     fn check(&self, first: u64, each: usize) -> Result<(), String> {
-        let Levels { definition, repetition } = &self.levels;
+        let DremelLevels { definition, repetition } = &self.levels;
         let begins = |i: usize| repetition.get(i).is_none_or(|level| *level == 0);
         let row = |i: usize| first + (0..=i).filter(|i| begins(*i)).count() as u64 - 1;
         if let Some(i) = definition.iter().position(|level| *level != self.present) {
@@ -275,10 +281,10 @@ impl Column {
 fn read<T: DataType>(
     reader: &mut ColumnReaderImpl<T>,
     rows: usize,
-    (levels, numbers): (&mut Levels, &mut Vec<f64>),
+    (levels, numbers): (&mut DremelLevels, &mut Vec<f64>),
     number: impl Fn(&T::T) -> f64,
 ) -> Result<usize, ParquetError> {
-    let Levels { definition, repetition } = levels;
+    let DremelLevels { definition, repetition } = levels;
     definition.clear();
     repetition.clear();
     numbers.clear();
@@ -291,18 +297,18 @@ fn read<T: DataType>(
 /// Numbers of the first list.
 fn first_list(reader: &SerializedFileReader<File>, ends: &[u64]) -> Result<usize, String> {
     let number = ends.iter().position(|end| *end > 0).ok_or("has no rows")?;
-    let shape = Shape { path: Path::new(""), kind: Kind::F64, dims: 1 };
-    let mut group = Group::open(reader, number, true, shape).map_err(unreadable)?;
+    let shape = TableShape { path: Path::new(""), kind: ElementKind::F64, dims: 1 };
+    let mut group = RowGroup::open(reader, number, true, shape).map_err(unreadable)?;
     let column = &mut group.columns[0];
     column.read(1).map_err(unreadable)?;
     Ok(column.numbers.len())
 }
 
 /// What a column's numbers are.
-fn kind(column: &ColumnDescriptor) -> Result<Kind, String> {
+fn kind(column: &ColumnDescriptor) -> Result<ElementKind, String> {
     let (logical, converted) = (column.logical_type_ref(), column.converted_type());
     let kind = match (column.physical_type(), logical, converted) {
-        (Type::FIXED_LEN_BYTE_ARRAY, Some(LogicalType::Float16), _) => Some(Kind::F16),
+        (Type::FIXED_LEN_BYTE_ARRAY, Some(LogicalType::Float16), _) => Some(ElementKind::F16),
         (physical, None | Some(LogicalType::Integer(_)), converted) => plain(physical, converted),
         _ => None,
     };
@@ -314,14 +320,16 @@ fn kind(column: &ColumnDescriptor) -> Result<Kind, String> {
     })
 }
 
-fn plain(physical: Type, converted: ConvertedType) -> Option<Kind> {
+fn plain(physical: Type, converted: ConvertedType) -> Option<ElementKind> {
     use ConvertedType as Is;
     match (physical, converted) {
-        (Type::INT32, Is::UINT_8) => Some(Kind::U8),
-        (Type::INT32, Is::NONE | Is::INT_8 | Is::INT_16 | Is::INT_32 | Is::UINT_16) => Some(Kind::I32),
-        (Type::FLOAT, Is::NONE) => Some(Kind::F32),
-        (Type::INT32, Is::UINT_32) | (Type::INT64, Is::NONE | Is::INT_64 | Is::UINT_64) => Some(Kind::F64),
-        (Type::DOUBLE, Is::NONE) => Some(Kind::F64),
+        (Type::INT32, Is::UINT_8) => Some(ElementKind::U8),
+        (Type::INT32, Is::NONE | Is::INT_8 | Is::INT_16 | Is::INT_32 | Is::UINT_16) => Some(ElementKind::I32),
+        (Type::FLOAT, Is::NONE) => Some(ElementKind::F32),
+        (Type::INT32, Is::UINT_32) | (Type::INT64, Is::NONE | Is::INT_64 | Is::UINT_64) => {
+            Some(ElementKind::F64)
+        }
+        (Type::DOUBLE, Is::NONE) => Some(ElementKind::F64),
         _ => None,
     }
 }
@@ -343,14 +351,14 @@ fn no_numbers() -> ParquetError {
 
 /// In one line.
 fn unreadable(error: ParquetError) -> String {
-    let said = error.to_string();
-    format!("is no Parquet file that can be read: {}", said.lines().next().unwrap_or_default())
+    let message = error.to_string();
+    format!("is no Parquet file that can be read: {}", message.lines().next().unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::data::inputs::array::Array;
-    use crate::data::inputs::formats::Kind;
+    use crate::data::inputs::array::ArrayFile;
+    use crate::data::inputs::formats::ElementKind;
     use crate::error::Error;
     use std::path::{Path, PathBuf};
 
@@ -359,8 +367,8 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
     }
 
-    fn numbers(name: &str, rows: impl IntoIterator<Item = u64>) -> Result<(Kind, Vec<f64>), Error> {
-        let array = Array::open(&file(name))?;
+    fn numbers(name: &str, rows: impl IntoIterator<Item = u64>) -> Result<(ElementKind, Vec<f64>), Error> {
+        let array = ArrayFile::open(&file(name))?;
         let mut values = Vec::new();
         array.read(rows, |_, row| {
             array.kind.decode(row, &mut values);
@@ -372,15 +380,15 @@ mod tests {
     #[test]
     fn rows_of_every_kind_coding_and_codec_are_read_from_anywhere() {
         let cases = [
-            ("bytes-snappy.parquet", Kind::U8),
-            ("floats-zstd.parquet", Kind::F32),
-            ("integers-gzip.parquet", Kind::F64),
-            ("unlike-none.parquet", Kind::F64),
-            ("halves-lists.parquet", Kind::F16),
-            ("lists.parquet", Kind::F64),
+            ("bytes-snappy.parquet", ElementKind::U8),
+            ("floats-zstd.parquet", ElementKind::F32),
+            ("integers-gzip.parquet", ElementKind::F64),
+            ("unlike-none.parquet", ElementKind::F64),
+            ("halves-lists.parquet", ElementKind::F16),
+            ("lists.parquet", ElementKind::F64),
         ];
         for (name, kind) in cases {
-            let array = Array::open(&file(name)).expect("opened");
+            let array = ArrayFile::open(&file(name)).expect("opened");
             assert_eq!((array.rows, array.dims), (40, 3), "{name}");
             for rows in [(0..40).collect(), vec![0, 1, 17, 39], vec![5, 6, 7], vec![38], vec![]] {
                 let expected: Vec<f64> =
@@ -391,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_of_numbers_is_refused_by_name() {
+    fn files_without_numbers_are_refused_by_name() {
         let refused = |name| numbers(name, 0..2).expect_err("refused").to_string();
         for (name, expected) in [
             ("missing.parquet", "column a, row 1 has no number"),
@@ -399,20 +407,26 @@ mod tests {
             ("names.parquet", "column \"name\" holds other things than numbers"),
             ("times.parquet", "column \"when\" holds other things than numbers"),
         ] {
-            let said = refused(name);
-            assert!(said.starts_with(&file(name).display().to_string()) && said.contains(expected), "{said}");
+            let message = refused(name);
+            assert!(
+                message.starts_with(&file(name).display().to_string()) && message.contains(expected),
+                "{message}"
+            );
         }
     }
 
     #[test]
     fn a_file_that_was_cut_short_is_refused_in_one_line() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("cut.parquet");
+        let directory = tempfile::tempdir().expect("a folder");
+        let path = directory.path().join("cut.parquet");
         let whole = std::fs::read(file("lists.parquet")).expect("read");
         for length in [0, 3, whole.len() / 2, whole.len() - 1] {
             std::fs::write(&path, &whole[..length]).expect("written");
-            let said = Array::open(&path).expect_err("refused").to_string();
-            assert!(said.contains("cut.parquet: is no Parquet file") && said.lines().count() == 1, "{said}");
+            let message = ArrayFile::open(&path).expect_err("refused").to_string();
+            assert!(
+                message.contains("cut.parquet: is no Parquet file") && message.lines().count() == 1,
+                "{message}"
+            );
         }
     }
 }

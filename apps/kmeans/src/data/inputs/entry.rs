@@ -2,7 +2,7 @@
 
 use super::formats::{PICTURE_ENDINGS, ending};
 use crate::error::Error;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -11,16 +11,16 @@ use std::path::{Path, PathBuf};
 
 /// A file, or a part of a tar file that is one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct InputEntry {
     /// Its name; in a tar file, behind that of the tar file.
     #[serde(with = "bytes_of_path")]
     pub name: PathBuf,
     /// Where it is in a tar file.
-    within: Option<Within>,
+    within: Option<ArchiveMember>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Within {
+struct ArchiveMember {
     #[serde(with = "bytes_of_path")]
     archive: PathBuf,
     /// In bytes.
@@ -31,14 +31,14 @@ struct Within {
 
 /// What an entry holds, to be read from its beginning.
 #[derive(Debug)]
-pub(crate) struct Section {
+pub(crate) struct EntryReader {
     file: File,
     start: u64,
     length: u64,
     at: u64,
 }
 
-impl Entry {
+impl InputEntry {
     /// A file of this name.
     pub fn file(name: PathBuf) -> Self {
         Self { name, within: None }
@@ -54,31 +54,31 @@ impl Entry {
     ///
     /// # Errors
     /// If one cannot be read, or no picture is in a folder or tar file.
-    pub fn find(peers: &Peers<'_>, paths: &[PathBuf]) -> Result<Vec<Self>, Error> {
-        let found = peers.dealt(paths.len(), |mine| mine.iter().map(|&i| below(&paths[i])).collect())?;
+    pub fn find(peers: &PeerRanks<'_>, paths: &[PathBuf]) -> Result<Vec<Self>, Error> {
+        let found = peers.deal(paths.len(), |mine| mine.iter().map(|&i| below(&paths[i])).collect())?;
         Ok(found.into_iter().flatten().collect())
     }
 
-    pub(crate) fn open(&self) -> io::Result<Section> {
-        let Some(Within { archive, start, length }) = &self.within else {
+    pub(crate) fn open(&self) -> io::Result<EntryReader> {
+        let Some(ArchiveMember { archive, start, length }) = &self.within else {
             let file = File::open(&self.name)?;
             let length = file.metadata()?.len();
-            return Ok(Section { file, start: 0, length, at: 0 });
+            return Ok(EntryReader { file, start: 0, length, at: 0 });
         };
         let mut file = File::open(archive)?;
         file.seek(SeekFrom::Start(*start))?;
-        Ok(Section { file, start: *start, length: *length, at: 0 })
+        Ok(EntryReader { file, start: *start, length: *length, at: 0 })
     }
 }
 
-fn below(path: &Path) -> Result<Vec<Entry>, Error> {
+fn below(path: &Path) -> Result<Vec<InputEntry>, Error> {
     let mut found = Vec::new();
     if path.is_dir() {
         collect(path, &mut found)?;
     } else if ending(path).as_deref() == Some("tar") {
         found = archived(path).map_err(Error::file(path))?;
     } else {
-        return Ok(vec![Entry::file(path.to_owned())]);
+        return Ok(vec![InputEntry::file(path.to_owned())]);
     }
     if found.is_empty() {
         let (path, endings) = (path.display(), PICTURE_ENDINGS.join(", ."));
@@ -89,21 +89,21 @@ fn below(path: &Path) -> Result<Vec<Entry>, Error> {
 }
 
 /// Adds the pictures below a folder; links to folders are not followed.
-fn collect(folder: &Path, found: &mut Vec<Entry>) -> Result<(), Error> {
-    for entry in std::fs::read_dir(folder).map_err(Error::file(folder))? {
-        let entry = entry.map_err(Error::file(folder))?;
+fn collect(directory: &Path, found: &mut Vec<InputEntry>) -> Result<(), Error> {
+    for entry in std::fs::read_dir(directory).map_err(Error::file(directory))? {
+        let entry = entry.map_err(Error::file(directory))?;
         let kind = entry.file_type().map_err(Error::file(&entry.path()))?;
         if kind.is_dir() {
             collect(&entry.path(), found)?;
         } else if is_picture(&entry.path()) {
-            found.push(Entry::file(entry.path()));
+            found.push(InputEntry::file(entry.path()));
         }
     }
     Ok(())
 }
 
 /// The pictures in a tar file, of which only the headers are read.
-fn archived(path: &Path) -> io::Result<Vec<Entry>> {
+fn archived(path: &Path) -> io::Result<Vec<InputEntry>> {
     let file = File::open(path)?;
     let size = file.metadata()?.len();
     let mut found = Vec::new();
@@ -117,8 +117,8 @@ fn archived(path: &Path) -> io::Result<Vec<Entry>> {
         if start.checked_add(length).is_none_or(|end| end > size) {
             return Err(io::Error::other(format!("ends within {}; is it cut short?", name.display())));
         }
-        let within = Some(Within { archive: path.to_owned(), start, length });
-        found.push(Entry { name: path.join(&name), within });
+        let within = Some(ArchiveMember { archive: path.to_owned(), start, length });
+        found.push(InputEntry { name: path.join(&name), within });
     }
     Ok(found)
 }
@@ -127,7 +127,7 @@ fn is_picture(path: &Path) -> bool {
     ending(path).is_some_and(|e| PICTURE_ENDINGS.contains(&e.as_str()))
 }
 
-impl Read for Section {
+impl Read for EntryReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let left = self.length.saturating_sub(self.at);
         let most = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -137,7 +137,7 @@ impl Read for Section {
     }
 }
 
-impl Seek for Section {
+impl Seek for EntryReader {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = match to {
             SeekFrom::Start(at) => Some(at),
@@ -170,35 +170,35 @@ mod bytes_of_path {
 mod tests {
     use super::*;
 
-    fn write(folder: &Path, names: &[&str]) {
+    fn write(directory: &Path, names: &[&str]) {
         for name in names {
-            let path = folder.join(name);
+            let path = directory.join(name);
             std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
             std::fs::write(path, name.as_bytes()).expect("written");
         }
     }
 
-    fn read(entry: &Entry) -> String {
+    fn read(entry: &InputEntry) -> String {
         let mut text = String::new();
         entry.open().and_then(|mut section| section.read_to_string(&mut text)).expect("read");
         text
     }
 
     #[test]
-    fn a_tar_file_holds_the_pictures_of_the_folder_that_it_was_made_of_in_the_same_order() {
+    fn a_tar_file_lists_pictures_in_directory_order() {
         let root = tempfile::tempdir().expect("a folder");
-        let folder = root.path().join("all");
+        let directory = root.path().join("all");
         let names = ["z.PNG", "c/b.jpeg", "c.jpg", "a.jpg", "notes.txt", "c/deep/a.png"];
-        write(&folder, &names);
+        write(&directory, &names);
         let archive = root.path().join("all.tar");
         let mut tar = tar::Builder::new(File::create(&archive).expect("made"));
-        tar.append_dir_all(".", &folder).expect("added");
+        tar.append_dir_all(".", &directory).expect("added");
         tar.finish().expect("written");
 
-        let find = |path: &Path| Entry::find(&Peers::alone(), &[path.to_owned()]).expect("found");
-        let (here, packed) = (find(&folder), find(&archive));
+        let find = |path: &Path| InputEntry::find(&PeerRanks::alone(), &[path.to_owned()]).expect("found");
+        let (here, packed) = (find(&directory), find(&archive));
         let order = ["a.jpg", "c/b.jpeg", "c/deep/a.png", "c.jpg", "z.PNG"];
-        assert_eq!(here.iter().map(|e| e.name.clone()).collect::<Vec<_>>(), order.map(|n| folder.join(n)));
+        assert_eq!(here.iter().map(|e| e.name.clone()).collect::<Vec<_>>(), order.map(|n| directory.join(n)));
         assert_eq!(packed.iter().map(read).collect::<Vec<_>>(), order);
         assert_eq!(here.iter().map(read).collect::<Vec<_>>(), order);
         assert_eq!(packed[1].name, archive.join("c/b.jpeg"));
@@ -212,12 +212,12 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_no_pictures_and_what_is_cut_short_are_named() {
+    fn inputs_without_pictures_and_truncated_ones_are_named() {
         let root = tempfile::tempdir().expect("a folder");
         write(root.path(), &["in/a.jpg", "void/notes.txt"]);
         let refused = |path: &Path| below(path).expect_err("refused").to_string();
-        let said = refused(&root.path().join("void"));
-        assert!(said.contains("void") && said.contains("no pictures"), "{said}");
+        let message = refused(&root.path().join("void"));
+        assert!(message.contains("void") && message.contains("no pictures"), "{message}");
 
         let archive = root.path().join("cut.tar");
         let mut tar = tar::Builder::new(Vec::new());
@@ -225,7 +225,7 @@ mod tests {
         let whole = tar.into_inner().expect("written");
         // Behind the headers of the folder and of the picture, half of the picture.
         std::fs::write(&archive, &whole[..1028]).expect("written");
-        let said = refused(&archive);
-        assert!(said.contains("cut.tar"), "{said}");
+        let message = refused(&archive);
+        assert!(message.contains("cut.tar"), "{message}");
     }
 }

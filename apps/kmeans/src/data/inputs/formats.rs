@@ -19,17 +19,17 @@ pub(crate) fn ending(path: &Path) -> Option<String> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum InputKind {
     Picture,
     Text,
     Array,
 }
 
 /// The form that all files have.
-pub(crate) fn one_form(files: &[PathBuf]) -> Result<Form, Error> {
+pub(crate) fn one_form(files: &[PathBuf]) -> Result<InputKind, Error> {
     let form = |path: &PathBuf| match ending(path).as_deref() {
-        Some(e) if ARRAY_ENDINGS.contains(&e) => Ok(Form::Array),
-        Some(e) if PICTURE_ENDINGS.contains(&e) => Ok(Form::Picture),
+        Some(e) if ARRAY_ENDINGS.contains(&e) => Ok(InputKind::Array),
+        Some(e) if PICTURE_ENDINGS.contains(&e) => Ok(InputKind::Picture),
         Some(e @ ("gz" | "tgz" | "xz" | "bz2" | "zst" | "zip" | "npz")) => {
             Err(Error::Input(format!("{}: .{e} is compressed; unpack it first", path.display())))
         }
@@ -41,9 +41,9 @@ pub(crate) fn one_form(files: &[PathBuf]) -> Result<Form, Error> {
             let remedy = "save it as .npy (pandas: to_numpy) or .csv";
             Err(Error::Input(format!("{}: .{e} is not read; {remedy}", path.display())))
         }
-        _ => Ok(Form::Text),
+        _ => Ok(InputKind::Text),
     };
-    let forms: Vec<Form> = files.iter().map(form).collect::<Result<_, _>>()?;
+    let forms: Vec<InputKind> = files.iter().map(form).collect::<Result<_, _>>()?;
     let first = *forms.first().ok_or_else(|| {
         Error::Input(
             "no input: name pictures, folders, .npy, .fvecs, .bvecs, .parquet, .csv or text files".into(),
@@ -61,7 +61,7 @@ pub(crate) fn one_form(files: &[PathBuf]) -> Result<Form, Error> {
 
 /// What an element is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ElementKind {
     /// An unsigned byte.
     U8,
     /// A signed byte.
@@ -76,7 +76,7 @@ pub enum Kind {
     F64,
 }
 
-impl Kind {
+impl ElementKind {
     /// Bytes of an element.
     pub fn bytes(self) -> usize {
         match self {
@@ -115,7 +115,7 @@ impl Kind {
 
 /// Where a point comes from.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Place {
+pub struct PointOrigin {
     /// The file, or the picture's name in the papers' text form.
     #[serde(rename = "image")]
     pub file: String,

@@ -31,7 +31,7 @@ const NOISE: f32 = 8.0;
 
 /// A grey picture.
 #[derive(Clone, Copy)]
-pub struct Grey<'a> {
+pub struct GrayPixels<'a> {
     /// Pixels of a row.
     pub width: usize,
     /// Rows.
@@ -42,29 +42,29 @@ pub struct Grey<'a> {
 
 /// One pixel's gradient, shared out to two neighbouring orientations.
 #[derive(Clone, Copy)]
-struct Vote {
+struct GradientVote {
     bin: u8,
     here: f32,
     next: f32,
 }
 
 /// The gradients of some rows and columns of a picture, from which the vectors of all patches in them are made.
-pub struct Band {
+pub struct GradientBand {
     left: usize,
     width: usize,
-    votes: Vec<Vote>,
+    votes: Vec<GradientVote>,
 }
 
-impl Band {
+impl GradientBand {
     /// The gradients of these rows and columns, which the picture must have.
-    pub fn new(grey: Grey<'_>, columns: Range<usize>, rows: Range<usize>) -> Self {
-        let line = |y: usize| &grey.pixels[y * grey.width..(y + 1) * grey.width];
+    pub fn new(gray: GrayPixels<'_>, columns: Range<usize>, rows: Range<usize>) -> Self {
+        let line = |y: usize| &gray.pixels[y * gray.width..(y + 1) * gray.width];
         let mut votes = Vec::with_capacity(rows.len() * columns.len());
         for y in rows {
             let (above, row, below) =
-                (line(y.saturating_sub(1)), line(y), line((y + 1).min(grey.height - 1)));
+                (line(y.saturating_sub(1)), line(y), line((y + 1).min(gray.height - 1)));
             for x in columns.clone() {
-                let (left, right) = (row[x.saturating_sub(1)], row[(x + 1).min(grey.width - 1)]);
+                let (left, right) = (row[x.saturating_sub(1)], row[(x + 1).min(gray.width - 1)]);
                 votes.push(vote(
                     i16::from(right) - i16::from(left),
                     i16::from(below[x]) - i16::from(above[x]),
@@ -85,7 +85,7 @@ impl Band {
                 for (values, cell) in values.chunks_exact_mut(BINS).zip(parts) {
                     values.copy_from_slice(&histograms[cell]);
                 }
-                normalise(&mut values);
+                normalize(&mut values);
                 block.iter_mut().zip(values).for_each(|(b, v)| *b = (v * 255.0).round() as u8);
             }
         }
@@ -110,7 +110,7 @@ impl Band {
     }
 }
 
-fn normalise(values: &mut [f32]) {
+fn normalize(values: &mut [f32]) {
     let length = |v: &[f32]| v.iter().map(|x| x * x).sum::<f32>().sqrt();
     let before = length(values);
     let scale = 1.0 / (before * before + NOISE * NOISE).sqrt();
@@ -123,14 +123,14 @@ fn normalise(values: &mut [f32]) {
     }
 }
 
-fn vote(gx: i16, gy: i16) -> Vote {
+fn vote(gx: i16, gy: i16) -> GradientVote {
     let (x, y) = (f32::from(gx), f32::from(gy));
     let strength = (x * x + y * y).sqrt();
     // Bins are centred on 11.25, 33.75, ... degrees; a half turn is the same orientation.
     let place = orientation(gx, gy) * BINS as f32 + (BINS as f32 - 0.5);
     let bin = place as u8;
     let next = strength * (place - f32::from(bin));
-    Vote { bin: bin % BINS as u8, here: strength - next, next }
+    GradientVote { bin: bin % BINS as u8, here: strength - next, next }
 }
 
 /// The orientation of a gradient as a share of a half turn, from 0 to 1.
@@ -160,7 +160,11 @@ mod tests {
     use super::*;
 
     fn describe_by(pixels: &[u8], size: usize, cells: usize) -> Vec<i16> {
-        let band = Band::new(Grey { width: size, height: pixels.len() / size, pixels }, 0..size, 0..size);
+        let band = GradientBand::new(
+            GrayPixels { width: size, height: pixels.len() / size, pixels },
+            0..size,
+            0..size,
+        );
         let mut vector = vec![0; dims(cells)];
         band.describe(0, size, cells, &mut vector);
         vector.into_iter().map(i16::from).collect()
@@ -224,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn a_band_describes_patches_as_if_they_were_alone_but_for_their_rims() {
+    fn a_band_describes_patches_as_if_alone_except_at_the_rims() {
         let wide: Vec<u8> = (0..80 * 40).map(|i: usize| (i * i / 7 % 251) as u8).collect();
-        let grey = Grey { width: 80, height: 40, pixels: &wide };
+        let gray = GrayPixels { width: 80, height: 40, pixels: &wide };
         let mut vector = vec![0; dims(5)];
-        Band::new(grey, 0..80, 0..40).describe(40, 40, 5, &mut vector);
+        GradientBand::new(gray, 0..80, 0..40).describe(40, 40, 5, &mut vector);
         let mut narrow = vec![0; dims(5)];
-        Band::new(grey, 40..80, 0..40).describe(40, 40, 5, &mut narrow);
+        GradientBand::new(gray, 40..80, 0..40).describe(40, 40, 5, &mut narrow);
         assert_eq!(vector, narrow);
         let vector: Vec<i16> = vector.into_iter().map(i16::from).collect();
         let alone: Vec<u8> = wide.chunks(80).flat_map(|row| row[40..].to_vec()).collect();

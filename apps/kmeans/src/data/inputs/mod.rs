@@ -9,25 +9,25 @@ pub mod hog;
 pub mod pictures;
 pub mod text;
 
-use self::array::Array;
-use self::entry::Entry;
-use self::formats::{Form, Kind, Place, one_form};
-use self::pictures::{Cut, Pictures, Sampling};
-use self::text::Lines;
-use crate::data::grid::{Grid, Metric, Points, Precision, Values};
+use self::array::ArrayFile;
+use self::entry::InputEntry;
+use self::formats::{ElementKind, InputKind, PointOrigin, one_form};
+use self::pictures::{PatchLayout, PatchSampling, Pictures};
+use self::text::TextLines;
+use crate::data::grid::{Grid, Metric, PointValues, Points, Precision};
 use crate::error::Error;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use std::path::PathBuf;
 
 /// What to read and how.
 #[derive(Clone, Debug)]
-pub struct Input {
+pub struct InputOptions {
     /// Files and folders.
     pub paths: Vec<PathBuf>,
     /// How patches are cut out of pictures.
-    pub cut: Cut,
+    pub cut: PatchLayout,
     /// Patches taken at random from each picture, in place of all of them.
-    pub sampling: Option<Sampling>,
+    pub sampling: Option<PatchSampling>,
     /// Numbers on each line of a text file; by default as many as on the first.
     pub dims: Option<usize>,
     /// Leave out pictures that do not decode.
@@ -36,15 +36,15 @@ pub struct Input {
 
 /// Files that hold points.
 #[derive(Debug)]
-pub enum Source {
+pub enum PointSource {
     /// Pictures.
     Pictures(Pictures),
     /// Text files.
-    Text(Lines),
+    Text(TextLines),
     /// Arrays.
-    Arrays(Arrays),
+    Arrays(ArrayFiles),
     /// What the program had in memory when it made points of it, which cannot be read again.
-    Given {
+    InMemory {
         /// Points in all.
         rows: u64,
         /// Coordinates of each.
@@ -54,27 +54,27 @@ pub enum Source {
 
 /// Arrays of as many columns, one behind the other.
 #[derive(Debug)]
-pub struct Arrays {
-    list: Vec<Array>,
+pub struct ArrayFiles {
+    list: Vec<ArrayFile>,
     /// Rows of this and all arrays before it.
     ends: Vec<u64>,
 }
 
-impl Source {
+impl PointSource {
     /// Opens files of one form. All ranks call it; `threads` of each look at pictures and count lines.
     ///
     /// # Errors
     /// If the files are of several forms or none, or one cannot be read.
-    pub fn open(peers: &Peers<'_>, input: &Input, threads: usize) -> Result<Self, Error> {
-        let entries = Entry::find(peers, &input.paths)?;
+    pub fn open(peers: &PeerRanks<'_>, input: &InputOptions, threads: usize) -> Result<Self, Error> {
+        let entries = InputEntry::find(peers, &input.paths)?;
         let names: Vec<PathBuf> = entries.iter().map(|entry| entry.name.clone()).collect();
         peers.agree(one_form(&names)).and_then(|form| match form {
-            Form::Picture => {
+            InputKind::Picture => {
                 let pictures = Pictures::open(peers, entries, input.cut, input.skip_bad, threads)?;
                 Ok(Self::Pictures(pictures.sampled(input.sampling)))
             }
-            Form::Text => Lines::open(peers, &names, input.dims, threads).map(Self::Text),
-            Form::Array => peers.agree(Arrays::open(&names)).map(Self::Arrays),
+            InputKind::Text => TextLines::open(peers, &names, input.dims, threads).map(Self::Text),
+            InputKind::Array => peers.agree(ArrayFiles::open(&names)).map(Self::Arrays),
         })
     }
 
@@ -84,7 +84,7 @@ impl Source {
             Self::Pictures(p) => p.entries().next().map(|entry| entry.name.as_path()),
             Self::Text(t) => t.paths().next(),
             Self::Arrays(a) => a.list.first().map(|array| array.path.as_path()),
-            Self::Given { .. } => None,
+            Self::InMemory { .. } => None,
         };
         path.map(|path| path.display().to_string()).unwrap_or_default()
     }
@@ -95,7 +95,7 @@ impl Source {
             Self::Pictures(p) => p.rows(),
             Self::Text(t) => t.rows(),
             Self::Arrays(a) => a.ends.last().copied().unwrap_or(0),
-            Self::Given { rows, .. } => *rows,
+            Self::InMemory { rows, .. } => *rows,
         }
     }
 
@@ -105,7 +105,7 @@ impl Source {
             Self::Pictures(p) => p.cut().dims(),
             Self::Text(t) => t.dims,
             Self::Arrays(a) => a.list[0].dims,
-            Self::Given { dims, .. } => *dims,
+            Self::InMemory { dims, .. } => *dims,
         }
     }
 
@@ -113,8 +113,8 @@ impl Source {
     pub fn byte_step(&self) -> Option<f64> {
         match self {
             Self::Pictures(_) => Some(1.0 / 255.0),
-            Self::Arrays(a) if a.list.iter().all(|array| array.kind == Kind::U8) => Some(1.0),
-            Self::Text(_) | Self::Arrays(_) | Self::Given { .. } => None,
+            Self::Arrays(a) if a.list.iter().all(|array| array.kind == ElementKind::U8) => Some(1.0),
+            Self::Text(_) | Self::Arrays(_) | Self::InMemory { .. } => None,
         }
     }
 
@@ -122,7 +122,7 @@ impl Source {
     pub fn skipped(&self) -> Vec<PathBuf> {
         match self {
             Self::Pictures(p) => p.skipped().to_vec(),
-            Self::Text(_) | Self::Arrays(_) | Self::Given { .. } => Vec::new(),
+            Self::Text(_) | Self::Arrays(_) | Self::InMemory { .. } => Vec::new(),
         }
     }
 
@@ -137,14 +137,14 @@ impl Source {
         threads: usize,
         done: &(dyn Fn(u64) + Sync),
     ) -> Result<Points, Error> {
-        let mut points = grid.no_points();
+        let mut points = grid.empty_points();
         if grid.precision == Precision::Byte {
-            points.values = Values::Byte(self.bytes(rows, threads, done)?);
+            points.values = PointValues::Byte(self.bytes(rows, threads, done)?);
         } else if grid.metric == Metric::Cosine && self.byte_step().is_some() {
-            points = grid.taking(&Points::bytes(self.dims(), self.bytes(rows, threads, done)?));
+            points = grid.from_bytes(&Points::bytes(self.dims(), self.bytes(rows, threads, done)?));
         } else {
             points.reserve(rows.len());
-            self.each(rows, |row| grid.quantise(row, &mut points))?;
+            self.each(rows, |row| grid.quantize(row, &mut points))?;
         }
         Ok(points)
     }
@@ -165,7 +165,7 @@ impl Source {
                 Ok(values)
             }
             Self::Text(_) => Ok(Vec::new()),
-            Self::Given { .. } => Err(gone()),
+            Self::InMemory { .. } => Err(points_lost()),
         }
     }
 
@@ -181,13 +181,13 @@ impl Source {
                 a.read(rows, |array, row, bytes| {
                     numbers.clear();
                     array.kind.decode(bytes, &mut numbers);
-                    array.finite(row, &numbers)?;
+                    array.check_finite(row, &numbers)?;
                     take(&numbers);
                     Ok(())
                 })
             }
             Self::Pictures(_) => Ok(()),
-            Self::Given { .. } => Err(gone()),
+            Self::InMemory { .. } => Err(points_lost()),
         }
     }
 
@@ -195,32 +195,32 @@ impl Source {
     ///
     /// # Errors
     /// If the lines of a text file do not say it.
-    pub fn places(&self, rows: &[u64]) -> Result<Vec<Place>, Error> {
+    pub fn places(&self, rows: &[u64]) -> Result<Vec<PointOrigin>, Error> {
         match self {
             Self::Pictures(p) => Ok(p.places(rows)),
             Self::Text(t) => t.places(rows),
             Self::Arrays(a) => {
                 let place = |&row: &u64| {
                     let (array, row) = a.find(row);
-                    Place { file: a.list[array].path.display().to_string(), row, column: 0 }
+                    PointOrigin { file: a.list[array].path.display().to_string(), row, column: 0 }
                 };
                 Ok(rows.iter().map(place).collect())
             }
-            Self::Given { .. } => {
-                Ok(rows.iter().map(|&row| Place { file: String::new(), row, column: 0 }).collect())
+            Self::InMemory { .. } => {
+                Ok(rows.iter().map(|&row| PointOrigin { file: String::new(), row, column: 0 }).collect())
             }
         }
     }
 }
 
 /// Why points that a program gave are not read again.
-fn gone() -> Error {
+fn points_lost() -> Error {
     Error::Input("points that a lost rank was given are gone; give them again".into())
 }
 
-impl Arrays {
+impl ArrayFiles {
     fn open(paths: &[PathBuf]) -> Result<Self, Error> {
-        let list = paths.iter().map(|path| Array::open(path)).collect::<Result<Vec<_>, _>>()?;
+        let list = paths.iter().map(|path| ArrayFile::open(path)).collect::<Result<Vec<_>, _>>()?;
         if let Some(other) = list.iter().find(|array| array.dims != list[0].dims) {
             let problem = format!(
                 "has rows of {} elements, {} of {}; all points must have as many",
@@ -248,7 +248,7 @@ impl Arrays {
     fn read(
         &self,
         rows: &[u64],
-        mut take: impl FnMut(&Array, u64, &[u8]) -> Result<(), Error>,
+        mut take: impl FnMut(&ArrayFile, u64, &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut rest = rows;
         while let Some(&row) = rest.first() {
@@ -268,10 +268,10 @@ mod tests {
     use crate::data::npy;
     use std::path::Path;
 
-    fn open(paths: &[PathBuf]) -> Result<Source, Error> {
-        let cut = Cut::new(5, 40, 40).expect("a cut");
-        let input = Input { paths: paths.to_vec(), cut, sampling: None, dims: None, skip_bad: false };
-        Source::open(&Peers::alone(), &input, 1)
+    fn open(paths: &[PathBuf]) -> Result<PointSource, Error> {
+        let cut = PatchLayout::new(5, 40, 40).expect("a cut");
+        let input = InputOptions { paths: paths.to_vec(), cut, sampling: None, dims: None, skip_bad: false };
+        PointSource::open(&PeerRanks::alone(), &input, 1)
     }
 
     fn array(values: &[f64], dims: usize) -> tempfile::NamedTempFile {
@@ -282,10 +282,10 @@ mod tests {
 
     #[test]
     fn forms_cannot_be_mixed_and_nothing_is_an_error() {
-        let said = open(&["a.npy", "b.txt"].map(PathBuf::from)).expect_err("mixed").to_string();
-        assert!(said.contains("a.npy and b.txt"), "{said}");
-        let said = open(&["a.csv.gz".into()]).expect_err("packed").to_string();
-        assert!(said.contains("unpack it first"), "{said}");
+        let message = open(&["a.npy", "b.txt"].map(PathBuf::from)).expect_err("mixed").to_string();
+        assert!(message.contains("a.npy and b.txt"), "{message}");
+        let message = open(&["a.csv.gz".into()]).expect_err("packed").to_string();
+        assert!(message.contains("unpack it first"), "{message}");
         assert!(open(&[]).is_err());
     }
 
@@ -299,17 +299,17 @@ mod tests {
         assert_eq!((source.rows(), values), (3, vec![3., 4., 5., 6.]));
         assert_eq!(
             source.places(&[2]).expect("a place")[0],
-            Place { file: b.display().to_string(), row: 0, column: 0 }
+            PointOrigin { file: b.display().to_string(), row: 0, column: 0 }
         );
-        let said = open(&[a, c.clone()]).expect_err("refused").to_string();
-        assert!(said.starts_with(&c.display().to_string()) && said.contains("3 elements"), "{said}");
+        let message = open(&[a, c.clone()]).expect_err("refused").to_string();
+        assert!(message.starts_with(&c.display().to_string()) && message.contains("3 elements"), "{message}");
     }
 
     #[test]
     fn a_number_that_is_not_finite_is_named_by_row_and_column() {
         let file = array(&[1.0, 2.0, 3.0, f64::INFINITY], 2);
         let source = open(&[file.path().to_owned()]).expect("opened");
-        let said = source.each(&[0, 1], |_| ()).expect_err("refused").to_string();
-        assert!(said.contains("row 1, column 1 is inf"), "{said}");
+        let message = source.each(&[0, 1], |_| ()).expect_err("refused").to_string();
+        assert!(message.contains("row 1, column 1 is inf"), "{message}");
     }
 }

@@ -3,12 +3,12 @@
 //! How many patches there are follows from the pictures' headers, of which each rank reads some and tells the others; so every rank
 //! knows all points' places and decodes only the pictures of its own. Colours are made grey by the weights of ITU-R BT.709.
 
-use super::entry::{Entry, Section};
-use super::formats::Place;
-use super::hog::{self, Band, CELLS, Grey};
+use super::entry::{EntryReader, InputEntry};
+use super::formats::PointOrigin;
+use super::hog::{self, CELLS, GradientBand, GrayPixels};
 use crate::data::partition::draw;
 use crate::error::Error;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use cool_map::threads;
 use image::{DynamicImage, ImageReader, RgbImage};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use std::sync::Mutex;
 
 /// How patches are cut out and described.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cut {
+pub struct PatchLayout {
     /// Side of a patch in pixels, a multiple of its cells.
     pub patch: u32,
     /// Pixels from one patch to the next, both ways.
@@ -29,14 +29,14 @@ pub struct Cut {
 
 /// Patches drawn at random from each picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sampling {
+pub struct PatchSampling {
     /// Patches of a picture; one may be drawn more than once.
     pub each: u32,
     /// Names the draw.
     pub seed: u64,
 }
 
-impl Cut {
+impl PatchLayout {
     /// Checks the numbers.
     ///
     /// # Errors
@@ -72,15 +72,15 @@ impl Cut {
 /// Pictures and the patches in them.
 #[derive(Debug)]
 pub struct Pictures {
-    cut: Cut,
-    sampling: Option<Sampling>,
-    list: Vec<Picture>,
+    cut: PatchLayout,
+    sampling: Option<PatchSampling>,
+    list: Vec<PictureFile>,
     skipped: Vec<PathBuf>,
 }
 
 #[derive(Debug)]
-struct Picture {
-    entry: Entry,
+struct PictureFile {
+    entry: InputEntry,
     /// In pixels.
     width: u32,
     /// In pixels.
@@ -91,16 +91,16 @@ struct Picture {
 
 /// One patch: a picture's number and the patch's upper left corner in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Spot {
+struct PatchPosition {
     picture: usize,
     x: u32,
     y: u32,
 }
 
 /// A picture's points to be made: where its patches are, and the room for their vectors.
-struct Job<'a> {
+struct PictureJob<'a> {
     picture: usize,
-    spots: Vec<Spot>,
+    spots: Vec<PatchPosition>,
     vectors: &'a mut [u8],
 }
 
@@ -111,23 +111,23 @@ impl Pictures {
     /// # Errors
     /// If a picture cannot be read.
     pub fn open(
-        peers: &Peers<'_>,
-        entries: Vec<Entry>,
-        cut: Cut,
+        peers: &PeerRanks<'_>,
+        entries: Vec<InputEntry>,
+        cut: PatchLayout,
         skip_bad: bool,
         on: usize,
     ) -> Result<Self, Error> {
-        let size = |entry: &Entry| match size(entry, skip_bad) {
+        let size = |entry: &InputEntry| match size(entry, skip_bad) {
             Err(Error::Picture { .. }) if skip_bad => Ok(None),
             size => size.map(Some),
         };
-        let sizes = peers.dealt(entries.len(), |mine| {
+        let sizes = peers.deal(entries.len(), |mine| {
             threads::map(on, mine.len(), |i| size(&entries[mine[i]])).into_iter().collect()
         })?;
         let mut pictures = Self { cut, sampling: None, list: Vec::new(), skipped: Vec::new() };
         for (entry, size) in entries.into_iter().zip(sizes) {
             match size {
-                Some((width, height)) => pictures.list.push(Picture { entry, width, height, end: 0 }),
+                Some((width, height)) => pictures.list.push(PictureFile { entry, width, height, end: 0 }),
                 None => pictures.skipped.push(entry.name),
             }
         }
@@ -142,9 +142,9 @@ impl Pictures {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn one(entry: &Entry, cut: Cut) -> Result<Self, Error> {
+    pub fn one(entry: &InputEntry, cut: PatchLayout) -> Result<Self, Error> {
         let (width, height) = size(entry, false)?;
-        let list = vec![Picture { entry: entry.clone(), width, height, end: 0 }];
+        let list = vec![PictureFile { entry: entry.clone(), width, height, end: 0 }];
         let mut picture = Self { cut, sampling: None, list, skipped: Vec::new() };
         picture.number();
         Ok(picture)
@@ -152,7 +152,7 @@ impl Pictures {
 
     /// The same pictures with patches drawn at random, if so asked.
     #[must_use]
-    pub fn sampled(mut self, sampling: Option<Sampling>) -> Self {
+    pub fn sampled(mut self, sampling: Option<PatchSampling>) -> Self {
         self.sampling = sampling;
         self.number();
         self
@@ -174,7 +174,7 @@ impl Pictures {
     }
 
     /// How patches are cut out.
-    pub fn cut(&self) -> Cut {
+    pub fn cut(&self) -> PatchLayout {
         self.cut
     }
 
@@ -184,7 +184,7 @@ impl Pictures {
     }
 
     /// The pictures' files.
-    pub fn entries(&self) -> impl ExactSizeIterator<Item = &Entry> {
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = &InputEntry> {
         self.list.iter().map(|p| &p.entry)
     }
 
@@ -212,30 +212,30 @@ impl Pictures {
     }
 
     /// Where the given patches are.
-    pub fn places(&self, rows: &[u64]) -> Vec<Place> {
+    pub fn places(&self, rows: &[u64]) -> Vec<PointOrigin> {
         let place = |&row: &u64| {
             let spot = self.spot(row);
             let file = self.list[spot.picture].entry.name.display().to_string();
-            Place { file, row: u64::from(spot.y), column: u64::from(spot.x) }
+            PointOrigin { file, row: u64::from(spot.y), column: u64::from(spot.x) }
         };
         rows.iter().map(place).collect()
     }
 
     /// The middle of a patch, as shares of its picture's width and height.
     pub fn middle(&self, row: u64) -> (f32, f32) {
-        let Spot { picture, x, y } = self.spot(row);
+        let PatchPosition { picture, x, y } = self.spot(row);
         let share = |edge: u32, side: u32| (edge as f32 + self.cut.patch as f32 / 2.0) / side as f32;
         (share(x, self.list[picture].width), share(y, self.list[picture].height))
     }
 
     /// The given patches in colour, in the order given.
     pub fn patches(&self, rows: &[u64]) -> Result<Vec<RgbImage>, Error> {
-        let mut wanted: Vec<(Spot, usize)> = rows.iter().map(|&r| self.spot(r)).zip(0..).collect();
+        let mut wanted: Vec<(PatchPosition, usize)> = rows.iter().map(|&r| self.spot(r)).zip(0..).collect();
         wanted.sort_by_key(|(spot, _)| spot.picture);
         let mut patches = vec![RgbImage::default(); rows.len()];
         for same in wanted.chunk_by(|a, b| a.0.picture == b.0.picture) {
             let picture = decode(&self.list[same[0].0.picture].entry)?.into_rgb8();
-            for &(Spot { x, y, .. }, i) in same {
+            for &(PatchPosition { x, y, .. }, i) in same {
                 let view = image::imageops::crop_imm(&picture, x, y, self.cut.patch, self.cut.patch);
                 patches[i] = view.to_image();
             }
@@ -243,11 +243,11 @@ impl Pictures {
         Ok(patches)
     }
 
-    fn spot(&self, row: u64) -> Spot {
+    fn spot(&self, row: u64) -> PatchPosition {
         let number = self.list.partition_point(|p| p.end <= row);
         let picture = &self.list[number];
         // A patch lies inside its picture, whose sides are u32.
-        let (x, y) = if let Some(Sampling { each, seed }) = self.sampling {
+        let (x, y) = if let Some(PatchSampling { each, seed }) = self.sampling {
             let drawn = number as u64 * u64::from(each) + (row + u64::from(each) - picture.end);
             let place = |i: u64, pixels: u32| draw(seed, i) % u64::from(pixels - self.cut.patch + 1);
             (place(2 * drawn, picture.width), place(2 * drawn + 1, picture.height))
@@ -257,21 +257,21 @@ impl Pictures {
             let stride = u64::from(self.cut.stride);
             (within % columns * stride, within / columns * stride)
         };
-        Spot { picture: number, x: x as u32, y: y as u32 }
+        PatchPosition { picture: number, x: x as u32, y: y as u32 }
     }
 
-    fn jobs<'a>(&self, rows: &[u64], mut vectors: &'a mut [u8]) -> Vec<Job<'a>> {
-        let spots: Vec<Spot> = rows.iter().map(|&row| self.spot(row)).collect();
+    fn jobs<'a>(&self, rows: &[u64], mut vectors: &'a mut [u8]) -> Vec<PictureJob<'a>> {
+        let spots: Vec<PatchPosition> = rows.iter().map(|&row| self.spot(row)).collect();
         let same = spots.chunk_by(|a, b| a.picture == b.picture);
-        let job = |spots: &[Spot]| {
+        let job = |spots: &[PatchPosition]| {
             let (mine, rest) = std::mem::take(&mut vectors).split_at_mut(spots.len() * self.cut.dims());
             vectors = rest;
-            Job { picture: spots[0].picture, spots: spots.to_vec(), vectors: mine }
+            PictureJob { picture: spots[0].picture, spots: spots.to_vec(), vectors: mine }
         };
         same.map(job).collect()
     }
 
-    fn describe(&self, job: Job<'_>) -> Result<(), Error> {
+    fn describe(&self, job: PictureJob<'_>) -> Result<(), Error> {
         let entry = &self.list[job.picture].entry;
         let picture = decode(entry)?.into_luma8();
         let (size, cells) = (self.cut.patch as usize, self.cut.cells as usize);
@@ -280,13 +280,13 @@ impl Pictures {
         if job.spots.iter().any(|s| s.x as usize + size > width || s.y as usize + size > height) {
             return Err(Error::Input(format!("{}: changed while it was being read", entry.name.display())));
         }
-        let grey = Grey { width, height, pixels: picture.as_raw() };
+        let gray = GrayPixels { width, height, pixels: picture.as_raw() };
         let mut vectors = job.vectors.chunks_exact_mut(self.cut.dims());
         for level in job.spots.chunk_by(|a, b| a.y == b.y) {
             let edges = || level.iter().map(|spot| spot.x as usize);
             let columns = edges().min().unwrap_or(0)..edges().max().unwrap_or(0) + size;
             let top = level[0].y as usize;
-            let band = Band::new(grey, columns, top..top + size);
+            let band = GradientBand::new(gray, columns, top..top + size);
             for (spot, vector) in level.iter().zip(&mut vectors) {
                 band.describe(spot.x as usize, size, cells, vector);
             }
@@ -296,7 +296,7 @@ impl Pictures {
 }
 
 /// Width and height in pixels; of a picture that decodes, if that is to be known.
-fn size(entry: &Entry, all: bool) -> Result<(u32, u32), Error> {
+fn size(entry: &InputEntry, all: bool) -> Result<(u32, u32), Error> {
     if all {
         return decode(entry).map(|picture| (picture.width(), picture.height()));
     }
@@ -304,12 +304,12 @@ fn size(entry: &Entry, all: bool) -> Result<(u32, u32), Error> {
 }
 
 /// A picture's pixels.
-pub(crate) fn decode(entry: &Entry) -> Result<DynamicImage, Error> {
+pub(crate) fn decode(entry: &InputEntry) -> Result<DynamicImage, Error> {
     // The reader's own limit of 512 MiB keeps a hostile header from taking all memory.
     reader(entry)?.decode().map_err(bad(&entry.name))
 }
 
-fn reader(entry: &Entry) -> Result<ImageReader<BufReader<Section>>, Error> {
+fn reader(entry: &InputEntry) -> Result<ImageReader<BufReader<EntryReader>>, Error> {
     let section = entry.open().map_err(Error::file(&entry.name))?;
     ImageReader::new(BufReader::new(section)).with_guessed_format().map_err(Error::file(&entry.name))
 }
@@ -322,24 +322,24 @@ fn bad(path: &Path) -> impl FnOnce(image::ImageError) -> Error {
 mod tests {
     use super::*;
 
-    fn save(folder: &Path, name: &str, width: u32, height: u32) -> PathBuf {
-        let path = folder.join(name);
+    fn save(directory: &Path, name: &str, width: u32, height: u32) -> PathBuf {
+        let path = directory.join(name);
         let pixel = |x: u32, y: u32| image::Rgb([(x * 3) as u8, (y * 5) as u8, (x * y) as u8]);
         RgbImage::from_fn(width, height, pixel).save(&path).expect("saved");
         path
     }
 
-    fn open(paths: &[PathBuf], cut: Cut, skip_bad: bool) -> Result<Pictures, Error> {
-        let entries = paths.iter().cloned().map(Entry::file).collect();
-        Pictures::open(&Peers::alone(), entries, cut, skip_bad, 2)
+    fn open(paths: &[PathBuf], cut: PatchLayout, skip_bad: bool) -> Result<Pictures, Error> {
+        let entries = paths.iter().cloned().map(InputEntry::file).collect();
+        Pictures::open(&PeerRanks::alone(), entries, cut, skip_bad, 2)
     }
 
     #[test]
     fn any_part_of_the_patches_loads_alike() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a folder");
         let paths = [("a.png", 60, 45), ("small.png", 39, 100), ("b.jpg", 47, 90)]
-            .map(|(name, width, height)| save(folder.path(), name, width, height));
-        let cut = Cut::new(5, 40, 5).expect("a cut");
+            .map(|(name, width, height)| save(directory.path(), name, width, height));
+        let cut = PatchLayout::new(5, 40, 5).expect("a cut");
         let pictures = open(&paths, cut, false).expect("opened");
         assert_eq!(pictures.rows(), 5 * 2 + 2 * 11, "the small one has no patch");
         let rows: Vec<u64> = (0..pictures.rows()).collect();
@@ -358,46 +358,50 @@ mod tests {
 
     #[test]
     fn a_picture_that_does_not_decode_is_named_or_left_out() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let good = save(folder.path(), "good.png", 50, 50);
-        let junk = folder.path().join("junk.jpg");
+        let directory = tempfile::tempdir().expect("a folder");
+        let good = save(directory.path(), "good.png", 50, 50);
+        let junk = directory.path().join("junk.jpg");
         std::fs::write(&junk, b"no picture").expect("written");
-        let cut_short = folder.path().join("short.png");
+        let cut_short = directory.path().join("short.png");
         let bytes = std::fs::read(&good).expect("read");
         std::fs::write(&cut_short, &bytes[..bytes.len() / 2]).expect("written");
-        let cut = Cut::new(5, 40, 40).expect("a cut");
+        let cut = PatchLayout::new(5, 40, 40).expect("a cut");
 
-        let said = open(&[good.clone(), junk.clone()], cut, false).expect_err("refused").to_string();
-        assert!(said.contains("junk.jpg") && said.contains("--skip-bad-images"), "{said}");
+        let message = open(&[good.clone(), junk.clone()], cut, false).expect_err("refused").to_string();
+        assert!(message.contains("junk.jpg") && message.contains("--skip-bad-images"), "{message}");
         let short = open(std::slice::from_ref(&cut_short), cut, false).expect("has a header");
-        let said = short.load(&[0], 1, &|_| ()).expect_err("refused").to_string();
-        assert!(said.contains("short.png"), "{said}");
+        let message = short.load(&[0], 1, &|_| ()).expect_err("refused").to_string();
+        assert!(message.contains("short.png"), "{message}");
 
         let rest = open(&[junk.clone(), good.clone(), cut_short.clone()], cut, true).expect("skipped");
         assert_eq!(rest.entries().map(|e| &e.name).collect::<Vec<_>>(), [&good]);
         assert_eq!(rest.skipped(), [junk.clone(), cut_short]);
-        let said = open(&[junk], cut, true).expect_err("nothing left").to_string();
-        assert!(said.contains("no picture decodes"), "{said}");
-        let missing = open(&[folder.path().join("none.png")], cut, true).expect_err("refused");
+        let message = open(&[junk], cut, true).expect_err("nothing left").to_string();
+        assert!(message.contains("no picture decodes"), "{message}");
+        let missing = open(&[directory.path().join("none.png")], cut, true).expect_err("refused");
         assert!(matches!(missing, Error::File { .. }), "a missing file is not a bad picture");
     }
 
     #[test]
-    fn cuts_that_make_no_sense_are_refused() {
-        assert!(Cut::new(5, 0, 1).is_err() && Cut::new(5, 42, 1).is_err() && Cut::new(5, 40, 0).is_err());
-        assert!(Cut::new(9, 40, 1).is_err() && Cut::new(6, 36, 1).is_err());
-        assert_eq!(Cut::new(9, 36, 1).expect("a cut").dims(), 2048);
+    fn impossible_patch_layouts_are_refused() {
+        assert!(
+            PatchLayout::new(5, 0, 1).is_err()
+                && PatchLayout::new(5, 42, 1).is_err()
+                && PatchLayout::new(5, 40, 0).is_err()
+        );
+        assert!(PatchLayout::new(9, 40, 1).is_err() && PatchLayout::new(6, 36, 1).is_err());
+        assert_eq!(PatchLayout::new(9, 36, 1).expect("a cut").dims(), 2048);
     }
 
     #[test]
-    fn patches_drawn_at_random_lie_in_their_pictures_and_are_those_of_their_seed() {
-        let folder = tempfile::tempdir().expect("a folder");
+    fn random_patches_lie_in_their_pictures_and_depend_on_the_seed() {
+        let directory = tempfile::tempdir().expect("a folder");
         let paths = [("a.png", 60, 45), ("small.png", 39, 100), ("b.png", 40, 90)]
-            .map(|(name, width, height)| save(folder.path(), name, width, height));
-        let cut = Cut::new(5, 40, 7).expect("a cut");
+            .map(|(name, width, height)| save(directory.path(), name, width, height));
+        let cut = PatchLayout::new(5, 40, 7).expect("a cut");
         let draw = |seed| {
             let pictures =
-                open(&paths, cut, false).expect("opened").sampled(Some(Sampling { each: 6, seed }));
+                open(&paths, cut, false).expect("opened").sampled(Some(PatchSampling { each: 6, seed }));
             let rows: Vec<u64> = (0..pictures.rows()).collect();
             let all = pictures.load(&rows, 2, &|_| ()).expect("all patches lie inside");
             assert_eq!(pictures.load(&rows[4..9], 1, &|_| ()).expect("loaded"), all[4 * 512..9 * 512]);

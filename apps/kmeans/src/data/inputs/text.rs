@@ -7,10 +7,10 @@
 //! CSV: numbers between commas, semicolons or tabs, whichever the first line has; numbers may be quoted. A first line that holds anything
 //! but numbers is a header.
 
-use super::formats::{Place, ending};
+use super::formats::{PointOrigin, ending};
 use crate::data::grid::MAX_DIMS;
 use crate::error::Error;
-use crate::peer_ranks::Peers;
+use crate::peer_ranks::PeerRanks;
 use cool_map::threads;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -26,9 +26,9 @@ const PIECE: u64 = 1 << 20;
 
 /// Text files that together hold the points, in the order given.
 #[derive(Debug)]
-pub struct Lines {
+pub struct TextLines {
     files: Vec<TextFile>,
-    pieces: Vec<Piece>,
+    pieces: Vec<FilePiece>,
     /// Points in all pieces up to and with each.
     ends: Vec<u64>,
     /// Numbers of each point.
@@ -37,7 +37,7 @@ pub struct Lines {
 
 /// What a line looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Form {
+enum LineFormat {
     /// Name, row, column and numbers between blanks.
     Papers,
     /// Numbers between bytes of this kind.
@@ -47,13 +47,13 @@ enum Form {
 #[derive(Debug)]
 struct TextFile {
     path: PathBuf,
-    looks: Looks,
+    format: TextFormat,
 }
 
 /// What the beginning of a file tells.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Looks {
-    form: Form,
+struct TextFormat {
+    form: LineFormat,
     /// In bytes.
     length: u64,
     /// Numbers in its first line, of which a header may tell; none in an empty file.
@@ -62,7 +62,7 @@ struct Looks {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct FilePiece {
     file: usize,
     /// Bytes of the file before it.
     start: u64,
@@ -72,28 +72,33 @@ struct Piece {
 
 /// Lines that begin in a piece.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Count {
+struct LineCount {
     lines: u64,
     points: u64,
 }
 
-impl Lines {
+impl TextLines {
     /// Counts the files' lines, on all ranks and threads. Points have `dims` numbers; unless that is said, as many as the first line.
     ///
     /// # Errors
     /// If a file cannot be read, or is of other dimensions than the others.
-    pub fn open(peers: &Peers<'_>, paths: &[PathBuf], dims: Option<usize>, on: usize) -> Result<Self, Error> {
-        let looks = peers.dealt(paths.len(), |mine| mine.iter().map(|&i| looks(&paths[i])).collect())?;
-        let dims = agreed(paths, &looks, dims)?;
+    pub fn open(
+        peers: &PeerRanks<'_>,
+        paths: &[PathBuf],
+        dims: Option<usize>,
+        on: usize,
+    ) -> Result<Self, Error> {
+        let format = peers.deal(paths.len(), |mine| mine.iter().map(|&i| format(&paths[i])).collect())?;
+        let dims = agreed_dims(paths, &format, dims)?;
         let files: Vec<TextFile> =
-            paths.iter().cloned().zip(looks).map(|(path, looks)| TextFile { path, looks }).collect();
-        let mut pieces: Vec<Piece> = Vec::new();
-        for (file, TextFile { looks, .. }) in files.iter().enumerate() {
-            let starts = (0..looks.length.div_ceil(PIECE)).map(|piece| piece * PIECE);
-            pieces.extend(starts.map(|start| Piece { file, start, lines: 0 }));
+            paths.iter().cloned().zip(format).map(|(path, format)| TextFile { path, format }).collect();
+        let mut pieces: Vec<FilePiece> = Vec::new();
+        for (file, TextFile { format, .. }) in files.iter().enumerate() {
+            let starts = (0..format.length.div_ceil(PIECE)).map(|piece| piece * PIECE);
+            pieces.extend(starts.map(|start| FilePiece { file, start, lines: 0 }));
         }
         let mut lines = Self { files, pieces, ends: Vec::new(), dims };
-        let counts = peers.dealt(lines.pieces.len(), |mine| {
+        let counts = peers.deal(lines.pieces.len(), |mine| {
             threads::map(on, mine.len(), |i| lines.count(mine[i])).into_iter().collect()
         })?;
         let (mut points, mut before) = (0, 0);
@@ -125,9 +130,9 @@ impl Lines {
         let mut values = Vec::with_capacity(self.dims);
         self.visit(rows, |file, _, line| {
             values.clear();
-            match file.looks.form {
-                Form::Papers => papers(line, self.dims, &mut values),
-                Form::Separated(by) => separated(line, by, self.dims, &mut values),
+            match file.format.form {
+                LineFormat::Papers => papers(line, self.dims, &mut values),
+                LineFormat::Separated(by) => separated(line, by, self.dims, &mut values),
             }?;
             take(&values);
             Ok(())
@@ -138,12 +143,14 @@ impl Lines {
     ///
     /// # Errors
     /// If a line does not say it.
-    pub fn places(&self, rows: &[u64]) -> Result<Vec<Place>, Error> {
+    pub fn places(&self, rows: &[u64]) -> Result<Vec<PointOrigin>, Error> {
         let mut places = Vec::with_capacity(rows.len());
         self.visit(rows, |file, row, line| {
-            places.push(match file.looks.form {
-                Form::Papers => place(&mut line.split_ascii_whitespace())?,
-                Form::Separated(_) => Place { file: file.path.display().to_string(), row, column: 0 },
+            places.push(match file.format.form {
+                LineFormat::Papers => place(&mut line.split_ascii_whitespace())?,
+                LineFormat::Separated(_) => {
+                    PointOrigin { file: file.path.display().to_string(), row, column: 0 }
+                }
             });
             Ok(())
         })?;
@@ -179,13 +186,13 @@ impl Lines {
         Ok(())
     }
 
-    fn count(&self, piece: usize) -> Result<Count, Error> {
+    fn count(&self, piece: usize) -> Result<LineCount, Error> {
         let mut points = 0;
         let lines = self.lines(piece, |_, _| {
             points += 1;
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(Count { lines, points })
+        Ok(LineCount { lines, points })
     }
 
     /// Hands the lines of points that begin in a piece, with their numbers in it from 1, to `take` until it has enough. How many lines
@@ -195,9 +202,9 @@ impl Lines {
         piece: usize,
         mut take: impl FnMut(u64, &[u8]) -> Result<ControlFlow<()>, Error>,
     ) -> Result<u64, Error> {
-        let Piece { file, start, .. } = self.pieces[piece];
+        let FilePiece { file, start, .. } = self.pieces[piece];
         let file = &self.files[file];
-        let end = file.looks.length.min(start + PIECE);
+        let end = file.format.length.min(start + PIECE);
         let failed = |error| Error::file(&file.path)(error);
         let mut reader = BufReader::with_capacity(64 << 10, File::open(&file.path).map_err(failed)?);
         let mut at = start.saturating_sub(1);
@@ -208,7 +215,7 @@ impl Lines {
             at +=
                 Read::by_ref(&mut reader).take(end - at).read_until(b'\n', &mut line).map_err(failed)? as u64;
         }
-        let mut header = file.looks.has_header && start == 0;
+        let mut header = file.format.has_header && start == 0;
         let mut number = 0;
         while at < end {
             line.clear();
@@ -258,7 +265,7 @@ fn is_blank(line: &[u8]) -> bool {
 }
 
 /// Looks at a file's first line that is not blank.
-fn looks(path: &Path) -> Result<Looks, Error> {
+fn format(path: &Path) -> Result<TextFormat, Error> {
     let failed = |error| Error::file(path)(error);
     let file = File::open(path).map_err(failed)?;
     let length = file.metadata().map_err(failed)?.len();
@@ -279,8 +286,8 @@ fn looks(path: &Path) -> Result<Looks, Error> {
     let dims = |fields: usize| (fields > 0).then_some(fields);
     if !matches!(ending(path).as_deref(), Some("csv" | "tsv")) {
         let fields = line.split_ascii_whitespace().count();
-        return Ok(Looks {
-            form: Form::Papers,
+        return Ok(TextFormat {
+            form: LineFormat::Papers,
             length,
             dims: dims(fields.saturating_sub(3)),
             has_header: false,
@@ -290,14 +297,14 @@ fn looks(path: &Path) -> Result<Looks, Error> {
     let fields: Vec<&str> = fields(&line, separator).collect();
     let has_header = !is_blank(line.as_bytes()) && fields.iter().any(|field| field.parse::<f64>().is_err());
     let count = if is_blank(line.as_bytes()) { 0 } else { fields.len() };
-    Ok(Looks { form: Form::Separated(separator), length, dims: dims(count), has_header })
+    Ok(TextFormat { form: LineFormat::Separated(separator), length, dims: dims(count), has_header })
 }
 
 /// The numbers of a point, in which all files agree.
-fn agreed(paths: &[PathBuf], looks: &[Looks], asked: Option<usize>) -> Result<usize, Error> {
-    let mut known = asked.map(|dims| (dims, Path::new("--dims")));
-    for (path, looks) in paths.iter().zip(looks) {
-        let Some(dims) = looks.dims else { continue };
+fn agreed_dims(paths: &[PathBuf], format: &[TextFormat], requested: Option<usize>) -> Result<usize, Error> {
+    let mut known = requested.map(|dims| (dims, Path::new("--dims")));
+    for (path, format) in paths.iter().zip(format) {
+        let Some(dims) = format.dims else { continue };
         match known {
             // A short line is better told of by its number.
             Some((_, by)) if by == Path::new("--dims") => {}
@@ -324,14 +331,14 @@ fn agreed(paths: &[PathBuf], looks: &[Looks], asked: Option<usize>) -> Result<us
     }
 }
 
-fn place<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Result<Place, String> {
+fn place<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Result<PointOrigin, String> {
     const FORM: &str = "a point is: pictureID rowID colID f1 f2 ...";
     let file = fields.next().ok_or(FORM)?.to_owned();
     let mut number = |name: &str| {
         let field = fields.next().ok_or_else(|| format!("{name} is missing; {FORM}"))?;
         field.parse().map_err(|_| format!("{name} is {}, not a whole number; {FORM}", quoted(field)))
     };
-    Ok(Place { file, row: number("rowID")?, column: number("colID")? })
+    Ok(PointOrigin { file, row: number("rowID")?, column: number("colID")? })
 }
 
 fn papers(line: &str, dims: usize, values: &mut Vec<f64>) -> Result<(), String> {
@@ -390,12 +397,12 @@ mod tests {
         f
     }
 
-    fn open(files: &[&tempfile::NamedTempFile], dims: Option<usize>) -> Result<Lines, Error> {
+    fn open(files: &[&tempfile::NamedTempFile], dims: Option<usize>) -> Result<TextLines, Error> {
         let paths: Vec<_> = files.iter().map(|f| f.path().to_owned()).collect();
-        Lines::open(&Peers::alone(), &paths, dims, 2)
+        TextLines::open(&PeerRanks::alone(), &paths, dims, 2)
     }
 
-    fn load(lines: &Lines, rows: &[u64]) -> Vec<f64> {
+    fn load(lines: &TextLines, rows: &[u64]) -> Vec<f64> {
         let mut values = Vec::new();
         lines.each(rows, |row| values.extend_from_slice(row)).expect("loaded");
         values
@@ -409,7 +416,7 @@ mod tests {
         assert_eq!((l.rows(), l.dims), (4, 2));
         assert_eq!(load(&l, &[0, 1, 2, 3]), [1., 2., 3., 4., 5., 6., 7., -8.]);
         assert_eq!(load(&l, &[1, 3]), [3., 4., 7., -8.]);
-        assert_eq!(l.places(&[2]).expect("places"), [Place { file: "c".into(), row: 4, column: 5 }]);
+        assert_eq!(l.places(&[2]).expect("places"), [PointOrigin { file: "c".into(), row: 4, column: 5 }]);
     }
 
     #[test]
@@ -435,9 +442,9 @@ mod tests {
         }
         let bad = text.replace("p 9000 0", "p x 0");
         std::fs::write(f.path(), bad).expect("written");
-        let said = open(&[&f], None).and_then(|l| l.places(&[9_000])).expect_err("refused").to_string();
+        let message = open(&[&f], None).and_then(|l| l.places(&[9_000])).expect_err("refused").to_string();
         let number = text.lines().position(|l| l.starts_with("p 9000 ")).expect("there") + 1;
-        assert!(said.contains(&format!(":{number}: rowID")), "{said}");
+        assert!(message.contains(&format!(":{number}: rowID")), "{message}");
     }
 
     #[test]
@@ -471,26 +478,32 @@ mod tests {
             let f = file(ending, &format!("{first}\n\n{line}\n"));
             let l = open(&[&f], None).expect("counted");
             let rows: Vec<u64> = (0..l.rows()).collect();
-            let said = l.each(&rows, |_| ()).expect_err("must be refused").to_string();
+            let message = l.each(&rows, |_| ()).expect_err("must be refused").to_string();
             let place = format!("{}:3: ", f.path().display());
-            assert!(said.starts_with(&place) && said.contains(expected), "{said}");
+            assert!(message.starts_with(&place) && message.contains(expected), "{message}");
         }
     }
 
     #[test]
     fn files_of_unlike_points_and_of_none_are_named() {
         let (two, three, none) = (file(".csv", "1,2\n"), file(".csv", "1,2,3\n"), file(".csv", "\n"));
-        let said = open(&[&two, &three], None).expect_err("refused").to_string();
-        assert!(said.contains(&three.path().display().to_string()) && said.contains("3 numbers"), "{said}");
-        let said = open(&[&none], None).expect_err("refused").to_string();
-        assert!(said.starts_with(&none.path().display().to_string()) && said.contains("no points"), "{said}");
+        let message = open(&[&two, &three], None).expect_err("refused").to_string();
+        assert!(
+            message.contains(&three.path().display().to_string()) && message.contains("3 numbers"),
+            "{message}"
+        );
+        let message = open(&[&none], None).expect_err("refused").to_string();
+        assert!(
+            message.starts_with(&none.path().display().to_string()) && message.contains("no points"),
+            "{message}"
+        );
         assert!(open(&[&two], Some(0)).expect_err("refused").to_string().contains("--dims"));
     }
 
     #[test]
     fn an_endless_line_is_refused_without_reading_it_all() {
         let f = file(".txt", &"1".repeat(MAX_LINE as usize + 10));
-        let said = open(&[&f], Some(2)).expect_err("must be refused").to_string();
-        assert!(said.contains("the line at byte 0 is longer than"), "{said}");
+        let message = open(&[&f], Some(2)).expect_err("must be refused").to_string();
+        assert!(message.contains("the line at byte 0 is longer than"), "{message}");
     }
 }

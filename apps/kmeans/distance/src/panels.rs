@@ -1,14 +1,14 @@
 //! Points times centroids, block by block: panels of centroids stay in the first-level cache while tiles of points,
 //! which stay in the second-level cache, go past them.
 
-use crate::filter::Filter;
-use crate::level::Level;
-use crate::nearest::Nearest;
-use crate::pack::Scheme;
-use crate::packed::Packed;
-use crate::rows::{Picked, Precision, Rows};
+use crate::nearest::NearestCentroid;
+use crate::packed_panels::PackedPanels;
+use crate::packing::PackingScheme;
+use crate::point_rows::{PointRows, Precision, RowSelection};
 use crate::scalar;
 use crate::simd;
+use crate::simd_level::SimdLevel;
+use crate::upper_word_filter::UpperWordFilter;
 use std::ops::Range;
 
 /// Centroids made ready for comparing many points with them.
@@ -16,13 +16,13 @@ pub struct Panels<'a> {
     precision: Precision,
     dims: usize,
     count: usize,
-    work: Work<'a>,
+    work: PanelStorage<'a>,
 }
 
-enum Work<'a> {
+enum PanelStorage<'a> {
     Plain(&'a [i16]),
-    Packed(Packed),
-    Filtered(Packed, Box<Filter<'a>>),
+    Packed(PackedPanels),
+    Filtered(PackedPanels, Box<UpperWordFilter<'a>>),
 }
 
 impl<'a> Panels<'a> {
@@ -31,22 +31,22 @@ impl<'a> Panels<'a> {
     /// # Panics
     /// If there is none, a row is not whole, one of [`Precision::Byte`] is not within 0 to 32,640, or this processor does not
     /// have the level.
-    pub fn new(level: Level, precision: Precision, centroids: &'a [i16], dims: usize) -> Self {
+    pub fn new(level: SimdLevel, precision: Precision, centroids: &'a [i16], dims: usize) -> Self {
         let width = dims * precision.words();
         let count = centroids.len() / width;
         assert!(count > 0 && centroids.len() == count * width, "{} words, {width} a row", centroids.len());
         let in_range = |c: &i16| precision != Precision::Byte || (0..=32_640).contains(c);
         assert!(centroids.iter().all(in_range), "a centroid of bytes is beyond 255");
         let work = match simd::kernel(level) {
-            None => Work::Plain(centroids),
+            None => PanelStorage::Plain(centroids),
             Some(kernel) => {
-                let scheme = Scheme::new(kernel.form, precision);
-                let packed = Packed::new(kernel, scheme, centroids.chunks_exact(width), dims);
+                let scheme = PackingScheme::new(kernel.form, precision);
+                let packed = PackedPanels::new(kernel, scheme, centroids.chunks_exact(width), dims);
                 match precision {
-                    Precision::Byte | Precision::Wide => Work::Packed(packed),
+                    Precision::Byte | Precision::Wide => PanelStorage::Packed(packed),
                     Precision::Fine => {
-                        let filter = Filter::new(level, kernel, centroids, dims);
-                        Work::Filtered(packed, Box::new(filter))
+                        let filter = UpperWordFilter::new(level, kernel, centroids, dims);
+                        PanelStorage::Filtered(packed, Box::new(filter))
                     }
                 }
             }
@@ -65,14 +65,19 @@ impl<'a> Panels<'a> {
     }
 
     /// Hands each picked row's place among them and its nearest centroid to `take`, in order.
-    pub fn nearest(&self, rows: Rows<'_>, picked: Picked<'_>, mut take: impl FnMut(usize, Nearest)) {
+    pub fn nearest(
+        &self,
+        rows: PointRows<'_>,
+        picked: RowSelection<'_>,
+        mut take: impl FnMut(usize, NearestCentroid),
+    ) {
         self.check(rows);
         match &self.work {
-            Work::Plain(centroids) => {
+            PanelStorage::Plain(centroids) => {
                 (0..picked.len()).for_each(|i| take(i, scalar::nearest(rows, picked.row(i), centroids)));
             }
-            Work::Packed(packed) => packed.nearest(rows, picked, take),
-            Work::Filtered(packed, filter) => filter.nearest(packed, rows, picked, take),
+            PanelStorage::Packed(packed) => packed.nearest(rows, picked, take),
+            PanelStorage::Filtered(packed, filter) => filter.nearest(packed, rows, picked, take),
         }
     }
 
@@ -80,12 +85,12 @@ impl<'a> Panels<'a> {
     ///
     /// # Panics
     /// If there are no such centroids, or the table has not a place for every distance.
-    pub fn all(&self, rows: Rows<'_>, picked: Picked<'_>, run: Range<usize>, table: &mut [i64]) {
+    pub fn all(&self, rows: PointRows<'_>, picked: RowSelection<'_>, run: Range<usize>, table: &mut [i64]) {
         self.check(rows);
         assert!(run.start < run.end && run.end <= self.count, "{run:?} of {} centroids", self.count);
         assert_eq!(table.len(), picked.len() * run.len(), "a place for every distance");
         match &self.work {
-            Work::Plain(centroids) => {
+            PanelStorage::Plain(centroids) => {
                 let centroids = &centroids[run.start * rows.width()..run.end * rows.width()];
                 for (i, distances) in table.chunks_exact_mut(run.len()).enumerate() {
                     let row = picked.row(i);
@@ -94,11 +99,13 @@ impl<'a> Panels<'a> {
                     }
                 }
             }
-            Work::Packed(packed) | Work::Filtered(packed, _) => packed.all(rows, picked, &run, table),
+            PanelStorage::Packed(packed) | PanelStorage::Filtered(packed, _) => {
+                packed.all(rows, picked, &run, table)
+            }
         }
     }
 
-    fn check(&self, rows: Rows<'_>) {
+    fn check(&self, rows: PointRows<'_>) {
         assert!(
             rows.precision() == self.precision && rows.dims() == self.dims,
             "points are on the centroids' grid"
@@ -124,17 +131,17 @@ mod tests {
         fn check(&self) {
             let bytes: Vec<u8> = self.points.iter().map(|&x| x as u8).collect();
             let rows = match self.precision {
-                Precision::Byte => Rows::bytes(&bytes, self.dims),
-                Precision::Wide => Rows::wide(&self.points, self.dims),
-                Precision::Fine => Rows::fine(&self.points, self.dims),
+                Precision::Byte => PointRows::bytes(&bytes, self.dims),
+                Precision::Wide => PointRows::wide(&self.points, self.dims),
+                Precision::Fine => PointRows::fine(&self.points, self.dims),
             };
-            let run = Picked::Run { first: 0, count: rows.len() };
-            let expected: Vec<Nearest> =
+            let run = RowSelection::Run { first: 0, count: rows.len() };
+            let expected: Vec<NearestCentroid> =
                 (0..rows.len()).map(|i| scalar::nearest(rows, i, &self.centroids)).collect();
             let table: Vec<i64> = (0..rows.len())
                 .flat_map(|i| self.centroids.chunks(rows.width()).map(move |c| scalar::squared(rows, i, c)))
                 .collect();
-            for level in Level::available() {
+            for level in SimdLevel::available() {
                 let panels = Panels::new(level, self.precision, &self.centroids, self.dims);
                 let mut found = Vec::new();
                 panels.nearest(rows, run, |_, nearest| found.push(nearest));
@@ -150,7 +157,7 @@ mod tests {
                 panels.all(rows, run, some.clone(), &mut found);
                 assert_eq!(found, part, "{level}, {some:?} of {k}");
                 let list: Vec<u32> = (0..rows.len() as u32).rev().step_by(2).collect();
-                panels.nearest(rows, Picked::List(&list), |i, nearest| {
+                panels.nearest(rows, RowSelection::List(&list), |i, nearest| {
                     assert_eq!(nearest, expected[list[i] as usize], "{level}, picked");
                 });
             }
@@ -215,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equally_near_centroids_the_first_is_chosen_also_across_panels() {
+    fn ties_go_to_the_first_centroid_across_panels() {
         let mut centroids = vec![9; 200];
         (0..200).step_by(3).skip(1).for_each(|j| centroids[j] = if j % 2 == 0 { 3 } else { -3 });
         Case { precision: Precision::Wide, dims: 1, points: vec![0; 30], centroids }.check();

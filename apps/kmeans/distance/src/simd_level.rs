@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// A set of vector instructions, from the slowest to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
+pub enum SimdLevel {
     /// One product at a time: the definition of what all others compute.
     Scalar,
     /// `pmaddwd` on 128 bits: every 64-bit x86.
@@ -22,12 +22,12 @@ pub enum Level {
 
 /// No such level, or none that this processor has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given}: not a SIMD level of this processor; name one of {}", names(&Level::available()))]
-pub struct Unknown {
+#[error("{given}: not a SIMD level of this processor; name one of {}", names(&SimdLevel::available()))]
+pub struct UnknownSimdLevel {
     given: String,
 }
 
-impl Level {
+impl SimdLevel {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::Scalar, Self::Sse2, Self::Avx2, Self::Avx512, Self::Vnni, Self::Amx];
 
@@ -71,22 +71,22 @@ impl Level {
     }
 }
 
-fn names(levels: &[Level]) -> String {
+fn names(levels: &[SimdLevel]) -> String {
     levels.iter().map(|level| level.name()).collect::<Vec<_>>().join(", ")
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for SimdLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Level {
-    type Err = Unknown;
+impl FromStr for SimdLevel {
+    type Err = UnknownSimdLevel;
 
-    fn from_str(given: &str) -> Result<Self, Unknown> {
+    fn from_str(given: &str) -> Result<Self, UnknownSimdLevel> {
         let found = Self::available().into_iter().find(|level| level.name() == given);
-        found.ok_or_else(|| Unknown { given: given.to_owned() })
+        found.ok_or_else(|| UnknownSimdLevel { given: given.to_owned() })
     }
 }
 
@@ -95,16 +95,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_is_what_its_name_says_and_others_are_refused_with_those_there_are() {
-        for level in Level::available() {
+    fn unknown_levels_are_refused_with_the_available_names() {
+        for level in SimdLevel::available() {
             assert_eq!(level.to_string().parse(), Ok(level));
         }
-        let said = "mmx".parse::<Level>().expect_err("refused").to_string();
+        let said = "mmx".parse::<SimdLevel>().expect_err("refused").to_string();
         assert!(said.starts_with("mmx: ") && said.contains("scalar"), "{said}");
     }
 
     #[test]
     fn the_best_level_is_available() {
-        assert!(Level::best().is_available());
+        assert!(SimdLevel::best().is_available());
     }
 }

@@ -1,37 +1,37 @@
 //! Distances of single points from single centroids, for those who know already which few they need.
 
-use crate::level::Level;
-use crate::rows::{Precision, Rows, Values};
-use crate::simd::{self, Dots};
+use crate::point_rows::{PointRows, Precision, RowValues};
+use crate::simd::{self, DotProducts};
+use crate::simd_level::SimdLevel;
 
 /// Centroids whose distances from single points are asked for.
-pub struct Pairs<'a> {
-    dots: &'static Dots,
+pub struct PairDistances<'a> {
+    dots: &'static DotProducts,
     centroids: &'a [i16],
     /// Words of a centroid.
     width: usize,
     norms: Vec<i64>,
 }
 
-impl<'a> Pairs<'a> {
+impl<'a> PairDistances<'a> {
     /// Of centroids as rows of `dims` coordinates on the grid of `precision`.
     ///
     /// # Panics
     /// If this processor does not have the level.
-    pub fn new(level: Level, precision: Precision, centroids: &'a [i16], dims: usize) -> Self {
+    pub fn new(level: SimdLevel, precision: Precision, centroids: &'a [i16], dims: usize) -> Self {
         let width = dims * precision.words();
         let norm = |row: &[i16]| precision.coordinates(row).map(|c| c * c).sum();
         let norms = centroids.chunks_exact(width).map(norm).collect();
         Self { dots: simd::dots(level), centroids, width, norms }
     }
 
-    /// The squared distance of the `i`th point, whose length squared is `norm` ([`Rows::norm`]), from a centroid.
-    pub fn squared(&self, rows: Rows<'_>, i: usize, norm: i64, centroid: usize) -> i64 {
+    /// The squared distance of the `i`th point, whose length squared is `norm` ([`PointRows::norm`]), from a centroid.
+    pub fn squared(&self, rows: PointRows<'_>, i: usize, norm: i64, centroid: usize) -> i64 {
         let c = &self.centroids[centroid * self.width..][..self.width];
         let dot = match rows.values {
-            Values::Byte(values) => (self.dots.bytes)(&values[rows.at(i)], c),
-            Values::Wide(values) => (self.dots.wide)(&values[rows.at(i)], c),
-            Values::Fine(values) => (self.dots.fine)(&values[rows.at(i)], c),
+            RowValues::Byte(values) => (self.dots.bytes)(&values[rows.at(i)], c),
+            RowValues::Wide(values) => (self.dots.wide)(&values[rows.at(i)], c),
+            RowValues::Fine(values) => (self.dots.fine)(&values[rows.at(i)], c),
         };
         let fraction = rows.precision().fraction();
         (norm << (2 * fraction)) + self.norms[centroid] - (dot << (fraction + 1))
@@ -61,11 +61,11 @@ mod tests {
                 Precision::Fine.to_words(coordinates)
             };
             let (fine_x, fine_c) = (fine(&x), fine(&c));
-            let all = [(Rows::bytes(&bytes, dims), &c), (Rows::wide(&x, dims), &c), (Rows::fine(&fine_x, dims), &fine_c)];
+            let all = [(PointRows::bytes(&bytes, dims), &c), (PointRows::wide(&x, dims), &c), (PointRows::fine(&fine_x, dims), &fine_c)];
             for (rows, c) in all {
                 let expected = scalar::squared(rows, 0, c);
-                for level in Level::available() {
-                    let pairs = Pairs::new(level, rows.precision(), c, dims);
+                for level in SimdLevel::available() {
+                    let pairs = PairDistances::new(level, rows.precision(), c, dims);
                     prop_assert_eq!(pairs.squared(rows, 0, rows.norm(0), 0), expected, "{}", level);
                 }
             }

@@ -15,11 +15,11 @@
 //! | quads, wide | x + 32,768 | 0 to 255, 0 to 255 | c - 128 | -128 to 127, -128 to 127 | 255 * 128 | 65,793 |
 //! | quads, fine | x + 2^23 + 128 | 0 to 255, three times | c - 2^15 | -128 to 127, three times | 255 * 128 | 65,793 |
 
-use crate::rows::{Precision, Rows, Values};
+use crate::point_rows::{PointRows, Precision, RowValues};
 
 /// What a 32-bit word holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum WordFormat {
     /// Two `i16`.
     Pairs,
     /// Four bytes.
@@ -28,40 +28,40 @@ pub(crate) enum Form {
 
 /// One product of a plane of points with one of centroids.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Term {
+pub(crate) struct PlaneProduct {
     pub(crate) point: usize,
     pub(crate) centroid: usize,
     /// Its weight as a power of two.
     pub(crate) shift: u32,
 }
 
-const fn term(point: usize, centroid: usize, shift: u32) -> Term {
-    Term { point, centroid, shift }
+const fn term(point: usize, centroid: usize, shift: u32) -> PlaneProduct {
+    PlaneProduct { point, centroid, shift }
 }
 
 /// A row of the table above.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scheme {
-    form: Form,
+pub(crate) struct PackingScheme {
+    form: WordFormat,
     precision: Precision,
     pub(crate) point_planes: usize,
     pub(crate) centroid_planes: usize,
-    pub(crate) terms: &'static [Term],
+    pub(crate) terms: &'static [PlaneProduct],
     /// Words whose products a 32-bit sum holds.
     pub(crate) span: usize,
     /// `a` and `b`.
     shifts: (i64, i64),
 }
 
-impl Scheme {
-    pub(crate) fn new(form: Form, precision: Precision) -> Self {
-        const WHOLE: [Term; 1] = [term(0, 0, 0)];
-        const POINTS_CUT: [Term; 2] = [term(0, 0, 8), term(1, 0, 0)];
-        const CENTROIDS_CUT: [Term; 2] = [term(0, 0, 8), term(0, 1, 0)];
-        const BOTH_CUT: [Term; 4] = [term(0, 0, 16), term(0, 1, 8), term(1, 0, 8), term(1, 1, 0)];
-        const PAIRS_FINE: [Term; 6] =
+impl PackingScheme {
+    pub(crate) fn new(form: WordFormat, precision: Precision) -> Self {
+        const WHOLE: [PlaneProduct; 1] = [term(0, 0, 0)];
+        const POINTS_CUT: [PlaneProduct; 2] = [term(0, 0, 8), term(1, 0, 0)];
+        const CENTROIDS_CUT: [PlaneProduct; 2] = [term(0, 0, 8), term(0, 1, 0)];
+        const BOTH_CUT: [PlaneProduct; 4] = [term(0, 0, 16), term(0, 1, 8), term(1, 0, 8), term(1, 1, 0)];
+        const PAIRS_FINE: [PlaneProduct; 6] =
             [term(0, 0, 24), term(1, 0, 16), term(2, 0, 8), term(0, 1, 16), term(1, 1, 8), term(2, 1, 0)];
-        const QUADS_FINE: [Term; 9] = {
+        const QUADS_FINE: [PlaneProduct; 9] = {
             let mut terms = [term(0, 0, 32); 9];
             let mut at = 0;
             while at < 9 {
@@ -70,15 +70,15 @@ impl Scheme {
             }
             terms
         };
-        let (terms, span, shifts): (&[Term], _, _) = match (form, precision) {
-            (Form::Pairs, Precision::Byte) => (&WHOLE, 511, (128, 16_384)),
-            (Form::Pairs, Precision::Wide) => (&POINTS_CUT, 255, (0, 0)),
-            (Form::Quads, Precision::Byte) => (&CENTROIDS_CUT, 16_384, (0, 16_384)),
-            (Form::Quads, Precision::Wide) => (&BOTH_CUT, 16_384, (-32_768, 128)),
-            (Form::Pairs, Precision::Fine) => (&PAIRS_FINE, 255, (0, 0)),
-            (Form::Quads, Precision::Fine) => (&QUADS_FINE, 16_384, (-(1 << 23) - 128, 1 << 15)),
+        let (terms, span, shifts): (&[PlaneProduct], _, _) = match (form, precision) {
+            (WordFormat::Pairs, Precision::Byte) => (&WHOLE, 511, (128, 16_384)),
+            (WordFormat::Pairs, Precision::Wide) => (&POINTS_CUT, 255, (0, 0)),
+            (WordFormat::Quads, Precision::Byte) => (&CENTROIDS_CUT, 16_384, (0, 16_384)),
+            (WordFormat::Quads, Precision::Wide) => (&BOTH_CUT, 16_384, (-32_768, 128)),
+            (WordFormat::Pairs, Precision::Fine) => (&PAIRS_FINE, 255, (0, 0)),
+            (WordFormat::Quads, Precision::Fine) => (&QUADS_FINE, 16_384, (-(1 << 23) - 128, 1 << 15)),
         };
-        let planes = |plane: fn(&Term) -> usize| terms.iter().map(plane).max().unwrap_or(0) + 1;
+        let planes = |plane: fn(&PlaneProduct) -> usize| terms.iter().map(plane).max().unwrap_or(0) + 1;
         let (point_planes, centroid_planes) = (planes(|t| t.point), planes(|t| t.centroid));
         Self { form, precision, point_planes, centroid_planes, terms, span, shifts }
     }
@@ -90,13 +90,13 @@ impl Scheme {
     /// Words of a row of one plane.
     pub(crate) fn words(&self, dims: usize) -> usize {
         match self.form {
-            Form::Pairs => dims.div_ceil(2),
-            Form::Quads => dims.div_ceil(4),
+            WordFormat::Pairs => dims.div_ceil(2),
+            WordFormat::Quads => dims.div_ceil(4),
         }
     }
 
     /// What all squared distances of a point have in common: `|x|^2 4^f - 2^(f+1) (b sum(x) - a b d)`.
-    pub(crate) fn point_offset(&self, rows: Rows<'_>, i: usize) -> i64 {
+    pub(crate) fn point_offset(&self, rows: PointRows<'_>, i: usize) -> i64 {
         let (a, b) = self.shifts;
         let fraction = self.precision.fraction();
         let rest = if b == 0 { 0 } else { b * (sum(rows, i) - a * rows.dims() as i64) };
@@ -111,27 +111,29 @@ impl Scheme {
     }
 
     /// Writes a plane of a point; words beyond its coordinates stay as they are.
-    pub(crate) fn pack_point(&self, rows: Rows<'_>, i: usize, plane: usize, words: &mut [u32]) {
+    pub(crate) fn pack_point(&self, rows: PointRows<'_>, i: usize, plane: usize, words: &mut [u32]) {
         let row = match rows.values {
-            Values::Byte(v) => return self.pack_bytes(&v[rows.at(i)], words),
-            Values::Wide(v) | Values::Fine(v) => &v[rows.at(i)],
+            RowValues::Byte(v) => return self.pack_bytes(&v[rows.at(i)], words),
+            RowValues::Wide(v) | RowValues::Fine(v) => &v[rows.at(i)],
         };
         let (upper, lower) = row.split_at(rows.dims());
         let high = |x: i16| ((i32::from(x) + 128) >> 8) as i16;
         match (self.form, plane) {
-            (Form::Pairs, 0) => pairs(upper, words, high),
-            (Form::Pairs, 1) => pairs(upper, words, |x| (i32::from(x) - (i32::from(high(x)) << 8)) as i16),
-            (Form::Pairs, _) => pairs(lower, words, |x| x),
-            (Form::Quads, 0) => quads(upper, words, |x| ((x >> 8) + 128) as u8),
-            (Form::Quads, 1) => quads(upper, words, |x| (x & 255) as u8),
-            (Form::Quads, _) => quads(lower, words, |x| (x + 128) as u8),
+            (WordFormat::Pairs, 0) => pairs(upper, words, high),
+            (WordFormat::Pairs, 1) => {
+                pairs(upper, words, |x| (i32::from(x) - (i32::from(high(x)) << 8)) as i16)
+            }
+            (WordFormat::Pairs, _) => pairs(lower, words, |x| x),
+            (WordFormat::Quads, 0) => quads(upper, words, |x| ((x >> 8) + 128) as u8),
+            (WordFormat::Quads, 1) => quads(upper, words, |x| (x & 255) as u8),
+            (WordFormat::Quads, _) => quads(lower, words, |x| (x + 128) as u8),
         }
     }
 
     fn pack_bytes(&self, row: &[u8], words: &mut [u32]) {
         match self.form {
-            Form::Pairs => pairs(row, words, |x| i16::from(x) - 128),
-            Form::Quads => quads(row, words, |x| x),
+            WordFormat::Pairs => pairs(row, words, |x| i16::from(x) - 128),
+            WordFormat::Quads => quads(row, words, |x| x),
         }
     }
 
@@ -141,24 +143,26 @@ impl Scheme {
         let high = |c: i16| (shifted(c) + 128) >> 8;
         let (upper, lower) = row.split_at(row.len() / self.precision.words());
         match (self.form, self.precision, plane) {
-            (Form::Pairs, Precision::Byte, _) => pairs(row, words, |c| shifted(c) as i16),
-            (Form::Quads, Precision::Byte, 0) => quads(row, words, |c| high(c) as u8),
-            (Form::Quads, Precision::Byte, _) => quads(row, words, |c| (shifted(c) - (high(c) << 8)) as u8),
-            (Form::Pairs, _, 0) => pairs(upper, words, |c| c),
-            (Form::Pairs, _, _) => pairs(lower, words, |c| c),
-            (Form::Quads, _, 0) => quads(upper, words, |c| (c >> 8) as u8),
-            (Form::Quads, _, 1) => quads(upper, words, |c| ((c & 255) - 128) as u8),
-            (Form::Quads, _, _) => quads(lower, words, |c| c as u8),
+            (WordFormat::Pairs, Precision::Byte, _) => pairs(row, words, |c| shifted(c) as i16),
+            (WordFormat::Quads, Precision::Byte, 0) => quads(row, words, |c| high(c) as u8),
+            (WordFormat::Quads, Precision::Byte, _) => {
+                quads(row, words, |c| (shifted(c) - (high(c) << 8)) as u8)
+            }
+            (WordFormat::Pairs, _, 0) => pairs(upper, words, |c| c),
+            (WordFormat::Pairs, _, _) => pairs(lower, words, |c| c),
+            (WordFormat::Quads, _, 0) => quads(upper, words, |c| (c >> 8) as u8),
+            (WordFormat::Quads, _, 1) => quads(upper, words, |c| ((c & 255) - 128) as u8),
+            (WordFormat::Quads, _, _) => quads(lower, words, |c| c as u8),
         }
     }
 }
 
-fn sum(rows: Rows<'_>, i: usize) -> i64 {
+fn sum(rows: PointRows<'_>, i: usize) -> i64 {
     let at = rows.at(i);
     match rows.values {
-        Values::Byte(v) => v[at].iter().map(|&x| u32::from(x)).sum::<u32>().into(),
-        Values::Wide(v) => v[at].iter().map(|&x| i32::from(x)).sum::<i32>().into(),
-        Values::Fine(v) => Precision::Fine.coordinates(&v[at]).sum(),
+        RowValues::Byte(v) => v[at].iter().map(|&x| u32::from(x)).sum::<u32>().into(),
+        RowValues::Wide(v) => v[at].iter().map(|&x| i32::from(x)).sum::<i32>().into(),
+        RowValues::Fine(v) => Precision::Fine.coordinates(&v[at]).sum(),
     }
 }
 

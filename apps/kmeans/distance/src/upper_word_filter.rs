@@ -5,36 +5,36 @@
 //! than the nearest by more than twice that, is farther in truth. Where that holds of all others, the nearest is
 //! known, and one product tells how far it is; the other points are compared by all words.
 
-use crate::level::Level;
-use crate::nearest::Nearest;
-use crate::pack::Scheme;
-use crate::packed::Packed;
-use crate::pair::Pairs;
-use crate::rows::{Picked, Precision, Rows};
+use crate::nearest::NearestCentroid;
+use crate::packed_panels::PackedPanels;
+use crate::packing::PackingScheme;
+use crate::pair_distances::PairDistances;
+use crate::point_rows::{PointRows, Precision, RowSelection};
 use crate::simd::{Kernel, NearestTwo};
+use crate::simd_level::SimdLevel;
 
 /// Centroids by their upper words.
-pub(crate) struct Filter<'a> {
-    upper: Packed,
-    pairs: Pairs<'a>,
+pub(crate) struct UpperWordFilter<'a> {
+    upper: PackedPanels,
+    pairs: PairDistances<'a>,
 }
 
-impl<'a> Filter<'a> {
-    pub(crate) fn new(level: Level, kernel: &'static Kernel, centroids: &'a [i16], dims: usize) -> Self {
-        let scheme = Scheme::new(kernel.form, Precision::Wide);
+impl<'a> UpperWordFilter<'a> {
+    pub(crate) fn new(level: SimdLevel, kernel: &'static Kernel, centroids: &'a [i16], dims: usize) -> Self {
+        let scheme = PackingScheme::new(kernel.form, Precision::Wide);
         let rows = centroids.chunks_exact(Precision::Fine.words() * dims).map(|row| &row[..dims]);
-        let pairs = Pairs::new(level, Precision::Fine, centroids, dims);
-        Self { upper: Packed::new(kernel, scheme, rows, dims), pairs }
+        let pairs = PairDistances::new(level, Precision::Fine, centroids, dims);
+        Self { upper: PackedPanels::new(kernel, scheme, rows, dims), pairs }
     }
 
     /// Hands each picked row's place among them and its nearest centroid to `take`, in order; `exact` has the centroids with all
     /// words.
     pub(crate) fn nearest(
         &self,
-        exact: &Packed,
-        rows: Rows<'_>,
-        picked: Picked<'_>,
-        mut take: impl FnMut(usize, Nearest),
+        exact: &PackedPanels,
+        rows: PointRows<'_>,
+        picked: RowSelection<'_>,
+        mut take: impl FnMut(usize, NearestCentroid),
     ) {
         let (mut found, mut unsure, mut unsure_rows) = (Vec::new(), Vec::new(), Vec::new());
         self.upper.nearest_two(rows.upper(), picked, |first, block| {
@@ -45,14 +45,14 @@ impl<'a> Filter<'a> {
                 let (row, index) = (picked.row(first + i), two.nearest.index);
                 if is_sure(two, rows.dims()) {
                     let squared = self.pairs.squared(rows, row, rows.norm(row), index as usize);
-                    found.push(Nearest { index, squared });
+                    found.push(NearestCentroid { index, squared });
                 } else {
                     unsure.push(i);
                     unsure_rows.push(row as u32);
                     found.push(two.nearest);
                 }
             }
-            exact.nearest(rows, Picked::List(&unsure_rows), |i, nearest| found[unsure[i]] = nearest);
+            exact.nearest(rows, RowSelection::List(&unsure_rows), |i, nearest| found[unsure[i]] = nearest);
             found.iter().enumerate().for_each(|(i, nearest)| take(first + i, *nearest));
         });
     }

@@ -85,38 +85,38 @@ impl Precision {
 
 /// Points, row by row.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
-    pub(crate) values: Values<'a>,
+pub struct PointRows<'a> {
+    pub(crate) values: RowValues<'a>,
     dims: usize,
     /// Numbers from one row to the next.
     stride: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Values<'a> {
+pub(crate) enum RowValues<'a> {
     Byte(&'a [u8]),
     Wide(&'a [i16]),
     Fine(&'a [i16]),
 }
 
-impl<'a> Rows<'a> {
+impl<'a> PointRows<'a> {
     /// Points of `dims` bytes each.
     ///
     /// # Panics
-    /// If the dimensions are not 1 to [`Precision::max_dims`], or the last row is not whole; so do [`Rows::wide`] and
-    /// [`Rows::fine`].
+    /// If the dimensions are not 1 to [`Precision::max_dims`], or the last row is not whole; so do [`PointRows::wide`] and
+    /// [`PointRows::fine`].
     pub fn bytes(values: &'a [u8], dims: usize) -> Self {
-        Self::checked(values.len(), Self { values: Values::Byte(values), dims, stride: dims })
+        Self::checked(values.len(), Self { values: RowValues::Byte(values), dims, stride: dims })
     }
 
     /// Points of `dims` 16-bit integers each.
     pub fn wide(values: &'a [i16], dims: usize) -> Self {
-        Self::checked(values.len(), Self { values: Values::Wide(values), dims, stride: dims })
+        Self::checked(values.len(), Self { values: RowValues::Wide(values), dims, stride: dims })
     }
 
     /// Points of `dims` coordinates each, as [`Precision::Fine`] has them: twice as many words.
     pub fn fine(values: &'a [i16], dims: usize) -> Self {
-        Self::checked(values.len(), Self { values: Values::Fine(values), dims, stride: 2 * dims })
+        Self::checked(values.len(), Self { values: RowValues::Fine(values), dims, stride: 2 * dims })
     }
 
     fn checked(values: usize, rows: Self) -> Self {
@@ -129,8 +129,8 @@ impl<'a> Rows<'a> {
     /// The upper words of [`Precision::Fine`], as points of [`Precision::Wide`].
     pub(crate) fn upper(self) -> Self {
         match self.values {
-            Values::Fine(values) => Self { values: Values::Wide(values), ..self },
-            Values::Byte(_) | Values::Wide(_) => self,
+            RowValues::Fine(values) => Self { values: RowValues::Wide(values), ..self },
+            RowValues::Byte(_) | RowValues::Wide(_) => self,
         }
     }
 
@@ -142,9 +142,9 @@ impl<'a> Rows<'a> {
     /// What the coordinates are.
     pub fn precision(&self) -> Precision {
         match self.values {
-            Values::Byte(_) => Precision::Byte,
-            Values::Wide(_) => Precision::Wide,
-            Values::Fine(_) => Precision::Fine,
+            RowValues::Byte(_) => Precision::Byte,
+            RowValues::Wide(_) => Precision::Wide,
+            RowValues::Fine(_) => Precision::Fine,
         }
     }
 
@@ -156,8 +156,8 @@ impl<'a> Rows<'a> {
     /// How many points there are.
     pub fn len(&self) -> usize {
         match self.values {
-            Values::Byte(values) => values.len() / self.stride,
-            Values::Wide(values) | Values::Fine(values) => values.len() / self.stride,
+            RowValues::Byte(values) => values.len() / self.stride,
+            RowValues::Wide(values) | RowValues::Fine(values) => values.len() / self.stride,
         }
     }
 
@@ -169,8 +169,8 @@ impl<'a> Rows<'a> {
     /// The `i`th row as numbers.
     pub fn row(&self, i: usize) -> impl Iterator<Item = i64> + use<'a> {
         let (bytes, words) = match self.values {
-            Values::Byte(values) => (&values[self.at(i)], &[][..]),
-            Values::Wide(values) | Values::Fine(values) => (&[][..], &values[self.at(i)]),
+            RowValues::Byte(values) => (&values[self.at(i)], &[][..]),
+            RowValues::Wide(values) | RowValues::Fine(values) => (&[][..], &values[self.at(i)]),
         };
         bytes.iter().map(|&x| i64::from(x)).chain(self.precision().coordinates(words))
     }
@@ -185,19 +185,21 @@ impl<'a> Rows<'a> {
         let at = self.at(i);
         match self.values {
             // 256 squares of bytes fit 24 bits.
-            Values::Byte(values) => {
+            RowValues::Byte(values) => {
                 let block = |b: &[u8]| b.iter().map(|&x| u32::from(x) * u32::from(x)).sum::<u32>();
                 values[at].chunks(256).map(|b| i64::from(block(b))).sum()
             }
-            Values::Wide(values) => values[at].iter().map(|&x| i64::from(i32::from(x) * i32::from(x))).sum(),
-            Values::Fine(values) => Precision::Fine.coordinates(&values[at]).map(|x| x * x).sum(),
+            RowValues::Wide(values) => {
+                values[at].iter().map(|&x| i64::from(i32::from(x) * i32::from(x))).sum()
+            }
+            RowValues::Fine(values) => Precision::Fine.coordinates(&values[at]).map(|x| x * x).sum(),
         }
     }
 }
 
 /// Which rows are meant.
 #[derive(Clone, Copy, Debug)]
-pub enum Picked<'a> {
+pub enum RowSelection<'a> {
     /// A run of them.
     Run {
         /// The first.
@@ -209,7 +211,7 @@ pub enum Picked<'a> {
     List(&'a [u32]),
 }
 
-impl Picked<'_> {
+impl RowSelection<'_> {
     /// How many there are.
     pub fn len(&self) -> usize {
         match self {

@@ -1,18 +1,18 @@
 //! Centroids packed into panels, and the products of point tiles with them.
 
-use crate::nearest::Nearest;
-use crate::pack::{Scheme, Term};
-use crate::rows::{Picked, Rows};
-use crate::simd::{Kernel, NearestTwo, Order, Scores};
+use crate::nearest::NearestCentroid;
+use crate::packing::{PackingScheme, PlaneProduct};
+use crate::point_rows::{PointRows, RowSelection};
+use crate::simd::{Kernel, NearestTwo, Scores, TileOrder};
 use std::ops::Range;
 
 /// Bytes of packed points that go past a panel before the next one's turn: half of a small second-level cache.
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// Centroids in panels.
-pub(crate) struct Packed {
+pub(crate) struct PackedPanels {
     kernel: &'static Kernel,
-    scheme: Scheme,
+    scheme: PackingScheme,
     /// Words of a row of one plane, with those that fill up the kernel's step.
     steps: usize,
     /// The weights of the layers of products, as powers of two: each term's, as often as its sums must be cut.
@@ -25,17 +25,17 @@ pub(crate) struct Packed {
 }
 
 /// Points packed for a while.
-struct Block {
+struct PointBlock {
     /// By tile, plane, and as the kernel wants a tile's words ordered.
     words: Vec<u32>,
     /// What all squared distances of each point have in common.
     offsets: Vec<i64>,
 }
 
-impl Packed {
+impl PackedPanels {
     pub(crate) fn new<'a>(
         kernel: &'static Kernel,
-        scheme: Scheme,
+        scheme: PackingScheme,
         centroids: impl ExactSizeIterator<Item = &'a [i16]>,
         dims: usize,
     ) -> Self {
@@ -54,22 +54,27 @@ impl Packed {
             }
         }
         let spans = steps.div_ceil(scheme.span);
-        let shift = |term: &Term| term.shift + scheme.precision().fraction() + 1;
+        let shift = |term: &PlaneProduct| term.shift + scheme.precision().fraction() + 1;
         let shifts = scheme.terms.iter().flat_map(|term| vec![shift(term); spans]).collect();
         Self { kernel, scheme, steps, shifts, words, offsets }
     }
 
-    pub(crate) fn nearest(&self, rows: Rows<'_>, picked: Picked<'_>, mut take: impl FnMut(usize, Nearest)) {
-        let none = Nearest { index: 0, squared: i64::MAX };
+    pub(crate) fn nearest(
+        &self,
+        rows: PointRows<'_>,
+        picked: RowSelection<'_>,
+        mut take: impl FnMut(usize, NearestCentroid),
+    ) {
+        let none = NearestCentroid { index: 0, squared: i64::MAX };
         let mut best = Vec::new();
-        self.each_block(rows, picked, |first, block| {
+        self.for_each_block(rows, picked, |first, block| {
             best.clear();
             best.resize(block.offsets.len(), none);
-            self.each_tile(block, self.panels(), |points, centroids, scores| {
+            self.for_each_tile(block, self.panels(), |points, centroids, scores| {
                 (self.kernel.choose)(&scores, centroids as u32, &mut best[points..]);
             });
             for (i, (best, offset)) in best.iter().zip(&block.offsets).enumerate() {
-                take(first + i, Nearest { squared: best.squared + offset, ..*best });
+                take(first + i, NearestCentroid { squared: best.squared + offset, ..*best });
             }
         });
     }
@@ -77,16 +82,16 @@ impl Packed {
     /// Hands the nearest centroids of the picked rows to `take`, a block at a time, with the place of the first among them.
     pub(crate) fn nearest_two(
         &self,
-        rows: Rows<'_>,
-        picked: Picked<'_>,
+        rows: PointRows<'_>,
+        picked: RowSelection<'_>,
         mut take: impl FnMut(usize, &[NearestTwo]),
     ) {
-        let none = NearestTwo { nearest: Nearest { index: 0, squared: i64::MAX }, next: i64::MAX };
+        let none = NearestTwo { nearest: NearestCentroid { index: 0, squared: i64::MAX }, next: i64::MAX };
         let mut best = Vec::new();
-        self.each_block(rows, picked, |first, block| {
+        self.for_each_block(rows, picked, |first, block| {
             best.clear();
             best.resize(block.offsets.len(), none);
-            self.each_tile(block, self.panels(), |points, centroids, scores| {
+            self.for_each_tile(block, self.panels(), |points, centroids, scores| {
                 (self.kernel.choose_two)(&scores, centroids as u32, &mut best[points..]);
             });
             for (two, offset) in best.iter_mut().zip(&block.offsets) {
@@ -97,19 +102,27 @@ impl Packed {
         });
     }
 
-    pub(crate) fn all(&self, rows: Rows<'_>, picked: Picked<'_>, run: &Range<usize>, table: &mut [i64]) {
+    pub(crate) fn all(
+        &self,
+        rows: PointRows<'_>,
+        picked: RowSelection<'_>,
+        run: &Range<usize>,
+        table: &mut [i64],
+    ) {
         let lanes = self.kernel.lanes;
         let mut tile = vec![0; self.kernel.rows * lanes];
         let panels = run.start / lanes..run.end.div_ceil(lanes);
-        self.each_block(rows, picked, |first, block| {
-            self.each_tile(block, panels.clone(), |points, centroids, scores| {
+        self.for_each_block(rows, picked, |first, block| {
+            self.for_each_tile(block, panels.clone(), |points, centroids, scores| {
                 (self.kernel.write)(&scores, &mut tile);
                 // Of the first and the last panel, only some lanes may be asked for.
-                let asked = run.start.max(centroids)..run.end.min(centroids + lanes);
+                let requested = run.start.max(centroids)..run.end.min(centroids + lanes);
                 let offsets = block.offsets[points..].iter();
                 for (i, (scores, offset)) in tile.chunks_exact(lanes).zip(offsets).enumerate() {
-                    let at = (first + points + i) * run.len() + asked.start - run.start;
-                    let row = table[at..at + asked.len()].iter_mut().zip(&scores[asked.start - centroids..]);
+                    let at = (first + points + i) * run.len() + requested.start - run.start;
+                    let row = table[at..at + requested.len()]
+                        .iter_mut()
+                        .zip(&scores[requested.start - centroids..]);
                     row.for_each(|(distance, score)| *distance = offset + score);
                 }
             });
@@ -122,11 +135,16 @@ impl Packed {
     }
 
     /// Packs the picked rows, a block at a time; `visit` gets the place of the first among them.
-    fn each_block(&self, rows: Rows<'_>, picked: Picked<'_>, mut visit: impl FnMut(usize, &Block)) {
+    fn for_each_block(
+        &self,
+        rows: PointRows<'_>,
+        picked: RowSelection<'_>,
+        mut visit: impl FnMut(usize, &PointBlock),
+    ) {
         let kernel = self.kernel;
         let tile_words = self.scheme.point_planes * self.steps * kernel.rows;
         let tiles = (BLOCK_BYTES / (4 * tile_words)).max(1).min(picked.len().div_ceil(kernel.rows));
-        let mut block = Block { words: vec![0; tiles * tile_words], offsets: Vec::new() };
+        let mut block = PointBlock { words: vec![0; tiles * tile_words], offsets: Vec::new() };
         let mut row = vec![0; self.steps];
         for first in (0..picked.len()).step_by((tiles * kernel.rows).max(1)) {
             let count = (tiles * kernel.rows).min(picked.len() - first);
@@ -147,7 +165,12 @@ impl Packed {
 
     /// Hands the place in the block of each tile's first point, the number of the first centroid of each panel of a run, and
     /// their scores to `visit`.
-    fn each_tile(&self, block: &Block, run: Range<usize>, mut visit: impl FnMut(usize, usize, Scores<'_>)) {
+    fn for_each_tile(
+        &self,
+        block: &PointBlock,
+        run: Range<usize>,
+        mut visit: impl FnMut(usize, usize, Scores<'_>),
+    ) {
         let (kernel, scheme, shifts) = (self.kernel, &self.scheme, &self.shifts);
         let tile_words = scheme.point_planes * self.steps * kernel.rows;
         let panel_words = scheme.centroid_planes * self.steps * kernel.lanes;
@@ -177,7 +200,7 @@ impl Packed {
     }
 }
 
-impl Order {
+impl TileOrder {
     /// Writes a row's words into a tile of `rows`.
     fn place(self, words: &[u32], row: usize, rows: usize, tile: &mut [u32]) {
         match self {
