@@ -158,7 +158,7 @@ def test_a_node_that_is_gone_is_given_up_before_the_grace_time_is_over(make_bed,
             subprocess.check_call(["ip", "link", "set", at_switch.name, "down"])
             status, _, errors = ended(job)
             subprocess.check_call(["ip", "link", "set", at_switch.name, "up"])
-    assert status == 1 and "node h1 is gone: the connection to its agent broke, and no switch hears it" in errors, errors
+    assert status == 1 and "node h1 was lost: the connection to its agent broke, and no switch hears it" in errors, errors
     bed.restart_agent("h1")
     wait_for(bed.whole, "the network is whole again")
 
@@ -169,7 +169,7 @@ def test_an_agent_that_is_stopped_in_order_leaves_at_once(make_bed):
     job, _ = job_on_all(bed, "left")
     bed.agents["h1"].signal(signal.SIGTERM)
     status, _, errors = ended(job)
-    assert status == 1 and "node h1 is gone: its agent has left" in errors, errors
+    assert status == 1 and "node h1 was lost: its agent has left" in errors, errors
     bed.restart_agent("h1")
     wait_for(bed.whole, "the network is whole again")
 

@@ -1,64 +1,64 @@
-//! What the service is told, and what it asks for and says.
+//! Inputs and outputs of the membership service.
 
-use crate::recovery::Purpose;
+use crate::recovery::RecoveryPurpose;
 use cool_machine::Duration;
 use std::collections::BTreeSet;
 
-/// Where a rank runs.
-pub trait Place: Clone {
-    /// Stands for its node: ranks of one node are told together.
+/// The node on which a rank runs.
+pub trait RankLocation: Clone {
+    /// Returns the node's number. Ranks with the same number receive one common report.
     fn node(&self) -> u32;
-    /// The node's name, for people.
+    /// Returns the node's name, for messages.
     fn name(&self) -> &str;
 }
 
-/// What happens. Nodes are named by [`Place::node`].
+/// An event that the driver reports to the service. Nodes are numbered as by [`RankLocation::node`].
 #[derive(Debug)]
 pub enum Input<'a, P> {
-    /// A rank wants to be in a new group with all others that give the same key.
+    /// A rank requests a new group with all other ranks that give the same key.
     Enlist {
-        /// Where it is.
+        /// The rank's location.
         place: P,
-        /// By what it finds the others.
+        /// The key that all ranks of the group have in common.
         key: String,
-        /// Its rank in the group.
+        /// The rank's number in the group.
         rank: u32,
-        /// How many ranks the group has.
+        /// Number of ranks in the group.
         size: u32,
-        /// How long it waits for the others; the shortest of all counts.
+        /// How long the rank waits for the others. The shortest timeout of all ranks applies.
         timeout: Duration,
-        /// Its node's number for it alone; 0: it has none.
+        /// Number by which the node identifies this request, or 0 if it has none.
         ticket: u64,
     },
-    /// A rank that had enlisted is gone.
+    /// A waiting rank has exited or has canceled its request.
     Withdraw {
-        /// Its node.
+        /// The rank's node.
         node: u32,
-        /// The key that it gave.
+        /// The key of its request.
         key: &'a str,
-        /// Its rank.
+        /// The rank.
         rank: u32,
     },
-    /// A rank meets the other survivors of its group.
+    /// A rank waits for the other survivors of its group.
     Recover {
-        /// Where it is.
+        /// The rank's location.
         place: P,
-        /// Its group, and how many ranks that had at first.
+        /// The group, and its number of ranks when it was formed.
         group: (u64, u32),
-        /// Its rank there.
+        /// The rank's number in that group.
         rank: u32,
-        /// What it came for.
-        purpose: Purpose,
-        /// How long it waits for the others; the shortest of all counts.
+        /// The operation that the rank called.
+        purpose: RecoveryPurpose,
+        /// How long the rank waits for the others. The shortest timeout of all ranks applies.
         timeout: Duration,
-        /// Ranks whose nodes it cannot reach.
-        misses: Vec<u32>,
+        /// Ranks that this rank cannot reach, by node.
+        unreachable: Vec<u32>,
     },
     /// Ranks have left a group.
     RanksLeft {
-        /// The group, and how many ranks it had at first.
+        /// The group, and its number of ranks when it was formed.
         group: (u64, u32),
-        /// The ranks.
+        /// The ranks that left.
         ranks: &'a [u32],
     },
     /// No rank of a node uses a group any more.
@@ -68,15 +68,16 @@ pub enum Input<'a, P> {
         /// The node.
         node: u32,
     },
-    /// A node is gone, and all its ranks with it.
-    NodeLeft {
+    /// A node and all its ranks are lost.
+    NodeLost {
         /// The node.
         node: u32,
-        /// Its name.
+        /// The node's name.
         name: &'a str,
-        /// Why.
+        /// Why it was lost.
         reason: &'a str,
-        /// Its ranks, of each group that they are in; with each the ranks that the group had at first.
+        /// The node's ranks in each of their groups. Each group is given with its number of ranks when
+        /// it was formed.
         ranks: Vec<((u64, u32), Vec<u32>)>,
     },
     /// A node is ready for a group that is being formed.
@@ -86,89 +87,91 @@ pub enum Input<'a, P> {
         /// The node.
         node: u32,
     },
-    /// All nodes have been told of a group that is being formed, or as many as could be: the time begins in which they are to
-    /// be ready.
+    /// The driver has sent a group that is being formed to all reachable nodes. The time limit for their
+    /// [`Input::Ready`] starts now.
     Announced(u64),
-    /// A group cannot be formed. It is released when it has been announced, too.
+    /// A group cannot be formed. The service releases it once it has been [`Input::Announced`].
     FormFailed {
         /// The group.
         group: u64,
-        /// Why.
+        /// Why it cannot be formed.
         reason: String,
-        /// Nodes that are gone, without which it may be possible.
-        gone: BTreeSet<u32>,
+        /// Lost nodes. Survivors may try again without them.
+        lost: BTreeSet<u32>,
     },
-    /// A group of an earlier life of this service: who stops using it is remembered until it is resumed.
+    /// Reserves a group that an earlier instance of this service formed. The service records which nodes
+    /// stop using it until the group is resumed.
     Reserve(u64),
-    /// All nodes of a reserved group have come back.
+    /// All nodes of a reserved group have reconnected.
     Resume {
         /// The group.
         group: u64,
-        /// Where its ranks are.
+        /// Locations of its ranks.
         places: Vec<P>,
         /// The nodes that use it.
         users: BTreeSet<u32>,
     },
     /// A reserved group will not be resumed.
     Forget(u64),
-    /// The numbers of all groups there are now, also those that others have made: who recovers another waits in vain.
-    InUse(&'a BTreeSet<u64>),
+    /// All groups that exist now, including those formed by other means. A recovery of any other group
+    /// fails.
+    GroupsInUse(&'a BTreeSet<u64>),
 }
 
-/// What is to be done.
+/// An action that the driver must execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output<P> {
-    /// Form a group, and say when it has been [`Input::Announced`], of each node when it is [`Input::Ready`], and if it
-    /// [`Input::FormFailed`].
+    /// Form a group. The driver must report when it has been [`Input::Announced`], each node that is
+    /// [`Input::Ready`], and a failure by [`Input::FormFailed`].
     Form {
-        /// Its number.
+        /// The group's number.
         group: u64,
-        /// Where its ranks are.
+        /// Locations of its ranks.
         places: Vec<P>,
     },
-    /// Release a group everywhere; also one that could not be formed.
+    /// Release a group on all nodes, even if it could not be formed completely.
     Release {
-        /// Its number.
+        /// The group's number.
         group: u64,
-        /// Where its ranks were.
+        /// Locations of its ranks.
         places: Vec<P>,
     },
-    /// The survivors of a group go on without a node whose ranks are there.
-    LeftBehind(P),
-    /// Tell a node what has become of ranks that enlisted.
-    Enlisted(P, Enlisted),
-    /// Tell a node what survivors have agreed on.
-    Recovered(P, Recovered),
+    /// The survivors of a group continue without the ranks at this location.
+    Excluded(P),
+    /// Report the outcome of a rendezvous to a node.
+    Enlisted(P, EnlistOutcome),
+    /// Report the outcome of a recovery to a node.
+    Recovered(P, RecoveryOutcome),
 }
 
-/// What has become of ranks that enlisted.
+/// Outcome of a rendezvous.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Enlisted {
-    /// The key that they gave.
+pub struct EnlistOutcome {
+    /// The key that the ranks gave.
     pub key: String,
-    /// Their group; 0: there will be none.
+    /// Their group, or 0 if none was formed.
     pub group: u64,
-    /// Why.
+    /// Why no group was formed.
     pub reason: String,
-    /// Whom it concerns; none: all of the node that gave the key.
+    /// The rank concerned. `None` means all ranks of the node that gave the key.
     pub rank: Option<u32>,
-    /// Of these, those alone that have these tickets; empty if one who came has none.
+    /// Limits the report to requests with these tickets. Empty if a request had no ticket.
     pub tickets: Vec<u64>,
 }
 
-/// What survivors have agreed on.
+/// Outcome of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoveryOutcome {
     /// The group that lost ranks.
     pub group: u64,
-    /// Its ranks that are gone, ascending.
-    pub gone: Vec<u32>,
-    /// The bitwise and of what those gave who agree.
+    /// Its lost ranks, in ascending order.
+    pub lost: Vec<u32>,
+    /// Bitwise AND of the flags that the agreeing ranks gave.
     pub flags: u64,
-    /// The survivors' new group; 0: none was asked for, or there is none.
+    /// The survivors' new group, or 0 if none was requested or formed.
     pub new_group: u64,
-    /// Why there is no agreement; empty if there is one.
+    /// Why the survivors did not agree. Empty if they did.
     pub failure: String,
-    /// Whom it concerns; none: all of the node that wait.
+    /// The rank concerned. `None` means all waiting ranks of the node.
     pub rank: Option<u32>,
 }

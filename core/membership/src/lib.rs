@@ -1,19 +1,24 @@
-//! Who belongs to a group, decided in one place for all of its ranks.
+//! Group membership: decides, in one place for all ranks, which ranks form a group.
 //!
-//! [`Membership`] is the service that agents ask for groups. Ranks that know only a common key, their number and how many
-//! they are meet by it (a *rendezvous*): the worlds of other launchers, and the parts of a split. Survivors of a group that
-//! lost ranks agree by it on who is gone, as with ULFM's `MPI_Comm_agree` and `MPI_Comm_shrink` (Bland et al.,
-//! "Post-failure recovery of MPI communication capability", IJHPCA 2013). It has groups formed, tells their nodes, and has
-//! those released that no node uses any more.
+//! [`Membership`] is the service from which agents request groups. It supports two ways to form one:
 //!
-//! The machine does no I/O and takes the time as an argument. Trees and messages are its driver's matter: the controller,
-//! or in embedded mode the process itself.
+//! - *Rendezvous*: ranks that know only a common key, their rank and the size of the group find each
+//!   other. The worlds of other launchers and the parts of a split are formed like this.
+//! - *Recovery*: the survivors of a group that lost ranks agree on the set of lost ranks, like ULFM's
+//!   `MPI_Comm_agree` and `MPI_Comm_shrink` (Bland et al., "Post-failure recovery of MPI communication
+//!   capability", IJHPCA 2013).
+//!
+//! The service requests that groups be formed, reports the result to their nodes, and releases a group
+//! once no node uses it.
+//!
+//! The machine does no I/O and receives the time as an argument. Its driver must install the trees and
+//! send the messages: the controller does, or in embedded mode the process itself.
 
 mod events;
 mod recovery;
 mod rendezvous;
 mod service;
 
-pub use events::{Enlisted, Input, Output, Place, Recovered};
-pub use recovery::Purpose;
-pub use service::{LONGEST_WAIT, Membership};
+pub use events::{EnlistOutcome, Input, Output, RankLocation, RecoveryOutcome};
+pub use recovery::RecoveryPurpose;
+pub use service::{MAX_WAIT, Membership};

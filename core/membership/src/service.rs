@@ -1,73 +1,75 @@
-//! The service that ranks' agents ask for groups: it brings enlisted ranks and survivors together, has their groups
-//! formed, tells them, and has groups released that no node uses any more.
+//! The membership service. It brings enlisted ranks and survivors together, requests that their
+//! groups be formed, reports the outcome, and releases each group that no node uses any more.
 //!
-//! How a group is formed (trees, messages to its members) and how nodes are told is left to the driver.
+//! The driver must form the groups (trees, messages to the members) and deliver the reports.
 
-use crate::events::{Enlisted, Input, Output, Place, Recovered};
-use crate::recovery::{Met, Purpose, Recovery, Refusal as RecoverRefusal, Survivor};
-use crate::rendezvous::{Failed, Member, Rendezvous};
+use crate::events::{EnlistOutcome, Input, Output, RankLocation, RecoveryOutcome};
+use crate::recovery::{RecoveryPurpose, RecoveryRefusal, RecoveryRounds, RoundResult, Survivor};
+use crate::rendezvous::{Enlistment, FailedRendezvous, Rendezvous};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// No rank waits longer than this for the others, whatever it asks for.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+/// Maximum time for which a rank waits for the others, whatever timeout it requests.
+pub const MAX_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Where a rank is that has enlisted, and its node's ticket for it.
+/// Location of a rank that has enlisted, with its node's ticket for the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seat<P> {
+struct EnlistedRank<P> {
     place: P,
     ticket: u64,
 }
 
-/// For whom a group is formed.
+/// The ranks for which a group is formed.
 enum Founders<P> {
-    Enlisted { key: String, seats: Vec<Seat<P>> },
-    Survivors { of: u64, came: BTreeMap<u32, P>, gone: Vec<u32> },
+    Enlisted { key: String, ranks: Vec<EnlistedRank<P>> },
+    Survivors { of: u64, survivors: BTreeMap<u32, P>, lost: Vec<u32> },
 }
 
 /// A group that is being formed.
-struct Forming<P> {
+struct FormingGroup<P> {
     founders: Founders<P>,
-    /// Nodes that are not ready.
+    /// Nodes that are not ready yet.
     unready: BTreeSet<u32>,
     /// Why it cannot be formed.
     failure: Option<String>,
-    /// Nodes that are gone.
-    gone: BTreeSet<u32>,
-    /// When its nodes are to be ready; none while it is being announced, so that what releases it comes later.
+    /// Nodes that are lost.
+    lost: BTreeSet<u32>,
+    /// Time by which all nodes must be ready. `None` until the group has been announced, because
+    /// its release must not overtake the announcement.
     deadline: Option<Time>,
 }
 
-enum State<P> {
-    Forming(Forming<P>),
+enum GroupState<P> {
+    Forming(FormingGroup<P>),
     Used { by: BTreeSet<u32> },
     Reserved { unused_by: BTreeSet<u32> },
 }
 
-struct Group<P> {
+struct ManagedGroup<P> {
     places: Vec<P>,
-    state: State<P>,
+    state: GroupState<P>,
 }
 
-/// The service: one for all groups whose ranks come by themselves.
+/// The membership service, for all groups that are formed by rendezvous or recovery.
 pub struct Membership<P> {
-    rendezvous: Rendezvous<Seat<P>>,
-    recovery: Recovery<P>,
-    groups: BTreeMap<u64, Group<P>>,
-    /// Gives a number that no group had.
+    rendezvous: Rendezvous<EnlistedRank<P>>,
+    recovery: RecoveryRounds<P>,
+    groups: BTreeMap<u64, ManagedGroup<P>>,
+    /// Returns a number that no group has had before.
     number: Box<dyn FnMut() -> u64 + Send>,
-    /// How long the nodes of a group may take until they are ready.
+    /// How long the nodes of a group may take until all are ready.
     ready_within: Duration,
     out: VecDeque<Output<P>>,
 }
 
-impl<P: Place> Membership<P> {
-    /// Nobody waits yet. `number` gives numbers of new groups, `ready_within` is how long a group's nodes may take until
-    /// all are ready.
+impl<P: RankLocation> Membership<P> {
+    /// Returns a service without waiting ranks. `number` must return a new number on each call,
+    /// because a number identifies a group forever. `ready_within` is how long the nodes of a group
+    /// may take until all are ready.
     pub fn new(number: impl FnMut() -> u64 + Send + 'static, ready_within: Duration) -> Membership<P> {
         Membership {
             rendezvous: Rendezvous::default(),
-            recovery: Recovery::default(),
+            recovery: RecoveryRounds::default(),
             groups: BTreeMap::new(),
             number: Box::new(number),
             ready_within,
@@ -75,121 +77,141 @@ impl<P: Place> Membership<P> {
         }
     }
 
-    fn enlist(&mut self, member: Member<Seat<P>>) {
-        let (key, rank, seat) = (member.key.clone(), member.rank, member.place.clone());
+    fn enlist(&mut self, member: Enlistment<EnlistedRank<P>>) {
+        let (key, rank, enlisted_rank) = (member.key.clone(), member.rank, member.place.clone());
         match self.rendezvous.enlist(member) {
             Ok(None) => {}
-            Ok(Some(seats)) => {
-                let places = seats.iter().map(|seat| seat.place.clone()).collect();
-                self.form(Founders::Enlisted { key, seats }, places);
+            Ok(Some(ranks)) => {
+                let places = ranks.iter().map(|rank| rank.place.clone()).collect();
+                self.form(Founders::Enlisted { key, ranks }, places);
             }
             Err(refusal) => {
-                let refused =
-                    Enlisted { key, reason: refusal.to_string(), rank: Some(rank), ..Enlisted::default() };
-                self.tell_enlisted(&[seat], &refused);
+                let refused = EnlistOutcome {
+                    key,
+                    reason: refusal.to_string(),
+                    rank: Some(rank),
+                    ..EnlistOutcome::default()
+                };
+                self.report_enlisted(&[enlisted_rank], &refused);
             }
         }
     }
 
     fn recover(&mut self, survivor: Survivor<P>) {
         let (group, rank, place) = (survivor.group.0, survivor.rank, survivor.place.clone());
-        match self.recovery.come(survivor) {
-            Ok(met) => self.met(met),
+        match self.recovery.arrive(survivor) {
+            Ok(result) => self.complete_round(result),
             Err(refusal) => self.refuse(place, (group, rank), &refusal),
         }
     }
 
-    fn refuse(&mut self, place: P, (group, rank): (u64, u32), refusal: &RecoverRefusal) {
-        if let RecoverRefusal::Gone { .. } = refusal {
-            self.out.push_back(Output::LeftBehind(place.clone()));
+    fn refuse(&mut self, place: P, (group, rank): (u64, u32), refusal: &RecoveryRefusal) {
+        if let RecoveryRefusal::Lost { .. } = refusal {
+            self.out.push_back(Output::Excluded(place.clone()));
         }
         let failure = refusal.to_string();
-        let refused = Recovered { group, failure, rank: Some(rank), ..Recovered::default() };
+        let refused = RecoveryOutcome { group, failure, rank: Some(rank), ..RecoveryOutcome::default() };
         self.out.push_back(Output::Recovered(place, refused));
     }
 
-    /// Survivors have agreed, if they have.
-    fn met(&mut self, met: Option<Met<P>>) {
-        let Some(Met { group, purpose, came, gone, cut_off }) = met else { return };
+    /// Handles the result of a round, if there is one.
+    fn complete_round(&mut self, result: Option<RoundResult<P>>) {
+        let Some(RoundResult { group, purpose, survivors, lost, cut_off }) = result else { return };
         for (rank, place) in cut_off {
-            self.refuse(place, (group, rank), &RecoverRefusal::Gone { group, rank });
+            self.refuse(place, (group, rank), &RecoveryRefusal::Lost { group, rank });
         }
         match purpose {
-            Purpose::Agree(flags) => {
-                self.tell_survivors(came.values(), &Recovered { group, gone, flags, ..Recovered::default() });
+            RecoveryPurpose::Agree(flags) => {
+                self.report_recovered(
+                    survivors.values(),
+                    &RecoveryOutcome { group, lost, flags, ..RecoveryOutcome::default() },
+                );
             }
-            Purpose::Shrink => self.form_survivors(group, came, gone),
+            RecoveryPurpose::Shrink => self.form_survivors(group, survivors, lost),
         }
     }
 
-    fn form_survivors(&mut self, of: u64, came: BTreeMap<u32, P>, gone: Vec<u32>) {
-        let places = came.values().cloned().collect();
-        self.form(Founders::Survivors { of, came, gone }, places);
+    fn form_survivors(&mut self, of: u64, survivors: BTreeMap<u32, P>, lost: Vec<u32>) {
+        let places = survivors.values().cloned().collect();
+        self.form(Founders::Survivors { of, survivors, lost }, places);
     }
 
     fn form(&mut self, founders: Founders<P>, places: Vec<P>) {
         let group = (self.number)();
-        let unready = places.iter().map(Place::node).collect();
-        let forming = Forming { founders, unready, failure: None, gone: BTreeSet::new(), deadline: None };
-        self.groups.insert(group, Group { places: places.clone(), state: State::Forming(forming) });
+        let unready = places.iter().map(RankLocation::node).collect();
+        let forming =
+            FormingGroup { founders, unready, failure: None, lost: BTreeSet::new(), deadline: None };
+        self.groups
+            .insert(group, ManagedGroup { places: places.clone(), state: GroupState::Forming(forming) });
         self.out.push_back(Output::Form { group, places });
     }
 
-    /// Something has become known of a group that is being formed, if it is.
-    fn forming(&mut self, id: u64, change: impl FnOnce(&mut Forming<P>)) {
-        let Some(Group { state: State::Forming(forming), .. }) = self.groups.get_mut(&id) else { return };
+    /// Applies a change to a group that is being formed, and completes the group if nothing is
+    /// pending. Does nothing if the group is not being formed.
+    fn forming(&mut self, id: u64, change: impl FnOnce(&mut FormingGroup<P>)) {
+        let Some(ManagedGroup { state: GroupState::Forming(forming), .. }) = self.groups.get_mut(&id) else {
+            return;
+        };
         change(forming);
         if forming.deadline.is_none() || forming.failure.is_none() && !forming.unready.is_empty() {
             return;
         }
-        let Some(Group { places, state: State::Forming(forming) }) = self.groups.remove(&id) else { return };
-        let Forming { founders, failure, gone, .. } = forming;
+        let Some(ManagedGroup { places, state: GroupState::Forming(forming) }) = self.groups.remove(&id)
+        else {
+            return;
+        };
+        let FormingGroup { founders, failure, lost, .. } = forming;
         match failure {
-            Some(reason) => self.form_failed((id, places), founders, (reason, &gone)),
+            Some(reason) => self.form_failed((id, places), founders, (reason, &lost)),
             None => self.formed((id, places), founders),
         }
     }
 
     fn formed(&mut self, (id, places): (u64, Vec<P>), founders: Founders<P>) {
         match founders {
-            Founders::Enlisted { key, seats } => {
-                self.tell_enlisted(&seats, &Enlisted { key, group: id, ..Enlisted::default() });
+            Founders::Enlisted { key, ranks } => {
+                self.report_enlisted(&ranks, &EnlistOutcome { key, group: id, ..EnlistOutcome::default() });
             }
-            Founders::Survivors { of, gone, .. } => {
-                let recovered = Recovered { group: of, gone, new_group: id, ..Recovered::default() };
-                self.tell_survivors(places.iter(), &recovered);
+            Founders::Survivors { of, lost, .. } => {
+                let recovered =
+                    RecoveryOutcome { group: of, lost, new_group: id, ..RecoveryOutcome::default() };
+                self.report_recovered(places.iter(), &recovered);
             }
         }
-        let by = places.iter().map(Place::node).collect();
-        self.groups.insert(id, Group { places, state: State::Used { by } });
+        let by = places.iter().map(RankLocation::node).collect();
+        self.groups.insert(id, ManagedGroup { places, state: GroupState::Used { by } });
     }
 
-    /// Enlisted ranks have no group then; survivors may have one without those on nodes that are gone.
+    /// Handles the failure to form a group. Enlisted ranks receive the failure. Survivors try again
+    /// without the ranks on lost nodes, if any rank remains.
     fn form_failed(
         &mut self,
         (id, places): (u64, Vec<P>),
         founders: Founders<P>,
-        (reason, lost): (String, &BTreeSet<u32>),
+        (reason, lost_nodes): (String, &BTreeSet<u32>),
     ) {
         let release = Output::Release { group: id, places: places.clone() };
         match founders {
-            Founders::Enlisted { key, seats } => {
-                self.tell_enlisted(&seats, &Enlisted { key, reason, ..Enlisted::default() });
+            Founders::Enlisted { key, ranks } => {
+                self.report_enlisted(&ranks, &EnlistOutcome { key, reason, ..EnlistOutcome::default() });
                 self.out.push_back(release);
             }
-            Founders::Survivors { of, mut came, mut gone } => {
+            Founders::Survivors { of, mut survivors, mut lost } => {
                 self.out.push_back(release);
-                let before = gone.len();
-                gone.extend(
-                    came.extract_if(.., |_, place| lost.contains(&place.node())).map(|(rank, _)| rank),
+                let before = lost.len();
+                lost.extend(
+                    survivors
+                        .extract_if(.., |_, place| lost_nodes.contains(&place.node()))
+                        .map(|(rank, _)| rank),
                 );
-                let fewer = gone.len() > before;
-                gone.sort_unstable();
-                if fewer && !came.is_empty() {
-                    self.form_survivors(of, came, gone);
+                let fewer = lost.len() > before;
+                lost.sort_unstable();
+                if fewer && !survivors.is_empty() {
+                    self.form_survivors(of, survivors, lost);
                 } else {
-                    let recovered = Recovered { group: of, gone, failure: reason, ..Recovered::default() };
-                    self.tell_survivors(came.values(), &recovered);
+                    let recovered =
+                        RecoveryOutcome { group: of, lost, failure: reason, ..RecoveryOutcome::default() };
+                    self.report_recovered(survivors.values(), &recovered);
                 }
             }
         }
@@ -197,70 +219,73 @@ impl<P: Place> Membership<P> {
 
     fn unused(&mut self, id: u64, node: u32) {
         match self.groups.get_mut(&id).map(|group| &mut group.state) {
-            Some(State::Used { by }) => {
+            Some(GroupState::Used { by }) => {
                 by.remove(&node);
             }
-            Some(State::Reserved { unused_by }) => {
+            Some(GroupState::Reserved { unused_by }) => {
                 unused_by.insert(node);
             }
-            // Who is still to be told of a group cannot have stopped using it.
-            Some(State::Forming(_)) | None => {}
+            // A node cannot stop using a group before it has received it.
+            Some(GroupState::Forming(_)) | None => {}
         }
         self.release_if_unused(id);
     }
 
     fn resume(&mut self, id: u64, places: Vec<P>, users: &BTreeSet<u32>) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        if let State::Reserved { unused_by } = &group.state {
-            *group = Group { places, state: State::Used { by: users - unused_by } };
+        if let GroupState::Reserved { unused_by } = &group.state {
+            *group = ManagedGroup { places, state: GroupState::Used { by: users - unused_by } };
         }
         self.release_if_unused(id);
     }
 
     fn release_if_unused(&mut self, id: u64) {
-        if let Some(Group { state: State::Used { by }, .. }) = self.groups.get(&id)
+        if let Some(ManagedGroup { state: GroupState::Used { by }, .. }) = self.groups.get(&id)
             && by.is_empty()
-            && let Some(Group { places, .. }) = self.groups.remove(&id)
+            && let Some(ManagedGroup { places, .. }) = self.groups.remove(&id)
         {
             self.out.push_back(Output::Release { group: id, places });
         }
     }
 
-    fn node_left(&mut self, node: u32, name: &str, reason: &str) {
+    fn node_lost(&mut self, node: u32, name: &str, reason: &str) {
         let failed =
-            self.rendezvous.lose(&format!("node {name}: {reason}"), |seat| seat.place.node() == node);
-        failed.into_iter().for_each(|failed| self.give_up(failed));
+            self.rendezvous.lose(&format!("node {name}: {reason}"), |rank| rank.place.node() == node);
+        failed.into_iter().for_each(|failed| self.report_failed(failed));
         let ids: Vec<u64> = self.groups.keys().copied().collect();
         for id in ids {
             self.unused(id, node);
             if self.groups.get(&id).is_some_and(|group| group.places.iter().any(|place| place.node() == node))
             {
                 self.forming(id, |forming| {
-                    forming.failure.get_or_insert_with(|| format!("node {name} is gone: {reason}"));
-                    forming.gone.insert(node);
+                    forming.failure.get_or_insert_with(|| format!("node {name} was lost: {reason}"));
+                    forming.lost.insert(node);
                 });
             }
         }
     }
 
-    fn give_up(&mut self, failed: Failed<Seat<P>>) {
-        let Failed { key, places, reason } = failed;
-        self.tell_enlisted(&places, &Enlisted { key, reason, ..Enlisted::default() });
+    fn report_failed(&mut self, failed: FailedRendezvous<EnlistedRank<P>>) {
+        let FailedRendezvous { key, places, reason } = failed;
+        self.report_enlisted(&places, &EnlistOutcome { key, reason, ..EnlistOutcome::default() });
     }
 
-    fn in_use(&mut self, groups: &BTreeSet<u64>) {
+    fn groups_in_use(&mut self, groups: &BTreeSet<u64>) {
         for (group, waiting) in self.recovery.retain(|group| groups.contains(&group)) {
             let failure = format!("group {group} was released");
-            self.tell_survivors(waiting.values(), &Recovered { group, failure, ..Recovered::default() });
+            self.report_recovered(
+                waiting.values(),
+                &RecoveryOutcome { group, failure, ..RecoveryOutcome::default() },
+            );
         }
     }
 
     fn on_time(&mut self, now: Time) {
-        for failed in self.rendezvous.overdue(now) {
-            self.give_up(failed);
+        for failed in self.rendezvous.expire(now) {
+            self.report_failed(failed);
         }
-        for met in self.recovery.overdue(now) {
-            self.met(Some(met));
+        for result in self.recovery.expire(now) {
+            self.complete_round(Some(result));
         }
         let late = self.groups.iter().filter(|(_, group)| group.deadline().is_some_and(|at| at <= now));
         let late: Vec<(u64, String)> = late.map(|(id, group)| (*id, group.unready())).collect();
@@ -273,85 +298,89 @@ impl<P: Place> Membership<P> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        let forming = self.groups.values().filter_map(Group::deadline).min();
+        let forming = self.groups.values().filter_map(ManagedGroup::deadline).min();
         earliest(forming, earliest(self.rendezvous.deadline(), self.recovery.deadline()))
     }
 
-    /// Tells each node of those who sit there: another process may wait there under the same key, which is in no group with them.
-    fn tell_enlisted(&mut self, seats: &[Seat<P>], enlisted: &Enlisted) {
-        let told = of_each_node(seats.iter().map(|seat| &seat.place)).map(|place| {
-            let here = seats.iter().filter(|seat| seat.place.node() == place.node());
-            let tickets: Vec<u64> = here.map(|seat| seat.ticket).collect();
+    /// Reports an outcome to each node with at least one of these ranks. The report lists their
+    /// tickets, because another process on the node may wait with the same key and not belong to
+    /// this group.
+    fn report_enlisted(&mut self, ranks: &[EnlistedRank<P>], enlisted: &EnlistOutcome) {
+        let reports = one_per_node(ranks.iter().map(|rank| &rank.place)).map(|place| {
+            let on_node = ranks.iter().filter(|rank| rank.place.node() == place.node());
+            let tickets: Vec<u64> = on_node.map(|rank| rank.ticket).collect();
             let tickets = if tickets.contains(&0) { Vec::new() } else { tickets };
-            Output::Enlisted(place.clone(), Enlisted { tickets, ..enlisted.clone() })
+            Output::Enlisted(place.clone(), EnlistOutcome { tickets, ..enlisted.clone() })
         });
-        self.out.extend(told);
+        self.out.extend(reports);
     }
 
-    fn tell_survivors<'a>(&mut self, places: impl Iterator<Item = &'a P>, recovered: &Recovered)
+    fn report_recovered<'a>(&mut self, places: impl Iterator<Item = &'a P>, recovered: &RecoveryOutcome)
     where
         P: 'a,
     {
-        let told = of_each_node(places).map(|place| Output::Recovered(place.clone(), recovered.clone()));
-        self.out.extend(told);
+        let reports = one_per_node(places).map(|place| Output::Recovered(place.clone(), recovered.clone()));
+        self.out.extend(reports);
     }
 }
 
-impl<P: Place> Group<P> {
+impl<P: RankLocation> ManagedGroup<P> {
     fn deadline(&self) -> Option<Time> {
         match &self.state {
-            State::Forming(forming) => forming.deadline,
-            State::Used { .. } | State::Reserved { .. } => None,
+            GroupState::Forming(forming) => forming.deadline,
+            GroupState::Used { .. } | GroupState::Reserved { .. } => None,
         }
     }
 
-    /// The names of the nodes that are not ready.
+    /// Returns the names of the nodes that are not ready.
     fn unready(&self) -> String {
-        let State::Forming(Forming { unready, .. }) = &self.state else { return String::new() };
-        let unready = of_each_node(self.places.iter()).filter(|place| unready.contains(&place.node()));
-        unready.map(Place::name).collect::<Vec<_>>().join(", ")
+        let GroupState::Forming(FormingGroup { unready, .. }) = &self.state else { return String::new() };
+        let unready = one_per_node(self.places.iter()).filter(|place| unready.contains(&place.node()));
+        unready.map(RankLocation::name).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// One place of each node, in the order of nodes.
-fn of_each_node<'a, P: Place + 'a>(places: impl Iterator<Item = &'a P>) -> impl Iterator<Item = &'a P> {
+/// Returns one location for each node, ordered by node.
+fn one_per_node<'a, P: RankLocation + 'a>(
+    places: impl Iterator<Item = &'a P>,
+) -> impl Iterator<Item = &'a P> {
     places.map(|place| (place.node(), place)).collect::<BTreeMap<_, _>>().into_values()
 }
 
-impl<P: Place> Machine for Membership<P> {
+impl<P: RankLocation> Machine for Membership<P> {
     type Input<'a> = Input<'a, P>;
     type Output = Output<P>;
 
     fn handle(&mut self, now: Time, input: Input<'_, P>) {
-        let until = |timeout: Duration| now + timeout.min(LONGEST_WAIT);
+        let until = |timeout: Duration| now + timeout.min(MAX_WAIT);
         match input {
             Input::Enlist { place, key, rank, size, timeout, ticket } => {
-                let place = Seat { place, ticket };
-                self.enlist(Member { key, rank, size, place, deadline: until(timeout) });
+                let place = EnlistedRank { place, ticket };
+                self.enlist(Enlistment { key, rank, size, place, deadline: until(timeout) });
             }
             Input::Withdraw { node, key, rank } => {
-                let failed = self.rendezvous.withdraw(key, rank, |seat| seat.place.node() == node);
-                failed.into_iter().for_each(|failed| self.give_up(failed));
+                let failed = self.rendezvous.withdraw(key, rank, |rank| rank.place.node() == node);
+                failed.into_iter().for_each(|failed| self.report_failed(failed));
             }
-            Input::Recover { place, group, rank, purpose, timeout, misses } => {
+            Input::Recover { place, group, rank, purpose, timeout, unreachable } => {
                 let deadline = until(timeout);
-                self.recover(Survivor { group, rank, purpose, place, deadline, misses });
+                self.recover(Survivor { group, rank, purpose, place, deadline, unreachable });
             }
             Input::RanksLeft { group, ranks } => {
                 for rank in ranks {
-                    let met = self.recovery.lose(group, *rank);
-                    self.met(met);
+                    let result = self.recovery.lose(group, *rank);
+                    self.complete_round(result);
                 }
             }
             Input::Unused { group, node } => self.unused(group, node),
-            Input::NodeLeft { node, name, reason, ranks } => {
+            Input::NodeLost { node, name, reason, ranks } => {
                 for (group, rank) in
                     ranks.iter().flat_map(|(group, ranks)| ranks.iter().map(|r| (*group, *r)))
                 {
-                    let met = self.recovery.lose(group, rank);
-                    self.met(met);
+                    let result = self.recovery.lose(group, rank);
+                    self.complete_round(result);
                 }
-                self.node_left(node, name, reason);
+                self.node_lost(node, name, reason);
             }
             Input::Announced(group) => {
                 let deadline = Some(now + self.ready_within);
@@ -360,17 +389,17 @@ impl<P: Place> Machine for Membership<P> {
             Input::Ready { group, node } => self.forming(group, |forming| {
                 forming.unready.remove(&node);
             }),
-            Input::FormFailed { group, reason, gone } => self.forming(group, |forming| {
+            Input::FormFailed { group, reason, lost } => self.forming(group, |forming| {
                 forming.failure.get_or_insert(reason);
-                forming.gone.extend(gone);
+                forming.lost.extend(lost);
             }),
             Input::Reserve(group) => {
-                let state = State::Reserved { unused_by: BTreeSet::new() };
-                self.groups.entry(group).or_insert(Group { places: Vec::new(), state });
+                let state = GroupState::Reserved { unused_by: BTreeSet::new() };
+                self.groups.entry(group).or_insert(ManagedGroup { places: Vec::new(), state });
             }
             Input::Resume { group, places, users } => self.resume(group, places, &users),
             Input::Forget(group) => drop(self.groups.remove(&group)),
-            Input::InUse(groups) => self.in_use(groups),
+            Input::GroupsInUse(groups) => self.groups_in_use(groups),
         }
     }
 

@@ -43,7 +43,7 @@ def test_processes_join_groups_by_keys_through_the_agents_of_another():
             cool.join("k", 2, 2, socket=one)
         with pytest.raises(cool.ArgumentError, match="timeout: "):
             cool.join("k", 0, 2, timeout=-1, socket=one)
-        with pytest.raises(cool.AgentError, match="rank 1 of key k did not come in time"):
+        with pytest.raises(cool.AgentError, match="rank 1 of key k did not join in time"):
             cool.join("k", 0, 2, timeout=0.2, socket=one)
     assert cluster.sockets == []
     with pytest.raises(cool.AgentError, match="no agent at"):

@@ -103,7 +103,7 @@ fn a_rank_that_does_not_come_to_a_new_group_is_named_in_time() {
             let e = comm.split(Some(0), 0).unwrap_err().to_string();
             let text = format!("rank {}: split: the agent at", comm.rank());
             assert!(e.starts_with(&text) && e.contains("rank 2 of part 0 of group 1"), "{e}");
-            assert!(e.contains("did not come in time"), "{e}");
+            assert!(e.contains("did not join in time"), "{e}");
         }
         comm.set_timeout(Duration::from_secs(60));
         comm.barrier()

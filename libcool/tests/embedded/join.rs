@@ -67,7 +67,7 @@ fn who_makes_no_sense_is_told_so_and_the_others_wait_on() {
     assert!(error(0, 0).contains("there is no rank 0 in a group of 0"));
     let late = error(0, 2);
     assert!(
-        late.starts_with("rank 0: join: ") && late.contains("rank 1 of key k did not come in time"),
+        late.starts_with("rank 0: join: ") && late.contains("rank 1 of key k did not join in time"),
         "{late}"
     );
     for key in [String::new(), "k".repeat(201)] {
@@ -92,10 +92,10 @@ fn who_makes_no_sense_is_told_so_and_the_others_wait_on() {
             if e.contains(reason) {
                 break;
             }
-            assert!(e.contains("did not come in time") || e.contains("say"), "{e}");
+            assert!(e.contains("did not join in time") || e.contains("gives"), "{e}");
         };
-        refused(1, 3, "rank 1 says that key two has 3 ranks, but rank 0 says 2");
-        refused(0, 2, "two processes say that they are rank 0 of key two");
+        refused(1, 3, "rank 1 gives 3 ranks for key two, but rank 0 gives 2");
+        refused(0, 2, "two processes claim to be rank 0 of key two");
         Comm::join_at(socket, "two", 1, 2, PATIENCE).unwrap();
         first.join().unwrap().unwrap();
     });

@@ -93,7 +93,7 @@ fn a_rank_that_does_not_come_in_time_counts_as_gone_and_is_told_so() {
         if comm.rank() == 5 {
             decided.wait();
             let e = comm.shrink().unwrap_err().to_string();
-            assert!(e.starts_with("rank 5: shrink:") && e.contains("rank 5 counts as gone"), "{e}");
+            assert!(e.starts_with("rank 5: shrink:") && e.contains("rank 5 counts as lost"), "{e}");
             told.wait();
             return Ok(());
         }

@@ -1,11 +1,12 @@
-//! The service by its inputs and outputs: who is told what when ranks come, leave, are lost or come too late.
+//! Tests of the membership service by its inputs and outputs: which reports it sends when ranks
+//! join, leave, are lost or arrive late.
 
 use super::*;
 use proptest::prelude::*;
 
 const SEC: Duration = Duration::from_secs(1);
 
-/// A rank's node, h and this number.
+/// A location: a node's number, and its name `h<number>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct On(u32, String);
 
@@ -13,7 +14,7 @@ fn on(node: u32) -> On {
     On(node, format!("h{node}"))
 }
 
-impl Place for On {
+impl RankLocation for On {
     fn node(&self) -> u32 {
         self.0
     }
@@ -23,14 +24,14 @@ impl Place for On {
     }
 }
 
-/// The service at a time that the test chooses.
+/// The service, with a clock that the test sets.
 struct World {
     service: Membership<On>,
     now: Time,
 }
 
 impl World {
-    /// Its groups are numbered from 1.
+    /// Groups are numbered from 1.
     fn new() -> World {
         let mut last = 0;
         let number = move || {
@@ -67,11 +68,11 @@ impl World {
     }
 
     fn shrink(&mut self, node: u32, group: (u64, u32), rank: u32) -> Vec<Output<On>> {
-        let (place, purpose, timeout) = (on(node), Purpose::Shrink, 10 * SEC);
-        self.take(Input::Recover { place, group, rank, purpose, timeout, misses: Vec::new() })
+        let (place, purpose, timeout) = (on(node), RecoveryPurpose::Shrink, 10 * SEC);
+        self.take(Input::Recover { place, group, rank, purpose, timeout, unreachable: Vec::new() })
     }
 
-    /// A group of one rank on each of the nodes 0, 1 ..., which are all ready.
+    /// Forms a group of one rank on each of the nodes 0, 1, ..., and makes all nodes ready.
     fn group(&mut self, size: u32) -> u64 {
         let formed = (0..size).flat_map(|rank| self.enlist(rank, "k", rank, size)).collect::<Vec<_>>();
         let [Output::Form { group, .. }] = formed[..] else { panic!("{formed:?}") };
@@ -79,31 +80,31 @@ impl World {
         group
     }
 
-    /// A group has been announced, and these of its nodes are ready.
+    /// Announces a group and makes these of its nodes ready.
     fn ready(&mut self, group: u64, nodes: impl IntoIterator<Item = u32>) -> Vec<Output<On>> {
         let mut outputs = self.take(Input::Announced(group));
         outputs.extend(nodes.into_iter().flat_map(|node| self.take(Input::Ready { group, node })));
         outputs
     }
 
-    fn gone(&mut self, node: u32) -> Vec<Output<On>> {
+    fn lose(&mut self, node: u32) -> Vec<Output<On>> {
         let name = format!("h{node}");
-        self.take(Input::NodeLeft { node, name: &name, reason: "it broke", ranks: Vec::new() })
+        self.take(Input::NodeLost { node, name: &name, reason: "it broke", ranks: Vec::new() })
     }
 }
 
-/// Whom the outputs tell of their enlisting, with group and reason.
+/// Returns the nodes that receive a rendezvous outcome, with group and reason.
 fn enlisted(outputs: &[Output<On>]) -> Vec<(u32, u64, &str)> {
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     for output in outputs {
         if let Output::Enlisted(place, enlisted) = output {
-            told.push((place.0, enlisted.group, enlisted.reason.as_str()));
+            reports.push((place.0, enlisted.group, enlisted.reason.as_str()));
         }
     }
-    told
+    reports
 }
 
-/// The tickets that the outputs name, of each node that is told of its ranks' enlisting.
+/// Returns the nodes that receive a rendezvous outcome, with the tickets that it lists.
 fn tickets(outputs: &[Output<On>]) -> Vec<(u32, Vec<u64>)> {
     let of = |output: &Output<On>| match output {
         Output::Enlisted(place, enlisted) => Some((place.0, enlisted.tickets.clone())),
@@ -121,13 +122,13 @@ fn released(outputs: &[Output<On>]) -> Vec<u64> {
 }
 
 #[test]
-fn a_group_is_formed_when_all_have_come_told_when_all_are_ready_and_released_when_nobody_uses_it() {
+fn a_group_is_formed_reported_and_released_when_unused() {
     let mut world = World::new();
     assert_eq!(world.enlist(7, "k", 2, 3), []);
     assert_eq!(world.enlist(9, "k", 1, 3), []);
     let places = vec![on(7), on(9), on(7)];
     assert_eq!(world.enlist(7, "k", 0, 3), [Output::Form { group: 1, places }]);
-    // An answer may come before the driver has told all.
+    // A node may be ready before the driver has announced the group to all.
     assert_eq!(world.take(Input::Ready { group: 1, node: 9 }), []);
     assert_eq!(enlisted(&world.ready(1, [7])), [(7, 1, ""), (9, 1, "")]);
     assert_eq!(world.take(Input::Unused { group: 1, node: 7 }), []);
@@ -135,11 +136,12 @@ fn a_group_is_formed_when_all_have_come_told_when_all_are_ready_and_released_whe
 }
 
 #[test]
-fn what_becomes_of_ranks_is_told_with_the_tickets_of_those_who_came_together() {
+fn reports_name_the_tickets_of_the_ranks_that_enlisted() {
     let mut world = World::new();
     world.enlist_with(5, (7, "k", 0, 3));
     world.enlist_with(6, (9, "k", 1, 3));
-    // Another process of the same key, rank and node, as it comes when that of a ticket has been killed.
+    // Another process with the same key, rank and node. This happens when the process of the first
+    // ticket has been killed.
     let refused = world.enlist_with(8, (7, "k", 0, 3));
     assert_eq!(tickets(&refused), [(7, vec![8])]);
     let failed = world.take(Input::Withdraw { node: 9, key: "k", rank: 1 });
@@ -150,23 +152,24 @@ fn what_becomes_of_ranks_is_told_with_the_tickets_of_those_who_came_together() {
     world.enlist_with(7, (9, "k", 2, 3));
     assert_eq!(tickets(&world.ready(1, [7, 9])), [(7, vec![11, 12]), (9, vec![7])]);
 
-    // One without a ticket, of an earlier release: all of the node that gave the key, as there.
+    // If one rank has no ticket (an earlier release), the report concerns all ranks of the node
+    // with that key.
     world.enlist_with(13, (7, "old", 0, 2));
     world.enlist_with(0, (7, "old", 1, 2));
     assert_eq!(tickets(&world.ready(2, [7])), [(7, vec![])]);
 }
 
 #[test]
-fn who_waits_for_a_node_that_is_gone_or_late_is_told_its_name() {
+fn ranks_that_wait_for_a_lost_or_late_node_get_its_name() {
     let mut world = World::new();
     world.enlist(1, "a", 0, 2);
     world.enlist(2, "a", 1, 2);
-    // What is being announced is not released before that is over.
-    assert_eq!(world.gone(2), []);
+    // A group must not be released while it is being announced.
+    assert_eq!(world.lose(2), []);
     let outputs = world.take(Input::Announced(1));
     assert_eq!(
         enlisted(&outputs),
-        [(1, 0, "node h2 is gone: it broke"), (2, 0, "node h2 is gone: it broke")]
+        [(1, 0, "node h2 was lost: it broke"), (2, 0, "node h2 was lost: it broke")]
     );
     assert_eq!(released(&outputs), [1]);
 
@@ -180,15 +183,18 @@ fn who_waits_for_a_node_that_is_gone_or_late_is_told_its_name() {
     assert_eq!(released(&outputs), [2]);
 
     world.enlist(1, "c", 0, 2);
-    let outputs = world.gone(1);
+    let outputs = world.lose(1);
     assert_eq!(enlisted(&outputs), []);
     world.enlist(1, "d", 0, 2);
     world.now += 10 * SEC;
-    assert_eq!(enlisted(&world.poll()), [(1, 0, "rank 1 of d did not come in time; were they started?")]);
+    assert_eq!(
+        enlisted(&world.poll()),
+        [(1, 0, "rank 1 of d did not join in time; check that every rank was started")]
+    );
 }
 
 #[test]
-fn survivors_have_a_new_group_without_those_who_are_lost_while_it_is_formed() {
+fn survivors_form_a_group_without_nodes_lost_meanwhile() {
     let mut world = World::new();
     let old = world.group(4);
     world.take(Input::RanksLeft { group: (old, 4), ranks: &[3] });
@@ -198,37 +204,40 @@ fn survivors_have_a_new_group_without_those_who_are_lost_while_it_is_formed() {
     let places = vec![on(0), on(1), on(2)];
     assert_eq!(world.shrink(2, (old, 4), 2), [Output::Form { group: 2, places }]);
     world.ready(2, [0, 2]);
-    let outputs = world.gone(1);
+    let outputs = world.lose(1);
     assert_eq!(released(&outputs), [2]);
     assert_eq!(outputs.last(), Some(&Output::Form { group: 3, places: vec![on(0), on(2)] }));
-    let gone = vec![1, 3];
-    let recovered = Recovered { group: old, gone, new_group: 3, ..Recovered::default() };
-    let told = [0, 2].map(|node| Output::Recovered(on(node), recovered.clone()));
-    assert_eq!(world.ready(3, [0, 2]), told);
+    let lost = vec![1, 3];
+    let recovered = RecoveryOutcome { group: old, lost, new_group: 3, ..RecoveryOutcome::default() };
+    let reports = [0, 2].map(|node| Output::Recovered(on(node), recovered.clone()));
+    assert_eq!(world.ready(3, [0, 2]), reports);
 }
 
 #[test]
-fn who_comes_too_late_is_left_behind_and_who_waits_in_a_released_group_is_told() {
+fn late_survivors_are_excluded_and_a_release_ends_a_recovery() {
     let mut world = World::new();
     let old = world.group(3);
     assert_eq!(world.shrink(0, (old, 3), 0), []);
     world.now += 10 * SEC;
     assert_eq!(world.poll(), [Output::Form { group: 2, places: vec![on(0)] }]);
     let outputs = world.shrink(1, (old, 3), 1);
-    assert_eq!(outputs[0], Output::LeftBehind(on(1)));
-    let Output::Recovered(_, Recovered { rank: Some(1), failure, .. }) = &outputs[1] else {
+    assert_eq!(outputs[0], Output::Excluded(on(1)));
+    let Output::Recovered(_, RecoveryOutcome { rank: Some(1), failure, .. }) = &outputs[1] else {
         panic!("{outputs:?}")
     };
-    assert!(failure.contains("rank 1 counts as gone from group 1"), "{failure}");
+    assert!(failure.contains("rank 1 counts as lost from group 1"), "{failure}");
 
     world.shrink(5, (9, 2), 0);
-    let outputs = world.take(Input::InUse(&[old].into()));
+    let outputs = world.take(Input::GroupsInUse(&[old].into()));
     let failure = "group 9 was released".to_owned();
-    assert_eq!(outputs, [Output::Recovered(on(5), Recovered { group: 9, failure, ..Recovered::default() })]);
+    assert_eq!(
+        outputs,
+        [Output::Recovered(on(5), RecoveryOutcome { group: 9, failure, ..RecoveryOutcome::default() })]
+    );
 }
 
 #[test]
-fn a_group_of_an_earlier_life_goes_on_unless_nobody_uses_it_any_more() {
+fn a_reserved_group_is_resumed_unless_no_node_uses_it() {
     let mut world = World::new();
     let places = vec![on(1), on(2)];
     for (group, unused) in [(71, vec![1]), (72, vec![1, 2])] {
@@ -239,40 +248,40 @@ fn a_group_of_an_earlier_life_goes_on_unless_nobody_uses_it_any_more() {
         let resume = Input::Resume { group, places: places.clone(), users: [1, 2].into() };
         assert_eq!(released(&world.take(resume)).len(), usize::from(unused.len() == 2));
     }
-    assert_eq!(released(&world.gone(2)), [71]);
+    assert_eq!(released(&world.lose(2)), [71]);
     world.take(Input::Reserve(73));
     world.take(Input::Forget(73));
     assert_eq!(world.take(Input::Resume { group: 73, places, users: [1].into() }), []);
 }
 
 proptest! {
-    /// Ranks of a few groups on a few nodes come, are ready, leave and are lost in any order.
+    /// Ranks of a few groups on a few nodes enlist, become ready, leave and are lost in any order.
     #[test]
-    fn every_group_that_is_formed_is_released_once_when_all_nodes_are_gone(
+    fn every_formed_group_is_released_once_when_all_nodes_are_lost(
         steps in prop::collection::vec((0u8..6, 0u32..4, 0u32..3, 1u32..4), 0..120)
     ) {
         let mut world = World::new();
         let mut outputs = Vec::new();
-        for (what, node, rank, size) in steps {
+        for (event, node, rank, size) in steps {
             world.now += SEC;
             let groups: Vec<u64> = world.service.groups.keys().copied().collect();
             let group = groups.get(rank as usize).copied().unwrap_or(1);
-            outputs.extend(match what {
+            outputs.extend(match event {
                 0 | 1 => world.enlist(node, &size.to_string(), rank, size),
                 2 => world.take(Input::Announced(group)),
                 3 => world.take(Input::Ready { group, node }),
                 4 => world.shrink(node, (group, size), rank),
-                _ => world.gone(node),
+                _ => world.lose(node),
             });
         }
-        // Nobody waits longer than they said, and the driver announces what it was asked for.
+        // All waiting ranks time out, and the driver announces each requested group.
         for _ in 0..8 {
             world.now += 60 * SEC;
             outputs.extend(world.poll());
             let groups: Vec<u64> = world.service.groups.keys().copied().collect();
             outputs.extend(groups.into_iter().flat_map(|group| world.take(Input::Announced(group))));
         }
-        outputs.extend((0..4).flat_map(|node| world.gone(node)));
+        outputs.extend((0..4).flat_map(|node| world.lose(node)));
         let formed: Vec<u64> = outputs
             .iter()
             .filter_map(|output| if let Output::Form { group, .. } = output { Some(*group) } else { None })
