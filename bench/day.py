@@ -478,7 +478,7 @@ def log_of(program, since=0):
 
 
 def read_anew(program, size):
-    return "have been read again" in log_of(program, size)
+    return "have been reloaded" in log_of(program, size)
 
 
 def resources(pid):

@@ -8,7 +8,7 @@ import urllib.request
 from conftest import PATIENCE, end_controller, log_of, run, succeed, wait_for
 from network import MANAGEMENT_ADDRESS
 
-READ = "have been read again"
+READ = "have been reloaded"
 
 
 def certs(bed, *options):
@@ -79,7 +79,7 @@ def test_a_pair_of_files_that_does_not_match_is_not_used_and_told_once(make_bed)
         whole = f.read()
     with open(other, "rb") as f:
         wrong = f.read()
-    refused = "cannot be used; those of before still count"
+    refused = "cannot be used; the previous ones stay in effect"
     with open(certificate, "wb") as f:
         f.write(wrong)
     wait_for(lambda: refused in log_of(bed, "controller"), "the controller tells")
@@ -124,10 +124,10 @@ def test_certificates_that_end_soon_are_told_of_by_log_metrics_doctor_and_tools(
     assert metric(bed, 'cool_certificate_expires_seconds{of="controller"}') < time.time() + month
     assert metric(bed, 'cool_certificate_expires_seconds{of="ca"}') > time.time() + month
     asked = run(bed, "cool", "doctor")
-    assert asked.returncode == 1 and "certificate of controller: it ends on" in asked.stdout, asked.stdout
-    assert "the certificate of tool ends on" in asked.stderr, asked.stderr
+    assert asked.returncode == 1 and "certificate of controller: it expires on" in asked.stdout, asked.stdout
+    assert "the certificate of tool expires on" in asked.stderr, asked.stderr
     bed.restart_agent("h4")
-    wait_for(lambda: "certificate of agent: it ends on" in diagnosis(bed), "so does a session's")
+    wait_for(lambda: "certificate of agent: it expires on" in diagnosis(bed), "so does a session's")
     change(bed, everybody(bed), "--renew")
     bed.restart_agent("h4")
     wait_for(lambda: "it ends on" not in diagnosis(bed), "nothing ends soon any more")

@@ -55,7 +55,7 @@ def test_certificates_of_another_deployment_are_refused_on_both_sides(make_bed):
     shutil.copy(os.path.join(bed.certificates, "ca.pem"), others)  # now only the controller minds
     status, says = asks(bed, "--certs", others)
     assert status == 1 and "another CA" in says, says
-    wait_for(lambda: "turned away: its certificate is of another CA" in log_of(bed, "controller"), "the log tells")
+    wait_for(lambda: "turned away: its certificate was issued by another CA" in log_of(bed, "controller"), "the log tells")
 
 
 def test_an_agents_certificate_is_good_for_agents_only_and_perhaps_for_one_node(make_bed):

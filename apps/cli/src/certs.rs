@@ -1,7 +1,7 @@
 //! `cool certs`: the certificates of a deployment.
 
 use crate::error::Error;
-use cool_tls::make::{self, CertificateEntry, CertificateRequest, Holder};
+use cool_tls::make::{self, CertificateEntry, CertificateRequest, CertificateHolder};
 use cool_topology::DatapathId;
 use cool_topology::ids::NoDatapathId;
 use serde_json::json;
@@ -37,15 +37,15 @@ pub(crate) struct Options {
 
     /// A node that gets a certificate of its own, perhaps for these addresses only; may be repeated
     #[arg(long = "node", value_name = "NAME[=IP,...]", value_parser = node)]
-    nodes: Vec<Holder>,
+    nodes: Vec<CertificateHolder>,
 
     /// A user who gets a certificate for running jobs; may be repeated
     #[arg(long = "user", value_name = "NAME", value_parser = user)]
-    users: Vec<Holder>,
+    users: Vec<CertificateHolder>,
 
     /// A switch that gets a certificate of its own; several datapath ids if one program is several switches; may be repeated
     #[arg(long = "switch", value_name = "NAME=DPID,...", value_parser = switch)]
-    switches: Vec<Holder>,
+    switches: Vec<CertificateHolder>,
 
     /// How long new certificates are valid
     #[arg(long, default_value_t = 3650, value_parser = clap::value_parser!(u16).range(1..=36500))]
@@ -76,21 +76,21 @@ pub(crate) struct Options {
     drop_old_ca: bool,
 }
 
-fn node(text: &str) -> Result<Holder, AddrParseError> {
-    let Some((name, addresses)) = text.split_once('=') else { return Ok(Holder::node(text, Vec::new())) };
+fn node(text: &str) -> Result<CertificateHolder, AddrParseError> {
+    let Some((name, addresses)) = text.split_once('=') else { return Ok(CertificateHolder::node(text, Vec::new())) };
     let addresses: Result<Vec<IpAddr>, _> = addresses.split(',').map(str::parse).collect();
-    Ok(Holder::node(name, addresses?))
+    Ok(CertificateHolder::node(name, addresses?))
 }
 
-fn user(text: &str) -> Result<Holder, String> {
-    Ok(Holder::user(text))
+fn user(text: &str) -> Result<CertificateHolder, String> {
+    Ok(CertificateHolder::user(text))
 }
 
-fn switch(text: &str) -> Result<Holder, String> {
+fn switch(text: &str) -> Result<CertificateHolder, String> {
     let (name, ids) = text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=DPID"))?;
     let ids: Result<Vec<DatapathId>, NoDatapathId> = ids.split(',').map(str::parse).collect();
     let ids = ids.map_err(|error| error.to_string())?;
-    Ok(Holder::switch(name, ids.into_iter().map(|id| id.0).collect()))
+    Ok(CertificateHolder::switch(name, ids.into_iter().map(|id| id.0).collect()))
 }
 
 /// Does it, and prints the files written.

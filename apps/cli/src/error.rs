@@ -1,9 +1,10 @@
-//! Why a command did not do what was asked, in one line.
+//! Errors of commands: one line each, with the remedy where there is one.
 
-use crate::bench::RankError;
-use crate::copy::SpoolError;
+use crate::units;
 use cool_proto::control::Finished;
 use cool_proto::numbers;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Why a command failed.
@@ -12,61 +13,78 @@ pub(crate) enum Error {
     #[error("{0}")]
     Address(#[from] cool_tls::AddressError),
     #[error(transparent)]
-    Folder(#[from] cool_tls::FolderError),
+    CertificateDir(#[from] cool_tls::CertificateDirError),
+    #[error(
+        "cannot read {path}: this is the operator's key. Ask for a certificate of your own (`cool certs DIR --user {user}`), \
+         and name its directory with --certs or COOL_CERTS"
+    )]
+    OperatorKey { path: String, user: String },
+    #[error(
+        "certificate and key in {directory} do not belong together; copy tool.pem and tool.key again, from the same directory of `cool certs`"
+    )]
+    KeyMismatch { directory: String },
     #[error("{0}")]
     Certificates(#[from] cool_tls::make::MakeError),
+    #[error("{0}")]
+    Config(String),
     #[error(
         "no controller at {url}: {reason}; start cool-controller, or name another with --controller or COOL_CONTROLLER"
     )]
+    Unreachable { url: String, reason: String },
+    #[error("cannot connect to the controller at {url}: {reason}")]
     Connect { url: String, reason: String },
-    #[error("{findings} thing{} wrong", if *.findings == 1 { " is" } else { "s are" })]
-    Unwell { findings: usize },
+    #[error("{0}; or name a network with --topology tree:4x4, which needs no controller")]
+    PlanOffline(Box<Error>),
+    #[error("{} wrong", if *.findings == 1 { "1 thing is".to_owned() } else { format!("{findings} things are") })]
+    Unhealthy { findings: usize },
     #[error("the controller refuses: {0}")]
     Refused(String),
-    #[error("the connection to the controller broke: {0}")]
+    #[error("lost the connection to the controller: {0}")]
     Lost(String),
-    #[error("the controller stops")]
+    #[error("the controller is shutting down")]
     Stopped,
-    #[error("the controller says no more of job {short}, and not how it ended", short = numbers::short(*.0))]
+    #[error("lost track of job {short}: the controller stopped reporting before it finished", short = numbers::short(*.0))]
     Unfinished(u64),
-    #[error("job {short} had not started when its controller was lost, and no other one has it; start it again", short = numbers::short(*.0))]
+    #[error("job {short} had not started when its controller was lost, and no other controller has it; start it again", short = numbers::short(*.0))]
     NotStarted(u64),
     #[error("{} failed: {}", if *job == 0 { "the job".to_owned() } else { format!("job {}", numbers::short(*job)) }, finished.reason)]
     Failed { job: u64, finished: Finished },
     #[error("interrupted; {}", if *ended { "the job has ended" } else { "the job is being ended" })]
     Interrupted { signal: i32, ended: bool },
-    #[error("--plan and --svg are of one collective; `cool copy --via` says how a copy goes")]
+    #[error(
+        "--plan and --svg are for collectives; `cool copy --via` chooses how a copy is distributed"
+    )]
     PlanOfCopy,
-    #[error("--background is for broadcasts over trees: leave out --via, or say --via tree")]
+    #[error("--background works with broadcasts over trees only: omit --via, or use --via tree")]
     NoBackground,
     #[error("cannot write: {0}")]
-    Output(#[from] std::io::Error),
+    Output(#[from] io::Error),
     #[error("cannot start: {0}")]
-    Runtime(std::io::Error),
-    #[error("cannot tell where this program is, so no node can start it: {0}")]
+    Runtime(io::Error),
+    #[error("cannot determine the path of this program, which nodes need to start it: {0}")]
     Executable(String),
     #[error("working directory: {0}; name one with --workdir")]
     Workdir(String),
     #[error("--output: {path}: {reason}")]
-    Files { path: String, reason: std::io::Error },
+    OutputFiles { path: String, reason: io::Error },
     #[error("--env {0} is not set here; write --env {0}=VALUE")]
     Unset(String),
     #[error("--root {root}: there is no such rank; the ranks are 0 to {}", ranks.saturating_sub(1))]
     NoRoot { root: usize, ranks: usize },
-    #[error("rank 0 reports something that is no result: {0}")]
-    Report(String),
-    #[error("the job ended with {done} of {asked} results")]
-    Missing { done: usize, asked: usize },
+    #[error("rank 0 printed a line that is not a result: {0}")]
+    NotAResult(String),
+    #[error("the job ended with {done} of {requested} results")]
+    MissingResults { done: usize, requested: usize },
     #[error(
-        "topology {path:?}: {reason}; name a file as `cool topology --json` prints it, or write tree:RxK"
+        "topology {path:?}: {reason}; name a file of `cool topology --json`, or write tree:RxK"
     )]
-    TopologyFile { path: String, reason: std::io::Error },
-    #[error("{path} {reason}; name a file that a run in one process has left, started with COOL_TRACE=FILE")]
+    TopologyFile { path: String, reason: io::Error },
+    #[error("{path} {reason}; name a file that an embedded run has written with COOL_TRACE=FILE")]
     TraceFile { path: String, reason: String },
-    #[error("the controller tells costs that cannot be read ({0}); install the same release of both")]
+    #[error("cannot read the controller's cost model ({0}); install the same release of both")]
     CostModel(String),
     #[error(
-        "the controller has found no node yet; look at `cool topology`, or name a network with --topology"
+        "the controller has not found any node yet; see `cool topology`, or name a network with --topology"
     )]
     NoNodes,
     #[error("{0}")]
@@ -76,33 +94,33 @@ pub(crate) enum Error {
     #[error("{0}")]
     Grid(#[from] cool_sim::schedule::GridError),
     #[error("{0}")]
-    Rank(#[from] RankError),
-    #[error("{0}")]
-    CopyRank(#[from] crate::copy::RankError),
+    Rank(String),
     #[error("no node has an address of this machine; name {remedy}")]
     NotHere { remedy: &'static str },
-    #[error("there is no node {0}; `cool topology` shows those that are there")]
+    #[error("there is no node {0}; `cool topology` lists the nodes")]
     NoNode(String),
     #[error("there are no nodes in rack {0}; `cool topology` shows the racks")]
     NoRack(u32),
+    #[error("{path}: {placeholder} is unknown; only {{node}} is replaced, by the name of the node")]
+    Placeholder { path: String, placeholder: String },
     #[error("{0}")]
     Spool(#[from] SpoolError),
-    #[error("{0} is not UTF-8, so no node can be told of it")]
+    #[error("{0} is not UTF-8, so it cannot be sent to nodes")]
     NotUtf8(String),
     #[error("nothing was copied: {node}: {reason}")]
     CopySource { node: String, reason: String },
-    #[error("{copies} of {asked} nodes have a copy")]
-    Copies { copies: usize, asked: usize },
-    #[error("none of these nodes has {0}; `cool ls` shows what there is")]
+    #[error("{copies} of {requested} nodes have a copy")]
+    Copies { copies: usize, requested: usize },
+    #[error("none of these nodes has {0}; `cool ls` lists what there is")]
     NotStored(String),
-    #[error("{answers} of {asked} nodes have answered")]
-    Unanswered { answers: usize, asked: usize },
-    #[error("{}; `cool verify --drop` removes their contents", crate::units::count(*.0, "damaged file"))]
+    #[error("{replies} of {requested} nodes have answered")]
+    NoReply { replies: usize, requested: usize },
+    #[error("{}; `cool verify --drop` removes their contents", units::count(*.0, "damaged file"))]
     DamagedContents(usize),
-    #[error("what was damaged is removed; `cool put NAME` brings it from a node that has it whole")]
+    #[error("removed what was damaged; `cool put NAME` restores it from a node that has it intact")]
     Dropped,
-    #[error("{copies} of {asked} nodes have {what}; the job was not started")]
-    Staged { copies: usize, asked: usize, what: String },
+    #[error("{copies} of {requested} nodes have {source_path}; the job was not started")]
+    Staged { copies: usize, requested: usize, source_path: String },
     #[error("{0}")]
     Compile(#[from] cool_collective::CompileError),
     #[error(
@@ -110,34 +128,66 @@ pub(crate) enum Error {
     )]
     TooLong { plan: String, topology: String, events: f64 },
     #[error(
-        "a picture of {arrows} arrows shows nothing; draw fewer ranks, fewer bytes or larger segments, up to {most}"
+        "a picture of {arrows} arrows would be unreadable; draw fewer ranks, fewer bytes or larger segments, up to {most} arrows"
     )]
     Crowded { arrows: usize, most: usize },
     #[error("--perfetto: {path}: {reason}")]
-    Timeline { path: String, reason: std::io::Error },
+    Timeline { path: String, reason: io::Error },
     #[error("{path}: {reason}")]
-    Picture { path: String, reason: std::io::Error },
-    #[error("libcool_mpi.so is not there ({0}); name it with --library")]
+    Picture { path: String, reason: io::Error },
+    #[error("cannot find libcool_mpi.so ({0}); name it with --library")]
     NoLibrary(String),
     #[error("cannot start {path}: {reason}; name the launcher of your MPI library with --mpirun")]
-    Launcher { path: String, reason: std::io::Error },
+    MpiLauncher { path: String, reason: io::Error },
     #[error(
-        "{path} says {says:?} of its version and so is the launcher neither of Open MPI nor of MPICH or one of its relatives; \
-         set LD_PRELOAD=libcool_mpi.so for the ranks by its own options"
+        "{path} reports version {version:?}, which is neither Open MPI nor MPICH or a derivative; \
+         set LD_PRELOAD=libcool_mpi.so for the ranks with the launcher's own options"
     )]
-    UnknownLauncher { path: String, says: String },
-    #[error("the schedule comes to a stop: a fault in plan {0}, please report it")]
+    UnknownLauncher { path: String, version: String },
+    #[error("the schedule of plan {0} deadlocks; please report this defect")]
     Stuck(String),
 }
 
+/// Why standard input cannot be copied.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SpoolError {
+    #[error("SOURCE `-` reads this machine's standard input and cannot be combined with --from")]
+    From,
+    #[error("SOURCE `-` is spooled to a file that only you can read, so it cannot be combined with --user")]
+    User,
+    #[error("--stream reads standard input: use SOURCE `-`, and pipe {} into it", .0.display())]
+    Stream(PathBuf),
+    #[error("a swarm does not keep the order of a stream: omit --via swarm, or --stream")]
+    StreamBySwarm,
+    #[error("SOURCE `-` has no file name for the copies in {}; add one to DEST", .0.display())]
+    NoName(PathBuf),
+    #[error("standard input: {0}")]
+    Input(io::Error),
+    #[error("cannot spool standard input: {0}; set TMPDIR to another directory")]
+    Directory(io::Error),
+    #[error("cannot spool standard input: {}: {reason}; set TMPDIR to another directory", .path.display())]
+    Path { path: PathBuf, reason: io::Error },
+    #[error("interrupted while standard input was being read; nothing was copied")]
+    Interrupted { signal: i32 },
+}
+
+impl SpoolError {
+    /// Returns a function that adds the path to an error of the system.
+    pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> SpoolError + '_ {
+        move |reason| SpoolError::Path { path: path.to_owned(), reason }
+    }
+}
+
 impl Error {
-    /// The status that the command exits with: a failed job's own.
+    /// Returns the exit status of the command. A failed job passes its own on.
     pub(crate) fn exit_code(&self) -> ExitCode {
         let code = match self {
             Error::Failed { finished, .. } => finished.code.clamp(1, 255) as u8,
             Error::Interrupted { signal, .. } | Error::Spool(SpoolError::Interrupted { signal }) => {
                 (128 + signal).clamp(1, 255) as u8
             }
+            // As for wrong options.
+            Error::Config(_) => 2,
             _ => 1,
         };
         ExitCode::from(code)
@@ -147,16 +197,38 @@ impl Error {
 impl From<tonic::Status> for Error {
     fn from(status: tonic::Status) -> Error {
         match std::error::Error::source(&status) {
-            Some(source) => Error::Lost(innermost(source)),
+            Some(source) => Error::Lost(root_cause(source)),
             None => Error::Refused(status.message().to_owned()),
         }
     }
 }
 
-/// The first cause of an error: the others around it only say "transport error".
-pub(crate) fn innermost(error: &dyn std::error::Error) -> String {
+/// Returns the innermost cause of an error, because the errors around it only say "transport error".
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     match error.source() {
-        Some(source) => innermost(source),
+        Some(source) => root_cause(source),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_has_the_exit_status_of_its_job_or_signal() {
+        let finished = Finished { code: 7, ..Finished::default() };
+        let code = |error: &Error| format!("{:?}", error.exit_code());
+        let expected = |code: u8| format!("{:?}", ExitCode::from(code));
+        assert_eq!(code(&Error::Failed { job: 1, finished }), expected(7));
+        assert_eq!(code(&Error::Interrupted { signal: 2, ended: true }), expected(130));
+        assert_eq!(code(&Error::NoNodes), expected(1));
+        assert_eq!(code(&Error::Config("cool.toml:2: wrong".to_owned())), expected(2));
+    }
+
+    #[test]
+    fn findings_are_counted_in_words() {
+        assert_eq!(Error::Unhealthy { findings: 1 }.to_string(), "1 thing is wrong");
+        assert_eq!(Error::Unhealthy { findings: 2 }.to_string(), "2 things are wrong");
     }
 }

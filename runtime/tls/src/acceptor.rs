@@ -1,84 +1,87 @@
-//! The side that listens: turns a TCP connection into one whose other side has proved who it is.
+//! The listening side: authenticates the peer of a TCP connection.
 
 use crate::credentials::Credentials;
 use crate::explain::explain;
 use crate::role::{Identity, Role};
-use crate::stream::{Stream, TlsSession, peer_certificate};
+use crate::stream::{MaybeTlsStream, TlsSession, peer_certificate};
 use core::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-/// How long the other side may take to prove itself.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a peer may take to complete the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Takes connections in.
+/// Accepts connections and authenticates their peers.
 #[derive(Clone, Debug)]
 pub enum Acceptor {
-    /// Without TLS: everybody is welcome.
+    /// Without TLS: accepts every connection.
     Plaintext,
-    /// With TLS: holders of certificates of our CAs that say one of the roles, and are not revoked.
+    /// With TLS: accepts peers that present a certificate of our CAs for one of these roles, unless
+    /// it is revoked.
     Tls(Credentials, &'static [Role]),
 }
 
-/// A connection that was taken in.
+/// An accepted connection.
 #[derive(Debug)]
-pub struct Accepted {
+pub struct AcceptedConnection {
     /// The connection.
-    pub stream: Stream,
-    /// Who is on the other side; `None` without TLS.
+    pub stream: MaybeTlsStream,
+    /// The peer's identity. `None` without TLS.
     pub identity: Option<Identity>,
 }
 
-/// Why a connection was not taken in; "it" is the other side.
+/// Why a connection was rejected. In the messages, "it" is the peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Rejected {
-    /// It has not proved itself in time.
-    #[error("it did not finish the TLS handshake within {HANDSHAKE:?}")]
+pub enum RejectedConnection {
+    /// The peer did not complete the handshake in time.
+    #[error("it did not finish the TLS handshake within {HANDSHAKE_TIMEOUT:?}")]
     Late,
     /// TLS failed.
     #[error("{0}")]
     Tls(String),
-    /// Its certificate is genuine but not for this port.
-    #[error("its certificate says {said}, but this port is for a certificate of {wanted}")]
+    /// The peer's certificate is valid, but this port does not accept its role.
+    #[error("its certificate is for {shown}, but this port requires a certificate for {required}")]
     Role {
-        /// Who it is.
-        said: String,
-        /// Who is wanted.
-        wanted: String,
+        /// The identity in the certificate.
+        shown: String,
+        /// The roles that the port accepts.
+        required: String,
     },
 }
 
 impl Acceptor {
-    /// For holders of `roles`, or everybody without `credentials`.
+    /// Returns an acceptor for peers with one of `roles`. Without `credentials`, it accepts every
+    /// connection in plain text.
     pub fn new(credentials: Option<Credentials>, roles: &'static [Role]) -> Acceptor {
         credentials.map_or(Acceptor::Plaintext, |credentials| Acceptor::Tls(credentials, roles))
     }
 
-    /// Takes a connection in, within bounded time.
+    /// Accepts a connection. Completes within the handshake timeout.
     ///
     /// # Errors
-    /// If the other side does not prove to be one of those who are wanted.
-    pub async fn accept(&self, socket: TcpStream) -> Result<Accepted, Rejected> {
+    /// Returns why the peer is rejected: it did not prove that it has one of the accepted roles.
+    pub async fn accept(&self, socket: TcpStream) -> Result<AcceptedConnection, RejectedConnection> {
         let (credentials, roles) = match self {
             Acceptor::Plaintext => {
-                return Ok(Accepted { stream: Stream::Plaintext(socket), identity: None });
+                return Ok(AcceptedConnection { stream: MaybeTlsStream::Plaintext(socket), identity: None });
             }
             Acceptor::Tls(credentials, roles) => (credentials, roles),
         };
-        let (now, following) = credentials.now();
-        let stream = timeout(HANDSHAKE, TlsAcceptor::from(now.server.clone()).accept(socket))
+        let (material, updates) = credentials.current();
+        let stream = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(material.server.clone()).accept(socket))
             .await
-            .map_err(|_| Rejected::Late)?
-            .map_err(|error| Rejected::Tls(explain(&error).unwrap_or_else(|| error.to_string())))?
+            .map_err(|_| RejectedConnection::Late)?
+            .map_err(|error| RejectedConnection::Tls(explain(&error).unwrap_or_else(|| error.to_string())))?
             .into();
         let identity = peer_certificate(&stream).as_ref().and_then(Identity::read);
         if !identity.as_ref().is_some_and(|identity| roles.contains(&identity.role)) {
-            let said = identity.map_or_else(|| "nothing of ours".to_owned(), |identity| identity.to_string());
-            let wanted = roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(" or ");
-            return Err(Rejected::Role { said, wanted });
+            let shown = identity
+                .map_or_else(|| "no role of this deployment".to_owned(), |identity| identity.to_string());
+            let required = roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(" or ");
+            return Err(RejectedConnection::Role { shown, required });
         }
-        let session = TlsSession::new(stream, credentials, following, identity.clone());
-        Ok(Accepted { stream: Stream::Tls(Box::new(session)), identity })
+        let session = TlsSession::new(stream, credentials, updates, identity.clone());
+        Ok(AcceptedConnection { stream: MaybeTlsStream::Tls(Box::new(session)), identity })
     }
 }

@@ -1,4 +1,4 @@
-//! Addresses of which one serves, and nobody knows which.
+//! A list of alternative addresses. One of them serves, but it is not known which.
 
 use http::Uri;
 use std::future::Future;
@@ -9,14 +9,15 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// An address that has not answered yet keeps the next one waiting no longer (RFC 8305, section 5).
-const NEXT_AFTER: Duration = Duration::from_millis(250);
+/// How long to wait for an address before the next one is tried in parallel (RFC 8305, section 5).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// Several addresses; clones are the same.
+/// Alternative addresses. Clones share their state.
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
     uris: Arc<[Uri]>,
-    /// Which comes first in the next try: what has just been connected to may be there and not serve.
+    /// Index of the address to try first next time. It advances after each attempt, because an
+    /// address may accept connections without serving requests.
     first: Arc<AtomicUsize>,
 }
 
@@ -25,7 +26,8 @@ impl Addresses {
         Addresses { uris: uris.into(), first: Arc::default() }
     }
 
-    /// Connects to the first that takes the connection. One that is silent keeps the others waiting for a moment only.
+    /// Connects to the first address that accepts the connection. An address that does not respond
+    /// delays the next attempt by `ATTEMPT_DELAY` only.
     pub(crate) async fn connect<S, F>(&self, connect: impl Fn(Uri) -> F) -> io::Result<S>
     where
         S: Send + 'static,
@@ -47,14 +49,14 @@ impl Addresses {
                     Ok(stream) => return Ok(stream),
                     Err(failure) => failures.push(failure),
                 },
-                () = sleep(NEXT_AFTER), if next.is_some() => {}
+                () = sleep(ATTEMPT_DELAY), if next.is_some() => {}
                 else => return Err(none_of(failures)),
             }
         }
     }
 }
 
-/// A URL with a host and a port; `None` if it is none.
+/// Parses a URL. Returns `None` unless it has a host and a port.
 pub(crate) fn parse(url: &str) -> Option<Uri> {
     let uri: Uri = url.parse().ok()?;
     let whole = uri.port().is_some() && uri.host().is_some_and(|host| !host.is_empty());
@@ -62,7 +64,7 @@ pub(crate) fn parse(url: &str) -> Option<Uri> {
     (whole && known).then_some(uri)
 }
 
-/// The host of an address, without the brackets in which IPv6 addresses stand, and its port.
+/// Returns the host and the port of an address. An IPv6 host is returned without its brackets.
 pub(crate) fn host_and_port(uri: &Uri) -> io::Result<(&str, u16)> {
     let host = uri.host().unwrap_or_default();
     let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
@@ -70,7 +72,7 @@ pub(crate) fn host_and_port(uri: &Uri) -> io::Result<(&str, u16)> {
     Ok((host, port))
 }
 
-/// Why no address has taken the connection.
+/// Combines the errors of all addresses into one.
 fn none_of(mut failures: Vec<(Uri, io::Error)>) -> io::Error {
     if failures.len() == 1 {
         return failures.remove(0).1;

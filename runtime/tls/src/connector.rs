@@ -1,10 +1,10 @@
-//! The side that connects: agents and tools to the controller, as a connector for tonic.
+//! The connecting side: connects agents and tools to the controller, as a connector for tonic.
 
 use crate::addresses::{self, Addresses, host_and_port};
 use crate::credentials::Credentials;
 use crate::explain::explained;
 use crate::role::{Identity, Role};
-use crate::stream::{Stream, TlsSession, peer_certificate};
+use crate::stream::{MaybeTlsStream, TlsSession, peer_certificate};
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -16,37 +16,39 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// Connects to the controller, whichever of some addresses it is at: its certificate must say that it is one. Clones are the same.
+/// Connects to the controller at one of several addresses. The certificate presented there must be
+/// for [`Role::Controller`]. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Connector {
     credentials: Option<Credentials>,
     addresses: Addresses,
 }
 
-/// Why an address cannot be connected to.
+/// Why an address cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// No URL of a controller.
-    #[error("{0:?} is not a controller's address; write it as https://HOST:7400")]
+    /// The text is not the URL of a controller.
+    #[error("{0:?} is not a controller address; write it as https://HOST:7400")]
     Malformed(String),
-    /// Plain text has not been allowed.
-    #[error("{0} would be plain text: write https://, or allow it by --insecure-plaintext")]
+    /// The address would use plain text, which is not permitted.
+    #[error("{0} would use plain text: write https://, or pass --insecure-plaintext")]
     Plaintext(String),
-    /// Plain text has been asked for.
+    /// The address would use TLS, but plain text was requested.
     #[error("{0} would use TLS, but --insecure-plaintext (or COOL_INSECURE_PLAINTEXT) is set: choose one")]
     Secured(String),
 }
 
 impl Connector {
-    /// How to connect to the controller at one of `addresses` (URLs, or HOST:PORT, with commas between them), and the URL of the
-    /// first; without `credentials` in plain text.
+    /// Returns a connector to the controller at one of `addresses`, and the URL of the first
+    /// address. Addresses are URLs or HOST:PORT, separated by commas. Without `credentials`, the
+    /// connector uses plain text.
     ///
     /// # Errors
-    /// If an address is none, or contradicts that.
+    /// Returns an error if an address is malformed, or if its scheme contradicts `credentials`.
     pub fn to(addresses: &str, credentials: Option<Credentials>) -> Result<(Uri, Connector), AddressError> {
         let uris = addresses.split(',').map(|address| Connector::uri(address.trim(), credentials.as_ref()));
         let uris = uris.collect::<Result<Vec<Uri>, _>>()?;
-        // Splitting gives at least one.
+        // `split` returns at least one item.
         let first = uris[0].clone();
         Ok((first, Connector { credentials, addresses: Addresses::new(uris) }))
     }
@@ -62,34 +64,38 @@ impl Connector {
         }
     }
 
-    /// Connects; the caller bounds the time. With TLS, the other side must speak first, as HTTP/2's does: in TLS 1.3
-    /// (RFC 8446, 4.4.2) only what comes after the handshake tells whether it takes our certificate, and its refusal
-    /// would be lost if it hung up on what we had written meanwhile.
+    /// Connects to an address. The caller must limit the time.
+    ///
+    /// With TLS, the peer must send first, as HTTP/2 servers do. In TLS 1.3 (RFC 8446, 4.4.2) a
+    /// client learns only from data after the handshake whether the server accepted its
+    /// certificate. If the client wrote first, the refusal could be lost, because the server may
+    /// close the connection before reading.
     ///
     /// # Errors
-    /// If nobody listens there, or is no controller of this deployment; in plain words.
-    pub async fn connect(&self, host: &str, port: u16) -> io::Result<Stream> {
+    /// Returns an error if nothing listens there, or if the peer is not a controller of this
+    /// deployment. The message explains the cause.
+    pub async fn connect(&self, host: &str, port: u16) -> io::Result<MaybeTlsStream> {
         let socket = TcpStream::connect((host, port)).await?;
         socket.set_nodelay(true)?;
-        let Some(credentials) = &self.credentials else { return Ok(Stream::Plaintext(socket)) };
-        let (now, following) = credentials.now();
+        let Some(credentials) = &self.credentials else { return Ok(MaybeTlsStream::Plaintext(socket)) };
+        let (material, updates) = credentials.current();
         let name = ServerName::try_from(Role::Controller.dns_name()).map_err(io::Error::other)?;
-        let tls = TlsConnector::from(now.client.clone());
+        let tls = TlsConnector::from(material.client.clone());
         let mut stream = tls.connect(name, socket).await.map_err(explained)?;
         stream.fill_buf().await.map_err(explained)?;
         let stream = stream.into();
         let identity = peer_certificate(&stream).as_ref().and_then(Identity::read);
-        Ok(Stream::Tls(Box::new(TlsSession::new(stream, credentials, following, identity))))
+        Ok(MaybeTlsStream::Tls(Box::new(TlsSession::new(stream, credentials, updates, identity))))
     }
 
-    async fn connect_to(self, uri: Uri) -> io::Result<Stream> {
+    async fn connect_to(self, uri: Uri) -> io::Result<MaybeTlsStream> {
         let (host, port) = host_and_port(&uri)?;
         self.connect(host, port).await
     }
 }
 
 impl tower_service::Service<Uri> for Connector {
-    type Response = TokioIo<Stream>;
+    type Response = TokioIo<MaybeTlsStream>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 

@@ -1,8 +1,10 @@
-//! The certificates by which a program speaks, as they are now: they are read again when their files change, and connections that
-//! begin then go by the new ones. Those that are there go on, unless their other side is revoked.
+//! The current certificates of a program.
+//!
+//! The files are reloaded when they change. New connections use the new certificates. Existing
+//! connections continue, unless the certificate of their peer has been revoked.
 
+use crate::directory::{CertificateDir, CertificateDirError, DirStamp};
 use crate::expiry::{Expiry, Reminder};
-use crate::folder::{Folder, FolderError, Stamp};
 use crate::material::Material;
 use crate::role::Identity;
 use parking_lot::Mutex;
@@ -16,172 +18,173 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tracing::{info, warn};
 
-/// How often the files are looked at. Network file systems and mounted secrets tell nobody that they have changed.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often the files are checked for changes. They are polled because network file systems and
+/// mounted secrets do not report changes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A folder's certificates; clones are the same.
+/// The certificates of a directory. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Credentials {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCredentials>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    folder: Folder,
+struct SharedCredentials {
+    directory: CertificateDir,
     current: watch::Sender<Arc<Material>>,
-    /// The files are to be read at once.
+    /// Requests an immediate reload.
     reload: Arc<Notify>,
-    /// How often they have been read.
+    /// Number of reloads so far.
     readings: AtomicU64,
-    peers: Mutex<Peers>,
+    peers: Mutex<CertifiedPeers>,
 }
 
-/// Who is on the other side of a session.
+/// The peer of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertifiedPeer {
-    /// Who it is.
+    /// The peer's identity.
     pub identity: Identity,
-    /// Until when its certificate is good.
+    /// When its certificate expires.
     pub until: OffsetDateTime,
 }
 
 #[derive(Debug, Default)]
-struct Peers {
+struct CertifiedPeers {
     last: u64,
     by_number: BTreeMap<u64, CertifiedPeer>,
 }
 
-/// A session's place among the peers; given back when dropped.
+/// Entry of a session in the list of peers. Dropping it removes the entry.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    shared: Arc<Shared>,
+pub(crate) struct PeerRegistration {
+    shared: Arc<SharedCredentials>,
     number: u64,
 }
 
-impl Drop for Seat {
+impl Drop for PeerRegistration {
     fn drop(&mut self) {
         self.shared.peers.lock().by_number.remove(&self.number);
     }
 }
 
-/// Decides when files are read again: when they look other than when they were read last, and have looked so twice, since
-/// whoever writes several may not be done.
+/// Decides when to reload the files. They must differ from the loaded ones and be unchanged since
+/// the previous check, because a writer may still be writing some of them.
 #[derive(Debug)]
-struct Look {
-    read: Stamp,
-    seen: Stamp,
+struct ChangeDetector {
+    loaded: DirStamp,
+    last: DirStamp,
 }
 
-impl Look {
-    fn is_due(&mut self, now: Stamp) -> bool {
-        let settled = now == self.seen;
-        self.seen = now;
-        let due = settled && self.seen != self.read;
+impl ChangeDetector {
+    fn is_due(&mut self, now: DirStamp) -> bool {
+        let settled = now == self.last;
+        self.last = now;
+        let due = settled && self.last != self.loaded;
         if due {
-            self.read = self.seen.clone();
+            self.loaded = self.last.clone();
         }
         due
     }
 }
 
 impl Credentials {
-    /// Reads the certificates of a folder, and from then on whenever they change, as long as somebody has them. To be called
-    /// within a Tokio runtime.
+    /// Loads the certificates of a directory and reloads them whenever they change, as long as a
+    /// clone of the returned value exists. Must be called within a Tokio runtime.
     ///
     /// # Errors
-    /// If they cannot be used.
-    pub fn open(folder: Folder) -> Result<Credentials, FolderError> {
-        let stamp = folder.stamp();
-        let current = watch::Sender::new(Arc::new(Material::read(&folder)?));
+    /// Returns an error if the certificates cannot be used.
+    pub fn open(directory: CertificateDir) -> Result<Credentials, CertificateDirError> {
+        let stamp = directory.stamp();
+        let current = watch::Sender::new(Arc::new(Material::read(&directory)?));
         let reload = Arc::new(Notify::new());
-        let shared = Shared {
-            folder,
+        let shared = SharedCredentials {
+            directory,
             current,
             reload: reload.clone(),
             readings: AtomicU64::new(1),
             peers: Mutex::default(),
         };
         let shared = Arc::new(shared);
-        tokio::spawn(follow(Arc::downgrade(&shared), reload, stamp));
+        tokio::spawn(watch_files(Arc::downgrade(&shared), reload, stamp));
         Ok(Credentials { shared })
     }
 
-    /// Reads the files again, without waiting until they are seen to have changed.
+    /// Requests a reload without waiting for the next check.
     pub fn reload(&self) {
         self.shared.reload.notify_one();
     }
 
-    /// Until when the own certificate and those of the CAs are good.
+    /// Returns the expiry of the program's own certificate and of each CA.
     pub fn expiries(&self) -> Vec<Expiry> {
         self.shared.current.borrow().expiries.clone()
     }
 
-    /// How often they have been read, whether they could be used or not.
+    /// Returns how often the files have been loaded, including failed attempts.
     pub fn readings(&self) -> u64 {
         self.shared.readings.load(Ordering::Acquire)
     }
 
-    /// What to say of those that end soon.
+    /// Returns a warning for each certificate that has expired or expires soon.
     pub fn warnings(&self) -> Vec<String> {
         let now = OffsetDateTime::now_utc();
         self.expiries().iter().filter_map(|expiry| expiry.warning(now)).collect()
     }
 
-    /// Who is on the other side of the sessions that are there.
+    /// Returns the peers of all current sessions.
     pub fn peers(&self) -> Vec<CertifiedPeer> {
         self.shared.peers.lock().by_number.values().cloned().collect()
     }
 
-    /// What holds for a connection that begins now, and what comes after.
-    pub(crate) fn now(&self) -> (Arc<Material>, watch::Receiver<Arc<Material>>) {
-        let mut following = self.shared.current.subscribe();
-        let now = following.borrow_and_update().clone();
-        (now, following)
+    /// Returns the current certificates, and a receiver for later versions.
+    pub(crate) fn current(&self) -> (Arc<Material>, watch::Receiver<Arc<Material>>) {
+        let mut updates = self.shared.current.subscribe();
+        let material = updates.borrow_and_update().clone();
+        (material, updates)
     }
 
-    /// A session has begun.
-    pub(crate) fn seat(&self, peer: CertifiedPeer) -> Seat {
+    /// Adds a session's peer to the list until the returned value is dropped.
+    pub(crate) fn register(&self, peer: CertifiedPeer) -> PeerRegistration {
         let mut peers = self.shared.peers.lock();
         peers.last += 1;
         let number = peers.last;
         peers.by_number.insert(number, peer);
-        Seat { shared: self.shared.clone(), number }
+        PeerRegistration { shared: self.shared.clone(), number }
     }
 }
 
-/// Resolves when the certificate is revoked.
-pub(crate) async fn revoked(
-    mut following: watch::Receiver<Arc<Material>>,
+/// Completes when `certificate` is revoked.
+pub(crate) async fn wait_until_revoked(
+    mut updates: watch::Receiver<Arc<Material>>,
     certificate: CertificateDer<'static>,
 ) {
-    while following.changed().await.is_ok() {
-        if following.borrow_and_update().revokes(&certificate) {
+    while updates.changed().await.is_ok() {
+        if updates.borrow_and_update().revokes(&certificate) {
             return;
         }
     }
-    // Nobody reads the files any more.
+    // The files are no longer watched, so this can never complete.
     std::future::pending().await
 }
 
-/// Reads the files when they change, until nobody has the certificates any more.
-async fn follow(shared: Weak<Shared>, reload: Arc<Notify>, stamp: Stamp) {
-    let mut look = Look { read: stamp.clone(), seen: stamp };
+/// Reloads the files when they change, until no [`Credentials`] remain.
+async fn watch_files(shared: Weak<SharedCredentials>, reload: Arc<Notify>, stamp: DirStamp) {
+    let mut detector = ChangeDetector { loaded: stamp.clone(), last: stamp };
     let mut reminder = Reminder::default();
-    let mut ticks = interval(LOOK_EVERY);
+    let mut ticks = interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let asked = tokio::select! {
+        let requested = tokio::select! {
             _ = ticks.tick() => false,
             () = reload.notified() => true,
         };
         let Some(shared) = shared.upgrade() else { return };
-        let stamp = shared.folder.stamp();
-        if asked {
-            look = Look { read: stamp.clone(), seen: stamp.clone() };
+        let stamp = shared.directory.stamp();
+        if requested {
+            detector = ChangeDetector { loaded: stamp.clone(), last: stamp.clone() };
         }
-        if asked || look.is_due(stamp) {
-            shared.read();
-            reminder.begin_anew();
+        if requested || detector.is_due(stamp) {
+            shared.reload();
+            reminder.reset();
         }
         if reminder.due(OffsetDateTime::now_utc()) {
             Credentials { shared }.warnings().iter().for_each(|warning| warn!("{warning}"));
@@ -189,20 +192,18 @@ async fn follow(shared: Weak<Shared>, reload: Arc<Notify>, stamp: Stamp) {
     }
 }
 
-impl Shared {
-    /// Goes by what the files hold now, or by what they held before if that cannot be used.
-    fn read(&self) {
-        let folder = self.folder.path().display();
-        match Material::read(&self.folder) {
+impl SharedCredentials {
+    /// Loads the files. If they cannot be used, the previous certificates stay in effect.
+    fn reload(&self) {
+        let directory = self.directory.path().display();
+        match Material::read(&self.directory) {
             Ok(material) => {
                 self.current.send_replace(Arc::new(material));
-                info!(
-                    "the certificates in {folder} have been read again; connections that begin now go by them"
-                );
+                info!("the certificates in {directory} have been reloaded; new connections use them");
             }
             Err(error) => {
                 warn!(
-                    "the certificates in {folder} have changed and cannot be used; those of before still count: {error}"
+                    "the certificates in {directory} have changed and cannot be used; the previous ones stay in effect: {error}"
                 );
             }
         }
@@ -217,22 +218,22 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn files_are_read_again_once_they_have_changed_and_are_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let stamp = || Folder::new(folder.path(), Role::Agent).stamp();
-        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-        let mut look = Look { read: stamp(), seen: stamp() };
-        assert!(!look.is_due(stamp()));
+    fn files_are_reloaded_once_a_change_is_complete() {
+        let directory = tempfile::tempdir().unwrap();
+        let stamp = || CertificateDir::new(directory.path(), Role::Agent).stamp();
+        let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
+        let mut detector = ChangeDetector { loaded: stamp(), last: stamp() };
+        assert!(!detector.is_due(stamp()));
         write("agent.pem", "half");
-        assert!(!look.is_due(stamp()));
+        assert!(!detector.is_due(stamp()));
         write("agent.pem", "all of it");
-        assert!(!look.is_due(stamp()), "it is being written");
-        assert!(look.is_due(stamp()));
-        assert!(!look.is_due(stamp()));
-        write("other.pem", "of somebody else");
-        assert!(!look.is_due(stamp()) && !look.is_due(stamp()));
-        fs::remove_file(folder.path().join("agent.pem")).unwrap();
-        assert!(!look.is_due(stamp()));
-        assert!(look.is_due(stamp()));
+        assert!(!detector.is_due(stamp()), "it is being written");
+        assert!(detector.is_due(stamp()));
+        assert!(!detector.is_due(stamp()));
+        write("other.pem", "of another role");
+        assert!(!detector.is_due(stamp()) && !detector.is_due(stamp()));
+        fs::remove_file(directory.path().join("agent.pem")).unwrap();
+        assert!(!detector.is_due(stamp()));
+        assert!(detector.is_due(stamp()));
     }
 }

@@ -1,41 +1,42 @@
-//! Until when certificates are good, and when to say so.
+//! Expiry of certificates, and when to warn about it.
 
 use crate::role::Role;
 use time::{Duration, OffsetDateTime};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// How long before its end a certificate is warned of.
+/// How long before its expiry a certificate is reported.
 pub const EXPIRY_WARNING: Duration = Duration::days(30);
-/// How often.
-const REMIND_EVERY: Duration = Duration::days(1);
+/// How often a warning is repeated.
+const REMINDER_INTERVAL: Duration = Duration::days(1);
 
-/// Until when a certificate is good.
+/// When a certificate expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expiry {
-    /// Whose it is: a role, or `ca`.
-    pub of: &'static str,
-    /// When it ends.
+    /// Holder of the certificate: a role, or `ca`.
+    pub holder: &'static str,
+    /// When it expires.
     pub until: OffsetDateTime,
 }
 
-/// The end of a certificate, if it can be read.
-pub(crate) fn end(certificate: &CertificateDer<'_>) -> Option<OffsetDateTime> {
+/// Returns when a certificate expires, or `None` if it cannot be parsed.
+pub(crate) fn expiry_of(certificate: &CertificateDer<'_>) -> Option<OffsetDateTime> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     Some(certificate.validity().not_after.to_datetime())
 }
 
-/// What to say of a certificate that is good until then: nothing, unless that is soon.
+/// Returns a text such as "expires on 2027-01-05, in 12 days" if a certificate has expired or
+/// expires soon, otherwise `None`.
 pub fn expiring(until: OffsetDateTime, now: OffsetDateTime) -> Option<String> {
     let left = until - now;
     if left.is_negative() {
-        return Some(format!("has expired on {}", until.date()));
+        return Some(format!("expired on {}", until.date()));
     }
-    (left <= EXPIRY_WARNING).then(|| format!("ends on {}, in {} days", until.date(), left.whole_days()))
+    (left <= EXPIRY_WARNING).then(|| format!("expires on {}, in {} days", until.date(), left.whole_days()))
 }
 
 impl Expiry {
-    /// Those of a role's certificate and of the CAs.
+    /// Returns the expiry of a role's certificate and of each CA.
     pub(crate) fn all(
         role: Role,
         chain: &[CertificateDer<'_>],
@@ -44,42 +45,44 @@ impl Expiry {
         let own = chain.first().map(|certificate| (role.name(), certificate));
         let authorities = authorities.iter().map(|certificate| ("ca", certificate));
         let all = own.into_iter().chain(authorities);
-        all.filter_map(|(of, certificate)| Some(Expiry { of, until: end(certificate)? })).collect()
+        all.filter_map(|(holder, certificate)| Some(Expiry { holder, until: expiry_of(certificate)? }))
+            .collect()
     }
 
-    /// What to do before it ends.
+    /// Returns how to renew the certificate.
     pub fn remedy(&self) -> &'static str {
-        match self.of {
+        match self.holder {
             "ca" => "replace it with `cool certs --new-ca`",
             _ => "renew it with `cool certs --renew`",
         }
     }
 
-    /// What to say of it now: nothing, unless it ends soon.
+    /// Returns a warning if the certificate has expired or expires soon.
     pub fn warning(&self, now: OffsetDateTime) -> Option<String> {
-        let end = expiring(self.until, now)?;
-        Some(format!("the certificate of {} {end}; {}", self.of, self.remedy()))
+        let state = expiring(self.until, now)?;
+        Some(format!("the certificate of {} {state}; {}", self.holder, self.remedy()))
     }
 }
 
-/// Decides when to warn: at once, then once a day.
+/// Decides when to warn: immediately, then once a day.
 #[derive(Debug, Default)]
 pub(crate) struct Reminder {
     last: Option<OffsetDateTime>,
 }
 
 impl Reminder {
-    /// Whether to look for what ends soon. A clock that was set back must not silence it.
+    /// Returns whether to warn now. Warns as well if the clock was set back, because the next
+    /// reminder could otherwise be far in the future.
     pub(crate) fn due(&mut self, now: OffsetDateTime) -> bool {
-        let due = self.last.is_none_or(|last| now < last || now - last >= REMIND_EVERY);
+        let due = self.last.is_none_or(|last| now < last || now - last >= REMINDER_INTERVAL);
         if due {
             self.last = Some(now);
         }
         due
     }
 
-    /// Other certificates are there.
-    pub(crate) fn begin_anew(&mut self) {
+    /// Restarts the reminder, because the certificates were reloaded.
+    pub(crate) fn reset(&mut self) {
         self.last = None;
     }
 }
@@ -89,30 +92,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ends_within_a_month_or_has_ended_is_warned_of_with_what_to_do() {
+    fn a_certificate_near_or_past_expiry_is_reported_with_a_remedy() {
         let now = OffsetDateTime::UNIX_EPOCH + Duration::days(10_000);
-        let says = |of, left: Duration| Expiry { of, until: now + left }.warning(now);
-        assert_eq!(says("agent", Duration::days(30) + Duration::SECOND), None);
-        let soon = says("agent", Duration::days(3)).unwrap();
+        let warning = |holder, left: Duration| Expiry { holder, until: now + left }.warning(now);
+        assert_eq!(warning("agent", Duration::days(30) + Duration::SECOND), None);
+        let soon = warning("agent", Duration::days(3)).unwrap();
         assert_eq!(
             soon,
-            "the certificate of agent ends on 1997-05-22, in 3 days; renew it with `cool certs --renew`"
+            "the certificate of agent expires on 1997-05-22, in 3 days; renew it with `cool certs --renew`"
         );
-        let past = says("ca", -Duration::SECOND).unwrap();
+        let past = warning("ca", -Duration::SECOND).unwrap();
         assert_eq!(
             past,
-            "the certificate of ca has expired on 1997-05-18; replace it with `cool certs --new-ca`"
+            "the certificate of ca expired on 1997-05-18; replace it with `cool certs --new-ca`"
         );
     }
 
     #[test]
-    fn reminders_come_at_once_and_then_once_a_day_whatever_the_clock_does() {
+    fn reminders_are_due_at_once_then_daily_on_any_clock() {
         let now = OffsetDateTime::UNIX_EPOCH;
         let mut reminder = Reminder::default();
         let due: Vec<bool> =
             [0, 1, 23, 24, 25, 48, 2, 3].map(|hour| reminder.due(now + Duration::hours(hour))).into();
         assert_eq!(due, [true, false, false, true, false, true, true, false]);
-        reminder.begin_anew();
+        reminder.reset();
         assert!(reminder.due(now + Duration::hours(3)));
     }
 }

@@ -1,7 +1,7 @@
-//! The flags by which every program chooses between TLS and plain text.
+//! Command-line flags that select TLS or plain text. All programs have them.
 
 use crate::credentials::Credentials;
-use crate::folder::{Folder, FolderError};
+use crate::directory::{CertificateDir, CertificateDirError};
 use crate::role::Role;
 use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
@@ -10,21 +10,25 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub struct Options {
-    /// Folder of this deployment's certificates, made by `cool certs`
+    /// Directory with this deployment's certificates, made by `cool certs`
     #[arg(long, env = "COOL_CERTS", value_name = "DIR", default_value = "/etc/cool/certs", global = true)]
     pub certs: PathBuf,
 
-    /// Connect without TLS: whoever reaches the network can read, forge and start programs
+    /// Connect without TLS: anyone on the network can then read and forge messages and start
+    /// programs
     #[arg(long, env = "COOL_INSECURE_PLAINTEXT", global = true, value_parser = FalseyValueParser::new())]
     pub insecure_plaintext: bool,
 }
 
 impl Options {
-    /// The certificates as `role` uses them; `None` for plain text. To be called within a Tokio runtime.
+    /// Opens the certificates of `role`. Returns `None` for plain text. Must be called within a
+    /// Tokio runtime.
     ///
     /// # Errors
-    /// If they cannot be used.
-    pub fn credentials(&self, role: Role) -> Result<Option<Credentials>, FolderError> {
-        (!self.insecure_plaintext).then(|| Credentials::open(Folder::new(&self.certs, role))).transpose()
+    /// Returns an error if the certificates cannot be used.
+    pub fn credentials(&self, role: Role) -> Result<Option<Credentials>, CertificateDirError> {
+        (!self.insecure_plaintext)
+            .then(|| Credentials::open(CertificateDir::new(&self.certs, role)))
+            .transpose()
     }
 }

@@ -1,6 +1,9 @@
-//! What a certificate says of its holder, by names in its subjectAltName (RFC 5280, 4.2.1.6): a role, for an agent perhaps the one
-//! node that it may speak for and that node's addresses, for a tool the user in whose name alone it asks, for a switch perhaps its
-//! datapath ids.
+//! The identity in a certificate.
+//!
+//! It is encoded as names in the subjectAltName extension (RFC 5280, 4.2.1.6). Each certificate
+//! names a role. In addition, an agent's certificate may name the one node that it may register and
+//! that node's addresses, a tool's certificate the one user for which it acts, and a switch's
+//! certificate its datapath ids.
 
 use cool_types::{check_node_name, check_user_name};
 use core::fmt;
@@ -9,17 +12,18 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// The domain of all names in our certificates. `.internal` belongs to nobody's public DNS.
+/// Domain of all names in the certificates. `.internal` is reserved for private use, so these names
+/// never conflict with public DNS.
 const DOMAIN: &str = "cool.internal";
 
-/// What a program or device is in a deployment.
+/// The role of a program or device in a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// The controller, for switches, agents and tools alike.
+    /// The controller, which serves switches, agents and tools.
     Controller,
-    /// A node's agent.
+    /// The agent of a node.
     Agent,
-    /// `cool`, in the hands of an operator or user.
+    /// The program `cool`, run by an operator or a user.
     Tool,
     /// An OpenFlow switch.
     Switch,
@@ -29,7 +33,7 @@ impl Role {
     /// All roles.
     pub const ALL: [Role; 4] = [Role::Controller, Role::Agent, Role::Tool, Role::Switch];
 
-    /// Its name, which is also the name of its files.
+    /// Returns the role's name, which is also the name of its files.
     pub fn name(self) -> &'static str {
         match self {
             Role::Controller => "controller",
@@ -39,7 +43,7 @@ impl Role {
         }
     }
 
-    /// The DNS name by which its certificates say so.
+    /// Returns the DNS name that stands for this role in certificates.
     pub fn dns_name(self) -> String {
         format!("{}.{DOMAIN}", self.name())
     }
@@ -51,49 +55,52 @@ impl fmt::Display for Role {
     }
 }
 
-/// Who holds a certificate.
+/// The holder of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// What it is.
+    /// The holder's role.
     pub role: Role,
-    /// For an agent, the only node that it may register as; for a tool, the only user in whose name it asks. `None`: any.
+    /// For an agent, the only node that it may register. For a tool, the only user for which it may
+    /// act. `None` permits any.
     pub name: Option<String>,
-    /// For an agent, the only addresses that it may register. Empty: any.
+    /// For an agent, the only addresses that it may register. An empty list permits any.
     pub addresses: Vec<IpAddr>,
-    /// For a switch, the only datapath ids that it may have: several if one program is several switches. Empty: any.
+    /// For a switch, the only datapath ids that it may have. One program may run several switches.
+    /// An empty list permits any.
     pub datapaths: Vec<u64>,
 }
 
-/// What a name in a certificate says.
+/// Information in one DNS name of a certificate.
 #[derive(Debug, PartialEq, Eq)]
-enum Said {
-    Nothing,
+enum NameClaim {
+    RoleOnly,
     Name(String),
     Datapath(u64),
 }
 
 impl Identity {
-    /// Any holder of a role.
-    pub fn of(role: Role) -> Identity {
+    /// Returns the identity of any holder of a role.
+    pub fn for_role(role: Role) -> Identity {
         Identity { role, name: None, addresses: Vec::new(), datapaths: Vec::new() }
     }
 
-    /// The agent of one node, with one of these addresses if there are any.
+    /// Returns the identity of one node's agent. If `addresses` is not empty, the node must
+    /// register one of them.
     pub fn node(name: &str, addresses: Vec<IpAddr>) -> Identity {
-        Identity { name: Some(name.to_owned()), addresses, ..Identity::of(Role::Agent) }
+        Identity { name: Some(name.to_owned()), addresses, ..Identity::for_role(Role::Agent) }
     }
 
-    /// The tool of one user.
+    /// Returns the identity of one user's tools.
     pub fn user(name: &str) -> Identity {
-        Identity { name: Some(name.to_owned()), ..Identity::of(Role::Tool) }
+        Identity { name: Some(name.to_owned()), ..Identity::for_role(Role::Tool) }
     }
 
-    /// A switch with one of these datapath ids.
+    /// Returns the identity of a switch with one of these datapath ids.
     pub fn switch(datapaths: Vec<u64>) -> Identity {
-        Identity { datapaths, ..Identity::of(Role::Switch) }
+        Identity { datapaths, ..Identity::for_role(Role::Switch) }
     }
 
-    /// The DNS names by which its certificate says so.
+    /// Returns the DNS names that encode this identity.
     pub fn dns_names(&self) -> Vec<String> {
         let role = self.role.dns_name();
         match &self.name {
@@ -103,30 +110,31 @@ impl Identity {
         }
     }
 
-    fn parse(dns_name: &str) -> Option<(Role, Said)> {
+    fn parse(dns_name: &str) -> Option<(Role, NameClaim)> {
         Role::ALL.into_iter().find_map(|role| {
             let rest = dns_name.strip_suffix(&role.dns_name())?;
-            let said = match (rest.strip_suffix('.'), role) {
-                (None, _) => rest.is_empty().then_some(Said::Nothing),
+            let claim = match (rest.strip_suffix('.'), role) {
+                (None, _) => rest.is_empty().then_some(NameClaim::RoleOnly),
                 (Some(name), Role::Agent) => {
-                    check_node_name(name).is_ok().then(|| Said::Name(name.to_owned()))
+                    check_node_name(name).is_ok().then(|| NameClaim::Name(name.to_owned()))
                 }
                 (Some(name), Role::Tool) => {
-                    check_user_name(name).is_ok().then(|| Said::Name(name.to_owned()))
+                    check_user_name(name).is_ok().then(|| NameClaim::Name(name.to_owned()))
                 }
-                (Some(digits), Role::Switch) => datapath(digits).map(Said::Datapath),
+                (Some(digits), Role::Switch) => datapath(digits).map(NameClaim::Datapath),
                 (Some(_), Role::Controller) => None,
             };
-            Some((role, said?))
+            Some((role, claim?))
         })
     }
 
-    /// Whose certificate this is; `None` if it says none of ours, or several. Whether it is genuine is TLS's matter.
+    /// Reads the identity in a certificate. Returns `None` if it names no role of ours, or more
+    /// than one. The caller must have verified the certificate by TLS.
     pub fn read(certificate: &CertificateDer<'_>) -> Option<Identity> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let names = certificate.subject_alternative_name().ok()??;
         let names = &names.value.general_names;
-        let mut said = names.iter().filter_map(|name| match name {
+        let mut claims = names.iter().filter_map(|name| match name {
             GeneralName::DNSName(name) => Identity::parse(name),
             _ => None,
         });
@@ -134,16 +142,16 @@ impl Identity {
             GeneralName::IPAddress(bytes) => address(bytes),
             _ => None,
         });
-        let (role, first) = said.next()?;
-        let mut identity = Identity { addresses: addresses.collect(), ..Identity::of(role) };
+        let (role, first) = claims.next()?;
+        let mut identity = Identity { addresses: addresses.collect(), ..Identity::for_role(role) };
         match first {
-            Said::Nothing => {}
-            Said::Name(name) => identity.name = Some(name),
-            Said::Datapath(datapath) => identity.datapaths.push(datapath),
+            NameClaim::RoleOnly => {}
+            NameClaim::Name(name) => identity.name = Some(name),
+            NameClaim::Datapath(datapath) => identity.datapaths.push(datapath),
         }
-        for more in said {
+        for more in claims {
             match more {
-                (Role::Switch, Said::Datapath(datapath)) if !identity.datapaths.is_empty() => {
+                (Role::Switch, NameClaim::Datapath(datapath)) if !identity.datapaths.is_empty() => {
                     identity.datapaths.push(datapath);
                 }
                 _ => return None,
@@ -153,13 +161,13 @@ impl Identity {
     }
 }
 
-/// 16 hexadecimal digits.
+/// Parses 16 hexadecimal digits.
 fn datapath(digits: &str) -> Option<u64> {
     let whole = digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     whole.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// An address as certificates have it: 4 or 16 bytes.
+/// Parses an address as encoded in certificates: 4 or 16 bytes.
 fn address(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
@@ -187,21 +195,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_a_role_and_perhaps_a_node_user_or_switch_and_others_say_nothing() {
+    fn a_name_gives_a_role_and_perhaps_a_node_user_or_switch() {
         let parse = |identity: &Identity| Identity::parse(&identity.dns_names()[0]).unwrap();
         for role in Role::ALL {
-            assert_eq!(parse(&Identity::of(role)), (role, Said::Nothing));
+            assert_eq!(parse(&Identity::for_role(role)), (role, NameClaim::RoleOnly));
         }
         let node = Identity::node("r1.h-7_x", Vec::new());
-        assert_eq!(parse(&node), (Role::Agent, Said::Name("r1.h-7_x".to_owned())));
-        assert_eq!(parse(&Identity::user("ann.b")), (Role::Tool, Said::Name("ann.b".to_owned())));
-        assert_eq!(parse(&Identity::switch(vec![0x2a])), (Role::Switch, Said::Datapath(0x2a)));
+        assert_eq!(parse(&node), (Role::Agent, NameClaim::Name("r1.h-7_x".to_owned())));
+        assert_eq!(parse(&Identity::user("ann.b")), (Role::Tool, NameClaim::Name("ann.b".to_owned())));
+        assert_eq!(parse(&Identity::switch(vec![0x2a])), (Role::Switch, NameClaim::Datapath(0x2a)));
         for other in ["", "agent", "cool.internal", ".agent.cool.internal", "xagent.cool.internal"] {
             assert_eq!(Identity::parse(other), None, "{other}");
         }
-        let nobody = ["h1.controller", "s1.switch", "2a.switch", "0.tool", ".tool", "a b.tool", "..agent"];
-        for nobody in nobody {
-            assert_eq!(Identity::parse(&format!("{nobody}.cool.internal")), None, "{nobody}");
+        let invalid_names =
+            ["h1.controller", "s1.switch", "2a.switch", "0.tool", ".tool", "a b.tool", "..agent"];
+        for invalid in invalid_names {
+            assert_eq!(Identity::parse(&format!("{invalid}.cool.internal")), None, "{invalid}");
         }
     }
 }

@@ -1,5 +1,7 @@
-//! Connections to services of others, as etcd: each is known by the host in its address and by a CA of its own. A connector for
-//! tonic, too. The files are read once.
+//! Connects to external services such as etcd, as a connector for tonic.
+//!
+//! Such a service is authenticated by its host name and by a CA of its own. The certificate files
+//! are read once.
 
 use crate::addresses::{self, Addresses, host_and_port};
 use crate::provider;
@@ -17,29 +19,29 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// Certificates for a service that is reached over TLS.
+/// Certificates for a service that uses TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceCertificates {
-    /// A file with the certificates of those who are believed who the service is.
+    /// File with the certificates of the CAs that are trusted to identify the service.
     pub authority: PathBuf,
-    /// Files with what we show of ourselves, and its key; the service may not ask for it.
+    /// Files with the client certificate and its key, if the service requires them.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why a service cannot be connected to.
+/// Why a service cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceAddressError {
-    /// No URL.
-    #[error("{0:?} is no address; write it as https://HOST:PORT or http://HOST:PORT")]
+    /// The text is not a URL.
+    #[error("{0:?} is not an address; write it as https://HOST:PORT or http://HOST:PORT")]
     Malformed(String),
-    /// Some addresses are for TLS and others are not.
+    /// Some addresses use TLS and others do not.
     #[error("some addresses begin with https:// and some with http://: choose one")]
     Mixed,
-    /// TLS, and nobody is believed.
-    #[error("addresses that begin with https:// need the certificate of who is believed")]
+    /// The addresses use TLS, but no CA is trusted.
+    #[error("addresses that begin with https:// need the certificate of the CA to trust")]
     NoAuthority,
-    /// Certificates, and no TLS.
-    #[error("certificates are of no use for addresses that begin with http://")]
+    /// Certificates were given, but the addresses do not use TLS.
+    #[error("certificates cannot be used with addresses that begin with http://")]
     Plaintext,
     /// The certificates cannot be used.
     #[error("{}: {reason}", .path.display())]
@@ -51,7 +53,7 @@ pub enum ServiceAddressError {
     },
 }
 
-/// Connects to a service, whichever of some addresses it is at. Clones are the same.
+/// Connects to a service at one of several addresses. Clones share their state.
 #[derive(Clone)]
 pub struct ServiceConnector {
     tls: Option<TlsConnector>,
@@ -64,10 +66,12 @@ pub trait ServiceStream: AsyncRead + AsyncWrite + Send {}
 impl<S: AsyncRead + AsyncWrite + Send> ServiceStream for S {}
 
 impl ServiceConnector {
-    /// To the service at one of `addresses` (URLs, with commas between them), and the first one's URL.
+    /// Returns a connector to the service at one of `addresses`, and the URL of the first address.
+    /// Addresses are URLs separated by commas.
     ///
     /// # Errors
-    /// If an address is none, contradicts the others or the certificates, or those cannot be used.
+    /// Returns an error if an address is malformed, if the addresses contradict each other or the
+    /// certificates, or if the certificates cannot be used.
     pub fn to(
         addresses: &str,
         certificates: Option<&ServiceCertificates>,
@@ -76,7 +80,7 @@ impl ServiceConnector {
             addresses::parse(address.trim()).ok_or_else(|| ServiceAddressError::Malformed(address.to_owned()))
         };
         let uris: Vec<Uri> = addresses.split(',').map(uri).collect::<Result<_, _>>()?;
-        // Splitting gives at least one.
+        // `split` returns at least one item.
         let first = uris[0].clone();
         if uris.iter().any(|uri| uri.scheme() != first.scheme()) {
             return Err(ServiceAddressError::Mixed);
@@ -97,7 +101,7 @@ impl ServiceConnector {
         let Some(tls) = &self.tls else { return Ok(Box::pin(socket)) };
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         let mut stream = tls.connect(name, socket).await?;
-        // As HTTP/2 has it the other side speaks first: only then is it known whether it takes our certificate.
+        // In HTTP/2 the server sends first. Its data shows that it accepted our certificate.
         stream.fill_buf().await?;
         Ok(Box::pin(stream))
     }
@@ -125,18 +129,18 @@ impl ServiceCertificates {
     fn client(&self) -> Result<ClientConfig, ServiceAddressError> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates(&self.authority)? {
-            roots.add(certificate).map_err(|error| wrong(&self.authority, &error))?;
+            roots.add(certificate).map_err(|error| file_error(&self.authority, &error))?;
         }
         let config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
-            .map_err(|error| wrong(&self.authority, &error))?
+            .map_err(|error| file_error(&self.authority, &error))?
             .with_root_certificates(roots);
         let mut config = match &self.identity {
             None => config.with_no_client_auth(),
             Some((certificate, key)) => {
                 let chain = certificates(certificate)?;
-                let key = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
-                config.with_client_auth_cert(chain, key).map_err(|error| wrong(certificate, &error))?
+                let key = PrivateKeyDer::from_pem_file(key).map_err(|error| file_error(key, &error))?;
+                config.with_client_auth_cert(chain, key).map_err(|error| file_error(certificate, &error))?
             }
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
@@ -144,16 +148,16 @@ impl ServiceCertificates {
     }
 }
 
-/// The certificates in a file, at least one.
+/// Reads the certificates in a file, which must contain at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServiceAddressError> {
     let read = || CertificateDer::pem_file_iter(path)?.collect::<Result<Vec<_>, _>>();
-    let certificates = read().map_err(|error| wrong(path, &error))?;
+    let certificates = read().map_err(|error| file_error(path, &error))?;
     match certificates.is_empty() {
-        true => Err(wrong(path, &"it holds no certificate")),
+        true => Err(file_error(path, &"it contains no certificate")),
         false => Ok(certificates),
     }
 }
 
-fn wrong(path: &Path, reason: &dyn std::fmt::Display) -> ServiceAddressError {
+fn file_error(path: &Path, reason: &dyn std::fmt::Display) -> ServiceAddressError {
     ServiceAddressError::Certificates { path: path.to_owned(), reason: reason.to_string() }
 }

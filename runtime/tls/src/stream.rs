@@ -1,7 +1,7 @@
-//! A TCP connection, with or without TLS on it.
+//! A TCP connection with or without TLS.
 
-use crate::credentials::{CertifiedPeer, Credentials, Seat, revoked};
-use crate::expiry::end;
+use crate::credentials::{CertifiedPeer, Credentials, PeerRegistration, wait_until_revoked};
+use crate::expiry::expiry_of;
 use crate::explain::explained;
 use crate::material::Material;
 use crate::role::Identity;
@@ -17,21 +17,22 @@ use tokio::sync::watch;
 use tokio_rustls::TlsStream;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
-/// A connection. What was written must be flushed to leave for certain. Errors of TLS are told in plain words.
+/// A connection. Written data must be flushed, because TLS buffers it. TLS errors are explained in
+/// their message.
 #[derive(Debug)]
-pub enum Stream {
+pub enum MaybeTlsStream {
     /// Without TLS.
     Plaintext(TcpStream),
-    /// With.
+    /// With TLS.
     Tls(Box<TlsSession>),
 }
 
-/// A connection with TLS, which fails as soon as the certificate of its other side is revoked.
+/// A TLS connection. It fails as soon as the certificate of its peer is revoked.
 pub struct TlsSession {
     stream: TlsStream<TcpStream>,
-    /// Resolves when the other side is revoked; `None` once it is.
+    /// Completes when the peer's certificate is revoked. `None` afterwards.
     revoked: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    _seat: Option<Seat>,
+    _registration: Option<PeerRegistration>,
 }
 
 impl fmt::Debug for TlsSession {
@@ -41,18 +42,19 @@ impl fmt::Debug for TlsSession {
 }
 
 impl TlsSession {
-    /// A session with whoever has shown this certificate, `identity`. It began by the first of what is `following`.
+    /// Creates a session with a peer that presented a certificate for `identity`. `updates` must be
+    /// the receiver that [`Credentials::current`] returned for the handshake.
     pub(crate) fn new(
         stream: TlsStream<TcpStream>,
         credentials: &Credentials,
-        following: watch::Receiver<Arc<Material>>,
+        updates: watch::Receiver<Arc<Material>>,
         identity: Option<Identity>,
     ) -> TlsSession {
         let certificate = peer_certificate(&stream);
-        let until = certificate.as_ref().and_then(end);
+        let until = certificate.as_ref().and_then(expiry_of);
         let peer = identity.zip(until).map(|(identity, until)| CertifiedPeer { identity, until });
-        let revoked = certificate.map(|certificate| Box::pin(revoked(following, certificate)) as _);
-        TlsSession { stream, revoked, _seat: peer.map(|peer| credentials.seat(peer)) }
+        let revoked = certificate.map(|certificate| Box::pin(wait_until_revoked(updates, certificate)) as _);
+        TlsSession { stream, revoked, _registration: peer.map(|peer| credentials.register(peer)) }
     }
 
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
@@ -66,16 +68,16 @@ impl TlsSession {
     }
 }
 
-/// The certificate of the other side.
+/// Returns the peer's certificate.
 pub(crate) fn peer_certificate(stream: &TlsStream<TcpStream>) -> Option<CertificateDer<'static>> {
     Some(stream.get_ref().1.peer_certificates()?.first()?.clone().into_owned())
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for MaybeTlsStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plaintext(stream) => Pin::new(stream).poll_read(cx, into),
-            Stream::Tls(session) => {
+            MaybeTlsStream::Plaintext(stream) => Pin::new(stream).poll_read(cx, into),
+            MaybeTlsStream::Tls(session) => {
                 session.check(cx)?;
                 Pin::new(&mut session.stream).poll_read(cx, into).map_err(explained)
             }
@@ -83,25 +85,29 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for MaybeTlsStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Plaintext(stream) => Pin::new(stream).poll_write(cx, from),
-            Stream::Tls(session) => Pin::new(&mut session.stream).poll_write(cx, from).map_err(explained),
+            MaybeTlsStream::Plaintext(stream) => Pin::new(stream).poll_write(cx, from),
+            MaybeTlsStream::Tls(session) => {
+                Pin::new(&mut session.stream).poll_write(cx, from).map_err(explained)
+            }
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plaintext(stream) => Pin::new(stream).poll_flush(cx),
-            Stream::Tls(session) => Pin::new(&mut session.stream).poll_flush(cx).map_err(explained),
+            MaybeTlsStream::Plaintext(stream) => Pin::new(stream).poll_flush(cx),
+            MaybeTlsStream::Tls(session) => Pin::new(&mut session.stream).poll_flush(cx).map_err(explained),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plaintext(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Tls(session) => Pin::new(&mut session.stream).poll_shutdown(cx).map_err(explained),
+            MaybeTlsStream::Plaintext(stream) => Pin::new(stream).poll_shutdown(cx),
+            MaybeTlsStream::Tls(session) => {
+                Pin::new(&mut session.stream).poll_shutdown(cx).map_err(explained)
+            }
         }
     }
 }

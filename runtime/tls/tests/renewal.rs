@@ -1,7 +1,10 @@
-//! Certificates that change under a program that runs: new connections go by the new ones, sessions go on, unless revoked.
+//! Certificates that change while programs run: new connections use the new ones, and sessions
+//! continue unless their peer is revoked.
 
-use cool_tls::make::{CertificateRequest, Holder, drop_old_authority, make, new_authority, revoke};
-use cool_tls::{Accepted, Acceptor, Connector, Credentials, Folder, Role, Stream};
+use cool_tls::make::{
+    CertificateHolder, CertificateRequest, drop_old_authority, make, new_authority, revoke,
+};
+use cool_tls::{AcceptedConnection, Acceptor, CertificateDir, Connector, Credentials, MaybeTlsStream, Role};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -11,20 +14,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 
-/// Longer than anything takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any step takes.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn certificates() -> TempDir {
-    let folder = TempDir::new().unwrap();
-    make(folder.path(), &request(30, false)).unwrap();
-    folder
+    let directory = TempDir::new().unwrap();
+    make(directory.path(), &request(30, false)).unwrap();
+    directory
 }
 
 fn request(days: u16, renew: bool) -> CertificateRequest {
-    CertificateRequest { holders: vec![Holder::node("h1", Vec::new())], days, renew }
+    CertificateRequest { holders: vec![CertificateHolder::node("h1", Vec::new())], days, renew }
 }
 
-/// A controller that listens, and an agent.
+/// A listening controller and an agent.
 struct Pair {
     listener: TcpListener,
     acceptor: Acceptor,
@@ -35,7 +38,7 @@ struct Pair {
 
 impl Pair {
     async fn new(controller: &Path, agent: &Path) -> Pair {
-        let open = |path: &Path, role| Credentials::open(Folder::new(path, role)).unwrap();
+        let open = |path: &Path, role| Credentials::open(CertificateDir::new(path, role)).unwrap();
         let (controller, agent) = (open(controller, Role::Controller), open(agent, Role::Agent));
         Pair {
             listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
@@ -46,12 +49,12 @@ impl Pair {
         }
     }
 
-    /// A session between them, if they take each other: the controller's end, then the agent's.
-    async fn meet(&self) -> Result<(Stream, Stream), String> {
+    /// Connects the two. Returns the controller's end and the agent's end of the session.
+    async fn connect(&self) -> Result<(MaybeTlsStream, MaybeTlsStream), String> {
         let port = self.listener.local_addr().unwrap().port();
         let listen = async {
             let accepted = self.acceptor.accept(self.listener.accept().await.unwrap().0).await;
-            let Accepted { mut stream, .. } = accepted.map_err(|why| why.to_string())?;
+            let AcceptedConnection { mut stream, .. } = accepted.map_err(|why| why.to_string())?;
             stream.write_all(b"!").await.unwrap();
             stream.flush().await.unwrap();
             Ok(stream)
@@ -62,14 +65,14 @@ impl Pair {
             assert_eq!(stream.read_u8().await.unwrap(), b'!');
             Ok(stream)
         };
-        let (listened, connected) = timeout(PATIENCE, async { tokio::join!(listen, connect) }).await.unwrap();
+        let (listened, connected) = timeout(TIMEOUT, async { tokio::join!(listen, connect) }).await.unwrap();
         match (listened, connected) {
             (Ok(listened), Ok(connected)) => Ok((listened, connected)),
             (Err(why), _) | (_, Err(why)) => Err(why),
         }
     }
 
-    /// Both have read their files again.
+    /// Makes both sides reload their files.
     async fn reload(&self) {
         for credentials in [&self.controller, &self.agent] {
             let before = credentials.readings();
@@ -79,33 +82,33 @@ impl Pair {
                     sleep(Duration::from_millis(1)).await;
                 }
             };
-            timeout(PATIENCE, read).await.unwrap();
+            timeout(TIMEOUT, read).await.unwrap();
         }
     }
 }
 
-/// What one end says, the other hears.
-async fn is_alive(session: &mut (Stream, Stream)) -> io::Result<()> {
-    say(&mut session.0, &mut session.1).await?;
-    say(&mut session.1, &mut session.0).await
+/// Sends a byte each way.
+async fn is_alive(session: &mut (MaybeTlsStream, MaybeTlsStream)) -> io::Result<()> {
+    exchange_byte(&mut session.0, &mut session.1).await?;
+    exchange_byte(&mut session.1, &mut session.0).await
 }
 
-async fn say(from: &mut Stream, to: &mut Stream) -> io::Result<()> {
+async fn exchange_byte(from: &mut MaybeTlsStream, to: &mut MaybeTlsStream) -> io::Result<()> {
     from.write_all(b"x").await?;
     from.flush().await?;
     to.read_u8().await.map(drop)
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_is_shown_by_the_next_connection_and_the_session_goes_on() {
+async fn a_renewed_certificate_serves_new_sessions_and_keeps_old_ones() {
     let ours = certificates();
     let pair = Pair::new(ours.path(), &ours.path().join("h1")).await;
-    let mut session = pair.meet().await.unwrap();
+    let mut session = pair.connect().await.unwrap();
     let until = |pair: &Pair| pair.controller.peers().iter().map(|peer| peer.until).max().unwrap();
     let before = until(&pair);
     make(ours.path(), &request(60, true)).unwrap();
     pair.reload().await;
-    let _renewed = pair.meet().await.unwrap();
+    let _renewed = pair.connect().await.unwrap();
     is_alive(&mut session).await.unwrap();
     assert_eq!(pair.controller.peers().len(), 2);
     assert!(until(&pair) > before);
@@ -114,7 +117,7 @@ async fn a_renewed_certificate_is_shown_by_the_next_connection_and_the_session_g
 }
 
 #[tokio::test]
-async fn what_changes_is_noticed_without_being_told() {
+async fn changed_files_are_noticed_without_a_reload() {
     let ours = certificates();
     let pair = Pair::new(ours.path(), &ours.path().join("h1")).await;
     let before = pair.agent.expiries();
@@ -124,12 +127,12 @@ async fn what_changes_is_noticed_without_being_told() {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(PATIENCE, noticed).await.unwrap();
-    pair.meet().await.unwrap();
+    timeout(TIMEOUT, noticed).await.unwrap();
+    pair.connect().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_pair_that_does_not_match_or_is_half_written_is_not_used_and_the_one_before_is() {
+async fn a_wrong_or_partial_pair_is_ignored_and_the_last_one_is_used() {
     let ours = certificates();
     let pair = Pair::new(ours.path(), &ours.path().join("h1")).await;
     let certificate = ours.path().join("controller.pem");
@@ -137,53 +140,53 @@ async fn a_pair_that_does_not_match_or_is_half_written_is_not_used_and_the_one_b
     for wrong in [&fs::read(ours.path().join("tool.pem")).unwrap()[..], &whole[..whole.len() / 2], b""] {
         fs::write(&certificate, wrong).unwrap();
         pair.reload().await;
-        pair.meet().await.unwrap();
+        pair.connect().await.unwrap();
     }
     fs::remove_file(&certificate).unwrap();
     pair.reload().await;
-    pair.meet().await.unwrap();
+    pair.connect().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_revoked_certificate_ends_its_session_and_begins_no_other_and_others_go_on() {
+async fn revocation_ends_only_the_sessions_of_that_certificate() {
     let ours = certificates();
     let pair = Pair::new(ours.path(), &ours.path().join("h1")).await;
     let other = Pair::new(ours.path(), ours.path()).await;
-    let (mut ended, mut stays) = (pair.meet().await.unwrap(), other.meet().await.unwrap());
+    let (mut ended, mut stays) = (pair.connect().await.unwrap(), other.connect().await.unwrap());
     revoke(ours.path(), &["h1".into()]).unwrap();
-    // The controller is waiting for what the agent says.
+    // The controller is waiting for data from the agent.
     let waiting = tokio::spawn(async move { ended.0.read_u8().await });
     pair.reload().await;
     other.reload().await;
-    let why = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap_err();
+    let why = timeout(TIMEOUT, waiting).await.unwrap().unwrap().unwrap_err();
     assert!(why.to_string().contains("its certificate has been revoked"), "{why}");
-    let refused = pair.meet().await.unwrap_err();
+    let refused = pair.connect().await.unwrap_err();
     assert!(refused.contains("its certificate has been revoked"), "{refused}");
     is_alive(&mut stays).await.unwrap();
-    other.meet().await.unwrap();
+    other.connect().await.unwrap();
 }
 
 #[tokio::test]
-async fn agents_refuse_a_controller_whose_certificate_is_revoked() {
+async fn agents_refuse_a_controller_with_a_revoked_certificate() {
     let ours = certificates();
     let pair = Pair::new(ours.path(), &ours.path().join("h1")).await;
-    let mut session = pair.meet().await.unwrap();
+    let mut session = pair.connect().await.unwrap();
     revoke(ours.path(), &["controller".into()]).unwrap();
     pair.reload().await;
-    let why = timeout(PATIENCE, session.1.read_u8()).await.unwrap().unwrap_err();
+    let why = timeout(TIMEOUT, session.1.read_u8()).await.unwrap().unwrap_err();
     assert!(why.to_string().contains("its certificate has been revoked"), "{why}");
-    pair.meet().await.unwrap_err();
+    pair.connect().await.unwrap_err();
 }
 
 #[tokio::test]
-async fn a_list_that_cannot_be_read_is_not_used_and_the_one_before_is() {
+async fn an_invalid_revocation_list_is_ignored_for_the_last_one() {
     let (ours, theirs) = (certificates(), certificates());
     let pair = Pair::new(ours.path(), ours.path()).await;
     revoke(ours.path(), &["h1".into()]).unwrap();
     let revoked = Pair::new(ours.path(), &ours.path().join("h1")).await;
     let list = ours.path().join("revoked.pem");
     let genuine = fs::read_to_string(&list).unwrap();
-    // Also one in which a bit of the signature, the last thing in it, is another.
+    // The last of these has one wrong byte near the end, in the signature.
     let at = genuine.find("-----END").unwrap() - 8;
     let other = if genuine.as_bytes()[at] == b'A' { "B" } else { "A" };
     let forged = format!("{}{other}{}", &genuine[..at], &genuine[at + 1..]);
@@ -191,23 +194,23 @@ async fn a_list_that_cannot_be_read_is_not_used_and_the_one_before_is() {
         fs::write(&list, wrong).unwrap();
         pair.reload().await;
         revoked.reload().await;
-        assert!(revoked.meet().await.is_err(), "{wrong}");
-        pair.meet().await.unwrap();
-        let refused = Credentials::open(Folder::new(ours.path(), Role::Controller)).unwrap_err();
+        assert!(revoked.connect().await.is_err(), "{wrong}");
+        pair.connect().await.unwrap();
+        let refused = Credentials::open(CertificateDir::new(ours.path(), Role::Controller)).unwrap_err();
         assert!(refused.to_string().contains("revoked.pem"), "{refused}");
     }
-    // A list of another CA says nothing of ours.
+    // A list of another CA does not concern our certificates.
     revoke(theirs.path(), &["agent".into()]).unwrap();
     fs::copy(theirs.path().join("revoked.pem"), &list).unwrap();
     pair.reload().await;
-    pair.meet().await.unwrap();
+    pair.connect().await.unwrap();
     fs::remove_file(&list).unwrap();
     revoked.reload().await;
-    revoked.meet().await.unwrap();
+    revoked.connect().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_ca_is_replaced_step_by_step_and_no_session_ends() {
+async fn a_ca_is_replaced_in_steps_without_ending_a_session() {
     let ours = certificates();
     let node = ours.path().join("h1");
     let pair = Pair::new(ours.path(), &node).await;
@@ -215,22 +218,22 @@ async fn a_ca_is_replaced_step_by_step_and_no_session_ends() {
     for file in ["ca.pem", "agent.pem", "agent.key"] {
         fs::copy(node.join(file), old.path().join(file)).unwrap();
     }
-    let mut session = pair.meet().await.unwrap();
+    let mut session = pair.connect().await.unwrap();
     new_authority(ours.path(), 30).unwrap();
     pair.reload().await;
-    pair.meet().await.unwrap();
+    pair.connect().await.unwrap();
     // One side is renewed before the other.
     let former = Pair::new(ours.path(), old.path()).await;
     fs::copy(ours.path().join("ca.pem"), old.path().join("ca.pem")).unwrap();
     make(ours.path(), &request(30, true)).unwrap();
     former.reload().await;
-    former.meet().await.unwrap();
+    former.connect().await.unwrap();
     pair.reload().await;
-    pair.meet().await.unwrap();
+    pair.connect().await.unwrap();
     drop_old_authority(ours.path()).unwrap();
     pair.reload().await;
-    pair.meet().await.unwrap();
+    pair.connect().await.unwrap();
     former.reload().await;
-    assert!(former.meet().await.unwrap_err().contains("another CA"));
+    assert!(former.connect().await.unwrap_err().contains("another CA"));
     is_alive(&mut session).await.unwrap();
 }

@@ -1,9 +1,9 @@
-//! What a folder of certificates holds, and what it has ever made.
+//! Lists the certificates in a directory, and records every certificate that was ever issued there.
 
 use super::authority::revoked;
-use super::{Holder, MakeError, SWITCHES, USERS, read};
+use super::{CertificateHolder, MakeError, SWITCHES_DIR, USERS_DIR, read};
+use crate::directory::AUTHORITIES_FILE;
 use crate::expiry::expiring;
-use crate::folder::AUTHORITIES;
 use crate::role::{Identity, Role};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -13,36 +13,36 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Every certificate that was made: its serial number and its holder's name, a line each. So all of a holder's can be revoked,
-/// those among them that were renewed since.
-const ISSUED: &str = "issued";
+/// File with the serial number and the holder of every certificate that was issued, one per line.
+/// Revoking a holder must include earlier certificates that have been replaced since.
+const ISSUED_FILE: &str = "issued";
 
-/// A certificate of a folder.
+/// A certificate in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateEntry {
-    /// Whose it is: `ca`, a role, NODE, users/USER or switches/SWITCH.
+    /// Name of the holder: `ca`, a role, NODE, users/USER or switches/SWITCH.
     pub name: String,
-    /// What it says; `None`: it is a CA's.
+    /// The identity in the certificate. `None` for a CA.
     pub identity: Option<Identity>,
-    /// From when it is good.
+    /// Start of its validity.
     pub from: OffsetDateTime,
-    /// Until when.
+    /// End of its validity.
     pub until: OffsetDateTime,
-    /// Unique among those of its CA.
+    /// Serial number, unique within its CA.
     pub serial: Vec<u8>,
-    /// The name of its CA, as X.509 writes it.
+    /// Name of its CA, in DER.
     pub(crate) issuer: Vec<u8>,
     /// Whether it is revoked.
     pub revoked: bool,
 }
 
 impl CertificateEntry {
-    /// Its serial number, as hexadecimal digits.
+    /// Returns the serial number in hexadecimal.
     pub fn serial_digits(&self) -> String {
         hexadecimal(&self.serial)
     }
 
-    /// What to say of it: nothing, unless it is revoked or ends soon.
+    /// Returns a text if the certificate is revoked, has expired or expires soon, otherwise `None`.
     pub fn state(&self) -> Option<String> {
         match self.revoked {
             true => Some("revoked".to_owned()),
@@ -50,34 +50,34 @@ impl CertificateEntry {
         }
     }
 
-    /// Whose it is, unless a CA's.
-    pub(crate) fn holder(&self) -> Option<Holder> {
-        Some(Holder { name: self.name.clone(), identity: self.identity.clone()? })
+    /// Returns the holder, or `None` for a CA.
+    pub(crate) fn holder(&self) -> Option<CertificateHolder> {
+        Some(CertificateHolder { name: self.name.clone(), identity: self.identity.clone()? })
     }
 }
 
-/// All certificates of a folder: those of CAs, of roles, then others by name.
+/// Lists all certificates of a directory: first CAs, then roles, then others by name.
 ///
 /// # Errors
-/// If a file cannot be read, or holds something else.
-pub fn list(folder: &Path) -> Result<Vec<CertificateEntry>, MakeError> {
-    let mut all = entries(&folder.join(AUTHORITIES), "ca")?;
+/// Returns an error if a file cannot be read or has invalid content.
+pub fn list(directory: &Path) -> Result<Vec<CertificateEntry>, MakeError> {
+    let mut all = entries(&directory.join(AUTHORITIES_FILE), "ca")?;
     all.iter_mut().for_each(|entry| entry.identity = None);
     for role in Role::ALL {
-        all.extend(entries(&folder.join(role.name()).with_extension("pem"), role.name())?);
+        all.extend(entries(&directory.join(role.name()).with_extension("pem"), role.name())?);
     }
-    for own in folders(folder)? {
-        let name = own.strip_prefix(folder).unwrap_or(&own).display().to_string();
+    for own in directories(directory)? {
+        let name = own.strip_prefix(directory).unwrap_or(&own).display().to_string();
         for role in Role::ALL {
             all.extend(entries(&own.join(role.name()).with_extension("pem"), &name)?);
         }
     }
-    let revoked = revoked(folder)?;
+    let revoked = revoked(directory)?;
     all.iter_mut().for_each(|entry| entry.revoked = revoked.contains_key(&entry.serial));
     Ok(all)
 }
 
-/// The certificates of a file, if it is there.
+/// Returns the certificates in a file, or none if it does not exist.
 fn entries(path: &Path, name: &str) -> Result<Vec<CertificateEntry>, MakeError> {
     if !path.exists() {
         return Ok(Vec::new());
@@ -100,14 +100,14 @@ fn entries(path: &Path, name: &str) -> Result<Vec<CertificateEntry>, MakeError> 
     let all: Option<Vec<CertificateEntry>> = Pem::iter_from_buffer(text.as_bytes()).map(entry).collect();
     all.filter(|all| !all.is_empty()).ok_or_else(|| MakeError::Content {
         path: path.to_owned(),
-        reason: "it holds no certificate".to_owned(),
+        reason: "it contains no certificate".to_owned(),
     })
 }
 
-/// The folders of those who have one, by name.
-pub(crate) fn folders(folder: &Path) -> Result<Vec<PathBuf>, MakeError> {
+/// Returns the subdirectories of holders that have their own, sorted by name.
+pub(crate) fn directories(directory: &Path) -> Result<Vec<PathBuf>, MakeError> {
     let mut all = Vec::new();
-    for within in [folder.to_owned(), folder.join(USERS), folder.join(SWITCHES)] {
+    for within in [directory.to_owned(), directory.join(USERS_DIR), directory.join(SWITCHES_DIR)] {
         let failed = |error| MakeError::File { path: within.clone(), error };
         let found = match fs::read_dir(&within) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -115,9 +115,9 @@ pub(crate) fn folders(folder: &Path) -> Result<Vec<PathBuf>, MakeError> {
         };
         for entry in found {
             let path = entry.map_err(failed)?.path();
-            let of_holder =
+            let has_certificate =
                 Role::ALL.into_iter().any(|role| path.join(role.name()).with_extension("pem").exists());
-            if path.is_dir() && of_holder {
+            if path.is_dir() && has_certificate {
                 all.push(path);
             }
         }
@@ -126,9 +126,9 @@ pub(crate) fn folders(folder: &Path) -> Result<Vec<PathBuf>, MakeError> {
     Ok(all)
 }
 
-/// Writes down that a certificate was made for a holder.
-pub(crate) fn note(folder: &Path, certificate: &[u8], name: &str) -> Result<(), MakeError> {
-    let path = folder.join(ISSUED);
+/// Records that a certificate was issued to a holder.
+pub(crate) fn record(directory: &Path, certificate: &[u8], name: &str) -> Result<(), MakeError> {
+    let path = directory.join(ISSUED_FILE);
     let parsed = X509Certificate::from_der(certificate);
     let (_, parsed) = parsed.map_err(|_| rcgen::Error::CouldNotParseCertificate)?;
     let serial = hexadecimal(parsed.raw_serial());
@@ -140,9 +140,9 @@ pub(crate) fn note(folder: &Path, certificate: &[u8], name: &str) -> Result<(), 
     write().map_err(|error| MakeError::File { path: path.clone(), error })
 }
 
-/// The serial numbers of what was made, and for whom.
-pub(crate) fn issued(folder: &Path) -> Result<Vec<(Vec<u8>, String)>, MakeError> {
-    let path = folder.join(ISSUED);
+/// Returns the serial number and the holder of every certificate that was issued.
+pub(crate) fn issued(directory: &Path) -> Result<Vec<(Vec<u8>, String)>, MakeError> {
+    let path = directory.join(ISSUED_FILE);
     if !path.exists() {
         return Ok(Vec::new());
     }
@@ -156,7 +156,7 @@ pub(crate) fn issued(folder: &Path) -> Result<Vec<(Vec<u8>, String)>, MakeError>
     all.ok_or_else(|| MakeError::Content { path, reason: wrong() })
 }
 
-/// Digits of bytes.
+/// Formats bytes in hexadecimal.
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,16 +1,18 @@
-//! Makes the certificates of a deployment in one folder: a CA of its own, and for each role, node, user and switch a key and a
-//! certificate that says what it is; lists and revokes them, and replaces the CA.
+//! Creates the certificates of a deployment in one directory.
+//!
+//! A directory has its own CA, and a key and a certificate for each role, node, user and switch.
+//! This module also lists and revokes certificates, and replaces the CA.
 
 mod authority;
 mod inventory;
 
 pub use inventory::{CertificateEntry, list};
 
-use crate::folder::{AUTHORITIES, REVOKED};
+use crate::directory::{AUTHORITIES_FILE, REVOKED_FILE};
 use crate::role::{Identity, Role};
 use authority::{Authorities, Authority};
 use cool_types::{NodeNameError, UserNameError, check_node_name, check_user_name};
-use inventory::{issued, note};
+use inventory::{issued, record};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, SanType};
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -20,33 +22,34 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use time::{Duration, OffsetDateTime};
 
-/// Clocks may differ by this much.
-const EARLIER: Duration = Duration::days(1);
-/// Folders of users and switches; those of nodes have the nodes' names.
-const USERS: &str = "users";
-const SWITCHES: &str = "switches";
+/// Permitted difference between the clocks of two machines.
+const CLOCK_SKEW: Duration = Duration::days(1);
+/// Subdirectories for users and switches. A node's subdirectory has the node's name.
+const USERS_DIR: &str = "users";
+const SWITCHES_DIR: &str = "switches";
 
-/// Who gets a certificate of its own, and where.
+/// The holder of a certificate, and where its files are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// What it is called in a folder of certificates: a role, NODE, users/USER or switches/SWITCH.
+pub struct CertificateHolder {
+    /// Name of the holder within the directory: a role, NODE, users/USER or switches/SWITCH.
     pub name: String,
-    /// What its certificate says.
+    /// The identity in its certificate.
     pub identity: Identity,
 }
 
-/// What to make.
+/// Which certificates to create.
 #[derive(Clone, Debug)]
 pub struct CertificateRequest {
-    /// Who gets certificates beside the roles, each in a folder of its own.
-    pub holders: Vec<Holder>,
-    /// How long all is valid.
+    /// Holders that get their own certificates, in addition to the roles. Each has its own
+    /// subdirectory.
+    pub holders: Vec<CertificateHolder>,
+    /// Validity of new certificates, in days.
     pub days: u16,
-    /// Make all certificates anew that are there; the CA stays.
+    /// Whether to renew all existing certificates except that of the CA.
     pub renew: bool,
 }
 
-/// Why certificates could not be made.
+/// Why certificates could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum MakeError {
     /// A file cannot be read or written.
@@ -57,67 +60,68 @@ pub enum MakeError {
         /// Why.
         error: io::Error,
     },
-    /// A file holds something else.
+    /// A file has invalid content.
     #[error("{}: {reason}", .path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// The CA that is there cannot sign.
-    #[error("{}: {error}; remove the folder to begin anew", .path.display())]
+    /// The existing CA cannot sign.
+    #[error("{}: {error}; remove the directory to start over", .path.display())]
     Authority {
         /// The file.
         path: PathBuf,
         /// Why.
         error: rcgen::Error,
     },
-    /// No certificate can say this name.
+    /// The node's name cannot be encoded in a certificate.
     #[error(transparent)]
     Node(#[from] NodeNameError),
-    /// Likewise of a user.
+    /// The user's name cannot be encoded in a certificate.
     #[error(transparent)]
     User(#[from] UserNameError),
-    /// A name that other files of the folder have.
-    #[error("a node cannot be called {0} here: the folder has files of that name")]
+    /// The name is used for other files of the directory.
+    #[error("a node cannot be called {0}: the directory uses that name for other files")]
     Reserved(String),
-    /// There is nothing to revoke.
-    #[error("no certificate of {0} was made in this folder; --list shows the names")]
+    /// There is no certificate to revoke.
+    #[error("no certificate for {0} was made in this directory; --list shows the names")]
     Unknown(String),
-    /// The CA is being replaced.
-    #[error("two CAs are in ca.pem already; end that by --drop-old-ca first")]
+    /// A replacement of the CA is already in progress.
+    #[error("ca.pem already contains two CAs; finish that replacement with --drop-old-ca first")]
     Replacing,
-    /// It is not.
-    #[error("there is one CA in ca.pem, and no older one to drop")]
+    /// No replacement of the CA is in progress.
+    #[error("ca.pem contains one CA, and no older one to drop")]
     Single,
-    /// It is, and is not over.
-    #[error("the certificate of {0} is still of the old CA; make it anew with --renew first")]
+    /// A certificate is still signed by the previous CA.
+    #[error("the certificate of {0} is still signed by the old CA; renew it with --renew first")]
     InUse(String),
-    /// Cryptography failed.
+    /// A cryptographic operation failed.
     #[error("cannot make a certificate: {0}")]
     Sign(#[from] rcgen::Error),
 }
 
-impl Holder {
-    /// Any holder of a role.
-    pub fn role(role: Role) -> Holder {
-        Holder { name: role.name().to_owned(), identity: Identity::of(role) }
+impl CertificateHolder {
+    /// Returns the holder of a role's shared certificate.
+    pub fn role(role: Role) -> CertificateHolder {
+        CertificateHolder { name: role.name().to_owned(), identity: Identity::for_role(role) }
     }
 
-    /// A node's agent, good for no other node, and if there are addresses for none but these.
-    pub fn node(name: &str, addresses: Vec<IpAddr>) -> Holder {
-        Holder { name: name.to_owned(), identity: Identity::node(name, addresses) }
+    /// Returns the agent of one node. If `addresses` is not empty, the certificate is valid for
+    /// these addresses only.
+    pub fn node(name: &str, addresses: Vec<IpAddr>) -> CertificateHolder {
+        CertificateHolder { name: name.to_owned(), identity: Identity::node(name, addresses) }
     }
 
-    /// A user's tools, by which the user asks in no other name.
-    pub fn user(name: &str) -> Holder {
-        Holder { name: format!("{USERS}/{name}"), identity: Identity::user(name) }
+    /// Returns the tools of one user. Their calls are made on behalf of that user only.
+    pub fn user(name: &str) -> CertificateHolder {
+        CertificateHolder { name: format!("{USERS_DIR}/{name}"), identity: Identity::user(name) }
     }
 
-    /// A switch, good for no other datapath id than these.
-    pub fn switch(name: &str, datapaths: Vec<u64>) -> Holder {
-        Holder { name: format!("{SWITCHES}/{name}"), identity: Identity::switch(datapaths) }
+    /// Returns a switch. The certificate is valid for these datapath ids only.
+    pub fn switch(name: &str, datapaths: Vec<u64>) -> CertificateHolder {
+        CertificateHolder { name: format!("{SWITCHES_DIR}/{name}"), identity: Identity::switch(datapaths) }
     }
 
     fn is_role(&self) -> bool {
@@ -125,163 +129,173 @@ impl Holder {
     }
 
     fn check(&self) -> Result<(), MakeError> {
-        let folder = match self.identity.role {
-            Role::Tool => format!("{USERS}/"),
-            Role::Switch => format!("{SWITCHES}/"),
+        let directory = match self.identity.role {
+            Role::Tool => format!("{USERS_DIR}/"),
+            Role::Switch => format!("{SWITCHES_DIR}/"),
             Role::Agent | Role::Controller => String::new(),
         };
-        let name = self.name.strip_prefix(&folder).unwrap_or(&self.name);
+        let name = self.name.strip_prefix(&directory).unwrap_or(&self.name);
         match self.identity.role {
             Role::Tool => check_user_name(name)?,
             _ => check_node_name(name)?,
         }
-        let reserved = Role::ALL.map(Role::name).into_iter().chain(["ca", USERS, SWITCHES]);
+        let reserved = Role::ALL.map(Role::name).into_iter().chain(["ca", USERS_DIR, SWITCHES_DIR]);
         match self.identity.role == Role::Agent && reserved.into_iter().any(|reserved| reserved == name) {
             true => Err(MakeError::Reserved(name.to_owned())),
             false => Ok(()),
         }
     }
 
-    /// What is to be made of it, if anything, where this is there.
-    fn due(self, folder: &Path, there: Option<&CertificateEntry>, renew: bool) -> Option<Holder> {
-        let Some(there) = there.filter(|_| self.files(folder).iter().all(|file| file.exists())) else {
+    /// Returns the certificate to issue, or `None` if the existing one can stay.
+    fn to_issue(
+        self,
+        directory: &Path,
+        existing: Option<&CertificateEntry>,
+        renew: bool,
+    ) -> Option<CertificateHolder> {
+        let Some(existing) = existing.filter(|_| self.files(directory).iter().all(|file| file.exists()))
+        else {
             return Some(self);
         };
-        if there.revoked {
+        if existing.revoked {
             return Some(self).filter(|holder| !holder.is_role());
         }
-        // A node whose certificate has addresses keeps them, unless others are named.
-        let found = there.identity.clone()?;
-        let kept = Identity { addresses: found.addresses.clone(), ..self.identity.clone() };
-        match found == self.identity || found == kept && self.identity.addresses.is_empty() {
-            true => renew.then_some(Holder { identity: found, ..self }),
+        // A node keeps the addresses in its certificate unless the request names others.
+        let found = existing.identity.clone()?;
+        let same_addresses = Identity { addresses: found.addresses.clone(), ..self.identity.clone() };
+        match found == self.identity || found == same_addresses && self.identity.addresses.is_empty() {
+            true => renew.then_some(CertificateHolder { identity: found, ..self }),
             false => Some(self),
         }
     }
 
-    /// Where its files are.
-    fn folder(&self, folder: &Path) -> PathBuf {
-        if self.is_role() { folder.to_owned() } else { folder.join(&self.name) }
+    /// Returns the directory of the holder's files.
+    fn directory(&self, directory: &Path) -> PathBuf {
+        if self.is_role() { directory.to_owned() } else { directory.join(&self.name) }
     }
 
-    /// Its certificate, and its key.
-    fn files(&self, folder: &Path) -> [PathBuf; 2] {
-        let (folder, role) = (self.folder(folder), self.identity.role.name());
-        ["pem", "key"].map(|extension| folder.join(format!("{role}.{extension}")))
+    /// Returns the paths of its certificate and key.
+    fn files(&self, directory: &Path) -> [PathBuf; 2] {
+        let (directory, role) = (self.directory(directory), self.identity.role.name());
+        ["pem", "key"].map(|extension| directory.join(format!("{role}.{extension}")))
     }
 }
 
-/// Makes what is missing in `folder`, says something else than is asked for, or was revoked and is asked for by name; with `renew`
-/// also what is there, except the CA. Returns the files written.
+/// Issues each certificate that is missing, differs from the request, or was revoked and is
+/// requested by name. With `renew`, it also renews all others except that of the CA. Returns the
+/// files written.
 ///
 /// # Errors
-/// If a file cannot be read or written, or the name of a node, user or switch is none.
-pub fn make(folder: &Path, request: &CertificateRequest) -> Result<Vec<PathBuf>, MakeError> {
-    request.holders.iter().try_for_each(Holder::check)?;
+/// Returns an error if a file cannot be read or written, or if the name of a node, user or switch
+/// is invalid.
+pub fn make(directory: &Path, request: &CertificateRequest) -> Result<Vec<PathBuf>, MakeError> {
+    request.holders.iter().try_for_each(CertificateHolder::check)?;
     let mut written = Vec::new();
-    create_folder(folder)?;
-    let authorities = Authorities::open_or_make(folder, request.days, &mut written)?;
-    let there = list(folder)?;
+    create_dir(directory)?;
+    let authorities = Authorities::open_or_make(directory, request.days, &mut written)?;
+    let existing = list(directory)?;
     let named = |entry: &CertificateEntry| request.holders.iter().any(|holder| holder.name == entry.name);
-    let others = there.iter().filter(|entry| request.renew && !entry.revoked && !named(entry));
+    let others = existing.iter().filter(|entry| request.renew && !entry.revoked && !named(entry));
     let others = others.filter_map(CertificateEntry::holder).filter(|holder| !holder.is_role());
-    let all = Role::ALL.map(Holder::role).into_iter().chain(request.holders.clone()).chain(others);
+    let all = Role::ALL.map(CertificateHolder::role).into_iter().chain(request.holders.clone()).chain(others);
     for holder in all {
-        let entry = there.iter().find(|entry| entry.name == holder.name);
-        if let Some(holder) = holder.due(folder, entry, request.renew) {
-            leaf(folder, &holder, authorities.first(), request.days, &mut written)?;
+        let entry = existing.iter().find(|entry| entry.name == holder.name);
+        if let Some(holder) = holder.to_issue(directory, entry, request.renew) {
+            issue(directory, &holder, authorities.first(), request.days, &mut written)?;
         }
     }
-    publish(folder)?;
+    publish(directory)?;
     Ok(written)
 }
 
-/// Revokes all certificates that `folder` has ever made under these names; returns how many that are. Whoever is given the folder's
-/// `revoked.pem` refuses them.
+/// Revokes all certificates that were ever issued in `directory` under these names. Returns how
+/// many there are. Programs must receive the updated `revoked.pem` to reject them.
 ///
 /// # Errors
-/// If a name has none, or a file cannot be read or written.
-pub fn revoke(folder: &Path, names: &[String]) -> Result<usize, MakeError> {
-    let authorities = Authorities::open(folder)?;
-    let (there, issued) = (list(folder)?, issued(folder)?);
+/// Returns an error if a name has no certificate, or if a file cannot be read or written.
+pub fn revoke(directory: &Path, names: &[String]) -> Result<usize, MakeError> {
+    let authorities = Authorities::open(directory)?;
+    let (existing, issued) = (list(directory)?, issued(directory)?);
     let mut serials = BTreeSet::new();
     for name in names {
-        let present = there.iter().filter(|entry| entry.name == *name && entry.identity.is_some());
-        let former = issued.iter().filter(|(_, of)| of == name).map(|(serial, _)| serial.clone());
-        let of_name: Vec<Vec<u8>> = present.map(|entry| entry.serial.clone()).chain(former).collect();
-        if of_name.is_empty() {
+        let present = existing.iter().filter(|entry| entry.name == *name && entry.identity.is_some());
+        let former = issued.iter().filter(|(_, holder)| holder == name).map(|(serial, _)| serial.clone());
+        let named: Vec<Vec<u8>> = present.map(|entry| entry.serial.clone()).chain(former).collect();
+        if named.is_empty() {
             return Err(MakeError::Unknown(name.clone()));
         }
-        serials.extend(of_name);
+        serials.extend(named);
     }
-    authorities.revoke(folder, &serials)?;
-    publish(folder)?;
+    authorities.revoke(directory, &serials)?;
+    publish(directory)?;
     Ok(serials.len())
 }
 
-/// Makes a new CA, which signs from now on. The old one's certificate stays in `ca.pem` behind it, so that whoever has that file
-/// takes certificates of both.
+/// Creates a new CA, which signs from now on. The certificate of the previous CA stays in `ca.pem`,
+/// so that programs with this file accept certificates of both.
 ///
 /// # Errors
-/// If that is so already, or a file cannot be read or written.
-pub fn new_authority(folder: &Path, days: u16) -> Result<Vec<PathBuf>, MakeError> {
+/// Returns an error if a replacement is already in progress, or if a file cannot be read or
+/// written.
+pub fn new_authority(directory: &Path, days: u16) -> Result<Vec<PathBuf>, MakeError> {
     let mut written = Vec::new();
-    Authorities::open(folder)?.replace(folder, days, &mut written)?;
-    publish(folder)?;
+    Authorities::open(directory)?.replace(directory, days, &mut written)?;
+    publish(directory)?;
     Ok(written)
 }
 
-/// Takes the old CA's certificate out of `ca.pem`.
+/// Removes the previous CA's certificate from `ca.pem`.
 ///
 /// # Errors
-/// If there is none, a certificate of the folder is still of that CA, or a file cannot be read or written.
-pub fn drop_old_authority(folder: &Path) -> Result<Vec<PathBuf>, MakeError> {
-    let authorities = Authorities::open(folder)?;
-    let of_old = |entry: &&CertificateEntry| {
+/// Returns an error if there is no previous CA, if a certificate in the directory is still signed
+/// by it, or if a file cannot be read or written.
+pub fn drop_old_authority(directory: &Path) -> Result<Vec<PathBuf>, MakeError> {
+    let authorities = Authorities::open(directory)?;
+    let signed_by_old = |entry: &&CertificateEntry| {
         entry.identity.is_some() && !entry.revoked && !authorities.first().has_issued(&entry.issuer)
     };
-    if let Some(entry) = list(folder)?.iter().find(of_old) {
+    if let Some(entry) = list(directory)?.iter().find(signed_by_old) {
         return Err(MakeError::InUse(entry.name.clone()));
     }
     let mut written = Vec::new();
-    authorities.drop_old(folder, &mut written)?;
-    publish(folder)?;
+    authorities.drop_old(directory, &mut written)?;
+    publish(directory)?;
     Ok(written)
 }
 
-/// Gives every holder's folder the certificates of the CAs, and what they have revoked.
-fn publish(folder: &Path) -> Result<(), MakeError> {
-    for holder in inventory::folders(folder)? {
-        for name in [AUTHORITIES, REVOKED] {
-            let (from, to) = (folder.join(name), holder.join(name));
+/// Copies the CA certificates and the revocation lists to each holder's directory.
+fn publish(directory: &Path) -> Result<(), MakeError> {
+    for holder in inventory::directories(directory)? {
+        for name in [AUTHORITIES_FILE, REVOKED_FILE] {
+            let (from, to) = (directory.join(name), holder.join(name));
             if !from.exists() {
                 continue;
             }
             let text = read(&from)?;
             if !to.exists() || read(&to)? != text {
-                put(&to, &text, 0o644, &mut Vec::new())?;
+                write_file(&to, &text, 0o644, &mut Vec::new())?;
             }
         }
     }
     Ok(())
 }
 
-fn create_folder(path: &Path) -> Result<(), MakeError> {
+fn create_dir(path: &Path) -> Result<(), MakeError> {
     let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
     made.map_err(|error| MakeError::File { path: path.to_owned(), error })
 }
 
-/// A certificate and its key.
-fn leaf(
-    folder: &Path,
-    holder: &Holder,
+/// Issues a certificate with a new key.
+fn issue(
+    directory: &Path,
+    holder: &CertificateHolder,
     authority: &Authority,
     days: u16,
     written: &mut Vec<PathBuf>,
 ) -> Result<(), MakeError> {
     let identity = &holder.identity;
-    create_folder(&holder.folder(folder))?;
-    let [certificate, key] = holder.files(folder);
+    create_dir(&holder.directory(directory))?;
+    let [certificate, key] = holder.files(directory);
     let pair = KeyPair::generate()?;
     let mut params = params(days, identity.dns_names())?;
     params.subject_alt_names.extend(identity.addresses.iter().map(|address| SanType::IpAddress(*address)));
@@ -293,18 +307,20 @@ fn leaf(
     }];
     params.use_authority_key_identifier_extension = true;
     let signed = authority.sign(&params, &pair)?;
-    // Noted first, so that every certificate that there is can be revoked.
-    note(folder, signed.der(), &holder.name)?;
-    // Open vSwitch reads both again when it sees that the key has changed, so the certificate has to be there by then.
-    put(&certificate, &signed.pem(), 0o644, written)?;
-    put(&key, &pair.serialize_pem(), 0o600, written)
+    // Record the certificate first, because it must be possible to revoke every certificate that
+    // exists.
+    record(directory, signed.der(), &holder.name)?;
+    // Open vSwitch reloads both files when the key changes, so the certificate must be written
+    // first.
+    write_file(&certificate, &signed.pem(), 0o644, written)?;
+    write_file(&key, &pair.serialize_pem(), 0o600, written)
 }
 
 fn params(days: u16, names: Vec<String>) -> Result<CertificateParams, MakeError> {
     let mut params = CertificateParams::new(names)?;
     let now = OffsetDateTime::now_utc();
-    params.not_before = now - EARLIER;
-    // A second less, so that what is valid for no day has ended.
+    params.not_before = now - CLOCK_SKEW;
+    // Subtract a second, so that a certificate with a validity of 0 days has already expired.
     params.not_after = now + Duration::days(days.into()) - Duration::SECOND;
     params.distinguished_name = rcgen::DistinguishedName::new();
     Ok(params)
@@ -314,18 +330,20 @@ fn read(path: &Path) -> Result<String, MakeError> {
     fs::read_to_string(path).map_err(|error| MakeError::File { path: path.to_owned(), error })
 }
 
-/// Writes a file whole or not at all. One that replaces another has its owner, group and rights: they say who is to read a key.
-fn put(path: &Path, text: &str, mode: u32, written: &mut Vec<PathBuf>) -> Result<(), MakeError> {
-    let beside = path.with_extension("new");
+/// Writes a file atomically. A file that replaces another gets its owner, group and mode, because
+/// these determine which users can read a key.
+fn write_file(path: &Path, text: &str, mode: u32, written: &mut Vec<PathBuf>) -> Result<(), MakeError> {
+    let temporary = path.with_extension("new");
     let write = || {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&beside)?;
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
         if let Ok(before) = fs::metadata(path) {
             fchown(&file, Some(before.uid()), Some(before.gid()))?;
             file.set_permissions(before.permissions())?;
         }
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&beside, path)
+        fs::rename(&temporary, path)
     };
     write().map_err(|error| MakeError::File { path: path.to_owned(), error })?;
     written.push(path.to_owned());
