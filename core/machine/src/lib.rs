@@ -1,15 +1,17 @@
 //! The contract of every protocol in COOL: a state machine without I/O.
 //!
-//! Whoever can read one machine can read all: a driver gives it one input with the time
-//! ([`Machine::handle`]), then polls it ([`Machine::poll`]) until it answers [`Poll::Idle`], which
-//! carries the instant at which to poll again even if no input comes. Machines hold no socket, read
-//! no clock and draw no chance: time and seeds are arguments, so each runs as well under a simulator
-//! as in a daemon.
+//! All machines have the same shape, so reading one is enough to read all of them. A driver
+//! passes in one input with the current time ([`Machine::handle`]), then calls [`Machine::poll`]
+//! until it returns [`Poll::Idle`], which carries the instant at which the driver must poll again
+//! even if no input arrives.
+//!
+//! A machine must not hold a socket, read a clock or draw random numbers. Time and seeds are
+//! arguments, because the same code then runs in a daemon and under a seeded simulator.
 
 use core::ops::{Add, AddAssign, Sub};
 pub use core::time::Duration;
 
-/// An instant: nanoseconds since an origin that the driver chose.
+/// An instant, in nanoseconds since an origin that the driver chooses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
@@ -17,22 +19,23 @@ impl Time {
     /// The driver's origin.
     pub const ZERO: Time = Time(0);
 
-    /// The instant `nanos` nanoseconds after the origin.
+    /// Returns the instant `nanos` nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Time {
         Time(nanos)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Returns the time from `earlier` to this instant, or zero if this instant is not later.
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The first multiple of `step` after the origin that is not before this; this, if the step is zero.
+    /// Returns the first multiple of `step`, counted from the origin, that is not before this
+    /// instant. Returns this instant if `step` is zero.
     pub fn round_up(self, step: Duration) -> Time {
         let step = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX);
         if step == 0 { self } else { Time(self.0.div_ceil(step).saturating_mul(step)) }
@@ -61,30 +64,31 @@ impl Sub for Time {
     }
 }
 
-/// What a machine answers when polled.
+/// The result of polling a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Poll<T> {
-    /// Do this, then poll again.
+    /// The driver must perform this output and then poll again.
     Output(T),
-    /// Nothing to do until the next input, or until this instant if there is one.
+    /// Nothing is to be done until the next input, or until this instant if one is given.
     Idle(Option<Time>),
 }
 
 /// A protocol as a state machine without I/O.
 pub trait Machine {
-    /// What may happen to it.
+    /// An event or command that the driver passes to the machine.
     type Input<'a>;
-    /// What it asks its driver to do.
+    /// An action that the driver must perform.
     type Output;
 
-    /// Takes one input that happened at `now`. Follow it with [`Machine::poll`] until idle.
+    /// Handles one input that occurred at `now`. The driver must then call [`Machine::poll`] until
+    /// it returns [`Poll::Idle`].
     fn handle(&mut self, now: Time, input: Self::Input<'_>);
 
-    /// The next thing to do at `now`. Time never runs backwards between calls.
+    /// Returns the next output at `now`. `now` must not be earlier than in previous calls.
     fn poll(&mut self, now: Time) -> Poll<Self::Output>;
 }
 
-/// The earlier of two optional deadlines.
+/// Returns the earlier of two optional deadlines. `None` means that there is no deadline.
 pub fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),

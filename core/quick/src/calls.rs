@@ -1,4 +1,4 @@
-//! A rank's part in the quick calls of its group, one after the other.
+//! Executes the quick calls of one rank, in order.
 
 use crate::datagram::{Datagram, DatagramHeader, DatagramKind, OVERHEAD_BYTES};
 use crate::duplication::Duplication;
@@ -9,45 +9,49 @@ use cool_types::{ElementType, Key, ReduceOp, combine};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// After this time without a message that it waits for, a rank asks for it, and again after the same time as often as [`PROMPT_NAKS`] says, since
-/// questions and answers are lost, too; then after twice as long, and so on up to [`NAK_INTERVAL_MAX`].
-/// Longer than a busy processor keeps a rank waiting: who computes has not sent it yet, and asking wakes an agent.
+/// A rank sends a NAK when it has waited this long for a message. It repeats the NAK after the same
+/// time, [`PROMPT_NAKS`] times in all because NAKs and retransmissions are lost too, and then
+/// doubles the interval up to [`NAK_INTERVAL_MAX`]. The delay is longer than a busy CPU keeps a
+/// rank from running: most often the sender has not sent the message yet, and a NAK wakes its
+/// agent.
 const NAK_DELAY: Duration = Duration::from_millis(20);
 
-/// After this time without it, if a later message of the same sender has come: longer than the network changes the order of packets.
+/// The delay of the NAK if a later message of the same sender has arrived. It must be longer than
+/// the network reorders packets.
 const NAK_DELAY_AFTER_GAP: Duration = Duration::from_millis(2);
 
-/// It asks this often before it waits for longer.
+/// NAKs that are sent at the first interval, before the interval doubles.
 const PROMPT_NAKS: u32 = 3;
 
-/// It asks again at least this often.
+/// The longest interval between NAKs.
 const NAK_INTERVAL_MAX: Duration = Duration::from_millis(320);
 
-/// In the names of messages of the barrier before a call.
+/// Marks the transfers of the barrier that precedes a call.
 const BARRIER_BIT: u32 = 1 << 31;
 
-/// Messages of later calls that are kept; what is beyond is asked for later.
+/// Most messages of later calls that are kept. Further ones are dropped and requested by a NAK
+/// later.
 const EARLY_MESSAGES_MAX: usize = 4 * RETRANSMIT_WINDOW as usize;
 
-/// Messages of a call of which is said whence and when they came.
+/// Most arrivals per call that [`CallArrivals::latest`] reports.
 pub const RECENT_ARRIVALS_MAX: usize = 8;
 
-/// A call as a rank begins it.
+/// A call that the rank begins.
 #[derive(Clone, Debug)]
 pub struct BeginCall<'a> {
-    /// Its number in the group.
+    /// The number of the call in the group.
     pub number: u64,
-    /// By which ranks find that they have called different things.
+    /// The digest by which ranks detect that they have made different calls.
     pub digest: u64,
-    /// How it goes.
+    /// The schedule.
     pub schedule: &'a Arc<QuickSchedule>,
-    /// How elements are combined, of operations that do.
+    /// The element type and reduce operation, for operations that combine.
     pub combining: Option<(ElementType, ReduceOp)>,
-    /// What the rank contributes, as many bytes as the call says; of a bcast the message, at its root.
+    /// The rank's contribution, as long as the call requires. For a bcast, the message at the root.
     pub input: &'a [u8],
 }
 
-/// What has come for a call: the messages of which it is said whence and when, and how many there were.
+/// The messages that arrived for a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallArrivals {
     latest: VecDeque<(Rank, Time)>,
@@ -55,12 +59,14 @@ pub struct CallArrivals {
 }
 
 impl CallArrivals {
-    /// From whom messages came that came last, and when; those that came before the rank began its call, when it did.
+    /// Returns the senders and times of the latest arrivals, oldest first. A message that arrived
+    /// before the rank began the call counts as arrived when it began.
     pub fn latest(&self) -> impl Iterator<Item = (Rank, Time)> {
         self.latest.iter().copied()
     }
 
-    /// Messages that the call had use for, with those of the barrier before it.
+    /// Returns the number of messages that the call consumed, including those of the barrier before
+    /// it.
     pub fn messages(&self) -> u64 {
         self.messages
     }
@@ -77,74 +83,74 @@ impl CallArrivals {
     }
 }
 
-/// What happens to a rank's calls.
+/// An event for the calls of a rank.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
-    /// The rank begins a call. The one before is done.
+    /// The rank begins a call. The previous call must be complete.
     Begin(BeginCall<'a>),
-    /// A datagram came. What is none of the group's is left aside.
+    /// A datagram arrived. Datagrams that do not belong to the group are ignored.
     Datagram(&'a [u8]),
-    /// As many of its messages its agent has sent again so far, for those that lacked them.
+    /// The number of this rank's messages that its agent has retransmitted so far.
     Retransmitted(u64),
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SendTo {
-    /// To all ranks, over the tree.
+    /// All ranks, over the multicast tree.
     All,
-    /// To a rank.
+    /// One rank.
     Rank(Rank),
-    /// To the agent of a rank.
+    /// The agent of a rank.
     AgentOf(Rank),
 }
 
-/// A message that is to be kept, then sent.
+/// A message to be stored in the retransmission buffer and then sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuickMessage {
-    /// The number of its call, and the transfer: its name.
+    /// The number of its call and its transfer, which identify the message.
     pub name: (u64, u32),
-    /// Where it goes.
+    /// The destination.
     pub to: SendTo,
-    /// How often it is sent, one right after the other.
+    /// How many copies are sent, one right after the other.
     pub copies: u8,
     /// The datagram.
     pub bytes: Vec<u8>,
 }
 
 impl QuickMessage {
-    /// Bytes of its payload.
+    /// Returns the length of the payload in bytes.
     pub fn payload_len(&self) -> usize {
         self.bytes.len().saturating_sub(OVERHEAD_BYTES)
     }
 }
 
-/// What a rank's calls ask for.
+/// An action that the calls of a rank require of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Keep a message, then send it. It may be lost.
+    /// Store a message in the retransmission buffer, then send it. It may be lost.
     Send(QuickMessage),
-    /// Send a datagram that is not kept. It may be lost.
+    /// Send a NAK, which is not stored. It may be lost.
     Nak {
-        /// Whose agent is asked.
+        /// The rank that sent the missing message. The NAK goes to its agent.
         to: Rank,
         /// The datagram.
         bytes: Vec<u8>,
     },
-    /// Another rank has called something else than this one in one of its calls.
+    /// Another rank made a different call under the same number.
     Mismatch {
-        /// That rank.
+        /// The other rank.
         rank: u32,
-        /// The call.
+        /// The number of the call.
         number: u64,
-        /// What it has called.
+        /// The other rank's call, as text.
         text: String,
     },
-    /// The call is done: [`QuickCalls::take_output`].
+    /// The call is complete. The driver must fetch the result with [`QuickCalls::take_output`].
     Done,
 }
 
-/// A rank's part in the quick calls of its group.
+/// The quick calls of one rank.
 #[derive(Debug)]
 pub struct QuickCalls {
     key: Key,
@@ -152,39 +158,40 @@ pub struct QuickCalls {
     rank: Rank,
     layout: Layout,
     barrier: Arc<QuickSchedule>,
-    /// What may have been sent since all last heard of each other: the same at all ranks.
+    /// An upper bound for the traffic that was sent since all ranks last heard from each other. All
+    /// ranks compute the same value.
     unacknowledged: CallTraffic,
     duplication: Duplication,
-    /// Messages of calls that have not begun here, by name: with sender and digest.
+    /// Messages of calls that this rank has not begun yet, by name: sender, digest and payload.
     early: BTreeMap<(u64, u32), (u32, u64, Vec<u8>)>,
     /// The latest calls of this rank, with their digests.
     recent: VecDeque<(u64, u64)>,
     current: Option<ActiveCall>,
-    /// What the last call has brought.
+    /// The output of the last call.
     output: Vec<u8>,
-    /// What has come for the last call.
+    /// The arrivals of the last call.
     arrivals: CallArrivals,
     out: VecDeque<Output>,
 }
 
-/// A call that is under way.
+/// The call in progress.
 #[derive(Debug)]
 struct ActiveCall {
     number: u64,
     digest: u64,
-    /// [`BARRIER_BIT`] in the barrier before the call.
+    /// [`BARRIER_BIT`] in the barrier before the call, otherwise 0.
     part: u32,
     schedule: Arc<QuickSchedule>,
     combining: Option<(ElementType, ReduceOp)>,
     progress: ProgramProgress,
-    /// Input, output, working memory.
+    /// Input, output and working memory.
     buffers: [Vec<u8>; 3],
-    /// Messages that are waited for, by transfer: the action, the sender, and where to put them.
+    /// The expected messages, by transfer: the receiving action, the sender, and the destination.
     awaited: BTreeMap<u32, (u32, Rank, Span)>,
     nak_at: Time,
-    /// Times that were waited for since a message came.
+    /// Intervals that have passed since a message last arrived, each of which ended with a NAK.
     naks_sent: u32,
-    /// What follows the barrier.
+    /// The call that follows the barrier.
     then: Option<Box<ActiveCall>>,
 }
 
@@ -210,7 +217,7 @@ impl ActiveCall {
         }
     }
 
-    /// The barrier before this call.
+    /// Returns the barrier that must complete before this call.
     fn preceded_by(self, barrier: &Arc<QuickSchedule>, rank: Rank, size: usize) -> ActiveCall {
         let begin = BeginCall {
             number: self.number,
@@ -240,9 +247,9 @@ impl ActiveCall {
         }
     }
 
-    /// Time has passed without what is waited for.
+    /// Sets the time of the next NAK, after an interval that grows with the number of NAKs.
     fn schedule_nak(&mut self, now: Time) {
-        // More doublings are beyond the longest.
+        // Further doublings would exceed the longest interval.
         let doublings = (self.naks_sent + 1).saturating_sub(PROMPT_NAKS).min(8);
         self.nak_at = now + (NAK_DELAY * (1 << doublings)).min(NAK_INTERVAL_MAX);
         self.naks_sent += 1;
@@ -250,7 +257,8 @@ impl ActiveCall {
 }
 
 impl QuickCalls {
-    /// A rank's part in the calls of a group, whose datagrams are tagged under `key`; none where ranks cannot meet in a quick barrier.
+    /// Returns the calls of a rank in a group. Datagrams are tagged under `key`. Returns `None` if
+    /// the group cannot execute a quick barrier.
     pub fn new(key: Key, group: (u64, u32), rank: Rank, layout: Layout) -> Option<QuickCalls> {
         let barrier = Arc::new(QuickSchedule::barrier(&layout, rank)?);
         Some(QuickCalls {
@@ -270,17 +278,18 @@ impl QuickCalls {
         })
     }
 
-    /// What the last call that is done has brought, once; empty where the rank receives nothing.
+    /// Returns the output of the last completed call, once. It is empty if the rank receives
+    /// nothing.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
 
-    /// What has come for the call that was begun last.
+    /// Returns the arrivals of the call that was begun last.
     pub fn arrivals(&self) -> &CallArrivals {
         &self.arrivals
     }
 
-    /// The ranks for whose messages the rank waits.
+    /// Returns the ranks from which the rank expects messages.
     pub fn awaited(&self) -> impl Iterator<Item = Rank> {
         self.current.iter().flat_map(|current| current.awaited.values().map(|(_, from, _)| *from))
     }
@@ -299,7 +308,7 @@ impl QuickCalls {
         self.start(now, if needs_barrier { call.preceded_by(&self.barrier, self.rank, size) } else { call });
     }
 
-    /// A call, or the barrier before it, begins.
+    /// Starts a call or the barrier before it.
     fn start(&mut self, now: Time, mut current: ActiveCall) {
         self.unacknowledged = self.unacknowledged.and(current.schedule.traffic);
         current.schedule_nak(now);
@@ -308,7 +317,7 @@ impl QuickCalls {
         self.run(now, first);
     }
 
-    /// Does actions that may be done, and those that may be done then.
+    /// Executes the ready actions and those that become ready.
     fn run(&mut self, now: Time, mut ready: Vec<u32>) {
         let Some(mut current) = self.current.take() else { return };
         let schedule = Arc::clone(&current.schedule);
@@ -322,7 +331,8 @@ impl QuickCalls {
             return;
         }
         if schedule.synchronizes() {
-            // All before it is with all others; what was sent in it may be lacking.
+            // All ranks have heard from each other up to this call. Only the messages sent in it
+            // may still be missing somewhere.
             self.unacknowledged = schedule.traffic;
         }
         match current.then {
@@ -334,7 +344,7 @@ impl QuickCalls {
         }
     }
 
-    /// Begins an action; whether it is done.
+    /// Starts an action. Returns whether it is complete.
     fn act(&mut self, now: Time, current: &mut ActiveCall, action: u32, kind: ActionKind) -> bool {
         match kind {
             ActionKind::Send { to, transfer, src } => self.send(current, SendTo::Rank(to), transfer.0, src),
@@ -374,12 +384,12 @@ impl QuickCalls {
         let header = self.header(DatagramKind::Message, (current.number, transfer), current.digest);
         let bytes = Datagram { header, payload: current.span(src) }.encode(&self.key);
         let name = (current.number, transfer);
-        // What takes long is not made to take twice as long.
+        // A long call is not sent twice, because it would take twice as long.
         let copies = if current.schedule.is_long { 1 } else { self.duplication.copies() };
         self.out.push_back(Output::Send(QuickMessage { name, to, copies, bytes }));
     }
 
-    /// Asks for a message, or, if its sender has called something else, what.
+    /// Sends a NAK for a message. If its sender made another call, the answer describes that call.
     fn send_nak(&mut self, to: Rank, name: (u64, u32), digest: u64) {
         let header = DatagramHeader { requested: to.0, ..self.header(DatagramKind::Nak, name, digest) };
         let bytes = Datagram { header, payload: &[] }.encode(&self.key);
@@ -434,7 +444,7 @@ impl QuickCalls {
         }
     }
 
-    /// Whether a message that nobody waits for may be of use later.
+    /// Returns whether a message that no action expects may be needed later.
     fn is_early(&self, call: u64, has_begun: bool) -> bool {
         let is_current = self.current.as_ref().is_some_and(|current| current.number == call);
         let begun = self.recent.back().map_or(0, |(number, _)| number + 1);
@@ -448,7 +458,7 @@ impl QuickCalls {
         self.run(now, ready);
     }
 
-    /// Asks for what is lacking for long.
+    /// Sends NAKs for all messages that have been missing for too long.
     fn send_due_naks(&mut self, now: Time) {
         let Some(current) = self.current.as_mut().filter(|current| current.nak_at <= now) else { return };
         current.schedule_nak(now);

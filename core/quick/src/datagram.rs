@@ -1,4 +1,4 @@
-//! Messages of quick calls as bytes.
+//! The wire format of quick calls.
 //!
 //! | bytes | field |
 //! | --- | --- |
@@ -9,14 +9,14 @@
 //! | 8..16 | group |
 //! | 16..24 | call |
 //! | 24..28 | transfer |
-//! | 28..32 | the rank in whose name it is |
-//! | 32..36 | of what is asked: the rank that is asked |
+//! | 28..32 | the sending rank |
+//! | 32..36 | for a NAK, the rank that sent the missing message; otherwise 0 |
 //! | 36..44 | digest of the call |
 //! | 44.. | payload |
-//! | last 16 | tag: HMAC-SHA-256 under the group's key for quick calls, cut (RFC 2104, section 5) |
+//! | last 16 | tag: HMAC-SHA-256 under the group's key for quick calls, truncated (RFC 2104, section 5) |
 //!
-//! The name (group, epoch, call, transfer) says all there is to know of a message, so one that comes twice is recognized by it, and needs
-//! no number of its own.
+//! Group, epoch, call and transfer identify a message. A message that arrives twice is recognized
+//! by them and needs no sequence number.
 
 use crate::quick_schedule::MESSAGE_BYTES_MAX;
 use cool_types::Key;
@@ -25,69 +25,69 @@ const MAGIC: u8 = 0xC4;
 const HEADER_BYTES: usize = 44;
 const TAG_BYTES: usize = 16;
 
-/// Bytes of a datagram that are not its payload's.
+/// Bytes of a datagram in addition to its payload.
 pub(crate) const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
-/// Bytes of the longest datagram.
+/// Length of the longest datagram in bytes.
 pub const DATAGRAM_BYTES_MAX: usize = OVERHEAD_BYTES + MESSAGE_BYTES_MAX as usize;
 
-/// What a datagram is.
+/// The kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramKind {
     /// A message of a schedule.
     Message,
-    /// From a rank to the agent of another: that rank's message is lacking.
+    /// A request from a rank to the agent of another rank to retransmit a message of that rank.
     Nak,
-    /// An agent's answer: its rank has called something else, in words.
+    /// The answer of an agent to a NAK: its rank made another call, which the payload describes.
     Mismatch,
 }
 
-/// What stands before the payload.
+/// The header before the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramHeader {
-    /// What it is.
+    /// The kind.
     pub kind: DatagramKind,
     /// The group.
     pub group: u64,
-    /// The version of its membership.
+    /// The epoch of the group's membership.
     pub epoch: u32,
     /// The number of the call.
     pub call: u64,
-    /// The transfer in its schedule.
+    /// The transfer in the schedule of the call.
     pub transfer: u32,
-    /// The rank in whose name it is.
+    /// The sending rank; for a mismatch, the rank of the agent.
     pub from: u32,
-    /// Of an [`DatagramKind::Nak`]: the rank that is asked. 0 else.
+    /// For a [`DatagramKind::Nak`], the rank that sent the missing message; otherwise 0.
     pub requested: u32,
-    /// Of the call, as that rank has called it.
+    /// The digest of the call, as the sending rank made it.
     pub digest: u64,
 }
 
-/// Why a datagram is not believed.
+/// The reason why a datagram is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DatagramError {
-    /// It is too short, or of another kind.
-    #[error("it is no datagram of a quick call")]
+    /// It is too short, or not a datagram of a quick call.
+    #[error("it is not a datagram of a quick call")]
     Malformed,
-    /// It is of another group.
+    /// It belongs to another group.
     #[error("it is of another group")]
     OtherGroup,
-    /// It was not made with the key.
+    /// Its tag is wrong: it was not made with the group's key, or was changed on the way.
     #[error("its tag is wrong")]
     Forged,
 }
 
-/// A datagram that was made with the group's key.
+/// A datagram with a valid tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// What it says of itself.
+    /// The header.
     pub header: DatagramHeader,
-    /// The rest.
+    /// The payload.
     pub payload: &'a [u8],
 }
 
 impl Datagram<'_> {
-    /// The bytes to send.
+    /// Returns the datagram as bytes, with its tag.
     pub fn encode(&self, key: &Key) -> Vec<u8> {
         let DatagramHeader { kind, group, epoch, call, transfer, from, requested, digest } = self.header;
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.payload.len() + TAG_BYTES);
@@ -103,10 +103,10 @@ impl Datagram<'_> {
         bytes
     }
 
-    /// Reads what came, for the group of this number and epoch.
+    /// Verifies the tag and decodes a datagram for the group of this number and epoch.
     ///
     /// # Errors
-    /// If it must not be believed.
+    /// Returns an error if the datagram must not be trusted.
     pub fn verify<'a>(key: &Key, group: (u64, u32), bytes: &'a [u8]) -> Result<Datagram<'a>, DatagramError> {
         let (covered, tag) = bytes.split_last_chunk::<TAG_BYTES>().ok_or(DatagramError::Malformed)?;
         let (header, payload) =

@@ -1,28 +1,30 @@
-//! Where packets are lost now and again, each message is sent twice at once: of two a receiver seldom lacks both, and to find that something
-//! lacks and to ask for it takes ten times as long as a call. One packet more for each message is little beside that.
+//! Sends each message twice while the network loses packets. A receiver seldom misses both copies,
+//! whereas detecting a loss and sending a NAK takes ten times as long as a call. A second packet
+//! per message is cheap in comparison.
 
-/// As often as this within [`RECENT_MESSAGES`] messages the agent has had to send one again: then all are sent twice for a while.
+/// If this many of the last [`RECENT_MESSAGES`] messages needed a retransmission, all messages are
+/// sent twice for a while.
 const RETRANSMISSIONS: u64 = 2;
 const RECENT_MESSAGES: u32 = 16;
 
-/// For as many messages. If one had to be sent again nevertheless, for as many more.
+/// How many messages are then sent twice. A retransmission within this period starts it again.
 const DUPLICATED_MESSAGES: u32 = 256;
 
-/// How often a rank sends its messages.
+/// Decides how many copies of each message are sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Duplication {
-    /// Messages that had to be sent again, as far as is known.
+    /// Messages that were retransmitted, as last reported.
     retransmitted: u64,
-    /// As many of them lately.
+    /// Messages that were retransmitted recently.
     recent: u64,
-    /// Messages sent since that was counted anew.
+    /// Messages sent since `recent` was reset.
     sent: u32,
-    /// Messages that are to be sent twice.
+    /// Messages that are still to be sent twice.
     twice: u32,
 }
 
 impl Duplication {
-    /// As many of the rank's messages had to be sent again so far.
+    /// Receives the total number of the rank's messages that were retransmitted.
     pub(crate) fn on_retransmitted(&mut self, total: u64) {
         self.recent += total.saturating_sub(self.retransmitted);
         self.retransmitted = total;
@@ -31,7 +33,7 @@ impl Duplication {
         }
     }
 
-    /// How often the next message is to be sent.
+    /// Returns the number of copies of the next message.
     pub(crate) fn copies(&mut self) -> u8 {
         self.sent += 1;
         if self.sent == RECENT_MESSAGES {
@@ -56,7 +58,7 @@ mod tests {
         once(&mut duplication, 5);
         duplication.on_retransmitted(1);
         once(&mut duplication, RECENT_MESSAGES);
-        // The first was too long ago.
+        // The first retransmission is no longer recent.
         duplication.on_retransmitted(2);
         once(&mut duplication, 1);
         duplication.on_retransmitted(3);

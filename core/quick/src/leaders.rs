@@ -1,21 +1,23 @@
-//! The node leaders of a group, who carry its calls out between nodes: ranks of a layout of their own, one on each node.
+//! The node leaders of a group, which execute its calls between nodes. They form a layout of their
+//! own, with one rank per node.
 
 use cool_collective::{Layout, Rank, RankPlace};
 use cool_types::{Call, Operation};
 
-/// The node leaders of a group, numbered in the order of their ranks, and the ranks for which each goes out. Where each rank has a node of
+/// The node leaders of a group, numbered in the order of their ranks. If each rank has a node of
 /// its own, a leader's number is its rank.
 #[derive(Clone, Debug)]
 pub struct NodeLeaders {
     layout: Layout,
-    /// For each leader the ranks of its node, ascending; the first is the leader.
+    /// For each leader the ranks of its node, ascending. The first is the leader.
     nodes: Vec<Vec<Rank>>,
-    /// For each rank its leader's number.
+    /// For each rank the number of its leader.
     leader_of: Vec<usize>,
 }
 
 impl NodeLeaders {
-    /// Those of a group. None where a layout can have none, which does not occur.
+    /// Returns the leaders of a group, or `None` if they do not form a layout, which does not occur
+    /// for a valid group.
     pub fn for_group(group: &Layout) -> Option<NodeLeaders> {
         let mut nodes: Vec<Vec<Rank>> =
             (0..group.nodes()).map(|node| group.ranks_of_node(node).to_vec()).collect();
@@ -32,28 +34,29 @@ impl NodeLeaders {
         Some(NodeLeaders { layout: Layout::new(&places).ok()?, nodes, leader_of })
     }
 
-    /// Where they are, by their numbers.
+    /// Returns the layout of the leaders, by their numbers.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Ranks of the group.
+    /// Returns the number of ranks in the group.
     pub fn size(&self) -> usize {
         self.leader_of.len()
     }
 
-    /// The number of the leader of a rank's node.
+    /// Returns the number of the leader of a rank's node.
     pub fn leader_of(&self, rank: Rank) -> usize {
         self.leader_of[rank.0 as usize]
     }
 
-    /// The ranks of a leader's node, ascending.
+    /// Returns the ranks of a leader's node, ascending.
     pub fn ranks_of(&self, leader: usize) -> &[Rank] {
         &self.nodes[leader]
     }
 
-    /// What leaders call when the ranks call something: with what all of a node give or receive. None if there is no such call: parts of
-    /// nodes with different numbers of ranks differ in length, and a scan goes on in rank order.
+    /// Returns the call that the leaders make when the ranks make `call`, with the contributions of
+    /// whole nodes. Returns `None` if no such call exists: nodes with different numbers of ranks
+    /// have parts of different lengths, and a scan must follow the rank order.
     pub fn leader_call(&self, call: &Call) -> Option<Call> {
         if call.counts.is_some() {
             return None;
@@ -71,17 +74,19 @@ impl NodeLeaders {
         Some(Call { root: Rank(root), bytes: call.bytes * per_node, ..call.clone() })
     }
 
-    /// Parts of all ranks, node by node as leaders have them, in rank order.
+    /// Returns the parts of all ranks in rank order, given the node order in which leaders hold
+    /// them.
     pub fn to_rank_order(&self, parts: &[u8]) -> Vec<u8> {
         self.reordered(parts, |from, to| (from, to))
     }
 
-    /// Parts of all ranks, in rank order, node by node as leaders have them.
+    /// Returns the parts of all ranks in node order, given the rank order.
     pub fn to_node_order(&self, parts: &[u8]) -> Vec<u8> {
         self.reordered(parts, |from, to| (to, from))
     }
 
-    /// Moves parts; `places` says from where to where, of one that stands at a place in node order, and of its rank.
+    /// Returns the reordered parts. `places` returns the source and destination offset of a part,
+    /// given its offset in node order and in rank order.
     fn reordered(&self, parts: &[u8], places: impl Fn(usize, usize) -> (usize, usize)) -> Vec<u8> {
         let each = parts.len() / self.size();
         let mut reordered = vec![0; parts.len()];

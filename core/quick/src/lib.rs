@@ -1,18 +1,23 @@
-//! Quick calls: short collectives over several nodes whose messages the ranks send themselves, each in one datagram, by sockets that
-//! their agents open. Agents know nothing of a call that goes well: none is woken for it.
+//! Quick calls: short collectives over several nodes that the ranks execute themselves. Each
+//! message is one datagram, sent through a socket that the agent opened. An agent is not woken by a
+//! call unless a message is lost, because waking one more process at each node would take longer
+//! than the call itself.
 //!
 //! ```text
-//! schedule    which calls are quick, and the program of a rank
-//! datagram    messages as bytes, with a tag under the group's key
-//! calls       a rank's part in the calls of its group, one after the other: a machine without I/O
-//! redundancy  when messages are sent twice
-//! patience    how a rank waits: alone, then watched by its agent
-//! answer      what an agent answers to those that lack a message
-//! leaders     where several ranks are on a node: who goes out for them, and what leaders call among themselves
+//! quick_schedule  when a call is quick, and the program of each rank
+//! datagram        the wire format of messages, with a tag under the group's key
+//! calls           the calls of one rank, in order: a machine without I/O
+//! duplication     when messages are sent twice
+//! wait_policy     how a rank waits: first alone, then watched by its agent
+//! nak_responder   how an agent answers the NAKs of other ranks
+//! leaders         for nodes with several ranks: the node leaders and their calls
 //! ```
 //!
-//! What a rank has sent it keeps, until all have it for sure, in memory that its agent reads: who lacks a message **asks** the sender's
-//! agent, which answers with the datagram as it was sent, whatever the rank does meanwhile (a NAK, answered from a sender's log).
+//! A rank keeps each message that it sent in a **retransmission buffer** until all receivers are
+//! known to have it. The buffer is in memory that the rank's agent can read. A receiver that is
+//! missing a message sends a **NAK** to the agent of the sender, and the agent retransmits the
+//! datagram from the buffer, whatever the rank does meanwhile. (Compare RFC 5740 and the term
+//! buffers of Aeron.)
 
 mod calls;
 mod datagram;

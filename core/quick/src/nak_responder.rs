@@ -1,38 +1,41 @@
-//! What the agent of a leader answers to those that lack one of its messages, from what the leader keeps.
+//! Answers NAKs for the messages of a leader, from its retransmission buffer.
 
 use crate::datagram::{Datagram, DatagramHeader, DatagramKind};
 use cool_collective::Rank;
 use cool_types::Key;
 
-/// What is said to have been called where the words are not kept any more.
+/// Reported as the leader's call if its description is no longer in the buffer.
 const UNKNOWN_CALL: &str = "something else";
 
-/// What a leader keeps: its latest messages and calls.
+/// The latest messages and calls of a leader, from which its agent answers NAKs.
 pub trait RetransmitBuffer {
-    /// The datagram of a message, by its call and transfer.
+    /// Returns the datagram of a message, by its call number and transfer, or `None` if it is not
+    /// in the buffer.
     fn message(&self, name: (u64, u32)) -> Option<Vec<u8>>;
 
-    /// The digest of a call.
+    /// Returns the digest of a call, or `None` if the call is not in the buffer.
     fn digest(&self, call: u64) -> Option<u64>;
 
-    /// Such a call in words.
+    /// Returns the description of a call that [`RetransmitBuffer::digest`] knows.
     fn text(&self, call: u64) -> Option<String>;
 }
 
-/// In whose name an agent answers.
+/// Answers NAKs on behalf of one leader.
 #[derive(Clone, Debug)]
 pub struct NakResponder {
-    /// Under which datagrams are tagged.
+    /// The key under which datagrams are tagged.
     pub key: Key,
-    /// The group, with the version of its membership.
+    /// The group, with the epoch of its membership.
     pub group: (u64, u32),
     /// The leader.
     pub leader: Rank,
 }
 
 impl NakResponder {
-    /// Who has asked by a datagram, and the answer; none if it is not for this agent, the leader has not sent what is asked for, or nobody
-    /// can lack it any more.
+    /// Returns the rank that sent the NAK in `bytes`, and the datagram to send to it: the message,
+    /// or a mismatch if that rank made another call. Returns `None` if the datagram is not a NAK
+    /// for this leader, or the message is not in the buffer, because it was not sent yet or all
+    /// receivers have it.
     pub fn respond(&self, buffer: &impl RetransmitBuffer, bytes: &[u8]) -> Option<(Rank, Vec<u8>)> {
         let Datagram { header: nak, .. } = Datagram::verify(&self.key, self.group, bytes).ok()?;
         if nak.kind != DatagramKind::Nak || nak.requested != self.leader.0 {
@@ -43,7 +46,8 @@ impl NakResponder {
             return Some((requester, self.mismatch(nak, called, &buffer.text(nak.call)?)));
         }
         let message = buffer.message((nak.call, nak.transfer))?;
-        // Messages are kept for longer than calls. One of another call would only be asked about again.
+        // The buffer keeps messages longer than calls, so the digest must be compared again.
+        // Otherwise the requester would receive a message of another call and send another NAK.
         let called = Datagram::verify(&self.key, self.group, &message).ok()?.header.digest;
         let answer = if called == nak.digest { message } else { self.mismatch(nak, called, UNKNOWN_CALL) };
         Some((requester, answer))
@@ -60,7 +64,7 @@ impl NakResponder {
 mod tests {
     use super::*;
 
-    /// A leader that has called and sent one thing; whose words may be gone.
+    /// A leader that made one call and sent one message. Its record of the call may have expired.
     struct Leader {
         message: Vec<u8>,
         remembers: bool,

@@ -1,68 +1,89 @@
-//! Which calls are quick, and how: decided alike by all ranks, from the call and the layout alone.
+//! When a call is quick, and how it is executed. All ranks must decide alike, so the decision
+//! depends only on the call and the layout.
+//!
+//! # When a call is quick
+//!
+//! The group has at least two nodes and one rank per node, all parts have one length, the call
+//! carries data or is a barrier, and one of the plans below sends few and short messages: at most
+//! [`MESSAGE_BYTES_MAX`] bytes each, and at most half of [`RETRANSMIT_WINDOW`] per rank.
+//!
+//! | operation | longest vector, or all parts together |
+//! | --- | --- |
+//! | barrier | no data |
+//! | bcast, reduce, allreduce, allgather | 16 KiB |
+//! | gather, scatter, reduce_scatter, alltoall | 64 KiB, with messages of at most 4 KiB |
+//! | scan, exscan | 4 KiB, because the vector is one message |
 
 use cool_collective::{
     ActionKind, Dependents, Layout, MulticastScope, Plan, Program, Rank, RankBuffer, Schedule, Span, compile,
 };
 use cool_types::{Call, Operation};
 
-/// Bytes of the longest message: three packets of an Ethernet, which the system puts together (IP fragments).
+/// Length in bytes of the longest message: three Ethernet packets, which the system reassembles (IP
+/// fragments).
 pub const MESSAGE_BYTES_MAX: u64 = 4096;
 
-/// Bytes that fit one packet of an Ethernet, with all headers.
+/// Bytes that fit into one Ethernet packet with all headers.
 const PACKET_BYTES: u64 = 1400;
 
-/// Bytes that go to all at once, without regard to how fast the slowest link is: what TCP sends before it has heard anything (RFC 6928).
+/// Bytes that are sent to all ranks at once, whatever the rate of the slowest link. This is TCP's
+/// initial window (RFC 6928).
 const INITIAL_WINDOW_BYTES: u64 = 16 << 10;
 
-/// Bytes that may come to one rank from many others at once: the queue of a switch's port holds them.
+/// Bytes that may arrive at one rank from many others at once, because they fit the queue of a
+/// switch port.
 const PORT_QUEUE_BYTES: u64 = 64 << 10;
 
-/// Messages that a rank keeps, at least, for others that may lack them. Before a call with which somebody would send more than half as
-/// many since all last heard of each other, or more bytes would come to somebody than a queue holds, the ranks meet in a barrier.
+/// Messages that a rank keeps for retransmission. The ranks must execute a barrier before a call
+/// if, since all ranks last heard from each other, a rank would have sent more than half this
+/// number, or more bytes would arrive at a rank than a port queue holds.
 pub const RETRANSMIT_WINDOW: u32 = 128;
 
-/// Bytes that come to one rank with a message beside its own: heads of Ethernet, IP and UDP, ours and a tag.
+/// Bytes that arrive with each message in addition to its payload: Ethernet, IP and UDP headers,
+/// our header and the tag.
 const HEADER_BYTES: u64 = 100;
 
-/// What may be under way: each the most of any rank, so that all ranks find the same.
+/// Traffic that may be in flight. Each field is the maximum over all ranks, so that all ranks
+/// compute the same value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallTraffic {
     /// Messages that a rank sends.
     pub(crate) messages: u32,
-    /// Bytes that come to a rank.
+    /// Bytes that arrive at a rank.
     pub(crate) bytes: u64,
 }
 
 impl CallTraffic {
-    /// With that of another call.
+    /// Returns the sum with the traffic of another call.
     pub(crate) fn and(self, other: CallTraffic) -> CallTraffic {
         CallTraffic { messages: self.messages + other.messages, bytes: self.bytes + other.bytes }
     }
 
-    /// Whether ranks that have sent as much, without hearing of each other, have kept it all, and no queue overflows.
+    /// Returns whether ranks may send this much without hearing from each other: all messages are
+    /// still in the retransmission buffers, and no port queue overflows.
     pub(crate) fn fits(self) -> bool {
         self.messages <= RETRANSMIT_WINDOW / 2 && self.bytes <= PORT_QUEUE_BYTES
     }
 }
 
-/// A quick call as one rank carries it out.
+/// The program of one rank for a quick call.
 #[derive(Debug)]
 pub struct QuickSchedule {
     pub(crate) call: Call,
     pub(crate) program: Program,
     pub(crate) dependents: Dependents,
-    /// Messages that one rank sends at most, and bytes that come to one rank at most.
+    /// Most messages that a rank sends, and most bytes that arrive at a rank.
     pub(crate) traffic: CallTraffic,
-    /// Whether this rank sends so much that twice as much would take long beside the call; if it is still more, who waits for the last of it asks
-    /// for it though nothing is lost.
+    /// Whether this rank sends so much that sending it twice would take long compared with the
+    /// call. Its receivers would then send NAKs although nothing was lost.
     pub(crate) is_long: bool,
     /// The plan.
     plan: Plan,
 }
 
 impl QuickSchedule {
-    /// The program of `rank` for a call, if the call is quick: without parts of unequal lengths, by multicast over the tree of all nodes and
-    /// by unicast, with messages of at most [`MESSAGE_BYTES_MAX`] bytes, of which nobody sends more than half of [`RETRANSMIT_WINDOW`].
+    /// Returns the program of `rank` for a call, or `None` if the call is not quick. See the rule
+    /// at the top of this file.
     pub fn for_call(call: &Call, layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
         let carries = call.operation == Operation::Barrier || call.bytes > 0;
         let alone = layout.nodes() < 2 || layout.nodes() != layout.size();
@@ -74,7 +95,8 @@ impl QuickSchedule {
         plans.find_map(|(plan, _)| QuickSchedule::with_plan(plan, call, layout, rank))
     }
 
-    /// The program by a plan, if its messages are short and few.
+    /// Returns the program of `rank` by a plan, or `None` if a message is too long or a rank sends
+    /// too many messages.
     fn with_plan(plan: &str, call: &Call, layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
         let plan: Plan = plan.parse().ok()?;
         let schedule = compile(call, layout, &plan, |_| true).ok()?;
@@ -100,34 +122,35 @@ impl QuickSchedule {
         })
     }
 
-    /// The barrier in which ranks meet between calls.
+    /// Returns the barrier that the ranks execute between calls.
     pub(crate) fn barrier(layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
         QuickSchedule::for_call(&Call::new(Operation::Barrier, Rank(0), 0, 1), layout, rank)
     }
 
-    /// The plan by which it goes.
+    /// Returns the plan of the schedule.
     pub fn plan(&self) -> Plan {
         self.plan
     }
 
-    /// Whether a rank that is through has heard, over others, of all ranks.
+    /// Returns whether a rank that completes the call has heard, directly or through others, from
+    /// all ranks.
     pub(crate) fn synchronizes(&self) -> bool {
         matches!(self.call.operation, Operation::Barrier | Operation::Allreduce | Operation::Allgather)
     }
 
-    /// Whether a rank is the root of a bcast, whose only buffer is the output.
+    /// Returns whether a rank is the root of a bcast. Its only buffer is the output.
     pub(crate) fn is_root_of_bcast(&self, rank: Rank) -> bool {
         self.call.operation == Operation::Bcast && rank == self.call.root
     }
 
-    /// Bytes of a rank's input, output and working memory.
+    /// Returns the bytes of a rank's input, output and working memory.
     pub(crate) fn bytes(&self, rank: Rank, size: usize) -> [u64; 3] {
         let input = if self.is_root_of_bcast(rank) { 0 } else { self.call.input_bytes(rank, size) };
         [input, self.call.output_bytes(rank, size), self.program.scratch]
     }
 }
 
-/// Bytes of a call's vector, or of all parts together.
+/// Returns the bytes of a call's vector, or of all parts together.
 fn total_bytes(call: &Call, size: usize) -> u64 {
     match call.operation {
         Operation::Bcast | Operation::Reduce | Operation::Allreduce | Operation::Scan | Operation::Exscan => {
@@ -137,17 +160,19 @@ fn total_bytes(call: &Call, size: usize) -> u64 {
     }
 }
 
-/// All plans by which quick calls go, as they print.
+/// Returns all plans of quick calls as text.
 pub fn quick_plans() -> impl Iterator<Item = &'static str> {
     Operation::ALL.into_iter().flat_map(|operation| plans(operation).iter().map(|(plan, _)| *plan))
 }
 
-/// The plans for an operation, each with the most bytes of a [`whole`] that it is for; the first that is for a call and whose messages are
-/// short enough is taken.
+/// Returns the plans for an operation, each with the most [total bytes](total_bytes) that it is
+/// for. The first plan that covers the call and has short enough messages is used.
 ///
-/// Where all get the same, one collects it and multicasts it over the whole group. Vectors of more than a packet come up a tree in which
-/// few send to one at a time, since those of many would wait in its queue; of still longer ones each rank combines a share, so that what
-/// every link carries is about one vector. Parts that leaders cannot send together go straight.
+/// If all ranks receive the same data, one rank collects it and multicasts it to the whole group. A
+/// vector longer than a packet is reduced along a tree in which few ranks send to one at a time,
+/// because the vectors of many senders would wait in its port queue. For still longer vectors each
+/// rank combines a share, so that every link carries about one vector. Parts that leaders cannot
+/// send in one message are sent directly.
 fn plans(operation: Operation) -> &'static [(&'static str, u64)] {
     match operation {
         Operation::Bcast => &[("multicast", MESSAGE_BYTES_MAX), ("multicast/4096", INITIAL_WINDOW_BYTES)],
@@ -172,7 +197,8 @@ fn plans(operation: Operation) -> &'static [(&'static str, u64)] {
     }
 }
 
-/// How many messages a program sends, and their bytes, those to all once; `None` if one is too long, or goes over other trees.
+/// Returns the number of messages that a program sends and their bytes, counting a multicast once.
+/// Returns `None` if a message is too long or uses a tree that does not span all nodes.
 fn sent(program: &Program) -> Option<(u32, u64)> {
     let (mut messages, mut bytes) = (0, 0);
     for action in &program.actions {
@@ -191,7 +217,7 @@ fn sent(program: &Program) -> Option<(u32, u64)> {
     Some((messages, bytes))
 }
 
-/// How many bytes come to a rank by a program.
+/// Returns the bytes that arrive at a rank by a program.
 fn received(program: &Program) -> u64 {
     let bytes = program.actions.iter().map(|action| match action.kind {
         ActionKind::Receive { dst, .. } | ActionKind::ReceiveMulticast { dst, .. } => dst.len + HEADER_BYTES,
@@ -203,14 +229,14 @@ fn received(program: &Program) -> u64 {
     bytes.sum()
 }
 
-/// Where a span lies: which of the three buffers, and from which byte to which.
+/// Returns the index of the buffer that a span is in, and its range of bytes.
 pub(crate) fn locate(span: Span) -> (usize, core::ops::Range<usize>) {
     let buffer = match span.buffer {
         RankBuffer::Input => 0,
         RankBuffer::Output => 1,
         RankBuffer::Scratch => 2,
     };
-    // No message is longer than a `usize` counts.
+    // No message is longer than a `usize` can count.
     (buffer, span.offset as usize..span.end() as usize)
 }
 
@@ -262,7 +288,7 @@ mod tests {
         assert_eq!(plan(Operation::Reduce, 4104), "sharded");
         assert_eq!(plan(Operation::Allreduce, 16384), "sharded");
         assert!(quick_plans().all(|plan| plan.parse::<Plan>().unwrap().to_string() == plan));
-        // A rack's parts are one message of its leader's, or each goes by itself.
+        // The parts of a rack are one message of its leader, or each part is a message.
         assert_eq!(plan(Operation::Scatter, 1024), "cool-p-p");
         assert_eq!(plan(Operation::Gather, 1032), "flat:parallel");
     }

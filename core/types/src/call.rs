@@ -1,43 +1,45 @@
-//! A collective as all ranks of a group call it, and whether that makes sense.
+//! A collective call that all ranks of a group make alike, and its validation.
 
 use crate::limits::ARRAY_BYTES;
 use crate::{CallError, ElementType, Operation, Rank, ReduceOp};
 use core::ops::Range;
 use std::sync::Arc;
 
-/// One collective, as all ranks of the group call it. Equal calls of all ranks make equal schedules: what
-/// agents compare before they start.
+/// A collective call as all ranks of the group must make it. Agents compare the calls of their
+/// ranks before they start, because only equal calls compile to equal schedules.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
-    /// Source or destination, where the operation has one.
+    /// The source or destination, if the operation is [rooted](Operation::rooted).
     pub root: Rank,
-    /// Bytes of the message of a bcast, of the vector of a reduction or scan, of one rank's part else. A
-    /// barrier has none, whatever stands here.
+    /// Bytes of the message of a bcast, of the vector of a reduction or scan, or of one rank's
+    /// part. Ignored for a barrier.
     pub bytes: u64,
-    /// Bytes of one element; `bytes` is a multiple of it, and no message cuts an element.
+    /// Bytes of one element. `bytes` must be a multiple of it, and no message splits an element.
     pub element: u32,
-    /// For parts of unequal lengths (MPI's v-forms): the bytes of each rank's part, in rank order, in place of
-    /// `bytes`; of an alltoall those from rank 0 to each rank, then those from rank 1, and so on.
+    /// For parts of different lengths (the v-forms of MPI): the bytes of each rank's part in rank
+    /// order, instead of `bytes`. For an alltoall, the lengths from rank 0 to each rank, then those
+    /// from rank 1, and so on.
     pub counts: Option<Arc<[u64]>>,
 }
 
 impl Call {
-    /// A call whose parts, if it has any, are all of `bytes` bytes.
+    /// Returns a call in which all parts, if there are any, have `bytes` bytes.
     pub fn new(operation: Operation, root: Rank, bytes: u64, element: u32) -> Call {
         Call { operation, root, bytes, element, counts: None }
     }
 
-    /// The same call with the parts' lengths in bytes; see [`Call::counts`].
+    /// Returns the same call with the lengths of the parts in bytes; see [`Call::counts`].
     pub fn with_counts(self, counts: impl Into<Arc<[u64]>>) -> Call {
         Call { counts: Some(counts.into()), ..self }
     }
 
-    /// How many counts an operation takes from a group of `size` ranks.
+    /// Returns the number of counts that an operation takes in a group of `size` ranks.
     ///
     /// # Errors
-    /// If it takes none, or they are beyond counting.
+    /// Returns [`CallError::NoParts`] if the operation takes no counts, and [`CallError::TooLarge`]
+    /// if their number overflows.
     pub fn counts_needed(operation: Operation, size: usize) -> Result<usize, CallError> {
         match operation {
             Operation::Alltoall => size.checked_mul(size).ok_or(CallError::TooLarge),
@@ -46,10 +48,11 @@ impl Call {
         }
     }
 
-    /// Whether the call makes sense for a group of `size` ranks: the one check of a call, before anything is made of it.
+    /// Checks that the call is valid for a group of `size` ranks. A caller must do this before it
+    /// uses any other method that takes a rank or a size, because those do not check again.
     ///
     /// # Errors
-    /// What is wrong with it, and what would be right.
+    /// Returns the first rule that the call breaks.
     pub fn check(&self, size: usize) -> Result<(), CallError> {
         if self.root.0 as usize >= size {
             return Err(CallError::Root { root: self.root, size });
@@ -71,10 +74,11 @@ impl Call {
         }
     }
 
-    /// Whether a rank's buffers are as long as the call, which was checked for `size` ranks, takes them to be.
+    /// Checks that a rank's buffers are long enough for a call that was checked for `size` ranks.
+    /// `input` and `output` are their lengths in bytes.
     ///
     /// # Errors
-    /// [`CallError::Buffer`], if one is too short.
+    /// Returns [`CallError::Buffer`] if a buffer is too short.
     pub fn check_buffers(&self, rank: Rank, size: usize, input: u64, output: u64) -> Result<(), CallError> {
         let needed = [self.input_bytes(rank, size), self.output_bytes(rank, size)];
         for ((name, given), needed) in [("input", input), ("output", output)].into_iter().zip(needed) {
@@ -85,7 +89,8 @@ impl Call {
         Ok(())
     }
 
-    /// Bytes of the input of `rank` in a group of `size` ranks; the call was [checked](Call::check) for it.
+    /// Returns the bytes of the input of `rank` in a group of `size` ranks. The call must have been
+    /// [checked](Call::check) for this size.
     pub fn input_bytes(&self, rank: Rank, size: usize) -> u64 {
         match self.operation {
             Operation::Bcast | Operation::Barrier => 0,
@@ -98,7 +103,8 @@ impl Call {
         }
     }
 
-    /// Bytes of the output of `rank` in a group of `size` ranks; as [`Call::input_bytes`].
+    /// Returns the bytes of the output of `rank` in a group of `size` ranks, like
+    /// [`Call::input_bytes`].
     pub fn output_bytes(&self, rank: Rank, size: usize) -> u64 {
         match self.operation {
             Operation::Bcast | Operation::Allreduce | Operation::Scan => self.bytes,
@@ -113,12 +119,12 @@ impl Call {
         }
     }
 
-    /// Bytes of a rank's part.
+    /// Returns the bytes of the part of `rank`.
     pub fn part(&self, rank: Rank) -> u64 {
         self.counts.as_ref().map_or(self.bytes, |counts| counts[rank.0 as usize])
     }
 
-    /// Bytes of some ranks' parts together.
+    /// Returns the bytes of the parts of these ranks together.
     pub fn parts(&self, ranks: Range<usize>) -> u64 {
         match &self.counts {
             None => self.bytes.saturating_mul(ranks.len() as u64),
@@ -126,22 +132,22 @@ impl Call {
         }
     }
 
-    /// Bytes of what goes from one rank to another in an alltoall.
+    /// Returns the bytes of the block that goes from one rank to another in an alltoall.
     pub fn block(&self, from: usize, to: usize, size: usize) -> u64 {
         self.counts.as_ref().map_or(self.bytes, |counts| counts[from * size + to])
     }
 
-    /// Bytes of the longest of them, or of the longest of all ranks' parts.
+    /// Returns the bytes of the longest length that the call names.
     pub fn longest(&self) -> u64 {
         self.lengths().iter().copied().max().unwrap_or(0)
     }
 
-    /// The lengths that the call names.
+    /// Returns the lengths that the call names.
     fn lengths(&self) -> &[u64] {
         self.counts.as_deref().unwrap_or(core::slice::from_ref(&self.bytes))
     }
 
-    /// Bytes of all ranks' arrays together; none if that is beyond counting.
+    /// Returns the bytes of the arrays of all ranks together, or `None` on overflow.
     fn all_bytes(&self, size: usize) -> Option<u64> {
         let size = size as u64;
         match (&self.counts, self.operation) {
@@ -156,10 +162,11 @@ fn sum(lengths: impl Iterator<Item = u64>) -> u64 {
     lengths.fold(0, u64::saturating_add)
 }
 
-/// Whether an operation that [combines](Operation::combines) can combine elements of a type, where that is known, in a way.
+/// Checks that an operation that [combines](Operation::combines) can apply a reduce operation to
+/// the element type. The type is not checked if it is unknown.
 ///
 /// # Errors
-/// [`CallError::NoReduction`], [`CallError::Reduction`] or [`CallError::AverageOfScan`].
+/// Returns [`CallError::NoReduction`], [`CallError::Reduction`] or [`CallError::AverageOfScan`].
 pub fn check_reduction(
     operation: Operation,
     element: Option<ElementType>,

@@ -1,30 +1,34 @@
-//! A call in words, as ranks compare it and as errors and traces have it.
+//! Describes a call as text, for error messages, traces and the digest by which ranks compare
+//! calls.
 
 use crate::{Call, ElementType, Operation, ReduceOp};
 use core::fmt;
 
-/// The most counts that are written out.
+/// Most counts that are written out.
 const COUNTS_SHOWN: usize = 8;
 
-/// A call with its elements and its reduction. It prints as "reduce of 5 f64 by sum to rank 3".
+/// A call with its element type and its reduce operation. It prints as, for example, "reduce of 5
+/// f64 by sum to rank 3".
 #[derive(Clone, Copy, Debug)]
 pub struct CallDescription<'a> {
-    /// What is called.
+    /// The call.
     pub call: &'a Call,
-    /// Absent for a barrier.
+    /// The element type; absent for a barrier.
     pub element: Option<ElementType>,
-    /// Of the operations that combine.
+    /// The reduce operation, for operations that combine.
     pub reduce: Option<ReduceOp>,
 }
 
 impl CallDescription<'_> {
-    /// A number that differs, most likely, from that of any other call, or of this one with another `suffix`.
+    /// Returns a digest that with high probability differs from that of any other call and of this
+    /// call with another `suffix`.
     pub fn digest(&self, suffix: fmt::Arguments<'_>) -> u64 {
         let text = format!("{self}{suffix}");
         fnv(text.bytes().chain(self.counts().iter().flat_map(|bytes| bytes.to_le_bytes())))
     }
 
-    /// Elements: "5", "3, 0, 4", or the first of many with a number that tells them from others.
+    /// Returns the number of elements: "5", "3, 0, 4", or the first of many counts with a hash of
+    /// all counts.
     fn amount(&self) -> String {
         let element = u64::from(self.call.element);
         if self.call.counts.is_none() {
@@ -66,7 +70,8 @@ impl fmt::Display for CallDescription<'_> {
     }
 }
 
-/// FNV-1a, 64 bits: the same on every machine, which the standard library's hashes do not promise.
+/// Returns the 64-bit FNV-1a hash of the bytes. Ranks on different machines compare it, so it must
+/// not depend on the standard library's hasher, which may change between releases.
 pub fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

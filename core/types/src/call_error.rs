@@ -2,7 +2,7 @@
 
 use crate::{ElementType, Rank, ReduceOp};
 
-/// Why a call makes no sense. The words go on after "rank 1 cannot call gather: ".
+/// The reason why a call is invalid. The message continues "rank 1 cannot call gather: ".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// The root is not a rank of the group.
@@ -16,15 +16,15 @@ pub enum CallError {
     /// A length is not a whole number of elements.
     #[error("its {bytes} bytes are not a whole number of elements of {element} bytes")]
     Element {
-        /// The length.
+        /// The length in bytes.
         bytes: u64,
         /// Bytes of an element.
         element: u32,
     },
-    /// Counts are given to an operation that takes none.
-    #[error("it has counts, but its ranks have no parts; leave them out")]
+    /// Counts were passed to an operation that does not take them.
+    #[error("it has counts, but its operation does not take them; leave them out")]
     NoParts,
-    /// There are not as many counts as the group needs.
+    /// The number of counts is wrong for the group.
     #[error("it has {given} counts, but {size} ranks need {wanted}")]
     Counts {
         /// Counts given.
@@ -34,31 +34,31 @@ pub enum CallError {
         /// Ranks of the group.
         size: usize,
     },
-    /// The arrays do not fit an address space.
+    /// The arrays do not fit into an address space.
     #[error("its arrays are larger than an address space; split it")]
     TooLarge,
-    /// A reduction without a way to combine.
-    #[error("it does not say how to combine elements")]
+    /// The call is a reduction without a reduce operation.
+    #[error("it does not specify how to combine elements")]
     NoReduction,
-    /// Elements that cannot be combined so.
+    /// The element type does not support the reduce operation.
     #[error("elements of type {element} have no {reduce}; they have {}", fitting(*element))]
     Reduction {
-        /// The elements.
+        /// The element type.
         element: ElementType,
-        /// How they were to be combined.
+        /// The reduce operation.
         reduce: ReduceOp,
     },
-    /// What each rank would have to divide by differs.
-    #[error("there is no average of a scan; scan by sum and divide")]
+    /// A scan has no average, because each rank would have to divide by a different number.
+    #[error("a scan has no average; scan by sum and divide")]
     AverageOfScan,
     /// A rank's buffer is too short.
     #[error("its {name} has {given} bytes and needs {needed}")]
     Buffer {
-        /// Which: "input" or "output".
+        /// The buffer, "input" or "output".
         name: &'static str,
-        /// Bytes that it has.
+        /// Length of the buffer in bytes.
         given: u64,
-        /// Bytes that the call takes.
+        /// Bytes that the call reads or writes.
         needed: u64,
     },
 }

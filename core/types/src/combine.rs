@@ -1,14 +1,15 @@
-//! Combining vectors element by element, for every number type and operator.
+//! Combines vectors element by element, for every element type and reduce operation.
 //!
-//! Elements are in the byte order of the machine, so all nodes of a group have the same. Integer sums and
-//! products wrap. Floats follow IEEE 754: a NaN in any operand makes the element NaN, for min and max too.
+//! Elements are in the byte order of the machine, so all nodes of a group must have the same byte
+//! order. Integer sums and products wrap. Floats follow IEEE 754; if any operand is NaN the result
+//! is NaN, for min and max too.
 
 use crate::{ElementType, ReduceOp};
 use half::{bf16, f16};
 
-/// `dst[i] = f(dst[i], src[i])` for elements of `N` bytes.
+/// Computes `dst[i] = f(dst[i], src[i])` for elements of `N` bytes.
 ///
-/// Fixed-size chunks and no branches: the compiler makes vector instructions of it.
+/// The loop has chunks of fixed size and no branches, because the compiler can then vectorize it.
 fn each<const N: usize>(dst: &mut [u8], src: &[u8], f: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
     for (d, s) in dst.as_chunks_mut::<N>().0.iter_mut().zip(src.as_chunks::<N>().0) {
         *d = f(*d, *s);
@@ -47,7 +48,7 @@ macro_rules! floats {
         match $op {
             ReduceOp::Sum | ReduceOp::Average => elements!($type, $dst, $src, |a, b| a + b),
             ReduceOp::Prod => elements!($type, $dst, $src, |a, b| a * b),
-            // If b is NaN the comparison is false and b is taken.
+            // If b is NaN, the comparison is false and b is the result.
             ReduceOp::Min => elements!($type, $dst, $src, |a, b| if a.is_nan() | (a < b) { a } else { b }),
             ReduceOp::Max => elements!($type, $dst, $src, |a, b| if a.is_nan() | (a > b) { a } else { b }),
             _ => {}
@@ -72,8 +73,8 @@ macro_rules! complex {
     }};
 }
 
-/// A value and an unsigned index as wide: that whose value is better; of equal ones that with the smaller index.
-/// As for floats alone, a NaN is better than any number.
+/// Keeps the better of two values with an unsigned index of the same width, or the smaller index if
+/// the values are equal. A NaN is better than any number, as for floats without an index.
 macro_rules! located {
     ($value:ty, $index:ty, $op:expr, $dst:expr, $src:expr) => {{
         const HALF: usize = size_of::<$value>();
@@ -88,8 +89,8 @@ macro_rules! located {
                 if first { a } else { b }
             });
         };
-        // Only of a NaN is it false that it equals itself.
-        #[allow(clippy::eq_op, reason = "so the same words do for integers, which have no NaN")]
+        // Only NaN differs from itself.
+        #[allow(clippy::eq_op, reason = "the macro serves integers too, which have no NaN")]
         match $op {
             ReduceOp::MinLoc => combined(|a, b| a < b || (a != a && b == b)),
             ReduceOp::MaxLoc => combined(|a, b| a > b || (a != a && b == b)),
@@ -106,8 +107,8 @@ fn whole<const H: usize, const N: usize>(halves: [[u8; H]; 2]) -> [u8; N] {
     std::array::from_fn(|i| halves[i / H][i % H])
 }
 
-/// `dst[i] = dst[i] op src[i]` for as many elements as both have, of a type that has the operator: with others nothing is
-/// done, and no call with one is accepted.
+/// Computes `dst[i] = dst[i] op src[i]` for as many elements as both slices have. The element type
+/// must support the operation ([`ElementType::combines_by`]); otherwise `dst` is left unchanged.
 pub fn combine(element: ElementType, op: ReduceOp, dst: &mut [u8], src: &[u8]) {
     match element {
         ElementType::I8 => integers!(i8, op, dst, src),
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn halves_of_floats_combine_and_round_to_nearest() {
         let f = f16::from_f32;
-        // 2049 has no half: it rounds to even.
+        // 2049 is not an f16: it rounds to even.
         check!(
             f16,
             ElementType::F16,

@@ -1,8 +1,9 @@
-//! What collectives carry, and how reductions combine it.
+//! Element types and the reduce operations that combine them.
 
 use crate::names::named;
 
-/// A type of elements (MPI's datatype). It prints as its name, as `f32_loc`, from which it parses.
+/// An element type (MPI's datatype). It prints as its name, for example `f32_loc`, and parses from
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ElementType {
     /// A signed integer of 8 bits.
@@ -33,13 +34,13 @@ pub enum ElementType {
     C32,
     /// A complex number: two `f64`, the real part first.
     C64,
-    /// A value and where it is: an `i32` and a `u32`.
+    /// A value with an index: an `i32` and a `u32`.
     I32Loc,
-    /// A value and where it is: an `i64` and a `u64`.
+    /// A value with an index: an `i64` and a `u64`.
     I64Loc,
-    /// A value and where it is: an `f32` and a `u32`.
+    /// A value with an index: an `f32` and a `u32`.
     F32Loc,
-    /// A value and where it is: an `f64` and a `u64`.
+    /// A value with an index: an `f64` and a `u64`.
     F64Loc,
 }
 
@@ -64,10 +65,11 @@ named!(ElementType, "type of elements", [
     F64Loc => "f64_loc",
 ]);
 
-/// How a reduction combines elements (MPI's operation of a reduction).
+/// A reduce operation (MPI's `MPI_Op`). It prints as its name, for example `min_loc`, and parses
+/// from it.
 ///
-/// Elements are combined in the same order on every run, so a sum of floating-point numbers is the same
-/// bits each time. Integers wrap around on overflow. It prints as its name, as `min_loc`, from which it parses.
+/// Elements are combined in the same order on every run, so a sum of floating-point numbers always
+/// has the same bits. Integers wrap on overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReduceOp {
     /// The sum.
@@ -78,24 +80,26 @@ pub enum ReduceOp {
     Min,
     /// The largest.
     Max,
-    /// Of integers: 1 if none is 0, else 0.
+    /// For integers: 1 if no element is 0, otherwise 0.
     LogicalAnd,
-    /// Of integers: 0 if all are 0, else 1.
+    /// For integers: 0 if all elements are 0, otherwise 1.
     LogicalOr,
-    /// Of integers: 1 if an odd number of them is not 0, else 0.
+    /// For integers: 1 if an odd number of elements is not 0, otherwise 0.
     LogicalXor,
-    /// Of integers: the bits that all have.
+    /// For integers: the bits that are set in all elements.
     BitAnd,
-    /// Of integers: the bits that any has.
+    /// For integers: the bits that are set in any element.
     BitOr,
-    /// Of integers: the bits that an odd number of them has.
+    /// For integers: the bits that are set in an odd number of elements.
     BitXor,
-    /// Of values with an index: the smallest; of equal ones that with the smallest index. A NaN counts before any number.
+    /// For values with an index: the smallest value; among equal values the one with the smallest
+    /// index. A NaN sorts before any number.
     MinLoc,
-    /// Of values with an index: the largest; of equal ones that with the smallest index. A NaN counts before any number.
+    /// For values with an index: the largest value; among equal values the one with the smallest
+    /// index. A NaN sorts before any number.
     MaxLoc,
-    /// Of floating-point and complex numbers: the sum over the number of ranks. Agents add, the ranks that receive
-    /// divide. Not of a scan.
+    /// For floating-point and complex numbers: the sum divided by the number of ranks. Agents only
+    /// add; the receiving ranks divide. A scan has no average.
     Average,
 }
 
@@ -116,7 +120,7 @@ named!(ReduceOp, "reduction", [
 ]);
 
 impl ElementType {
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     pub const fn bytes(self) -> usize {
         use ElementType as T;
         match self {
@@ -128,7 +132,7 @@ impl ElementType {
         }
     }
 
-    /// Whether a reduction combines such elements.
+    /// Returns whether the reduce operation combines elements of this type.
     pub fn combines_by(self, op: ReduceOp) -> bool {
         use ElementType as T;
         use ReduceOp as R;
@@ -139,7 +143,7 @@ impl ElementType {
             T::F16 | T::Bf16 | T::F32 | T::F64 => {
                 matches!(op, R::Sum | R::Prod | R::Min | R::Max | R::Average)
             }
-            // Complex numbers have no order.
+            // Complex numbers are not ordered.
             T::C32 | T::C64 => matches!(op, R::Sum | R::Prod | R::Average),
             T::I32Loc | T::I64Loc | T::F32Loc | T::F64Loc => matches!(op, R::MinLoc | R::MaxLoc),
         }

@@ -1,13 +1,15 @@
-//! Secrets that one side makes and hands to another, and proofs by them: HMAC (RFC 2104, over SHA-256).
+//! Secret keys that one party creates and hands to another, and tags made with them: HMAC-SHA-256
+//! (RFC 2104).
 
 use core::fmt;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Bytes of a proof.
+/// Length of a tag in bytes.
 pub const TAG_BYTES: usize = 32;
 
-/// A secret. Who has it can make proofs in its name. It is never shown.
+/// A secret key. Every holder of the key can make valid tags, so its `Debug` output does not show
+/// it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
@@ -24,33 +26,35 @@ impl From<[u8; 32]> for Key {
 }
 
 impl Key {
-    /// The secret itself, to hand it to who shall have it.
+    /// Returns the secret itself. It must only be sent to parties that may make tags with it.
     pub fn bytes(&self) -> [u8; 32] {
         self.0
     }
 
-    /// Another secret, for one purpose: who has it cannot tell this one, nor those of other purposes.
+    /// Derives another key for one purpose. The derived key reveals neither this key nor those of
+    /// other purposes.
     pub fn derive(&self, purpose: &[u8]) -> Key {
         Key(self.tag(purpose))
     }
 
-    /// The proof for these bytes.
+    /// Returns the tag of these bytes.
     pub fn tag(&self, bytes: &[u8]) -> [u8; TAG_BYTES] {
         self.hmac(bytes).finalize().into_bytes().into()
     }
 
-    /// Whether this is the proof for these bytes; takes the same time for every wrong one.
+    /// Returns whether `tag` is the tag of these bytes. Takes the same time for every wrong tag.
     pub fn verifies(&self, bytes: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
         self.hmac(bytes).verify_slice(tag).is_ok()
     }
 
-    /// As [`Key::verifies`], for a proof of which only the first bytes are there (RFC 2104, section 5).
+    /// Like [`Key::verifies`], for a tag that was truncated to its first half (RFC 2104, section
+    /// 5).
     pub fn verifies_truncated(&self, bytes: &[u8], tag: &[u8; TAG_BYTES / 2]) -> bool {
         self.hmac(bytes).verify_truncated_left(tag).is_ok()
     }
 
     fn hmac(&self, bytes: &[u8]) -> Hmac<Sha256> {
-        // As RFC 2104 has it, a shorter secret is filled up with zeros to a block.
+        // RFC 2104 pads a shorter key with zeros to the block length.
         let mut block = [0; 64];
         block[..self.0.len()].copy_from_slice(&self.0);
         let mut hmac: Hmac<Sha256> = KeyInit::new(&block.into());
@@ -63,7 +67,7 @@ impl Key {
 mod tests {
     use super::*;
 
-    /// RFC 4231, test case 1, whose secret is 20 bytes long.
+    /// RFC 4231, test case 1, with a key of 20 bytes.
     #[test]
     fn tags_match_the_vectors_of_rfc_4231() {
         let mut key = [0; 32];

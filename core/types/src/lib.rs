@@ -1,10 +1,13 @@
-//! The vocabulary that COOL's crates share, each thing said once: the [operations](Operation), the
-//! [elements](ElementType) that they carry and the [reductions](ReduceOp) that combine them, [ranks](Rank), a [`Call`]
-//! with its one check, the rules for names of [nodes](check_node_name) and [users](check_user_name), the [scopes](TreeScope) of trees,
-//! the [limits] of the protocols, the bytes of [headers](wire) on the wire, and [keys](Key) with their proofs.
+//! The vocabulary that COOL's crates share: the [operations](Operation), the
+//! [elements](ElementType) that they carry, the [reductions](ReduceOp) that combine elements,
+//! [ranks](Rank), a [`Call`] with its validation, the rules for the names of
+//! [nodes](check_node_name) and [users](check_user_name), the [scopes](TreeScope) of multicast
+//! trees, the [limits] of the protocols, the sizes of [headers](wire), and [keys](Key) with their
+//! tags.
 //!
-//! It holds no behaviour beyond how elements [combine] and how calls are [written](CallWords): schedules are `cool-collective`'s, packets `cool-transport`'s, frames between rank
-//! and agent `cool-proto`'s, which converts these types to its own and back.
+//! The only behavior here is how elements [combine] and how a call is [described](CallDescription).
+//! Schedules belong to `cool-collective`, packets to `cool-transport`, and the frames between rank
+//! and agent to `cool-proto`, which converts these types to its own and back.
 
 mod call;
 mod call_description;

@@ -1,36 +1,43 @@
-//! Bounds that several crates hold to. What a planner prices is what agents do, since both read them here.
+//! Limits that several crates share. Planner and agents must read them here, because the planner
+//! would otherwise estimate another protocol than the one that the agents run.
 
-/// Calls and messages that a rank may have open on a group at once.
+/// Calls and messages that a rank may have pending on a group at once.
 pub const OPEN_CALLS: usize = 1024;
 
-/// Bytes of the longest array, and of all ranks' arrays of a call together: what one process can address on x86-64.
+/// Length of the longest array, and of the arrays of all ranks of a call together, in bytes. A
+/// process cannot address more on x86-64.
 pub const ARRAY_BYTES: u64 = 1 << 47;
 
-/// Bytes of the longest message that goes without waiting until its receivers are ready: the eager protocol of MPI
-/// libraries. Longer ones are announced and granted (rendezvous).
+/// Length in bytes of the longest message that is sent before its receivers are ready (the eager
+/// protocol of MPI libraries). Longer messages are announced and wait for a grant (rendezvous).
 pub const EAGER_BYTES: u64 = 64 * 1024;
 
-/// Bytes of the longest multicast message that an agent copies, so that its rank need not wait until all have it.
+/// Length in bytes of the longest multicast message that an agent copies, so that its rank can
+/// return before all receivers have the message.
 pub const COPIED_BYTES: u64 = 1024 * 1024;
 
-/// Bytes of all such copies that an agent holds at once (its bounce buffers); beyond, ranks wait.
+/// Bytes of all such copies (bounce buffers) that an agent holds at once. Beyond this, ranks wait.
 pub const BOUNCE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Bytes of one message between two agents that are sent before another message between them has its turn.
+/// Bytes of one message between two agents that are sent before another message between them gets
+/// its turn.
 pub const TURN_BYTES: u64 = 64 * 1024;
 
-/// Bytes of eager messages of a group between two agents that its receiver has not asked for yet: beyond this credit
-/// they are announced, however short.
+/// Credit of a group between two agents: bytes of eager messages that are not expected by a
+/// posted receive yet. Messages beyond the credit are announced, however short.
 pub const CREDIT_BYTES: u64 = 1024 * 1024;
 
-/// Bytes of credit that a message takes beside its payload, so that short ones are bounded too.
+/// Credit that each message uses in addition to its payload, in bytes, so that the number of short
+/// messages is bounded too.
 pub const MESSAGE_CREDIT_BYTES: u64 = 64;
 
-/// Segments of one array; more would only lengthen the schedule, so segments of very large arrays are longer.
+/// Most segments of one array. Segments of very large arrays are longer, because more segments
+/// would only lengthen the schedule.
 pub const SEGMENTS: u64 = 1024;
 
-/// Ranks of an alltoall: its schedule has a block, with its places, for each two of them.
+/// Most ranks of an alltoall, because its schedule has one block for each pair of ranks.
 pub const ALLTOALL_RANKS: usize = 4096;
 
-/// Actions of all kept programs of a schedule together: each takes a few hundred bytes.
+/// Most actions of all programs of a schedule that are kept. Each action takes a few hundred bytes
+/// of memory.
 pub const ACTIONS: usize = 1 << 24;

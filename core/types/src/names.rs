@@ -1,28 +1,31 @@
-//! Enumerations whose values have names: a list of all, printing, and parsing with one error.
+//! Enumerations with named values: a list of all values, printing, and parsing with one error
+//! type.
 
-/// There is nothing of that kind and name.
+/// No value of the enumeration has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no {kind} {name:?}; there are: {}", known.join(", "))]
 pub struct UnknownName {
-    /// What was looked for, as "operation".
+    /// The enumeration, for example "operation".
     pub kind: &'static str,
-    /// By what name.
+    /// The name that was to be parsed.
     pub name: String,
-    /// The names that there are.
+    /// The valid names.
     pub known: &'static [&'static str],
 }
 
-/// Gives a plain enumeration `ALL`, `NAMES`, `name`, `Display`, and `FromStr`. The order is that of `ALL`.
+/// Implements `ALL`, `NAMES`, `name`, `Display` and `FromStr` for a plain enumeration, in the order
+/// given.
 macro_rules! named {
     ($type:ident, $kind:literal, [$($value:ident => $name:literal),* $(,)?]) => {
         impl $type {
-            /// All of them; C's constants are the places in this list.
+            /// All values. C's constants are the positions in this list, so values must only be
+            /// appended.
             pub const ALL: [$type; [$($name),*].len()] = [$($type::$value),*];
 
-            /// The names of all of them.
+            /// The names of all values, in the order of `ALL`.
             pub const NAMES: &[&str] = &[$($name),*];
 
-            /// Its name, from which it parses.
+            /// Returns the name, from which the value can be parsed.
             pub const fn name(self) -> &'static str {
                 match self {
                     $($type::$value => $name,)*

@@ -1,23 +1,23 @@
-//! The names of nodes: what an operator calls a machine, in options, certificates, folders and LLDP alike.
+//! Names of nodes, as used in options, certificates, directories and LLDP frames.
 
-/// The longest name, in bytes: a label of DNS (RFC 1035, 2.3.4).
+/// Length of the longest name in bytes, which is that of a DNS label (RFC 1035, section 2.3.4).
 pub const NODE_NAME_MAX: usize = 63;
 
-/// The rule, in words.
-pub const NODE_NAME_RULE: &str = "a name has 1 to 63 of a-z A-Z 0-9 . _ - and begins with no dot";
+/// The rule for names, as error messages print it.
+pub const NODE_NAME_RULE: &str = "a name has 1 to 63 of a-z A-Z 0-9 . _ - and does not begin with a dot";
 
-/// A text that is no name of a node.
+/// The text is not a valid node name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is no name of a node: {NODE_NAME_RULE}")]
+#[error("{name:?} is not a valid node name: {NODE_NAME_RULE}")]
 pub struct NodeNameError {
-    /// The text, or the beginning of a longer one.
+    /// The text, cut after [`NODE_NAME_MAX`] + 1 characters if it is longer.
     pub name: String,
 }
 
-/// Whether a text is a name of a node.
+/// Checks that a text is a valid node name.
 ///
 /// # Errors
-/// If it is not; the text says the rule.
+/// Returns an error that states the rule if the text breaks it.
 pub fn check_node_name(name: &str) -> Result<(), NodeNameError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let long = name.is_empty() || name.len() > NODE_NAME_MAX;

@@ -2,30 +2,30 @@
 
 use crate::names::named;
 
-/// What the ranks of a group do together. It prints as its name, as `reduce_scatter`, from which it parses.
+/// A collective operation. It prints as its name, for example `reduce_scatter`, and parses from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
-    /// The root's message to all.
+    /// Sends the root's message to all ranks.
     Bcast,
-    /// The elementwise combination of all vectors, at the root.
+    /// Combines all vectors element by element at the root.
     Reduce,
-    /// The elementwise combination of all vectors, at every rank.
+    /// Combines all vectors element by element at every rank.
     Allreduce,
-    /// Every rank's part, in rank order, at the root.
+    /// Collects the parts of all ranks at the root, in rank order.
     Gather,
-    /// Every rank's part, in rank order, at every rank.
+    /// Collects the parts of all ranks at every rank, in rank order.
     Allgather,
-    /// The root's array, one part to each rank.
+    /// Distributes the root's array, one part to each rank.
     Scatter,
-    /// The elementwise combination of all vectors, one part to each rank.
+    /// Combines all vectors element by element and leaves one part of the result at each rank.
     ReduceScatter,
-    /// Every rank's array, one part to each rank, which puts the parts in rank order.
+    /// Sends one part of each rank's array to each rank, which stores the parts in rank order.
     Alltoall,
-    /// At each rank the elementwise combination of its vector and those of all ranks before it.
+    /// Combines, at each rank, its vector and those of all lower ranks.
     Scan,
-    /// At each rank the elementwise combination of the vectors of all ranks before it; nothing at rank 0.
+    /// Combines, at each rank, the vectors of all lower ranks. Rank 0 receives nothing.
     Exscan,
-    /// Nobody leaves before all have come.
+    /// No rank leaves before all ranks have entered.
     Barrier,
 }
 
@@ -44,23 +44,24 @@ named!(Operation, "operation", [
 ]);
 
 impl Operation {
-    /// Whether one rank is its source or destination.
+    /// Returns whether one rank is the source or destination.
     pub fn rooted(self) -> bool {
         matches!(self, Operation::Bcast | Operation::Reduce | Operation::Gather | Operation::Scatter)
     }
 
-    /// Whether it combines elements.
+    /// Returns whether the operation combines elements.
     pub fn combines(self) -> bool {
         use Operation as O;
         matches!(self, O::Reduce | O::Allreduce | O::ReduceScatter | O::Scan | O::Exscan)
     }
 
-    /// Whether each rank combines the vectors of those before it.
+    /// Returns whether each rank combines the vectors of the ranks before it.
     pub fn is_scan(self) -> bool {
         matches!(self, Operation::Scan | Operation::Exscan)
     }
 
-    /// Whether it is about one part per rank, so that each may have its own length (MPI's v-forms).
+    /// Returns whether the operation has one part per rank, so that parts may have different
+    /// lengths (the v-forms of MPI).
     pub fn takes_counts(self) -> bool {
         use Operation as O;
         matches!(self, O::Gather | O::Allgather | O::Scatter | O::ReduceScatter | O::Alltoall)

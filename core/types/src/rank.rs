@@ -1,4 +1,4 @@
-//! Ranks.
+//! The rank of an application process.
 
 use core::fmt;
 

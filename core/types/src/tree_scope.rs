@@ -1,15 +1,15 @@
-//! Which nodes of a group a multicast tree connects.
+//! The nodes of a group that a multicast tree connects.
 
 use core::fmt;
 
-/// Which nodes of a group a tree connects, with racks by the controller's numbers.
+/// The nodes of a group that a tree connects. Racks are named by the controller's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TreeScope {
-    /// All.
+    /// All nodes.
     All,
-    /// Those of the rack leaders: of the smallest rank in each rack.
+    /// The nodes of the rack leaders, which are the smallest rank of each rack.
     Leaders,
-    /// Those in the rack of this number.
+    /// The nodes of the rack with this number.
     Rack(u32),
 }
 

@@ -1,23 +1,24 @@
-//! The names of users: who runs jobs, as systems know their accounts, in options, certificates and folders alike.
+//! Names of users, as used for system accounts, options, certificates and directories.
 
-/// The longest name, in bytes, as useradd(8) has it.
+/// Length of the longest name in bytes, as in useradd(8).
 pub const USER_NAME_MAX: usize = 32;
 
-/// The rule, in words.
+/// The rule for names, as error messages print it.
 pub const USER_NAME_RULE: &str = "a name has 1 to 32 of a-z A-Z 0-9 . _ - and begins with a letter or _";
 
-/// A text that is no name of a user.
+/// The text is not a valid user name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is no name of a user: {USER_NAME_RULE}")]
+#[error("{name:?} is not a valid user name: {USER_NAME_RULE}")]
 pub struct UserNameError {
-    /// The text, or the beginning of a longer one.
+    /// The text, cut after [`USER_NAME_MAX`] + 1 characters if it is longer.
     pub name: String,
 }
 
-/// Whether a text is a name of a user. A number is none, so that nobody is taken for the account of that number.
+/// Checks that a text is a valid user name. A number is not one, because it could be mistaken for a
+/// user ID.
 ///
 /// # Errors
-/// If it is not; the text says the rule.
+/// Returns an error that states the rule if the text breaks it.
 pub fn check_user_name(name: &str) -> Result<(), UserNameError> {
     let first = |c: char| c.is_ascii_alphabetic() || c == '_';
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);

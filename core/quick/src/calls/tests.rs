@@ -1,11 +1,12 @@
-//! Ranks with a network that loses, doubles and reorders, and agents that answer from what ranks have kept.
+//! Simulates ranks on a network that loses, duplicates and reorders datagrams, with agents that
+//! retransmit from the ranks' buffers.
 
 use super::*;
 use cool_collective::{RankPlace, compile, interpret};
 use cool_types::{Call, Operation};
 use std::collections::BTreeSet;
 
-/// Seeds of a usual run; `COOL_QUICK_SEEDS` says how many else.
+/// Number of seeds, unless `COOL_QUICK_SEEDS` sets another.
 const SEEDS: u64 = 400;
 
 const GROUP: (u64, u32) = (9, 2);
@@ -49,7 +50,7 @@ fn layout(nodes: u32, per_rack: u32) -> Layout {
     Layout::new(&places).unwrap()
 }
 
-/// What all ranks do in a call, and what it brings.
+/// A call of all ranks with its expected results.
 struct Expected {
     number: u64,
     schedules: Vec<Arc<QuickSchedule>>,
@@ -59,7 +60,7 @@ struct Expected {
 }
 
 impl Expected {
-    /// A call that is drawn; `None` if it is not quick.
+    /// Draws a random call. Returns `None` if it is not quick.
     fn draw(random: &mut Random, number: u64, layout: &Layout) -> Option<Expected> {
         let operation = OPERATIONS[random.below(OPERATIONS.len() as u64) as usize];
         let size = layout.size();
@@ -97,13 +98,13 @@ impl Expected {
 struct World {
     random: Random,
     ranks: Vec<QuickCalls>,
-    /// What each rank has kept, oldest first.
+    /// The retransmission buffer of each rank, oldest message first.
     kept: Vec<VecDeque<QuickMessage>>,
-    /// Messages of each that had to be sent again.
+    /// Messages of each rank that were retransmitted.
     retransmitted: Vec<u64>,
-    /// The calls that each is through; whether it is in the next.
+    /// The number of calls that each rank has completed, and whether it is in the next one.
     through: Vec<(usize, bool)>,
-    /// Datagrams under way.
+    /// Datagrams in flight.
     network: Vec<(SendTo, u32, Vec<u8>)>,
     loss_percent: u64,
     now: Time,
@@ -128,7 +129,7 @@ impl World {
         }
     }
 
-    /// Runs calls to their end. Ranks begin their next calls when they like.
+    /// Runs all calls to completion. Ranks begin their next calls at random times.
     fn run(&mut self, calls: &[Expected]) {
         while self.through.iter().any(|(done, _)| *done < calls.len()) {
             let rank = self.random.below(self.ranks.len() as u64) as usize;
@@ -214,7 +215,7 @@ fn run(seed: u64) {
     let nodes = 2 + random.below(11) as u32;
     let layout = layout(nodes, 1 + random.below(5) as u32);
     let numbers = 0..(1 + random.below(60));
-    // Calls between them that agents carry out have numbers, too.
+    // The missing numbers are those of calls that agents execute.
     let calls: Vec<Expected> =
         numbers.filter_map(|number| Expected::draw(&mut random, number * 2, &layout)).collect();
     World::new(seed, &layout).run(&calls);
@@ -226,7 +227,7 @@ fn calls_return_the_right_bytes_despite_loss_and_reordering() {
     (0..seeds).for_each(run);
 }
 
-/// How many messages a rank sends in calls one after the other until it waits for others.
+/// Returns the number of messages that a rank sends in consecutive calls until it waits for others.
 fn sent_ahead(rank: u32, call: &Call, input: &[u8]) -> usize {
     let layout = layout(3, 2);
     let mut ahead = QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap();
@@ -253,13 +254,13 @@ fn a_root_that_runs_ahead_keeps_all_unacknowledged_messages() {
     assert_eq!(sent, RETRANSMIT_WINDOW as usize / 2, "then it waits for the others");
 }
 
-/// The root of the gathers that a leaf runs ahead in has two such leaves.
+/// The root of these gathers has two such leaves.
 #[test]
 fn ranks_that_run_ahead_do_not_fill_a_port_queue() {
     let bytes = 2048;
     let sent = sent_ahead(2, &Call::new(Operation::Gather, Rank(0), bytes, 1), &[7; 2048]);
     let queue = 64 << 10;
-    // One is the message of the barrier in which it waits.
+    // One of them is the message of the barrier in which the leaf waits.
     assert!((3..=queue / (2 * bytes as usize) + 1).contains(&sent), "{sent}");
 }
 
@@ -282,7 +283,7 @@ fn a_mismatched_call_is_reported_even_after_it_completed() {
     let bcast = schedule(Operation::Bcast, 0);
     let begin = |digest, schedule| BeginCall { number: 5, digest, schedule, combining: None, input: b"abcd" };
     root.handle(Time::ZERO, Input::Begin(begin(50, &bcast)));
-    // What rank 1 calls does not wait for anybody.
+    // The call of rank 1 does not wait for any other rank.
     let combining = Some((ElementType::F32, ReduceOp::Sum));
     let reduce = schedule(Operation::Reduce, 1);
     leaf.handle(Time::ZERO, Input::Begin(BeginCall { combining, ..begin(51, &reduce) }));
@@ -292,10 +293,10 @@ fn a_mismatched_call_is_reported_even_after_it_completed() {
         _ => None,
     });
     leaf.handle(Time::ZERO, Input::Datagram(&sent.unwrap()));
-    let [Output::Nak { to: Rank(0), bytes }] = &outputs(&mut leaf)[..] else { panic!("it asks") };
+    let [Output::Nak { to: Rank(0), bytes }] = &outputs(&mut leaf)[..] else { panic!("it sends a NAK") };
     let nak = Datagram::verify(&key(), GROUP, bytes).unwrap().header;
     assert_eq!((nak.kind, nak.call, nak.digest), (DatagramKind::Nak, 5, 51));
-    // The agent of rank 0 says what it has called.
+    // The agent of rank 0 answers with the call that its rank made.
     let header = DatagramHeader { kind: DatagramKind::Mismatch, from: 0, digest: 50, ..nak };
     let answer = Datagram { header, payload: b"bcast of 1 f32" }.encode(&key());
     leaf.handle(Time::ZERO, Input::Datagram(&answer));
@@ -316,7 +317,7 @@ fn naks_are_repeated_promptly_and_then_backed_off() {
         match calls.poll(now) {
             Poll::Output(Output::Nak { to: Rank(0), .. }) => drop(times.insert(now.as_nanos() / 1_000_000)),
             Poll::Output(other) => panic!("{other:?}"),
-            Poll::Idle(next) => now = next.expect("it asks again"),
+            Poll::Idle(next) => now = next.expect("it sends another NAK"),
         }
     }
     assert_eq!(times.into_iter().collect::<Vec<u64>>(), [20, 40, 60, 100, 180, 340, 660]);
@@ -344,7 +345,7 @@ fn arrivals_list_senders_times_and_the_message_count() {
     };
     let [from_near, from_far] = [sent(&mut near, 1), sent(&mut far, 2)];
     let at = Time::from_nanos;
-    // Before the root has called; as it has, doubled.
+    // First a message before the root has called, then one after, and its duplicate.
     root.handle(at(5), Input::Datagram(&from_far));
     root.handle(at(7), Input::Begin(begin(0, 0)));
     root.handle(at(9), Input::Datagram(&from_near));
