@@ -6,7 +6,7 @@
 )]
 
 use crate::element::Element;
-use crate::session::Block;
+use crate::session::SharedBlock;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -19,7 +19,7 @@ pub struct Buffer<T: Element> {
     start: NonNull<T>,
     len: usize,
     /// Keeps the memory.
-    _block: Arc<Block>,
+    _block: Arc<SharedBlock>,
     _elements: PhantomData<T>,
 }
 
@@ -30,7 +30,7 @@ unsafe impl<T: Element> Sync for Buffer<T> {}
 
 impl<T: Element> Buffer<T> {
     /// The first `len` elements of a registered block, which is long enough; zeroed here.
-    pub(crate) fn new(start: NonNull<u8>, len: usize, block: Arc<Block>) -> Buffer<T> {
+    pub(crate) fn new(start: NonNull<u8>, len: usize, block: Arc<SharedBlock>) -> Buffer<T> {
         let mut buffer = Buffer { start: start.cast(), len, _block: block, _elements: PhantomData };
         buffer.fill(T::zeroed());
         buffer

@@ -1,30 +1,30 @@
 //! The communicator: a rank's place in its group, how its calls go, and what they cost. The operations are in
-//! [`start`] and [`blocking`]; [`crate::collective`] checks their arguments before anything is sent.
+//! [`start`] and [`blocking`]; [`crate::call`] checks their arguments before anything is sent.
 
 mod alloc;
 mod blocking;
 mod groups;
 mod own_counts;
+mod pending;
 mod point_to_point;
 mod recover;
 mod start;
-mod user_op;
+mod user_reduction;
 mod views;
 
 pub use own_counts::OwnCounts;
-pub(crate) use point_to_point::PointToPoint;
+pub use pending::{Pending, wait_all};
 pub use point_to_point::{Message, Probed, Received};
 pub use recover::Agreement;
 pub use start::Start;
-pub use user_op::Combine;
-pub(crate) use user_op::Folding;
+pub use user_reduction::Combine;
+pub(crate) use user_reduction::StartedFold;
 
 use crate::Operation;
-use crate::collective::{Caller, Checked, Collective};
-use crate::environment::{Environment, Plans};
+use crate::call::{Blocking, CallingRank, CheckedCollective, Collective};
+use crate::environment::{Environment, ForcedPlans, JoinMode};
 use crate::error::Error;
-use crate::pending::Pending;
-use crate::session::{Begun, Blocking, JoinMode, Request, Session};
+use crate::session::{AgentRequest, RankSession, Started};
 use cool_proto::local;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -46,7 +46,7 @@ const KEY_MAX: usize = 200;
 /// its calls under way are carried out all the same.
 #[derive(Debug)]
 pub struct Comm {
-    inner: Arc<Inner>,
+    inner: Arc<SharedComm>,
     /// Of calls by this one, in place of the group's.
     timeout: Option<Duration>,
     /// The arrays of started calls are left alone until these are done.
@@ -55,17 +55,17 @@ pub struct Comm {
 
 /// What a communicator shares with its calls under way.
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct SharedComm {
     rank: usize,
     places: Vec<Place>,
     /// Of the group that this one was shrunk from.
-    gone: Vec<usize>,
-    session: Arc<Session>,
-    state: Mutex<State>,
+    lost: Vec<usize>,
+    session: Arc<RankSession>,
+    state: Mutex<CommState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct CommState {
     timeout: Duration,
     /// Of operations for which one is forced.
     plans: BTreeMap<Operation, String>,
@@ -113,8 +113,8 @@ impl Comm {
     /// If no launcher started the process, its agent does not answer, not all ranks come within 5 minutes, or
     /// `COOL_PLAN` is not as [`Comm::set_plan`] would have it.
     pub fn world() -> Result<Comm, Error> {
-        let plans = Plans::from_environment()?;
-        Comm::of_environment(&Environment::of_process()?.ok_or(Error::NotLaunched)?, &plans)
+        let plans = ForcedPlans::from_environment()?;
+        Comm::from_environment(&Environment::from_process()?.ok_or(Error::NotLaunched)?, &plans)
     }
 
     /// A group of processes that have agreed on a key by themselves: rank `rank` of `size`, with all others of the same
@@ -140,7 +140,7 @@ impl Comm {
         size: usize,
         timeout: Duration,
     ) -> Result<Comm, Error> {
-        let plans = Plans::from_environment()?;
+        let plans = ForcedPlans::from_environment()?;
         let name = "join";
         let wrong = |reason: String| Error::Argument { rank, operation: name, reason };
         if rank >= size {
@@ -157,7 +157,7 @@ impl Comm {
         Comm::attach(socket, rank as u32, &mode, &plans, name)
     }
 
-    pub(crate) fn of_environment(environment: &Environment, plans: &Plans) -> Result<Comm, Error> {
+    pub(crate) fn from_environment(environment: &Environment, plans: &ForcedPlans) -> Result<Comm, Error> {
         let Environment { socket, rank, size, mode } = environment;
         let comm = Comm::attach(socket, *rank, mode, plans, "attach")?;
         if comm.size() != *size as usize {
@@ -175,14 +175,14 @@ impl Comm {
         socket: &Path,
         rank: u32,
         mode: &JoinMode,
-        plans: &Plans,
+        plans: &ForcedPlans,
         doing: &'static str,
     ) -> Result<Comm, Error> {
-        let (session, attached) = Session::open(socket, rank, mode, doing)?;
+        let (session, attached) = RankSession::open(socket, rank, mode, doing)?;
         let comm = Comm::new(session, attached, DEFAULT_TIMEOUT, BTreeMap::new(), Vec::new());
         for (operation, plan) in plans.iter() {
             comm.set_plan(*operation, plan).map_err(|e| match e {
-                Error::Argument { reason, .. } => plans.wrong(reason),
+                Error::Argument { reason, .. } => plans.error(reason),
                 e => e,
             })?;
         }
@@ -191,22 +191,22 @@ impl Comm {
 
     /// A rank that has attached.
     fn new(
-        session: Session,
+        session: RankSession,
         attached: local::Attached,
         timeout: Duration,
         plans: BTreeMap<Operation, String>,
-        gone: Vec<usize>,
+        lost: Vec<usize>,
     ) -> Comm {
         let places = attached.places.into_iter().map(|p| Place {
             node: p.node as usize,
             rack: p.rack as usize,
             name: p.name,
         });
-        let state = State { timeout, plans, plan: String::new(), stats: Stats::default(), splits: 0 };
-        let inner = Inner {
+        let state = CommState { timeout, plans, plan: String::new(), stats: Stats::default(), splits: 0 };
+        let inner = SharedComm {
             rank: session.rank(),
             places: places.collect(),
-            gone,
+            lost,
             session: Arc::new(session),
             state: Mutex::new(state),
         };
@@ -269,7 +269,7 @@ impl Comm {
                 self.inner.state().plans.insert(operation, plan.to_owned());
                 Ok(())
             }
-            Some(reason) => Err(self.inner.wrong("set_plan", reason)),
+            Some(reason) => Err(self.inner.argument_error("set_plan", reason)),
         }
     }
 
@@ -310,19 +310,19 @@ impl Comm {
     }
 }
 
-impl Inner {
+impl SharedComm {
     /// Starts a collective.
     fn start<'a>(
-        self: &Arc<Inner>,
+        self: &Arc<SharedComm>,
         collective: Collective<'_, 'a>,
         timeout: Option<Duration>,
         blocking: Blocking,
     ) -> Result<Pending<'a>, Error> {
         let mut checked = self.check(collective)?;
-        let (plan, timeout) = self.how(checked.operation, timeout);
-        match self.session.begin(&mut checked, &plan, timeout, blocking)? {
-            Begun::Open(request) => Ok(Pending::new(Arc::clone(self), request, checked)),
-            Begun::Done(cost) => {
+        let (plan, timeout) = self.plan_and_timeout(checked.operation, timeout);
+        match self.session.start_collective(&mut checked, &plan, timeout, blocking)? {
+            Started::Pending(request) => Ok(Pending::new(Arc::clone(self), request, checked)),
+            Started::Done(cost) => {
                 let pending = Pending::done(Arc::clone(self), checked);
                 self.account(cost);
                 Ok(pending)
@@ -332,23 +332,23 @@ impl Inner {
 
     /// Starts a collective whose result whoever waits for it takes elsewhere than where it says.
     fn start_apart(
-        self: &Arc<Inner>,
+        self: &Arc<SharedComm>,
         collective: Collective<'_, '_>,
         timeout: Option<Duration>,
-    ) -> Result<Request, Error> {
+    ) -> Result<AgentRequest, Error> {
         let checked = self.check(collective)?;
-        let (plan, timeout) = self.how(checked.operation, timeout);
-        self.session.start(&checked, None, &plan, timeout, Blocking::No)
+        let (plan, timeout) = self.plan_and_timeout(checked.operation, timeout);
+        self.session.start_by_agent(&checked, None, &plan, timeout, Blocking::No)
     }
 
-    fn check<'s, 'a>(&self, collective: Collective<'s, 'a>) -> Result<Checked<'s, 'a>, Error> {
+    fn check<'s, 'a>(&self, collective: Collective<'s, 'a>) -> Result<CheckedCollective<'s, 'a>, Error> {
         let name = collective.name();
-        let caller = Caller { rank: self.rank, size: self.places.len() };
-        collective.check(caller).map_err(|reason| self.wrong(name, reason))
+        let caller = CallingRank { rank: self.rank, size: self.places.len() };
+        collective.check(caller).map_err(|reason| self.argument_error(name, reason))
     }
 
     /// The plan that is forced for an operation, and how long a call may make no progress.
-    fn how(&self, operation: Operation, timeout: Option<Duration>) -> (String, Duration) {
+    fn plan_and_timeout(&self, operation: Operation, timeout: Option<Duration>) -> (String, Duration) {
         let state = self.state();
         let plan = state.plans.get(&operation).cloned().unwrap_or_default();
         (plan, timeout.unwrap_or(state.timeout))
@@ -361,7 +361,7 @@ impl Inner {
     /// Notes what a call cost that is done.
     pub(crate) fn account(&self, cost: local::Stats) {
         let mut state = self.state();
-        let State { plan, stats, .. } = &mut *state;
+        let CommState { plan, stats, .. } = &mut *state;
         // A message has none.
         if !cost.plan.is_empty() {
             *plan = cost.plan;
@@ -374,12 +374,12 @@ impl Inner {
         stats.chunks_resent += cost.chunks_resent;
     }
 
-    pub(crate) fn wrong(&self, operation: &'static str, reason: String) -> Error {
+    pub(crate) fn argument_error(&self, operation: &'static str, reason: String) -> Error {
         Error::Argument { rank: self.rank, operation, reason }
     }
 
     /// The state, even after a panic: every change to it is whole.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CommState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -442,7 +442,8 @@ mod tests {
                 then(stream, decoder);
             });
             rank(
-                Comm::attach(&path, 0, &JoinMode::Member { group: 1 }, &Plans::default(), "attach").unwrap(),
+                Comm::attach(&path, 0, &JoinMode::Member { group: 1 }, &ForcedPlans::default(), "attach")
+                    .unwrap(),
                 &path,
             )
         })
@@ -454,7 +455,7 @@ mod tests {
             Path::new("/no/agent.sock"),
             3,
             &JoinMode::Member { group: 1 },
-            &Plans::default(),
+            &ForcedPlans::default(),
             "attach",
         )
         .unwrap_err()
@@ -518,7 +519,7 @@ mod tests {
             let mut answer = |body| stream.write_all(&encode(body, MAX_TO_RANK).unwrap()).unwrap();
             let failure = local::Failure {
                 kind: local::failure::Kind::Lost.into(),
-                message: "rank 5 is gone".into(),
+                message: "rank 5 is lost".into(),
                 ranks: vec![5],
             };
             answer(Body::Running(local::Running {}));
@@ -530,7 +531,7 @@ mod tests {
         };
         with_agent(answers, |comm, _| {
             let e = comm.barrier().unwrap_err();
-            assert_eq!(e.to_string(), "rank 0: barrier: rank 5 is gone");
+            assert_eq!(e.to_string(), "rank 0: barrier: rank 5 is lost");
             assert!(
                 matches!(e, Error::Collective { failure: crate::FailureKind::Lost, ranks, .. } if ranks == [5])
             );

@@ -10,9 +10,9 @@ use std::fmt;
 ///
 /// Sealed: the agents compute on these types and know no others. Data of other plain types goes as its bytes,
 /// and is combined by functions ([`Comm::allreduce_with`](crate::Comm::allreduce_with)).
-pub trait Element: private::Number {}
+pub trait Element: private::SealedElement {}
 
-impl<T: private::Number> Element for T {}
+impl<T: private::SealedElement> Element for T {}
 
 /// A value and where it is, for [`Op::MinLoc`](crate::Op::MinLoc) and [`Op::MaxLoc`](crate::Op::MaxLoc). Of equal values that with the smallest index
 /// counts; a NaN counts before any number. The index is as wide as the value: a `u32` or a `u64`.
@@ -160,7 +160,7 @@ pub(crate) mod private {
     use super::{Complex, Located, Type, bf16, f16};
 
     /// The types behind [`super::Element`].
-    pub trait Number: bytemuck::Pod + Send + Sync {
+    pub trait SealedElement: bytemuck::Pod + Send + Sync {
         #[doc(hidden)]
         const TYPE: Type;
     }
@@ -173,7 +173,7 @@ pub(crate) mod private {
 
     macro_rules! numbers {
         ($($number:ty => $dtype:ident),*) => {
-            $(impl Number for $number { const TYPE: Type = Type::$dtype; })*
+            $(impl SealedElement for $number { const TYPE: Type = Type::$dtype; })*
         };
     }
 

@@ -4,10 +4,10 @@
 //! other, as on a cluster, except that without switches there is no multicast. If `COOL_TRACE` names a file, what
 //! `cool trace --file` shows is written there when the ranks have ended.
 
-use crate::environment::Plans;
-use crate::session::JoinMode;
+use crate::environment::ForcedPlans;
+use crate::environment::JoinMode;
 use crate::{Comm, Error};
-use cool_nodeagent::embedded::Cluster;
+use cool_nodeagent::embedded::EmbeddedCluster;
 use cool_proto::trace_file;
 use std::fs::File;
 use std::io::Write;
@@ -79,14 +79,14 @@ where
     R: Send,
 {
     let (nodes, racks) = how.places()?;
-    let plans = Plans::from_environment()?;
+    let plans = ForcedPlans::from_environment()?;
     let trace = TraceFile::from_environment()?;
-    let cluster = Cluster::start(&nodes, &racks).map_err(|e| Error::Embedded(e.to_string()))?;
+    let cluster = EmbeddedCluster::start(&nodes, &racks).map_err(|e| Error::Embedded(e.to_string()))?;
     let results = std::thread::scope(|scope| {
         let start = |(rank, socket)| {
             let (program, plans) = (&program, &plans);
             let rank_main = move || {
-                let mode = JoinMode::Member { group: Cluster::GROUP };
+                let mode = JoinMode::Member { group: EmbeddedCluster::GROUP };
                 Comm::attach(socket, rank, &mode, plans, "attach").map(program)
             };
             std::thread::Builder::new()
@@ -109,7 +109,7 @@ where
 /// group through the agents' sockets ([`Comm::join_at`], or `COOL_SOCKET`). The agents are gone when this is dropped.
 #[derive(Debug)]
 pub struct EmbeddedAgents {
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
 }
 
 impl EmbeddedAgents {
@@ -119,7 +119,7 @@ impl EmbeddedAgents {
     /// If there are no nodes or racks, or the agents do not start.
     pub fn start(nodes: usize, racks: usize) -> Result<EmbeddedAgents, Error> {
         let (nodes, racks) = Embedded { ranks: nodes, ranks_per_node: 1, racks }.places()?;
-        let cluster = Cluster::start(&nodes, &racks).map_err(|e| Error::Embedded(e.to_string()))?;
+        let cluster = EmbeddedCluster::start(&nodes, &racks).map_err(|e| Error::Embedded(e.to_string()))?;
         Ok(EmbeddedAgents { cluster })
     }
 
@@ -151,7 +151,7 @@ impl TraceFile {
         }
     }
 
-    fn write(mut self, cluster: &Cluster) -> Result<(), Error> {
+    fn write(mut self, cluster: &EmbeddedCluster) -> Result<(), Error> {
         let bytes = trace_file::encode(&cluster.trace());
         self.file.write_all(&bytes).map_err(|e| not_written(&self.path, &e))
     }
@@ -174,12 +174,12 @@ mod tests {
     fn a_trace_has_the_calls_of_all_nodes() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let trace = TraceFile { path: file.path().to_owned(), file: file.reopen().unwrap() };
-        let cluster = Cluster::start(&[0, 1], &[0, 0]).unwrap();
+        let cluster = EmbeddedCluster::start(&[0, 1], &[0, 0]).unwrap();
         std::thread::scope(|scope| {
             for (rank, socket) in (0u32..).zip(cluster.sockets()) {
                 scope.spawn(move || {
-                    let mode = JoinMode::Member { group: Cluster::GROUP };
-                    let comm = Comm::attach(socket, rank, &mode, &Plans::default(), "attach").unwrap();
+                    let mode = JoinMode::Member { group: EmbeddedCluster::GROUP };
+                    let comm = Comm::attach(socket, rank, &mode, &ForcedPlans::default(), "attach").unwrap();
                     comm.barrier().unwrap();
                     comm.bcast(&mut [0u8; 3], 1).unwrap();
                 });
@@ -195,12 +195,12 @@ mod tests {
 
     #[test]
     fn a_trace_and_statistics_have_the_calls_that_ranks_of_a_node_carry_out_themselves() {
-        let cluster = Cluster::start(&[0, 0], &[0]).unwrap();
+        let cluster = EmbeddedCluster::start(&[0, 0], &[0]).unwrap();
         let stats: Vec<_> = std::thread::scope(|scope| {
             let start = |(rank, socket)| {
                 scope.spawn(move || {
-                    let mode = JoinMode::Member { group: Cluster::GROUP };
-                    let comm = Comm::attach(socket, rank, &mode, &Plans::default(), "attach").unwrap();
+                    let mode = JoinMode::Member { group: EmbeddedCluster::GROUP };
+                    let comm = Comm::attach(socket, rank, &mode, &ForcedPlans::default(), "attach").unwrap();
                     comm.bcast(&mut [0u8; 3], 1).unwrap();
                     (comm.last_plan(), comm.stats())
                 })

@@ -3,7 +3,6 @@
 
 use crate::Operation;
 use crate::error::Error;
-use crate::session::JoinMode;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -13,7 +12,7 @@ use std::time::Duration;
 const SOCKETS: &str = "/run/cool";
 
 /// How long ranks of other launchers wait for each other.
-const ALL_COME: Duration = Duration::from_secs(300);
+const ALL_JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Who a process is.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,8 +23,17 @@ pub(crate) struct Environment {
     pub(crate) mode: JoinMode,
 }
 
+/// How a rank comes to its group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum JoinMode {
+    /// The group is there.
+    Member { group: u64 },
+    /// The group is to be made when `size` ranks have come that give the same key.
+    Enlist { key: String, size: u32, timeout: Duration },
+}
+
 /// A launcher: its name, and the variables by which its processes know it.
-struct Launcher {
+struct LauncherVariables {
     name: &'static str,
     rank: &'static str,
     size: &'static str,
@@ -34,23 +42,23 @@ struct Launcher {
 }
 
 /// In the order in which they are asked: whoever was started by another stands before it.
-const LAUNCHERS: [Launcher; 5] = [
-    Launcher { name: "job", rank: "COOL_RANK", size: "COOL_SIZE", job: &["COOL_JOB"] },
-    Launcher {
+const LAUNCHERS: [LauncherVariables; 5] = [
+    LauncherVariables { name: "job", rank: "COOL_RANK", size: "COOL_SIZE", job: &["COOL_JOB"] },
+    LauncherVariables {
         name: "Open MPI job",
         rank: "OMPI_COMM_WORLD_RANK",
         size: "OMPI_COMM_WORLD_SIZE",
         job: &["PMIX_NAMESPACE"],
     },
-    Launcher {
+    LauncherVariables {
         name: "torchrun job",
         rank: "RANK",
         size: "WORLD_SIZE",
         job: &["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
     },
     // MPICH's says no job's name in the environment: the user gives one.
-    Launcher { name: "PMI job", rank: "PMI_RANK", size: "PMI_SIZE", job: &["COOL_JOB"] },
-    Launcher {
+    LauncherVariables { name: "PMI job", rank: "PMI_RANK", size: "PMI_SIZE", job: &["COOL_JOB"] },
+    LauncherVariables {
         name: "Slurm job",
         rank: "SLURM_PROCID",
         size: "SLURM_STEP_NUM_TASKS",
@@ -60,7 +68,7 @@ const LAUNCHERS: [Launcher; 5] = [
 
 impl Environment {
     /// Who this process is; `None` if no launcher started it.
-    pub(crate) fn of_process() -> Result<Option<Environment>, Error> {
+    pub(crate) fn from_process() -> Result<Option<Environment>, Error> {
         Environment::read(|name| std::env::var_os(name), Path::new(SOCKETS))
     }
 
@@ -80,7 +88,7 @@ impl Environment {
                 mode: JoinMode::Member { group: number("COOL_GROUP", &lookup)? },
             }));
         }
-        let started = |l: &&Launcher| lookup(l.rank).is_some() && lookup(l.size).is_some();
+        let started = |l: &&LauncherVariables| lookup(l.rank).is_some() && lookup(l.size).is_some();
         let Some(launcher) = LAUNCHERS.iter().find(started) else { return Ok(None) };
         let (rank, size) = (number(launcher.rank, &lookup)?, number(launcher.size, &lookup)?);
         let named = |variable: &&str| Some(lookup(variable)?.to_string_lossy().into_owned());
@@ -97,7 +105,7 @@ impl Environment {
             socket: socket()?,
             rank,
             size,
-            mode: JoinMode::Enlist { key, size, timeout: ALL_COME },
+            mode: JoinMode::Enlist { key, size, timeout: ALL_JOIN_TIMEOUT },
         }))
     }
 }
@@ -135,28 +143,28 @@ fn only_socket(directory: &Path) -> Result<PathBuf, Error> {
 /// The plans that `COOL_PLAN` forces: `OPERATION=PLAN`, with commas between. Whether a plan fits is the agent's
 /// to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Plans {
+pub(crate) struct ForcedPlans {
     text: String,
     plans: Vec<(Operation, String)>,
 }
 
-impl Plans {
+impl ForcedPlans {
     /// Those of this process.
-    pub(crate) fn from_environment() -> Result<Plans, Error> {
+    pub(crate) fn from_environment() -> Result<ForcedPlans, Error> {
         let text = std::env::var_os("COOL_PLAN").unwrap_or_default();
-        Plans::parse(&text.to_string_lossy())
+        ForcedPlans::parse(&text.to_string_lossy())
     }
 
-    fn parse(text: &str) -> Result<Plans, Error> {
-        let mut plans = Plans { text: text.to_owned(), plans: Vec::new() };
+    fn parse(text: &str) -> Result<ForcedPlans, Error> {
+        let mut plans = ForcedPlans { text: text.to_owned(), plans: Vec::new() };
         // A plan may have commas itself: what has no = belongs to the plan before.
         for part in text.split(',').filter(|_| !text.is_empty()) {
             match (part.split_once('='), plans.plans.last_mut()) {
                 (Some((operation, plan)), _) if !plan.is_empty() => {
                     let operation: Operation =
-                        operation.trim().parse().map_err(|e| plans.wrong(format!("{e}")))?;
+                        operation.trim().parse().map_err(|e| plans.error(format!("{e}")))?;
                     if plans.plans.iter().any(|(known, _)| *known == operation) {
-                        return Err(plans.wrong(format!("{operation} is there twice")));
+                        return Err(plans.error(format!("{operation} is there twice")));
                     }
                     plans.plans.push((operation, plan.to_owned()));
                 }
@@ -164,7 +172,7 @@ impl Plans {
                     plan.push(',');
                     plan.push_str(part);
                 }
-                _ => return Err(plans.wrong(format!("{part:?} is not an operation, = and a plan"))),
+                _ => return Err(plans.error(format!("{part:?} is not an operation, = and a plan"))),
             }
         }
         Ok(plans)
@@ -175,7 +183,7 @@ impl Plans {
     }
 
     /// The error that the variable is wrong.
-    pub(crate) fn wrong(&self, reason: String) -> Error {
+    pub(crate) fn error(&self, reason: String) -> Error {
         Error::Plan { value: self.text.clone(), reason }
     }
 }
@@ -263,13 +271,14 @@ mod tests {
 
     #[test]
     fn plans_are_given_by_operation_and_may_have_commas() {
-        let plans = Plans::parse("allreduce=rack:binomial,center:ring,bcast=flat:binomial/4096").unwrap();
+        let plans =
+            ForcedPlans::parse("allreduce=rack:binomial,center:ring,bcast=flat:binomial/4096").unwrap();
         let all = [
             (Operation::Allreduce, "rack:binomial,center:ring".to_owned()),
             (Operation::Bcast, "flat:binomial/4096".to_owned()),
         ];
         assert!(plans.iter().eq(&all), "{plans:?}");
-        assert_eq!(Plans::parse("").unwrap(), Plans::default());
+        assert_eq!(ForcedPlans::parse("").unwrap(), ForcedPlans::default());
     }
 
     #[test]
@@ -280,7 +289,7 @@ mod tests {
             ("bcast=multicast,bcast=cool-p-p", "bcast is there twice"),
             ("gatherv=cool-p-p", "no operation \"gatherv\""),
         ] {
-            let e = Plans::parse(text).unwrap_err().to_string();
+            let e = ForcedPlans::parse(text).unwrap_err().to_string();
             assert!(e.contains(&format!("COOL_PLAN is {text:?}")) && e.contains(reason), "{e}");
         }
     }

@@ -17,7 +17,7 @@ where
     R: Send,
 {
     #[cfg(feature = "embedded")]
-    if crate::environment::Environment::of_process()?.is_none() {
+    if crate::environment::Environment::from_process()?.is_none() {
         return crate::embedded::run(crate::embedded::Embedded::from_environment()?, program);
     }
     Ok(vec![program(Comm::world()?)])

@@ -40,9 +40,9 @@
 //! [`barrier`](Comm::barrier) tells that all have come.
 
 mod buffer;
-mod collective;
+mod call;
 mod comm;
-mod completions;
+mod completion_queue;
 mod element;
 #[cfg(feature = "embedded")]
 pub mod embedded;
@@ -51,14 +51,15 @@ mod error;
 pub mod files;
 mod launch;
 mod pairs;
-mod pending;
 mod segment;
 mod session;
 
 pub use buffer::Buffer;
-pub use collective::{Arrays, Collective};
-pub use comm::{Agreement, Combine, Comm, Message, OwnCounts, Place, Probed, Received, Start, Stats};
-pub use completions::{Completed, CompletionQueue};
+pub use call::{Arrays, Collective};
+pub use comm::{
+    Agreement, Combine, Comm, Message, OwnCounts, Pending, Place, Probed, Received, Start, Stats, wait_all,
+};
+pub use completion_queue::{Completed, CompletionQueue};
 #[doc(inline)]
 pub use cool_types::{ElementType as Type, Operation, ReduceOp as Op, UnknownName as UnknownOperation};
 pub use element::{Array, ArrayMut, Element, Elements, Located};
@@ -68,7 +69,6 @@ pub use half::{bf16, f16};
 pub use launch::launch;
 pub use num_complex::Complex;
 pub use pairs::PairType;
-pub use pending::{Pending, wait_all};
 
 /// The program of the README is compiled and run.
 #[cfg(all(doctest, feature = "embedded"))]

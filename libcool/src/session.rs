@@ -1,55 +1,59 @@
 //! A rank's session with its agent: how it begins, questions that are no calls, and how it ends. Calls and their memory are
-//! in [`calls`]; which arguments make sense is checked before, in [`crate::collective`].
+//! in [`agent_requests`]; which arguments make sense is checked before, in [`crate::call`].
 
-mod account;
-mod calls;
+mod agent_inbox;
+mod agent_requests;
+mod call_account;
+mod common_receiver;
 mod heap;
-mod inbox;
-mod quick;
-mod receiver;
-mod watch;
+mod quick_session;
+mod segment_session;
+mod segment_wait;
+mod spin_policy;
+mod watched_call;
 
 use crate::Operation;
+use crate::environment::JoinMode;
 use crate::error::Error;
-pub(crate) use calls::{Begun, Blocking, Request};
+use agent_inbox::{AgentInbox, Disconnected};
+pub(crate) use agent_requests::{AgentRequest, Started};
 use cool_proto::VERSION;
 use cool_proto::frame::MAX_PLAN;
 use cool_proto::local::{self, Attach, CheckPlan, Enlist, Leave, Recover, Revoke, frame::Body};
 use cool_proto::socket::{Sender, SocketError};
 use cool_shm::region::RegionError;
 use cool_shm::segment::Segment;
-pub(crate) use heap::Block;
 use heap::Heap;
-use inbox::{Disconnected, Inbox};
-use quick::Quick;
+pub(crate) use heap::SharedBlock;
+use quick_session::QuickSession;
+use segment_session::SegmentSession;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use watch::Segmented;
 
 /// How long the agent may take for what needs no other node.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A rank's session with its agent.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct RankSession {
     rank: usize,
     /// The process that has attached. One that it forks has the same connection, but none of the threads.
     process: u32,
     group: u64,
     socket: PathBuf,
     /// One frame, or a call with the regions that it needs, at a time.
-    wire: Mutex<Wire>,
+    call_sender: Mutex<CallSender>,
     /// One question that is no call at a time.
-    asking: Mutex<()>,
+    request_lock: Mutex<()>,
     heap: Heap,
-    inbox: Inbox,
+    inbox: AgentInbox,
     /// If the ranks of the group can carry out calls themselves.
-    segmented: Option<Segmented>,
+    segment_session: Option<SegmentSession>,
     /// If they can by datagrams.
-    quick: Option<Quick>,
+    quick: Option<QuickSession>,
     /// Whether what this rank's node multicasts for its calls gives way to others.
     background: AtomicBool,
     /// The agent knows probes, synchronous sends and how to cancel receives.
@@ -57,7 +61,7 @@ pub(crate) struct Session {
 }
 
 #[derive(Debug)]
-struct Wire {
+struct CallSender {
     sender: Sender,
     /// By which calls and messages are answered.
     next_call: u64,
@@ -65,21 +69,12 @@ struct Wire {
     next_number: u64,
 }
 
-impl Wire {
+impl CallSender {
     /// The number of the rank's next call on the group.
     fn next_number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number - 1
     }
-}
-
-/// How a rank comes to its group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum JoinMode {
-    /// The group is there.
-    Member { group: u64 },
-    /// The group is to be made when `size` ranks have come that give the same key.
-    Enlist { key: String, size: u32, timeout: Duration },
 }
 
 /// The shortest that counts is one.
@@ -91,22 +86,22 @@ fn ranks(ranks: &[u32]) -> Vec<usize> {
     ranks.iter().map(|rank| *rank as usize).collect()
 }
 
-impl Session {
+impl RankSession {
     /// Connects to the agent.
-    fn connect(socket: &Path, rank: usize, doing: &'static str) -> Result<Session, Error> {
+    fn connect(socket: &Path, rank: usize, doing: &'static str) -> Result<RankSession, Error> {
         let agent =
             |source| Error::Agent { rank, doing, socket: socket.to_path_buf(), source: Arc::new(source) };
-        let (sender, receiver) = cool_proto::socket::open(socket, ANSWER_TIMEOUT).map_err(agent)?;
-        Ok(Session {
+        let (sender, receiver) = cool_proto::socket::open(socket, REPLY_TIMEOUT).map_err(agent)?;
+        Ok(RankSession {
             rank,
             process: std::process::id(),
             group: 0,
             socket: socket.to_path_buf(),
-            wire: Mutex::new(Wire { sender, next_call: 0, next_number: 0 }),
-            asking: Mutex::default(),
+            call_sender: Mutex::new(CallSender { sender, next_call: 0, next_number: 0 }),
+            request_lock: Mutex::default(),
             heap: Heap::default(),
-            inbox: Inbox::new(receiver),
-            segmented: None,
+            inbox: AgentInbox::new(receiver),
+            segment_session: None,
             quick: None,
             background: AtomicBool::new(false),
             can_probe: false,
@@ -124,8 +119,8 @@ impl Session {
         rank: u32,
         mode: &JoinMode,
         doing: &'static str,
-    ) -> Result<(Session, local::Attached), Error> {
-        let mut session = Session::connect(socket, rank as usize, doing)?;
+    ) -> Result<(RankSession, local::Attached), Error> {
+        let mut session = RankSession::connect(socket, rank as usize, doing)?;
         let first = match mode {
             JoinMode::Member { group } => {
                 Body::Attach(Attach { version: VERSION, group: *group, rank, segment: true, quick: true })
@@ -140,36 +135,36 @@ impl Session {
                 quick: true,
             }),
         };
-        match session.ask(doing, first)? {
+        match session.request(doing, first)? {
             Body::Attached(attached) if attached.places.len() > rank as usize => {
-                session.attached(doing, &attached)?;
+                session.on_attached(doing, &attached)?;
                 Ok((session, attached))
             }
-            _ => Err(session.disconnected(doing, inbox::unexpected())),
+            _ => Err(session.disconnected(doing, agent_inbox::unexpected())),
         }
     }
 
     /// The agent has taken the rank in.
-    fn attached(&mut self, doing: &'static str, attached: &local::Attached) -> Result<(), Error> {
+    fn on_attached(&mut self, doing: &'static str, attached: &local::Attached) -> Result<(), Error> {
         self.group = attached.group;
         self.can_probe = attached.can_probe;
         if attached.segment > 0 {
-            let unexpected = || self.disconnected(doing, inbox::unexpected());
+            let unexpected = || self.disconnected(doing, agent_inbox::unexpected());
             let size = attached.places.len();
             let file = self.inbox.descriptor().ok_or_else(unexpected)?;
             match &attached.quick {
                 None => {
                     let segment = Segment::open(file, attached.segment, size);
-                    let segment = segment.map_err(|e| self.no_memory(doing, e))?;
-                    self.segmented = Some(Segmented::new(segment, self.rank, size));
+                    let segment = segment.map_err(|e| self.memory_error(doing, e))?;
+                    self.segment_session = Some(SegmentSession::new(segment, self.rank, size));
                 }
                 Some(told) => {
-                    let ranks = quick::ranks_of_node(attached, self.rank);
-                    let segment = Segment::open_of_node(file, attached.segment, ranks.len());
-                    let segment = segment.map_err(|e| self.no_memory(doing, e))?;
+                    let ranks = quick_session::ranks_of_node(attached, self.rank);
+                    let segment = Segment::open_for_node(file, attached.segment, ranks.len());
+                    let segment = segment.map_err(|e| self.memory_error(doing, e))?;
                     let leads = ranks.first().is_some_and(|leader| *leader as usize == self.rank);
                     let socket = leads.then(|| self.inbox.descriptor().ok_or_else(unexpected)).transpose()?;
-                    let quick = Quick::new(told, attached, (self.rank, ranks), segment, socket);
+                    let quick = QuickSession::new(told, attached, (self.rank, ranks), segment, socket);
                     self.quick = Some(quick.ok_or_else(unexpected)?);
                 }
             }
@@ -178,19 +173,22 @@ impl Session {
     }
 
     /// Meets the other survivors of the group: the session of the new group, and who is gone.
-    pub(crate) fn shrink(&self, timeout: Duration) -> Result<(Session, local::Attached, Vec<usize>), Error> {
+    pub(crate) fn shrink(
+        &self,
+        timeout: Duration,
+    ) -> Result<(RankSession, local::Attached, Vec<usize>), Error> {
         let doing = "shrink";
         let (mut session, recovered) = self.recover(doing, None, timeout)?;
-        session.inbox.expect_answer();
-        let answer = session.inbox.answer(ANSWER_TIMEOUT).map_err(|why| session.disconnected(doing, why))?;
+        session.inbox.expect_reply();
+        let answer = session.inbox.reply(REPLY_TIMEOUT).map_err(|why| session.disconnected(doing, why))?;
         let gone = ranks(&recovered.gone);
         session.rank -= gone.iter().filter(|rank| **rank < self.rank).count();
         match answer {
             Body::Attached(attached) if attached.places.len() > session.rank => {
-                session.attached(doing, &attached)?;
+                session.on_attached(doing, &attached)?;
                 Ok((session, attached, gone))
             }
-            _ => Err(session.disconnected(doing, inbox::unexpected())),
+            _ => Err(session.disconnected(doing, agent_inbox::unexpected())),
         }
     }
 
@@ -206,9 +204,9 @@ impl Session {
         doing: &'static str,
         agree: Option<u64>,
         timeout: Duration,
-    ) -> Result<(Session, local::Recovered), Error> {
+    ) -> Result<(RankSession, local::Recovered), Error> {
         self.check_process(doing)?;
-        let session = Session::connect(&self.socket, self.rank, doing)?;
+        let session = RankSession::connect(&self.socket, self.rank, doing)?;
         let recover = Recover {
             version: VERSION,
             group: self.group,
@@ -218,9 +216,9 @@ impl Session {
             segment: true,
             quick: true,
         };
-        match session.ask(doing, Body::Recover(recover))? {
+        match session.request(doing, Body::Recover(recover))? {
             Body::Recovered(recovered) => Ok((session, recovered)),
-            _ => Err(session.disconnected(doing, inbox::unexpected())),
+            _ => Err(session.disconnected(doing, agent_inbox::unexpected())),
         }
     }
 
@@ -228,10 +226,10 @@ impl Session {
     pub(crate) fn revoke(&self) -> Result<(), Error> {
         let doing = "revoke";
         self.check_process(doing)?;
-        self.send(&mut self.wire(), doing, Body::Revoke(Revoke {}), None)?;
+        self.send(&mut self.call_sender(), doing, Body::Revoke(Revoke {}), None)?;
         // No call that begins after this one succeeds, at this rank at least.
-        self.segmented.iter().for_each(Segmented::fail);
-        self.quick.iter().for_each(Quick::fail);
+        self.segment_session.iter().for_each(SegmentSession::fail);
+        self.quick.iter().for_each(QuickSession::fail);
         Ok(())
     }
 
@@ -280,29 +278,29 @@ impl Session {
         }
         let doing = "set_plan";
         let check = CheckPlan { operation: local::Operation::from(operation).into(), plan: plan.to_owned() };
-        match self.ask(doing, Body::CheckPlan(check))? {
+        match self.request(doing, Body::CheckPlan(check))? {
             Body::PlanChecked(checked) => Ok((!checked.wrong.is_empty()).then_some(checked.wrong)),
-            _ => Err(self.disconnected(doing, inbox::unexpected())),
+            _ => Err(self.disconnected(doing, agent_inbox::unexpected())),
         }
     }
 
-    fn no_memory(&self, operation: &'static str, source: RegionError) -> Error {
+    fn memory_error(&self, operation: &'static str, source: RegionError) -> Error {
         Error::Memory { rank: self.rank, operation, source }
     }
 
     /// Sends what is no call and waits for the answer.
-    fn ask(&self, doing: &'static str, question: Body) -> Result<Body, Error> {
+    fn request(&self, doing: &'static str, question: Body) -> Result<Body, Error> {
         self.check_process(doing)?;
-        let _one = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.request_lock.lock().unwrap_or_else(PoisonError::into_inner);
         // First: another thread may receive meanwhile.
-        self.inbox.expect_answer();
-        self.send(&mut self.wire(), doing, question, None)?;
-        self.inbox.answer(ANSWER_TIMEOUT).map_err(|why| self.disconnected(doing, why))
+        self.inbox.expect_reply();
+        self.send(&mut self.call_sender(), doing, question, None)?;
+        self.inbox.reply(REPLY_TIMEOUT).map_err(|why| self.disconnected(doing, why))
     }
 
     fn send(
         &self,
-        wire: &mut Wire,
+        call_sender: &mut CallSender,
         doing: &'static str,
         body: Body,
         descriptor: Option<BorrowedFd<'_>>,
@@ -310,9 +308,9 @@ impl Session {
         if let Some(why) = self.inbox.disconnected() {
             return Err(self.disconnected(doing, why));
         }
-        wire.sender.send_and_receive(body, descriptor, || self.inbox.take_all_in()).map_err(|e| match e {
-            SocketError::Closed => self.disconnected(doing, self.inbox.closed(ANSWER_TIMEOUT)),
-            e => self.disconnected(doing, Disconnected::Gone(Arc::new(e))),
+        call_sender.sender.send_and_receive(body, descriptor, || self.inbox.drain()).map_err(|e| match e {
+            SocketError::Closed => self.disconnected(doing, self.inbox.closed(REPLY_TIMEOUT)),
+            e => self.disconnected(doing, Disconnected::Lost(Arc::new(e))),
         })
     }
 
@@ -321,28 +319,28 @@ impl Session {
         self.inbox.close(why.clone());
         let (rank, socket) = (self.rank, self.socket.clone());
         match why {
-            Disconnected::Gone(source) => Error::Agent { rank, doing, socket, source },
+            Disconnected::Lost(source) => Error::Agent { rank, doing, socket, source },
             Disconnected::Refused(message) => Error::Refused { rank, doing, socket, message },
         }
     }
 
-    fn wire(&self) -> MutexGuard<'_, Wire> {
-        self.wire.lock().unwrap_or_else(PoisonError::into_inner)
+    fn call_sender(&self) -> MutexGuard<'_, CallSender> {
+        self.call_sender.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The agent learns that the rank is done, and carries out its open calls without it; of a rank that panics, it
 /// learns that it is lost. Whoever receives learns that there is nothing more.
-impl Drop for Session {
+impl Drop for RankSession {
     fn drop(&mut self) {
         if self.is_forked() {
             return;
         }
         if !std::thread::panicking() {
             // Whose session is over already has nobody to tell.
-            let _ = self.send(&mut self.wire(), "leave", Body::Leave(Leave {}), None);
+            let _ = self.send(&mut self.call_sender(), "leave", Body::Leave(Leave {}), None);
         }
-        self.wire().sender.close();
-        self.inbox.close(Disconnected::Gone(Arc::new(SocketError::Closed)));
+        self.call_sender().sender.close();
+        self.inbox.close(Disconnected::Lost(Arc::new(SocketError::Closed)));
     }
 }

@@ -1,4 +1,4 @@
-//! Buffers that need no copy on their way to the agent.
+//! CallBuffers that need no copy on their way to the agent.
 
 use super::Comm;
 use crate::buffer::Buffer;

@@ -6,7 +6,7 @@
 
 use super::Comm;
 use crate::Op;
-use crate::collective::Collective;
+use crate::call::Collective;
 use crate::element::Element;
 use crate::error::Error;
 

@@ -1,8 +1,9 @@
 //! Groups made of a group while the program runs: each with trees and calls of its own, many at once.
 
 use super::Comm;
+use crate::environment::JoinMode;
 use crate::error::Error;
-use crate::session::{JoinMode, Session};
+use crate::session::RankSession;
 
 impl Comm {
     /// Splits the group: ranks that give the same color form a new group, ordered by `key`, and by rank where keys
@@ -51,10 +52,10 @@ impl Comm {
             let size = self.size();
             if *rank >= size {
                 let reason = format!("there is no rank {rank}; the ranks are 0 to {}", size - 1);
-                return Err(self.inner.wrong(name, reason));
+                return Err(self.inner.argument_error(name, reason));
             }
             if ranks[..place].contains(rank) {
-                return Err(self.inner.wrong(name, format!("rank {rank} is there twice")));
+                return Err(self.inner.argument_error(name, format!("rank {rank} is there twice")));
             }
         }
         let place = ranks.iter().position(|rank| *rank == self.rank());
@@ -93,7 +94,7 @@ impl Comm {
     fn form(&self, name: &'static str, key: String, rank: u32, size: u32) -> Result<Comm, Error> {
         let (timeout, plans) = (self.timeout(), self.inner.state().plans.clone());
         let mode = JoinMode::Enlist { key, size, timeout };
-        let (session, attached) = Session::open(self.inner.session.socket(), rank, &mode, name)?;
+        let (session, attached) = RankSession::open(self.inner.session.socket(), rank, &mode, name)?;
         Ok(Comm::new(session, attached, timeout, plans, Vec::new()))
     }
 }

@@ -3,7 +3,7 @@
 
 use super::Comm;
 use crate::Operation;
-use crate::collective::{Arrays, Collective};
+use crate::call::{Arrays, Collective};
 use crate::element::Element;
 use crate::error::Error;
 
@@ -25,7 +25,7 @@ impl Comm {
     /// As those of [`Comm::gatherv`], [`Comm::scatterv`] and [`Comm::alltoallv`]; or if one rank of an alltoall sends another
     /// not as many elements as that receives, which all are told.
     pub fn collective_of_own(&self, collective: Collective<'_, '_>, own: OwnCounts<'_>) -> Result<(), Error> {
-        let counts = self.tell_counts(&collective, own)?;
+        let counts = self.exchange_counts(&collective, own)?;
         self.collective(Collective { counts: Some(&counts), ..collective })
     }
 
@@ -92,11 +92,15 @@ impl Comm {
     }
 
     /// The counts of all ranks, of what each knows.
-    fn tell_counts(&self, collective: &Collective<'_, '_>, own: OwnCounts<'_>) -> Result<Vec<usize>, Error> {
+    fn exchange_counts(
+        &self,
+        collective: &Collective<'_, '_>,
+        own: OwnCounts<'_>,
+    ) -> Result<Vec<usize>, Error> {
         let (operation, root, size) = (collective.operation, collective.root, self.size());
         // As it is called in errors.
         let name = Collective { counts: Some(&[]), ..Collective::new(operation, Arrays::None) }.name();
-        let wrong = |reason: String| self.inner.wrong(name, reason);
+        let wrong = |reason: String| self.inner.argument_error(name, reason);
         let one_each = |counts: &[usize]| match counts.len() == size {
             true => Ok(counts.iter().map(|count| *count as u64).collect::<Vec<u64>>()),
             false => {

@@ -1,11 +1,11 @@
 //! Messages from one rank to another.
 
-use super::{Comm, Inner, Start};
+use super::Pending;
+use super::{Comm, SharedComm, Start};
 use crate::Type;
+use crate::call::{Blocking, PointToPointCall};
 use crate::element::{Array, ArrayMut, Element};
 use crate::error::Error;
-use crate::pending::Pending;
-use crate::session::Blocking;
 use cool_proto::local::Probe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,22 +62,6 @@ pub enum Message<'s, 'r> {
         /// Known by what; `None`: by anything.
         tag: Option<u32>,
     },
-}
-
-/// A message whose ranks make sense.
-#[derive(Debug)]
-pub(crate) struct PointToPoint<'s> {
-    pub(crate) name: &'static str,
-    /// Whether `data` goes out; else what comes overwrites it.
-    pub(crate) sends: bool,
-    /// Of a send: it waits for its receive.
-    pub(crate) synchronous: bool,
-    /// Of what would be a receive: whether it only asks.
-    pub(crate) probe: Probe,
-    pub(crate) data: &'s [u8],
-    pub(crate) peer: Option<u32>,
-    pub(crate) tag: Option<u32>,
-    pub(crate) dtype: Type,
 }
 
 impl Comm {
@@ -137,7 +121,9 @@ impl Comm {
         tag: impl Into<Option<u32>>,
     ) -> Result<Probed, Error> {
         let probed = self.inner.probe("probe", (source.into(), tag.into()), Probe::Waits)?;
-        probed.ok_or_else(|| self.inner.wrong("probe", "the agent answered without a message".to_owned()))
+        probed.ok_or_else(|| {
+            self.inner.argument_error("probe", "the agent answered without a message".to_owned())
+        })
     }
 
     /// [`Comm::probe`] without waiting: `None` if there is no such message yet.
@@ -216,19 +202,19 @@ impl Start<'_> {
     }
 }
 
-impl Inner {
+impl SharedComm {
     fn start_message<'a>(
-        self: &Arc<Inner>,
+        self: &Arc<SharedComm>,
         message: Message<'_, 'a>,
         timeout: Option<Duration>,
         blocking: Blocking,
     ) -> Result<Pending<'a>, Error> {
         let timeout = timeout.unwrap_or_else(|| self.state().timeout);
-        let start = |message: &PointToPoint<'_>| self.session.start_message(message, timeout, blocking);
+        let start = |message: &PointToPointCall<'_>| self.session.start_message(message, timeout, blocking);
         let send = |name, data: Array<'_>, (dest, tag), synchronous| {
             let (peer, dtype) = (Some(self.peer(name, dest)?), data.elements.carried_as());
             let (sends, probe, data, tag) = (true, Probe::Unspecified, data.bytes, Some(tag));
-            start(&PointToPoint { name, sends, synchronous, probe, data, peer, tag, dtype })
+            start(&PointToPointCall { name, sends, synchronous, probe, data, peer, tag, dtype })
                 .map(|request| (request, dtype, None))
         };
         let (request, dtype, output) = match message {
@@ -243,11 +229,12 @@ impl Inner {
                 let dtype = data.elements.carried_as();
                 let (sends, synchronous, probe) = (false, false, Probe::Unspecified);
                 let bytes = &*data.bytes;
-                let message = PointToPoint { name, sends, synchronous, probe, data: bytes, peer, tag, dtype };
+                let message =
+                    PointToPointCall { name, sends, synchronous, probe, data: bytes, peer, tag, dtype };
                 (start(&message)?, dtype, Some(data.bytes))
             }
         };
-        Ok(Pending::of_message(Arc::clone(self), request, dtype, output))
+        Ok(Pending::for_message(Arc::clone(self), request, dtype, output))
     }
 
     /// What a receive would take.
@@ -260,7 +247,7 @@ impl Inner {
         self.check_probes(name)?;
         let peer = source.map(|source| self.peer(name, source)).transpose()?;
         let (sends, synchronous, dtype) = (false, false, Type::U8);
-        let message = PointToPoint { name, sends, synchronous, probe, data: &[], peer, tag, dtype };
+        let message = PointToPointCall { name, sends, synchronous, probe, data: &[], peer, tag, dtype };
         let timeout = self.state().timeout;
         let cost = self.session.start_message(&message, timeout, Blocking::Yes)?.finish(None)?;
         Ok(cost.arrived.map(|arrived| Probed {
@@ -276,12 +263,15 @@ impl Inner {
         }
         let reason =
             "the agent of this node is of an earlier release, which does not know it; upgrade it first";
-        Err(self.wrong(name, reason.to_owned()))
+        Err(self.argument_error(name, reason.to_owned()))
     }
 
     fn peer(&self, name: &'static str, rank: usize) -> Result<u32, Error> {
         u32::try_from(rank).ok().filter(|_| rank < self.size()).ok_or_else(|| {
-            self.wrong(name, format!("there is no rank {rank}; the ranks are 0 to {}", self.size() - 1))
+            self.argument_error(
+                name,
+                format!("there is no rank {rank}; the ranks are 0 to {}", self.size() - 1),
+            )
         })
     }
 }

@@ -73,6 +73,6 @@ impl Comm {
     /// The ranks of the group from which this one was made by [`Comm::shrink`] that are not in it; none for any
     /// other group.
     pub fn gone(&self) -> &[usize] {
-        &self.inner.gone
+        &self.inner.lost
     }
 }

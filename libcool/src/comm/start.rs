@@ -1,11 +1,10 @@
 //! The operations, started and not waited for. What each does is said where it waits: at [`Comm`].
 
 use super::Comm;
-use crate::collective::{Arrays, Collective};
+use super::Pending;
+use crate::call::{Arrays, Blocking, Collective};
 use crate::element::Element;
 use crate::error::Error;
-use crate::pending::Pending;
-use crate::session::Blocking;
 use crate::{Op, Operation};
 use std::time::Duration;
 

@@ -4,11 +4,11 @@
 
 use super::exchange::Exchange;
 use super::operations::{read, write};
-use super::{Stop, Waits};
-use crate::collective::Buffers;
+use super::{Interrupted, PeerWait};
+use crate::call::CallBuffers;
 use bytemuck::{bytes_of, bytes_of_mut};
 use cool_shm::pages::OutOfBounds;
-use cool_shm::segment::Ring;
+use cool_shm::segment::SegmentRing;
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::{Pid, getpid};
@@ -27,16 +27,16 @@ pub(super) struct Pull<'p> {
 }
 
 /// What a rank has others find in its memory, to see whether they read it: its process, where that is there, and what it is.
-pub(super) type Mark = [u64; 3];
+pub(super) type MemoryMark = [u64; 3];
 
 /// The mark of what is to be found, which stays where it is until all have looked.
-pub(super) fn mark(content: &u64) -> Mark {
+pub(super) fn mark(content: &u64) -> MemoryMark {
     let Address([process, at]) = Address::of(bytes_of(content));
     [process, at, *content]
 }
 
 /// Whether this rank finds what is marked. In another PID namespace that may be the memory of another process.
-pub(super) fn finds([process, at, content]: Mark) -> bool {
+pub(super) fn finds([process, at, content]: MemoryMark) -> bool {
     let mut found = 0u64;
     Address([process, at]).copy(0, bytes_of_mut(&mut found)).is_ok() && found == content
 }
@@ -50,11 +50,11 @@ impl Address {
         Address([getpid().as_raw() as u64, bytes.as_ptr().expose_provenance() as u64])
     }
 
-    fn publish<W: Waits>(self, exchange: &Exchange<'_, W>) -> Result<(), OutOfBounds> {
+    fn publish<W: PeerWait>(self, exchange: &Exchange<'_, W>) -> Result<(), OutOfBounds> {
         write(exchange, 0, 0, bytes_of(&self.0))
     }
 
-    fn published<W: Waits>(exchange: &Exchange<'_, W>, by: usize) -> Result<Address, OutOfBounds> {
+    fn published<W: PeerWait>(exchange: &Exchange<'_, W>, by: usize) -> Result<Address, OutOfBounds> {
         let mut address = Address::default();
         read(exchange, by, 0, 0, bytes_of_mut(&mut address.0))?;
         Ok(address)
@@ -83,15 +83,15 @@ impl Address {
 ///
 /// # Errors
 /// If others do not come.
-pub(super) fn pull<W: Waits>(
+pub(super) fn pull<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     pull: &Pull<'_>,
-    buffers: &mut Buffers<'_>,
-) -> Result<u64, Stop<W::Error>> {
+    buffers: &mut CallBuffers<'_>,
+) -> Result<u64, Interrupted<W::Error>> {
     if pull.gives {
-        exchange.make_room(Ring::Given, 0)?;
+        exchange.make_room(SegmentRing::Inputs, 0)?;
         Address::of(buffers.whole_input()).publish(exchange)?;
-        exchange.publish(Ring::Given, 0);
+        exchange.publish(SegmentRing::Inputs, 0);
     }
     let done = take(exchange, pull, buffers).and_then(|()| if pull.gives { taken(exchange) } else { Ok(()) });
     if pull.gives && done.is_err() {
@@ -102,16 +102,16 @@ pub(super) fn pull<W: Waits>(
     done.map(|()| 1)
 }
 
-fn take<W: Waits>(
+fn take<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     pull: &Pull<'_>,
-    buffers: &mut Buffers<'_>,
-) -> Result<(), Stop<W::Error>> {
+    buffers: &mut CallBuffers<'_>,
+) -> Result<(), Interrupted<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
     // Each begins with the one after it: not all read the same memory.
     let sources = (1..size).map(|step| (me + step) % size).filter(|rank| pull.sources.contains(rank));
     for source in sources {
-        exchange.wait_for(Ring::Given, 0, source)?;
+        exchange.wait_for(SegmentRing::Inputs, 0, source)?;
         let address = Address::published(exchange, source)?;
         let (from, into) = (pull.part)(source);
         let copied = address.copy(from, buffers.output(into));
@@ -121,13 +121,15 @@ fn take<W: Waits>(
             exchange.waits.wait(source, &|| false)?;
         }
     }
-    exchange.release(Ring::Given, 0);
+    exchange.release(SegmentRing::Inputs, 0);
     Ok(())
 }
 
 /// Waits until all have taken what this rank gives.
-fn taken<W: Waits>(exchange: &mut Exchange<'_, W>) -> Result<(), Stop<W::Error>> {
-    let (segment, number) = (exchange.segment, exchange.number(Ring::Given, 0));
+fn taken<W: PeerWait>(exchange: &mut Exchange<'_, W>) -> Result<(), Interrupted<W::Error>> {
+    let (segment, number) = (exchange.segment, exchange.number(SegmentRing::Inputs, 0));
     let mut others = (0..exchange.size).filter(|rank| *rank != exchange.rank);
-    others.try_for_each(|on| exchange.waits.wait(on, &|| segment.rank(on).released(Ring::Given) > number))
+    others.try_for_each(|on| {
+        exchange.waits.wait(on, &|| segment.rank(on).released(SegmentRing::Inputs) > number)
+    })
 }

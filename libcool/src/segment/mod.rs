@@ -9,13 +9,13 @@ mod operations;
 #[cfg(test)]
 mod tests;
 
-use crate::collective::{Buffers, Checked};
+use crate::call::{CallBuffers, CheckedCollective};
 use crate::{Op, Operation, Type};
 use bytemuck::{bytes_of, cast_slice_mut};
 use cool_shm::pages::OutOfBounds;
-use cool_shm::segment::{Ring, Segment};
+use cool_shm::segment::{Segment, SegmentRing};
 use cool_types::{Call, CallDescription, Rank};
-use direct::Mark;
+use direct::MemoryMark;
 use exchange::Exchange;
 pub(crate) use nodes::NodeRanks;
 use operations::Combining;
@@ -24,23 +24,23 @@ use std::sync::Arc;
 
 /// What keeps a rank from going on in the segment.
 #[derive(Debug)]
-pub(crate) enum Stop<E> {
+pub(crate) enum Interrupted<E> {
     /// The agent is to carry the call out: others have it do so, or it knows why the group has failed.
-    ByAgent,
+    Fallback,
     /// The call has failed.
     Failed(E),
     /// A place that the segment does not have.
-    Place(OutOfBounds),
+    OutOfBounds(OutOfBounds),
 }
 
-impl<E> From<OutOfBounds> for Stop<E> {
-    fn from(e: OutOfBounds) -> Stop<E> {
-        Stop::Place(e)
+impl<E> From<OutOfBounds> for Interrupted<E> {
+    fn from(e: OutOfBounds) -> Interrupted<E> {
+        Interrupted::OutOfBounds(e)
     }
 }
 
 /// How a rank waits for others, in a call.
-pub(crate) trait Waits {
+pub(crate) trait PeerWait {
     /// Why a call fails.
     type Error;
 
@@ -48,7 +48,7 @@ pub(crate) trait Waits {
     ///
     /// # Errors
     /// If it will not be.
-    fn wait(&mut self, on: usize, is_there: &dyn Fn() -> bool) -> Result<(), Stop<Self::Error>>;
+    fn wait(&mut self, on: usize, condition: &dyn Fn() -> bool) -> Result<(), Interrupted<Self::Error>>;
 }
 
 /// A rank's part in the calls of its group's segment.
@@ -67,18 +67,18 @@ pub(crate) struct SegmentCalls {
 
 /// How calls are described. Programs repeat the same few.
 #[derive(Debug, Default)]
-pub(crate) struct Descriptions {
+pub(crate) struct DescriptionCache {
     /// The last call without counts.
-    last: Option<Described>,
+    last: Option<DescribedCall>,
 }
 
-impl Descriptions {
+impl DescriptionCache {
     /// Describes a call.
-    pub(crate) fn describe(&mut self, checked: &Checked<'_, '_>) -> Described {
+    pub(crate) fn describe(&mut self, checked: &CheckedCollective<'_, '_>) -> DescribedCall {
         match &self.last {
-            Some(last) if last.is_of(checked) => last.clone(),
+            Some(last) if last.describes(checked) => last.clone(),
             _ => {
-                let described = Described::of(checked);
+                let described = DescribedCall::new(checked);
                 self.last = Some(described.clone()).filter(|_| checked.counts.is_none());
                 described
             }
@@ -88,7 +88,7 @@ impl Descriptions {
 
 /// A call as others compare it.
 #[derive(Clone, Debug)]
-pub(crate) struct Described {
+pub(crate) struct DescribedCall {
     pub(crate) dtype: Option<Type>,
     pub(crate) op: Option<Op>,
     pub(crate) call: Call,
@@ -96,8 +96,8 @@ pub(crate) struct Described {
     pub(crate) text: String,
 }
 
-impl Described {
-    fn of(checked: &Checked<'_, '_>) -> Described {
+impl DescribedCall {
+    fn new(checked: &CheckedCollective<'_, '_>) -> DescribedCall {
         let element = checked.dtype.map_or(1, |dtype| dtype.bytes() as u64);
         let root = if checked.operation.rooted() { checked.root } else { 0 };
         let bytes = checked.count as u64 * element;
@@ -109,11 +109,11 @@ impl Described {
         let dtype = checked.dtype.filter(|_| checked.operation != Operation::Barrier);
         let words = CallDescription { call: &call, element: dtype, reduce: op };
         let (digest, text) = (words.digest(format_args!("")), words.to_string());
-        Described { dtype, op, call, digest, text }
+        DescribedCall { dtype, op, call, digest, text }
     }
 
     /// Whether it is the description of a call without counts.
-    fn is_of(&self, checked: &Checked<'_, '_>) -> bool {
+    fn describes(&self, checked: &CheckedCollective<'_, '_>) -> bool {
         let Call { operation, root, bytes, element, counts } = &self.call;
         let same_kind = *operation == checked.operation && counts.is_none() && checked.counts.is_none();
         let same_root = !operation.rooted() || root.0 == checked.root;
@@ -135,12 +135,12 @@ impl SegmentCalls {
     ///
     /// # Errors
     /// If not all come.
-    pub(crate) fn enter<W: Waits>(
+    pub(crate) fn enter<W: PeerWait>(
         &mut self,
         number: u64,
-        call: &Described,
+        call: &DescribedCall,
         waits: &mut W,
-    ) -> Result<bool, Stop<W::Error>> {
+    ) -> Result<bool, Interrupted<W::Error>> {
         let segment = &self.segment;
         if !self.complete {
             for rank in 0..self.size {
@@ -160,86 +160,91 @@ impl SegmentCalls {
     ///
     /// # Errors
     /// If others do not come, or have called something else.
-    pub(crate) fn carry_out<W: Waits>(
+    pub(crate) fn execute<W: PeerWait>(
         &mut self,
         number: u64,
-        Described { dtype, op, call, .. }: &Described,
-        buffers: &mut Buffers<'_>,
+        DescribedCall { dtype, op, call, .. }: &DescribedCall,
+        buffers: &mut CallBuffers<'_>,
         waits: &mut W,
-    ) -> Result<(), Stop<W::Error>> {
+    ) -> Result<(), Interrupted<W::Error>> {
         self.step(call, dtype.zip(*op), buffers, waits)?;
-        self.leave(number);
+        self.complete(number);
         Ok(())
     }
 
     /// Takes part in an operation that is a call that was begun, or a step of it.
-    fn step<W: Waits>(
+    fn step<W: PeerWait>(
         &mut self,
         call: &Call,
         combining: Option<Combining>,
-        buffers: &mut Buffers<'_>,
+        buffers: &mut CallBuffers<'_>,
         waits: &mut W,
-    ) -> Result<(), Stop<W::Error>> {
-        let direct = operations::pulls(call) && self.read_each_other(waits)?;
-        let used = operations::carry_out(&mut self.exchange(waits), call, combining, direct, buffers)?;
-        self.used(used);
+    ) -> Result<(), Interrupted<W::Error>> {
+        let direct = operations::pulls(call) && self.can_read_each_other(waits)?;
+        let used =
+            operations::execute_operation(&mut self.exchange(waits), call, combining, direct, buffers)?;
+        self.advance(used);
         Ok(())
     }
 
     /// Whether all ranks can read each other's memory.
-    fn read_each_other<W: Waits>(&mut self, waits: &mut W) -> Result<bool, Stop<W::Error>> {
+    fn can_read_each_other<W: PeerWait>(&mut self, waits: &mut W) -> Result<bool, Interrupted<W::Error>> {
         if let Some(known) = self.direct {
             return Ok(known);
         }
-        let all_know = (0..self.size).all(|rank| self.segment.rank(rank).reads_others());
+        let all_know = (0..self.size).all(|rank| self.segment.rank(rank).reads_peer_memory());
         let all = all_know && {
-            // Others look for it until all have said.
+            // Others look for it until all have own.
             let content = RandomState::new().hash_one(self.rank);
-            let can = self.can_read_others(&content, waits)?;
-            self.all_say(can, waits)?
+            let can = self.can_read_all(&content, waits)?;
+            self.all_agree(can, waits)?
         };
         self.direct = Some(all);
         Ok(all)
     }
 
     /// Whether this rank can read the memory of all others, who look for some content in its own.
-    fn can_read_others<W: Waits>(&mut self, content: &u64, waits: &mut W) -> Result<bool, Stop<W::Error>> {
+    fn can_read_all<W: PeerWait>(
+        &mut self,
+        content: &u64,
+        waits: &mut W,
+    ) -> Result<bool, Interrupted<W::Error>> {
         let own = direct::mark(content);
-        let mut marks = vec![Mark::default(); self.size];
-        let allgather = Call::new(Operation::Allgather, Rank(0), size_of::<Mark>() as u64, 1);
-        let buffers = &mut Buffers::new(bytes_of(&own), cast_slice_mut(&mut marks));
+        let mut marks = vec![MemoryMark::default(); self.size];
+        let allgather = Call::new(Operation::Allgather, Rank(0), size_of::<MemoryMark>() as u64, 1);
+        let buffers = &mut CallBuffers::new(bytes_of(&own), cast_slice_mut(&mut marks));
         self.step(&allgather, None, buffers, waits)?;
         Ok(marks.into_iter().all(direct::finds))
     }
 
     /// Whether all ranks say yes.
-    fn all_say<W: Waits>(&mut self, yes: bool, waits: &mut W) -> Result<bool, Stop<W::Error>> {
-        let (said, mut least) = ([u8::from(yes)], [0]);
+    fn all_agree<W: PeerWait>(&mut self, yes: bool, waits: &mut W) -> Result<bool, Interrupted<W::Error>> {
+        let (own, mut least) = ([u8::from(yes)], [0]);
         let allreduce = Call::new(Operation::Allreduce, Rank(0), 1, 1);
-        self.step(&allreduce, Some((Type::U8, Op::Min)), &mut Buffers::new(&said, &mut least), waits)?;
+        self.step(&allreduce, Some((Type::U8, Op::Min)), &mut CallBuffers::new(&own, &mut least), waits)?;
         Ok(least == [1])
     }
 
     /// As a step of a call, a rank gives bytes to those of the others who take them, of which this one may be.
-    fn spread<W: Waits>(
+    fn spread<W: PeerWait>(
         &mut self,
         (from, takes): (usize, bool),
         bytes: u64,
-        buffers: &mut Buffers<'_>,
+        buffers: &mut CallBuffers<'_>,
         waits: &mut W,
-    ) -> Result<(), Stop<W::Error>> {
+    ) -> Result<(), Interrupted<W::Error>> {
         let used = operations::spread(&mut self.exchange(waits), (from, takes), bytes, buffers)?;
-        self.used([used, 0]);
+        self.advance([used, 0]);
         Ok(())
     }
 
-    fn exchange<'a, W: Waits>(&'a self, waits: &'a mut W) -> Exchange<'a, W> {
+    fn exchange<'a, W: PeerWait>(&'a self, waits: &'a mut W) -> Exchange<'a, W> {
         Exchange { segment: &self.segment, rank: self.rank, size: self.size, bases: self.published, waits }
     }
 
     /// A step has used as many publications of each ring.
-    fn used(&mut self, used: [u64; 2]) {
-        for ring in [Ring::Given, Ring::Made] {
+    fn advance(&mut self, used: [u64; 2]) {
+        for ring in [SegmentRing::Inputs, SegmentRing::Results] {
             self.published[ring as usize] += used[ring as usize];
             // Of what it had no need of, too.
             self.segment.rank(self.rank).release(ring, self.published[ring as usize]);
@@ -247,7 +252,7 @@ impl SegmentCalls {
     }
 
     /// A call is done here.
-    fn leave(&self, number: u64) {
-        self.segment.rank(self.rank).leave(number + 1);
+    fn complete(&self, number: u64) {
+        self.segment.rank(self.rank).complete(number + 1);
     }
 }

@@ -3,9 +3,9 @@
 //! goes **down** to those who are to have it (the first and the last step of the COOL paper's three, III.B).
 
 use super::operations::Combining;
-use super::{Described, SegmentCalls, Stop, Waits};
+use super::{DescribedCall, Interrupted, PeerWait, SegmentCalls};
 use crate::Operation;
-use crate::collective::Buffers;
+use crate::call::CallBuffers;
 use cool_quick::NodeLeaders;
 use cool_types::{Call, Rank};
 
@@ -32,7 +32,7 @@ impl NodeRanks<'_> {
 }
 
 /// A call that was begun.
-struct Steps<'a, W> {
+struct NodeCall<'a, W> {
     calls: &'a mut SegmentCalls,
     node: NodeRanks<'a>,
     call: &'a Call,
@@ -46,31 +46,31 @@ impl SegmentCalls {
     ///
     /// # Errors
     /// If others do not come, have called something else, or cannot be reached.
-    pub(crate) fn carry_out_over_nodes<W: Waits>(
+    pub(crate) fn execute_over_nodes<W: PeerWait>(
         &mut self,
-        (number, called): (u64, &Described),
+        (number, called): (u64, &DescribedCall),
         node: NodeRanks<'_>,
-        buffers: &mut Buffers<'_>,
+        buffers: &mut CallBuffers<'_>,
         waits: &mut W,
-        between: impl FnOnce(&[u8]) -> Result<Vec<u8>, Stop<W::Error>>,
-    ) -> Result<(), Stop<W::Error>> {
+        between: impl FnOnce(&[u8]) -> Result<Vec<u8>, Interrupted<W::Error>>,
+    ) -> Result<(), Interrupted<W::Error>> {
         let combining = called.dtype.zip(called.op);
-        let mut steps = Steps { calls: self, node, call: &called.call, combining, waits };
+        let mut steps = NodeCall { calls: self, node, call: &called.call, combining, waits };
         let given = steps.up(buffers)?;
-        let came = if steps.leads() { between(&given)? } else { Vec::new() };
-        steps.down(&came, buffers)?;
-        self.leave(number);
+        let received = if steps.leads() { between(&given)? } else { Vec::new() };
+        steps.down(&received, buffers)?;
+        self.complete(number);
         Ok(())
     }
 }
 
-impl<W: Waits> Steps<'_, W> {
+impl<W: PeerWait> NodeCall<'_, W> {
     fn leads(&self) -> bool {
         self.calls.rank == LEADER
     }
 
     /// What this node gives, at its leader; nothing elsewhere.
-    fn up(&mut self, buffers: &Buffers<'_>) -> Result<Vec<u8>, Stop<W::Error>> {
+    fn up(&mut self, buffers: &CallBuffers<'_>) -> Result<Vec<u8>, Interrupted<W::Error>> {
         let Call { operation, root, bytes, element, .. } = *self.call;
         let root = self.node.index_of(root);
         match operation {
@@ -91,22 +91,22 @@ impl<W: Waits> Steps<'_, W> {
     }
 
     /// What has come to this node goes to those who are to have it.
-    fn down(&mut self, came: &[u8], buffers: &mut Buffers<'_>) -> Result<(), Stop<W::Error>> {
+    fn down(&mut self, received: &[u8], buffers: &mut CallBuffers<'_>) -> Result<(), Interrupted<W::Error>> {
         let Call { operation, root, bytes, element, .. } = *self.call;
         let (leaders, is_root) = (self.node.leaders, self.node.index_of(root) == Some(self.calls.rank));
         let all = bytes * leaders.size() as u64;
         match operation {
-            Operation::Reduce => self.hand_over(came, bytes, buffers),
-            Operation::Gather => self.hand_over(&leaders.to_rank_order(came), all, buffers),
-            Operation::Allgather => self.spread(&leaders.to_rank_order(came), all, true, buffers),
+            Operation::Reduce => self.hand_over(received, bytes, buffers),
+            Operation::Gather => self.hand_over(&leaders.to_rank_order(received), all, buffers),
+            Operation::Allgather => self.spread(&leaders.to_rank_order(received), all, true, buffers),
             Operation::Scatter => {
                 let call = Call::new(Operation::Scatter, Rank(0), bytes, element);
-                let mut parts = Buffers::new(came, buffers.output(0..bytes as usize));
+                let mut parts = CallBuffers::new(received, buffers.output(0..bytes as usize));
                 self.calls.step(&call, None, &mut parts, self.waits)
             }
             // The root of a bcast has it.
-            Operation::Bcast => self.spread(came, bytes, !is_root, buffers),
-            _ => self.spread(came, bytes, true, buffers),
+            Operation::Bcast => self.spread(received, bytes, !is_root, buffers),
+            _ => self.spread(received, bytes, true, buffers),
         }
     }
 
@@ -115,8 +115,8 @@ impl<W: Waits> Steps<'_, W> {
         &mut self,
         root: Option<usize>,
         bytes: u64,
-        buffers: &Buffers<'_>,
-    ) -> Result<Vec<u8>, Stop<W::Error>> {
+        buffers: &CallBuffers<'_>,
+    ) -> Result<Vec<u8>, Interrupted<W::Error>> {
         let Some(root) = root else { return Ok(Vec::new()) };
         let has = if self.calls.rank == root { buffers.input(0..bytes as usize) } else { &[] };
         if root == LEADER {
@@ -124,36 +124,41 @@ impl<W: Waits> Steps<'_, W> {
         }
         let mut fetched = vec![0; if self.leads() { bytes as usize } else { 0 }];
         let takes = self.leads();
-        self.calls.spread((root, takes), bytes, &mut Buffers::new(has, &mut fetched), self.waits)?;
+        self.calls.spread((root, takes), bytes, &mut CallBuffers::new(has, &mut fetched), self.waits)?;
         Ok(fetched)
     }
 
     /// The leader gets what the ranks of this node give, `bytes` in all.
-    fn collect(&mut self, call: &Call, bytes: u64, buffers: &Buffers<'_>) -> Result<Vec<u8>, Stop<W::Error>> {
+    fn collect(
+        &mut self,
+        call: &Call,
+        bytes: u64,
+        buffers: &CallBuffers<'_>,
+    ) -> Result<Vec<u8>, Interrupted<W::Error>> {
         let mut collected = vec![0; if self.leads() { bytes as usize } else { 0 }];
         let gives = buffers.input(0..call.bytes as usize);
-        self.calls.step(call, self.combining, &mut Buffers::new(gives, &mut collected), self.waits)?;
+        self.calls.step(call, self.combining, &mut CallBuffers::new(gives, &mut collected), self.waits)?;
         Ok(collected)
     }
 
     /// The leader gives the root what has come, if that is on this node.
     fn hand_over(
         &mut self,
-        came: &[u8],
+        received: &[u8],
         bytes: u64,
-        buffers: &mut Buffers<'_>,
-    ) -> Result<(), Stop<W::Error>> {
+        buffers: &mut CallBuffers<'_>,
+    ) -> Result<(), Interrupted<W::Error>> {
         match self.node.index_of(self.call.root) {
             None => Ok(()),
             Some(LEADER) if self.leads() => {
-                buffers.output(0..bytes as usize).copy_from_slice(came);
+                buffers.output(0..bytes as usize).copy_from_slice(received);
                 Ok(())
             }
             Some(LEADER) => Ok(()),
             Some(root) => {
                 let takes = self.calls.rank == root;
                 let output = buffers.output(0..if takes { bytes as usize } else { 0 });
-                self.calls.spread((LEADER, takes), bytes, &mut Buffers::new(came, output), self.waits)
+                self.calls.spread((LEADER, takes), bytes, &mut CallBuffers::new(received, output), self.waits)
             }
         }
     }
@@ -161,16 +166,16 @@ impl<W: Waits> Steps<'_, W> {
     /// The leader gives all who take it what has come.
     fn spread(
         &mut self,
-        came: &[u8],
+        received: &[u8],
         bytes: u64,
         takes: bool,
-        buffers: &mut Buffers<'_>,
-    ) -> Result<(), Stop<W::Error>> {
+        buffers: &mut CallBuffers<'_>,
+    ) -> Result<(), Interrupted<W::Error>> {
         let output = buffers.output(0..if takes { bytes as usize } else { 0 });
         if self.leads() && takes {
-            output.copy_from_slice(came);
+            output.copy_from_slice(received);
         }
-        self.calls.spread((LEADER, takes), bytes, &mut Buffers::new(came, output), self.waits)
+        self.calls.spread((LEADER, takes), bytes, &mut CallBuffers::new(received, output), self.waits)
     }
 }
 

@@ -1,12 +1,12 @@
 //! What each operation publishes and takes. All combine in rank order, so that all ranks have the same bits.
 
 use super::direct::{Pull, pull};
-use super::exchange::{Exchange, Flow, Step};
-use super::{Stop, Waits};
-use crate::collective::Buffers;
+use super::exchange::{Exchange, FlowStep, PublicationFlow};
+use super::{Interrupted, PeerWait};
+use crate::call::CallBuffers;
 use crate::{Op, Operation, Type};
 use cool_shm::pages::OutOfBounds;
-use cool_shm::segment::{CHUNK_BYTES, Ring};
+use cool_shm::segment::{CHUNK_BYTES, SegmentRing};
 use cool_types::{Call, Rank, combine};
 use std::ops::Range;
 
@@ -24,13 +24,13 @@ const BLOCK_BYTES: usize = 8 << 10;
 pub(super) type Combining = (Type, Op);
 
 /// Takes part in a call, `direct`ly if it is one that [`pulls`] and all can read each other's memory; how many publications of each ring it has used, the same at all ranks.
-pub(super) fn carry_out<W: Waits>(
+pub(super) fn execute_operation<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
     combining: Option<Combining>,
     direct: bool,
-    buffers: &mut Buffers<'_>,
-) -> Result<[u64; 2], Stop<W::Error>> {
+    buffers: &mut CallBuffers<'_>,
+) -> Result<[u64; 2], Interrupted<W::Error>> {
     let given = |chunks| [chunks, 0];
     match (call.operation, combining) {
         (Operation::Barrier, _) => barrier(exchange).map(given),
@@ -52,9 +52,9 @@ pub(super) fn carry_out<W: Waits>(
         (Operation::Reduce | Operation::Allreduce, Some(combining)) => {
             reduce_shared(exchange, call, combining, buffers)
         }
-        // Checked before: what combines says how.
+        // CheckedCollective before: what combines says how.
         (Operation::ReduceScatter | Operation::Scan | Operation::Exscan, None)
-        | (Operation::Reduce | Operation::Allreduce, None) => Err(Stop::ByAgent),
+        | (Operation::Reduce | Operation::Allreduce, None) => Err(Interrupted::Fallback),
     }
 }
 
@@ -82,39 +82,44 @@ fn all(_: usize, _: u64) -> bool {
     true
 }
 
-fn barrier<W: Waits>(exchange: &mut Exchange<'_, W>) -> Result<u64, Stop<W::Error>> {
-    let flow = Flow { chunks: 1, publishes: true, sources: 0..exchange.size, has: &all };
+fn barrier<W: PeerWait>(exchange: &mut Exchange<'_, W>) -> Result<u64, Interrupted<W::Error>> {
+    let flow = PublicationFlow { chunks: 1, publishes: true, sources: 0..exchange.size, has: &all };
     exchange.flow(&flow, |_, _| Ok(()))?;
     Ok(1)
 }
 
 /// A rank gives bytes to those of the others who take them; whether this one does.
-pub(super) fn spread<W: Waits>(
+pub(super) fn spread<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     (from, takes): (usize, bool),
     bytes: u64,
-    buffers: &mut Buffers<'_>,
-) -> Result<u64, Stop<W::Error>> {
+    buffers: &mut CallBuffers<'_>,
+) -> Result<u64, Interrupted<W::Error>> {
     let chunks = chunks(bytes, CHUNK_BYTES);
     let publishes = exchange.rank == from;
     let sources = if publishes || !takes { 0..0 } else { from..from + 1 };
-    exchange.flow(&Flow { chunks, publishes, sources, has: &all }, |exchange, step| match step {
-        Step::Write(k) => {
-            let bytes = buffers.input(chunk(bytes, CHUNK_BYTES, k));
-            write(exchange, k, 0, bytes)
-        }
-        Step::Take(from, k) => read(exchange, from, k, 0, buffers.output(chunk(bytes, CHUNK_BYTES, k))),
-        Step::Taken(_) => Ok(()),
-    })?;
+    exchange.flow(
+        &PublicationFlow { chunks, publishes, sources, has: &all },
+        |exchange, step| match step {
+            FlowStep::Write(k) => {
+                let bytes = buffers.input(chunk(bytes, CHUNK_BYTES, k));
+                write(exchange, k, 0, bytes)
+            }
+            FlowStep::Take(from, k) => {
+                read(exchange, from, k, 0, buffers.output(chunk(bytes, CHUNK_BYTES, k)))
+            }
+            FlowStep::Complete(_) => Ok(()),
+        },
+    )?;
     Ok(chunks)
 }
 
 /// Gather and allgather.
-fn collect<W: Waits>(
+fn collect<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
-    buffers: &mut Buffers<'_>,
-) -> Result<u64, Stop<W::Error>> {
+    buffers: &mut CallBuffers<'_>,
+) -> Result<u64, Interrupted<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
     let part = |rank: usize| call.part(Rank(rank as u32));
     let chunks = chunks(call.longest(), CHUNK_BYTES);
@@ -125,13 +130,15 @@ fn collect<W: Waits>(
     }
     let has = |rank, k| k * (CHUNK_BYTES as u64) < part(rank);
     let sources = if receives { 0..size } else { 0..0 };
-    exchange.flow(&Flow { chunks, publishes: true, sources, has: &has }, |exchange, step| match step {
-        Step::Write(k) => write(exchange, k, 0, buffers.input(chunk(part(me), CHUNK_BYTES, k))),
-        Step::Take(from, k) => {
-            let range = moved(chunk(part(from), CHUNK_BYTES, k), starts[from]);
-            read(exchange, from, k, 0, buffers.output(range))
+    exchange.flow(&PublicationFlow { chunks, publishes: true, sources, has: &has }, |exchange, step| {
+        match step {
+            FlowStep::Write(k) => write(exchange, k, 0, buffers.input(chunk(part(me), CHUNK_BYTES, k))),
+            FlowStep::Take(from, k) => {
+                let range = moved(chunk(part(from), CHUNK_BYTES, k), starts[from]);
+                read(exchange, from, k, 0, buffers.output(range))
+            }
+            FlowStep::Complete(_) => Ok(()),
         }
-        Step::Taken(_) => Ok(()),
     })?;
     Ok(chunks)
 }
@@ -152,12 +159,12 @@ fn place(call: &Call, size: usize) -> usize {
     CHUNK_BYTES / size / element * element
 }
 
-fn scatter<W: Waits>(
+fn scatter<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
     direct: bool,
-    buffers: &mut Buffers<'_>,
-) -> Result<u64, Stop<W::Error>> {
+    buffers: &mut CallBuffers<'_>,
+) -> Result<u64, Interrupted<W::Error>> {
     let (me, size, root) = (exchange.rank, exchange.size, call.root.0 as usize);
     let part = |rank: usize| call.part(Rank(rank as u32));
     let starts = starts((0..size).map(part));
@@ -172,20 +179,25 @@ fn scatter<W: Waits>(
     }
     let place = place(call, size);
     let chunks = chunks(call.longest(), place);
-    exchange.flow(&Flow { chunks, publishes, sources, has: &all }, |exchange, step| match step {
-        Step::Write(k) => write_places(exchange, k, place, (&part, &starts), buffers),
-        Step::Take(from, k) => read(exchange, from, k, me * place, buffers.output(chunk(part(me), place, k))),
-        Step::Taken(_) => Ok(()),
-    })?;
+    exchange.flow(
+        &PublicationFlow { chunks, publishes, sources, has: &all },
+        |exchange, step| match step {
+            FlowStep::Write(k) => write_places(exchange, k, place, (&part, &starts), buffers),
+            FlowStep::Take(from, k) => {
+                read(exchange, from, k, me * place, buffers.output(chunk(part(me), place, k)))
+            }
+            FlowStep::Complete(_) => Ok(()),
+        },
+    )?;
     Ok(chunks)
 }
 
-fn alltoall<W: Waits>(
+fn alltoall<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
     direct: bool,
-    buffers: &mut Buffers<'_>,
-) -> Result<u64, Stop<W::Error>> {
+    buffers: &mut CallBuffers<'_>,
+) -> Result<u64, Interrupted<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
     let block = |from, to| call.block(from, to, size);
     let (out, into) =
@@ -202,24 +214,24 @@ fn alltoall<W: Waits>(
     }
     let place = place(call, size);
     let chunks = chunks(call.longest(), place);
-    let flow = Flow { chunks, publishes: true, sources: 0..size, has: &all };
+    let flow = PublicationFlow { chunks, publishes: true, sources: 0..size, has: &all };
     exchange.flow(&flow, |exchange, step| match step {
-        Step::Write(k) => write_places(exchange, k, place, (&|to| block(me, to), &out), buffers),
-        Step::Take(from, k) => {
+        FlowStep::Write(k) => write_places(exchange, k, place, (&|to| block(me, to), &out), buffers),
+        FlowStep::Take(from, k) => {
             let range = moved(chunk(block(from, me), place, k), into[from]);
             read(exchange, from, k, me * place, buffers.output(range))
         }
-        Step::Taken(_) => Ok(()),
+        FlowStep::Complete(_) => Ok(()),
     })?;
     Ok(chunks)
 }
 
-fn reduce_scatter<W: Waits>(
+fn reduce_scatter<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
     combining: Combining,
-    buffers: &mut Buffers<'_>,
-) -> Result<u64, Stop<W::Error>> {
+    buffers: &mut CallBuffers<'_>,
+) -> Result<u64, Interrupted<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
     let part = |rank: usize| call.part(Rank(rank as u32));
     let place = place(call, size);
@@ -228,11 +240,11 @@ fn reduce_scatter<W: Waits>(
     // What is combined here may come to stand where other parts have yet to go out from.
     buffers.set_input_apart();
     let mut sum = Vec::new();
-    let flow = Flow { chunks, publishes: true, sources: 0..size, has: &all };
+    let flow = PublicationFlow { chunks, publishes: true, sources: 0..size, has: &all };
     exchange.flow(&flow, |exchange, step| match step {
-        Step::Write(k) => write_places(exchange, k, place, (&part, &starts), buffers),
-        Step::Take(..) => Ok(()),
-        Step::Taken(k) => {
+        FlowStep::Write(k) => write_places(exchange, k, place, (&part, &starts), buffers),
+        FlowStep::Take(..) => Ok(()),
+        FlowStep::Complete(k) => {
             let range = chunk(part(me), place, k);
             sum.resize(range.len(), 0);
             let own = buffers.input(moved(range.clone(), starts[me]));
@@ -245,23 +257,23 @@ fn reduce_scatter<W: Waits>(
 }
 
 /// Scan and exscan.
-fn prefix<W: Waits>(
+fn prefix<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
     combining: Combining,
-    buffers: &mut Buffers<'_>,
-) -> Result<u64, Stop<W::Error>> {
+    buffers: &mut CallBuffers<'_>,
+) -> Result<u64, Interrupted<W::Error>> {
     let (me, chunks) = (exchange.rank, chunks(call.bytes, CHUNK_BYTES));
     let operands = if call.operation == Operation::Scan { 0..me + 1 } else { 0..me };
     let mut sum = Vec::new();
     // Of the first publication all are taken: who ends before others have begun could not be called again.
     let has = |rank: usize, k: u64| k == 0 || rank < me;
-    let flow = Flow { chunks, publishes: true, sources: 0..exchange.size, has: &has };
+    let flow = PublicationFlow { chunks, publishes: true, sources: 0..exchange.size, has: &has };
     exchange.flow(&flow, |exchange, step| match step {
-        Step::Write(k) => write(exchange, k, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, k))),
-        Step::Take(..) => Ok(()),
-        Step::Taken(_) if operands.is_empty() => Ok(()),
-        Step::Taken(k) => {
+        FlowStep::Write(k) => write(exchange, k, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, k))),
+        FlowStep::Take(..) => Ok(()),
+        FlowStep::Complete(_) if operands.is_empty() => Ok(()),
+        FlowStep::Complete(k) => {
             let range = chunk(call.bytes, CHUNK_BYTES, k);
             sum.resize(range.len(), 0);
             fold(exchange, operands.clone(), (k, 0), buffers.input(range.clone()), combining, &mut sum)?;
@@ -273,22 +285,22 @@ fn prefix<W: Waits>(
 }
 
 /// Short vectors: all who need the result combine all.
-fn reduce_whole<W: Waits>(
+fn reduce_whole<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
     combining: Combining,
-    buffers: &mut Buffers<'_>,
-) -> Result<u64, Stop<W::Error>> {
+    buffers: &mut CallBuffers<'_>,
+) -> Result<u64, Interrupted<W::Error>> {
     let size = exchange.size;
     let receives = call.operation == Operation::Allreduce || exchange.rank == call.root.0 as usize;
     let range = 0..call.bytes as usize;
     let mut sum = vec![0; range.len()];
     let sources = if receives { 0..size } else { 0..0 };
-    let flow = Flow { chunks: 1, publishes: true, sources, has: &all };
+    let flow = PublicationFlow { chunks: 1, publishes: true, sources, has: &all };
     exchange.flow(&flow, |exchange, step| match step {
-        Step::Write(k) => write(exchange, k, 0, buffers.input(range.clone())),
-        Step::Take(..) => Ok(()),
-        Step::Taken(k) => {
+        FlowStep::Write(k) => write(exchange, k, 0, buffers.input(range.clone())),
+        FlowStep::Take(..) => Ok(()),
+        FlowStep::Complete(k) => {
             fold(exchange, 0..size, (k, 0), buffers.input(range.clone()), combining, &mut sum)?;
             buffers.output(range.clone()).copy_from_slice(&sum);
             Ok(())
@@ -298,30 +310,30 @@ fn reduce_whole<W: Waits>(
 }
 
 /// Long vectors: each rank combines its share of each publication, and those who need the result take the shares.
-fn reduce_shared<W: Waits>(
+fn reduce_shared<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
     combining: Combining,
-    buffers: &mut Buffers<'_>,
-) -> Result<[u64; 2], Stop<W::Error>> {
+    buffers: &mut CallBuffers<'_>,
+) -> Result<[u64; 2], Interrupted<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
     let chunks = chunks(call.bytes, CHUNK_BYTES);
     let share = |k, rank: usize| share(call, chunk(call.bytes, CHUNK_BYTES, k), rank, size);
     let receives = call.operation == Operation::Allreduce || me == call.root.0 as usize;
     let (mut given, mut made, mut taken) = (0, 0, if receives { 0 } else { chunks });
     if !receives {
-        exchange.release(Ring::Made, chunks - 1);
+        exchange.release(SegmentRing::Results, chunks - 1);
     }
     let mut sum = Vec::new();
     while given < chunks || made < chunks || taken < chunks {
-        while given < chunks && exchange.occupies(Ring::Given, given).is_none() {
+        while given < chunks && exchange.occupies(SegmentRing::Inputs, given).is_none() {
             write(exchange, given, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, given)))?;
-            exchange.publish(Ring::Given, given);
+            exchange.publish(SegmentRing::Inputs, given);
             given += 1;
         }
-        let lacks = (made < given).then(|| exchange.lacks(Ring::Given, made, 0..size));
-        let full = exchange.occupies(Ring::Made, made).filter(|_| made < chunks);
-        if lacks == Some(None) && full.is_none() {
+        let missing = (made < given).then(|| exchange.first_missing(SegmentRing::Inputs, made, 0..size));
+        let full = exchange.occupies(SegmentRing::Results, made).filter(|_| made < chunks);
+        if missing == Some(None) && full.is_none() {
             if made == 0 {
                 exchange.compare(0..size)?;
             }
@@ -329,35 +341,39 @@ fn reduce_shared<W: Waits>(
             let start = range.start - chunk(call.bytes, CHUNK_BYTES, made).start;
             sum.resize(range.len(), 0);
             fold(exchange, 0..size, (made, start), buffers.input(range.clone()), combining, &mut sum)?;
-            exchange.part(me).write((Ring::Made, exchange.number(Ring::Made, made)), 0, &sum)?;
+            exchange.part(me).write(
+                (SegmentRing::Results, exchange.number(SegmentRing::Results, made)),
+                0,
+                &sum,
+            )?;
             if receives {
                 buffers.output(range).copy_from_slice(&sum);
             }
-            exchange.release(Ring::Given, made);
-            exchange.publish(Ring::Made, made);
+            exchange.release(SegmentRing::Inputs, made);
+            exchange.publish(SegmentRing::Results, made);
             made += 1;
         } else if taken < made {
-            match exchange.lacks(Ring::Made, taken, 0..size) {
-                Some(on) => exchange.wait_for(Ring::Made, taken, on)?,
+            match exchange.first_missing(SegmentRing::Results, taken, 0..size) {
+                Some(on) => exchange.wait_for(SegmentRing::Results, taken, on)?,
                 None => {
                     for from in (0..size).filter(|from| *from != me) {
-                        let number = exchange.number(Ring::Made, taken);
+                        let number = exchange.number(SegmentRing::Results, taken);
                         exchange.part(from).read(
-                            (Ring::Made, number),
+                            (SegmentRing::Results, number),
                             0,
                             buffers.output(share(taken, from)),
                         )?;
                     }
-                    exchange.release(Ring::Made, taken);
+                    exchange.release(SegmentRing::Results, taken);
                     taken += 1;
                 }
             }
-        } else if let Some(Some(on)) = lacks {
-            exchange.wait_for(Ring::Given, made, on)?;
+        } else if let Some(Some(on)) = missing {
+            exchange.wait_for(SegmentRing::Inputs, made, on)?;
         } else if let Some(on) = full {
-            exchange.wait_for_room(Ring::Made, made, on)?;
-        } else if let Some(on) = exchange.occupies(Ring::Given, given).filter(|_| given < chunks) {
-            exchange.wait_for_room(Ring::Given, given, on)?;
+            exchange.wait_for_room(SegmentRing::Results, made, on)?;
+        } else if let Some(on) = exchange.occupies(SegmentRing::Inputs, given).filter(|_| given < chunks) {
+            exchange.wait_for_room(SegmentRing::Inputs, given, on)?;
         }
     }
     Ok([chunks, chunks])
@@ -371,24 +387,24 @@ fn share(call: &Call, bytes: Range<usize>, rank: usize, size: usize) -> Range<us
     at(rank)..at(rank + 1)
 }
 
-pub(super) fn write<W: Waits>(
+pub(super) fn write<W: PeerWait>(
     exchange: &Exchange<'_, W>,
     publication: u64,
     offset: usize,
     bytes: &[u8],
 ) -> Result<(), OutOfBounds> {
-    let number = exchange.number(Ring::Given, publication);
-    exchange.part(exchange.rank).write((Ring::Given, number), offset, bytes)
+    let number = exchange.number(SegmentRing::Inputs, publication);
+    exchange.part(exchange.rank).write((SegmentRing::Inputs, number), offset, bytes)
 }
 
 /// Fills a publication with what it has for each of the others, who find it at their places; `lengths` and `starts` say where
 /// that stands in the input.
-fn write_places<W: Waits>(
+fn write_places<W: PeerWait>(
     exchange: &Exchange<'_, W>,
     publication: u64,
     place: usize,
     (lengths, starts): (&dyn Fn(usize) -> u64, &[usize]),
-    buffers: &Buffers<'_>,
+    buffers: &CallBuffers<'_>,
 ) -> Result<(), OutOfBounds> {
     (0..exchange.size).filter(|to| *to != exchange.rank).try_for_each(|to| {
         let range = moved(chunk(lengths(to), place, publication), starts[to]);
@@ -396,18 +412,22 @@ fn write_places<W: Waits>(
     })
 }
 
-pub(super) fn read<W: Waits>(
+pub(super) fn read<W: PeerWait>(
     exchange: &Exchange<'_, W>,
     from: usize,
     publication: u64,
     offset: usize,
     bytes: &mut [u8],
 ) -> Result<(), OutOfBounds> {
-    exchange.part(from).read((Ring::Given, exchange.number(Ring::Given, publication)), offset, bytes)
+    exchange.part(from).read(
+        (SegmentRing::Inputs, exchange.number(SegmentRing::Inputs, publication)),
+        offset,
+        bytes,
+    )
 }
 
 /// Combines what `operands` have at a place of a publication, in rank order, into `sum`; `own` is what this rank has there.
-fn fold<W: Waits>(
+fn fold<W: PeerWait>(
     exchange: &Exchange<'_, W>,
     operands: Range<usize>,
     (publication, offset): (u64, usize),

@@ -1,7 +1,7 @@
 //! Threads that share a segment carry out calls, and all get what the operations say.
 
 use super::*;
-use crate::collective::{Arrays, Caller, Collective};
+use crate::call::{Arrays, CallingRank, Collective};
 use crate::element::{Array, ArrayMut};
 use cool_shm::segment::CHUNK_BYTES;
 use proptest::prelude::*;
@@ -14,15 +14,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Sleeps until the others have come.
 pub(super) struct Patient<'a>(pub(super) &'a Segment);
 
-impl Waits for Patient<'_> {
+impl PeerWait for Patient<'_> {
     type Error = ();
 
-    fn wait(&mut self, on: usize, is_there: &dyn Fn() -> bool) -> Result<(), Stop<()>> {
+    fn wait(&mut self, on: usize, condition: &dyn Fn() -> bool) -> Result<(), Interrupted<()>> {
         let begun = Instant::now();
-        while !is_there() {
-            self.0.rank(on).sleep(is_there, PATIENCE);
-            if begun.elapsed() > PATIENCE && !is_there() {
-                return Err(Stop::Failed(()));
+        while !condition() {
+            self.0.rank(on).sleep(condition, PATIENCE);
+            if begun.elapsed() > PATIENCE && !condition() {
+                return Err(Interrupted::Failed(()));
             }
         }
         Ok(())
@@ -119,7 +119,7 @@ impl Drawn {
     pub(super) fn call(
         &self,
         (number, rank, size): (usize, usize, usize),
-        carry_out: impl FnOnce(&Described, &mut Buffers<'_>),
+        carry_out: impl FnOnce(&DescribedCall, &mut CallBuffers<'_>),
     ) -> Vec<i32> {
         let input: Vec<i32> = (0..self.input(rank, size)).map(|i| given(number, rank, i)).collect();
         let expected = self.expected(number, rank, size).len();
@@ -147,8 +147,8 @@ impl Drawn {
             counts: self.counts.as_deref(),
             arrays,
         };
-        let mut checked = collective.check(Caller { rank, size }).unwrap();
-        let call = Described::of(&checked);
+        let mut checked = collective.check(CallingRank { rank, size }).unwrap();
+        let call = DescribedCall::new(&checked);
         carry_out(&call, &mut checked.buffers());
         match checked.output() {
             Some(output) => bytemuck::cast_slice(output).to_vec(),
@@ -174,7 +174,7 @@ fn check(size: usize, drawn: &[Drawn], direct: Option<bool>) {
                     let found = call.call((number, rank, size), |described, buffers| {
                         let number = number as u64;
                         assert!(calls.enter(number, described, &mut waits).unwrap());
-                        calls.carry_out(number, described, buffers, &mut waits).unwrap();
+                        calls.execute(number, described, buffers, &mut waits).unwrap();
                     });
                     assert!(
                         found == call.expected(number, rank, size),
@@ -184,7 +184,7 @@ fn check(size: usize, drawn: &[Drawn], direct: Option<bool>) {
             });
         }
     });
-    assert!(first.ranks().all(|rank| rank.through() == drawn.len() as u64));
+    assert!(first.ranks().all(|rank| rank.completed_calls() == drawn.len() as u64));
 }
 
 /// Elements of a message: few, or up to more than all slots hold.
@@ -248,11 +248,11 @@ fn pair() -> (Segment, [SegmentCalls; 2]) {
 /// Waits for nothing that is not there.
 struct Hasty;
 
-impl Waits for Hasty {
+impl PeerWait for Hasty {
     type Error = ();
 
-    fn wait(&mut self, _on: usize, is_there: &dyn Fn() -> bool) -> Result<(), Stop<()>> {
-        if is_there() { Ok(()) } else { Err(Stop::Failed(())) }
+    fn wait(&mut self, _on: usize, condition: &dyn Fn() -> bool) -> Result<(), Interrupted<()>> {
+        if condition() { Ok(()) } else { Err(Interrupted::Failed(())) }
     }
 }
 
@@ -265,9 +265,9 @@ fn ranks_read_each_others_memory_and_none_does_if_one_cannot() {
                 let waits = &segment;
                 scope.spawn(move || {
                     let content = calls.rank as u64 + 1;
-                    let read = calls.can_read_others(&content, &mut Patient(waits)).unwrap();
+                    let read = calls.can_read_all(&content, &mut Patient(waits)).unwrap();
                     assert!(read, "a process may read its own memory");
-                    let all = calls.all_say(says, &mut Patient(waits)).unwrap();
+                    let all = calls.all_agree(says, &mut Patient(waits)).unwrap();
                     assert_eq!(all, reads == [true, true], "rank {}", calls.rank);
                 });
             }
@@ -284,10 +284,10 @@ fn what_a_rank_gave_that_has_given_up_is_not_taken() {
         calls.direct = Some(true);
     }
     let mut own = vec![0; given.len() / 2];
-    let gave = root.step(&call, None, &mut Buffers::new(&given, &mut own), &mut Hasty);
-    assert!(matches!(gave, Err(Stop::Failed(()))), "nobody has taken it");
-    let took = late.step(&call, None, &mut Buffers::new(&[], &mut own), &mut Hasty);
-    assert!(matches!(took, Err(Stop::Failed(()))), "it may have been changed since");
+    let gave = root.step(&call, None, &mut CallBuffers::new(&given, &mut own), &mut Hasty);
+    assert!(matches!(gave, Err(Interrupted::Failed(()))), "nobody has taken it");
+    let took = late.step(&call, None, &mut CallBuffers::new(&[], &mut own), &mut Hasty);
+    assert!(matches!(took, Err(Interrupted::Failed(()))), "it may have been changed since");
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn who_calls_something_else_is_found_by_its_digest() {
         let mut data = [0i32; 4];
         let arrays = Arrays::InPlace(ArrayMut::from(&mut data[..]));
         let collective = Collective { op: Some(Op::Sum), ..Collective::new(operation, arrays) };
-        Described::of(&collective.check(Caller { rank: 0, size: 2 }).unwrap())
+        DescribedCall::new(&collective.check(CallingRank { rank: 0, size: 2 }).unwrap())
     };
     let (one, other) = (described(Operation::Allreduce), described(Operation::Scan));
     assert_eq!(one.text, "allreduce of 4 i32 by sum");

@@ -1,6 +1,6 @@
-//! Memory shared with the agent, from which calls take what they need while they are under way.
+//! CallMemory shared with the agent, from which calls take what they need while they are under way.
 //!
-//! Regions grow with the need and are kept, so that repeated calls map nothing. How regions are told to the
+//! RegionTable grow with the need and are kept, so that repeated calls map nothing. How regions are told to the
 //! agent is left to the caller. A block may be registered memory (`ncclCommRegister`, RDMA): the program has it as an
 //! array, and a call on that array, found by its address, is one on the block.
 
@@ -24,25 +24,25 @@ const KEPT_REGION: u64 = 256 << 20;
 /// large calls programs wait in barriers and exchange lengths, and to map a gibibyte anew costs more than to send it.
 const SMALLER_CALLS: u32 = 64;
 
-/// Regions and which parts of them are free.
+/// RegionTable and which parts of them are free.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
-    regions: Arc<Mutex<Regions>>,
-    /// Registered memory, by its address in this process.
-    registered: Mutex<BTreeMap<usize, Registration>>,
+    regions: Arc<Mutex<RegionTable>>,
+    /// RegisteredRange memory, by its address in this process.
+    registered: Mutex<BTreeMap<usize, RegisteredArray>>,
 }
 
 #[derive(Debug, Default)]
-struct Regions {
+struct RegionTable {
     next: u32,
-    regions: BTreeMap<u32, Free>,
+    regions: BTreeMap<u32, FreeParts>,
     /// Calls in a row for which a region was too large.
     smaller_calls: u32,
 }
 
 /// A region's free parts: their lengths by where they begin. Neighbours are one.
 #[derive(Debug)]
-struct Free {
+struct FreeParts {
     region: Arc<Region>,
     parts: BTreeMap<u64, u64>,
     /// From here on nothing has been in use.
@@ -51,8 +51,8 @@ struct Free {
 
 /// A part of a region in use; free again when dropped.
 #[derive(Debug)]
-pub(crate) struct Block {
-    heap: Arc<Mutex<Regions>>,
+pub(crate) struct SharedBlock {
+    heap: Arc<Mutex<RegionTable>>,
     number: u32,
     region: Arc<Region>,
     offset: u64,
@@ -61,19 +61,19 @@ pub(crate) struct Block {
     fresh: u64,
 }
 
-/// Memory that the program has as an array.
+/// CallMemory that the program has as an array.
 #[derive(Debug)]
-struct Registration {
+struct RegisteredArray {
     /// As long as the program asked for; the rest of the block's last page is nobody's.
     bytes: u64,
-    block: Weak<Block>,
+    block: Weak<SharedBlock>,
 }
 
 /// Bytes of the program within registered memory, which a call uses where they are.
 #[derive(Debug)]
-pub(super) struct Registered {
+pub(super) struct RegisteredRange {
     /// Held until the call is done, so that nobody else gets it, though the program may have given it back.
-    block: Arc<Block>,
+    block: Arc<SharedBlock>,
     /// Where in the block they begin.
     within: u64,
     bytes: u64,
@@ -83,13 +83,13 @@ pub(super) struct Registered {
 
 /// The memory of a call.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct CallMemory {
     /// Of what is copied.
-    pub(super) block: Block,
+    pub(super) block: SharedBlock,
     /// What goes out from where the program has it. The agent only reads it.
-    pub(super) _input: Option<Registered>,
+    pub(super) _input: Option<RegisteredRange>,
     /// What comes in to where the program has it.
-    pub(super) output: Option<Registered>,
+    pub(super) output: Option<RegisteredRange>,
 }
 
 /// What the agent is to be told before a new block is used.
@@ -103,17 +103,17 @@ pub(super) enum RegionUpdate {
 
 impl Heap {
     /// A block of at least `bytes` bytes, and what to tell the agent of it.
-    pub(super) fn take(&self, bytes: u64) -> Result<(Block, Vec<RegionUpdate>), RegionError> {
+    pub(super) fn take(&self, bytes: u64) -> Result<(SharedBlock, Vec<RegionUpdate>), RegionError> {
         self.take_aligned(bytes, ALIGN)
     }
 
     /// A block for [`Heap::register`]: of whole pages, so that no other shares one with it.
-    pub(super) fn take_pages(&self, bytes: u64) -> Result<(Block, Vec<RegionUpdate>), RegionError> {
+    pub(super) fn take_pages(&self, bytes: u64) -> Result<(SharedBlock, Vec<RegionUpdate>), RegionError> {
         self.take_aligned(bytes, page_size())
     }
 
     /// A block that begins at a multiple of `align` and has a multiple of it.
-    fn take_aligned(&self, bytes: u64, align: u64) -> Result<(Block, Vec<RegionUpdate>), RegionError> {
+    fn take_aligned(&self, bytes: u64, align: u64) -> Result<(SharedBlock, Vec<RegionUpdate>), RegionError> {
         let len = bytes
             .max(1)
             .checked_next_multiple_of(align)
@@ -127,7 +127,7 @@ impl Heap {
             .find_map(|(number, free)| Some((*number, Arc::clone(&free.region), free.take(len, align)?)));
         let block = |(number, region, (offset, fresh))| {
             let heap = Arc::clone(&self.regions);
-            Block { heap, number, region, offset, len, fresh }
+            SharedBlock { heap, number, region, offset, len, fresh }
         };
         if let Some(found) = fitting {
             return Ok((block(found), updates));
@@ -139,7 +139,7 @@ impl Heap {
         let number = regions.next;
         regions.next = regions.next.wrapping_add(1);
         let parts = BTreeMap::from([(0, region.len())]);
-        let mut free = Free { parts, region: Arc::clone(&region), fresh: 0 };
+        let mut free = FreeParts { parts, region: Arc::clone(&region), fresh: 0 };
         let taken = free.take(len, align).unwrap_or((0, 0));
         regions.regions.insert(number, free);
         updates.push(RegionUpdate::Map(number, Arc::clone(&region)));
@@ -150,29 +150,29 @@ impl Heap {
     /// their address.
     pub(super) fn register(
         &self,
-        block: Block,
+        block: SharedBlock,
         bytes: u64,
-    ) -> Result<(NonNull<u8>, Arc<Block>), OutOfBounds> {
+    ) -> Result<(NonNull<u8>, Arc<SharedBlock>), OutOfBounds> {
         let at = block.address()?;
         let block = Arc::new(block);
         let mut registered = lock(&self.registered);
         registered.retain(|_, registration| registration.block.strong_count() > 0);
-        registered.insert(at.addr().get(), Registration { bytes, block: Arc::downgrade(&block) });
+        registered.insert(at.addr().get(), RegisteredArray { bytes, block: Arc::downgrade(&block) });
         Ok((at, block))
     }
 
     /// What a call is to send, if all of it is registered memory.
-    pub(super) fn input(&self, bytes: &[u8]) -> Option<Registered> {
+    pub(super) fn input(&self, bytes: &[u8]) -> Option<RegisteredRange> {
         self.find(bytes.as_ptr().addr(), bytes.len())
     }
 
     /// Where a call is to put what it receives, if all of it is registered memory that can be cut off from the agent
-    /// ([`Registered::detach`]) without touching what the program may have beside it.
-    pub(super) fn output(&self, bytes: &[u8]) -> Option<Registered> {
+    /// ([`RegisteredRange::detach`]) without touching what the program may have beside it.
+    pub(super) fn output(&self, bytes: &[u8]) -> Option<RegisteredRange> {
         self.input(bytes).filter(|registered| registered.whole_pages)
     }
 
-    fn find(&self, at: usize, len: usize) -> Option<Registered> {
+    fn find(&self, at: usize, len: usize) -> Option<RegisteredRange> {
         let (start, all, block) = {
             let registered = lock(&self.registered);
             let (start, found) = registered.range(..=at).next_back()?;
@@ -182,11 +182,11 @@ impl Heap {
         let end = within + bytes;
         let page = page_size();
         let whole_pages = within.is_multiple_of(page) && (end.is_multiple_of(page) || end == all);
-        (end <= all).then_some(Registered { block, within, bytes, whole_pages })
+        (end <= all).then_some(RegisteredRange { block, within, bytes, whole_pages })
     }
 }
 
-impl Registered {
+impl RegisteredRange {
     /// The bytes, as the agent knows them.
     pub(super) fn slice(&self) -> Slice {
         self.block.slice(self.within, self.bytes)
@@ -198,11 +198,12 @@ impl Registered {
     }
 }
 
-impl Regions {
+impl RegionTable {
     /// Forgets large regions that nothing uses, once so much less has been needed for a while; which.
     fn drop_large(&mut self, needed: u64) -> Vec<u32> {
         let large = |bytes: u64| bytes > KEPT_REGION && bytes / 8 > needed;
-        let unused = |free: &Free| large(free.region.len()) && free.parts.get(&0) == Some(&free.region.len());
+        let unused =
+            |free: &FreeParts| large(free.region.len()) && free.parts.get(&0) == Some(&free.region.len());
         let dropped: Vec<u32> = self.regions.iter().filter(|(_, f)| unused(f)).map(|(n, _)| *n).collect();
         self.smaller_calls = if dropped.is_empty() { 0 } else { self.smaller_calls + 1 };
         if self.smaller_calls <= SMALLER_CALLS {
@@ -213,7 +214,7 @@ impl Regions {
     }
 }
 
-impl Free {
+impl FreeParts {
     /// Takes `len` bytes that begin at a multiple of `align`, from the first part that has them: where they begin, and from
     /// where on they have not been in use before.
     fn take(&mut self, len: u64, align: u64) -> Option<(u64, u64)> {
@@ -245,7 +246,7 @@ impl Free {
     }
 }
 
-impl Block {
+impl SharedBlock {
     /// Where it lies in this process.
     fn address(&self) -> Result<NonNull<u8>, OutOfBounds> {
         self.region.address(self.offset, self.len)
@@ -270,7 +271,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for SharedBlock {
     fn drop(&mut self) {
         if let Some(free) = lock(&self.heap).regions.get_mut(&self.number) {
             free.give(self.offset, self.len);
@@ -317,7 +318,7 @@ mod tests {
         assert!(matches!(updates[..], [RegionUpdate::Unmap(0), RegionUpdate::Map(1, _)]), "{updates:?}");
     }
 
-    fn register(heap: &Heap, bytes: u64) -> (usize, Arc<Block>) {
+    fn register(heap: &Heap, bytes: u64) -> (usize, Arc<SharedBlock>) {
         let (at, block) = heap.register(heap.take_pages(bytes).unwrap().0, bytes).unwrap();
         (at.addr().get(), block)
     }
@@ -373,7 +374,7 @@ mod tests {
             steps in prop::collection::vec((0u64..200_000, any::<prop::sample::Index>(), 0..4), 1..60)
         ) {
             let heap = Heap::default();
-            let mut blocks: Vec<Block> = Vec::new();
+            let mut blocks: Vec<SharedBlock> = Vec::new();
             for (bytes, which, take) in steps {
                 match take {
                     0 | 1 if !blocks.is_empty() => drop(blocks.swap_remove(which.index(blocks.len()))),

@@ -19,10 +19,10 @@ use std::time::Duration;
 
 /// Bytes of a huge page. From this size on such pages, where the system has them (transparent huge pages), are worth it: to
 /// have and to give back 4 KiB at a time takes longer than to copy as much.
-const HUGE_PAGE: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Bytes that the system is asked to put into huge pages at a time: where it has none, not much is tried in vain.
-const COLLAPSED_AT_ONCE: usize = 16 << 20;
+/// Bytes that the system is requested to put into huge pages at a time: where it has none, not much is tried in vain.
+const COLLAPSE_STEP_BYTES: usize = 16 << 20;
 
 /// The most processor time that as many bytes are worth, which is what faults for small pages cost where they are slow: 4
 /// microseconds for 4 KiB. Huge pages take longer where memory has to be moved first to make room for one, and in a guest
@@ -56,15 +56,15 @@ impl Pages {
     ///
     /// # Errors
     /// If `len` is 0 or the system cannot map as much.
-    pub(crate) fn of_file(file: impl AsFd, len: usize) -> io::Result<Pages> {
-        if len < HUGE_PAGE {
+    pub(crate) fn from_file(file: impl AsFd, len: usize) -> io::Result<Pages> {
+        if len < HUGE_PAGE_BYTES {
             let map = MmapOptions::new().len(len).map_raw(&file.as_fd())?;
             return Ok(Pages { map, start: 0, len });
         }
         // Addresses of which the file takes a part.
-        let room = len.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        let room = len.checked_add(HUGE_PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let map = MmapRaw::from(MmapOptions::new().len(room).no_reserve_swap().map_anon()?);
-        let start = map.as_ptr().addr().next_multiple_of(HUGE_PAGE) - map.as_ptr().addr();
+        let start = map.as_ptr().addr().next_multiple_of(HUGE_PAGE_BYTES) - map.as_ptr().addr();
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
         // SAFETY: the addresses lie within `map`, whose memory nobody has used; with it they are unmapped.
         unsafe { mmap(map.as_mut_ptr().add(start).cast(), len, access, flags, file, 0) }?;
@@ -77,7 +77,7 @@ impl Pages {
     /// If `bytes` is 0 or the system has not that much.
     pub fn zeros(bytes: usize) -> io::Result<Pages> {
         let map = MmapMut::map_anon(bytes)?;
-        if bytes >= HUGE_PAGE {
+        if bytes >= HUGE_PAGE_BYTES {
             // A system without them goes on with small ones.
             let _ = map.advise(Advice::HugePage);
         }
@@ -86,21 +86,21 @@ impl Pages {
 
     /// Has the bytes of a file that are about to be used, and those beside them, in huge pages, as far as the system can do
     /// that and they are large. What they are stays as it is, for all who map them. Most systems do not do it by themselves for
-    /// memory that is shared (`shmem_enabled`), but when asked to (MADV_COLLAPSE, since Linux 6.1).
+    /// memory that is shared (`shmem_enabled`), but when requested to (MADV_COLLAPSE, since Linux 6.1).
     ///
     /// # Errors
     /// If it does not have them.
     pub fn use_huge_pages(&self, offset: u64, len: u64) -> Result<(), OutOfBounds> {
         let from = self.check(offset, len)?;
-        let to = (from + len as usize).next_multiple_of(HUGE_PAGE).min(self.len / HUGE_PAGE * HUGE_PAGE);
-        let from = from / HUGE_PAGE * HUGE_PAGE;
-        if len < HUGE_PAGE as u64 || from >= to {
+        let to = (from + len as usize).next_multiple_of(HUGE_PAGE_BYTES).min(self.len / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES);
+        let from = from / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        if len < HUGE_PAGE_BYTES as u64 || from >= to {
             return Ok(());
         }
-        for part in (from..to).step_by(COLLAPSED_AT_ONCE) {
-            let began = processor_time();
-            let collapsed = self.collapse(part, COLLAPSED_AT_ONCE.min(to - part));
-            if collapsed.is_err() || processor_time().saturating_sub(began) > COLLAPSE_TIME_MAX {
+        for part in (from..to).step_by(COLLAPSE_STEP_BYTES) {
+            let began = thread_cpu_time();
+            let collapsed = self.collapse(part, COLLAPSE_STEP_BYTES.min(to - part));
+            if collapsed.is_err() || thread_cpu_time().saturating_sub(began) > COLLAPSE_TIME_MAX {
                 // The rest has small ones, which are slower and nothing else.
                 break;
             }
@@ -110,7 +110,7 @@ impl Pages {
 
     /// Puts bytes that begin and end at huge pages of a file into such.
     fn collapse(&self, start: usize, len: usize) -> io::Result<()> {
-        for page in (start..start + len).step_by(HUGE_PAGE) {
+        for page in (start..start + len).step_by(HUGE_PAGE_BYTES) {
             // The system passes over those of which there is nothing yet.
             // SAFETY: the byte is the mapping's, and stays as it is.
             unsafe { madvise(self.base().add(page).cast(), 1, Advise::LinuxPopulateWrite) }?;
@@ -259,7 +259,7 @@ impl Pages {
 }
 
 /// What this thread has taken of a processor, whatever else runs beside it.
-fn processor_time() -> Duration {
+fn thread_cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
@@ -302,20 +302,20 @@ mod tests {
 
     #[test]
     fn large_files_begin_at_huge_pages_and_what_they_hold_stays_when_these_are_asked_for() {
-        let bytes = 3 * HUGE_PAGE + 10_000;
+        let bytes = 3 * HUGE_PAGE_BYTES + 10_000;
         let file = rustix::fs::memfd_create("large", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, bytes as u64).unwrap();
-        let [ours, theirs] = [(); 2].map(|()| Pages::of_file(&file, bytes).unwrap());
-        let places = [10, HUGE_PAGE as u64 - 3, 2 * HUGE_PAGE as u64, bytes as u64 - 6];
+        let [ours, theirs] = [(); 2].map(|()| Pages::from_file(&file, bytes).unwrap());
+        let places = [10, HUGE_PAGE_BYTES as u64 - 3, 2 * HUGE_PAGE_BYTES as u64, bytes as u64 - 6];
         places.iter().for_each(|place| theirs.copy_in(*place, b"before").unwrap());
-        ours.use_huge_pages(HUGE_PAGE as u64, bytes as u64 - HUGE_PAGE as u64).unwrap();
+        ours.use_huge_pages(HUGE_PAGE_BYTES as u64, bytes as u64 - HUGE_PAGE_BYTES as u64).unwrap();
         ours.use_huge_pages(0, bytes as u64).unwrap();
         for place in places {
             let mut data = [0; 6];
             ours.copy_out(place, &mut data).unwrap();
             assert_eq!(&data, b"before");
         }
-        assert!(ours.base().addr().is_multiple_of(HUGE_PAGE) && ours.len() == bytes as u64);
+        assert!(ours.base().addr().is_multiple_of(HUGE_PAGE_BYTES) && ours.len() == bytes as u64);
         ours.use_huge_pages(1, bytes as u64).unwrap_err();
     }
 

@@ -33,7 +33,7 @@ pub enum RegionError {
     /// The system gave no memory.
     #[error("cannot share {bytes} bytes of memory: {source}")]
     System {
-        /// How many were asked for.
+        /// How many were requested for.
         bytes: u64,
         /// What the system said.
         source: std::io::Error,
@@ -107,7 +107,7 @@ impl Region {
         let error = |source| RegionError::System { bytes, source };
         let len = usize::try_from(bytes)
             .map_err(|_| error(std::io::Error::from(std::io::ErrorKind::OutOfMemory)))?;
-        let pages = Pages::of_file(&file, len).map_err(error)?;
+        let pages = Pages::from_file(&file, len).map_err(error)?;
         Ok(Region { pages, file })
     }
 

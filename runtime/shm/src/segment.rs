@@ -39,42 +39,42 @@ pub const SLOTS: u64 = 8;
 pub const RANKS_MAX: usize = 256;
 
 /// Words that different ranks write lie in different cache lines.
-const LINE: u64 = 64;
-const PAGE: u64 = 4096;
+const CACHE_LINE_BYTES: u64 = 64;
+const PAGE_BYTES: u64 = 4096;
 
 /// The words of the segment.
 const FAILED: u64 = 0;
-const DECLINED: u64 = LINE;
-const READY: u64 = 2 * LINE;
-const SEGMENT_WORDS: u64 = PAGE;
+const DECLINED: u64 = CACHE_LINE_BYTES;
+const READY: u64 = 2 * CACHE_LINE_BYTES;
+const SEGMENT_WORDS: u64 = PAGE_BYTES;
 
 /// The words of a rank.
 const ATTACHED: u64 = 0;
-const ENTERED: u64 = LINE;
-const THROUGH: u64 = LINE + 8;
-const PUBLISHED: [u64; 2] = [2 * LINE, 2 * LINE + 8];
-const RELEASED: [u64; 2] = [3 * LINE, 3 * LINE + 8];
-const BELL: u64 = 4 * LINE;
-const SLEEPERS: u64 = 4 * LINE + 4;
-const ANSWERED: u64 = 5 * LINE;
-const REPAIRED: u64 = 5 * LINE + 8;
-const CALLS: u64 = 6 * LINE;
+const ENTERED: u64 = CACHE_LINE_BYTES;
+const COMPLETED: u64 = CACHE_LINE_BYTES + 8;
+const PUBLISHED: [u64; 2] = [2 * CACHE_LINE_BYTES, 2 * CACHE_LINE_BYTES + 8];
+const RELEASED: [u64; 2] = [3 * CACHE_LINE_BYTES, 3 * CACHE_LINE_BYTES + 8];
+const BELL: u64 = 4 * CACHE_LINE_BYTES;
+const SLEEPERS: u64 = 4 * CACHE_LINE_BYTES + 4;
+const LAST_REPLY: u64 = 5 * CACHE_LINE_BYTES;
+const RETRANSMISSIONS: u64 = 5 * CACHE_LINE_BYTES + 8;
+const CALLS: u64 = 6 * CACHE_LINE_BYTES;
 
 /// What a rank that has come says of itself: that it has, and that it knows calls in which ranks read each other's memory, which earlier
 /// releases of the library do not.
-const HAS_COME: u64 = 1;
-const READS_OTHERS: u64 = 2;
+const IS_ATTACHED: u64 = 1;
+const READS_PEER_MEMORY: u64 = 2;
 
 /// The latest calls that a rank has begun. Nobody is as many ahead of another rank: it would have had to release before.
-const CALLS_KEPT: u64 = 4 * SLOTS;
+const RECENT_CALLS: u64 = 4 * SLOTS;
 
 /// Such a call: its number, its digest, the length of its words, and these, cut if they are longer.
-const CALL_TEXT: u64 = 24;
+const CALL_TEXT_OFFSET: u64 = 24;
 const CALL_BYTES: u64 = 256;
-const TEXT_BYTES: usize = (CALL_BYTES - CALL_TEXT) as usize;
+const TEXT_BYTES: usize = (CALL_BYTES - CALL_TEXT_OFFSET) as usize;
 
 /// A rank's words, its rings, and with its records all.
-const RINGS: u64 = (CALLS + CALLS_KEPT * CALL_BYTES + 8).next_multiple_of(PAGE);
+const RINGS: u64 = (CALLS + RECENT_CALLS * CALL_BYTES + 8).next_multiple_of(PAGE_BYTES);
 const RING_BYTES: u64 = SLOTS * CHUNK_BYTES as u64;
 const RANK_BYTES: u64 = records::END;
 
@@ -82,20 +82,20 @@ const RANK_BYTES: u64 = records::END;
 pub const DATAGRAM_BYTES: usize = 4096 + 64;
 
 /// How many it keeps.
-pub const DATAGRAMS_KEPT: u64 = 128;
+pub const DATAGRAM_SLOTS: u64 = 128;
 
 /// What each begins with: the number of its call and one, then its transfer and its length.
-const DATAGRAM_HEAD: u64 = 16;
-const DATAGRAM_ROOM: u64 = DATAGRAM_HEAD + DATAGRAM_BYTES as u64;
-const _: () = assert!(DATAGRAM_ROOM.is_multiple_of(8) && DATAGRAMS_KEPT * DATAGRAM_ROOM <= 2 * RING_BYTES);
+const DATAGRAM_HEADER_BYTES: u64 = 16;
+const DATAGRAM_SLOT_BYTES: u64 = DATAGRAM_HEADER_BYTES + DATAGRAM_BYTES as u64;
+const _: () = assert!(DATAGRAM_SLOT_BYTES.is_multiple_of(8) && DATAGRAM_SLOTS * DATAGRAM_SLOT_BYTES <= 2 * RING_BYTES);
 
 /// One of a rank's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ring {
+pub enum SegmentRing {
     /// What the rank gives to calls.
-    Given = 0,
+    Inputs = 0,
     /// What it has made of what all have given.
-    Made = 1,
+    Results = 1,
 }
 
 /// A group's segment, as one process has it.
@@ -125,16 +125,16 @@ impl Segment {
     ///
     /// # Errors
     /// As [`Segment::create`].
-    pub fn of_node(ranks: usize) -> Result<Segment, RegionError> {
-        Segment::create(parts_of_node(ranks))
+    pub fn create_for_node(ranks: usize) -> Result<Segment, RegionError> {
+        Segment::create(parts_for_node(ranks))
     }
 
     /// That of a node's ranks of a group on several nodes; see [`Segment::open`].
     ///
     /// # Errors
     /// As [`Segment::open`].
-    pub fn open_of_node(file: OwnedFd, bytes: u64, ranks: usize) -> Result<Segment, RegionError> {
-        Segment::open(file, bytes, parts_of_node(ranks))
+    pub fn open_for_node(file: OwnedFd, bytes: u64, ranks: usize) -> Result<Segment, RegionError> {
+        Segment::open(file, bytes, parts_for_node(ranks))
     }
 
     /// The segment that the agent sent, which it said to have `bytes` bytes.
@@ -203,8 +203,8 @@ impl Segment {
     }
 
     /// The agent has answered a watched call of a rank, which knows it as `answer`: whoever it waits for, it wakes.
-    pub fn answer(&self, rank: usize, answer: u64) {
-        self.rank(rank).word(ANSWERED).store(answer, Ordering::SeqCst);
+    pub fn notify_reply(&self, rank: usize, answer: u64) {
+        self.rank(rank).word(LAST_REPLY).store(answer, Ordering::SeqCst);
         self.ranks().for_each(|rank| rank.ring());
     }
 
@@ -221,8 +221,8 @@ impl Segment {
     ///
     /// # Panics
     /// If the segment is not of that many.
-    pub fn sent(&self, ranks: usize) -> RankPart<'_> {
-        self.rank(parts_of_node(ranks) - 1)
+    pub fn leader_part(&self, ranks: usize) -> RankPart<'_> {
+        self.rank(parts_for_node(ranks) - 1)
     }
 
     /// All parts, in rank order.
@@ -234,7 +234,7 @@ impl Segment {
 impl RankPart<'_> {
     /// The rank has come, and can use the segment.
     pub fn attach(&self) {
-        self.word(ATTACHED).store(HAS_COME | READS_OTHERS, Ordering::SeqCst);
+        self.word(ATTACHED).store(IS_ATTACHED | READS_PEER_MEMORY, Ordering::SeqCst);
         self.ring();
     }
 
@@ -244,12 +244,12 @@ impl RankPart<'_> {
     }
 
     /// Whether a rank that has come knows calls in which ranks read each other's memory.
-    pub fn reads_others(&self) -> bool {
-        self.word(ATTACHED).load(Ordering::SeqCst) & READS_OTHERS != 0
+    pub fn reads_peer_memory(&self) -> bool {
+        self.word(ATTACHED).load(Ordering::SeqCst) & READS_PEER_MEMORY != 0
     }
 
     /// How many calls of the group the rank has begun.
-    pub fn entered(&self) -> u64 {
+    pub fn entered_calls(&self) -> u64 {
         self.word(ENTERED).load(Ordering::Acquire)
     }
 
@@ -263,7 +263,7 @@ impl RankPart<'_> {
         if self.word(call + 8).swap(digest, Ordering::Relaxed) != digest {
             let bytes = &text.as_bytes()[..text.len().min(TEXT_BYTES)];
             self.word(call + 16).store(bytes.len() as u64, Ordering::Relaxed);
-            self.region.copy_in(self.at + call + CALL_TEXT, bytes)?;
+            self.region.copy_in(self.at + call + CALL_TEXT_OFFSET, bytes)?;
         }
         self.word(call).store(number, Ordering::Relaxed);
         self.word(ENTERED).store(number + 1, Ordering::Release);
@@ -274,7 +274,7 @@ impl RankPart<'_> {
     /// The digest of a call that the rank has begun, if it has not begun many since.
     pub fn digest(&self, number: u64) -> Option<u64> {
         let call = call(number);
-        let known = self.entered() > number && self.word(call).load(Ordering::Relaxed) == number;
+        let known = self.entered_calls() > number && self.word(call).load(Ordering::Relaxed) == number;
         known.then(|| self.word(call + 8).load(Ordering::Relaxed))
     }
 
@@ -286,55 +286,55 @@ impl RankPart<'_> {
         let call = call(number);
         let len = self.word(call + 16).load(Ordering::Relaxed).min(TEXT_BYTES as u64);
         let mut bytes = Vec::new();
-        self.region.append_to(self.at + call + CALL_TEXT, len as usize, &mut bytes)?;
+        self.region.append_to(self.at + call + CALL_TEXT_OFFSET, len as usize, &mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// How many calls of the group the rank is through.
-    pub fn through(&self) -> u64 {
-        self.word(THROUGH).load(Ordering::Acquire)
+    pub fn completed_calls(&self) -> u64 {
+        self.word(COMPLETED).load(Ordering::Acquire)
     }
 
     /// The rank is through as many calls.
-    pub fn leave(&self, calls: u64) {
-        self.word(THROUGH).store(calls, Ordering::Release);
+    pub fn complete(&self, calls: u64) {
+        self.word(COMPLETED).store(calls, Ordering::Release);
     }
 
     /// Publications below this number are there.
-    pub fn published(&self, ring: Ring) -> u64 {
+    pub fn published(&self, ring: SegmentRing) -> u64 {
         self.word(PUBLISHED[ring as usize]).load(Ordering::Acquire)
     }
 
     /// Publications of all ranks below this number the rank needs no more.
-    pub fn released(&self, ring: Ring) -> u64 {
+    pub fn released(&self, ring: SegmentRing) -> u64 {
         self.word(RELEASED[ring as usize]).load(Ordering::Acquire)
     }
 
     /// The rank has published what comes before a number; whoever sleeps until then wakes.
-    pub fn publish(&self, ring: Ring, next: u64) {
+    pub fn publish(&self, ring: SegmentRing, next: u64) {
         self.word(PUBLISHED[ring as usize]).store(next, Ordering::Release);
         self.wake();
     }
 
     /// The rank needs no more what comes before a number; whoever sleeps until then wakes.
-    pub fn release(&self, ring: Ring, next: u64) {
+    pub fn release(&self, ring: SegmentRing, next: u64) {
         self.word(RELEASED[ring as usize]).store(next, Ordering::Release);
         self.wake();
     }
 
     /// Which of the rank's watched calls the agent has answered last, as [`Segment::answer`] says it.
-    pub fn answered(&self) -> u64 {
-        self.word(ANSWERED).load(Ordering::Acquire)
+    pub fn last_reply(&self) -> u64 {
+        self.word(LAST_REPLY).load(Ordering::Acquire)
     }
 
     /// How many of the messages that were kept the agent has sent again.
-    pub fn repaired(&self) -> u64 {
-        self.word(REPAIRED).load(Ordering::Relaxed)
+    pub fn retransmissions(&self) -> u64 {
+        self.word(RETRANSMISSIONS).load(Ordering::Relaxed)
     }
 
     /// The agent has sent one of them again.
-    pub fn note_repaired(&self) {
-        self.word(REPAIRED).fetch_add(1, Ordering::Relaxed);
+    pub fn count_retransmission(&self) {
+        self.word(RETRANSMISSIONS).fetch_add(1, Ordering::Relaxed);
     }
 
     /// Copies `data` into a publication, from its byte `offset` on.
@@ -343,7 +343,7 @@ impl RankPart<'_> {
     /// If it is too long.
     pub fn write(
         &self,
-        (ring, publication): (Ring, u64),
+        (ring, publication): (SegmentRing, u64),
         offset: usize,
         data: &[u8],
     ) -> Result<(), OutOfBounds> {
@@ -356,7 +356,7 @@ impl RankPart<'_> {
     /// If they lie beyond it.
     pub fn read(
         &self,
-        (ring, publication): (Ring, u64),
+        (ring, publication): (SegmentRing, u64),
         offset: usize,
         data: &mut [u8],
     ) -> Result<(), OutOfBounds> {
@@ -364,7 +364,7 @@ impl RankPart<'_> {
     }
 
     /// Where bytes of a publication lie.
-    fn data(&self, ring: Ring, publication: u64, offset: usize, len: usize) -> Result<u64, OutOfBounds> {
+    fn data(&self, ring: SegmentRing, publication: u64, offset: usize, len: usize) -> Result<u64, OutOfBounds> {
         if offset.saturating_add(len) > CHUNK_BYTES {
             let (offset, len) = (offset as u64, len as u64);
             return Err(OutOfBounds { offset, len, region: CHUNK_BYTES as u64 });
@@ -373,12 +373,12 @@ impl RankPart<'_> {
         Ok(self.at + RINGS + ring as u64 * RING_BYTES + slot + offset as u64)
     }
 
-    /// Keeps the datagram of a message, of this call and transfer, in place of the one that was kept [`DATAGRAMS_KEPT`] before it; `number`
+    /// Keeps the datagram of a message, of this call and transfer, in place of the one that was kept [`DATAGRAM_SLOTS`] before it; `number`
     /// counts them.
     ///
     /// # Errors
     /// If it is too long.
-    pub fn keep(&self, number: u64, (call, transfer): (u64, u32), bytes: &[u8]) -> Result<(), OutOfBounds> {
+    pub fn store_datagram(&self, number: u64, (call, transfer): (u64, u32), bytes: &[u8]) -> Result<(), OutOfBounds> {
         if bytes.len() > DATAGRAM_BYTES {
             let len = bytes.len() as u64;
             return Err(OutOfBounds { offset: 0, len, region: DATAGRAM_BYTES as u64 });
@@ -388,14 +388,14 @@ impl RankPart<'_> {
         self.word(at).store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.word(at + 8).store(u64::from(transfer) << 32 | bytes.len() as u64, Ordering::Relaxed);
-        self.region.copy_in(self.at + at + DATAGRAM_HEAD, bytes)?;
+        self.region.copy_in(self.at + at + DATAGRAM_HEADER_BYTES, bytes)?;
         self.word(at).store(call + 1, Ordering::Release);
         Ok(())
     }
 
     /// The datagram of a message, if the rank keeps it.
-    pub fn kept(&self, (call, transfer): (u64, u32)) -> Option<Vec<u8>> {
-        (0..DATAGRAMS_KEPT).map(datagram).find_map(|at| {
+    pub fn find_datagram(&self, (call, transfer): (u64, u32)) -> Option<Vec<u8>> {
+        (0..DATAGRAM_SLOTS).map(datagram).find_map(|at| {
             let name = self.word(at + 8).load(Ordering::Relaxed);
             let is_it = || self.word(at).load(Ordering::Acquire) == call + 1;
             let len = (name & u64::from(u32::MAX)) as usize;
@@ -403,20 +403,20 @@ impl RankPart<'_> {
                 return None;
             }
             let mut bytes = Vec::new();
-            self.region.append_to(self.at + at + DATAGRAM_HEAD, len, &mut bytes).ok()?;
+            self.region.append_to(self.at + at + DATAGRAM_HEADER_BYTES, len, &mut bytes).ok()?;
             fence(Ordering::SeqCst);
             is_it().then_some(bytes)
         })
     }
 
     /// Sleeps until the rank has done something, or the group has failed, unless what is waited for is there. May wake for nothing.
-    pub fn sleep(&self, is_there: impl Fn() -> bool, timeout: Duration) {
+    pub fn sleep(&self, condition: impl Fn() -> bool, timeout: Duration) {
         let (bell, sleepers) = (self.half_word(BELL), self.half_word(SLEEPERS));
         sleepers.fetch_add(1, Ordering::SeqCst);
         let rung = bell.load(Ordering::SeqCst);
         // Either this sees what was done, or who has done it sees the sleeper.
         fence(Ordering::SeqCst);
-        if !is_there() {
+        if !condition() {
             let timeout = timeout.try_into().ok();
             // Rung meanwhile, a signal or the time: the caller looks again, whichever it is.
             let _ = futex::wait(bell, futex::Flags::empty(), rung, timeout.as_ref());
@@ -444,32 +444,32 @@ impl RankPart<'_> {
     }
 
     fn half_word(&self, offset: u64) -> &AtomicU32 {
-        let at = self.region.address(self.at + offset, 4).expect(WITHIN);
+        let at = self.region.address(self.at + offset, 4).expect(WORDS_ARE_WITHIN);
         // SAFETY: as in `word`.
         unsafe { at.cast::<AtomicU32>().as_ref() }
     }
 }
 
 /// Parts of a segment of a node's ranks of a group on several nodes.
-fn parts_of_node(ranks: usize) -> usize {
+fn parts_for_node(ranks: usize) -> usize {
     if ranks == 1 { 1 } else { ranks + 1 }
 }
 
 /// Where what is kept of a call begins in its rank's part.
 fn call(number: u64) -> u64 {
-    CALLS + number % CALLS_KEPT * CALL_BYTES
+    CALLS + number % RECENT_CALLS * CALL_BYTES
 }
 
 /// Where what is kept of a datagram begins in its part, of which the rings have no other use.
 fn datagram(number: u64) -> u64 {
-    RINGS + number % DATAGRAMS_KEPT * DATAGRAM_ROOM
+    RINGS + number % DATAGRAM_SLOTS * DATAGRAM_SLOT_BYTES
 }
 
 /// What offsets are made for.
-const WITHIN: &str = "words lie within their segment";
+const WORDS_ARE_WITHIN: &str = "words lie within their segment";
 
 fn word(region: &Region, offset: u64) -> &AtomicU64 {
-    let at = region.address(offset, 8).expect(WITHIN);
+    let at = region.address(offset, 8).expect(WORDS_ARE_WITHIN);
     // SAFETY: the bytes are mapped as long as the region is borrowed, a multiple of their size from the start of a page, and
     // used as an atomic by all who keep to this module; no reference to them but such ones is made in this process.
     unsafe { at.cast::<AtomicU64>().as_ref() }
@@ -490,12 +490,12 @@ mod tests {
     #[test]
     fn what_one_process_publishes_another_reads() {
         let [ours, theirs] = pair(3);
-        let (part, ring) = (ours.rank(1), Ring::Made);
+        let (part, ring) = (ours.rank(1), SegmentRing::Results);
         part.write((ring, 9), CHUNK_BYTES - 5, b"hello").unwrap();
         part.publish(ring, 10);
         let (part, mut read) = (theirs.rank(1), [0; 5]);
         part.read((ring, 9), CHUNK_BYTES - 5, &mut read).unwrap();
-        assert_eq!((part.published(ring), part.published(Ring::Given), &read), (10, 0, b"hello"));
+        assert_eq!((part.published(ring), part.published(SegmentRing::Inputs), &read), (10, 0, b"hello"));
         assert_eq!(theirs.rank(0).published(ring) + theirs.rank(2).published(ring), 0);
         assert!(part.write((ring, 9), CHUNK_BYTES - 4, b"hello").is_err());
     }
@@ -504,8 +504,8 @@ mod tests {
     fn a_rank_of_an_earlier_release_has_come_and_reads_no_others_memory() {
         let [ours, theirs] = pair(2);
         ours.rank(0).attach();
-        ours.rank(1).word(ATTACHED).store(HAS_COME, Ordering::SeqCst);
-        let said = |rank| (theirs.rank(rank).is_attached(), theirs.rank(rank).reads_others());
+        ours.rank(1).word(ATTACHED).store(IS_ATTACHED, Ordering::SeqCst);
+        let said = |rank| (theirs.rank(rank).is_attached(), theirs.rank(rank).reads_peer_memory());
         assert_eq!([said(0), said(1)], [(true, true), (true, false)]);
     }
 
@@ -515,7 +515,7 @@ mod tests {
         ours.rank(1).enter(7, 77, "bcast of 5 u8 from rank 1").unwrap();
         ours.rank(1).enter(8, 78, &"x".repeat(1000)).unwrap();
         let part = theirs.rank(1);
-        assert_eq!((part.entered(), part.digest(7), part.digest(8)), (9, Some(77), Some(78)));
+        assert_eq!((part.entered_calls(), part.digest(7), part.digest(8)), (9, Some(77), Some(78)));
         assert_eq!((part.digest(6), part.digest(9)), (None, None));
         assert_eq!(part.text(7).unwrap(), "bcast of 5 u8 from rank 1");
         assert_eq!(part.text(8).unwrap(), "x".repeat(TEXT_BYTES));
@@ -524,17 +524,17 @@ mod tests {
     #[test]
     fn the_last_datagrams_of_a_rank_are_kept_and_found_by_their_names() {
         let [ours, theirs] = pair(1);
-        let last = DATAGRAMS_KEPT + 5;
+        let last = DATAGRAM_SLOTS + 5;
         for number in 0..last {
             let bytes = vec![number as u8; DATAGRAM_BYTES - number as usize];
-            ours.rank(0).keep(number, (number / 2, 7 + number as u32 % 2), &bytes).unwrap();
+            ours.rank(0).store_datagram(number, (number / 2, 7 + number as u32 % 2), &bytes).unwrap();
         }
-        let kept = |number: u64| theirs.rank(0).kept((number / 2, 7 + number as u32 % 2));
-        for number in last - DATAGRAMS_KEPT..last {
+        let kept = |number: u64| theirs.rank(0).find_datagram((number / 2, 7 + number as u32 % 2));
+        for number in last - DATAGRAM_SLOTS..last {
             assert_eq!(kept(number), Some(vec![number as u8; DATAGRAM_BYTES - number as usize]));
         }
         assert_eq!([kept(4), kept(last), kept(1000)], [None, None, None]);
-        assert!(ours.rank(0).keep(0, (0, 0), &[0; DATAGRAM_BYTES + 1]).is_err());
+        assert!(ours.rank(0).store_datagram(0, (0, 0), &[0; DATAGRAM_BYTES + 1]).is_err());
         assert!(!theirs.is_ready());
         ours.set_ready();
         assert!(theirs.is_ready());
@@ -551,12 +551,12 @@ mod tests {
     fn all_who_sleep_wake_by_what_is_published_by_an_answer_and_by_a_failure() {
         let [ours, theirs] = pair(2);
         let long = Duration::from_secs(60);
-        let wakes = |does: &(dyn Fn() + Sync), is_there: &(dyn Fn() -> bool + Sync)| {
+        let wakes = |does: &(dyn Fn() + Sync), condition: &(dyn Fn() -> bool + Sync)| {
             std::thread::scope(|scope| {
                 for _ in 0..3 {
                     scope.spawn(|| {
-                        while !is_there() {
-                            theirs.rank(0).sleep(is_there, long);
+                        while !condition() {
+                            theirs.rank(0).sleep(condition, long);
                         }
                     });
                 }
@@ -567,9 +567,9 @@ mod tests {
             });
         };
         let begun = Instant::now();
-        wakes(&|| ours.rank(0).publish(Ring::Given, 1), &|| theirs.rank(0).published(Ring::Given) == 1);
-        wakes(&|| ours.rank(0).release(Ring::Made, 1), &|| theirs.rank(0).released(Ring::Made) == 1);
-        wakes(&|| ours.answer(1, 3), &|| theirs.rank(1).answered() == 3);
+        wakes(&|| ours.rank(0).publish(SegmentRing::Inputs, 1), &|| theirs.rank(0).published(SegmentRing::Inputs) == 1);
+        wakes(&|| ours.rank(0).release(SegmentRing::Results, 1), &|| theirs.rank(0).released(SegmentRing::Results) == 1);
+        wakes(&|| ours.notify_reply(1, 3), &|| theirs.rank(1).last_reply() == 3);
         wakes(&|| ours.fail(), &|| theirs.has_failed());
         assert!(begun.elapsed() < long);
     }

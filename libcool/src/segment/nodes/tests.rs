@@ -26,7 +26,7 @@ impl Table {
         call: &Call,
         part: &[u8],
     ) -> Vec<u8> {
-        let call = leaders.call(call).unwrap();
+        let call = leaders.leader_call(call).unwrap();
         let size = leaders.layout().size();
         let mut given = self.given.lock().unwrap();
         given.entry(number).or_default().insert(leader, part.to_vec());
@@ -62,10 +62,10 @@ fn made(call: &Call, leader: usize, parts: &BTreeMap<usize, Vec<u8>>) -> Vec<u8>
 /// Carries out calls with a thread for each rank; `nodes` says on which node each is.
 fn check(nodes: &[u32], drawn: &[Drawn]) {
     let places: Vec<RankPlace> = nodes.iter().map(|node| RankPlace { rack: node / 2, node: *node }).collect();
-    let leaders = NodeLeaders::of(&Layout::new(&places).unwrap()).unwrap();
+    let leaders = NodeLeaders::for_group(&Layout::new(&places).unwrap()).unwrap();
     let table = Table::default();
     let segments: Vec<Arc<Segment>> = (0..leaders.layout().size())
-        .map(|leader| Arc::new(Segment::of_node(leaders.ranks_of(leader).len()).unwrap()))
+        .map(|leader| Arc::new(Segment::create_for_node(leaders.ranks_of(leader).len()).unwrap()))
         .collect();
     std::thread::scope(|scope| {
         for rank in 0..nodes.len() {
@@ -77,7 +77,7 @@ fn check(nodes: &[u32], drawn: &[Drawn]) {
                 let index = node.index_of(Rank(rank as u32)).unwrap();
                 let mut calls = SegmentCalls::new(Arc::clone(&segment), index, node.ranks());
                 let mut waits = Patient(&segment);
-                let quick = |call: &Drawn| leaders.call(&Call::new(call.operation, Rank(0), 4, 4)).is_some();
+                let quick = |call: &Drawn| leaders.leader_call(&Call::new(call.operation, Rank(0), 4, 4)).is_some();
                 for (number, call) in drawn.iter().enumerate().filter(|(_, call)| quick(call)) {
                     let found = call.call((number, rank, nodes.len()), |described, buffers| {
                         let number = number as u64;
@@ -86,7 +86,7 @@ fn check(nodes: &[u32], drawn: &[Drawn]) {
                             Ok(table.exchange(number, leader, leaders, &described.call, given))
                         };
                         calls
-                            .carry_out_over_nodes((number, described), node, buffers, &mut waits, between)
+                            .execute_over_nodes((number, described), node, buffers, &mut waits, between)
                             .unwrap();
                     });
                     let expected = call.expected(number, rank, nodes.len());

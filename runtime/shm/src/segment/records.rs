@@ -4,7 +4,7 @@
 //! A record begins with its call's number and one, which is taken away while the rest is written: who reads meanwhile leaves it aside.
 //! Nothing that stands here is believed: what makes no sense is no record, and text is made of numbers that do.
 
-use super::{CALL_BYTES, CALLS, CALLS_KEPT, RING_BYTES, RINGS, RankPart};
+use super::{CALL_BYTES, CALLS, RECENT_CALLS, RING_BYTES, RINGS, RankPart};
 use cool_types::{ElementType, Operation, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{Ordering, fence};
@@ -23,13 +23,13 @@ pub const BUCKETS: usize = 16;
 const FIRST_BUCKET: u128 = 3125;
 
 /// A rank's records so far; then, behind its rings, the latest of them, then its totals.
-const WRITTEN: u64 = CALLS + CALLS_KEPT * CALL_BYTES;
-const LATEST: u64 = RINGS + 2 * RING_BYTES;
-const TOTALS: u64 = LATEST + RECORDS * RECORD_BYTES;
+const WRITTEN: u64 = CALLS + RECENT_CALLS * CALL_BYTES;
+const RECORDS_START: u64 = RINGS + 2 * RING_BYTES;
+const TOTALS_START: u64 = RECORDS_START + RECORDS * RECORD_BYTES;
 const _: () = assert!(WRITTEN + 8 <= RINGS);
 
 /// Where what follows in a rank's part begins.
-pub(super) const END: u64 = (TOTALS + (KINDS * TOTALS_WORDS) as u64 * 8).next_multiple_of(super::PAGE);
+pub(super) const END: u64 = (TOTALS_START + (KINDS * TOTALS_WORDS) as u64 * 8).next_multiple_of(super::PAGE_BYTES);
 
 const RECORD_WORDS: usize = 8 + ARRIVALS;
 const RECORD_BYTES: u64 = RECORD_WORDS as u64 * 8;
@@ -139,10 +139,10 @@ pub struct RankTraffic {
     pub multicast: u32,
     /// Payload sent to one rank.
     pub unicast: u32,
-    /// Messages that it asked for, each time that it did.
-    pub asked: u32,
+    /// Messages that it requested for, each time that it did.
+    pub requested: u32,
     /// Messages that came from its sender's agent, since it had asked.
-    pub repaired: u32,
+    pub retransmitted: u32,
 }
 
 /// A message that came from another node.
@@ -167,10 +167,10 @@ pub struct Totals {
     pub multicast: u64,
     /// Payload sent to one rank.
     pub unicast: u64,
-    /// Messages asked for.
-    pub asked: u64,
-    /// Messages that came since they were asked for.
-    pub repaired: u64,
+    /// Messages requested for.
+    pub requested: u64,
+    /// Messages that came since they were requested for.
+    pub retransmitted: u64,
 }
 
 /// Nanoseconds of the clock that a rank and its agent share, which nobody sets (CLOCK_MONOTONIC).
@@ -195,7 +195,7 @@ impl RankPart<'_> {
     /// The rank has carried out a call. One thread at a time says so.
     pub fn record(&self, record: &RankRecord) {
         let written = self.word(WRITTEN).load(Ordering::Relaxed);
-        let at = latest(written);
+        let at = record_offset(written);
         let [state, words @ ..] = record.encode();
         self.word(at).store(0, Ordering::Relaxed);
         // Who reads something of what follows finds it taken away.
@@ -217,13 +217,13 @@ impl RankPart<'_> {
                 total.store(total.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
             }
         };
-        let RankTraffic { multicast, unicast, asked, repaired } = record.traffic;
+        let RankTraffic { multicast, unicast, requested, retransmitted } = record.traffic;
         if !record.failed {
             add(bucket(record.took), 1);
             add(BUCKETS, record.took);
             add(BUCKETS + 1, record.bytes);
         }
-        for (word, more) in (BUCKETS + 2..).zip([multicast, unicast, asked, repaired]) {
+        for (word, more) in (BUCKETS + 2..).zip([multicast, unicast, requested, retransmitted]) {
             add(word, more.into());
         }
     }
@@ -233,7 +233,7 @@ impl RankPart<'_> {
         let written = self.word(WRITTEN).load(Ordering::Acquire);
         // Places that were never written take no memory, unless they are read.
         let first = written.saturating_sub(RECORDS);
-        (first..written).filter_map(|number| self.read_record(latest(number))).collect()
+        (first..written).filter_map(|number| self.read_record(record_offset(number))).collect()
     }
 
     fn read_record(&self, at: u64) -> Option<RankRecord> {
@@ -262,20 +262,20 @@ impl RankPart<'_> {
             bytes: word(BUCKETS + 1),
             multicast: word(BUCKETS + 2),
             unicast: word(BUCKETS + 3),
-            asked: word(BUCKETS + 4),
-            repaired: word(BUCKETS + 5),
+            requested: word(BUCKETS + 4),
+            retransmitted: word(BUCKETS + 5),
         }
     }
 }
 
 /// Where the record lies that is written after a number of others.
-fn latest(written: u64) -> u64 {
-    LATEST + written % RECORDS * RECORD_BYTES
+fn record_offset(written: u64) -> u64 {
+    RECORDS_START + written % RECORDS * RECORD_BYTES
 }
 
 fn totals(plan: RankPlan, operation: Operation) -> u64 {
     let kind = plan as usize * Operation::ALL.len() + operation as usize;
-    TOTALS + (kind * TOTALS_WORDS) as u64 * 8
+    TOTALS_START + (kind * TOTALS_WORDS) as u64 * 8
 }
 
 impl RankRecord {
@@ -302,7 +302,7 @@ impl RankRecord {
             self.begun,
             self.took,
             pair(traffic.multicast, traffic.unicast),
-            pair(traffic.asked, traffic.repaired),
+            pair(traffic.requested, traffic.retransmitted),
         ]);
         for (word, arrival) in words[8..].iter_mut().zip(self.arrivals) {
             *word = arrival.map_or(0, RankArrival::encode);
@@ -317,7 +317,7 @@ impl RankRecord {
             return None;
         };
         let halves = |word: u64| ((word >> 32) as u32, word as u32);
-        let ((multicast, unicast), (asked, repaired)) = (halves(sent), halves(lacked));
+        let ((multicast, unicast), (requested, retransmitted)) = (halves(sent), halves(lacked));
         Some(RankRecord {
             number: state.checked_sub(1)?,
             operation: *Operation::ALL.get(usize::from(operation))?,
@@ -330,7 +330,7 @@ impl RankRecord {
             failed: flag(failed)?,
             begun,
             took,
-            traffic: RankTraffic { multicast, unicast, asked, repaired },
+            traffic: RankTraffic { multicast, unicast, requested, retransmitted },
             arrivals: arrivals.map(RankArrival::decode),
         })
     }

@@ -21,7 +21,7 @@ fn record(number: u64) -> RankRecord {
         failed: number.is_multiple_of(5),
         begun: number * 5,
         took: number * 7,
-        traffic: RankTraffic { multicast: from, unicast: from + 1, asked: from + 2, repaired: from + 3 },
+        traffic: RankTraffic { multicast: from, unicast: from + 1, requested: from + 2, retransmitted: from + 3 },
         arrivals: std::array::from_fn(|at| (at > 2).then_some(RankArrival { from, after: number })),
     }
 }
@@ -53,20 +53,20 @@ fn what_is_overwritten_is_in_the_totals() {
         }
         expected.multicast += u64::from(record.traffic.multicast);
         expected.unicast += u64::from(record.traffic.unicast);
-        expected.asked += u64::from(record.traffic.asked);
-        expected.repaired += u64::from(record.traffic.repaired);
+        expected.requested += u64::from(record.traffic.requested);
+        expected.retransmitted += u64::from(record.traffic.retransmitted);
     }
     for plan in RankPlan::ALL {
         for operation in Operation::ALL {
-            let Totals { calls, nanoseconds, bytes, multicast, unicast, asked, repaired } =
+            let Totals { calls, nanoseconds, bytes, multicast, unicast, requested, retransmitted } =
                 segment.rank(0).totals(plan, operation);
             read.calls.iter_mut().zip(calls).for_each(|(sum, calls)| *sum += calls);
             read.nanoseconds += nanoseconds;
             read.bytes += bytes;
             read.multicast += multicast;
             read.unicast += unicast;
-            read.asked += asked;
-            read.repaired += repaired;
+            read.requested += requested;
+            read.retransmitted += retransmitted;
         }
     }
     assert_eq!(read, expected);
@@ -88,7 +88,7 @@ fn a_record_that_is_being_written_is_left_aside() {
     let segment = Segment::create(1).unwrap();
     let part = segment.rank(0);
     (0..3).for_each(|number| part.record(&record(number)));
-    part.word(latest(1)).store(0, Ordering::Relaxed);
+    part.word(record_offset(1)).store(0, Ordering::Relaxed);
     assert_eq!(part.records(), [record(0), record(2)]);
 }
 
@@ -144,7 +144,7 @@ proptest! {
         let segment = Segment::create(1).unwrap();
         let part = segment.rank(0);
         for (place, word) in words {
-            part.word(LATEST + place * 8).store(word, Ordering::Relaxed);
+            part.word(RECORDS_START + place * 8).store(word, Ordering::Relaxed);
         }
         part.word(WRITTEN).store(written, Ordering::Relaxed);
         prop_assert!(part.records().len() as u64 <= RECORDS);

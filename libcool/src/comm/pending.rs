@@ -1,10 +1,10 @@
 //! A call under way: waited for, asked whether it is done, or awaited as a future.
 
-use crate::collective::Checked;
-use crate::comm::{Folding, Inner, Received};
+use super::{Received, SharedComm, StartedFold};
+use crate::call::CheckedCollective;
 use crate::element::divide;
 use crate::error::{Error, FailureKind};
-use crate::session::Request;
+use crate::session::AgentRequest;
 use crate::{Op, PairType, Type};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use std::time::Duration;
 #[derive(Debug)]
 #[must_use = "what is received is there only after it was waited for"]
 pub struct Pending<'a> {
-    comm: Arc<Inner>,
+    comm: Arc<SharedComm>,
     /// Absent if the call is done, or once the future has given its result.
-    request: Option<Request>,
+    request: Option<AgentRequest>,
     output: Option<&'a mut [u8]>,
     /// What is done with what has come.
     last_step: Option<LastStep>,
@@ -30,7 +30,7 @@ pub struct Pending<'a> {
     /// The message that came, if it was waited for already.
     received: Received,
     /// What comes is first combined, by a function of the program.
-    folding: Option<Folding<'a>>,
+    folding: Option<StartedFold<'a>>,
 }
 
 /// What a rank does with what the agents have combined.
@@ -43,12 +43,12 @@ enum LastStep {
 }
 
 impl LastStep {
-    fn of(checked: &Checked<'_, '_>) -> Option<LastStep> {
+    fn for_call(checked: &CheckedCollective<'_, '_>) -> Option<LastStep> {
         let average = checked.dtype.filter(|_| checked.op == Some(Op::Average)).map(LastStep::Average);
         checked.pairs.map(LastStep::Pairs).or(average)
     }
 
-    fn carry_out(self, output: &mut [u8], ranks: usize) {
+    fn apply(self, output: &mut [u8], ranks: usize) {
         match self {
             LastStep::Average(dtype) => divide(dtype, output, ranks),
             LastStep::Pairs(pairs) => pairs.decode(output),
@@ -60,8 +60,12 @@ impl LastStep {
 const NO_MESSAGE: Received = Received { source: 0, tag: 0, count: 0 };
 
 impl<'a> Pending<'a> {
-    pub(crate) fn new(comm: Arc<Inner>, request: Request, checked: Checked<'_, 'a>) -> Pending<'a> {
-        let last_step = LastStep::of(&checked);
+    pub(crate) fn new(
+        comm: Arc<SharedComm>,
+        request: AgentRequest,
+        checked: CheckedCollective<'_, 'a>,
+    ) -> Pending<'a> {
+        let last_step = LastStep::for_call(&checked);
         Pending {
             comm,
             request: Some(request),
@@ -74,17 +78,17 @@ impl<'a> Pending<'a> {
     }
 
     /// One that is done already.
-    pub(crate) fn done(comm: Arc<Inner>, checked: Checked<'_, 'a>) -> Pending<'a> {
-        if let Some((last_step, output)) = LastStep::of(&checked).zip(checked.into_output()) {
-            last_step.carry_out(output, comm.size());
+    pub(crate) fn done(comm: Arc<SharedComm>, checked: CheckedCollective<'_, 'a>) -> Pending<'a> {
+        if let Some((last_step, output)) = LastStep::for_call(&checked).zip(checked.into_output()) {
+            last_step.apply(output, comm.size());
         }
         let (last_step, received, folding) = (None, NO_MESSAGE, None);
         Pending { comm, request: None, output: None, last_step, dtype: None, received, folding }
     }
 
-    pub(crate) fn of_message(
-        comm: Arc<Inner>,
-        request: Request,
+    pub(crate) fn for_message(
+        comm: Arc<SharedComm>,
+        request: AgentRequest,
         dtype: Type,
         output: Option<&'a mut [u8]>,
     ) -> Pending<'a> {
@@ -93,10 +97,10 @@ impl<'a> Pending<'a> {
     }
 
     pub(crate) fn folding(
-        comm: Arc<Inner>,
-        request: Request,
-        folding: Folding<'a>,
-        checked: Checked<'_, 'a>,
+        comm: Arc<SharedComm>,
+        request: AgentRequest,
+        folding: StartedFold<'a>,
+        checked: CheckedCollective<'_, 'a>,
     ) -> Pending<'a> {
         Pending { folding: Some(folding), ..Pending::new(comm, request, checked) }
     }
@@ -160,7 +164,9 @@ impl<'a> Pending<'a> {
                 self.comm.check_probes("cancel")?;
                 request.cancel()?;
             }
-            None => return Err(self.comm.wrong("cancel", "only a receive can be cancelled".to_owned())),
+            None => {
+                return Err(self.comm.argument_error("cancel", "only a receive can be cancelled".to_owned()));
+            }
         }
         match self.finish() {
             Ok(received) => Ok(Some(received)),
@@ -198,7 +204,7 @@ impl<'a> Pending<'a> {
             count: arrived.bytes as usize / dtype.bytes(),
         });
         if let (Some(last_step), Some(output)) = (self.last_step, output) {
-            last_step.carry_out(output, self.comm.size());
+            last_step.apply(output, self.comm.size());
         }
         self.comm.account(cost);
         Ok(received)

@@ -1,12 +1,11 @@
 //! Calls on a session: where their data lies in memory shared with the agent, how they are sent, and how they end.
 
-use super::heap::{Block, Memory, RegionUpdate, Registered, aligned};
-use super::{Session, milliseconds, ranks};
+use super::heap::{CallMemory, RegionUpdate, RegisteredRange, SharedBlock, aligned};
+use super::{RankSession, milliseconds, ranks};
 use crate::Operation;
-use crate::collective::Checked;
-use crate::comm::PointToPoint;
+use crate::call::{Blocking, CheckedCollective, PointToPointCall};
 use crate::error::Error;
-use crate::segment::Stop;
+use crate::segment::Interrupted;
 use cool_proto::local::{self, Call, Cancel, Dtype, Map, ReduceOp, Slice, Transfer, Unmap, frame::Body};
 use cool_shm::region::RegionError;
 use cool_types::limits::OPEN_CALLS;
@@ -18,33 +17,23 @@ use std::time::Duration;
 
 /// A call under way. Dropping it leaves the agent to finish the call and forgets the result.
 #[derive(Debug)]
-pub(crate) struct Request {
-    session: Arc<Session>,
+pub(crate) struct AgentRequest {
+    session: Arc<RankSession>,
     name: &'static str,
     id: u64,
     /// Where in the block the output begins; nowhere if it comes where the program has it.
     output: Option<u64>,
     /// Absent once the result was taken.
-    memory: Option<Memory>,
-}
-
-/// Whether the program waits in the call (MPI: blocking). Who waits leaves registered memory alone meanwhile, which then
-/// need not be copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Blocking {
-    Yes,
-    No,
-    /// It does not wait, but has promised to leave the arrays alone until the call is done.
-    Lent,
+    memory: Option<CallMemory>,
 }
 
 /// Whether what is sent to the agent counts among the group's calls.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Numbered {
+pub(super) enum CallNumber {
     /// It is the call of this number, or the next.
-    Call(Option<u64>),
+    Collective(Option<u64>),
     /// It is a message.
-    Not,
+    Message,
 }
 
 /// Counts as the agent reads them.
@@ -53,87 +42,89 @@ fn count_bytes(counts: &[usize]) -> Vec<u8> {
 }
 
 /// A collective's data in shared memory.
-struct Placed {
+struct ArgumentLayout {
     input: Option<Slice>,
     output: Option<Slice>,
     counts: Option<Slice>,
-    /// As in [`Request`].
+    /// As in [`AgentRequest`].
     copied_output: Option<u64>,
-    memory: Memory,
+    memory: CallMemory,
 }
 
 /// How a collective goes.
 #[derive(Debug)]
-pub(crate) enum Course {
+pub(crate) enum LocalAttempt {
     /// It is done: the ranks have carried it out themselves.
     Done(local::Stats),
     /// The agent is to carry it out; under which number, if it has one.
     ByAgent(Option<u64>),
 }
 
-impl Course {
+impl LocalAttempt {
     /// What has become of a call that the ranks began to carry out themselves, under a number.
-    pub(super) fn of(
-        session: &Session,
+    pub(super) fn from_result(
+        session: &RankSession,
         (name, number): (&'static str, u64),
-        carried: Result<local::Stats, Stop<Error>>,
-    ) -> Result<Course, Error> {
+        carried: Result<local::Stats, Interrupted<Error>>,
+    ) -> Result<LocalAttempt, Error> {
         match carried {
-            Ok(stats) => Ok(Course::Done(stats)),
-            Err(Stop::ByAgent) => Ok(Course::ByAgent(Some(number))),
-            Err(Stop::Failed(e)) => Err(e),
-            Err(Stop::Place(e)) => Err(session.no_memory(name, e.into())),
+            Ok(stats) => Ok(LocalAttempt::Done(stats)),
+            Err(Interrupted::Fallback) => Ok(LocalAttempt::ByAgent(Some(number))),
+            Err(Interrupted::Failed(e)) => Err(e),
+            Err(Interrupted::OutOfBounds(e)) => Err(session.memory_error(name, e.into())),
         }
     }
 }
 
 /// A collective that was begun.
 #[derive(Debug)]
-pub(crate) enum Begun {
+pub(crate) enum Started {
     /// It is done.
     Done(local::Stats),
     /// The agent works on it.
-    Open(Request),
+    Pending(AgentRequest),
 }
 
-impl Session {
+impl RankSession {
     /// Starts a collective; or carries it out, if the program waits for it and the ranks can do so themselves.
-    pub(crate) fn begin(
-        self: &Arc<Session>,
-        checked: &mut Checked<'_, '_>,
+    pub(crate) fn start_collective(
+        self: &Arc<RankSession>,
+        checked: &mut CheckedCollective<'_, '_>,
         plan: &str,
         timeout: Duration,
         blocking: Blocking,
-    ) -> Result<Begun, Error> {
-        let course = match blocking {
+    ) -> Result<Started, Error> {
+        let attempt = match blocking {
             Blocking::Yes if plan.is_empty() => {
                 self.check_process(checked.name)?;
                 match self.quick {
-                    Some(_) => self.carry_out_quick(checked, timeout)?,
-                    None => self.carry_out(checked, timeout)?,
+                    Some(_) => self.execute_quick(checked, timeout)?,
+                    None => self.execute_in_segment(checked, timeout)?,
                 }
             }
-            _ => Course::ByAgent(None),
+            _ => LocalAttempt::ByAgent(None),
         };
-        match course {
-            Course::Done(stats) => Ok(Begun::Done(stats)),
-            Course::ByAgent(number) => self.start(checked, number, plan, timeout, blocking).map(Begun::Open),
+        match attempt {
+            LocalAttempt::Done(stats) => Ok(Started::Done(stats)),
+            LocalAttempt::ByAgent(number) => {
+                self.start_by_agent(checked, number, plan, timeout, blocking).map(Started::Pending)
+            }
         }
     }
 
     /// Starts a collective. What is to go out has been copied when this returns, unless it is registered memory.
-    pub(crate) fn start(
-        self: &Arc<Session>,
-        checked: &Checked<'_, '_>,
+    pub(crate) fn start_by_agent(
+        self: &Arc<RankSession>,
+        checked: &CheckedCollective<'_, '_>,
         number: Option<u64>,
         plan: &str,
         timeout: Duration,
         blocking: Blocking,
-    ) -> Result<Request, Error> {
+    ) -> Result<AgentRequest, Error> {
         let name = checked.name;
         self.check_process(name)?;
-        let Placed { mut input, mut output, counts, copied_output, memory } =
-            self.place(checked, blocking)?;
+        let ArgumentLayout { mut input, mut output, counts, copied_output, memory } =
+            self.lay_out_arguments(checked, blocking)?;
         if checked.operation == Operation::Bcast {
             // Its only buffer is the output, also at the root.
             output = output.or(input.take());
@@ -155,14 +146,18 @@ impl Session {
             watch: false,
             background: self.background.load(Ordering::Relaxed),
         };
-        let number = Numbered::Call(number);
+        let number = CallNumber::Collective(number);
         let id = self.send_call(name, number, |id, number| Body::Call(Call { id, number, ..call }))?;
-        Ok(Request { session: Arc::clone(self), name, id, output: copied_output, memory: Some(memory) })
+        Ok(AgentRequest { session: Arc::clone(self), name, id, output: copied_output, memory: Some(memory) })
     }
 
     /// Places a collective's data: in a block, one after the other, what goes out, what comes in, and the counts;
     /// registered memory stays where it is.
-    fn place(&self, checked: &Checked<'_, '_>, blocking: Blocking) -> Result<Placed, Error> {
+    fn lay_out_arguments(
+        &self,
+        checked: &CheckedCollective<'_, '_>,
+        blocking: Blocking,
+    ) -> Result<ArgumentLayout, Error> {
         let (input, output) = (checked.input(), checked.output());
         let lent = blocking != Blocking::No;
         // Schedules read the input after they have begun to write the output.
@@ -179,26 +174,26 @@ impl Session {
         block
             .copy_in(0, copied)
             .and_then(|()| block.copy_in(counts_at, counted))
-            .map_err(|e| self.no_memory(checked.name, e.into()))?;
-        let slice = |bytes: &[u8], registered: Option<&Registered>, at| {
-            registered.map_or_else(|| block.slice(at, bytes.len() as u64), Registered::slice)
+            .map_err(|e| self.memory_error(checked.name, e.into()))?;
+        let slice = |bytes: &[u8], registered: Option<&RegisteredRange>, at| {
+            registered.map_or_else(|| block.slice(at, bytes.len() as u64), RegisteredRange::slice)
         };
-        Ok(Placed {
+        Ok(ArgumentLayout {
             input: input.map(|bytes| slice(bytes, registered_input.as_ref(), 0)),
             output: output.map(|bytes| slice(bytes, registered_output.as_ref(), output_at)),
             counts: counts.as_deref().map(|counts| slice(counts, None, counts_at)),
             copied_output: registered_output.is_none().then_some(output_at),
-            memory: Memory { block, _input: registered_input, output: registered_output },
+            memory: CallMemory { block, _input: registered_input, output: registered_output },
         })
     }
 
     /// Starts to send or receive a message. What is to go out has been copied when this returns, unless it is registered memory.
     pub(crate) fn start_message(
-        self: &Arc<Session>,
-        message: &PointToPoint<'_>,
+        self: &Arc<RankSession>,
+        message: &PointToPointCall<'_>,
         timeout: Duration,
         blocking: Blocking,
-    ) -> Result<Request, Error> {
+    ) -> Result<AgentRequest, Error> {
         let name = message.name;
         self.check_process(name)?;
         let (data, bytes) = (message.data, message.data.len() as u64);
@@ -209,9 +204,9 @@ impl Session {
         };
         let block = self.reserve(name, if registered.is_some() { 0 } else { bytes })?;
         if message.sends && registered.is_none() {
-            block.copy_in(0, data).map_err(|e| self.no_memory(name, e.into()))?;
+            block.copy_in(0, data).map_err(|e| self.memory_error(name, e.into()))?;
         }
-        let place = registered.as_ref().map_or_else(|| block.slice(0, bytes), Registered::slice);
+        let place = registered.as_ref().map_or_else(|| block.slice(0, bytes), RegisteredRange::slice);
         let transfer = Transfer {
             id: 0,
             group: self.group,
@@ -226,58 +221,63 @@ impl Session {
         };
         let copied_output = registered.is_none().then_some(0);
         let (input, output) = if message.sends { (registered, None) } else { (None, registered) };
-        let memory = Memory { block, _input: input, output };
-        let id = self.send_call(name, Numbered::Not, |id, _| Body::Transfer(Transfer { id, ..transfer }))?;
-        Ok(Request { session: Arc::clone(self), name, id, output: copied_output, memory: Some(memory) })
+        let memory = CallMemory { block, _input: input, output };
+        let id =
+            self.send_call(name, CallNumber::Message, |id, _| Body::Transfer(Transfer { id, ..transfer }))?;
+        Ok(AgentRequest { session: Arc::clone(self), name, id, output: copied_output, memory: Some(memory) })
     }
 
-    /// Registered memory: the program has it, and the agent reaches it too. Its address.
-    pub(crate) fn alloc(&self, bytes: u64) -> Result<(NonNull<u8>, Arc<Block>), Error> {
+    /// RegisteredRange memory: the program has it, and the agent reaches it too. Its address.
+    pub(crate) fn alloc(&self, bytes: u64) -> Result<(NonNull<u8>, Arc<SharedBlock>), Error> {
         let name = "alloc";
         self.check_process(name)?;
-        let block = self.map(name, || self.heap.take_pages(bytes))?;
+        let block = self.map_regions(name, || self.heap.take_pages(bytes))?;
         // Not before the block was taken: the session may end meanwhile.
         if let Some(why) = self.inbox.disconnected() {
             return Err(self.disconnected(name, why));
         }
-        self.heap.register(block, bytes).map_err(|e| self.no_memory(name, e.into()))
+        self.heap.register(block, bytes).map_err(|e| self.memory_error(name, e.into()))
     }
 
-    /// Memory for a call, known to the agent before the next frame goes.
-    fn reserve(&self, name: &'static str, bytes: u64) -> Result<Block, Error> {
-        self.map(name, || self.heap.take(bytes))
+    /// CallMemory for a call, known to the agent before the next frame goes.
+    fn reserve(&self, name: &'static str, bytes: u64) -> Result<SharedBlock, Error> {
+        self.map_regions(name, || self.heap.take(bytes))
     }
 
     /// Takes a block and tells the agent of the regions that come and go with it.
-    fn map(
+    fn map_regions(
         &self,
         name: &'static str,
-        take: impl FnOnce() -> Result<(Block, Vec<RegionUpdate>), RegionError>,
-    ) -> Result<Block, Error> {
-        let mut wire = self.wire();
-        let (block, updates) = take().map_err(|e| self.no_memory(name, e))?;
+        take: impl FnOnce() -> Result<(SharedBlock, Vec<RegionUpdate>), RegionError>,
+    ) -> Result<SharedBlock, Error> {
+        let mut call_sender = self.call_sender();
+        let (block, updates) = take().map_err(|e| self.memory_error(name, e))?;
         for update in updates {
             match update {
                 RegionUpdate::Map(number, region) => {
                     let map = Map { region: number, bytes: region.len() };
-                    self.send(&mut wire, name, Body::Map(map), Some(region.descriptor()))?;
+                    self.send(&mut call_sender, name, Body::Map(map), Some(region.descriptor()))?;
                 }
                 RegionUpdate::Unmap(region) => {
-                    self.send(&mut wire, name, Body::Unmap(Unmap { region }), None)?;
+                    self.send(&mut call_sender, name, Body::Unmap(Unmap { region }), None)?;
                 }
             }
         }
         // Others may send meanwhile.
-        drop(wire);
-        block.prepare().map_err(|e| self.no_memory(name, e.into()))?;
+        drop(call_sender);
+        block.prepare().map_err(|e| self.memory_error(name, e.into()))?;
         Ok(block)
     }
 
     /// Counts of parts, in memory that the agent reads.
-    pub(super) fn share_counts(&self, name: &'static str, counts: &[usize]) -> Result<(Block, Slice), Error> {
+    pub(super) fn share_counts(
+        &self,
+        name: &'static str,
+        counts: &[usize],
+    ) -> Result<(SharedBlock, Slice), Error> {
         let bytes = count_bytes(counts);
         let block = self.reserve(name, bytes.len() as u64)?;
-        block.copy_in(0, &bytes).map_err(|e| self.no_memory(name, e.into()))?;
+        block.copy_in(0, &bytes).map_err(|e| self.memory_error(name, e.into()))?;
         let slice = block.slice(0, bytes.len() as u64);
         Ok((block, slice))
     }
@@ -286,33 +286,33 @@ impl Session {
     pub(super) fn send_call(
         &self,
         name: &'static str,
-        numbered: Numbered,
+        numbered: CallNumber,
         call: impl FnOnce(u64, Option<u64>) -> Body,
     ) -> Result<u64, Error> {
-        let mut wire = self.wire();
+        let mut call_sender = self.call_sender();
         if self.inbox.open() >= OPEN_CALLS {
             let reason = format!("{OPEN_CALLS} calls are under way; wait for some first");
             return Err(Error::Argument { rank: self.rank, operation: name, reason });
         }
-        let id = wire.next_call;
-        wire.next_call += 1;
+        let id = call_sender.next_call;
+        call_sender.next_call += 1;
         let number = match numbered {
-            Numbered::Call(None) => {
-                let counts = self.segmented.is_some() || self.quick.is_some();
-                counts.then(|| wire.next_number())
+            CallNumber::Collective(None) => {
+                let counts = self.segment_session.is_some() || self.quick.is_some();
+                counts.then(|| call_sender.next_number())
             }
-            Numbered::Call(number) => number,
-            Numbered::Not => None,
+            CallNumber::Collective(number) => number,
+            CallNumber::Message => None,
         };
-        self.inbox.expect(id);
-        self.send(&mut wire, name, call(id, number), None).inspect_err(|_| self.inbox.forget(id))?;
+        self.inbox.expect_call(id);
+        self.send(&mut call_sender, name, call(id, number), None).inspect_err(|_| self.inbox.forget(id))?;
         Ok(id)
     }
 }
 
-impl Session {
+impl RankSession {
     /// The error of a call that has failed.
-    pub(super) fn failed(&self, operation: &'static str, failure: local::Failure) -> Error {
+    pub(super) fn collective_error(&self, operation: &'static str, failure: local::Failure) -> Error {
         Error::Collective {
             rank: self.rank,
             operation,
@@ -323,7 +323,7 @@ impl Session {
     }
 }
 
-impl Request {
+impl AgentRequest {
     /// Waits until the agent has done the call, and copies what came to `output`.
     pub(crate) fn finish(mut self, output: Option<&mut [u8]>) -> Result<local::Stats, Error> {
         let (session, name) = (&self.session, self.name);
@@ -334,27 +334,27 @@ impl Request {
                 let error = session.disconnected(name, why);
                 // An agent that only seems to be gone may go on with it one day.
                 if let Some(output) = self.memory.as_ref().and_then(|memory| memory.output.as_ref()) {
-                    output.detach().map_err(|e| session.no_memory(name, e))?;
+                    output.detach().map_err(|e| session.memory_error(name, e))?;
                 }
                 return Err(error);
             }
         };
         let memory = self.memory.take();
         if let Some(failure) = done.failure {
-            return Err(session.failed(name, failure));
+            return Err(session.collective_error(name, failure));
         }
         let stats = done.stats.unwrap_or_default();
         // Of a message, as much as came.
-        let came = stats.arrived.map_or(usize::MAX, |arrived| arrived.bytes as usize);
+        let received = stats.arrived.map_or(usize::MAX, |arrived| arrived.bytes as usize);
         if let (Some(output), Some(from), Some(memory)) = (output, self.output, &memory) {
-            let came = came.min(output.len());
-            let copied = memory.block.copy_out(from, &mut output[..came]);
-            copied.map_err(|e| session.no_memory(name, e.into()))?;
+            let received = received.min(output.len());
+            let copied = memory.block.copy_out(from, &mut output[..received]);
+            copied.map_err(|e| session.memory_error(name, e.into()))?;
         }
         Ok(stats)
     }
 
-    /// Waits at most so long; whether [`Request::finish`] would return at once.
+    /// Waits at most so long; whether [`AgentRequest::finish`] would return at once.
     pub(crate) fn wait_for(&self, at_most: Duration) -> Result<bool, Error> {
         self.session.check_process(self.name)?;
         Ok(self.session.inbox.wait_at_most(self.id, at_most))
@@ -364,10 +364,10 @@ impl Request {
     pub(crate) fn cancel(&self) -> Result<(), Error> {
         let (session, name) = (&self.session, self.name);
         session.check_process(name)?;
-        session.send(&mut session.wire(), name, Body::Cancel(Cancel { id: self.id }), None)
+        session.send(&mut session.call_sender(), name, Body::Cancel(Cancel { id: self.id }), None)
     }
 
-    /// Whether [`Request::finish`] would return at once; else `waker` is told when.
+    /// Whether [`AgentRequest::finish`] would return at once; else `waker` is told when.
     pub(crate) fn poll(&self, waker: &Waker) -> Result<bool, Error> {
         self.session.check_process(self.name)?;
         let rank = self.session.rank;
@@ -379,12 +379,12 @@ impl Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for AgentRequest {
     fn drop(&mut self) {
         match self.memory.take() {
             // Its heap may be locked for ever.
             Some(memory) if self.session.is_forked() => std::mem::forget(memory),
-            Some(memory) => self.session.inbox.leave(self.id, memory),
+            Some(memory) => self.session.inbox.abandon(self.id, memory),
             None => {}
         }
     }

@@ -22,7 +22,7 @@ fn refused(
     let arrays = Arrays::Apart(Some((&DATA[..send]).into()), Some((&mut room[..recv]).into()));
     let op = sum(operation);
     let collective = Collective { operation, root, op, counts, arrays };
-    collective.check(Caller { rank: 0, size: 2 }).unwrap_err()
+    collective.check(CallingRank { rank: 0, size: 2 }).unwrap_err()
 }
 
 /// The same, in place.
@@ -31,7 +31,7 @@ fn refused_in_place(operation: Operation, data: usize, counts: Option<&[usize]>)
     let arrays = Arrays::InPlace((&mut room[..data]).into());
     let op = sum(operation);
     let collective = Collective { operation, root: 0, op, counts, arrays };
-    collective.check(Caller { rank: 0, size: 2 }).unwrap_err()
+    collective.check(CallingRank { rank: 0, size: 2 }).unwrap_err()
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn within(
     let mut data = [0, 1, 2, 3, 4, 5, 6, 7u8];
     let arrays = Arrays::Within(data.as_mut_slice().into(), send, recv);
     let collective = Collective { operation, root: 1, op: sum(operation), counts, arrays };
-    let checked = collective.check(Caller { rank: 1, size: 2 })?;
+    let checked = collective.check(CallingRank { rank: 1, size: 2 })?;
     let found = |bytes: Option<&[u8]>| bytes.unwrap_or_default().to_vec();
     Ok((found(checked.input()), found(checked.output()), checked.copied.is_some()))
 }
@@ -141,14 +141,14 @@ fn pairs_are_made_what_agents_combine_and_carried_as_they_are() {
         let operation = if op.is_some() { Operation::Allreduce } else { Operation::Bcast };
         let data = ArrayMut::new(crate::PairType::I16, bytemuck::cast_slice_mut(&mut pairs)).unwrap();
         let collective = Collective { op, ..Collective::new(operation, Arrays::InPlace(data)) };
-        let checked = collective.check(Caller { rank: 0, size: 2 }).unwrap();
+        let checked = collective.check(CallingRank { rank: 0, size: 2 }).unwrap();
         assert_eq!(checked.input().unwrap(), bytemuck::cast_slice::<i32, u8>(&sent));
         assert_eq!((checked.dtype, checked.count), (Some(crate::Type::I32Loc), 1));
     }
     let data = ArrayMut::new(crate::PairType::I16, bytemuck::cast_slice_mut(&mut pairs)).unwrap();
     let collective =
         Collective { op: Some(Op::Sum), ..Collective::new(Operation::Allreduce, Arrays::InPlace(data)) };
-    assert!(collective.check(Caller { rank: 0, size: 2 }).is_err());
+    assert!(collective.check(CallingRank { rank: 0, size: 2 }).is_err());
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_root_that_is_no_rank_is_told_where_there_is_one() {
         let mut room = DATA;
         let arrays = Arrays::Apart(Some((&DATA[..8]).into()), Some((&mut room[..8]).into()));
         let collective = Collective { root: 2, ..Collective::new(operation, arrays) };
-        collective.check_fold(Caller { rank: 0, size: 2 }, 4).map(|checked| checked.count)
+        collective.check_fold(CallingRank { rank: 0, size: 2 }, 4).map(|checked| checked.count)
     };
     assert!(folded(O::Reduce).unwrap_err().contains("there is no rank 2"));
     assert_eq!(folded(O::Allreduce), Ok(2));
@@ -171,7 +171,7 @@ fn a_root_that_is_no_rank_is_told_where_there_is_one() {
 #[test]
 fn what_a_rank_neither_sends_nor_receives_is_not_looked_at() {
     use Operation as O;
-    let caller = Caller { rank: 1, size: 2 };
+    let caller = CallingRank { rank: 1, size: 2 };
     for (operation, counts) in [(O::Reduce, None), (O::Gather, None), (O::Gather, Some(&[1, 2][..]))] {
         let arrays = Arrays::Apart(Some((&DATA[..2]).into()), None);
         let op = sum(operation);
@@ -187,7 +187,7 @@ fn what_a_rank_neither_sends_nor_receives_is_not_looked_at() {
         let op = sum(operation);
         let arrays = Arrays::Apart(None, None);
         Collective { operation, root: 0, op, counts: None, arrays }
-            .check(Caller { rank, size: 2 })
+            .check(CallingRank { rank, size: 2 })
             .unwrap_err()
     };
     assert_eq!(
@@ -196,7 +196,7 @@ fn what_a_rank_neither_sends_nor_receives_is_not_looked_at() {
     );
     assert_eq!(
         Collective::new(O::Allreduce, Arrays::None).check(caller).unwrap_err(),
-        "it does not say how to combine elements"
+        "it does not specify how to combine elements"
     );
     assert_eq!(Collective::new(O::Gather, Arrays::None).check(caller).unwrap_err(), "its arrays are missing");
 }
@@ -206,7 +206,7 @@ fn rank_0_of_an_exscan_receives_nothing_but_its_arrays_are_equally_long() {
     let check = |rank, recv: &mut [u8]| {
         let arrays = Arrays::Apart(Some((&DATA[..2]).into()), Some(recv.into()));
         let collective = Collective { op: Some(Op::Sum), ..Collective::new(Operation::Exscan, arrays) };
-        collective.check(Caller { rank, size: 2 }).map(|checked| checked.output().is_some())
+        collective.check(CallingRank { rank, size: 2 }).map(|checked| checked.output().is_some())
     };
     assert_eq!((check(0, &mut [0; 2]), check(1, &mut [0; 2])), (Ok(false), Ok(true)));
     assert!(check(0, &mut [0; 3]).unwrap_err().contains("equally long"));
@@ -216,7 +216,7 @@ fn rank_0_of_an_exscan_receives_nothing_but_its_arrays_are_equally_long() {
 fn elements_of_two_types_and_reductions_that_no_element_has_are_told() {
     let mut room = [0u32; 2];
     let arrays = Arrays::Apart(Some([0i32; 2].as_slice().into()), Some(room.as_mut_slice().into()));
-    let caller = Caller { rank: 0, size: 2 };
+    let caller = CallingRank { rank: 0, size: 2 };
     let text = Collective::new(Operation::Allgather, arrays).check(caller).unwrap_err();
     assert_eq!(text, "send holds i32, but recv u32; they must be of one type");
     let mut data = [0f32; 2];

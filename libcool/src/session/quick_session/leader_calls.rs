@@ -3,19 +3,19 @@
 
 use super::QuickCall;
 use crate::error::Error;
-use crate::segment::{Described, Stop};
-use crate::session::account::Exchanged;
-use crate::session::watch::Watch;
+use crate::segment::{DescribedCall, Interrupted};
+use crate::session::call_account::LeaderTraffic;
+use crate::session::watched_call::WatchedCall;
 use crate::session::{Disconnected, SocketError};
 use cool_collective::Rank;
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local;
 use cool_quick::{
-    RECENT_ARRIVALS_MAX, BeginCall, DATAGRAM_BYTES_MAX, Input, QuickMessage, NodeLeaders, Output, QuickCalls, QuickSchedule,
-    SendTo, RETRANSMIT_WINDOW,
+    BeginCall, DATAGRAM_BYTES_MAX, Input, NodeLeaders, Output, QuickCalls, QuickMessage, QuickSchedule,
+    RECENT_ARRIVALS_MAX, RETRANSMIT_WINDOW, SendTo,
 };
 use cool_shm::segment::records::{ARRIVALS, RankArrival};
-use cool_shm::segment::{DATAGRAM_BYTES, DATAGRAMS_KEPT, RankPart};
+use cool_shm::segment::{DATAGRAM_BYTES, DATAGRAM_SLOTS, RankPart};
 use cool_types::Key;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -23,11 +23,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Times to wait are multiples of this, so that the socket is seldom told another one.
-const STEP: Duration = Duration::from_millis(10);
+/// Times to wait are multiples of this, so that the socket is seldom config another one.
+const WAIT_STEP: Duration = Duration::from_millis(10);
 
 // The segment has room for all that others may lack.
-const _: () = assert!(DATAGRAM_BYTES_MAX <= DATAGRAM_BYTES && RETRANSMIT_WINDOW as u64 <= DATAGRAMS_KEPT);
+const _: () = assert!(DATAGRAM_BYTES_MAX <= DATAGRAM_BYTES && RETRANSMIT_WINDOW as u64 <= DATAGRAM_SLOTS);
 const _: () = assert!(RECENT_ARRIVALS_MAX <= ARRIVALS);
 
 /// A leader's part in the calls of leaders: one at a time.
@@ -43,9 +43,9 @@ pub(super) struct LeaderCalls {
     /// The ranks of its node.
     ranks: usize,
     /// Datagrams kept so far.
-    kept: u64,
+    sent_datagrams: u64,
     /// What the call was for it that it takes part in, until that is asked.
-    exchanged: Exchanged,
+    exchanged: LeaderTraffic,
     /// What the socket waits at most.
     waits: Duration,
     origin: Instant,
@@ -53,29 +53,29 @@ pub(super) struct LeaderCalls {
 }
 
 impl LeaderCalls {
-    /// The part of a leader, by its number, of a node with this number of ranks, as its agent has told of it; `None` if that makes no sense.
+    /// The part of a leader, by its number, of a node with this number of ranks, as its agent has config of it; `None` if that makes no sense.
     pub(super) fn new(
-        told: &local::Quick,
+        config: &local::Quick,
         group: u64,
         (leaders, leader): (&NodeLeaders, usize),
         ranks: usize,
         socket: OwnedFd,
     ) -> Option<LeaderCalls> {
-        let key: [u8; 32] = told.key.as_slice().try_into().ok()?;
-        let port = u16::try_from(told.port).ok().filter(|port| *port < u16::MAX)?;
-        let addresses: Vec<Ipv4Addr> = told.addresses.iter().copied().map(Ipv4Addr::from_bits).collect();
-        let (group, layout) = ((group, told.epoch), leaders.layout().clone());
+        let key: [u8; 32] = config.key.as_slice().try_into().ok()?;
+        let port = u16::try_from(config.port).ok().filter(|port| *port < u16::MAX)?;
+        let addresses: Vec<Ipv4Addr> = config.addresses.iter().copied().map(Ipv4Addr::from_bits).collect();
+        let (group, layout) = ((group, config.epoch), leaders.layout().clone());
         let fits = addresses.len() == layout.size();
         let machine = QuickCalls::new(Key::from(key), group, Rank(leader as u32), layout)?;
         fits.then(|| LeaderCalls {
             machine,
             socket: socket.into(),
-            tree: Ipv4Addr::from_bits(told.tree),
+            tree: Ipv4Addr::from_bits(config.tree),
             port,
             addresses,
             ranks,
-            kept: 0,
-            exchanged: Exchanged::default(),
+            sent_datagrams: 0,
+            exchanged: LeaderTraffic::default(),
             waits: Duration::ZERO,
             origin: Instant::now(),
             buffer: vec![0; DATAGRAM_BYTES_MAX],
@@ -83,25 +83,25 @@ impl LeaderCalls {
     }
 
     /// Takes part in a call with what its node gives; what comes to it.
-    pub(super) fn carry_out(
+    pub(super) fn execute_between_leaders(
         &mut self,
         call: &QuickCall<'_>,
         leaders: &NodeLeaders,
         schedule: &Arc<QuickSchedule>,
         input: &[u8],
-    ) -> Result<Vec<u8>, Stop<Error>> {
-        let came = self.take_part(call, leaders, schedule, input);
-        let arrivals = self.machine.arrived().latest().map(|(leader, at)| {
+    ) -> Result<Vec<u8>, Interrupted<Error>> {
+        let received = self.take_part(call, leaders, schedule, input);
+        let arrivals = self.machine.arrivals().latest().map(|(leader, at)| {
             let at = self.origin + Duration::from_nanos(at.as_nanos());
             let after = at.saturating_duration_since(call.begun).as_nanos();
-            RankArrival { from: of_group(leaders, leader), after: u64::try_from(after).unwrap_or(u64::MAX) }
+            RankArrival { from: group_rank(leaders, leader), after: u64::try_from(after).unwrap_or(u64::MAX) }
         });
         self.exchanged.arrivals.iter_mut().zip(arrivals).for_each(|(place, arrival)| *place = Some(arrival));
-        came
+        received
     }
 
     /// What the call was for this leader that it took part in last, once.
-    pub(super) fn exchanged(&mut self) -> Exchanged {
+    pub(super) fn take_traffic(&mut self) -> LeaderTraffic {
         std::mem::take(&mut self.exchanged)
     }
 
@@ -111,24 +111,24 @@ impl LeaderCalls {
         leaders: &NodeLeaders,
         schedule: &Arc<QuickSchedule>,
         input: &[u8],
-    ) -> Result<Vec<u8>, Stop<Error>> {
-        let Watch { number, call: Described { digest, text, dtype, op, .. }, .. } = call.watch;
-        let sent = self.sent(call);
+    ) -> Result<Vec<u8>, Interrupted<Error>> {
+        let WatchedCall { number, call: DescribedCall { digest, text, dtype, op, .. }, .. } = call.watch;
+        let sent = self.retransmit_part(call);
         sent.enter(number, *digest, text)?;
         let combining = dtype.zip(*op);
         let begin = BeginCall { number, digest: *digest, schedule, combining, input };
         let now = self.now();
-        self.machine.handle(now, Input::Retransmitted(sent.repaired()));
+        self.machine.handle(now, Input::Retransmitted(sent.retransmissions()));
         self.machine.handle(now, Input::Begin(begin));
         let mut watched = None;
         while let Some(next) = self.perform(call, leaders, &mut watched)? {
-            let left = call.look(&mut watched, || {
+            let left = call.next_wait(&mut watched, || {
                 let awaited = self.machine.awaited();
                 awaited.flat_map(|leader| leaders.ranks_of(leader.0 as usize)).map(|rank| rank.0).collect()
             })?;
             self.receive(call, next.since(self.now()).min(left))?;
         }
-        watched.map_or(Ok(()), |id| call.watch.through(id))?;
+        watched.map_or(Ok(()), |id| call.watch.completed(id))?;
         Ok(self.machine.take_output())
     }
 
@@ -138,23 +138,27 @@ impl LeaderCalls {
         call: &QuickCall<'_>,
         leaders: &NodeLeaders,
         watched: &mut Option<u64>,
-    ) -> Result<Option<Time>, Stop<Error>> {
+    ) -> Result<Option<Time>, Interrupted<Error>> {
         loop {
             let now = self.now();
             match self.machine.poll(now) {
                 Poll::Output(Output::Send(message)) => {
-                    self.sent(call).keep(self.kept, message.name, &message.bytes)?;
-                    self.kept += 1;
+                    self.retransmit_part(call).store_datagram(
+                        self.sent_datagrams,
+                        message.name,
+                        &message.bytes,
+                    )?;
+                    self.sent_datagrams += 1;
                     self.count(&message);
                     (0..message.copies).try_for_each(|_| self.send(call, message.to, &message.bytes))?;
                 }
                 Poll::Output(Output::Nak { to, bytes }) => {
-                    self.exchanged.traffic.asked += 1;
-                    self.send(call, SendTo::AgentOf(of), &bytes)?;
+                    self.exchanged.traffic.requested += 1;
+                    self.send(call, SendTo::AgentOf(to), &bytes)?;
                 }
                 Poll::Output(Output::Mismatch { rank, text, .. }) => {
                     let id = watched.map_or_else(|| call.watch.open(), Ok)?;
-                    call.watch.differs(id, of_group(leaders, Rank(rank)), text)?;
+                    call.watch.differs(id, group_rank(leaders, Rank(rank)), text)?;
                 }
                 Poll::Output(Output::Done) => return Ok(None),
                 Poll::Idle(next) => return Ok(Some(next.unwrap_or(now))),
@@ -168,7 +172,7 @@ impl LeaderCalls {
         *sent += message.payload_len() as u32 * u32::from(message.copies);
     }
 
-    fn send(&self, call: &QuickCall<'_>, to: SendTo, bytes: &[u8]) -> Result<(), Stop<Error>> {
+    fn send(&self, call: &QuickCall<'_>, to: SendTo, bytes: &[u8]) -> Result<(), Interrupted<Error>> {
         let of = |leader: Rank| self.addresses[leader.0 as usize];
         let to = match to {
             SendTo::All => SocketAddrV4::new(self.tree, self.port),
@@ -178,37 +182,37 @@ impl LeaderCalls {
         match self.socket.send_to(bytes, to) {
             Ok(_) => Ok(()),
             // The interface is full or down: who lacks it asks for it.
-            Err(e) if is_passing(&e) => Ok(()),
-            Err(e) => Err(broken(call, e)),
+            Err(e) if is_transient(&e) => Ok(()),
+            Err(e) => Err(socket_error(call, e)),
         }
     }
 
     /// Waits for a datagram.
-    fn receive(&mut self, call: &QuickCall<'_>, timeout: Duration) -> Result<(), Stop<Error>> {
-        let steps = timeout.as_millis().div_ceil(STEP.as_millis()).max(1);
+    fn receive(&mut self, call: &QuickCall<'_>, timeout: Duration) -> Result<(), Interrupted<Error>> {
+        let steps = timeout.as_millis().div_ceil(WAIT_STEP.as_millis()).max(1);
         // The system takes a time of zero for none.
-        let waits = STEP * steps as u32;
+        let waits = WAIT_STEP * steps as u32;
         if self.waits != waits {
-            self.socket.set_read_timeout(Some(waits)).map_err(|e| broken(call, e))?;
+            self.socket.set_read_timeout(Some(waits)).map_err(|e| socket_error(call, e))?;
             self.waits = waits;
         }
         match self.socket.recv_from(&mut self.buffer) {
             Ok((len, from)) => {
-                let (now, before) = (self.now(), self.machine.arrived().messages());
+                let (now, before) = (self.now(), self.machine.arrivals().messages());
                 self.machine.handle(now, Input::Datagram(&self.buffer[..len]));
-                let was_taken = self.machine.arrived().messages() > before;
+                let was_taken = self.machine.arrivals().messages() > before;
                 // By the agent of its sender: it was asked for.
-                self.exchanged.traffic.repaired += u32::from(was_taken && from.port() == self.port + 1);
+                self.exchanged.traffic.retransmitted += u32::from(was_taken && from.port() == self.port + 1);
                 Ok(())
             }
-            Err(e) if is_passing(&e) => Ok(()),
-            Err(e) => Err(broken(call, e)),
+            Err(e) if is_transient(&e) => Ok(()),
+            Err(e) => Err(socket_error(call, e)),
         }
     }
 
     /// Where it keeps what it has sent.
-    fn sent<'a>(&self, call: &QuickCall<'a>) -> RankPart<'a> {
-        call.quick.segment.sent(self.ranks)
+    fn retransmit_part<'a>(&self, call: &QuickCall<'a>) -> RankPart<'a> {
+        call.quick.segment.leader_part(self.ranks)
     }
 
     fn now(&self) -> Time {
@@ -217,18 +221,18 @@ impl LeaderCalls {
 }
 
 /// A leader's number among all ranks.
-fn of_group(leaders: &NodeLeaders, leader: Rank) -> u32 {
+fn group_rank(leaders: &NodeLeaders, leader: Rank) -> u32 {
     leaders.ranks_of(leader.0 as usize).first().map_or(leader.0, |rank| rank.0)
 }
 
 /// The leader's socket is of no use.
-fn broken(call: &QuickCall<'_>, error: std::io::Error) -> Stop<Error> {
-    let why = Disconnected::Gone(Arc::new(SocketError::System(error)));
-    Stop::Failed(call.watch.session.disconnected(call.watch.name, why))
+fn socket_error(call: &QuickCall<'_>, error: std::io::Error) -> Interrupted<Error> {
+    let why = Disconnected::Lost(Arc::new(SocketError::System(error)));
+    Interrupted::Failed(call.watch.session.disconnected(call.watch.name, why))
 }
 
 /// What datagrams meet that are lost.
-fn is_passing(error: &std::io::Error) -> bool {
+fn is_transient(error: &std::io::Error) -> bool {
     use ErrorKind::{
         ConnectionRefused, HostUnreachable, Interrupted, NetworkDown, NetworkUnreachable, TimedOut,
         WouldBlock,

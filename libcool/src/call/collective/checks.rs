@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{Arrays, Checked, Collective};
+use super::{Arrays, CheckedCollective, Collective};
 use crate::element::{ArrayMut, Elements};
 use crate::{Operation, Type};
 use cool_types::check_reduction;
@@ -12,23 +12,23 @@ use std::ops::Range;
 
 /// The caller's place in its group.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller {
+pub(crate) struct CallingRank {
     pub(crate) rank: usize,
     pub(crate) size: usize,
 }
 
 /// What of the arrays goes out and what of them is overwritten by what comes in, in elements, and the elements that count.
-type Use = (Option<Range<usize>>, Option<Range<usize>>, usize);
+type UsedRanges = (Option<Range<usize>>, Option<Range<usize>>, usize);
 
 /// What is wrong, and what would be right.
 type Reason = String;
 
 /// An array's name and its elements.
-type Named = (&'static str, usize);
+type NamedLength = (&'static str, usize);
 
 /// One of the two arrays of a call.
 #[derive(Clone, Copy)]
-struct Side {
+struct ArrayArgument {
     name: &'static str,
     /// Its elements, if it was given.
     len: Option<usize>,
@@ -36,19 +36,19 @@ struct Side {
     used: bool,
 }
 
-impl Side {
-    fn named(self) -> Result<Named, Reason> {
+impl ArrayArgument {
+    fn named(self) -> Result<NamedLength, Reason> {
         self.len.map(|len| (self.name, len)).ok_or_else(|| format!("{} is missing", self.name))
     }
 
-    fn if_used(self) -> Result<Option<Named>, Reason> {
+    fn if_used(self) -> Result<Option<NamedLength>, Reason> {
         if self.used { self.named().map(Some) } else { Ok(None) }
     }
 }
 
 impl<'s, 'r> Collective<'s, 'r> {
     /// Checks all that can be checked at one rank.
-    pub(crate) fn check(self, caller: Caller) -> Result<Checked<'s, 'r>, Reason> {
+    pub(crate) fn check(self, caller: CallingRank) -> Result<CheckedCollective<'s, 'r>, Reason> {
         let root = caller.root(&self)?;
         let elements = self.elements(caller)?;
         let dtype = elements.map(Elements::carried_as);
@@ -61,7 +61,7 @@ impl<'s, 'r> Collective<'s, 'r> {
         };
         let checked = self.lay_out(caller, elements.map_or(1, Elements::bytes))?;
         let copies = pairs.is_some() || matches!(checked.arrays, Arrays::Within(..));
-        let mut checked = Checked { root, dtype, pairs, ..checked };
+        let mut checked = CheckedCollective { root, dtype, pairs, ..checked };
         if copies {
             checked.copy();
         }
@@ -69,7 +69,11 @@ impl<'s, 'r> Collective<'s, 'r> {
     }
 
     /// Checks a reduction by a function of the program, on elements of some bytes, whatever the arrays say.
-    pub(crate) fn check_fold(self, caller: Caller, element: usize) -> Result<Checked<'s, 'r>, Reason> {
+    pub(crate) fn check_fold(
+        self,
+        caller: CallingRank,
+        element: usize,
+    ) -> Result<CheckedCollective<'s, 'r>, Reason> {
         let root = caller.root(&self)?;
         if !self.operation.combines() {
             return Err(format!("{} combines nothing", self.operation));
@@ -89,11 +93,11 @@ impl<'s, 'r> Collective<'s, 'r> {
             }
         }
         let checked = self.lay_out(caller, element)?;
-        Ok(Checked { root, dtype: Some(Type::U8), ..checked })
+        Ok(CheckedCollective { root, dtype: Some(Type::U8), ..checked })
     }
 
     /// Finds what goes out and where what comes in belongs, in elements of `unit` bytes.
-    fn lay_out(self, caller: Caller, unit: usize) -> Result<Checked<'s, 'r>, Reason> {
+    fn lay_out(self, caller: CallingRank, unit: usize) -> Result<CheckedCollective<'s, 'r>, Reason> {
         let collective = caller.shared_as_in_place(self, unit)?;
         let (send, receive, count) = match &collective.arrays {
             Arrays::None if collective.operation == Operation::Barrier => (None, None, 0),
@@ -110,7 +114,7 @@ impl<'s, 'r> Collective<'s, 'r> {
             }
         };
         let in_bytes = |range: Range<usize>| range.start * unit..range.end * unit;
-        Ok(Checked {
+        Ok(CheckedCollective {
             name: collective.name(),
             operation: collective.operation,
             root: 0,
@@ -127,7 +131,7 @@ impl<'s, 'r> Collective<'s, 'r> {
     }
 
     /// What the arrays hold that are looked at.
-    fn elements(&self, caller: Caller) -> Result<Option<Elements>, Reason> {
+    fn elements(&self, caller: CallingRank) -> Result<Option<Elements>, Reason> {
         let at_root = caller.rank == self.root;
         match &self.arrays {
             Arrays::None => Ok(None),
@@ -146,12 +150,12 @@ impl<'s, 'r> Collective<'s, 'r> {
         }
     }
 
-    fn root_of(&self, caller: Caller) -> bool {
+    fn root_of(&self, caller: CallingRank) -> bool {
         self.root == caller.rank
     }
 }
 
-impl Caller {
+impl CallingRank {
     fn root(self, collective: &Collective<'_, '_>) -> Result<u32, Reason> {
         if !collective.operation.rooted() {
             return Ok(0);
@@ -169,7 +173,7 @@ impl Caller {
         collective: &Collective<'_, '_>,
         send: Option<usize>,
         recv: Option<usize>,
-    ) -> Result<Use, Reason> {
+    ) -> Result<UsedRanges, Reason> {
         let (operation, at_root) = (collective.operation, collective.root_of(self));
         match operation {
             Operation::Bcast => return Err("it takes one array, not two".into()),
@@ -178,8 +182,8 @@ impl Caller {
         }
         let sends = operation != Operation::Scatter || at_root;
         let receives = at_root || !matches!(operation, Operation::Reduce | Operation::Gather);
-        let send_len = Side { name: "send", len: send, used: sends };
-        let recv_len = Side { name: "recv", len: recv, used: receives };
+        let send_len = ArrayArgument { name: "send", len: send, used: sends };
+        let recv_len = ArrayArgument { name: "recv", len: recv, used: receives };
         let count = match collective.counts.filter(|_| operation.takes_counts()) {
             None => self.equal_lengths(operation, send_len, recv_len)?,
             Some(counts) => {
@@ -194,7 +198,12 @@ impl Caller {
     }
 
     /// Checks arrays of vectors, or of equal parts; the elements of a vector or part.
-    fn equal_lengths(self, operation: Operation, send: Side, recv: Side) -> Result<usize, Reason> {
+    fn equal_lengths(
+        self,
+        operation: Operation,
+        send: ArrayArgument,
+        recv: ArrayArgument,
+    ) -> Result<usize, Reason> {
         match operation {
             Operation::Gather | Operation::Allgather => {
                 let part = send.named()?;
@@ -223,8 +232,8 @@ impl Caller {
     fn counted_lengths(
         self,
         operation: Operation,
-        send: Side,
-        recv: Side,
+        send: ArrayArgument,
+        recv: ArrayArgument,
         counts: &[usize],
     ) -> Result<(), Reason> {
         match operation {
@@ -246,7 +255,7 @@ impl Caller {
     }
 
     /// Checks one array of some elements that is both, or of a rank that only sends or receives.
-    fn in_place(self, collective: &Collective<'_, '_>, len: usize) -> Result<Use, Reason> {
+    fn in_place(self, collective: &Collective<'_, '_>, len: usize) -> Result<UsedRanges, Reason> {
         let (operation, counts) = (collective.operation, collective.counts);
         let (at_root, all) = (collective.root_of(self), 0..len);
         match operation {
@@ -284,7 +293,7 @@ impl Caller {
     }
 
     /// Where this rank's part lies in an array of all parts.
-    fn own_of(self, whole: Named, counts: Option<&[usize]>) -> Result<Range<usize>, Reason> {
+    fn own_of(self, whole: NamedLength, counts: Option<&[usize]>) -> Result<Range<usize>, Reason> {
         let Some(counts) = counts else {
             let part = self.equal_parts(whole)?;
             return Ok(self.rank * part..(self.rank + 1) * part);
@@ -297,7 +306,7 @@ impl Caller {
 
     /// An alltoall in place puts what comes where what goes to the same rank was.
     fn parts_of_both_ways(self, len: usize, counts: &[usize]) -> Result<usize, Reason> {
-        let Caller { rank, size } = self;
+        let CallingRank { rank, size } = self;
         counted(counts.len(), ("one for each pair of ranks", size.saturating_mul(size)))?;
         let row = &counts[rank * size..][..size];
         sum_of_counts(("data", len), row)?;
@@ -360,8 +369,8 @@ impl Caller {
     }
 
     /// `whole` is an array of `size` times `part`, each with its name and length.
-    fn parts(self, whole: Named, part: Named) -> Result<(), Reason> {
-        let Caller { size, .. } = self;
+    fn parts(self, whole: NamedLength, part: NamedLength) -> Result<(), Reason> {
+        let CallingRank { size, .. } = self;
         if part.1.checked_mul(size) == Some(whole.1) {
             return Ok(());
         }
@@ -372,8 +381,8 @@ impl Caller {
     }
 
     /// An array has `size` equal parts; the length of one.
-    fn equal_parts(self, (name, len): Named) -> Result<usize, Reason> {
-        let Caller { size, .. } = self;
+    fn equal_parts(self, (name, len): NamedLength) -> Result<usize, Reason> {
+        let CallingRank { size, .. } = self;
         if len.is_multiple_of(size) {
             return Ok(len / size);
         }
@@ -381,7 +390,7 @@ impl Caller {
     }
 
     /// There is a count for each rank, and an array is as long as this rank's.
-    fn own_part(self, array: Named, counts: &[usize]) -> Result<(), Reason> {
+    fn own_part(self, array: NamedLength, counts: &[usize]) -> Result<(), Reason> {
         counted(counts.len(), (ONE_EACH, self.size))?;
         sum_of_counts(array, &counts[self.rank..=self.rank])
     }
@@ -390,7 +399,7 @@ impl Caller {
 /// How many counts there must be, in words.
 const ONE_EACH: &str = "one for each rank";
 
-fn same_length(send: Named, recv: Named) -> Result<(), Reason> {
+fn same_length(send: NamedLength, recv: NamedLength) -> Result<(), Reason> {
     if send.1 == recv.1 {
         return Ok(());
     }

@@ -2,11 +2,11 @@
 //! all vectors, the ranks combine, and the agents move the results: as many bytes as a reduction by the agents,
 //! and as reproducible, since each element is combined in rank order. Small vectors go to all ranks in one step.
 
-use super::{Comm, Inner, Start};
+use super::Pending;
+use super::{Comm, SharedComm, Start};
 use crate::Operation;
-use crate::collective::{Arrays, Caller, Checked, Collective};
+use crate::call::{Arrays, CallingRank, CheckedCollective, Collective};
 use crate::error::Error;
-use crate::pending::Pending;
 use bytemuck::Pod;
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ const SMALL: usize = 64 << 10;
 pub type Combine<'f> = dyn FnMut(&mut [u8], &[u8]) + 'f;
 
 /// A reduction by a function, as this rank sees it.
-struct Reduction<'c, 'f> {
-    shape: Shape,
+struct UserReduction<'c, 'f> {
+    shape: ReductionShape,
     combine: &'c mut Combine<'f>,
 }
 
 #[derive(Clone, Debug)]
-struct Shape {
+struct ReductionShape {
     operation: Operation,
     rank: usize,
     size: usize,
@@ -35,14 +35,14 @@ struct Shape {
     counts: Option<Vec<usize>>,
 }
 
-impl<'c, 'f> Reduction<'c, 'f> {
+impl<'c, 'f> UserReduction<'c, 'f> {
     fn new(
-        inner: &Inner,
-        checked: &Checked<'_, '_>,
+        inner: &SharedComm,
+        checked: &CheckedCollective<'_, '_>,
         element: usize,
         combine: &'c mut Combine<'f>,
-    ) -> Reduction<'c, 'f> {
-        let shape = Shape {
+    ) -> UserReduction<'c, 'f> {
+        let shape = ReductionShape {
             operation: checked.operation,
             rank: inner.rank,
             size: inner.size(),
@@ -50,7 +50,7 @@ impl<'c, 'f> Reduction<'c, 'f> {
             bytes: checked.input().map_or(0, <[u8]>::len),
             counts: checked.counts.map(<[usize]>::to_vec),
         };
-        Reduction { shape, combine }
+        UserReduction { shape, combine }
     }
 }
 
@@ -151,7 +151,7 @@ impl Comm {
         combine: &mut Combine<'_>,
     ) -> Result<(), Error> {
         let checked = self.inner.check_fold(collective, element)?;
-        let mut reduction = Reduction::new(&self.inner, &checked, element, combine);
+        let mut reduction = UserReduction::new(&self.inner, &checked, element, combine);
         let bytes = checked.input().map_or(0, <[u8]>::len);
         if bytes.saturating_mul(self.size()) <= SMALL {
             self.fold_small(&mut reduction, checked)
@@ -181,7 +181,11 @@ impl Comm {
     }
 
     /// All vectors go to every rank.
-    fn fold_small(&self, reduction: &mut Reduction<'_, '_>, checked: Checked<'_, '_>) -> Result<(), Error> {
+    fn fold_small(
+        &self,
+        reduction: &mut UserReduction<'_, '_>,
+        checked: CheckedCollective<'_, '_>,
+    ) -> Result<(), Error> {
         let send = checked.input().unwrap_or_default();
         let bytes = send.len() * self.size();
         let mut space = space(bytes);
@@ -194,7 +198,11 @@ impl Comm {
     }
 
     /// Each rank gets its part of all vectors.
-    fn fold_large(&self, reduction: &mut Reduction<'_, '_>, checked: Checked<'_, '_>) -> Result<(), Error> {
+    fn fold_large(
+        &self,
+        reduction: &mut UserReduction<'_, '_>,
+        checked: CheckedCollective<'_, '_>,
+    ) -> Result<(), Error> {
         let size = self.size();
         let parts = reduction.parts();
         let mine = parts[self.rank()];
@@ -247,19 +255,19 @@ impl<'c> Start<'c> {
         let inner = &comm.inner;
         let checked = inner.check_fold(collective, element)?;
         let mut combine: Box<SharedCombine<'a>> = Box::new(combine);
-        let reduction = Reduction::new(inner, &checked, element, &mut *combine);
+        let reduction = UserReduction::new(inner, &checked, element, &mut *combine);
         let (size, rank, root) = (inner.size(), inner.rank, checked.root as usize);
         let send = checked.input().unwrap_or_default();
         let to_root = checked.operation == Operation::Reduce;
         let scatters = checked.operation == Operation::ReduceScatter;
         let parts = reduction.parts();
-        let came = match scatters {
+        let bytes_received = match scatters {
             true => parts[rank] * size,
             false if to_root && rank != root => 0,
             false => send.len() * size,
         };
-        let mut space = space(came);
-        let arrays = Arrays::Apart(Some(send.into()), Some(bytes_of(&mut space, came).into()));
+        let mut space = space(bytes_received);
+        let arrays = Arrays::Apart(Some(send.into()), Some(bytes_of(&mut space, bytes_received).into()));
         let rows: Vec<usize> = (0..size).flat_map(|_| parts.iter().copied()).collect();
         let moved = match (scatters, to_root) {
             (true, _) => Collective { counts: Some(&rows), ..Collective::new(Operation::Alltoall, arrays) },
@@ -269,45 +277,45 @@ impl<'c> Start<'c> {
         let shape = reduction.shape;
         let request = inner.start_apart(moved, timeout)?;
         let finish = move |all: &mut [u8], recv: &mut [u8]| {
-            Reduction { shape, combine: &mut *combine }.finish(all, recv);
+            UserReduction { shape, combine: &mut *combine }.finish(all, recv);
         };
-        let folding = Folding { space, bytes: came, finish: Box::new(finish) };
+        let folding = StartedFold { space, bytes: bytes_received, finish: Box::new(finish) };
         Ok(Pending::folding(Arc::clone(inner), request, folding, checked))
     }
 }
 
-impl Inner {
+impl SharedComm {
     fn check_fold<'s, 'r>(
         &self,
         collective: Collective<'s, 'r>,
         element: usize,
-    ) -> Result<Checked<'s, 'r>, Error> {
+    ) -> Result<CheckedCollective<'s, 'r>, Error> {
         let name = if collective.operation.combines() { collective.name() } else { "fold" };
-        let caller = Caller { rank: self.rank, size: self.size() };
-        collective.check_fold(caller, element).map_err(|reason| self.wrong(name, reason))
+        let caller = CallingRank { rank: self.rank, size: self.size() };
+        collective.check_fold(caller, element).map_err(|reason| self.argument_error(name, reason))
     }
 }
 
 /// What a started reduction does when all vectors have come.
-pub(crate) struct Folding<'a> {
+pub(crate) struct StartedFold<'a> {
     space: Vec<u128>,
     bytes: usize,
-    finish: Box<Finish<'a>>,
+    finish: Box<FinishReduction<'a>>,
 }
 
 /// Combines what has come to what this rank receives.
-type Finish<'a> = dyn FnOnce(&mut [u8], &mut [u8]) + Send + Sync + 'a;
+type FinishReduction<'a> = dyn FnOnce(&mut [u8], &mut [u8]) + Send + Sync + 'a;
 
 /// A [`Combine`] that any thread may call.
 type SharedCombine<'f> = dyn FnMut(&mut [u8], &[u8]) + Send + Sync + 'f;
 
-impl std::fmt::Debug for Folding<'_> {
+impl std::fmt::Debug for StartedFold<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Folding").field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("StartedFold").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 
-impl Folding<'_> {
+impl StartedFold<'_> {
     /// Where the vectors of all ranks come.
     pub(crate) fn vectors(&mut self) -> &mut [u8] {
         bytes_of(&mut self.space, self.bytes)
@@ -328,10 +336,10 @@ fn bytes_of(space: &mut [u128], bytes: usize) -> &mut [u8] {
     &mut bytemuck::cast_slice_mut(space)[..bytes]
 }
 
-impl Shape {
+impl ReductionShape {
     /// The bytes of the vector that a rank combines: what it is to have, or as equal parts as can be.
     fn parts(&self) -> Vec<usize> {
-        let Shape { element, bytes, size, .. } = *self;
+        let ReductionShape { element, bytes, size, .. } = *self;
         let elements = bytes / element;
         match &self.counts {
             Some(counts) => counts.iter().map(|count| count * element).collect(),
@@ -342,7 +350,7 @@ impl Shape {
     }
 }
 
-impl Reduction<'_, '_> {
+impl UserReduction<'_, '_> {
     fn parts(&self) -> Vec<usize> {
         self.shape.parts()
     }
@@ -350,7 +358,7 @@ impl Reduction<'_, '_> {
     /// Combines all vectors that this rank's result is of, which are there in rank order: all of each, or of a reduce_scatter
     /// this rank's part alone.
     fn finish(&mut self, all: &mut [u8], recv: &mut [u8]) {
-        let Shape { operation, rank, size, bytes, .. } = self.shape;
+        let ReductionShape { operation, rank, size, bytes, .. } = self.shape;
         let vectors = match operation {
             Operation::Scan => rank + 1,
             Operation::Exscan => rank,

@@ -1,7 +1,7 @@
 //! What the agent answers, and who waits for it. Whoever waits first receives for all; when nobody does, the thread of
-//! [`super::receiver`] does once somebody wants to know without waiting.
+//! [`super::common_receiver`] does once somebody wants to know without waiting.
 
-use super::heap::{Block, Memory};
+use super::heap::{CallMemory, SharedBlock};
 use cool_proto::RUNNING_INTERVAL;
 use cool_proto::frame::FrameError;
 use cool_proto::local::{Done, frame::Body};
@@ -14,106 +14,110 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// An agent from which nothing is heard for this long while it works on a call is gone.
+/// An agent from which nothing is received for this long while it works on a call is gone.
 const SILENCE: Duration = RUNNING_INTERVAL.saturating_mul(6);
 
-/// The same of one in this process, which nobody can stop or kill alone: it is silent because other work takes the processors.
+/// The same of one in this process, which nobody can stop or kill alone: it is silent_in_waits because other work takes the processors.
 const SILENCE_WITHIN: Duration = RUNNING_INTERVAL.saturating_mul(60);
 
-/// How long a glance takes at most.
+/// How long a poll_connection takes at most.
 const GLANCE: Duration = Duration::from_millis(1);
 
 /// Why nothing comes any more.
 #[derive(Clone, Debug)]
 pub(super) enum Disconnected {
     /// The connection is of no use.
-    Gone(Arc<SocketError>),
+    Lost(Arc<SocketError>),
     /// The agent said why it hung up.
     Refused(String),
 }
 
 /// A call that the agent works on.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenCall {
     waker: Option<Waker>,
     /// Its memory, once nobody waits for it any more.
-    left: Option<Memory>,
+    abandoned: Option<CallMemory>,
     /// What the agent uses beside it.
-    kept: Option<Block>,
+    retained: Option<SharedBlock>,
 }
 
 /// The answer to what is no call, of which there is one at a time.
 #[derive(Debug)]
-enum Answer {
+enum ReplySlot {
     /// Nothing was asked: one that comes is unexpected.
-    None,
+    Empty,
     Awaited,
-    Came(Body),
+    Received(Body),
 }
 
 #[derive(Debug)]
-struct State {
+struct InboxState {
     /// Absent while somebody receives.
     receiver: Option<Receiver>,
-    open: BTreeMap<u64, Open>,
+    open: BTreeMap<u64, OpenCall>,
     /// Calls that are done and have not been asked for.
     done: BTreeMap<u64, Done>,
-    answer: Answer,
+    answer: ReplySlot,
     disconnected: Option<Disconnected>,
-    /// How long short waits heard nothing, one after the other.
-    silent: Duration,
-    /// How many frames were heard, and how many of them when the common thread looked last.
-    heard: u64,
-    heard_before: u64,
-    /// For how long that has heard nothing while nobody else received.
-    unheard: Duration,
+    /// How long short waits received nothing, one after the other.
+    silent_in_waits: Duration,
+    /// How many frames were received, and how many of them when the common thread looked last.
+    received: u64,
+    received_before: u64,
+    /// For how long that has received nothing while nobody else received.
+    silent_in_thread: Duration,
     /// The common thread receives too.
-    watched: bool,
+    in_thread: bool,
     /// Something may be there of which the common thread will not be told: who receives takes in all.
-    missed: bool,
+    may_have_more: bool,
 }
 
 /// The receiving side of a session. Clones are the same.
 #[derive(Clone, Debug)]
-pub(super) struct Inbox {
-    shared: Arc<(Mutex<State>, Condvar)>,
+pub(super) struct AgentInbox {
+    shared: Arc<(Mutex<InboxState>, Condvar)>,
     stream: Arc<UnixStream>,
-    /// How long the agent may be silent while it works on a call.
+    /// How long the agent may be silent_in_waits while it works on a call.
     silence: Duration,
 }
 
 /// An inbox that may be gone.
 #[derive(Clone, Debug)]
-pub(super) struct WeakInbox {
-    shared: Weak<(Mutex<State>, Condvar)>,
+pub(super) struct WeakAgentInbox {
+    shared: Weak<(Mutex<InboxState>, Condvar)>,
     stream: Weak<UnixStream>,
     silence: Duration,
 }
 
-impl WeakInbox {
-    pub(super) fn get(&self) -> Option<Inbox> {
-        Some(Inbox { shared: self.shared.upgrade()?, stream: self.stream.upgrade()?, silence: self.silence })
+impl WeakAgentInbox {
+    pub(super) fn get(&self) -> Option<AgentInbox> {
+        Some(AgentInbox {
+            shared: self.shared.upgrade()?,
+            stream: self.stream.upgrade()?,
+            silence: self.silence,
+        })
     }
 }
 
-impl Inbox {
-    pub(super) fn new(receiver: Receiver) -> Inbox {
+impl AgentInbox {
+    pub(super) fn new(receiver: Receiver) -> AgentInbox {
         let silence = if receiver.agent_is_in_this_process() { SILENCE_WITHIN } else { SILENCE };
         let stream = receiver.stream();
-        let state = State {
+        let state = InboxState {
             receiver: Some(receiver),
             open: BTreeMap::new(),
             done: BTreeMap::new(),
-            answer: Answer::None,
+            answer: ReplySlot::Empty,
             disconnected: None,
-            silent: Duration::ZERO,
-            heard: 0,
-            heard_before: 0,
-            unheard: Duration::ZERO,
-            watched: false,
-            missed: false,
+            silent_in_waits: Duration::ZERO,
+            received: 0,
+            received_before: 0,
+            silent_in_thread: Duration::ZERO,
+            in_thread: false,
+            may_have_more: false,
         };
-        Inbox { shared: Arc::new((Mutex::new(state), Condvar::new())), stream, silence }
+        AgentInbox { shared: Arc::new((Mutex::new(state), Condvar::new())), stream, silence }
     }
 
     /// The descriptor that came with the last answer.
@@ -122,8 +126,8 @@ impl Inbox {
     }
 
     /// A call is about to be sent.
-    pub(super) fn expect(&self, call: u64) {
-        self.lock().open.insert(call, Open::default());
+    pub(super) fn expect_call(&self, call: u64) {
+        self.lock().open.insert(call, OpenCall::default());
         self.shared.1.notify_all();
     }
 
@@ -159,14 +163,14 @@ impl Inbox {
     }
 
     /// What is no call is about to be sent: whoever receives keeps the answer.
-    pub(super) fn expect_answer(&self) {
-        self.lock().answer = Answer::Awaited;
+    pub(super) fn expect_reply(&self) {
+        self.lock().answer = ReplySlot::Awaited;
     }
 
     /// Waits for the answer that was expected.
-    pub(super) fn answer(&self, patience: Duration) -> Result<Body, Disconnected> {
-        self.wait_for(patience, |state| match std::mem::replace(&mut state.answer, Answer::None) {
-            Answer::Came(body) => Some(body),
+    pub(super) fn reply(&self, timeout: Duration) -> Result<Body, Disconnected> {
+        self.wait_for(timeout, |state| match std::mem::replace(&mut state.answer, ReplySlot::Empty) {
+            ReplySlot::Received(body) => Some(body),
             awaited => {
                 state.answer = awaited;
                 None
@@ -175,8 +179,8 @@ impl Inbox {
     }
 
     /// Waits for the end of a connection that the agent has closed: it may have said why.
-    pub(super) fn closed(&self, patience: Duration) -> Disconnected {
-        self.wait_for(patience, |_| None::<Infallible>).err().unwrap_or_else(unexpected)
+    pub(super) fn closed(&self, timeout: Duration) -> Disconnected {
+        self.wait_for(timeout, |_| None::<Infallible>).err().unwrap_or_else(unexpected)
     }
 
     /// Whether a call is done, or will never be. Else `waker` is told when.
@@ -188,18 +192,18 @@ impl Inbox {
         if let Some(open) = state.open.get_mut(&call) {
             open.waker = Some(waker.clone());
         }
-        if !state.watched {
-            super::receiver::watch(self.weak(), &self.stream)?;
-            state.watched = true;
+        if !state.in_thread {
+            super::common_receiver::watch(self.weak(), &self.stream)?;
+            state.in_thread = true;
             // Some may have come with what others have waited for.
-            state.missed = true;
-            state = self.take_missed_in(state);
+            state.may_have_more = true;
+            state = self.drain_rest(state);
         }
         Ok(state.is_over(call))
     }
 
-    fn weak(&self) -> WeakInbox {
-        WeakInbox {
+    fn weak(&self) -> WeakAgentInbox {
+        WeakAgentInbox {
             shared: Arc::downgrade(&self.shared),
             stream: Arc::downgrade(&self.stream),
             silence: self.silence,
@@ -207,37 +211,37 @@ impl Inbox {
     }
 
     /// The agent uses memory until it has done a call.
-    pub(super) fn keep(&self, call: u64, memory: Block) {
+    pub(super) fn retain(&self, call: u64, memory: SharedBlock) {
         if let Some(open) = self.lock().open.get_mut(&call) {
-            open.kept = Some(memory);
+            open.retained = Some(memory);
         }
     }
 
     /// Takes in all that has come, or has whoever receives do so.
-    pub(super) fn take_all_in(&self) {
+    pub(super) fn drain(&self) {
         let mut state = self.lock();
-        state.missed = true;
-        drop(self.take_missed_in(state));
+        state.may_have_more = true;
+        drop(self.drain_rest(state));
     }
 
     /// The common thread has looked for so long: an agent that works on calls and says nothing is gone.
-    pub(super) fn was_watched_for(&self, passed: Duration) {
+    pub(super) fn check_silence(&self, passed: Duration) {
         let mut state = self.lock();
-        if state.receiver.is_none() || state.open.is_empty() || state.heard != state.heard_before {
-            state.heard_before = state.heard;
-            state.unheard = Duration::ZERO;
+        if state.receiver.is_none() || state.open.is_empty() || state.received != state.received_before {
+            state.received_before = state.received;
+            state.silent_in_thread = Duration::ZERO;
             return;
         }
-        state.unheard += passed;
-        if state.unheard >= self.silence {
-            let silent = SocketError::TimedOut(state.unheard);
-            state.end(Disconnected::Gone(Arc::new(silent)));
+        state.silent_in_thread += passed;
+        if state.silent_in_thread >= self.silence {
+            let silent_in_waits = SocketError::TimedOut(state.silent_in_thread);
+            state.end(Disconnected::Lost(Arc::new(silent_in_waits)));
             self.shared.1.notify_all();
         }
     }
 
     /// Takes in what has come, if nobody does. Why nothing comes any more, if so.
-    pub(super) fn glance(&self) -> Option<Disconnected> {
+    pub(super) fn poll_connection(&self) -> Option<Disconnected> {
         let state = self.lock();
         if state.receiver.is_none() {
             return state.disconnected.clone();
@@ -246,13 +250,13 @@ impl Inbox {
     }
 
     /// Nobody waits for a call any more; its memory is free when it is done.
-    pub(super) fn leave(&self, call: u64, memory: Memory) {
+    pub(super) fn abandon(&self, call: u64, memory: CallMemory) {
         let mut state = self.lock();
         if state.done.remove(&call).is_none()
             && let Some(open) = state.open.get_mut(&call)
         {
             open.waker = None;
-            open.left = Some(memory);
+            open.abandoned = Some(memory);
         }
     }
 
@@ -269,8 +273,8 @@ impl Inbox {
 
     fn wait_for<R>(
         &self,
-        patience: Duration,
-        found: impl Fn(&mut State) -> Option<R>,
+        timeout: Duration,
+        found: impl Fn(&mut InboxState) -> Option<R>,
     ) -> Result<R, Disconnected> {
         let mut state = self.lock();
         loop {
@@ -280,86 +284,90 @@ impl Inbox {
             if let Some(why) = &state.disconnected {
                 return Err(why.clone());
             }
-            state = self.step(state, patience);
+            state = self.step(state, timeout);
         }
     }
 
     /// Receives something, or waits until somebody has.
-    fn step<'a>(&'a self, mut state: MutexGuard<'a, State>, patience: Duration) -> MutexGuard<'a, State> {
+    fn step<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, InboxState>,
+        timeout: Duration,
+    ) -> MutexGuard<'a, InboxState> {
         match state.receiver.take() {
             None => self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner),
             Some(receiver) => {
-                let state = self.receive(state, receiver, patience, |_| true);
-                self.take_missed_in(state)
+                let state = self.receive(state, receiver, timeout, |_| true);
+                self.drain_rest(state)
             }
         }
     }
 
-    /// The same, for at most this long: the agent is gone only when such steps together heard nothing for long.
+    /// The same, for at most this long: the agent is gone only when such steps together received nothing for long.
     fn step_at_most<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, InboxState>,
         at_most: Duration,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, InboxState> {
         match state.receiver.take() {
             None => self.shared.1.wait_timeout(state, at_most).unwrap_or_else(PoisonError::into_inner).0,
             Some(receiver) => {
                 let state = self.receive(state, receiver, at_most, |state| {
-                    state.silent += at_most;
-                    state.silent >= self.silence
+                    state.silent_in_waits += at_most;
+                    state.silent_in_waits >= self.silence
                 });
-                self.take_missed_in(state)
+                self.drain_rest(state)
             }
         }
     }
 
     /// Takes in all that is there, if the common thread was told of something that it could not take in.
-    fn take_missed_in<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        while state.missed && state.disconnected.is_none() {
+    fn drain_rest<'a>(&'a self, mut state: MutexGuard<'a, InboxState>) -> MutexGuard<'a, InboxState> {
+        while state.may_have_more && state.disconnected.is_none() {
             let Some(receiver) = state.receiver.take() else { break };
-            state.missed = false;
-            let heard = state.heard;
+            state.may_have_more = false;
+            let received = state.received;
             state = self.receive(state, receiver, Duration::ZERO, |_| false);
             // Until there is nothing.
-            state.missed |= state.heard != heard;
+            state.may_have_more |= state.received != received;
         }
         state
     }
 
-    /// Receives something; `is_gone` says whether the agent is gone if nothing comes in time.
+    /// Receives something; `is_lost` says whether the agent is gone if nothing comes in time.
     fn receive<'a>(
         &'a self,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, InboxState>,
         mut receiver: Receiver,
-        patience: Duration,
-        is_gone: impl FnOnce(&mut State) -> bool,
-    ) -> MutexGuard<'a, State> {
+        timeout: Duration,
+        is_lost: impl FnOnce(&mut InboxState) -> bool,
+    ) -> MutexGuard<'a, InboxState> {
         drop(state);
-        let heard = receiver.receive(patience);
+        let received = receiver.receive(timeout);
         let mut state = self.lock();
         state.receiver = Some(receiver);
-        match heard {
+        match received {
             Ok(body) => {
-                state.silent = Duration::ZERO;
-                state.heard += 1;
+                state.silent_in_waits = Duration::ZERO;
+                state.received += 1;
                 // More may have come with it, of which the system then tells the common thread nothing.
-                state.missed |= state.watched;
+                state.may_have_more |= state.in_thread;
                 state.take(body);
             }
-            Err(SocketError::TimedOut(_)) if !is_gone(&mut state) => {}
-            Err(e) => state.end(Disconnected::Gone(Arc::new(e))),
+            Err(SocketError::TimedOut(_)) if !is_lost(&mut state) => {}
+            Err(e) => state.end(Disconnected::Lost(Arc::new(e))),
         }
         self.shared.1.notify_all();
         state
     }
 
     /// The state, even after a panic: every change to it is whole.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl InboxState {
     /// Whether a call is done, or will never be.
     fn is_over(&self, call: u64) -> bool {
         self.disconnected.is_some() || self.done.contains_key(&call)
@@ -370,15 +378,15 @@ impl State {
             Body::Running(_) => {}
             Body::Done(done) => match self.open.remove(&done.id) {
                 // Its memory is given back here.
-                Some(Open { left: Some(_), .. }) => {}
-                Some(Open { waker, left: None, .. }) => {
+                Some(OpenCall { abandoned: Some(_), .. }) => {}
+                Some(OpenCall { waker, abandoned: None, .. }) => {
                     self.done.insert(done.id, done);
                     waker.into_iter().for_each(Waker::wake);
                 }
                 None => self.end(unexpected()),
             },
             Body::Refused(refused) => self.end(Disconnected::Refused(refused.message)),
-            body if matches!(self.answer, Answer::Awaited) => self.answer = Answer::Came(body),
+            body if matches!(self.answer, ReplySlot::Awaited) => self.answer = ReplySlot::Received(body),
             _ => self.end(unexpected()),
         }
     }
@@ -391,7 +399,7 @@ impl State {
 
 /// What comes later would be taken for the answer to something else.
 pub(super) fn unexpected() -> Disconnected {
-    Disconnected::Gone(Arc::new(SocketError::Frame(FrameError::Unknown)))
+    Disconnected::Lost(Arc::new(SocketError::Frame(FrameError::Unknown)))
 }
 
 #[cfg(test)]
@@ -410,17 +418,17 @@ mod tests {
         let (_sender, receiver) = cool_proto::socket::open(&path, SILENCE).unwrap();
         let mut agent = listener.accept().unwrap().0;
         let mut say = |body| agent.write_all(&encode(body, MAX_TO_RANK).unwrap()).unwrap();
-        let inbox = Inbox::new(receiver);
+        let inbox = AgentInbox::new(receiver);
         assert_eq!(inbox.silence, SILENCE_WITHIN, "the listener is in this process");
-        inbox.expect(7);
-        inbox.expect_answer();
+        inbox.expect_call(7);
+        inbox.expect_reply();
         say(Body::PlanChecked(PlanChecked { wrong: "no".into() }));
         say(Body::Done(Done { id: 7, ..Done::default() }));
         // As another thread does that waits for a call while this one has asked and not yet begun to wait.
         assert_eq!(inbox.wait(7).unwrap().id, 7);
-        assert!(matches!(inbox.answer(SILENCE), Ok(Body::PlanChecked(checked)) if checked.wrong == "no"));
+        assert!(matches!(inbox.reply(SILENCE), Ok(Body::PlanChecked(checked)) if checked.wrong == "no"));
         say(Body::PlanChecked(PlanChecked::default()));
-        inbox.expect(8);
-        assert!(matches!(inbox.wait(8), Err(Disconnected::Gone(_))));
+        inbox.expect_call(8);
+        assert!(matches!(inbox.wait(8), Err(Disconnected::Lost(_))));
     }
 }

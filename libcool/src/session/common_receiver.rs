@@ -1,7 +1,7 @@
 //! The thread that receives for all sessions of the process: for those of whose calls somebody wants to know the end without
 //! waiting for it. It is there from the first such call on.
 
-use super::inbox::{Inbox, WeakInbox};
+use super::agent_inbox::{AgentInbox, WeakAgentInbox};
 use cool_proto::RUNNING_INTERVAL;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -22,17 +22,17 @@ struct CommonReceiver {
     /// The process that has the thread. One that it forks has not.
     process: u32,
     epoll: OwnedFd,
-    sessions: Mutex<Sessions>,
+    sessions: Mutex<WatchedSessions>,
 }
 
 #[derive(Debug, Default)]
-struct Sessions {
+struct WatchedSessions {
     next: u64,
-    by_number: BTreeMap<u64, WeakInbox>,
+    by_number: BTreeMap<u64, WeakAgentInbox>,
 }
 
 /// What comes to a session, from now on until it is gone, is taken in without anybody waiting for it.
-pub(super) fn watch(inbox: WeakInbox, stream: impl AsFd) -> io::Result<()> {
+pub(super) fn watch(inbox: WeakAgentInbox, stream: impl AsFd) -> io::Result<()> {
     let mut common = RECEIVER.lock().unwrap_or_else(PoisonError::into_inner);
     let receiver = match &*common {
         Some(receiver) if receiver.process == std::process::id() => Arc::clone(receiver),
@@ -69,28 +69,28 @@ impl CommonReceiver {
             // Interrupted at most: the descriptor is there, and so is the room.
             let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref());
             for event in &events {
-                let session = self.sessions().by_number.get(&event.data.u64()).and_then(WeakInbox::get);
-                session.as_ref().inspect(|session| session.take_all_in());
+                let session = self.sessions().by_number.get(&event.data.u64()).and_then(WeakAgentInbox::get);
+                session.as_ref().inspect(|session| session.drain());
             }
             let passed = looked.elapsed();
             if passed >= RUNNING_INTERVAL {
                 looked = Instant::now();
-                self.look_for_silent(passed);
+                self.check_silent_sessions(passed);
             }
         }
     }
 
-    /// Sessions from which nothing is heard for long are over; those that are gone are forgotten.
-    fn look_for_silent(&self, passed: Duration) {
-        let sessions: Vec<Inbox> = {
+    /// WatchedSessions from which nothing is heard for long are over; those that are gone are forgotten.
+    fn check_silent_sessions(&self, passed: Duration) {
+        let sessions: Vec<AgentInbox> = {
             let mut sessions = self.sessions();
             sessions.by_number.retain(|_, inbox| inbox.get().is_some());
-            sessions.by_number.values().filter_map(WeakInbox::get).collect()
+            sessions.by_number.values().filter_map(WeakAgentInbox::get).collect()
         };
-        sessions.iter().for_each(|session| session.was_watched_for(passed));
+        sessions.iter().for_each(|session| session.check_silence(passed));
     }
 
-    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+    fn sessions(&self) -> MutexGuard<'_, WatchedSessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,15 +1,15 @@
 //! Many calls under way, of any communicators, and which of them is done first.
 
+use crate::Pending;
 use crate::comm::Received;
 use crate::error::Error;
-use crate::pending::Pending;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// Calls under way (MPI: `MPI_Waitany`; a completion queue of verbs), each with a token by which the program knows it.
+/// OpenCalls under way (MPI: `MPI_Waitany`; a completion queue of verbs), each with a token by which the program knows it.
 /// They may be of several communicators. Any number of threads may add calls and wait for the next that is done; one that
 /// does nothing else suffices for all calls of a process.
 ///
@@ -35,11 +35,11 @@ use std::time::{Duration, Instant};
 ///
 /// Dropping it leaves its calls alone, as dropping them does.
 pub struct CompletionQueue<'a, T> {
-    calls: Mutex<Calls<'a, T>>,
-    finished: Arc<Finished>,
+    calls: Mutex<OpenCalls<'a, T>>,
+    finished: Arc<FinishedCalls>,
 }
 
-struct Calls<'a, T> {
+struct OpenCalls<'a, T> {
     next: u64,
     /// By the number that their wakers have.
     open: BTreeMap<u64, (Pending<'a>, T)>,
@@ -56,57 +56,57 @@ pub struct Completed<T> {
 
 /// The numbers of calls that are done and were not asked for.
 #[derive(Debug, Default)]
-struct Finished {
-    told: Mutex<Told>,
-    came: Condvar,
+struct FinishedCalls {
+    queue: Mutex<FinishedQueue>,
+    added: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct FinishedQueue {
     numbers: VecDeque<u64>,
     /// Nobody is to wait for more.
     closed: bool,
 }
 
 /// Tells that a call is done.
-struct Ticket {
+struct CompletionWaker {
     number: u64,
-    finished: Arc<Finished>,
+    finished: Arc<FinishedCalls>,
 }
 
-impl Wake for Ticket {
+impl Wake for CompletionWaker {
     fn wake(self: Arc<Self>) {
         self.finished.add(self.number);
     }
 }
 
-impl Finished {
+impl FinishedCalls {
     fn add(&self, number: u64) {
-        self.told().numbers.push_back(number);
-        self.came.notify_one();
+        self.queue().numbers.push_back(number);
+        self.added.notify_one();
     }
 
     fn close(&self) {
-        self.told().closed = true;
-        self.came.notify_all();
+        self.queue().closed = true;
+        self.added.notify_all();
     }
 
     // Every change to it is whole.
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, FinishedQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The first, if one comes in time.
     fn next(&self, timeout: Duration) -> Option<u64> {
         let begun = Instant::now();
-        let mut told = self.told();
+        let mut queue = self.queue();
         loop {
-            if let Some(number) = told.numbers.pop_front() {
+            if let Some(number) = queue.numbers.pop_front() {
                 return Some(number);
             }
-            let open = !told.closed;
+            let open = !queue.closed;
             let left = timeout.checked_sub(begun.elapsed()).filter(|left| open && !left.is_zero())?;
-            told = self.came.wait_timeout(told, left).unwrap_or_else(PoisonError::into_inner).0;
+            queue = self.added.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -126,7 +126,7 @@ impl<'a, T> CompletionQueue<'a, T> {
         let mut calls = self.calls();
         let number = calls.next;
         calls.next += 1;
-        let waker = Waker::from(Arc::new(Ticket { number, finished: Arc::clone(&self.finished) }));
+        let waker = Waker::from(Arc::new(CompletionWaker { number, finished: Arc::clone(&self.finished) }));
         if pending.wake_when_done(&waker)? {
             self.finished.add(number);
         }
@@ -141,7 +141,7 @@ impl<'a, T> CompletionQueue<'a, T> {
         loop {
             let number = self.finished.next(timeout.saturating_sub(begun.elapsed()))?;
             let call = self.calls().open.remove(&number);
-            // It is there, since its number is told once.
+            // It is there, since its number is queue once.
             if let Some((pending, token)) = call {
                 return Some(Completed { token, result: pending.received() });
             }
@@ -156,10 +156,10 @@ impl<'a, T> CompletionQueue<'a, T> {
 
     /// Whether nobody waits any more, by [`CompletionQueue::close`].
     pub fn is_closed(&self) -> bool {
-        self.finished.told().closed
+        self.finished.queue().closed
     }
 
-    /// Calls that [`CompletionQueue::next`] has not given.
+    /// OpenCalls that [`CompletionQueue::next`] has not given.
     pub fn len(&self) -> usize {
         self.calls().open.len()
     }
@@ -170,7 +170,7 @@ impl<'a, T> CompletionQueue<'a, T> {
     }
 
     /// The calls, even after a panic: every change to them is whole.
-    fn calls(&self) -> MutexGuard<'_, Calls<'a, T>> {
+    fn calls(&self) -> MutexGuard<'_, OpenCalls<'a, T>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -178,7 +178,7 @@ impl<'a, T> CompletionQueue<'a, T> {
 impl<T> Default for CompletionQueue<'_, T> {
     fn default() -> Self {
         CompletionQueue {
-            calls: Mutex::new(Calls { next: 0, open: BTreeMap::new() }),
+            calls: Mutex::new(OpenCalls { next: 0, open: BTreeMap::new() }),
             finished: Arc::default(),
         }
     }

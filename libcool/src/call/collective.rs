@@ -8,7 +8,7 @@ use crate::{Op, Operation, PairType, Type};
 use std::borrow::Cow;
 use std::ops::Range;
 
-pub(crate) use checks::Caller;
+pub(crate) use checks::CallingRank;
 
 /// The arrays of a [`Collective`].
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub struct Collective<'s, 'r> {
 
 /// A collective whose arguments make sense, and what of its arrays goes out and comes in.
 #[derive(Debug)]
-pub(crate) struct Checked<'s, 'r> {
+pub(crate) struct CheckedCollective<'s, 'r> {
     pub(crate) name: &'static str,
     pub(crate) operation: Operation,
     pub(crate) root: u32,
@@ -65,7 +65,7 @@ pub(crate) struct Checked<'s, 'r> {
     arrays: Arrays<'s, 'r>,
 }
 
-impl<'s, 'r> Checked<'s, 'r> {
+impl<'s, 'r> CheckedCollective<'s, 'r> {
     /// What goes out.
     pub(crate) fn input(&self) -> Option<&[u8]> {
         let range = self.send.clone()?;
@@ -117,41 +117,41 @@ impl<'s, 'r> Checked<'s, 'r> {
 
 /// Where a call's bytes come from and go to.
 #[derive(Debug)]
-pub(crate) struct Buffers<'a> {
-    input: Input<'a>,
+pub(crate) struct CallBuffers<'a> {
+    input: InputBytes<'a>,
     output: &'a mut [u8],
     /// Where in `output` what comes in begins.
     start: usize,
 }
 
 #[derive(Debug)]
-enum Input<'a> {
+enum InputBytes<'a> {
     Apart(Cow<'a, [u8]>),
     /// A part of the output.
     Within(Range<usize>),
 }
 
-impl<'a> Buffers<'a> {
+impl<'a> CallBuffers<'a> {
     /// What goes out from one place, and what comes in to another.
-    pub(crate) fn new(input: &'a [u8], output: &'a mut [u8]) -> Buffers<'a> {
-        Buffers { input: Input::Apart(Cow::Borrowed(input)), output, start: 0 }
+    pub(crate) fn new(input: &'a [u8], output: &'a mut [u8]) -> CallBuffers<'a> {
+        CallBuffers { input: InputBytes::Apart(Cow::Borrowed(input)), output, start: 0 }
     }
 }
 
-impl Buffers<'_> {
+impl CallBuffers<'_> {
     /// Bytes that go out.
     pub(crate) fn input(&self, range: Range<usize>) -> &[u8] {
         match &self.input {
-            Input::Apart(bytes) => &bytes[range],
-            Input::Within(within) => &self.output[within.clone()][range],
+            InputBytes::Apart(bytes) => &bytes[range],
+            InputBytes::Within(within) => &self.output[within.clone()][range],
         }
     }
 
     /// All bytes that go out.
     pub(crate) fn whole_input(&self) -> &[u8] {
         match &self.input {
-            Input::Apart(bytes) => bytes,
-            Input::Within(within) => &self.output[within.clone()],
+            InputBytes::Apart(bytes) => bytes,
+            InputBytes::Within(within) => &self.output[within.clone()],
         }
     }
 
@@ -162,8 +162,8 @@ impl Buffers<'_> {
 
     /// What goes out is read after what comes in has overwritten it: it is copied.
     pub(crate) fn set_input_apart(&mut self) {
-        if let Input::Within(range) = &self.input {
-            self.input = Input::Apart(Cow::Owned(self.output[range.clone()].to_vec()));
+        if let InputBytes::Within(range) = &self.input {
+            self.input = InputBytes::Apart(Cow::Owned(self.output[range.clone()].to_vec()));
         }
     }
 
@@ -171,23 +171,23 @@ impl Buffers<'_> {
     pub(crate) fn keep(&mut self, range: Range<usize>, at: usize) {
         let at = self.start + at;
         match &self.input {
-            Input::Apart(bytes) => self.output[at..at + range.len()].copy_from_slice(&bytes[range]),
-            Input::Within(within) => {
+            InputBytes::Apart(bytes) => self.output[at..at + range.len()].copy_from_slice(&bytes[range]),
+            InputBytes::Within(within) => {
                 self.output.copy_within(within.start + range.start..within.start + range.end, at);
             }
         }
     }
 }
 
-impl<'s, 'r> Checked<'s, 'r> {
+impl<'s, 'r> CheckedCollective<'s, 'r> {
     /// What goes out and where to put what comes in, at once.
-    pub(crate) fn buffers(&mut self) -> Buffers<'_> {
+    pub(crate) fn buffers(&mut self) -> CallBuffers<'_> {
         let send = self.send.clone().unwrap_or_default();
         let start = self.receive.as_ref().map_or(0, |receive| receive.start);
-        let copied = self.copied.as_deref().map(|copied| Input::Apart(Cow::Borrowed(copied)));
+        let copied = self.copied.as_deref().map(|copied| InputBytes::Apart(Cow::Borrowed(copied)));
         match &mut self.arrays {
             Arrays::InPlace(data) | Arrays::Within(data, ..) => {
-                Buffers { input: copied.unwrap_or(Input::Within(send)), output: data.bytes, start }
+                CallBuffers { input: copied.unwrap_or(InputBytes::Within(send)), output: data.bytes, start }
             }
             Arrays::Apart(given, recv) => {
                 let input = given.as_ref().map_or(&[][..], |given| given.bytes.get(send).unwrap_or_default());
@@ -195,9 +195,15 @@ impl<'s, 'r> Checked<'s, 'r> {
                     .as_mut()
                     .filter(|_| self.receive.is_some())
                     .map_or(&mut [][..], |recv| &mut *recv.bytes);
-                Buffers { input: copied.unwrap_or(Input::Apart(Cow::Borrowed(input))), output, start }
+                CallBuffers {
+                    input: copied.unwrap_or(InputBytes::Apart(Cow::Borrowed(input))),
+                    output,
+                    start,
+                }
             }
-            Arrays::None => Buffers { input: Input::Apart(Cow::Borrowed(&[])), output: &mut [], start },
+            Arrays::None => {
+                CallBuffers { input: InputBytes::Apart(Cow::Borrowed(&[])), output: &mut [], start }
+            }
         }
     }
 }

@@ -2,14 +2,14 @@
 //! program. They agree.
 
 use crate::error::Error;
-use crate::segment::{Described, Stop};
+use crate::segment::{DescribedCall, Interrupted};
 use cool_proto::local;
 use cool_shm::segment::RankPart;
 use cool_shm::segment::records::{self, ARRIVALS, RankArrival, RankPlan, RankRecord, RankTraffic};
 
 /// What a call was for the leader of a node, who sends and takes messages in it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Exchanged {
+pub(super) struct LeaderTraffic {
     pub(super) traffic: RankTraffic,
     pub(super) arrivals: [Option<RankArrival>; ARRIVALS],
 }
@@ -19,7 +19,7 @@ pub(super) struct CallAccount<'a> {
     /// The rank's own part of the segment.
     pub(super) part: RankPart<'a>,
     pub(super) number: u64,
-    pub(super) call: &'a Described,
+    pub(super) call: &'a DescribedCall,
     pub(super) plan: RankPlan,
     /// When it began.
     pub(super) begun: u64,
@@ -29,14 +29,14 @@ impl CallAccount<'_> {
     /// The call is over. One that the agent is to carry out is the agent's to tell.
     pub(super) fn close(
         self,
-        exchanged: Exchanged,
-        carried: Result<(), Stop<Error>>,
-    ) -> Result<local::Stats, Stop<Error>> {
-        if matches!(carried, Err(Stop::ByAgent)) {
-            return Err(Stop::ByAgent);
+        exchanged: LeaderTraffic,
+        carried: Result<(), Interrupted<Error>>,
+    ) -> Result<local::Stats, Interrupted<Error>> {
+        if matches!(carried, Err(Interrupted::Fallback)) {
+            return Err(Interrupted::Fallback);
         }
         let took = records::now().saturating_sub(self.begun);
-        let Described { dtype, op, call, .. } = self.call;
+        let DescribedCall { dtype, op, call, .. } = self.call;
         let all = |counts: &[u64]| counts.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
         self.part.record(&RankRecord {
             number: self.number,
@@ -53,12 +53,12 @@ impl CallAccount<'_> {
             traffic: exchanged.traffic,
             arrivals: exchanged.arrivals,
         });
-        let RankTraffic { multicast, unicast, repaired, .. } = exchanged.traffic;
+        let RankTraffic { multicast, unicast, retransmitted, .. } = exchanged.traffic;
         carried.map(|()| local::Stats {
             nanoseconds: took,
             bytes_multicast: multicast.into(),
             bytes_unicast: unicast.into(),
-            chunks_repaired: repaired.into(),
+            chunks_repaired: retransmitted.into(),
             plan: self.plan.name().to_owned(),
             ..local::Stats::default()
         })
