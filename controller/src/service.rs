@@ -252,7 +252,7 @@ impl Service {
             Admitted::New(session) => self.begin(session).await.map(|attached| (session, attached)),
             Admitted::Back(session, received) => {
                 let attached = session.connect(Some(*received), self.agents.registered(session)).await;
-                if let Err(why @ AttachError::Miscounted(_)) = &attached {
+                if let Err(why @ AttachError::AcknowledgementError(_)) = &attached {
                     self.node_gone(session, &why.to_string()).await;
                 }
                 attached.map_err(Status::from).map(|attached| (session, attached))
@@ -410,9 +410,9 @@ impl Service {
 
     /// The switches at which somebody sent into groups who may not.
     fn outsiders(&self) -> Vec<Outsiders> {
-        let (network, measured) = (self.network.topology(), self.network.measured());
+        let (network, measured) = (self.network.topology(), self.network.measurements());
         let of = |s: &cool_fabric::SwitchView| {
-            let packets = measured.switches.get(&s.datapath_id).map_or(0, |load| load.outsiders);
+            let packets = measured.switches.get(&s.datapath_id).map_or(0, |load| load.nonmember_packets);
             Outsiders { datapath_id: s.datapath_id.0, name: s.name.clone(), packets }
         };
         network.switches.iter().map(of).filter(|outsiders| outsiders.packets > 0).collect()

@@ -1,7 +1,5 @@
 //! What the fabric and the rest of the controller say to each other: plain values, nothing of OpenFlow.
 
-use crate::switch::capacity::TableCapacity;
-use crate::switch::pipeline::Pipeline;
 pub use cool_topology::{DatapathId, Key, Link, MacAddr, Port};
 pub use cool_types::TreeScope;
 use core::net::IpAddr;
@@ -34,6 +32,28 @@ impl Default for HostLimits {
     }
 }
 
+/// The most entries of ours that a switch may hold; `None`: as many as it takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableCapacity {
+    /// Entries of its group table.
+    pub groups: Option<u32>,
+    /// Those of them that are of type FF (fast failover).
+    pub failovers: Option<u32>,
+    /// Flows.
+    pub flows: Option<u32>,
+    /// Meters.
+    pub meters: Option<u32>,
+}
+
+/// The operator's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pipeline {
+    /// The table that our flows are in; packets come to it by somebody else's flows if it is not 0.
+    pub table: u8,
+    /// The lowest of our group numbers.
+    pub first_group: u32,
+}
+
 /// How the fabric is run.
 #[derive(Clone, Debug)]
 pub struct FabricConfig {
@@ -44,7 +64,7 @@ pub struct FabricConfig {
     /// How often switches and agents announce themselves; a link is lost after three missed announcements.
     pub lldp_interval: Duration,
     /// How long [`create_group`](super::Fabric::create_group) waits for the switches.
-    pub confirm_timeout: Duration,
+    pub ack_timeout: Duration,
     /// How long new unicast paths that could make a loop with old ones wait for switches to confirm that
     /// those are gone.
     pub deferral_timeout: Duration,
@@ -84,7 +104,7 @@ impl Default for FabricConfig {
             host_bytes_per_second: None,
             uplink_bytes_per_second: None,
             lldp_interval: Duration::from_secs(1),
-            confirm_timeout: Duration::from_secs(5),
+            ack_timeout: Duration::from_secs(5),
             deferral_timeout: Duration::from_millis(500),
             stale_time: Duration::from_secs(20),
             grace: Duration::from_secs(60),
@@ -339,7 +359,7 @@ pub enum FabricError {
         "group {id}: {} did not confirm its entries within {waited:?}; check its connection to this controller",
         .switches.join(", ")
     )]
-    Unconfirmed {
+    Unacknowledged {
         /// The group.
         id: u64,
         /// Their names.
@@ -373,3 +393,46 @@ pub enum FabricError {
     #[error("the fabric has been stopped")]
     Stopped,
 }
+
+/// Why a switch is not served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAdmitted {
+    /// The operator has not named it.
+    #[error("its datapath id {0} is not among --switches")]
+    Unnamed(DatapathId),
+    /// Its certificate may be that of any switch.
+    #[error(
+        "its certificate names no datapath id, and it says that it is {0}; give it one made by `cool certs --switch \
+         NAME={0}`, or do without --only-bound-certificates"
+    )]
+    Unbound(DatapathId),
+    /// Its certificate is another switch's.
+    #[error("it says that it is {claimed}, but its certificate is for {}", list(.bound))]
+    Impostor {
+        /// What it says.
+        claimed: DatapathId,
+        /// What its certificate says.
+        bound: Vec<DatapathId>,
+    },
+}
+
+impl NotAdmitted {
+    /// All causes, as [`cause`](NotAdmitted::cause) has them.
+    pub const CAUSES: [&'static str; 3] = ["unnamed", "unbound", "impostor"];
+
+    /// In a word.
+    pub fn cause(&self) -> &'static str {
+        match self {
+            NotAdmitted::Unnamed(_) => "unnamed",
+            NotAdmitted::Unbound(_) => "unbound",
+            NotAdmitted::Impostor { .. } => "impostor",
+        }
+    }
+}
+
+fn list(ids: &[DatapathId]) -> String {
+    ids.iter().map(DatapathId::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Tells connections apart, also of the same switch.
+pub(crate) type ConnectionId = u64;

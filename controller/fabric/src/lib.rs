@@ -12,6 +12,7 @@
 //! the controller.
 
 mod api;
+mod call;
 mod frames;
 mod intent;
 mod network;
@@ -22,16 +23,16 @@ mod trees;
 
 pub use api::{
     DatapathId, FabricConfig, FabricError, GroupRequest, HostLimits, HostView, Key, Link, LinkView, Location,
-    MacAddr, NodeRegistration, NodeView, Port, SwitchView, TopologySnapshot, TreeGrant, TreeScope, Unicast,
+    MacAddr, NodeRegistration, NodeView, NotAdmitted, Pipeline, Port, SwitchView, TableCapacity,
+    TopologySnapshot, TreeGrant, TreeScope, Unicast,
 };
+pub use intent::tables::RuleCounts;
+pub use telemetry::counters::PortCounters;
+pub use telemetry::{Histogram, Measurements, PortLoad, RECENT, RejectedSwitch, SwitchLoad};
 
-pub use switch::admission::NotAdmitted;
-pub use switch::capacity::TableCapacity;
-pub use switch::counters::PortCounters;
-pub use switch::pipeline::Pipeline;
-pub use telemetry::{Histogram, LATELY, Measured, PortLoad, Rules, SwitchLoad, TurnedAway};
+use call::{CallReply, FabricCall};
 
-use cool_daemon::listen::Listener;
+use cool_daemon::listen::ClientListener;
 use network::Network;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -40,18 +41,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Calls that wait for the core; more wait at their callers.
 const CALLS: usize = 256;
-
-type Reply<T> = oneshot::Sender<Result<T, FabricError>>;
-
-/// What the core is asked to do.
-enum Call {
-    Register(NodeRegistration, Reply<()>),
-    Unregister(String, Reply<()>),
-    CreateGroup(GroupRequest, Reply<Vec<TreeGrant>>),
-    AdoptGroup(GroupRequest, Vec<(TreeScope, IpAddr)>, Reply<()>),
-    Trees(u64, Reply<Vec<TreeGrant>>),
-    ReleaseGroup(u64, Reply<()>),
-}
 
 /// The network under the controller, as agents, groups and jobs see it: a [`FabricHandle`], or a stand-in in tests.
 #[tonic::async_trait]
@@ -76,7 +65,7 @@ pub trait Fabric: Send + Sync + 'static {
     fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>>;
 
     /// What is measured, as of now.
-    fn measured(&self) -> Measured;
+    fn measurements(&self) -> Measurements;
 
     /// Makes a group's trees: one over all its nodes, one over the nodes of its rack leaders, one in each
     /// rack; trees of fewer than two nodes are left out. Returns when every switch concerned has confirmed
@@ -116,7 +105,7 @@ pub trait Fabric: Send + Sync + 'static {
 /// A handle on the running fabric. It stops when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct FabricHandle {
-    calls: mpsc::Sender<Call>,
+    calls: mpsc::Sender<FabricCall>,
     generation: Arc<watch::Sender<Option<u64>>>,
     snapshots: watch::Receiver<Arc<TopologySnapshot>>,
     telemetry: Arc<Telemetry>,
@@ -125,7 +114,7 @@ pub struct FabricHandle {
 impl FabricHandle {
     /// Serves the switches that connect to `listener`, on the current tokio runtime. The announcements of their
     /// ports are proved by `key`, which is to be a secret of this run.
-    pub fn start(config: FabricConfig, key: Key, listener: Listener) -> FabricHandle {
+    pub fn start(config: FabricConfig, key: Key, listener: ClientListener) -> FabricHandle {
         let (calls, incoming) = mpsc::channel(CALLS);
         let (publish, snapshots) = watch::channel(Arc::default());
         let telemetry = Arc::new(Telemetry::default());
@@ -146,7 +135,7 @@ impl FabricHandle {
         let _ = self.trees(0).await;
     }
 
-    async fn call<T>(&self, call: impl FnOnce(Reply<T>) -> Call) -> Result<T, FabricError> {
+    async fn call<T>(&self, call: impl FnOnce(CallReply<T>) -> FabricCall) -> Result<T, FabricError> {
         let (reply, answer) = oneshot::channel();
         self.calls.send(call(reply)).await.map_err(|_| FabricError::Stopped)?;
         answer.await.unwrap_or(Err(FabricError::Stopped))
@@ -156,11 +145,11 @@ impl FabricHandle {
 #[tonic::async_trait]
 impl Fabric for FabricHandle {
     async fn register(&self, node: NodeRegistration) -> Result<(), FabricError> {
-        self.call(|reply| Call::Register(node, reply)).await
+        self.call(|reply| FabricCall::Register(node, reply)).await
     }
 
     async fn unregister(&self, name: &str) -> Result<(), FabricError> {
-        self.call(|reply| Call::Unregister(name.to_owned(), reply)).await
+        self.call(|reply| FabricCall::Unregister(name.to_owned(), reply)).await
     }
 
     fn topology(&self) -> Arc<TopologySnapshot> {
@@ -171,12 +160,12 @@ impl Fabric for FabricHandle {
         self.snapshots.clone()
     }
 
-    fn measured(&self) -> Measured {
+    fn measurements(&self) -> Measurements {
         self.telemetry.read()
     }
 
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
-        self.call(|reply| Call::CreateGroup(group, reply)).await
+        self.call(|reply| FabricCall::CreateGroup(group, reply)).await
     }
 
     async fn adopt_group(
@@ -184,14 +173,14 @@ impl Fabric for FabricHandle {
         group: GroupRequest,
         trees: Vec<(TreeScope, IpAddr)>,
     ) -> Result<(), FabricError> {
-        self.call(|reply| Call::AdoptGroup(group, trees, reply)).await
+        self.call(|reply| FabricCall::AdoptGroup(group, trees, reply)).await
     }
 
     async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError> {
-        self.call(|reply| Call::Trees(group, reply)).await
+        self.call(|reply| FabricCall::Trees(group, reply)).await
     }
 
     async fn release_group(&self, group: u64) -> Result<(), FabricError> {
-        self.call(|reply| Call::ReleaseGroup(group, reply)).await
+        self.call(|reply| FabricCall::ReleaseGroup(group, reply)).await
     }
 }

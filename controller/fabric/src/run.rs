@@ -1,11 +1,11 @@
 //! The fabric's task: takes events of switches and calls of the controller in turn, and drives the
 //! [`network`](crate::network).
 
-use crate::Call;
+use crate::call::FabricCall;
 use crate::network::Network;
 use crate::switch::connection::{self, ConnectionContext, FromSwitch};
 use cool_daemon::clock::Clock;
-use cool_daemon::listen::{Connection, Listener};
+use cool_daemon::listen::{ClientConnection, ClientListener};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -18,9 +18,9 @@ const BATCH: usize = 256;
 /// Runs until the last handle is gone.
 pub(crate) async fn run(
     mut network: Network,
-    listener: Listener,
+    listener: ClientListener,
     generation: watch::Receiver<Option<u64>>,
-    mut calls: mpsc::Receiver<Call>,
+    mut calls: mpsc::Receiver<FabricCall>,
 ) {
     let (events_in, mut events) = mpsc::channel(EVENTS);
     tokio::spawn(accept(listener, events_in, network.connection_context(generation)));
@@ -50,10 +50,14 @@ pub(crate) async fn run(
 }
 
 /// Takes connections until the network has ended.
-async fn accept(listener: Listener, events: mpsc::Sender<FromSwitch>, connection_context: ConnectionContext) {
+async fn accept(
+    listener: ClientListener,
+    events: mpsc::Sender<FromSwitch>,
+    connection_context: ConnectionContext,
+) {
     let next = Arc::new(AtomicU64::new(0));
     let (ended, events) = (events.clone(), events);
-    let serve = move |taken: Connection| {
+    let serve = move |taken: ClientConnection| {
         let number = next.fetch_add(1, Ordering::Relaxed);
         connection::run(number, taken, events.clone(), connection_context.clone())
     };

@@ -1,7 +1,7 @@
 //! The fabric against Open vSwitch: discovery over patch cables, and where Open vSwitch itself says that
 //! packets come out. Needs root and a running Open vSwitch; fails without them.
 
-use cool_daemon::listen::Listener;
+use cool_daemon::listen::ClientListener;
 use cool_fabric::{
     DatapathId, Fabric, FabricConfig, FabricError, FabricHandle, GroupRequest, Key, MacAddr,
     NodeRegistration, TopologySnapshot, TreeGrant, TreeScope,
@@ -195,7 +195,7 @@ async fn start(listener: TcpListener) -> FabricHandle {
         lldp_interval: Duration::from_secs(1),
         ..FabricConfig::default()
     };
-    let fabric = FabricHandle::start(config, [77; 32].into(), Listener::plaintext(listener));
+    let fabric = FabricHandle::start(config, [77; 32].into(), ClientListener::plaintext(listener));
     for n in 1..=4 {
         let Host { name, ip, mac, .. } = host(n);
         fabric.register(NodeRegistration { name, ip: ip.into(), mac, lldp_key: key(n) }).await.unwrap();
@@ -267,7 +267,7 @@ async fn open_vswitch_forwards_as_wanted_and_a_new_controller_takes_over() {
     let bridges = std::sync::Arc::new(Bridges::build("a"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    // Nodes and switches come before and after each other.
+    // NodeRegistry and switches come before and after each other.
     let fabric = start(listener).await;
     let early = fabric.create_group(GroupRequest { id: 1, members: vec!["h1".into(), "h2".into()] }).await;
     assert!(matches!(&early, Err(FabricError::NotLocated { nodes }) if *nodes == ["h1", "h2"]), "{early:?}");

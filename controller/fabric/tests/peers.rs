@@ -1,6 +1,6 @@
 //! The fabric over TCP against peers of all kinds: a switch made of the codec, old switches, no switches.
 
-use cool_daemon::listen::Listener;
+use cool_daemon::listen::ClientListener;
 use cool_fabric::{Fabric, FabricConfig, FabricHandle};
 use rs_openflow::{
     Body, Capabilities, ErrorMessage, ErrorType, Framer, Hello, Message, MultipartReply, MultipartRequest,
@@ -17,7 +17,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 async fn start() -> (FabricHandle, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    (FabricHandle::start(FabricConfig::default(), [77; 32].into(), Listener::plaintext(listener)), address)
+    (
+        FabricHandle::start(FabricConfig::default(), [77; 32].into(), ClientListener::plaintext(listener)),
+        address,
+    )
 }
 
 /// All messages until the fabric hangs up.

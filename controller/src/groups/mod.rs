@@ -94,7 +94,7 @@ pub fn describe(
 
 /// What the agents of a group are told: its description, encoded once for all, if they know what that is.
 fn told(group: &Group, places: &[Place]) -> Body {
-    match keys::all_have(places, features::DESCRIPTIONS).then(|| Description::of(group)).flatten() {
+    match keys::all_have(places, features::DESCRIPTIONS).then(|| Description::from_group(group)).flatten() {
         Some(description) => Body::Description(description.encode_to_vec().into()),
         None => Body::Group(group.clone()),
     }
@@ -287,7 +287,7 @@ impl Groups {
                 why @ (FabricError::NotLocated { .. }
                 | FabricError::Partitioned { .. }
                 | FabricError::Full { .. }
-                | FabricError::Unconfirmed { .. }
+                | FabricError::Unacknowledged { .. }
                 | FabricError::Refused { .. }),
             ) => {
                 warn!(group = id, %why, "no trees: the group uses chains");

@@ -3,7 +3,7 @@
 use crate::agents::attendance::Attendance;
 use crate::agents::{Agents, Session};
 use cool_fabric::Fabric;
-use cool_fabric::{Measured, SwitchView, TopologySnapshot};
+use cool_fabric::{Measurements, SwitchView, TopologySnapshot};
 use cool_proto::control::{Diagnosis, Examine, Examined, Finding, controller_message::Body};
 use cool_proto::features;
 use cool_tls::{CertifiedPeer, Credentials, Expiry, expiring};
@@ -83,7 +83,7 @@ impl Doctor {
     /// All that is wrong now.
     pub async fn examine(&self) -> Diagnosis {
         let nodes = self.ask().await;
-        let (network, measured) = (self.network.topology(), self.network.measured());
+        let (network, measured) = (self.network.topology(), self.network.measurements());
         let mut findings = findings(&network, &measured, &nodes);
         findings.extend(self.untagged());
         if let Some(credentials) = &self.credentials {
@@ -161,7 +161,7 @@ fn finding(about: impl Into<String>, wrong: impl Into<String>, remedy: impl Into
 
 fn findings(
     network: &TopologySnapshot,
-    measured: &Measured,
+    measured: &Measurements,
     nodes: &BTreeMap<String, (u32, Condition)>,
 ) -> Vec<Finding> {
     let mut all = Vec::new();
@@ -175,7 +175,7 @@ fn findings(
             "start cool-nodeagent on every node; this controller's log names those that were refused";
         all.push(finding("network", "no agent has joined", remedy));
     }
-    for ((datapath_id, address), turned_away) in &measured.turned_away {
+    for ((datapath_id, address), turned_away) in &measured.rejected {
         let about = format!("switch {datapath_id} at {address}");
         let remedy = "see whose switch that is, and give it its own certificate and name";
         all.push(finding(about, format!("it is turned away: {}", turned_away.why), remedy));
@@ -225,7 +225,7 @@ fn of_certificates(own: &[Expiry], peers: &[CertifiedPeer], now: OffsetDateTime)
     own.chain(named).chain(more).collect()
 }
 
-fn of_switch(switch: &SwitchView, measured: &Measured, all: &mut Vec<Finding>) {
+fn of_switch(switch: &SwitchView, measured: &Measurements, all: &mut Vec<Finding>) {
     let about = format!("switch {}", switch.name);
     if !switch.unidentified_ports.is_empty() {
         let mut ports: Vec<String> =
@@ -244,11 +244,11 @@ fn of_switch(switch: &SwitchView, measured: &Measured, all: &mut Vec<Finding>) {
         let wrong = "it has no group tables of type ALL, so no multicast tree can cross it";
         all.push(finding(&about, wrong, "place a switch that has them where groups must pass"));
     }
-    if load.outsiders_lately {
-        let wrong = format!("it dropped {} packets for groups from who may not send there", load.outsiders);
+    if load.nonmember_packets_recent {
+        let wrong = format!("it dropped {} packets for groups from who may not send there", load.nonmember_packets);
         all.push(finding(&about, wrong, "see which host sends to 239.192.0.0/14 without being a member"));
     }
-    if load.packet_ins_dropped_lately {
+    if load.packet_ins_dropped_recent {
         let wrong = format!("its ports handed in {} packets too many", load.packet_ins_dropped);
         all.push(finding(
             &about,
@@ -285,7 +285,7 @@ fn of_node(about: &str, condition: &Condition, all: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_fabric::{DatapathId, Location, MacAddr, NodeView, NotAdmitted, Port, SwitchLoad, TurnedAway};
+    use cool_fabric::{DatapathId, Location, MacAddr, NodeView, NotAdmitted, Port, SwitchLoad, RejectedSwitch};
     use cool_tls::{Identity, Role};
 
     fn node(name: &str, located: bool) -> NodeView {
@@ -323,34 +323,34 @@ mod tests {
 
     #[test]
     fn of_a_deployment_that_is_well_nothing_is_said() {
-        assert_eq!(findings(&network(), &Measured::default(), &well()), []);
+        assert_eq!(findings(&network(), &Measurements::default(), &well()), []);
     }
 
     #[test]
     fn an_empty_deployment_lacks_switches_and_agents() {
-        let found = findings(&TopologySnapshot::default(), &Measured::default(), &BTreeMap::new());
+        let found = findings(&TopologySnapshot::default(), &Measurements::default(), &BTreeMap::new());
         assert_eq!(text(&found), ["network: no switch is connected", "network: no agent has joined"]);
     }
 
     #[test]
     fn everything_that_is_wrong_is_named() {
-        let (mut network, mut measured, mut nodes) = (network(), Measured::default(), well());
+        let (mut network, mut measured, mut nodes) = (network(), Measurements::default(), well());
         network.nodes.push(node("h3", true));
         network.nodes[1].location = None;
         network.switches[0].unidentified_ports = vec![7, 9];
         network.warnings.push("something else".into());
         let load = SwitchLoad {
             group_tables: Some(false),
-            outsiders: 3,
-            outsiders_lately: true,
+            nonmember_packets: 3,
+            nonmember_packets_recent: true,
             packet_ins_dropped: 4,
-            packet_ins_dropped_lately: true,
+            packet_ins_dropped_recent: true,
             ..SwitchLoad::default()
         };
         measured.switches.insert(DatapathId(1), load);
         let why = NotAdmitted::Impostor { claimed: DatapathId(2), bound: vec![DatapathId(3)] };
-        let turned_away = TurnedAway { why, at: Instant::now() };
-        measured.turned_away.insert((DatapathId(2), [10, 0, 0, 9].into()), turned_away);
+        let turned_away = RejectedSwitch { why, at: Instant::now() };
+        measured.rejected.insert((DatapathId(2), [10, 0, 0, 9].into()), turned_away);
         nodes.insert("h1".into(), (9000, Condition::Silent));
         nodes.insert("h3".into(), (9000, Condition::Away(Duration::from_secs(12))));
         let faults = vec!["its disk is full".to_owned()];

@@ -4,10 +4,10 @@
 use crate::agents::Agents;
 use crate::agents::attendance::Attendance;
 use cool_fabric::Fabric;
-use cool_fabric::{DatapathId, Histogram, Measured, Port, PortLoad, Rules, SwitchLoad, TopologySnapshot};
+use cool_fabric::{DatapathId, Histogram, Measurements, Port, PortLoad, RuleCounts, SwitchLoad, TopologySnapshot};
 use crate::groups::{self, Groups};
 use crate::jobs::Jobs;
-use cool_daemon::log::Events;
+use cool_daemon::log::EventLog;
 use cool_proto::control::{Group, JobView};
 use cool_tls::Credentials;
 use cool_topology::discovery::Refused;
@@ -33,7 +33,7 @@ pub struct Watcher {
     /// By what the controller proves who it is.
     pub credentials: Option<Credentials>,
     /// What has happened.
-    pub events: Events,
+    pub events: EventLog,
 }
 
 /// All of it, at one moment. Links and ports are called as in trees: "s1:2-s3:1", "s3:4-h2".
@@ -188,7 +188,7 @@ impl Watcher {
     /// What there is to see now.
     pub async fn look(&self) -> Status {
         let groups = self.groups.list(&*self.network).await;
-        let (network, measured) = (self.network.topology(), self.network.measured());
+        let (network, measured) = (self.network.topology(), self.network.measurements());
         let view = View { network: &network, measured: &measured };
         let agent = |name: &str| {
             let slots = self.agents.get(name).map_or(0, |session| session.agent.slots);
@@ -251,7 +251,7 @@ fn picture(network: &TopologySnapshot) -> Picture {
 /// The network with what it carries.
 struct View<'a> {
     network: &'a TopologySnapshot,
-    measured: &'a Measured,
+    measured: &'a Measurements,
 }
 
 impl View<'_> {
@@ -260,7 +260,7 @@ impl View<'_> {
             let load = self.measured.switches.get(&s.datapath_id);
             let of = |count: fn(&SwitchLoad) -> u64| load.map_or(0, count);
             let rules = self.measured.rules.get(&s.datapath_id).copied().unwrap_or_default();
-            let Rules { flows, groups } = rules;
+            let RuleCounts { flows, groups } = rules;
             SwitchStatus {
                 datapath_id: s.datapath_id.to_string(),
                 name: s.name.clone(),
@@ -268,7 +268,7 @@ impl View<'_> {
                 flows,
                 groups,
                 meters: load.is_some_and(|load| load.meters),
-                outsiders: of(|load| load.outsiders),
+                outsiders: of(|load| load.nonmember_packets),
                 packet_ins: of(|load| load.packet_ins),
                 packet_ins_dropped: of(|load| load.packet_ins_dropped),
                 ports: load.map(|load| load.ports.clone()).unwrap_or_default(),
@@ -389,12 +389,12 @@ mod tests {
             }],
             ..TopologySnapshot::default()
         };
-        let mut measured = Measured::default();
+        let mut measured = Measurements::default();
         for (switch, number, tx, rx) in [(1, 1, 5.0, 6.0), (2, 2, 6.0, 5.0), (2, 1, 7.0, 8.0)] {
             let load = PortLoad { tx_bytes_per_second: tx, rx_bytes_per_second: rx, ..PortLoad::default() };
             measured.switches.entry(DatapathId(switch)).or_default().ports.insert(number, load);
         }
-        measured.rules.insert(DatapathId(2), Rules { flows: 9, groups: 1 });
+        measured.rules.insert(DatapathId(2), RuleCounts { flows: 9, groups: 1 });
         let view = View { network: &network, measured: &measured };
         let link = |name: &str, bytes_per_second, forth, back| LinkStatus {
             name: name.into(),

@@ -3,12 +3,12 @@
 use cool_controller::costs::Given;
 use cool_fabric::Fabric;
 use cool_fabric::{
-    DatapathId, FabricError, GroupRequest, Location, Measured, NodeRegistration, NodeView, Port,
+    DatapathId, FabricError, GroupRequest, Location, Measurements, NodeRegistration, NodeView, Port,
     TopologySnapshot, TreeGrant, TreeScope,
 };
 use cool_controller::groups::keys::GroupKeys;
 use cool_controller::jobs::job::Limits;
-use cool_daemon::listen::Listener;
+use cool_daemon::listen::ClientListener;
 use cool_controller::server::{ServerConfig, serve};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
@@ -17,7 +17,7 @@ use cool_proto::control::{
     Measurements, Output, Probe, Probed, Register, Registered, Secret, Session, SignalRequest,
     TopologyRequest, TraceEvent, TraceRequest, agent_message, controller_message, job_event,
 };
-use cool_proto::description::ToldGroup;
+use cool_proto::description::WireGroup;
 use cool_proto::features;
 use cool_tls::make::{CertificateRequest, CertificateHolder, make};
 use cool_tls::{Acceptor, Connector, Credentials, CertificateDir, Role};
@@ -88,8 +88,8 @@ impl Fabric for Racks {
         self.snapshot.subscribe()
     }
 
-    fn measured(&self) -> Measured {
-        Measured::default()
+    fn measurements(&self) -> Measurements {
+        Measurements::default()
     }
 
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
@@ -168,7 +168,7 @@ impl Controller {
         };
         let folder = certificates.as_ref().map(|folder| CertificateDir::new(folder.path(), Role::Controller));
         let credentials = folder.map(|folder| Credentials::open(folder).unwrap());
-        let listener = Listener::new(listener, Acceptor::new(credentials, &[Role::Agent, Role::Tool]));
+        let listener = ClientListener::new(listener, Acceptor::new(credentials, &[Role::Agent, Role::Tool]));
         let server = tokio::spawn(serve(config, network.clone(), listener, None, async {
             stopped.await.unwrap();
         }));
@@ -231,7 +231,7 @@ impl Controller {
     }
 
     /// What has been measured when no probe is left to be made.
-    pub(crate) async fn measured(&self) -> Measurements {
+    pub(crate) async fn measurements(&self) -> Measurements {
         let mut client = self.client().await;
         let all = async {
             loop {
@@ -278,7 +278,7 @@ pub(crate) fn registration(i: u8) -> Register {
 
 /// A group that was told by its description, which a node holds as it was told.
 pub(crate) fn described(description: Bytes) -> Group {
-    let told = ToldGroup::of(&mut Held { description, ..Held::default() });
+    let told = WireGroup::from_held(&mut Held { description, ..Held::default() });
     told.unwrap().expect("a description").group().unwrap()
 }
 

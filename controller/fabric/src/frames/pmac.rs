@@ -24,7 +24,7 @@ pub(crate) fn port(address: MacAddr, tor: impl FnOnce(u32) -> Option<DatapathId>
 }
 
 /// Address and mask that all PMACs of a rack match.
-pub(crate) fn of_rack(rack: u32) -> Option<(MacAddr, MacAddr)> {
+pub(crate) fn rack_key(rack: u32) -> Option<(MacAddr, MacAddr)> {
     Some((of(rack, 0)?, MacAddr(0xff, 0xff, 0xff, 0xff, 0, 0)))
 }
 

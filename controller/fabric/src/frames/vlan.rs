@@ -28,7 +28,7 @@ impl Vlan {
     }
 
     /// What a flow matches.
-    pub(crate) fn of_field(field: VlanId) -> Vlan {
+    pub(crate) fn from_field(field: VlanId) -> Vlan {
         Vlan((field != VlanId::NONE).then_some(field.0 & 0xfff))
     }
 }
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_segment_is_the_tags_number_whatever_its_priority_and_flows_say_the_same() {
         for (tag, vlan) in [(Tag(None), Vlan(None)), (Tag(Some([0xe1, 2])), Vlan(Some(0x102)))] {
-            assert_eq!((tag.vlan(), Vlan::of_field(vlan.field())), (vlan, vlan));
+            assert_eq!((tag.vlan(), Vlan::from_field(vlan.field())), (vlan, vlan));
             assert_eq!(untagged(&vlan.put(vec![0; 60])).0.vlan(), vlan);
         }
     }

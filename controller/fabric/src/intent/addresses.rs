@@ -29,7 +29,7 @@ impl IpVersion {
     }
 
     /// That of a tree's members, which have the same.
-    pub(crate) fn of_tree(tree: &Tree, nodes: &BTreeMap<String, NodeRegistration>) -> IpVersion {
+    pub(crate) fn for_tree(tree: &Tree, nodes: &BTreeMap<String, NodeRegistration>) -> IpVersion {
         let member = tree.members.keys().find_map(|name| nodes.get(name));
         member.map_or(IpVersion::V4, |node| IpVersion::of(node.ip))
     }
@@ -43,7 +43,7 @@ impl IpVersion {
     }
 
     /// What is for any tree.
-    pub(super) fn of_trees(self) -> Match {
+    pub(super) fn match_all_trees(self) -> Match {
         match self {
             IpVersion::V4 => Match::new()
                 .eth_type(EtherType::IPV4)
@@ -90,7 +90,7 @@ mod tests {
                 let address = version.address(number);
                 assert!(address.is_multicast(), "{address}");
                 assert_eq!(super::number(address), Some(number));
-                let within = version.of_trees().fields.iter().any(|field| match (field, address) {
+                let within = version.match_all_trees().fields.iter().any(|field| match (field, address) {
                     (Oxm::Ipv4Dst(range), IpAddr::V4(ip)) => {
                         ip.to_bits() & range.mask.unwrap().to_bits() == range.value.to_bits()
                     }

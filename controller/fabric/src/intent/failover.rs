@@ -5,7 +5,7 @@
 //! as it has uplinks. What a group does is in its number, which therefore never means two things: not while switches
 //! change, and not to a controller that starts anew.
 
-use crate::intent::tables::{Buckets, Flow};
+use crate::intent::tables::{FlowEntry, GroupBuckets};
 use cool_topology::routes::NextHops;
 use core::ops::Range;
 use rs_openflow::{Action, Instruction};
@@ -27,8 +27,8 @@ fn ports(number: u32) -> [u32; 2] {
 }
 
 /// What is in a group of this number.
-pub(crate) fn buckets(number: u32) -> Buckets {
-    Buckets::FirstUp(ports(number))
+pub(crate) fn buckets(number: u32) -> GroupBuckets {
+    GroupBuckets::FirstUp(ports(number))
 }
 
 /// The port that a group prefers.
@@ -37,7 +37,7 @@ pub(crate) fn preferred(number: u32) -> u32 {
 }
 
 /// The group that a flow goes to, if it is one of these.
-pub(crate) fn of_flow(flow: &Flow) -> Option<u32> {
+pub(crate) fn group_of_flow(flow: &FlowEntry) -> Option<u32> {
     match &flow.instructions[..] {
         [Instruction::ApplyActions(actions)] => match actions[..] {
             [Action::Group(group)] if FAILOVERS.contains(&group.0) => Some(group.0),
@@ -49,14 +49,14 @@ pub(crate) fn of_flow(flow: &Flow) -> Option<u32> {
 
 /// The groups that a switch is to have.
 #[derive(Debug, Default)]
-pub(crate) struct Failovers {
+pub(crate) struct FailoverGroups {
     /// How many it may have.
     pub(crate) most: usize,
     /// How many racks leave it by each.
     racks: BTreeMap<u32, usize>,
 }
 
-impl Failovers {
+impl FailoverGroups {
     /// One more rack leaves by this way: by which group, if it can have one.
     pub(crate) fn take(&mut self, way: NextHops) -> Option<u32> {
         let number = number(way)?;

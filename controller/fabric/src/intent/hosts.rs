@@ -2,16 +2,14 @@
 //! as what is for the rack there. Hosts keep their own Ethernet addresses, so whoever speaks to them does so as through
 //! any switch, whatever the protocol.
 
-use super::{
-    ARP, BROADCAST, COOKIE, EDGE, EtherType, FOR_BROADCAST, FOR_EDGE, FOR_HOST, FOR_HOST_HERE, FOR_IPV6,
-    HOST, Intent, OF_PORT, RACK, flow, of_port, to_controller,
-};
+use super::Intent;
+use super::cookies::{COOKIE, FOR_EDGE, FOR_HOST, FOR_HOST_HERE};
+use super::flows::{EDGE, HOST, OF_PORT, discovery, flow, port_key, rack_key, to_controller};
+use super::tables::{FlowEntry, FlowKey};
+use crate::frames::ndp;
 use crate::frames::vlan::Vlan;
-use crate::frames::{ndp, pmac};
-use crate::intent::tables::{Flow, FlowKey, Tables};
 use cool_topology::{DatapathId, MacAddr, Port};
-use core::net::Ipv6Addr;
-use rs_openflow::{Action, Instruction, IpProtocol, Masked, Match, Oxm, PortNo};
+use rs_openflow::{Action, EtherType, Match, PortNo};
 use std::collections::BTreeMap;
 
 /// A host without an agent: an Ethernet address in a segment.
@@ -34,30 +32,6 @@ impl HostFlows {
     /// There is no such switch any more.
     pub(super) fn forget(&mut self, switch: DatapathId) {
         self.stale.retain(|(other, _), _| *other != switch);
-    }
-}
-
-/// What a switch's tables tell of hosts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FormerHosts {
-    /// Those that are at its ports.
-    pub(crate) here: Vec<(HostKey, u32)>,
-    /// Flows towards those of other racks.
-    pub(crate) elsewhere: BTreeMap<u32, Vec<FlowKey>>,
-}
-
-impl FormerHosts {
-    pub(super) fn read(tables: &Tables) -> FormerHosts {
-        let mut former = FormerHosts::default();
-        for (key, flow) in &tables.flows {
-            let rack = (flow.cookie & 0xffff) as u32;
-            match flow.cookie & 0xff00_0000 {
-                FOR_HOST => former.elsewhere.entry(rack).or_default().push(key.clone()),
-                FOR_HOST_HERE => former.here.extend(host_of(key).zip(output_of(flow))),
-                _ => {}
-            }
-        }
-        former
     }
 }
 
@@ -109,12 +83,12 @@ impl Intent {
     }
 
     fn lead_to_hosts(&mut self, switch: DatapathId, rack: u32, hosts: &[HostKey]) {
-        let (false, Some(key)) = (hosts.is_empty(), of_rack(rack)) else { return };
+        let (false, Some(key)) = (hosts.is_empty(), rack_key(rack)) else { return };
         let to_rack = self.switches.get(&switch).and_then(|tables| tables.flows.get(&key));
         let instructions = to_rack.map(|flow| flow.instructions.clone());
         for host in hosts {
             let cookie = COOKIE | FOR_HOST | u64::from(rack);
-            let flow = instructions.clone().map(|instructions| Flow { cookie, instructions });
+            let flow = instructions.clone().map(|instructions| FlowEntry { cookie, instructions });
             self.flow(switch, to_host(*host), flow);
         }
     }
@@ -122,7 +96,7 @@ impl Intent {
     /// What comes by a port without a link and an agent, and is for nobody who is known, is the controller's to carry, or nobody's.
     pub(crate) fn edge(&mut self, port: Port, open: bool) {
         let rest = FlowKey::new(EDGE, Match::new().in_port(PortNo(port.number)));
-        for key in [rest, of_port(port.number, EtherType::ARP)] {
+        for key in [rest, port_key(port.number, EtherType::ARP)] {
             let held = self.switches.get(&port.switch).and_then(|tables| tables.flows.get(&key));
             // Not that of a node at this port.
             let ours = held.is_none_or(|flow| flow.cookie == COOKIE | FOR_EDGE);
@@ -134,7 +108,7 @@ impl Intent {
 
     /// Neighbour discovery comes by an edge port: from now on what asks for addresses there, and answers, is apart from what others
     /// say, so that it can be bounded apart, as ARP is.
-    pub(crate) fn speaks_ipv6(&mut self, port: Port, kind: u8) {
+    pub(crate) fn separate_discovery(&mut self, port: Port, kind: u8) {
         if ASKING.contains(&kind) {
             for key in of_discovery(port) {
                 self.flow(port.switch, key, Some(flow(FOR_EDGE, to_controller())));
@@ -143,7 +117,7 @@ impl Intent {
     }
 
     /// A port is no edge any more, or closed.
-    pub(crate) fn is_no_edge(&mut self, port: Port) {
+    pub(crate) fn close_edge(&mut self, port: Port) {
         for key in of_discovery(port) {
             self.flow(port.switch, key, None);
         }
@@ -160,48 +134,7 @@ fn of_discovery(port: Port) -> impl Iterator<Item = FlowKey> {
     })
 }
 
-fn discovery(kind: u8) -> Match {
-    Match::new().eth_type(EtherType::IPV6).ip_proto(IpProtocol::ICMPV6).icmpv6_type(kind)
-}
-
-/// What every switch holds where hosts are carried: what a node says to all, and neighbour discovery, whoever it is for.
-pub(super) fn broadcasts() -> impl Iterator<Item = (FlowKey, Flow)> {
-    let (link_local, mask) =
-        (Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0), Ipv6Addr::new(0xffff, 0, 0, 0, 0, 0, 0, 0));
-    let broadcast = FlowKey::new(BROADCAST, Match::new().eth_dst(MacAddr::broadcast()));
-    let multicast = Match::new().eth_type(EtherType::IPV6).ipv6_dst_masked(link_local, mask);
-    let kinds = ndp::ROUTER_SOLICITATION..=ndp::ADVERTISEMENT;
-    let ipv6 = kinds.map(|kind| FlowKey::new(ARP, discovery(kind)));
-    let ipv6 = ipv6.chain([FlowKey::new(BROADCAST, multicast)]).map(|key| (key, FOR_IPV6));
-    ipv6.chain([(broadcast, FOR_BROADCAST)]).map(|(key, purpose)| (key, flow(purpose, to_controller())))
-}
-
-/// What is for a rack.
-pub(super) fn of_rack(rack: u32) -> Option<FlowKey> {
-    let (address, mask) = pmac::of_rack(rack)?;
-    Some(FlowKey::new(RACK, Match::new().eth_dst_masked(address, mask)))
-}
-
 /// What is for a host.
 fn to_host(host: HostKey) -> FlowKey {
     FlowKey::new(HOST, Match::new().eth_dst(host.mac).vlan_vid(host.vlan.field()))
-}
-
-fn host_of(key: &FlowKey) -> Option<HostKey> {
-    match key.matching.fields[..] {
-        [Oxm::EthDst(Masked { value: mac, mask: None }), Oxm::VlanVid(Masked { value, mask: None })] => {
-            Some(HostKey { mac, vlan: Vlan::of_field(value) })
-        }
-        _ => None,
-    }
-}
-
-fn output_of(flow: &Flow) -> Option<u32> {
-    match &flow.instructions[..] {
-        [Instruction::ApplyActions(actions)] => match actions[..] {
-            [Action::Output { port, .. }] => Some(port.0),
-            _ => None,
-        },
-        _ => None,
-    }
 }

@@ -4,10 +4,6 @@ use rs_openflow::{Instruction, Match};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Marks the flows that are ours; their low half says what they are for.
-pub(crate) const COOKIE: u64 = 0x434f_4f4c_0000_0000;
-/// The bits by which our flows are told from those of others.
-pub(crate) const COOKIE_MASK: u64 = 0xffff_ffff_0000_0000;
 /// Groups have no cookie: those with these numbers are ours, one for each multicast address. So are those of
 /// [`FAILOVERS`](crate::intent::failover::FAILOVERS).
 pub(crate) const GROUPS: core::ops::Range<u32> = 0xc000_0000..0xc004_0000;
@@ -29,14 +25,14 @@ impl FlowKey {
 
 /// What a flow does. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Flow {
+pub(crate) struct FlowEntry {
     pub(crate) cookie: u64,
     pub(crate) instructions: Arc<[Instruction]>,
 }
 
 /// What a group does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Buckets {
+pub(crate) enum GroupBuckets {
     /// Type ALL: a copy leaves by each of these ports.
     All(BTreeSet<u32>),
     /// Type FF: it leaves by the first of these ports that is up.
@@ -45,30 +41,39 @@ pub(crate) enum Buckets {
 
 /// Flows and groups of a switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tables {
-    pub(crate) flows: BTreeMap<FlowKey, Flow>,
+pub(crate) struct SwitchTables {
+    pub(crate) flows: BTreeMap<FlowKey, FlowEntry>,
     /// `None` for one that is of neither form.
-    pub(crate) groups: BTreeMap<u32, Option<Buckets>>,
+    pub(crate) groups: BTreeMap<u32, Option<GroupBuckets>>,
+}
+
+/// How many entries a switch is to hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleCounts {
+    /// Flows.
+    pub flows: usize,
+    /// Entries of its group table.
+    pub groups: usize,
 }
 
 /// A change of tables: entries by key, with `None` for those that are to go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Delta {
-    pub(crate) flows: BTreeMap<FlowKey, Option<Flow>>,
-    pub(crate) groups: BTreeMap<u32, Option<Buckets>>,
+pub(crate) struct TableDelta {
+    pub(crate) flows: BTreeMap<FlowKey, Option<FlowEntry>>,
+    pub(crate) groups: BTreeMap<u32, Option<GroupBuckets>>,
 }
 
-impl Delta {
+impl TableDelta {
     /// Makes these tables of empty ones.
-    pub(crate) fn from_empty(tables: &Tables) -> Delta {
-        Delta {
+    pub(crate) fn from_empty(tables: &SwitchTables) -> TableDelta {
+        TableDelta {
             flows: tables.flows.iter().map(|(key, flow)| (key.clone(), Some(flow.clone()))).collect(),
             groups: tables.groups.iter().map(|(id, buckets)| (*id, buckets.clone())).collect(),
         }
     }
 
     /// Does afterwards what a later change does.
-    pub(crate) fn append(&mut self, later: Delta) {
+    pub(crate) fn append(&mut self, later: TableDelta) {
         self.flows.extend(later.flows);
         self.groups.extend(later.groups);
     }

@@ -1,11 +1,13 @@
 //! Where packets come out, asked of a network of model switches that hold what is wanted.
 
+use super::inherited_state::InheritedState;
 use super::*;
 use crate::frames::vlan::Vlan;
 use crate::intent::hosts::HostKey;
 use crate::intent::tables::GROUPS;
-use crate::switch::model::{Arrivals, Network, Packet};
+use crate::switch::model::{ModelArrivals, ModelNetwork, ModelPacket};
 use cool_topology::{Graph, Index, MacAddr, Port, Racks, Routes};
+use core::net::IpAddr;
 use core::net::Ipv4Addr;
 use proptest::prelude::*;
 
@@ -77,11 +79,11 @@ impl World {
         Tree::over(&Index::new(&self.graph), &self.graph, names.iter().map(String::as_str), tie_break)
     }
 
-    fn network(&self, trees: &[Tree]) -> Network<'_> {
-        Network::new(&self.graph, self.tables(trees))
+    fn network(&self, trees: &[Tree]) -> ModelNetwork<'_> {
+        ModelNetwork::new(&self.graph, self.tables(trees))
     }
 
-    fn tables(&self, trees: &[Tree]) -> BTreeMap<DatapathId, Tables> {
+    fn tables(&self, trees: &[Tree]) -> BTreeMap<DatapathId, SwitchTables> {
         let mut wanted = Intent::default();
         for switch in self.graph.switches() {
             wanted.add_switch(switch);
@@ -115,19 +117,26 @@ impl World {
         self.graph.host(&format!("h{host}")).unwrap()
     }
 
-    fn unicast(&self, network: &Network<'_>, from: usize, to: usize) -> Arrivals {
+    fn unicast(&self, network: &ModelNetwork<'_>, from: usize, to: usize) -> ModelArrivals {
         let place = self.place(to);
         let eth_dst = pmac::of(self.racks.number(place.switch).unwrap(), place.number).unwrap();
-        network.send(self.place(from), Packet::of_ip(eth_dst, (ip(from), ip(to))))
+        network.send(self.place(from), ModelPacket::from_ips(eth_dst, (ip(from), ip(to))))
     }
 
     /// To the host without an agent of this number, in a segment.
-    fn to_plain(&self, network: &Network<'_>, from: usize, to: usize, vlan: Vlan) -> Arrivals {
-        let packet = Packet { vlan: vlan.field(), ..Packet::of_ip(plain(to).mac, (ip(from), ip(to))) };
+    fn to_plain(&self, network: &ModelNetwork<'_>, from: usize, to: usize, vlan: Vlan) -> ModelArrivals {
+        let packet =
+            ModelPacket { vlan: vlan.field(), ..ModelPacket::from_ips(plain(to).mac, (ip(from), ip(to))) };
         network.send(self.place(from), packet)
     }
 
-    fn multicast(&self, network: &Network<'_>, from: usize, claiming: usize, tree: u32) -> Arrivals {
+    fn multicast(
+        &self,
+        network: &ModelNetwork<'_>,
+        from: usize,
+        claiming: usize,
+        tree: u32,
+    ) -> ModelArrivals {
         let source = self.nodes[&format!("h{claiming}")].ip;
         let address = IpVersion::of(source).address(GROUPS.start + tree);
         let eth_dst = match address {
@@ -136,11 +145,11 @@ impl World {
                 MacAddr(0x33, 0x33, ip.octets()[12], ip.octets()[13], ip.octets()[14], ip.octets()[15])
             }
         };
-        network.send(self.place(from), Packet::of_ip(eth_dst, (source, address)))
+        network.send(self.place(from), ModelPacket::from_ips(eth_dst, (source, address)))
     }
 }
 
-fn hosts(arrivals: &Arrivals) -> Vec<String> {
+fn hosts(arrivals: &ModelArrivals) -> Vec<String> {
     arrivals.hosts.iter().map(|(host, _)| host.clone()).collect()
 }
 
@@ -239,7 +248,7 @@ fn announcements_and_arp_go_to_the_controller_and_what_is_unknown_nowhere() {
     let world = World::leaf_spine(2, 1, 2);
     let network = world.network(&[world.tree(&[0, 1, 2], 0)]);
     let send = |eth_type, eth_dst| {
-        let packet = Packet { eth_type, ..Packet::of_ip(eth_dst, (ip(0), ip(3))) };
+        let packet = ModelPacket { eth_type, ..ModelPacket::from_ips(eth_dst, (ip(0), ip(3))) };
         network.send(world.place(0), packet)
     };
     for eth_type in [EtherType::LLDP, EtherType::ARP] {
@@ -279,19 +288,20 @@ fn only_members_send_into_a_group_and_only_under_their_own_address() {
 
 #[test]
 fn what_outsiders_send_to_a_tree_of_ipv6_is_counted_where_hosts_are_carried() {
-    let outsiders = |unicast, carries_hosts| {
+    let nonmember_packets = |unicast, carries_hosts| {
         let flows = always(unicast, carries_hosts).flows.into_values();
-        flows.filter(|flow| flow.cookie == NON_MEMBERS.0).count()
+        flows.filter(|flow| flow.cookie == cookies::NONMEMBERS.0).count()
     };
-    assert_eq!((outsiders(Unicast::Routed, true), outsiders(Unicast::Normal, false)), (2, 2));
-    assert_eq!(outsiders(Unicast::Routed, false), 1);
+    assert_eq!((nonmember_packets(Unicast::Routed, true), nonmember_packets(Unicast::Normal, false)), (2, 2));
+    assert_eq!(nonmember_packets(Unicast::Routed, false), 1);
 }
 
 #[test]
 fn every_switch_remembers_the_numbers_of_all_racks() {
     let world = World::leaf_spine(2, 2, 2);
     let tables = world.tables(&[]);
-    let remembered: BTreeSet<BTreeSet<u32>> = tables.values().map(|tables| former(tables).racks).collect();
+    let remembered: BTreeSet<BTreeSet<u32>> =
+        tables.values().map(|tables| InheritedState::read(tables).racks).collect();
     assert_eq!(remembered, BTreeSet::from([BTreeSet::from([0, 1])]));
 }
 
@@ -302,9 +312,9 @@ fn a_tor_remembers_the_number_of_its_rack() {
     [tor, spine].into_iter().for_each(|switch| intent.add_switch(switch));
     for rack in [2, 0, 65_535] {
         intent.number_rack(tor, rack);
-        assert_eq!(former(&intent.tables()[&tor]).rack, Some(rack));
+        assert_eq!(InheritedState::read(&intent.tables()[&tor]).rack, Some(rack));
     }
-    assert_eq!(former(&intent.tables()[&spine]).rack, None);
+    assert_eq!(InheritedState::read(&intent.tables()[&spine]).rack, None);
 }
 
 #[test]

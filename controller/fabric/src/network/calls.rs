@@ -1,16 +1,16 @@
 //! What callers ask of the network: nodes and groups come and go.
 
 use super::Network;
-use super::confirmations::Waiter;
-use super::multicast::GroupTrees;
-use super::view;
+use super::acknowledgments::AckWaiter;
+use super::multicast_groups::GroupTrees;
+use super::snapshot;
 use crate::api::{FabricError, GroupRequest, NodeRegistration, TreeGrant, TreeScope, Unicast};
+use crate::call::{CallReply, FabricCall};
 use crate::intent::hosts::HostKey;
 use crate::intent::tables::GROUPS;
-use crate::switch::capacity::Exhausted;
-use crate::telemetry::Rules;
+use crate::intent::tables::RuleCounts;
+use crate::switch::capacity::TableExhausted;
 use crate::trees::{GroupTree, TieBreak, scopes};
-use crate::{Call, Reply};
 use cool_collective::Layout;
 use cool_machine::{Machine, Time};
 use cool_topology::discovery::Input;
@@ -24,28 +24,28 @@ const WAYS: usize = 8;
 
 impl Network {
     /// Does what a caller asks.
-    pub(crate) fn call(&mut self, now: Time, call: Call) {
+    pub(crate) fn call(&mut self, now: Time, call: FabricCall) {
         match call {
-            Call::Register(node, reply) => answer(reply, self.register(now, node)),
-            Call::Unregister(name, reply) => {
+            FabricCall::Register(node, reply) => answer(reply, self.register(now, node)),
+            FabricCall::Unregister(name, reply) => {
                 self.unregister(now, &name);
                 answer(reply, Ok(()));
             }
-            Call::CreateGroup(request, reply) => match self.locate(&request) {
+            FabricCall::CreateGroup(request, reply) => match self.locate(&request) {
                 Ok(racks) => self.create(now, &request, &racks, reply),
                 Err(error) => answer(reply, Err(error)),
             },
-            Call::AdoptGroup(request, trees, reply) => {
+            FabricCall::AdoptGroup(request, trees, reply) => {
                 self.adopt(request, &trees);
                 answer(reply, Ok(()));
             }
-            Call::Trees(id, reply) => {
+            FabricCall::Trees(id, reply) => {
                 let set = self.sharing.set_of(id);
                 let group = set.and_then(|set| self.multicast.group(set));
                 let group = group.ok_or(FabricError::NoSuchGroup { id });
-                answer(reply, group.map(|group| view::grants(self, group)));
+                answer(reply, group.map(|group| snapshot::grants(self, group)));
             }
-            Call::ReleaseGroup(id, reply) => {
+            FabricCall::ReleaseGroup(id, reply) => {
                 let known = self.sharing.set_of(id).is_some();
                 self.release(id);
                 answer(reply, if known { Ok(()) } else { Err(FabricError::NoSuchGroup { id }) });
@@ -76,7 +76,7 @@ impl Network {
         let port = self.place_of(name);
         if self.nodes.unregister(name) {
             self.presence.left(name);
-            self.has_left(name);
+            self.node_unregistered(name);
             self.discovery.handle(now, Input::NodeLeft(name));
             self.changes.nodes.insert(name.to_owned());
         }
@@ -91,13 +91,13 @@ impl Network {
         now: Time,
         request: &GroupRequest,
         racks: &BTreeMap<String, u32>,
-        reply: Reply<Vec<TreeGrant>>,
+        reply: CallReply<Vec<TreeGrant>>,
     ) {
         let id = request.id;
         let shared = self.sharing.of_members(&request.members);
         let shared = shared.and_then(|set| Some((set, self.multicast.group(set)?)));
         if let Some((set, group)) = shared.filter(|(_, group)| group.is_settled()) {
-            let trees = view::grants(self, group);
+            let trees = snapshot::grants(self, group);
             self.sharing.join(id, set);
             return self.answer_created(id, reply, trees);
         }
@@ -111,13 +111,13 @@ impl Network {
             self.multicast.insert(id, GroupTrees::default(), None);
             return self.answer_created(id, reply, Vec::new());
         }
-        let until = now + self.config.confirm_timeout;
+        let until = now + self.config.ack_timeout;
         let group = GroupTrees { without, caller: Some(reply), ..GroupTrees::default() };
         self.multicast.insert(id, group, Some(until));
         self.grow(id, trees);
     }
 
-    fn answer_created(&mut self, id: u64, reply: Reply<Vec<TreeGrant>>, trees: Vec<TreeGrant>) {
+    fn answer_created(&mut self, id: u64, reply: CallReply<Vec<TreeGrant>>, trees: Vec<TreeGrant>) {
         // A caller that has gone away would never release it.
         if reply.send(Ok(trees)).is_err() {
             self.release(id);
@@ -183,7 +183,7 @@ impl Network {
         let id = request.id;
         let (mut trees, mut full): (Vec<GroupTree>, BTreeMap<DatapathId, FabricError>) = Default::default();
         // What the trees so far are going to take.
-        let mut taken: BTreeMap<DatapathId, Rules> = BTreeMap::new();
+        let mut taken: BTreeMap<DatapathId, RuleCounts> = BTreeMap::new();
         for (scope, stripe, members, best) in self.best_trees(request, racks) {
             let Some(number) = self.multicast.allocate() else {
                 trees.iter().for_each(|tree| self.multicast.free(tree.number));
@@ -247,12 +247,12 @@ impl Network {
     /// no link in common.
     fn stripes(&self, group: u64, members: &[String]) -> Vec<Tree> {
         let graph = self.discovery.graph();
-        let rates = members.iter().filter_map(|name| Some(view::node_rate(self, graph.host(name)?)));
+        let rates = members.iter().filter_map(|name| Some(snapshot::node_rate(self, graph.host(name)?)));
         let host = rates.min().unwrap_or(0);
         let disjoint = Tree::disjoint(&self.index, graph, members.iter().map(String::as_str), group);
         let (mut stripes, mut sum) = (Vec::new(), 0u64);
         for tree in disjoint.take(Layout::MOST_STRIPES as usize) {
-            let rate = tree.links.iter().map(|link| view::link_rate(self, *link)).min().unwrap_or(0);
+            let rate = tree.links.iter().map(|link| snapshot::link_rate(self, *link)).min().unwrap_or(0);
             stripes.push(tree);
             sum = sum.saturating_add(rate);
             if rate == 0 || sum >= host {
@@ -263,13 +263,17 @@ impl Network {
     }
 
     /// A switch that has no room for a tree, beside what is going to be taken.
-    fn full(&self, tree: &Tree, taken: &BTreeMap<DatapathId, Rules>) -> Option<(DatapathId, Exhausted)> {
+    fn full(
+        &self,
+        tree: &Tree,
+        taken: &BTreeMap<DatapathId, RuleCounts>,
+    ) -> Option<(DatapathId, TableExhausted)> {
         tree.ports().into_iter().find_map(|(switch, ports)| {
             let mut used = self.intent.rules(switch).unwrap_or_default();
             if let Some(taken) = taken.get(&switch) {
                 (used.groups, used.flows) = (used.groups + taken.groups, used.flows + taken.flows);
             }
-            let more = Rules { groups: 1, flows: ports.len() };
+            let more = RuleCounts { groups: 1, flows: ports.len() };
             Some((switch, self.switches.get(switch)?.capacity.exhausted_by(used, more)?))
         })
     }
@@ -278,7 +282,7 @@ impl Network {
     pub(crate) fn grow(&mut self, id: u64, trees: Vec<GroupTree>) -> Vec<u32> {
         let numbers = self.multicast.grow(id, trees);
         for number in &numbers {
-            self.confirmations.touch(Waiter::Tree(*number));
+            self.acknowledgments.touch(AckWaiter::Tree(*number));
         }
         numbers
     }
@@ -288,7 +292,7 @@ impl Network {
         let set = self.sharing.leave(id);
         let Some(group) = set.and_then(|set| self.multicast.remove(set)) else { return };
         for tree in &group.trees {
-            self.confirmations.forget(Waiter::Tree(tree.number));
+            self.acknowledgments.forget(AckWaiter::Tree(tree.number));
         }
         if let Some(adopted) = group.adopted {
             self.disown(&adopted);
@@ -300,7 +304,7 @@ impl Network {
 }
 
 /// A caller that has gone away needs no answer.
-pub(crate) fn answer<T>(reply: Reply<T>, result: Result<T, FabricError>) {
+pub(crate) fn answer<T>(reply: CallReply<T>, result: Result<T, FabricError>) {
     if reply.send(result).is_err() {
         debug!("a caller went away before it was answered");
     }

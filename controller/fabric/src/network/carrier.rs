@@ -1,10 +1,10 @@
 //! What the network does for hosts without an agent: which ports are theirs, where each is, what switches are told of it.
 
 use super::Network;
-use super::confirmations::Waiter;
-use super::edges::EdgePorts;
-use super::floods::Floods;
-use super::hosts::Hosts;
+use super::acknowledgments::AckWaiter;
+use super::edge_ports::EdgePorts;
+use super::flood_guard::FloodGuard;
+use super::host_table::HostTable;
 use crate::api::{HostLimits, HostView, MacAddr};
 use crate::frames::resolution;
 use crate::intent::hosts::HostKey;
@@ -25,10 +25,10 @@ const MAX_WARNINGS: usize = 64;
 /// The hosts, and what is done for them.
 #[derive(Debug)]
 pub(crate) struct Carrier {
-    pub(super) hosts: Hosts,
+    pub(super) hosts: HostTable,
     pub(super) edges: EdgePorts,
-    pub(super) floods: Floods,
-    placed: BTreeMap<HostKey, Placement>,
+    pub(super) floods: FloodGuard,
+    placed: BTreeMap<HostKey, HostPlacement>,
     /// What hosts do that they should not, and until when it is told, by port.
     warnings: BTreeMap<Port, (HostWarning, Time)>,
     warnings_revision: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Carrier {
 
 /// What switches are told of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Placement {
+enum HostPlacement {
     At(Port),
     /// Nothing any more; by then they must have taken it back, so that old and new flows never make a loop.
     Withdrawn(Time),
@@ -56,9 +56,9 @@ pub(super) enum HostWarning {
 impl Carrier {
     pub(super) fn new(limits: HostLimits) -> Carrier {
         Carrier {
-            hosts: Hosts::new(limits),
+            hosts: HostTable::new(limits),
             edges: EdgePorts::default(),
-            floods: Floods::default(),
+            floods: FloodGuard::default(),
             placed: BTreeMap::new(),
             warnings: BTreeMap::new(),
             warnings_revision: 0,
@@ -73,9 +73,9 @@ impl Carrier {
         }
     }
 
-    pub(super) fn switch_gone(&mut self, switch: DatapathId) {
-        self.edges.switch_gone(switch);
-        self.hosts.switch_gone(switch);
+    pub(super) fn switch_removed(&mut self, switch: DatapathId) {
+        self.edges.switch_removed(switch);
+        self.hosts.switch_removed(switch);
     }
 
     /// Counts the changes that a snapshot of the network shows.
@@ -86,8 +86,8 @@ impl Carrier {
     pub(super) fn deadline(&self) -> Option<Time> {
         let warnings = self.warnings.values().map(|(_, until)| *until).min();
         let withdrawn = self.placed.values().filter_map(|placement| match placement {
-            Placement::Withdrawn(until) => Some(*until),
-            Placement::At(_) => None,
+            HostPlacement::Withdrawn(until) => Some(*until),
+            HostPlacement::At(_) => None,
         });
         let own = [self.hosts.deadline(), self.edges.deadline(), self.floods.deadline(), warnings];
         own.into_iter().chain(withdrawn.map(Some)).fold(None, earliest)
@@ -117,7 +117,7 @@ impl Carrier {
     }
 
     pub(super) fn views(&self) -> Vec<HostView> {
-        let view = |(key, host): (HostKey, &super::hosts::Host)| HostView {
+        let view = |(key, host): (HostKey, &super::host_table::HostEntry)| HostView {
             mac: key.mac,
             vlan: key.vlan.0,
             addresses: host.addresses.iter().copied().collect(),
@@ -133,10 +133,10 @@ impl Network {
         let Some(carrier) = &mut self.carrier else { return };
         let up: BTreeSet<u32> = info.ports.iter().filter(|port| port.up).map(|port| port.number).collect();
         carrier.edges.switch_up(info.datapath_id, &up);
-        for (key, number) in info.former.hosts.here.iter().filter(|(_, number)| up.contains(number)) {
+        for (key, number) in info.inherited.hosts.here.iter().filter(|(_, number)| up.contains(number)) {
             carrier.hosts.restore(now, Port { switch: info.datapath_id, number: *number }, *key);
         }
-        self.intent.remember_hosts(info.datapath_id, info.former.hosts.elsewhere.clone());
+        self.intent.remember_hosts(info.datapath_id, info.inherited.hosts.elsewhere.clone());
     }
 
     /// Time goes on for hosts: those that have been silent are asked whether they are there.
@@ -157,12 +157,12 @@ impl Network {
     pub(super) fn changed_hosts(&mut self, now: Time) -> BTreeSet<HostKey> {
         let Some(carrier) = &mut self.carrier else { return BTreeSet::new() };
         let mut changed = carrier.hosts.take_changed();
-        let confirmations = &mut self.confirmations;
+        let acknowledgments = &mut self.acknowledgments;
         carrier.placed.retain(|key, placement| {
-            let Placement::Withdrawn(until) = placement else { return true };
-            let waits = *until > now && !confirmations.is_confirmed(Waiter::Host(*key));
+            let HostPlacement::Withdrawn(until) = placement else { return true };
+            let waits = *until > now && !acknowledgments.is_acknowledged(AckWaiter::Host(*key));
             if !waits {
-                confirmations.forget(Waiter::Host(*key));
+                acknowledgments.forget(AckWaiter::Host(*key));
                 changed.insert(*key);
             }
             waits
@@ -179,17 +179,17 @@ impl Network {
             let port = carrier.hosts.get(*key).map(|host| host.port).filter(|_| !node);
             let place = port.and_then(|port| Some((port, self.racks.number(port.switch)?)));
             match (carrier.placed.get(key), place) {
-                (Some(Placement::At(before)), Some((port, _))) if *before == port => {}
-                (Some(Placement::Withdrawn(_)), _) | (None, None) => {}
-                (Some(Placement::At(_)), _) => {
+                (Some(HostPlacement::At(before)), Some((port, _))) if *before == port => {}
+                (Some(HostPlacement::Withdrawn(_)), _) | (None, None) => {}
+                (Some(HostPlacement::At(_)), _) => {
                     let until = now + self.config.deferral_timeout;
-                    carrier.placed.insert(*key, Placement::Withdrawn(until));
+                    carrier.placed.insert(*key, HostPlacement::Withdrawn(until));
                     for switch in self.intent.displace_host(*key) {
-                        self.confirmations.expect(Waiter::Host(*key), switch);
+                        self.acknowledgments.expect(AckWaiter::Host(*key), switch);
                     }
                 }
                 (None, Some((port, rack))) => {
-                    carrier.placed.insert(*key, Placement::At(port));
+                    carrier.placed.insert(*key, HostPlacement::At(port));
                     self.intent.place_host(*key, rack, port);
                     info!(host = %key.mac, "host at {}", self.port_name(port));
                 }
@@ -206,7 +206,7 @@ impl Network {
             let open = theirs && self.node_at(port).is_none();
             self.intent.edge(port, open);
             if !theirs {
-                self.intent.is_no_edge(port);
+                self.intent.close_edge(port);
             }
         }
     }
@@ -218,7 +218,7 @@ impl Network {
         heard.or_else(|| self.silent_at(port))
     }
 
-    /// Nodes have come, gone or moved, and so hosts have become nodes or the other way round.
+    /// NodeRegistry have come, gone or moved, and so hosts have become nodes or the other way round.
     pub(super) fn nodes_changed(&mut self, now: Time, names: &BTreeSet<String>) {
         let Some(carrier) = &mut self.carrier else { return };
         let mut became: Vec<(String, Port)> = Vec::new();
@@ -234,9 +234,9 @@ impl Network {
                 let Some(host) = carrier.hosts.get(key).filter(|_| key.vlan == vlan) else { continue };
                 for address in &host.addresses {
                     if let IpAddr::V6(ip) = address
-                        && self.nodes.neighbours.holder(vlan, *ip).is_none()
+                        && self.nodes.neighbors.holder(vlan, *ip).is_none()
                     {
-                        self.nodes.neighbours.heard(now, vlan, *ip, name, host.router);
+                        self.nodes.neighbors.heard(now, vlan, *ip, name, host.router);
                     }
                 }
                 carrier.hosts.forget(key);
@@ -267,7 +267,7 @@ impl Network {
         carrier.edges.touch(port);
         for (address, router) in addresses {
             carrier.hosts.heard(now, port, key, Some(*address));
-            router.iter().for_each(|router| carrier.hosts.note_router(key, *router));
+            router.iter().for_each(|router| carrier.hosts.set_router(key, *router));
         }
         self.announce(now, port, key.vlan, addresses, key.mac);
     }

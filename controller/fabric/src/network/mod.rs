@@ -4,63 +4,64 @@
 //! Each part of that state has an owner that alone changes it ([`switches`], [`nodes`], [`multicast`], the
 //! [`Intent`]) and tells what has changed; this is only where they meet.
 
+mod acknowledgments;
 mod calls;
 mod carrier;
-mod confirmations;
+mod convergence;
 mod deadlines;
-mod edges;
-mod floods;
-mod follow;
-mod hosts;
-mod multicast;
-mod neighbours;
-mod nodes;
-mod normal;
+mod edge_ports;
+mod flood_guard;
+mod host_table;
+mod multicast_groups;
+mod neighbor_cache;
+mod node_registry;
+mod normal_forwarding;
 mod packets;
-mod publisher;
-mod sharing;
-mod silent;
-mod stale;
-mod switches;
-mod unicast;
-mod view;
+mod silent_nodes;
+mod snapshot;
+mod snapshot_publisher;
+mod stale_trees;
+mod switch_table;
+mod tree_sharing;
+mod unicast_routes;
 
+use crate::api::ConnectionId;
 use crate::api::{FabricConfig, FabricError, TopologySnapshot, TreeGrant, Unicast};
 use crate::intent::Intent;
 use crate::intent::failover::FAILOVERS;
-use crate::switch::admission::Admission;
+use crate::switch::admission_policy::AdmissionPolicy;
 use crate::switch::channel::{ChannelConfig, SwitchInfo};
-use crate::switch::connection::{ConnectionContext, ConnectionId, Event, FromSwitch, Handle};
-use crate::switch::reconcile::Refusals;
-use crate::telemetry::{Presence, Telemetry};
+use crate::switch::connection::{ConnectionContext, FromSwitch, SwitchEvent, SwitchHandle};
+use crate::switch::reconciler::EntryRefusals;
+use crate::telemetry::{DiscoveryLatency, Telemetry};
 use crate::trees::GroupTree;
+use acknowledgments::{AckWaiter, Acknowledgments};
 use calls::answer;
 use carrier::Carrier;
-use confirmations::{Confirmations, Waiter};
+use convergence::NetworkChanges;
 use cool_machine::{Machine, Poll, Time, earliest};
 use cool_topology::discovery::{Input, Output};
 use cool_topology::{DatapathId, Discovery, Index, Key, Link, Port, Racks};
-use follow::Changes;
-use multicast::{GroupTrees, Multicast};
-use nodes::Nodes;
-use normal::Normal;
-use publisher::{Due, Publisher};
-use sharing::Sharing;
-use silent::Silent;
-use stale::StaleTrees;
+use multicast_groups::{GroupTrees, MulticastGroups};
+use node_registry::NodeRegistry;
+use normal_forwarding::NormalForwarding;
+use silent_nodes::SilentNodes;
+use snapshot_publisher::{PublishDue, SnapshotPublisher};
+use stale_trees::StaleTrees;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use switches::{Connected, Switches};
+use switch_table::{ConnectedSwitch, SwitchTable};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
-use unicast::UnicastRoutes;
+use tree_sharing::TreeSharing;
+use unicast_routes::UnicastRoutes;
 
 /// LLDP intervals after which the neighbourhood of a switch that has connected counts as discovered.
 const DISCOVERY_INTERVALS: u32 = 4;
 /// How often in an LLDP interval a connection says that all that its switch has handed in is told.
 const CAUGHT_UP_PER_INTERVAL: u32 = 8;
 
-/// Nodes lost at once of which each is named in the log.
+/// NodeRegistry lost at once of which each is named in the log.
 const LOST_BY_NAME: usize = 16;
 
 /// The fabric's knowledge and what is derived from it.
@@ -68,27 +69,27 @@ pub(crate) struct Network {
     pub(crate) config: FabricConfig,
     pub(crate) discovery: Discovery,
     pub(crate) racks: Racks,
-    pub(crate) nodes: Nodes,
-    pub(crate) switches: Switches,
-    pub(crate) multicast: Multicast,
+    pub(crate) nodes: NodeRegistry,
+    pub(crate) switches: SwitchTable,
+    pub(crate) multicast: MulticastGroups,
     /// Whose groups' trees are whose.
-    sharing: Sharing,
+    sharing: TreeSharing,
     telemetry: Arc<Telemetry>,
-    presence: Presence,
-    publisher: Publisher,
+    presence: DiscoveryLatency,
+    publisher: SnapshotPublisher,
 
-    changes: Changes,
+    changes: NetworkChanges,
     index: Index,
     /// The ToR of each rack that has nodes.
     tors: BTreeMap<u32, DatapathId>,
     unicast: UnicastRoutes,
     intent: Intent,
-    confirmations: Confirmations,
+    acknowledgments: Acknowledgments,
     /// Who lets frames in, where unicast is the switches' own affair.
-    normal: Option<Normal>,
+    normal: Option<NormalForwarding>,
     /// The hosts without an agent, where they are carried.
     carrier: Option<Carrier>,
-    silent: Silent,
+    silent: SilentNodes,
     stale_trees: StaleTrees,
 }
 
@@ -104,22 +105,22 @@ impl Network {
             discovery: Discovery::new(config.lldp_interval, config.grace, key),
             intent: Intent::new(config.unicast, hosts.is_some()),
             carrier: hosts.map(Carrier::new),
-            normal: (config.unicast == Unicast::Normal).then(Normal::default),
+            normal: (config.unicast == Unicast::Normal).then(NormalForwarding::default),
             config,
             racks: Racks::default(),
-            nodes: Nodes::default(),
-            switches: Switches::default(),
-            multicast: Multicast::default(),
-            sharing: Sharing::default(),
+            nodes: NodeRegistry::default(),
+            switches: SwitchTable::default(),
+            multicast: MulticastGroups::default(),
+            sharing: TreeSharing::default(),
             telemetry,
-            presence: Presence::default(),
-            publisher: Publisher::new(publish),
-            changes: Changes::default(),
+            presence: DiscoveryLatency::default(),
+            publisher: SnapshotPublisher::new(publish),
+            changes: NetworkChanges::default(),
             index: Index::default(),
             tors: BTreeMap::new(),
             unicast: UnicastRoutes::default(),
-            confirmations: Confirmations::default(),
-            silent: Silent::default(),
+            acknowledgments: Acknowledgments::default(),
+            silent: SilentNodes::default(),
             stale_trees: StaleTrees::default(),
         }
     }
@@ -133,7 +134,7 @@ impl Network {
             max_meters: self.config.capacity.meters,
             max_flows: self.config.capacity.flows,
             pipeline: self.config.pipeline,
-            admission: Admission {
+            admission: AdmissionPolicy {
                 names: self.config.switch_names.clone(),
                 only_named: self.config.only_named_switches,
                 only_bound: self.config.only_bound_certificates,
@@ -147,15 +148,15 @@ impl Network {
 
     /// Takes what a switch tells.
     pub(crate) fn event(&mut self, now: Time, FromSwitch { connection, switch, event }: FromSwitch) {
-        if let Event::Up(info, handle) = event {
+        if let SwitchEvent::Up(info, handle) = event {
             return self.up(now, connection, info, handle);
         }
         if !self.switches.is_current(switch, connection) {
             return;
         }
         match event {
-            Event::Up(..) => {}
-            Event::PortChanged(port) => {
+            SwitchEvent::Up(..) => {}
+            SwitchEvent::PortChanged(port) => {
                 let (at, up, mac) = (Port { switch, number: port.number }, port.up, port.mac);
                 let joined = self.switches.port_changed(switch, port);
                 match up {
@@ -167,14 +168,14 @@ impl Network {
                     false => self.port_down(now, at),
                 }
             }
-            Event::PortGone(number) => {
-                self.switches.port_gone(switch, number);
+            SwitchEvent::PortRemoved(number) => {
+                self.switches.port_removed(switch, number);
                 self.port_down(now, Port { switch, number });
             }
-            Event::PacketIn(number, frame) => self.packet_in(now, Port { switch, number }, &frame),
-            Event::CaughtUp => self.discovery.handle(now, Input::CaughtUp(switch)),
-            Event::Answered(version, refusals) => self.answered(now, switch, version, refusals),
-            Event::Down => {
+            SwitchEvent::PacketIn(number, frame) => self.packet_in(now, Port { switch, number }, &frame),
+            SwitchEvent::CaughtUp => self.discovery.handle(now, Input::CaughtUp(switch)),
+            SwitchEvent::Acknowledged(version, refusals) => self.acknowledged(now, switch, version, refusals),
+            SwitchEvent::Down => {
                 self.switches.disconnect(switch);
                 self.discovery.handle(now, Input::SwitchDown(switch));
                 if !self.discovery.graph().contains(switch) {
@@ -184,19 +185,19 @@ impl Network {
         }
     }
 
-    fn up(&mut self, now: Time, connection: ConnectionId, info: SwitchInfo, handle: Handle) {
+    fn up(&mut self, now: Time, connection: ConnectionId, info: SwitchInfo, handle: SwitchHandle) {
         let switch = info.datapath_id;
         self.restore_hosts(now, &info);
-        if let Some(number) = info.former.rack {
+        if let Some(number) = info.inherited.rack {
             self.racks.claim(switch, number);
         }
-        self.racks.reserve(info.former.racks);
+        self.racks.reserve(info.inherited.racks);
         if let Some(normal) = &mut self.normal {
             let up = info.ports.iter().filter(|port| port.up).map(|port| port.number).collect();
-            normal.remember(switch, &info.former.open, &up);
+            normal.remember(switch, &info.inherited.open, &up);
         }
         let capacity = info.capacity.within(self.config.capacity);
-        let stale_trees = self.retain_stale(now, switch, info.former.trees);
+        let stale_trees = self.retain_stale(now, switch, info.inherited.trees);
         let discovered_at = now + self.config.lldp_interval * DISCOVERY_INTERVALS;
         // Switches come back one after the other: what leads to one that is still away stays for as long as trees do.
         // Where switches flood, what they held before must not stay beside a new spanning tree.
@@ -207,8 +208,16 @@ impl Network {
             Unicast::Normal => discovered_at,
         };
         let (name, ports) = (info.name, info.ports);
-        let connected =
-            Connected { name, ports, connection, handle, capacity, stale_trees, discovered_at, retain_until };
+        let connected = ConnectedSwitch {
+            name,
+            ports,
+            connection,
+            handle,
+            capacity,
+            stale_trees,
+            discovered_at,
+            retain_until,
+        };
         self.switches.connect(switch, connected);
         self.intent.add_switch(switch);
         self.intent.allow_failovers(switch, capacity.failovers());
@@ -225,15 +234,15 @@ impl Network {
         }
         self.intent.remove_switch(switch);
         self.telemetry.desired(switch, None);
-        self.presence.switch_gone(switch);
-        self.nobody_behind(switch);
+        self.presence.switch_removed(switch);
+        self.clear_switch(switch);
         if let Some(normal) = &mut self.normal {
-            normal.switch_gone(switch);
+            normal.switch_removed(switch);
         }
         if let Some(carrier) = &mut self.carrier {
-            carrier.switch_gone(switch);
+            carrier.switch_removed(switch);
         }
-        self.confirmations.switch_gone(switch);
+        self.acknowledgments.switch_removed(switch);
     }
 
     fn port_up(&mut self, now: Time, port: Port) {
@@ -249,7 +258,7 @@ impl Network {
 
     fn port_down(&mut self, now: Time, port: Port) {
         self.presence.port_down(port);
-        self.nobody_at(port);
+        self.clear_port(port);
         if let Some(normal) = &mut self.normal {
             normal.port_down(port);
         }
@@ -262,12 +271,12 @@ impl Network {
         self.discovery.handle(now, Input::PortDown(port));
     }
 
-    fn answered(&mut self, now: Time, switch: DatapathId, version: u64, refused: Refusals) {
+    fn acknowledged(&mut self, now: Time, switch: DatapathId, version: u64, refused: EntryRefusals) {
         for number in refused.keys().flatten() {
-            self.confirmations.touch(Waiter::Tree(*number));
+            self.acknowledgments.touch(AckWaiter::Tree(*number));
         }
         let without_failover = refused.keys().flatten().any(|number| FAILOVERS.contains(number));
-        let answer = self.switches.answered(switch, version, refused);
+        let answer = self.switches.acknowledged(switch, version, refused);
         for what in answer.refused {
             warn!(%switch, "switch {} refused an entry: {what}", self.name(switch));
         }
@@ -281,7 +290,7 @@ impl Network {
             }
             self.discovery.handle(now, Input::SwitchUp { switch, ports: &ports });
         }
-        self.confirmations.confirmed(switch, version);
+        self.acknowledgments.acknowledged(switch, version);
     }
 
     /// Draws all conclusions; returns when to draw the next even if nothing happens.
@@ -307,7 +316,7 @@ impl Network {
             self.switches.deadline(),
             self.show(now),
             self.multicast.deadline(),
-            self.normal.as_ref().and_then(Normal::deadline),
+            self.normal.as_ref().and_then(NormalForwarding::deadline),
             self.carrier.as_ref().and_then(Carrier::deadline),
             self.multicast.improving(now),
             self.unicast.deferred_until(),
@@ -326,13 +335,13 @@ impl Network {
         ];
         let revision = revisions.iter().sum();
         match self.publisher.due(now, revision) {
-            Due::Now => {
-                let snapshot = view::snapshot(self);
+            PublishDue::Now => {
+                let snapshot = snapshot::snapshot(self);
                 self.publisher.publish(now, revision, snapshot);
                 None
             }
-            Due::At(time) => Some(time),
-            Due::Never => None,
+            PublishDue::At(time) => Some(time),
+            PublishDue::Never => None,
         }
     }
 
@@ -356,7 +365,7 @@ impl Network {
                     if let Some(carrier) = &mut self.carrier {
                         [link.a, link.b].into_iter().for_each(|end| carrier.edges.linked(end));
                     }
-                    [link.a, link.b].into_iter().for_each(|end| self.nobody_at(end));
+                    [link.a, link.b].into_iter().for_each(|end| self.clear_port(end));
                     self.changes.links.insert(link);
                 }
                 Output::LinkDown(link) => {
@@ -378,12 +387,12 @@ impl Network {
                     info!(node, "node located at {}", self.port_name(port));
                     let took = self.presence.node(now, &node, port);
                     took.into_iter().for_each(|took| self.telemetry.found(took));
-                    self.heard_at(&node, port);
+                    self.node_heard_at(&node, port);
                     self.changes.nodes.insert(node);
                 }
                 Output::NodeLost(node, port) => {
                     lost.push((node.clone(), port));
-                    self.not_heard(&node, port);
+                    self.node_silent_at(&node, port);
                     if let Some(carrier) = &mut self.carrier {
                         carrier.edges.touch(port);
                     }
@@ -391,12 +400,12 @@ impl Network {
                 }
             }
         };
-        self.tell_lost(&lost);
+        self.report_lost(&lost);
         deadline
     }
 
     /// Of many nodes that are lost at once, one line says how many.
-    fn tell_lost(&self, lost: &[(String, Port)]) {
+    fn report_lost(&self, lost: &[(String, Port)]) {
         let nodes = lost.len();
         if let [(node, port), ..] = lost
             && nodes > LOST_BY_NAME
@@ -413,11 +422,11 @@ impl Network {
     /// Moves trees on whose switches have confirmed, and answers who waits for them.
     fn progress(&mut self) {
         let mut concerned: BTreeSet<u64> = BTreeSet::new();
-        for waiter in self.confirmations.take_touched() {
-            let Waiter::Tree(number) = waiter else { continue };
+        for waiter in self.acknowledgments.take_touched() {
+            let AckWaiter::Tree(number) = waiter else { continue };
             concerned.extend(self.multicast.owner(number));
-            if self.confirmations.is_confirmed(waiter) {
-                self.multicast.edit(number, GroupTree::confirmed);
+            if self.acknowledgments.is_acknowledged(waiter) {
+                self.multicast.edit(number, GroupTree::acknowledged);
             }
         }
         for id in concerned {
@@ -438,11 +447,11 @@ impl Network {
             return Some(Err(error));
         }
         let made = |tree: &GroupTree| {
-            self.confirmations.is_confirmed(Waiter::Tree(tree.number))
+            self.acknowledgments.is_acknowledged(AckWaiter::Tree(tree.number))
                 && tree.is_final()
                 && !self.multicast.is_changed(tree.number)
         };
-        group.trees.iter().all(made).then(|| Ok(view::grants(self, group)))
+        group.trees.iter().all(made).then(|| Ok(snapshot::grants(self, group)))
     }
 
     fn refusal(&self, id: u64, group: &GroupTrees) -> Option<FabricError> {
@@ -459,13 +468,13 @@ impl Network {
     fn expire(&mut self, now: Time) {
         while let Some(id) = self.multicast.overdue(now) {
             let Some(group) = self.multicast.group(id) else { continue };
-            let trees = group.trees.iter().map(|tree| Waiter::Tree(tree.number));
+            let trees = group.trees.iter().map(|tree| AckWaiter::Tree(tree.number));
             let missing: BTreeSet<DatapathId> =
-                trees.flat_map(|waiter| self.confirmations.missing(waiter)).collect();
+                trees.flat_map(|waiter| self.acknowledgments.missing(waiter)).collect();
             let switches = missing.into_iter().map(|switch| self.name(switch)).collect();
             if let Some(caller) = self.multicast.take_caller(id) {
-                let waited = self.config.confirm_timeout;
-                answer(caller, Err(FabricError::Unconfirmed { id, switches, waited }));
+                let waited = self.config.ack_timeout;
+                answer(caller, Err(FabricError::Unacknowledged { id, switches, waited }));
             }
             self.release(id);
         }

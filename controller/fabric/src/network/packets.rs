@@ -3,12 +3,12 @@
 
 use super::Network;
 use super::carrier::{ASKER, HostWarning};
-use super::floods::{Arrival, Purpose};
-use super::hosts::Heard;
-use super::neighbours::{Answerer, Claim};
-use super::switches::Switch;
+use super::flood_guard::{FloodPurpose, LoopCheck};
+use super::host_table::HostVerdict;
+use super::neighbor_cache::{AddressResponder, ClaimVerdict};
+use super::switch_table::SwitchState;
 use crate::api::{MacAddr, Unicast};
-use crate::frames::resolution::{self, Resolution};
+use crate::frames::resolution::{self, AddressResolution};
 use crate::frames::vlan::{Tag, Vlan};
 use crate::frames::{arp, ethertype, ndp, pmac, vlan};
 use crate::intent::hosts::HostKey;
@@ -38,17 +38,17 @@ impl Network {
                 if refused != before {
                     self.telemetry.refused_lldp(refused);
                 } else {
-                    self.note_vlan(port, tag.vlan(), &plain);
+                    self.set_vlan(port, tag.vlan(), &plain);
                 }
             }
             Some(kind) if self.config.unicast == Unicast::Routed => {
                 let carried = self.is_carried(now, port, frame);
                 let discovery = ndp::kind(&plain).filter(|_| carried);
                 if let Some(kind) = discovery {
-                    self.intent.speaks_ipv6(port, kind);
+                    self.intent.separate_discovery(port, kind);
                 }
                 if kind == arp::ETHERTYPE || discovery.is_some() {
-                    if let Some(said) = Resolution::read(&plain) {
+                    if let Some(said) = AddressResolution::read(&plain) {
                         self.resolve(now, port, tag, &said, carried);
                     }
                 } else if carried {
@@ -60,7 +60,7 @@ impl Network {
     }
 
     /// A node is in the segment in which its own LLDP is heard, this frame.
-    fn note_vlan(&mut self, port: Port, vlan: Vlan, frame: &[u8]) {
+    fn set_vlan(&mut self, port: Port, vlan: Vlan, frame: &[u8]) {
         // Where none is used, as mostly, nothing has to be looked up.
         if vlan == Vlan::default() && self.nodes.are_untagged() {
             return;
@@ -68,7 +68,7 @@ impl Network {
         let Some(name) = self.node_at(port).filter(|name| self.nodes.vlan(name) != vlan) else { return };
         let heard = Announcement::decode(frame).map(|unverified| unverified.announcement);
         if matches!(heard, Ok(Announcement::Node { name: heard, .. }) if heard == name) {
-            self.nodes.note_vlan(&name, vlan);
+            self.nodes.set_vlan(&name, vlan);
             self.changes.nodes.insert(name);
         }
     }
@@ -81,9 +81,9 @@ impl Network {
         }
         let Some(carrier) = &mut self.carrier else { return false };
         match carrier.floods.arrived(now, port, frame) {
-            Arrival::Fresh => true,
-            Arrival::Round => false,
-            Arrival::Closes => {
+            LoopCheck::Fresh => true,
+            LoopCheck::Looped => false,
+            LoopCheck::ClosesPort => {
                 carrier.edges.touch(port);
                 carrier.hosts.port_down(port);
                 self.note(now, port, HostWarning::Round);
@@ -93,12 +93,12 @@ impl Network {
     }
 
     /// Answers for nodes with their PMACs; what is asked of others goes to them.
-    fn resolve(&mut self, now: Time, port: Port, tag: Tag, said: &Resolution<'_>, carried: bool) {
+    fn resolve(&mut self, now: Time, port: Port, tag: Tag, said: &AddressResolution<'_>, carried: bool) {
         let key = HostKey { mac: said.sender(), vlan: tag.vlan() };
         if carried && !self.hear(now, port, key, Some(said)) {
             return;
         }
-        // Nodes are known to others by their PMACs.
+        // NodeRegistry are known to others by their PMACs.
         let sender = self.shown(key);
         if let Some(address) = said.asks() {
             if let Some((name, answerer)) = self.nodes.ask(now, key.vlan, address) {
@@ -115,7 +115,7 @@ impl Network {
             Some((_, at)) if at == port => {}
             Some((host, at)) => self.send(at, tag.put(said.frame(sender, host.mac))),
             None => {
-                self.deliver(now, port, tag, |to| said.frame(sender, to), said.to(), Purpose::Address);
+                self.deliver(now, port, tag, |to| said.frame(sender, to), said.to(), FloodPurpose::Address);
             }
         }
     }
@@ -124,10 +124,10 @@ impl Network {
     fn answer_for(
         &self,
         name: &str,
-        answerer: Answerer,
+        answerer: AddressResponder,
         port: Port,
         tag: Tag,
-        said: &Resolution<'_>,
+        said: &AddressResolution<'_>,
         sender: MacAddr,
     ) {
         let Some(target) = self.place_of(name) else {
@@ -139,33 +139,37 @@ impl Network {
             return;
         }
         match (answerer, self.pmac_at(target), self.nodes.get(name)) {
-            (Answerer::Controller { router }, Some(pmac), _) => {
+            (AddressResponder::Controller { router }, Some(pmac), _) => {
                 self.send(port, tag.put(said.answer(pmac, router)));
             }
-            (Answerer::Node, _, Some(node)) => self.send(target, tag.put(said.frame(sender, node.mac))),
+            (AddressResponder::Node, _, Some(node)) => {
+                self.send(target, tag.put(said.frame(sender, node.mac)))
+            }
             _ => {}
         }
     }
 
     /// Takes note of who speaks at a port, and of its address if it says one; returns whether it is to be listened to.
-    fn hear(&mut self, now: Time, port: Port, key: HostKey, said: Option<&Resolution<'_>>) -> bool {
+    fn hear(&mut self, now: Time, port: Port, key: HostKey, said: Option<&AddressResolution<'_>>) -> bool {
         if key.mac == ASKER || pmac::rack(key.mac).is_some() {
             return false;
         }
-        let address = said.and_then(Resolution::says);
+        let address = said.and_then(AddressResolution::says);
         if let Some(name) = self.taken(now, port, key, address) {
             self.note(now, port, HostWarning::TakesNode(key, name));
             return false;
         }
-        let (address, router) =
-            (address.filter(|_| !said.is_some_and(Resolution::is_shared)), said.and_then(Resolution::router));
+        let (address, router) = (
+            address.filter(|_| !said.is_some_and(AddressResolution::is_shared)),
+            said.and_then(AddressResolution::router),
+        );
         // Of a node, in its own segment, only what its agent has not said is to be kept: further addresses.
         let node = self.nodes.with_mac(key.mac).filter(|name| self.nodes.vlan(name) == key.vlan);
         if let Some(name) = node.map(str::to_owned) {
             match address {
                 Some(ip @ IpAddr::V4(_)) if self.nodes.with_ip(key.vlan, ip).is_none() => {}
                 Some(IpAddr::V6(ip)) => {
-                    let known = self.nodes.neighbours.heard(now, key.vlan, ip, &name, router);
+                    let known = self.nodes.neighbors.heard(now, key.vlan, ip, &name, router);
                     self.probe_unless(known, port, key, ip);
                     return true;
                 }
@@ -174,16 +178,16 @@ impl Network {
         }
         let Some(carrier) = &mut self.carrier else { return false };
         let warning = match carrier.hosts.heard(now, port, key, address) {
-            Heard::Believed => {
-                router.into_iter().for_each(|router| carrier.hosts.note_router(key, router));
+            HostVerdict::Accepted => {
+                router.into_iter().for_each(|router| carrier.hosts.set_router(key, router));
                 if let Some(IpAddr::V6(ip)) = address {
                     let known = carrier.hosts.get(key).is_some_and(|host| host.router.is_some());
                     self.probe_unless(known, port, key, ip);
                 }
                 return true;
             }
-            Heard::TooMany => HostWarning::TooMany,
-            Heard::MovesTooOften => HostWarning::MovesTooOften(key),
+            HostVerdict::TooMany => HostWarning::TooMany,
+            HostVerdict::MovesTooOften => HostWarning::MovesTooOften(key),
         };
         self.note(now, port, warning);
         false
@@ -209,10 +213,10 @@ impl Network {
             return Some(holder);
         }
         // No agent has said so: a node has it as long as it answers for it.
-        match self.nodes.neighbours.claim(now, key.vlan, ip) {
-            Claim::Granted => return None,
-            Claim::Refused => {}
-            Claim::Doubted => {
+        match self.nodes.neighbors.claim(now, key.vlan, ip) {
+            ClaimVerdict::Granted => return None,
+            ClaimVerdict::Refused => {}
+            ClaimVerdict::Doubted => {
                 let place = self.place_of(&holder);
                 if let (Some(place), Some(node)) = (place, self.nodes.get(&holder)) {
                     self.send(place, key.vlan.put(ndp::probe(node.mac, ip, ASKER)));
@@ -234,7 +238,7 @@ impl Network {
             return;
         }
         if self.hear(now, port, HostKey { mac: from, vlan: tag.vlan() }, None) {
-            self.deliver(now, port, tag, |_| frame.to_vec(), to, Purpose::Other);
+            self.deliver(now, port, tag, |_| frame.to_vec(), to, FloodPurpose::Other);
         }
     }
 
@@ -246,7 +250,7 @@ impl Network {
         tag: Tag,
         frame: impl FnOnce(MacAddr) -> Vec<u8>,
         to: MacAddr,
-        purpose: Purpose,
+        purpose: FloodPurpose,
     ) {
         let Some(carrier) = &self.carrier else { return };
         let host = HostKey { mac: to, vlan: tag.vlan() };
@@ -271,7 +275,7 @@ impl Network {
     }
 
     /// Sends a frame to all edge ports but the one where it came from.
-    fn flood(&mut self, now: Time, from: Port, frame: Vec<u8>, purpose: Purpose) {
+    fn flood(&mut self, now: Time, from: Port, frame: Vec<u8>, purpose: FloodPurpose) {
         let Some(carrier) = &mut self.carrier else { return };
         let copies = carrier.edges.all().len();
         if !carrier.floods.admit(now, from, &frame, purpose, copies) {
@@ -301,7 +305,7 @@ impl Network {
     ) {
         for (address, router) in addresses {
             if let Some(frame) = resolution::announcement(*address, mac, *router) {
-                self.flood(now, about, vlan.put(frame), Purpose::Address);
+                self.flood(now, about, vlan.put(frame), FloodPurpose::Address);
             }
         }
     }
@@ -342,7 +346,7 @@ impl Network {
     }
 
     fn send_to(&self, switch: DatapathId, ports: Vec<u32>, frame: Vec<u8>) {
-        if let Some(handle) = self.switches.get(switch).and_then(Switch::handle)
+        if let Some(handle) = self.switches.get(switch).and_then(SwitchState::handle)
             && handle.packets.try_send((ports, frame)).is_err()
         {
             debug!(%switch, "too many frames wait; one is dropped");

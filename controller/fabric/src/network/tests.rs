@@ -2,18 +2,18 @@
 
 mod hosts;
 mod ipv6;
-mod sharing;
+mod tree_sharing;
 mod world;
 
 use super::*;
-use crate::Call;
+use crate::api::TableCapacity;
 use crate::api::{GroupRequest, MacAddr, NodeRegistration, TreeScope};
+use crate::call::FabricCall;
 use crate::frames::pmac;
 use crate::intent::addresses;
-use crate::intent::tables::{Flow, FlowKey, GROUPS};
-use crate::switch::capacity::TableCapacity;
+use crate::intent::tables::{FlowEntry, FlowKey, GROUPS};
 use crate::switch::channel::PortInfo;
-use crate::switch::model::{self, Packet};
+use crate::switch::model::{self, ModelPacket};
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
 use core::net::{IpAddr, Ipv4Addr};
@@ -51,7 +51,7 @@ fn a_group_on_one_node_needs_no_switch() {
     let mut world = World::new(ring());
     world.intervals(6);
     assert_eq!(world.group(1, &[3, 3]).try_recv().unwrap().unwrap(), []);
-    world.ask(|reply| Call::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricCall::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn trees_follow_broken_cables_and_packets_never_go_round() {
             assert_eq!(world.send(from, grants[0].address), others(from), "with the cable of {tor} again");
         }
     }
-    world.ask(|reply| Call::ReleaseGroup(0, reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricCall::ReleaseGroup(0, reply)).try_recv().unwrap().unwrap();
     assert!(world.devices.values().all(|d| d.trees().is_empty()));
 }
 
@@ -98,11 +98,11 @@ fn a_switch_that_does_not_confirm_is_named_and_nothing_of_the_group_stays() {
     world.devices.get_mut(&dpid(2)).unwrap().stuck = true;
     let mut answer = world.group(1, &[1, 3, 5]);
     assert!(answer.try_recv().is_err());
-    world.now += FabricConfig::default().confirm_timeout;
+    world.now += FabricConfig::default().ack_timeout;
     world.settle();
     let error = answer.try_recv().unwrap().unwrap_err();
     let waited = Duration::from_secs(5);
-    assert_eq!(error, FabricError::Unconfirmed { id: 1, switches: vec!["s2".into()], waited });
+    assert_eq!(error, FabricError::Unacknowledged { id: 1, switches: vec!["s2".into()], waited });
     world.devices.get_mut(&dpid(2)).unwrap().stuck = false;
     world.settle();
     assert!(world.devices.values().all(|d| d.trees().is_empty()));
@@ -127,7 +127,7 @@ fn a_switch_that_refuses_fast_failover_sends_without_and_is_not_asked_again() {
     world.truth = ring();
     for switch in 1..=4 {
         let refuses = (switch == 2).then_some(GroupType::FF);
-        world.connect(dpid(switch), model::Switch { refuses, ..model::Switch::default() });
+        world.connect(dpid(switch), model::ModelSwitch { refuses, ..model::ModelSwitch::default() });
     }
     world.intervals(6);
     let failovers = |world: &World| -> Vec<usize> {
@@ -136,7 +136,7 @@ fn a_switch_that_refuses_fast_failover_sends_without_and_is_not_asked_again() {
     assert_eq!(failovers(&world), [1, 0, 1, 1]);
     // From its host to that of the rack opposite, to which it has two ways.
     let pmac = pmac::of(world.network.racks.number(dpid(4)).unwrap(), 3).unwrap();
-    let packet = Packet::of_ip(pmac, (node(3).ip, node(7).ip));
+    let packet = ModelPacket::from_ips(pmac, (node(3).ip, node(7).ip));
     let arrived = |world: &World| world.model().send(at(2, 3), packet).hosts.len();
     assert_eq!((arrived(&world), world.watch.borrow().warnings.len()), (1, 0));
     world.cable(at(2, 1), false);
@@ -151,10 +151,10 @@ fn a_switch_that_loses_everything_is_filled_again_and_one_that_lost_nothing_is_l
     let grants = world.group(1, &[1, 2, 3, 4, 5, 6, 7, 8]).try_recv().unwrap().unwrap();
     for lost in [true, false] {
         let before = world.devices[&dpid(2)].switch.clone();
-        world.event(dpid(2), Event::Down);
+        world.event(dpid(2), SwitchEvent::Down);
         world.settle();
         assert!(world.watch.borrow().warnings[0].contains("s2 is not connected"));
-        world.connect(dpid(2), if lost { model::Switch::default() } else { before.clone() });
+        world.connect(dpid(2), if lost { model::ModelSwitch::default() } else { before.clone() });
         world.settle();
         assert_eq!(world.devices[&dpid(2)].switch.tables(), before.tables());
         if !lost {
@@ -170,8 +170,8 @@ fn events_of_a_replaced_connection_do_not_count() {
     let mut world = World::new(ring());
     world.intervals(1);
     let old = world.devices[&dpid(1)].connection;
-    world.connect(dpid(1), model::Switch::default());
-    world.network.event(world.now, FromSwitch { connection: old, switch: dpid(1), event: Event::Down });
+    world.connect(dpid(1), model::ModelSwitch::default());
+    world.network.event(world.now, FromSwitch { connection: old, switch: dpid(1), event: SwitchEvent::Down });
     world.settle();
     assert_eq!(world.watch.borrow().warnings, [""; 0]);
     assert_eq!(world.watch.borrow().switches.len(), 4);
@@ -183,7 +183,7 @@ fn a_restarted_controller_numbers_racks_as_the_switches_remember_them() {
     first.truth = ring();
     // In an order that numbers would not have by themselves.
     for switch in [4, 2, 3, 1] {
-        first.connect(dpid(switch), model::Switch::default());
+        first.connect(dpid(switch), model::ModelSwitch::default());
         first.intervals(2);
     }
     let racks = |world: &World| world.watch.borrow().switches.iter().map(|s| s.rack).collect::<Vec<_>>();
@@ -196,7 +196,7 @@ fn a_restarted_controller_numbers_racks_as_the_switches_remember_them() {
     second.settle();
     let unicast = |world: &World| {
         let tables = world.devices.values().map(|d| d.switch.tables());
-        let of_unicast = |(key, _): &(FlowKey, Flow)| (30_000..31_000).contains(&key.priority);
+        let of_unicast = |(key, _): &(FlowKey, FlowEntry)| (30_000..31_000).contains(&key.priority);
         tables
             .map(|t| (t.flows.into_iter().filter(of_unicast).collect::<Vec<_>>(), t.groups))
             .collect::<Vec<_>>()
@@ -228,7 +228,7 @@ fn takes_over(mut second: World, first: World) -> World {
 
 /// The switches that have a route to a rack.
 fn with_route_to(world: &World, rack: u32) -> Vec<u64> {
-    let (address, mask) = pmac::of_rack(rack).unwrap();
+    let (address, mask) = pmac::rack_key(rack).unwrap();
     let key = FlowKey::new(30_000, Match::new().eth_dst_masked(address, mask));
     let has = |device: &world::Device| device.switch.tables().flows.contains_key(&key);
     world.devices.iter().filter(|(_, device)| has(device)).map(|(switch, _)| switch.0).collect()
@@ -240,12 +240,12 @@ fn racks_keep_their_numbers_over_a_controller_to_which_no_node_came() {
     first.truth = ring();
     // In an order that numbers would not have by themselves.
     for switch in [4, 2, 3, 1] {
-        first.connect(dpid(switch), model::Switch::default());
+        first.connect(dpid(switch), model::ModelSwitch::default());
         first.intervals(2);
     }
     let mut second = restarted(first);
     for n in 1..=8 {
-        second.ask(|reply| Call::Unregister(format!("h{n}"), reply)).try_recv().unwrap().unwrap();
+        second.ask(|reply| FabricCall::Unregister(format!("h{n}"), reply)).try_recv().unwrap().unwrap();
     }
     second.intervals(24);
     assert_eq!(with_route_to(&second, 3), [0; 0]);
@@ -265,7 +265,7 @@ fn a_switch_that_has_lost_its_tables_gets_no_number_of_one_that_comes_back_later
     let mut devices = first.devices;
     let kept = devices.remove(&dpid(3)).unwrap().switch;
     second.connect(dpid(3), kept);
-    second.connect(dpid(2), model::Switch::default());
+    second.connect(dpid(2), model::ModelSwitch::default());
     second.intervals(6);
     for late in [1, 4] {
         second.connect(dpid(late), devices.remove(&dpid(late)).unwrap().switch);
@@ -298,7 +298,7 @@ fn routes_to_a_switch_that_comes_back_late_stay_and_those_of_a_node_that_leaves_
     let place = FlowKey::new(30_010, Match::new().eth_dst(pmac::of(0, 3).unwrap()).vlan_vid(VlanId::NONE));
     let placed = |world: &World| world.devices[&dpid(1)].switch.tables().flows.contains_key(&place);
     assert!(placed(&second));
-    second.ask(|reply| Call::Unregister("h1".into(), reply)).try_recv().unwrap().unwrap();
+    second.ask(|reply| FabricCall::Unregister("h1".into(), reply)).try_recv().unwrap().unwrap();
     assert!(!placed(&second));
 }
 
@@ -338,7 +338,7 @@ fn trees_are_taken_over(mut first: World) {
     assert_eq!((flows(&second), groups(&second)), (before.clone(), both.clone()));
     // An agent comes back with its group while the network is still being found.
     let request = GroupRequest { id: 7, members: all.iter().map(|n| format!("h{n}")).collect() };
-    second.ask(|reply| Call::AdoptGroup(request, trees.clone(), reply)).try_recv().unwrap().unwrap();
+    second.ask(|reply| FabricCall::AdoptGroup(request, trees.clone(), reply)).try_recv().unwrap().unwrap();
     for _ in 0..8 {
         second.intervals(1);
         assert_eq!((flows(&second), groups(&second)), (before.clone(), both.clone()));
@@ -359,7 +359,7 @@ fn trees_are_taken_over(mut first: World) {
     second.settle();
     assert_eq!(second.send(1, used[0].address), others(1));
     for id in [7, 9] {
-        second.ask(|reply| Call::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
+        second.ask(|reply| FabricCall::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
     }
     assert_eq!(groups(&second).concat(), [0; 0]);
 }
@@ -372,11 +372,11 @@ fn groups_that_come_and_go_leave_nothing_behind() {
     for id in 0..200 {
         let members: Vec<u8> = (1..=8).filter(|n| (id + u64::from(*n)) % 3 > 0).collect();
         world.group(id, &members).try_recv().unwrap().unwrap();
-        world.ask(|reply| Call::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
+        world.ask(|reply| FabricCall::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
     }
     assert_eq!(world.devices.values().map(|d| d.switch.tables()).collect::<Vec<_>>(), before);
     let network = &world.network;
-    assert!(network.multicast.is_empty() && network.confirmations.is_empty());
+    assert!(network.multicast.is_empty() && network.acknowledgments.is_empty());
 }
 
 #[test]
@@ -398,12 +398,12 @@ fn who_knows_the_old_place_of_a_node_that_moved_is_told_the_new_one() {
     world.truth.displace("h1");
     world.truth.place("h1", at(3, 9));
     let down = PortInfo { number: 3, mac: MacAddr(2, 1, 0, 0, 0, 3), up: false, bytes_per_second: 0 };
-    world.event(dpid(1), Event::PortChanged(down));
+    world.event(dpid(1), SwitchEvent::PortChanged(down));
     let up = PortInfo { number: 9, mac: MacAddr(2, 1, 0, 0, 0, 9), up: true, bytes_per_second: 0 };
-    world.event(dpid(3), Event::PortChanged(up));
+    world.event(dpid(3), SwitchEvent::PortChanged(up));
     let NodeRegistration { name, mac, lldp_key, .. } = node(1);
     let frame = Announcement::Node { name, mac }.encode(mac, &lldp_key, u64::MAX).unwrap();
-    world.event(dpid(3), Event::PacketIn(9, frame));
+    world.event(dpid(3), SwitchEvent::PacketIn(9, frame));
     world.deadline = world.network.advance(world.now);
     let mut told = Vec::new();
     for (switch, device) in &mut world.devices {
@@ -422,12 +422,12 @@ fn addresses_belong_to_one_node_and_are_given_back() {
     let mut world = World::new(ring());
     let mut twin = node(1);
     twin.name = "twin".into();
-    let error = world.ask(|reply| Call::Register(twin.clone(), reply)).try_recv().unwrap().unwrap_err();
+    let error = world.ask(|reply| FabricCall::Register(twin.clone(), reply)).try_recv().unwrap().unwrap_err();
     assert!(matches!(&error, FabricError::AddressTaken { holder, .. } if holder == "h1"), "{error}");
-    world.ask(|reply| Call::Unregister("h1".into(), reply)).try_recv().unwrap().unwrap();
-    world.ask(|reply| Call::Register(twin, reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricCall::Unregister("h1".into(), reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricCall::Register(twin, reply)).try_recv().unwrap().unwrap();
     let nobody = NodeRegistration { name: String::new(), ..node(9) };
-    let error = world.ask(|reply| Call::Register(nobody, reply)).try_recv().unwrap().unwrap_err();
+    let error = world.ask(|reply| FabricCall::Register(nobody, reply)).try_recv().unwrap().unwrap_err();
     assert!(matches!(error, FabricError::BadRegistration { .. }), "{error}");
 }
 
@@ -439,7 +439,7 @@ fn arp_is_answered_with_the_locator_and_never_about_the_asker_or_is_carried_to_n
         let mut frame = [&[0xff; 6][..], &node(1).mac.octets(), &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
         frame
             .extend([&node(1).mac.octets()[..], &ipv4(1).octets(), &[0; 6], &ipv4(target).octets()].concat());
-        world.event(dpid(1), Event::PacketIn(3, frame));
+        world.event(dpid(1), SwitchEvent::PacketIn(3, frame));
         world.devices.get_mut(&dpid(1)).unwrap().packets.try_recv().ok()
     };
     let (port, answer) = ask(&mut world, 8).unwrap();
@@ -459,7 +459,7 @@ fn many_changes_at_once_are_published_as_few_and_the_last_is_not_forgotten() {
     let mut published = 0;
     for n in 100..150 {
         let (reply, _) = oneshot::channel();
-        world.network.call(world.now, Call::Register(node(n), reply));
+        world.network.call(world.now, FabricCall::Register(node(n), reply));
         world.deadline = world.network.advance(world.now);
         published += u32::from(world.watch.has_changed().unwrap());
         world.watch.mark_unchanged();
@@ -487,7 +487,7 @@ fn a_full_switch_is_named_and_groups_do_with_fewer_trees_or_none_until_there_is_
     let exhausted = "2 of its 2 group entries are in use".to_owned();
     assert_eq!(error, FabricError::Full { id: 2, switch: "s2".into(), exhausted });
     assert_eq!(world.network.multicast.in_use(), grants.len());
-    world.ask(|reply| Call::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricCall::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
     world.intervals(1);
     assert_eq!(world.watch.borrow().warnings, [""; 0]);
     assert_eq!(world.group(2, &[3, 4]).try_recv().unwrap().unwrap().len(), 1);
@@ -533,7 +533,7 @@ fn where_a_nodes_link_is_faster_than_a_tree_a_group_has_several_without_a_common
     assert!(reached(&world));
     // Without a spine both go over the other, and when it comes back each has its own again.
     let shapes = |world: &mut World| {
-        let trees = world.ask(|reply| Call::Trees(5, reply)).try_recv().unwrap().unwrap();
+        let trees = world.ask(|reply| FabricCall::Trees(5, reply)).try_recv().unwrap().unwrap();
         let all = trees.into_iter().filter(|grant| grant.scope == TreeScope::All);
         all.map(|grant| grant.links).collect::<Vec<_>>()
     };
@@ -550,7 +550,7 @@ fn where_a_nodes_link_is_faster_than_a_tree_a_group_has_several_without_a_common
     second.intervals(2);
     let trees: Vec<(TreeScope, IpAddr)> = grants.iter().map(|grant| (grant.scope, grant.address)).collect();
     let request = GroupRequest { id: 5, members: (1..=4).map(|n| format!("h{n}")).collect() };
-    second.ask(|reply| Call::AdoptGroup(request, trees, reply)).try_recv().unwrap().unwrap();
+    second.ask(|reply| FabricCall::AdoptGroup(request, trees, reply)).try_recv().unwrap().unwrap();
     second.intervals(20);
     assert!(reached(&second));
     assert_eq!(shapes(&mut second), before);

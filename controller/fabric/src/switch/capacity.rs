@@ -1,31 +1,19 @@
 //! What a switch has room for: as it says itself, and as the operator allows.
 
-use crate::telemetry::Rules;
+use crate::api::TableCapacity;
+use crate::intent::tables::RuleCounts;
 use core::fmt;
 use rs_openflow::{GroupType, MultipartReply, MultipartRequest, TableId};
 
-/// The most entries of ours that a switch may hold; `None`: as many as it takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableCapacity {
-    /// Entries of its group table.
-    pub groups: Option<u32>,
-    /// Those of them that are of type FF (fast failover).
-    pub failovers: Option<u32>,
-    /// Flows.
-    pub flows: Option<u32>,
-    /// Meters.
-    pub meters: Option<u32>,
-}
-
 /// What a switch has no room for, and how much of it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Exhausted {
+pub(crate) struct TableExhausted {
     what: &'static str,
     used: usize,
     most: u32,
 }
 
-impl fmt::Display for Exhausted {
+impl fmt::Display for TableExhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of its {} {} are in use", self.used, self.most, self.what)
     }
@@ -50,10 +38,10 @@ impl TableCapacity {
     }
 
     /// What of `more` does not fit beside what is in use.
-    pub(crate) fn exhausted_by(self, used: Rules, more: Rules) -> Option<Exhausted> {
+    pub(crate) fn exhausted_by(self, used: RuleCounts, more: RuleCounts) -> Option<TableExhausted> {
         let exhausted = |what, most: Option<u32>, used: usize, more: usize| {
             let most = most.filter(|most| more > 0 && used + more > *most as usize)?;
-            Some(Exhausted { what, used, most })
+            Some(TableExhausted { what, used, most })
         };
         exhausted("group entries", self.groups, used.groups, more.groups)
             .or_else(|| exhausted("flows", self.flows, used.flows, more.flows))
@@ -62,14 +50,14 @@ impl TableCapacity {
 
 /// The questions to a switch for its room, and what it has answered.
 #[derive(Debug, Default)]
-pub(crate) struct Capabilities {
+pub(crate) struct CapacityQuery {
     asked: [Option<u32>; 2],
     /// Whether it has group tables of the type that trees need.
     pub(crate) group_tables: Option<bool>,
     capacity: TableCapacity,
 }
 
-impl Capabilities {
+impl CapacityQuery {
     /// What to ask.
     pub(crate) fn questions() -> [MultipartRequest; 2] {
         [MultipartRequest::GroupFeatures, MultipartRequest::TableFeatures(Vec::new())]

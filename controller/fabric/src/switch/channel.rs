@@ -1,14 +1,16 @@
 //! One switch's OpenFlow channel (OpenFlow 1.3.5, section 6) as a machine: version, identity, ports, keepalive; then packets both ways,
 //! with the [`reconciler`](crate::switch::reconcile) inside. Bytes and sockets are [`connection`](crate::switch::connection)'s.
 
-use crate::switch::admission::{Admission, NotAdmitted};
-use crate::switch::capacity::{Capabilities, TableCapacity};
-use crate::switch::counters::{Counted, Counters};
+use crate::api::{NotAdmitted, Pipeline, TableCapacity};
+use crate::intent::inherited_state::InheritedState;
+use crate::switch::admission_policy::AdmissionPolicy;
+use crate::switch::capacity::CapacityQuery;
+use crate::switch::counter_poller::CounterPoller;
 use crate::switch::keepalive::{DEAD_AFTER, Keepalive};
-use crate::switch::metering::{METER_EXISTS, Metering, Policer};
-use crate::switch::pipeline::Pipeline;
-use crate::switch::reconcile::{self, Former, Reconciler, Refusals, Update};
-use crate::switch::role::MasterRole;
+use crate::switch::master_role::MasterRole;
+use crate::switch::metering::{METER_EXISTS, Policer, PortMeters};
+use crate::switch::reconciler::{self, EntryRefusals, Reconciler, TableUpdate};
+use crate::telemetry::counters::SwitchCounters;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::{DatapathId, MacAddr};
 use rs_openflow::{
@@ -42,7 +44,7 @@ pub(crate) struct ChannelConfig {
     /// Which of its tables and group numbers are ours.
     pub(crate) pipeline: Pipeline,
     /// Which switches are served.
-    pub(crate) admission: Admission,
+    pub(crate) admission: AdmissionPolicy,
     /// Tells this controller from earlier ones; none while it stands by.
     pub(crate) generation: Option<u64>,
 }
@@ -64,7 +66,7 @@ pub(crate) struct SwitchInfo {
     pub(crate) name: String,
     pub(crate) ports: Vec<PortInfo>,
     /// What it still holds of an earlier controller.
-    pub(crate) former: Former,
+    pub(crate) inherited: InheritedState,
     /// What it says that it can hold.
     pub(crate) capacity: TableCapacity,
 }
@@ -77,7 +79,7 @@ pub(crate) enum Input {
     /// Bytes came that are no message: how they begin, unless not even that can be read.
     Unreadable(Option<MessageHeader>, Error),
     /// The desired state has changed.
-    Update(Update),
+    Update(TableUpdate),
     /// Send this frame out of these ports.
     Packet(Vec<u32>, Vec<u8>),
     /// This controller stands by no more: it leads, as this generation.
@@ -93,12 +95,12 @@ pub(crate) enum Output {
     /// It says that it has this datapath id, and is not served; [`Output::Close`] follows.
     NotAdmitted(DatapathId, NotAdmitted),
     PortChanged(PortInfo),
-    PortGone(u32),
+    PortRemoved(u32),
     /// A port received this frame.
     PacketIn(u32, Vec<u8>),
     /// This is what it has counted.
-    Counted(Counted),
-    Answered(u64, Refusals),
+    SwitchCounters(SwitchCounters),
+    Acknowledged(u64, EntryRefusals),
     /// Worth an operator's look.
     Warning(String),
     /// Send what is left to send and hang up, for this reason.
@@ -106,7 +108,7 @@ pub(crate) enum Output {
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
+enum ChannelPhase {
     Hello,
     /// The switch is kept for when this controller leads: until then another one may be its master.
     Standby,
@@ -115,7 +117,7 @@ enum Phase {
     /// What it can also do without answering.
     Description,
     Meters,
-    Tables,
+    SwitchTables,
     Up,
     Closed,
 }
@@ -123,16 +125,16 @@ enum Phase {
 /// The machine.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    phase: Phase,
+    phase: ChannelPhase,
     datapath_id: DatapathId,
     name: Option<String>,
     ports: BTreeMap<u32, PortInfo>,
     reconciler: Reconciler,
-    metering: Metering,
+    metering: PortMeters,
     role: MasterRole,
-    capabilities: Capabilities,
+    capabilities: CapacityQuery,
     pipeline: Pipeline,
-    admission: Admission,
+    admission: AdmissionPolicy,
     /// The questions what it is and whether it has meters.
     description_xid: Option<u32>,
     meter_features_xid: Option<u32>,
@@ -145,7 +147,7 @@ pub(crate) struct Channel {
     packet_ins: u64,
     /// Messages that were left out since they could not be read.
     unreadable: u64,
-    counters: Counters,
+    counters: CounterPoller,
     next_xid: u32,
     keepalive: Keepalive,
     handshake: Option<Time>,
@@ -154,15 +156,15 @@ pub(crate) struct Channel {
 
 impl Channel {
     pub(crate) fn new(now: Time, config: ChannelConfig) -> Channel {
-        let mut session = Channel {
-            phase: Phase::Hello,
+        let mut channel = Channel {
+            phase: ChannelPhase::Hello,
             datapath_id: DatapathId(0),
             name: None,
             ports: BTreeMap::new(),
             reconciler: Reconciler::new(config.max_flows),
-            metering: Metering::new(config.packet_ins_per_second, config.max_meters),
+            metering: PortMeters::new(config.packet_ins_per_second, config.max_meters),
             role: MasterRole::new(config.generation),
-            capabilities: Capabilities::default(),
+            capabilities: CapacityQuery::default(),
             pipeline: config.pipeline,
             admission: config.admission,
             description_xid: None,
@@ -172,24 +174,24 @@ impl Channel {
             policer: Policer::new(config.packet_ins_per_second),
             packet_ins: 0,
             unreadable: 0,
-            counters: Counters::new(config.counters_interval),
+            counters: CounterPoller::new(config.counters_interval),
             next_xid: 0,
             keepalive: Keepalive::new(config.keepalive_interval, now),
             handshake: Some(now + HANDSHAKE),
             outputs: VecDeque::new(),
         };
-        session.send(Body::Hello(Hello::default()));
-        session
+        channel.send(Body::Hello(Hello::default()));
+        channel
     }
 
     fn send(&mut self, body: Body) -> u32 {
-        self.next_xid = (self.next_xid + 1) & !reconcile::XID;
+        self.next_xid = (self.next_xid + 1) & !reconciler::XID;
         self.outputs.push_back(Output::Send(Message::new(self.next_xid, body)));
         self.next_xid
     }
 
     fn close(&mut self, why: impl Into<String>) {
-        self.phase = Phase::Closed;
+        self.phase = ChannelPhase::Closed;
         self.outputs.push_back(Output::Close(why.into()));
     }
 
@@ -201,28 +203,28 @@ impl Channel {
             return self.close(why);
         }
         self.pipeline.translate_back(&mut message.body);
-        if message.xid & reconcile::XID != 0
+        if message.xid & reconciler::XID != 0
             && matches!(message.body, Body::Error(_) | Body::MultipartReply(_) | Body::BarrierReply)
         {
             self.metering.strip_meters(&mut message.body);
-            return self.reconciler.handle(now, reconcile::Input::Reply(message));
+            return self.reconciler.handle(now, reconciler::Input::Reply(message));
         }
         match message.body {
-            Body::Hello(hello) if self.phase == Phase::Hello => self.hello(now, &hello),
+            Body::Hello(hello) if self.phase == ChannelPhase::Hello => self.hello(now, &hello),
             Body::EchoRequest(data) => {
                 let reply = Message::new(message.xid, Body::EchoReply(data));
                 self.outputs.push_back(Output::Send(reply));
             }
             Body::Error(failure) => self.error(message.xid, &failure),
             Body::BarrierReply if self.barrier == Some(message.xid) => match self.phase {
-                Phase::Description => self.make_meters(),
-                Phase::Meters => self.read_tables(),
+                ChannelPhase::Description => self.make_meters(),
+                ChannelPhase::Meters => self.read_tables(),
                 _ => {}
             },
-            _ if self.phase == Phase::Hello => self.close("its first message is no hello"),
+            _ if self.phase == ChannelPhase::Hello => self.close("its first message is no hello"),
             // Of another controller's concern.
-            _ if self.phase == Phase::Standby => {}
-            Body::FeaturesReply(features) if self.phase == Phase::Features => {
+            _ if self.phase == ChannelPhase::Standby => {}
+            Body::FeaturesReply(features) if self.phase == ChannelPhase::Features => {
                 if features.auxiliary_id != 0 {
                     return self.close("it is an auxiliary connection; only main connections are used");
                 }
@@ -231,7 +233,7 @@ impl Channel {
                     self.outputs.push_back(Output::NotAdmitted(self.datapath_id, why.clone()));
                     return self.close(why.to_string());
                 }
-                self.phase = Phase::Ports;
+                self.phase = ChannelPhase::Ports;
                 if let Some(role) = self.role.request() {
                     let asked = self.send(role);
                     self.role.asked(asked);
@@ -243,7 +245,7 @@ impl Channel {
                 self.described(message.xid, reply.body, more);
             }
             Body::PortStatus(status) => self.port_status(status.reason, &status.port),
-            Body::PacketIn(packet) if self.phase == Phase::Up => {
+            Body::PacketIn(packet) if self.phase == ChannelPhase::Up => {
                 if let Some(port) = packet.in_port().filter(|port| self.ports.contains_key(&port.0)) {
                     self.packet_ins += 1;
                     if self.policer.admit(now, (port.0, crate::frames::is_lldp(&packet.data))) {
@@ -267,18 +269,18 @@ impl Channel {
         }
         match self.role.request() {
             Some(_) => self.ask_for_features(now),
-            None => (self.phase, self.handshake) = (Phase::Standby, None),
+            None => (self.phase, self.handshake) = (ChannelPhase::Standby, None),
         }
     }
 
     fn ask_for_features(&mut self, now: Time) {
-        (self.phase, self.handshake) = (Phase::Features, Some(now + HANDSHAKE));
+        (self.phase, self.handshake) = (ChannelPhase::Features, Some(now + HANDSHAKE));
         self.send(Body::FeaturesRequest);
     }
 
     fn lead(&mut self, now: Time, generation: u64) {
         self.role.lead(generation);
-        if self.phase == Phase::Standby {
+        if self.phase == ChannelPhase::Standby {
             self.ask_for_features(now);
         }
     }
@@ -301,7 +303,9 @@ impl Channel {
             return self.close(format!("it refused OpenFlow 1.3: {text:?}"));
         }
         match self.phase {
-            Phase::Up => self.outputs.push_back(Output::Warning(format!("it reports an error: {failure}"))),
+            ChannelPhase::Up => {
+                self.outputs.push_back(Output::Warning(format!("it reports an error: {failure}")))
+            }
             _ => self.close(format!("it answers the handshake with an error: {failure}")),
         }
     }
@@ -318,7 +322,7 @@ impl Channel {
     fn unreadable(&mut self, now: Time, header: Option<MessageHeader>, error: &Error) {
         let Some(header) = header else { return self.close(format!("it sent what cannot be read: {error}")) };
         let dispensable = match header.kind {
-            _ if self.phase <= Phase::Hello => false,
+            _ if self.phase <= ChannelPhase::Hello => false,
             MessageType::MULTIPART_REPLY => self.does_without(header.xid),
             MessageType::PACKET_IN | MessageType::FLOW_REMOVED | MessageType::EXPERIMENTER => true,
             _ => false,
@@ -339,7 +343,7 @@ impl Channel {
     fn described(&mut self, xid: u32, reply: MultipartReply, more: bool) {
         match reply {
             MultipartReply::MeterFeatures(features)
-                if self.meter_features_xid == Some(xid) && self.phase == Phase::Description =>
+                if self.meter_features_xid == Some(xid) && self.phase == ChannelPhase::Description =>
             {
                 self.metering.learn(&features);
             }
@@ -348,18 +352,18 @@ impl Channel {
             }
             reply @ (MultipartReply::PortStats(_) | MultipartReply::Flow(_)) => {
                 if let Some(counted) = self.counters.reply(xid, &reply, more) {
-                    let counted = Counted {
+                    let counted = SwitchCounters {
                         packet_ins: self.packet_ins,
                         packet_ins_dropped: self.policer.dropped(),
                         meters: self.metering.in_switch(),
                         group_tables: self.capabilities.group_tables,
                         ..counted
                     };
-                    self.outputs.push_back(Output::Counted(counted));
+                    self.outputs.push_back(Output::SwitchCounters(counted));
                 }
             }
-            MultipartReply::PortDesc(ports) if self.phase == Phase::Ports => {
-                ports.iter().for_each(|port| self.note(port));
+            MultipartReply::PortDesc(ports) if self.phase == ChannelPhase::Ports => {
+                ports.iter().for_each(|port| self.record_port(port));
                 if self.ports.len() > MAX_PORTS {
                     return self.close(format!("it tells of more than {MAX_PORTS} ports"));
                 }
@@ -367,7 +371,7 @@ impl Channel {
                     self.ask_for_description();
                 }
             }
-            MultipartReply::Desc(description) if self.phase == Phase::Description => {
+            MultipartReply::Desc(description) if self.phase == ChannelPhase::Description => {
                 let told = description.datapath.text();
                 // Open vSwitch says "None" if nobody named it.
                 if self.name.is_none() && !told.is_empty() && told != "None" {
@@ -381,10 +385,10 @@ impl Channel {
     /// Asks what a switch need not answer. It may answer in any order, or not at all, but whatever it does it has done when it
     /// answers the barrier (OpenFlow 1.3.5, 6.2): flows refer to meters only if they are made before.
     fn ask_for_description(&mut self) {
-        self.phase = Phase::Description;
+        self.phase = ChannelPhase::Description;
         let mut ask = |question: MultipartRequest| self.send(Body::MultipartRequest(question.into()));
         let description = [MultipartRequest::Desc, MultipartRequest::MeterFeatures].map(&mut ask);
-        let capabilities = Capabilities::questions().map(ask);
+        let capabilities = CapacityQuery::questions().map(ask);
         [self.description_xid, self.meter_features_xid] = description.map(Some);
         self.capabilities.asked(capabilities);
         self.barrier = Some(self.send(Body::BarrierRequest));
@@ -395,7 +399,7 @@ impl Channel {
         if !self.metering.in_switch() {
             return self.read_tables();
         }
-        self.phase = Phase::Meters;
+        self.phase = ChannelPhase::Meters;
         let ports: Vec<u32> = self.ports.keys().copied().collect();
         self.make_meter(None);
         ports.into_iter().for_each(|port| self.make_meter(Some(port)));
@@ -410,11 +414,11 @@ impl Channel {
     }
 
     fn read_tables(&mut self) {
-        self.phase = Phase::Tables;
-        self.reconciler.handle(self.keepalive.last(), reconcile::Input::Start);
+        self.phase = ChannelPhase::SwitchTables;
+        self.reconciler.handle(self.keepalive.last(), reconciler::Input::Start);
     }
 
-    fn note(&mut self, port: &rs_openflow::Port) {
+    fn record_port(&mut self, port: &rs_openflow::Port) {
         if port.port == PortNo::LOCAL {
             self.name = Some(port.name.text()).filter(|name| !name.is_empty());
         }
@@ -429,18 +433,18 @@ impl Channel {
             return;
         }
         // Before the switch is up, only the list that will be told counts.
-        let up = self.phase == Phase::Up;
+        let up = self.phase == ChannelPhase::Up;
         if reason == PortReason::DELETE {
             self.ports.remove(&port.port.0);
             [true, false].into_iter().for_each(|lldp| self.policer.forget((port.port.0, lldp)));
             if up {
-                self.outputs.push_back(Output::PortGone(port.port.0));
+                self.outputs.push_back(Output::PortRemoved(port.port.0));
             }
             return;
         }
         let info = port_info(port);
         let new = self.ports.insert(info.number, info.clone()).is_none();
-        if new && self.phase > Phase::Description {
+        if new && self.phase > ChannelPhase::Description {
             self.make_meter(Some(info.number));
             // Errors for the oldest would have arrived by now.
             while self.meter_mods.len() > MAX_METERS_UNKNOWN {
@@ -455,27 +459,27 @@ impl Channel {
         }
     }
 
-    fn reconciled(&mut self, output: reconcile::Output) {
+    fn reconciled(&mut self, output: reconciler::Output) {
         let output = match output {
-            reconcile::Output::Send(mut message) => {
+            reconciler::Output::Send(mut message) => {
                 self.metering.attach_meters(&mut message.body);
                 Output::Send(message)
             }
-            reconcile::Output::Read(former) => {
-                self.phase = Phase::Up;
+            reconciler::Output::Read(inherited) => {
+                self.phase = ChannelPhase::Up;
                 self.handshake = None;
                 self.counters.start(self.keepalive.last());
                 let name = self.admission.names.get(&self.datapath_id).or(self.name.as_ref()).cloned();
                 let name = name.unwrap_or_else(|| format!("dpid:{}", self.datapath_id));
                 let ports = self.ports.values().cloned().collect();
                 let capacity = self.capabilities.room();
-                Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, former, capacity })
+                Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, inherited, capacity })
             }
-            reconcile::Output::Answered(version, refusals) => Output::Answered(version, refusals),
-            reconcile::Output::Drifted(entries) => Output::Warning(format!(
+            reconciler::Output::Acknowledged(version, refusals) => Output::Acknowledged(version, refusals),
+            reconciler::Output::Drifted(entries) => Output::Warning(format!(
                 "{entries} entries of this controller had been changed by somebody else; restoring them"
             )),
-            reconcile::Output::Failed(why) => return self.close(why),
+            reconciler::Output::Failed(why) => return self.close(why),
         };
         self.outputs.push_back(output);
     }
@@ -533,13 +537,13 @@ impl Machine for Channel {
     type Output = Output;
 
     fn handle(&mut self, now: Time, input: Input) {
-        if self.phase == Phase::Closed {
+        if self.phase == ChannelPhase::Closed {
             return;
         }
         match input {
             Input::Received(message) => self.received(now, message),
             Input::Unreadable(header, error) => self.unreadable(now, header, &error),
-            Input::Update(update) => self.reconciler.handle(now, reconcile::Input::Update(update)),
+            Input::Update(update) => self.reconciler.handle(now, reconciler::Input::Update(update)),
             Input::Packet(ports, frame) => {
                 self.send(Body::PacketOut(PacketOut::to_each(ports.into_iter().map(PortNo), frame)));
             }
@@ -555,7 +559,7 @@ impl Machine for Channel {
                 }
                 return Poll::Output(output);
             }
-            if self.phase == Phase::Closed {
+            if self.phase == ChannelPhase::Closed {
                 return Poll::Idle(None);
             }
             let deadline = match self.reconciler.poll(now) {
@@ -567,7 +571,7 @@ impl Machine for Channel {
             };
             let next_xid = &mut self.next_xid;
             let number = || {
-                *next_xid = (*next_xid + 1) & !reconcile::XID;
+                *next_xid = (*next_xid + 1) & !reconciler::XID;
                 *next_xid
             };
             for (xid, body) in self.counters.ask(now, number) {
@@ -577,7 +581,7 @@ impl Machine for Channel {
                 continue;
             }
             // Who has said no hello is asked nothing else.
-            let keepalive = (self.phase != Phase::Hello).then(|| self.keepalive.deadline());
+            let keepalive = (self.phase != ChannelPhase::Hello).then(|| self.keepalive.deadline());
             let own = earliest(self.handshake, keepalive);
             if own.is_some_and(|own| own <= now) {
                 self.time_out(now);

@@ -1,12 +1,13 @@
 //! Moves bytes between a switch's socket and its [`session`](crate::switch::channel), and events between the session
 //! and the [`network`](crate::network).
 
-use crate::switch::catching_up::CatchingUp;
+use crate::api::ConnectionId;
+use crate::switch::catch_up::CatchUpNotifier;
 use crate::switch::channel::{Channel, ChannelConfig, Input, Output, PortInfo, SwitchInfo};
-use crate::switch::reconcile::{Refusals, Update};
+use crate::switch::reconciler::{EntryRefusals, TableUpdate};
 use crate::telemetry::Telemetry;
 use cool_daemon::clock::Clock;
-use cool_daemon::listen::Connection;
+use cool_daemon::listen::ClientConnection;
 use cool_machine::{Machine, Poll, Time, earliest};
 use cool_tls::MaybeTlsStream;
 use cool_topology::DatapathId;
@@ -30,19 +31,16 @@ const READ: usize = 1 << 16;
 /// How long a last message may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Tells connections apart, also of the same switch.
-pub(crate) type ConnectionId = u64;
-
 /// What the network hears of a switch.
 #[derive(Debug)]
-pub(crate) enum Event {
-    Up(SwitchInfo, Handle),
+pub(crate) enum SwitchEvent {
+    Up(SwitchInfo, SwitchHandle),
     PortChanged(PortInfo),
-    PortGone(u32),
+    PortRemoved(u32),
     PacketIn(u32, Vec<u8>),
     /// It has said something, and nothing more is there to be read: all frames that it has handed in are told.
     CaughtUp,
-    Answered(u64, Refusals),
+    Acknowledged(u64, EntryRefusals),
     Down,
 }
 
@@ -51,12 +49,12 @@ pub(crate) enum Event {
 pub(crate) struct FromSwitch {
     pub(crate) connection: ConnectionId,
     pub(crate) switch: DatapathId,
-    pub(crate) event: Event,
+    pub(crate) event: SwitchEvent,
 }
 
 /// How the network reaches a switch; dropped, the connection ends.
 #[derive(Debug)]
-pub(crate) struct Handle {
+pub(crate) struct SwitchHandle {
     pub(crate) updates: Arc<PendingUpdate>,
     pub(crate) packets: mpsc::Sender<(Vec<u32>, Vec<u8>)>,
 }
@@ -64,13 +62,13 @@ pub(crate) struct Handle {
 /// The update that a switch has not been sent yet: those that pile up are merged into one, so none waits in a queue.
 #[derive(Debug, Default)]
 pub(crate) struct PendingUpdate {
-    pending: Mutex<Option<Update>>,
+    pending: Mutex<Option<TableUpdate>>,
     /// Something is there.
     there: Notify,
 }
 
 impl PendingUpdate {
-    pub(crate) fn add(&self, update: Update) {
+    pub(crate) fn add(&self, update: TableUpdate) {
         match &mut *self.pending.lock() {
             Some(pending) => pending.append(update),
             pending => *pending = Some(update),
@@ -78,7 +76,7 @@ impl PendingUpdate {
         self.there.notify_one();
     }
 
-    pub(crate) fn take(&self) -> Option<Update> {
+    pub(crate) fn take(&self) -> Option<TableUpdate> {
         self.pending.lock().take()
     }
 }
@@ -89,7 +87,7 @@ pub(crate) struct ConnectionContext {
     pub(crate) channel: ChannelConfig,
     /// As which generation this controller leads; none while it stands by.
     pub(crate) generation: watch::Receiver<Option<u64>>,
-    /// The least time between two [`Event::CaughtUp`].
+    /// The least time between two [`SwitchEvent::CaughtUp`].
     pub(crate) caught_up_interval: Duration,
     pub(crate) telemetry: Arc<Telemetry>,
 }
@@ -97,29 +95,30 @@ pub(crate) struct ConnectionContext {
 /// Runs one connection to its end.
 pub(crate) async fn run(
     connection: ConnectionId,
-    taken: Connection,
+    taken: ClientConnection,
     events: mpsc::Sender<FromSwitch>,
     connection_context: ConnectionContext,
 ) {
     let clock = Clock::start();
-    let ConnectionContext { mut channel, mut generation, caught_up_interval, telemetry } = connection_context;
-    channel.generation = *generation.borrow_and_update();
+    let ConnectionContext { channel: mut config, mut generation, caught_up_interval, telemetry } =
+        connection_context;
+    config.generation = *generation.borrow_and_update();
     let certified = taken.client.identity.map(|identity| identity.datapaths).unwrap_or_default();
-    channel.admission.bound = certified.into_iter().map(DatapathId).collect();
+    config.admission.bound = certified.into_iter().map(DatapathId).collect();
     let updates = Arc::new(PendingUpdate::default());
     let (packets_in, packets) = mpsc::channel(PACKETS);
-    let driver = Driver {
+    let driver = ConnectionDriver {
         connection,
         peer: taken.client.address,
         clock,
-        session: Channel::new(clock.now(), channel),
+        channel: Channel::new(clock.now(), config),
         framer: Framer::new(Padding::Ignore),
         waiting: Vec::new(),
         unflushed: false,
-        handle: Some(Handle { updates: updates.clone(), packets: packets_in }),
+        handle: Some(SwitchHandle { updates: updates.clone(), packets: packets_in }),
         switch: None,
         updating: None,
-        catching_up: CatchingUp::new(caught_up_interval, clock.now()),
+        catching_up: CatchUpNotifier::new(caught_up_interval, clock.now()),
         generation,
         telemetry,
         events,
@@ -136,39 +135,39 @@ async fn write(writer: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> std::
     writer.write(bytes).await
 }
 
-struct Driver {
+struct ConnectionDriver {
     connection: ConnectionId,
     peer: SocketAddr,
     clock: Clock,
-    session: Channel,
+    channel: Channel,
     framer: Framer,
     /// Bytes for the switch.
     waiting: Vec<u8>,
     /// Something was written that TLS may hold back.
     unflushed: bool,
     /// Until the switch is up and the network has it.
-    handle: Option<Handle>,
+    handle: Option<SwitchHandle>,
     switch: Option<(DatapathId, String)>,
     /// The last update without an answer, and since when one has been missing.
     updating: Option<(u64, Time)>,
-    catching_up: CatchingUp,
+    catching_up: CatchUpNotifier,
     generation: watch::Receiver<Option<u64>>,
     telemetry: Arc<Telemetry>,
     events: mpsc::Sender<FromSwitch>,
 }
 
 /// What the loop woke up for.
-enum Woken {
+enum Wakeup {
     Read(std::io::Result<usize>),
     Wrote(std::io::Result<usize>),
-    Update(Option<Update>),
+    Update(Option<TableUpdate>),
     Packet(Vec<u32>, Vec<u8>),
     Leads,
     Replaced,
     Deadline,
 }
 
-impl Driver {
+impl ConnectionDriver {
     async fn run(
         mut self,
         stream: MaybeTlsStream,
@@ -184,45 +183,45 @@ impl Driver {
             };
             let deadline = earliest(deadline, self.catching_up.due());
             let woken = tokio::select! {
-                read = reader.read(&mut buffer) => Woken::Read(read),
+                read = reader.read(&mut buffer) => Wakeup::Read(read),
                 wrote = write(&mut writer, &self.waiting), if self.unflushed || !self.waiting.is_empty() => {
-                    Woken::Wrote(wrote)
+                    Wakeup::Wrote(wrote)
                 }
-                () = updates.there.notified() => Woken::Update(updates.take()),
+                () = updates.there.notified() => Wakeup::Update(updates.take()),
                 // The channel ends when the network drops its handle, or has ended itself.
                 packet = packets.recv() => match packet {
-                    Some((ports, frame)) => Woken::Packet(ports, frame),
-                    None => Woken::Replaced,
+                    Some((ports, frame)) => Wakeup::Packet(ports, frame),
+                    None => Wakeup::Replaced,
                 },
-                Ok(()) = self.generation.changed() => Woken::Leads,
-                () = self.clock.wait(deadline) => Woken::Deadline,
+                Ok(()) = self.generation.changed() => Wakeup::Leads,
+                () = self.clock.wait(deadline) => Wakeup::Deadline,
             };
             match woken {
-                Woken::Read(read) => {
+                Wakeup::Read(read) => {
                     if let Err(why) = self.take(read, &buffer).await {
                         break why;
                     }
                 }
-                Woken::Wrote(Err(error)) => break error.to_string(),
-                Woken::Wrote(Ok(wrote)) => {
+                Wakeup::Wrote(Err(error)) => break error.to_string(),
+                Wakeup::Wrote(Ok(wrote)) => {
                     self.waiting.drain(..wrote);
                     self.unflushed = wrote > 0;
                 }
-                Woken::Update(Some(update)) => {
+                Wakeup::Update(Some(update)) => {
                     let since = self.updating.map_or(self.clock.now(), |(_, since)| since);
                     self.updating = Some((update.version, since));
-                    self.session.handle(self.clock.now(), Input::Update(update));
+                    self.channel.handle(self.clock.now(), Input::Update(update));
                 }
-                Woken::Packet(ports, frame) if self.waiting.len() <= MAX_WAITING => {
-                    self.session.handle(self.clock.now(), Input::Packet(ports, frame));
+                Wakeup::Packet(ports, frame) if self.waiting.len() <= MAX_WAITING => {
+                    self.channel.handle(self.clock.now(), Input::Packet(ports, frame));
                 }
-                Woken::Leads => {
+                Wakeup::Leads => {
                     if let Some(generation) = *self.generation.borrow_and_update() {
-                        self.session.handle(self.clock.now(), Input::Lead(generation));
+                        self.channel.handle(self.clock.now(), Input::Lead(generation));
                     }
                 }
-                Woken::Update(None) | Woken::Packet(..) | Woken::Deadline => {}
-                Woken::Replaced => {
+                Wakeup::Update(None) | Wakeup::Packet(..) | Wakeup::Deadline => {}
+                Wakeup::Replaced => {
                     break "a newer connection took its place, or the controller ends".to_owned();
                 }
             }
@@ -240,7 +239,7 @@ impl Driver {
             Some((switch, name)) => {
                 warn!(peer = %self.peer, switch = %switch, "switch {name} disconnected: {why}");
                 self.telemetry.ended(self.connection, *switch);
-                self.tell(Event::Down).await;
+                self.notify(SwitchEvent::Down).await;
             }
             None => warn!(peer = %self.peer, "switch at {} turned away: {why}", self.peer),
         }
@@ -277,7 +276,7 @@ impl Driver {
             Some(read) => self.take(read, buffer).await,
             None => {
                 self.catching_up.told(now);
-                self.tell(Event::CaughtUp).await;
+                self.notify(SwitchEvent::CaughtUp).await;
                 Ok(())
             }
         }
@@ -293,7 +292,7 @@ impl Driver {
                 Err(error) => Input::Unreadable(None, error),
             };
             self.catching_up.heard();
-            self.session.handle(self.clock.now(), input);
+            self.channel.handle(self.clock.now(), input);
             self.drain().await?;
         }
         Ok(())
@@ -302,7 +301,7 @@ impl Driver {
     /// Does all that the session asks for; returns when to poll it again, or why to hang up.
     async fn drain(&mut self) -> Result<Option<Time>, String> {
         loop {
-            let output = match self.session.poll(self.clock.now()) {
+            let output = match self.channel.poll(self.clock.now()) {
                 Poll::Output(output) => output,
                 Poll::Idle(deadline) => return Ok(deadline),
             };
@@ -318,24 +317,24 @@ impl Driver {
                     let Some(handle) = self.handle.take() else { continue };
                     info!(peer = %self.peer, switch = %info.datapath_id, ports = info.ports.len(), "switch {} connected", info.name);
                     self.switch = Some((info.datapath_id, info.name.clone()));
-                    self.tell(Event::Up(info, handle)).await;
+                    self.notify(SwitchEvent::Up(info, handle)).await;
                 }
                 Output::NotAdmitted(claimed, why) => {
                     self.telemetry.not_admitted(claimed, self.peer.ip(), why)
                 }
-                Output::PortChanged(port) => self.tell(Event::PortChanged(port)).await,
-                Output::PortGone(port) => self.tell(Event::PortGone(port)).await,
-                Output::PacketIn(port, frame) => self.tell(Event::PacketIn(port, frame)).await,
-                Output::Counted(counted) => {
+                Output::PortChanged(port) => self.notify(SwitchEvent::PortChanged(port)).await,
+                Output::PortRemoved(port) => self.notify(SwitchEvent::PortRemoved(port)).await,
+                Output::PacketIn(port, frame) => self.notify(SwitchEvent::PacketIn(port, frame)).await,
+                Output::SwitchCounters(counted) => {
                     if let Some((switch, _)) = &self.switch {
                         self.telemetry.counted(self.connection, *switch, self.clock.now(), counted);
                     }
                 }
-                Output::Answered(version, refusals) => {
+                Output::Acknowledged(version, refusals) => {
                     if let Some((_, since)) = self.updating.take_if(|(updating, _)| *updating == version) {
                         self.telemetry.installed(self.clock.now() - since);
                     }
-                    self.tell(Event::Answered(version, refusals)).await;
+                    self.notify(SwitchEvent::Acknowledged(version, refusals)).await;
                 }
                 Output::Warning(text) => warn!(peer = %self.peer, "{}: {text}", self.name()),
                 Output::Close(why) => return Err(why),
@@ -349,7 +348,7 @@ impl Driver {
 
     /// The network takes events in turn, so a busy switch waits for itself. If the network has ended, the
     /// handle is gone too, and the loop ends.
-    async fn tell(&self, event: Event) {
+    async fn notify(&self, event: SwitchEvent) {
         if let Some((switch, _)) = &self.switch {
             let told = FromSwitch { connection: self.connection, switch: *switch, event };
             if self.events.send(told).await.is_err() {

@@ -6,8 +6,7 @@
 //! by its number, the highest for what comes by any other port; the lowest is for what nodes say to all. Ports that are
 //! links need none.
 
-use crate::intent;
-use crate::intent::tables::{COOKIE, COOKIE_MASK};
+use crate::intent::cookies::{self, COOKIE, COOKIE_MASK};
 use cool_machine::{Duration, Time};
 use rs_openflow::{
     Action, Band, BandEffect, BandType, Body, Instruction, Match, MeterCommand, MeterFeatures, MeterFlags,
@@ -26,7 +25,7 @@ pub(crate) const METER_EXISTS: u16 = 1;
 
 /// The meters of one switch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Metering {
+pub(crate) struct PortMeters {
     /// Packets per second of each port.
     rate: u32,
     /// The highest number of a meter; `None`: the switch has no meters that fit.
@@ -35,10 +34,10 @@ pub(crate) struct Metering {
     most: Option<u32>,
 }
 
-impl Metering {
+impl PortMeters {
     /// Without meters in the switch.
-    pub(crate) fn new(rate: u32, most: Option<u32>) -> Metering {
-        Metering { rate, highest: None, most }
+    pub(crate) fn new(rate: u32, most: Option<u32>) -> PortMeters {
+        PortMeters { rate, highest: None, most }
     }
 
     /// Takes note of what the switch says of its meters.
@@ -94,10 +93,10 @@ impl Metering {
             }
             _ => false,
         });
-        if cookie & COOKIE_MASK != COOKIE || !to_controller || intent::is_of_link(cookie) {
+        if cookie & COOKIE_MASK != COOKIE || !to_controller || cookies::is_for_link(cookie) {
             return None;
         }
-        if intent::is_of_broadcasts(cookie) {
+        if cookies::is_for_broadcasts(cookie) {
             return self.broadcasts();
         }
         let port = matching.fields.iter().find_map(|field| match field {
@@ -191,11 +190,11 @@ impl<P: Copy + Ord> Policer<P> {
 mod tests {
     use super::*;
     use crate::api::Unicast;
-    use crate::intent::always;
+    use crate::intent::flows::always;
     use rs_openflow::{FlowMod, FlowStats};
 
-    fn metering(max_meters: u32) -> Metering {
-        let mut metering = Metering::new(100, None);
+    fn metering(max_meters: u32) -> PortMeters {
+        let mut metering = PortMeters::new(100, None);
         let capabilities = (MeterFlags::PKTPS | MeterFlags::BURST).0.into();
         let features = MeterFeatures { max_meters, band_types: 2, capabilities, max_bands: 1, max_color: 0 };
         metering.learn(&features);
@@ -208,8 +207,8 @@ mod tests {
 
     /// A flow as it is sent, and then read back by one with these meters.
     fn sent_and_read(
-        by: &Metering,
-        reader: &Metering,
+        by: &PortMeters,
+        reader: &PortMeters,
         flow: &FlowMod,
     ) -> (Vec<Instruction>, Vec<Instruction>) {
         let mut body = Body::FlowMod(flow.clone());
@@ -224,7 +223,7 @@ mod tests {
 
     #[test]
     fn flows_to_the_controller_have_meters_in_the_switch_only() {
-        let (with, without) = (metering(1000), Metering::new(100, None));
+        let (with, without) = (metering(1000), PortMeters::new(100, None));
         let mut metered = 0;
         for (key, flow) in &always(Unicast::Routed, true).flows {
             let flow = FlowMod {
@@ -237,7 +236,7 @@ mod tests {
             assert_eq!(read, flow.instructions);
             if sent != flow.instructions {
                 metered += 1;
-                let number = if intent::is_of_broadcasts(flow.cookie) { 1 } else { 1000 };
+                let number = if cookies::is_for_broadcasts(flow.cookie) { 1 } else { 1000 };
                 assert_eq!(sent[0], Instruction::Meter(MeterId(number)));
                 // Who has other meters sees that the flow is not as it should be.
                 assert_ne!(sent_and_read(&with, &without, &flow).1, flow.instructions);
@@ -256,12 +255,12 @@ mod tests {
         );
         assert_eq!((with.make(Some(1)).len(), with.make(None).len()), (2, 4));
         assert_eq!(metering(0).make(Some(1)), []);
-        let few = Metering { most: Some(3), ..metering(100) };
+        let few = PortMeters { most: Some(3), ..metering(100) };
         assert_eq!(
             [None, Some(1), Some(2), Some(3)].map(|port| few.meter(port).unwrap().0),
             [100, 99, 100, 100]
         );
-        let one = Metering { most: Some(1), ..few };
+        let one = PortMeters { most: Some(1), ..few };
         assert_eq!((one.broadcasts(), one.make(None).len()), (one.meter(Some(1)), 2));
     }
 

@@ -3,17 +3,17 @@
 //!
 //! What the switch is to hold is decided elsewhere and comes in as an [`intent`](crate::intent).
 
-pub(crate) mod admission;
+pub(crate) mod admission_policy;
 pub(crate) mod capacity;
-pub(crate) mod catching_up;
-pub(crate) mod change;
+pub(crate) mod catch_up;
 pub(crate) mod channel;
 pub(crate) mod connection;
-pub(crate) mod counters;
+pub(crate) mod counter_poller;
 pub(crate) mod keepalive;
+pub(crate) mod master_role;
 pub(crate) mod metering;
 #[cfg(test)]
 pub(crate) mod model;
 pub(crate) mod pipeline;
-pub(crate) mod reconcile;
-pub(crate) mod role;
+pub(crate) mod reconciler;
+pub(crate) mod table_change;

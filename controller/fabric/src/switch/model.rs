@@ -1,9 +1,9 @@
 //! A switch as data, for tests: it obeys flow-mods and group-mods as strictly as the standard allows, and
 //! says where a packet comes out. A network of such switches says at which hosts it arrives.
 
-use crate::intent::Retained;
-use crate::intent::tables::Tables;
-use crate::switch::change;
+use crate::intent::retained::RetainedEntries;
+use crate::intent::tables::SwitchTables;
+use crate::switch::table_change;
 use cool_topology::{DatapathId, Graph, Link, MacAddr, Port};
 use core::net::IpAddr;
 use rs_openflow::{
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What a switch can tell of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Packet {
+pub(crate) struct ModelPacket {
     pub(crate) eth_dst: MacAddr,
     pub(crate) vlan: VlanId,
     pub(crate) eth_type: EtherType,
@@ -23,20 +23,20 @@ pub(crate) struct Packet {
     pub(crate) ip_dst: IpAddr,
 }
 
-impl Packet {
+impl ModelPacket {
     /// An untagged one, by the version of IP of where it goes to.
-    pub(crate) fn of_ip(eth_dst: MacAddr, (ip_src, ip_dst): (IpAddr, IpAddr)) -> Packet {
+    pub(crate) fn from_ips(eth_dst: MacAddr, (ip_src, ip_dst): (IpAddr, IpAddr)) -> ModelPacket {
         let eth_type = if ip_dst.is_ipv6() { EtherType::IPV6 } else { EtherType::IPV4 };
-        Packet { eth_dst, vlan: VlanId::NONE, eth_type, ip_src, ip_dst }
+        ModelPacket { eth_dst, vlan: VlanId::NONE, eth_type, ip_src, ip_dst }
     }
 }
 
 /// Type and code of an error.
-pub(crate) type Refusal = (ErrorType, u16);
+pub(crate) type ModelRefusal = (ErrorType, u16);
 
 /// A switch with one table.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Switch {
+pub(crate) struct ModelSwitch {
     pub(crate) flows: Vec<FlowMod>,
     pub(crate) groups: BTreeMap<u32, GroupMod>,
     /// How many more flows fit.
@@ -47,9 +47,9 @@ pub(crate) struct Switch {
     pub(crate) down: BTreeSet<u32>,
 }
 
-impl Switch {
+impl ModelSwitch {
     /// Does what a message says; refuses what the standard lets a switch refuse.
-    pub(crate) fn obey(&mut self, body: &Body) -> Result<(), Refusal> {
+    pub(crate) fn obey(&mut self, body: &Body) -> Result<(), ModelRefusal> {
         match body {
             Body::FlowMod(flow) => self.flow(flow),
             Body::GroupMod(group) => self.group(group),
@@ -57,7 +57,7 @@ impl Switch {
         }
     }
 
-    fn flow(&mut self, flow: &FlowMod) -> Result<(), Refusal> {
+    fn flow(&mut self, flow: &FlowMod) -> Result<(), ModelRefusal> {
         let same = |other: &FlowMod| other.priority == flow.priority && other.matching == flow.matching;
         if flow.command == FlowCommand::DELETE_STRICT {
             let ours = |other: &FlowMod| (other.cookie ^ flow.cookie) & flow.cookie_mask == 0;
@@ -76,7 +76,7 @@ impl Switch {
         Ok(())
     }
 
-    fn group(&mut self, group: &GroupMod) -> Result<(), Refusal> {
+    fn group(&mut self, group: &GroupMod) -> Result<(), ModelRefusal> {
         let known = self.groups.contains_key(&group.group.0);
         match group.command {
             GroupCommand::ADD if self.refuses == Some(group.kind) => {
@@ -134,15 +134,15 @@ impl Switch {
     }
 
     /// What it holds of ours.
-    pub(crate) fn tables(&self) -> Tables {
-        let mut tables = Tables::default();
-        self.flow_stats().into_iter().for_each(|flow| change::note_flow(&mut tables, flow));
-        self.group_descs().into_iter().for_each(|group| change::note_group(&mut tables, group));
+    pub(crate) fn tables(&self) -> SwitchTables {
+        let mut tables = SwitchTables::default();
+        self.flow_stats().into_iter().for_each(|flow| table_change::record_flow(&mut tables, flow));
+        self.group_descs().into_iter().for_each(|group| table_change::record_group(&mut tables, group));
         tables
     }
 
     /// By which ports a packet leaves that comes in by `in_port`, and as what.
-    pub(crate) fn forward(&self, in_port: u32, packet: Packet) -> Vec<(PortNo, Packet)> {
+    pub(crate) fn forward(&self, in_port: u32, packet: ModelPacket) -> Vec<(PortNo, ModelPacket)> {
         let matching = self.flows.iter().filter(|flow| matches(&flow.matching, in_port, packet));
         let Some(best) = matching.max_by_key(|flow| flow.priority) else { return Vec::new() };
         let mut out = Vec::new();
@@ -152,7 +152,7 @@ impl Switch {
         out
     }
 
-    fn act(&self, actions: &[Action], mut packet: Packet, out: &mut Vec<(PortNo, Packet)>) {
+    fn act(&self, actions: &[Action], mut packet: ModelPacket, out: &mut Vec<(PortNo, ModelPacket)>) {
         for action in actions {
             match action {
                 Action::Output { port, .. } => out.push((*port, packet)),
@@ -179,7 +179,7 @@ fn actions(flow: &FlowMod) -> impl Iterator<Item = &Action> {
     })
 }
 
-fn matches(matching: &Match, in_port: u32, packet: Packet) -> bool {
+fn matches(matching: &Match, in_port: u32, packet: ModelPacket) -> bool {
     matching.fields.iter().all(|field| match field {
         Oxm::InPort(port) => port.value == PortNo(in_port),
         Oxm::EthType(kind) => kind.value == packet.eth_type,
@@ -210,35 +210,35 @@ fn matches(matching: &Match, in_port: u32, packet: Packet) -> bool {
 }
 
 /// Switches cabled as in a graph.
-pub(crate) struct Network<'a> {
+pub(crate) struct ModelNetwork<'a> {
     pub(crate) graph: &'a Graph,
-    pub(crate) switches: BTreeMap<DatapathId, Switch>,
+    pub(crate) switches: BTreeMap<DatapathId, ModelSwitch>,
 }
 
 /// Where the copies of a packet came out.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Arrivals {
+pub(crate) struct ModelArrivals {
     /// Hosts, with the packet as it arrived; a host comes twice if two copies arrived.
-    pub(crate) hosts: Vec<(String, Packet)>,
+    pub(crate) hosts: Vec<(String, ModelPacket)>,
     /// Switches that handed it to the controller.
     pub(crate) controller: Vec<DatapathId>,
     /// Links crossed, the host's own not counted.
     pub(crate) links: usize,
 }
 
-impl Network<'_> {
+impl ModelNetwork<'_> {
     /// Switches that hold these tables.
-    pub(crate) fn new(graph: &Graph, tables: BTreeMap<DatapathId, Tables>) -> Network<'_> {
-        let switch = |tables: &Tables| {
-            let mut switch = Switch::default();
-            let (none, keep) = (Tables::default(), Retained::default());
-            let scope = change::Scope::all(&none, tables);
-            for change in change::stages(&none, tables, scope, &keep).into_iter().flatten() {
+    pub(crate) fn new(graph: &Graph, tables: BTreeMap<DatapathId, SwitchTables>) -> ModelNetwork<'_> {
+        let switch = |tables: &SwitchTables| {
+            let mut switch = ModelSwitch::default();
+            let (none, keep) = (SwitchTables::default(), RetainedEntries::default());
+            let scope = table_change::ChangeScope::all(&none, tables);
+            for change in table_change::stages(&none, tables, scope, &keep).into_iter().flatten() {
                 switch.obey(&change.message()).unwrap_or_else(|e| panic!("{change}: {e:?}"));
             }
             switch
         };
-        Network { graph, switches: tables.iter().map(|(s, t)| (*s, switch(t))).collect() }
+        ModelNetwork { graph, switches: tables.iter().map(|(s, t)| (*s, switch(t))).collect() }
     }
 
     /// A cable is pulled or put back, and nobody but the switches at its ends knows.
@@ -253,8 +253,8 @@ impl Network<'_> {
     }
 
     /// Sends a packet into the network at a port. Panics if it is still going round after many hops.
-    pub(crate) fn send(&self, at: Port, packet: Packet) -> Arrivals {
-        let mut arrivals = Arrivals::default();
+    pub(crate) fn send(&self, at: Port, packet: ModelPacket) -> ModelArrivals {
+        let mut arrivals = ModelArrivals::default();
         let mut under_way = vec![(at, packet, 0)];
         while let Some((at, packet, hops)) = under_way.pop() {
             assert!(hops <= self.switches.len(), "a loop through {at}");

@@ -1,18 +1,10 @@
 //! Which table and which group numbers of a switch are ours. Elsewhere in the fabric flows are of table 0 and groups have the numbers of
 //! [`GROUPS`] and [`FAILOVERS`]; here they are translated to what the operator gave us, and back.
 
+use crate::api::Pipeline;
 use crate::intent::failover::FAILOVERS;
 use crate::intent::tables::GROUPS;
 use rs_openflow::{Action, Body, GroupId, Instruction, MultipartReply, MultipartRequest, TableId};
-
-/// The operator's choice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pipeline {
-    /// The table that our flows are in; packets come to it by somebody else's flows if it is not 0.
-    pub table: u8,
-    /// The lowest of our group numbers.
-    pub first_group: u32,
-}
 
 impl Default for Pipeline {
     fn default() -> Pipeline {

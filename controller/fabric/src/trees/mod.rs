@@ -9,20 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Hands out the numbers of trees: each is a group of the switches and a multicast address.
 #[derive(Debug)]
-pub(crate) struct TreeIds {
+pub(crate) struct TreeNumbers {
     used: BTreeSet<u32>,
     /// Where to look first: a number rests as long as possible before it comes again, so that packets of
     /// its last use are gone.
     next: u32,
 }
 
-impl Default for TreeIds {
-    fn default() -> TreeIds {
-        TreeIds { used: BTreeSet::new(), next: GROUPS.start }
+impl Default for TreeNumbers {
+    fn default() -> TreeNumbers {
+        TreeNumbers { used: BTreeSet::new(), next: GROUPS.start }
     }
 }
 
-impl TreeIds {
+impl TreeNumbers {
     /// A number that is not in use, if there is one.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let number =
@@ -198,7 +198,7 @@ impl GroupTree {
     }
 
     /// All switches concerned have what is wanted now; returns whether something else is wanted now.
-    pub(crate) fn confirmed(&mut self) -> bool {
+    pub(crate) fn acknowledged(&mut self) -> bool {
         self.possible = self.current.links.clone();
         self.current != self.target && self.step()
     }
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_number_comes_again_as_late_as_possible() {
-        let mut numbers = TreeIds::default();
+        let mut numbers = TreeNumbers::default();
         let first = numbers.take().unwrap();
         numbers.give_back(first);
         assert_ne!(numbers.take(), Some(first));
@@ -317,12 +317,12 @@ mod tests {
                 }).collect();
                 prop_assert!(is_forest(&used), "{used:?}");
                 if has.iter().all(|links| *links == tree.current().links) {
-                    tree.confirmed();
+                    tree.acknowledged();
                 }
             }
             tree.improve(&Index::new(&target), &target);
             for _ in 0..3 {
-                tree.confirmed();
+                tree.acknowledged();
             }
             prop_assert!(tree.is_final());
             let fresh = Tree::over(&Index::new(&target), &target, tree.members.iter().map(String::as_str), 0);

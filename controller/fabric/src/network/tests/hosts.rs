@@ -15,7 +15,7 @@ pub(super) fn world() -> World {
 
 pub(super) fn without_agents(world: &mut World) {
     for n in [2, 7] {
-        world.ask(|reply| Call::Unregister(format!("h{n}"), reply)).try_recv().unwrap().unwrap();
+        world.ask(|reply| FabricCall::Unregister(format!("h{n}"), reply)).try_recv().unwrap().unwrap();
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) fn says(world: &mut World, n: u8, frame: Vec<u8>) -> Vec<(Port, Vec<u
 }
 
 pub(super) fn sent_by(world: &mut World, place: Port, frame: Vec<u8>) -> Vec<(Port, Vec<u8>)> {
-    world.event(place.switch, Event::PacketIn(place.number, frame));
+    world.event(place.switch, SwitchEvent::PacketIn(place.number, frame));
     let mut left = Vec::new();
     for (switch, device) in &mut world.devices {
         while let Ok((numbers, frame)) = device.packets.try_recv() {
@@ -58,7 +58,7 @@ pub(super) fn ports(left: &[(Port, Vec<u8>)]) -> Vec<Port> {
 
 /// Who gets a packet for an Ethernet address.
 fn arrives(world: &World, from: u8, eth_dst: MacAddr) -> Vec<String> {
-    let packet = Packet::of_ip(eth_dst, (node(from).ip, Ipv4Addr::UNSPECIFIED.into()));
+    let packet = ModelPacket::from_ips(eth_dst, (node(from).ip, Ipv4Addr::UNSPECIFIED.into()));
     let arrivals = world.model().send(place(world, from), packet);
     arrivals.hosts.into_iter().map(|(host, _)| host).collect()
 }
@@ -225,13 +225,13 @@ fn a_restarted_controller_goes_on_carrying_the_hosts_that_it_finds_in_the_switch
 #[test]
 fn a_host_becomes_a_node_and_a_node_a_host() {
     let mut world = acquainted();
-    world.ask(|reply| Call::Register(node(7), reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricCall::Register(node(7), reply)).try_recv().unwrap().unwrap();
     world.intervals(2);
     let hosts = |world: &mut World| shown(world).hosts.iter().map(|host| host.mac).collect::<Vec<_>>();
     assert_eq!((hosts(&mut world), arrives(&world, 2, node(7).mac)), (vec![node(2).mac], vec![]));
     let pmac = world.network.pmac_at(place(&world, 7)).unwrap();
     assert_eq!(arrives(&world, 2, pmac), ["h7"]);
-    world.ask(|reply| Call::Unregister("h7".into(), reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricCall::Unregister("h7".into(), reply)).try_recv().unwrap().unwrap();
     assert_eq!((hosts(&mut world).len(), arrives(&world, 2, pmac).len()), (2, 0));
     assert_eq!(arrives(&world, 2, node(7).mac), ["h7"]);
 }
@@ -240,7 +240,7 @@ fn a_host_becomes_a_node_and_a_node_a_host() {
 fn goes_down(world: &mut World, port: Port) {
     let mac = MacAddr(2, 1, 0, 0, 0, port.number as u8);
     let down = PortInfo { number: port.number, mac, up: false, bytes_per_second: 0 };
-    world.event(port.switch, Event::PortChanged(down));
+    world.event(port.switch, SwitchEvent::PortChanged(down));
     world.settle();
 }
 
@@ -269,7 +269,7 @@ fn a_node_whose_agent_has_crashed_is_reached_as_before_and_is_a_host_when_the_ag
     world.mute.remove("h6");
     world.intervals(2);
     assert!(world.network.silent_at(place(&world, 6)).is_none());
-    world.ask(|reply| Call::Unregister("h5".into(), reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricCall::Unregister("h5".into(), reply)).try_recv().unwrap().unwrap();
     assert_eq!((shown(&mut world).hosts.len(), arrives(&world, 2, pmac).len()), (3, 0));
     assert_eq!(arrives(&world, 2, node(5).mac), ["h5"]);
 }
@@ -315,8 +315,8 @@ fn vlans_stay_apart_also_where_addresses_are_the_same() {
     assert_eq!(ports(&says(&mut world, 2, question(2, 1, Some(30)))), [at(4, 3)]);
     let arrives = |world: &World, eth_dst, vlan| {
         let vlan = Vlan(vlan).field();
-        let packet = Packet::of_ip(eth_dst, (node(2).ip, Ipv4Addr::UNSPECIFIED.into()));
-        let arrivals = world.model().send(at(1, 4), Packet { vlan, ..packet });
+        let packet = ModelPacket::from_ips(eth_dst, (node(2).ip, Ipv4Addr::UNSPECIFIED.into()));
+        let arrivals = world.model().send(at(1, 4), ModelPacket { vlan, ..packet });
         arrivals.hosts.into_iter().map(|(host, _)| host).collect::<Vec<_>>()
     };
     let pmacs = [1, 3, 5].map(|n| (n, world.network.pmac_at(place(&world, n)).unwrap()));

@@ -206,12 +206,12 @@ fn a_host_becomes_a_node_and_a_node_a_host_and_all_hear_by_which_ethernet_addres
         told
     };
     let (reply, _answer) = oneshot::channel();
-    world.network.call(world.now, Call::Register(node(7), reply));
+    world.network.call(world.now, FabricCall::Register(node(7), reply));
     world.now += FabricConfig::default().lldp_interval;
     let key = node(7).lldp_key;
     let lldp = cool_topology::lldp::Announcement::Node { name: "h7".into(), mac: node(7).mac };
     let lldp = lldp.encode(node(7).mac, &key, world.now.as_nanos() + 1).unwrap();
-    world.event(dpid(4), Event::PacketIn(3, lldp));
+    world.event(dpid(4), SwitchEvent::PacketIn(3, lldp));
     world.network.advance(world.now);
     let of_7 = pmac(&world, 7);
     assert_eq!(told(&mut world), [(Some(ip(7)), of_7)]);
@@ -219,7 +219,7 @@ fn a_host_becomes_a_node_and_a_node_a_host_and_all_hear_by_which_ethernet_addres
     let left = says(&mut world, 3, question(3, 7));
     assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(2, 3)], of_7));
     let (reply, _answer) = oneshot::channel();
-    world.network.call(world.now, Call::Unregister("h7".into(), reply));
+    world.network.call(world.now, FabricCall::Unregister("h7".into(), reply));
     assert_eq!(told(&mut world), [(Some(ip(7)), node(7).mac)]);
     world.settle();
     assert_eq!(ports(&says(&mut world, 3, question(3, 7))), [at(4, 3)]);
@@ -259,8 +259,9 @@ fn a_port_by_which_addresses_are_asked_for_is_bounded_by_itself_and_others_take_
     says(&mut world, 3, advertisement);
     ask(&mut world, 1, 7);
     assert_eq!([at(1, 3), at(4, 3), at(2, 3)].map(|port| flows(&world, port)), [2, 2, 0]);
-    let packet =
-        |eth_dst| Packet::of_ip(eth_dst, (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()));
+    let packet = |eth_dst| {
+        ModelPacket::from_ips(eth_dst, (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()))
+    };
     // What is said then goes the way of all packets.
     for (from, eth_dst, to) in
         [(1, node(7).mac, "h7"), (7, pmac(&world, 1), "h1"), (3, pmac(&world, 1), "h1")]
@@ -269,7 +270,10 @@ fn a_port_by_which_addresses_are_asked_for_is_bounded_by_itself_and_others_take_
         assert_eq!(arrivals.hosts.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), [to]);
     }
     let mac = MacAddr(2, 1, 0, 0, 0, 3);
-    world.event(dpid(4), Event::PortChanged(PortInfo { number: 3, mac, up: false, bytes_per_second: 0 }));
+    world.event(
+        dpid(4),
+        SwitchEvent::PortChanged(PortInfo { number: 3, mac, up: false, bytes_per_second: 0 }),
+    );
     world.settle();
     assert_eq!(flows(&world, at(4, 3)), 0);
 }
@@ -361,6 +365,7 @@ fn an_address_that_an_agent_has_registered_is_its_nodes_and_nobody_elses() {
 fn where_only_agents_are_carried_one_that_speaks_ipv6_is_refused() {
     let mut world = World::new(ring());
     world.network.carrier = None;
-    let refused = world.ask(|reply| Call::Register(node_by_ipv6(1), reply)).try_recv().unwrap().unwrap_err();
+    let refused =
+        world.ask(|reply| FabricCall::Register(node_by_ipv6(1), reply)).try_recv().unwrap().unwrap_err();
     assert!(refused.to_string().contains("--agents-only"), "{refused}");
 }

@@ -2,18 +2,17 @@
 //! whatever happens: that is looked at after every step of every switch.
 
 use super::super::*;
-use crate::Call;
-use crate::Reply;
+use crate::api::TableCapacity;
 use crate::api::{GroupRequest, MacAddr, NodeRegistration};
+use crate::call::CallReply;
+use crate::call::FabricCall;
 use crate::frames::pmac;
-use crate::intent;
 use crate::intent::addresses::IpVersion;
 use crate::intent::tables::GROUPS;
-use crate::switch::capacity::TableCapacity;
 use crate::switch::channel::PortInfo;
 use crate::switch::connection::PendingUpdate;
-use crate::switch::model::{self, Packet};
-use crate::switch::reconcile::{self, Reconciler};
+use crate::switch::model::{self, ModelPacket};
+use crate::switch::reconciler::{self, Reconciler};
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
 use core::net::{IpAddr, Ipv4Addr};
@@ -24,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 pub(crate) struct Device {
     pub(crate) connection: ConnectionId,
     pub(crate) reconciler: Reconciler,
-    pub(crate) switch: model::Switch,
+    pub(crate) switch: model::ModelSwitch,
     pub(crate) updates: Arc<PendingUpdate>,
     pub(crate) packets: mpsc::Receiver<(Vec<u32>, Vec<u8>)>,
     /// It takes no messages and loses what it is sent.
@@ -50,7 +49,7 @@ pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) deadline: Option<Time>,
     pub(crate) connections: u64,
-    /// Nodes whose agents say nothing.
+    /// NodeRegistry whose agents say nothing.
     pub(crate) mute: BTreeSet<String>,
 }
 
@@ -107,17 +106,17 @@ impl World {
             mute: BTreeSet::new(),
         };
         for switch in world.truth.switches().collect::<Vec<_>>() {
-            world.connect(switch, model::Switch::default());
+            world.connect(switch, model::ModelSwitch::default());
         }
         for n in 1..=8 {
             let (reply, _) = oneshot::channel();
-            world.network.call(world.now, Call::Register(node(n), reply));
+            world.network.call(world.now, FabricCall::Register(node(n), reply));
         }
         world.settle();
         world
     }
 
-    pub(crate) fn connect(&mut self, switch: DatapathId, model: model::Switch) {
+    pub(crate) fn connect(&mut self, switch: DatapathId, model: model::ModelSwitch) {
         let updates = Arc::new(PendingUpdate::default());
         let (packets_in, packets) = mpsc::channel(1000);
         self.connections += 1;
@@ -131,29 +130,29 @@ impl World {
             datapath_id: switch,
             name: format!("s{}", switch.0),
             ports: ports.collect(),
-            former: intent::former(&model.tables()),
+            inherited: crate::intent::inherited_state::InheritedState::read(&model.tables()),
             capacity: TableCapacity::default(),
         };
         let connection = self.connections;
         let mut reconciler = Reconciler::new(None);
-        reconciler.handle(self.now, reconcile::Input::Start);
-        let handle = Handle { updates: updates.clone(), packets: packets_in };
+        reconciler.handle(self.now, reconciler::Input::Start);
+        let handle = SwitchHandle { updates: updates.clone(), packets: packets_in };
         let device =
             Device { connection, reconciler, switch: model, updates, packets, stuck: false, read: false };
         self.devices.insert(switch, device);
-        let event = Event::Up(info, handle);
+        let event = SwitchEvent::Up(info, handle);
         self.network.event(self.now, FromSwitch { connection, switch, event });
     }
 
-    pub(crate) fn event(&mut self, switch: DatapathId, event: Event) {
+    pub(crate) fn event(&mut self, switch: DatapathId, event: SwitchEvent) {
         let connection = self.devices[&switch].connection;
-        for event in [event, Event::CaughtUp] {
+        for event in [event, SwitchEvent::CaughtUp] {
             self.network.event(self.now, FromSwitch { connection, switch, event });
         }
     }
 
     /// Lets one device do all it can; returns the events.
-    fn run_device(&mut self, switch: DatapathId) -> Vec<Event> {
+    fn run_device(&mut self, switch: DatapathId) -> Vec<SwitchEvent> {
         let now = self.now;
         let Some(device) = self.devices.get_mut(&switch) else { return Vec::new() };
         let mut events = Vec::new();
@@ -164,20 +163,20 @@ impl World {
             if device.read
                 && let Some(update) = device.updates.take()
             {
-                device.reconciler.handle(now, reconcile::Input::Update(update));
+                device.reconciler.handle(now, reconciler::Input::Update(update));
             }
             match device.reconciler.poll(now) {
-                Poll::Output(reconcile::Output::Send(message)) => {
+                Poll::Output(reconciler::Output::Send(message)) => {
                     for answer in device.switch.answer(&message) {
-                        device.reconciler.handle(now, reconcile::Input::Reply(answer));
+                        device.reconciler.handle(now, reconciler::Input::Reply(answer));
                     }
                 }
-                Poll::Output(reconcile::Output::Read(_)) => device.read = true,
-                Poll::Output(reconcile::Output::Answered(version, refusals)) => {
-                    events.push(Event::Answered(version, refusals));
+                Poll::Output(reconciler::Output::Read(_)) => device.read = true,
+                Poll::Output(reconciler::Output::Acknowledged(version, refusals)) => {
+                    events.push(SwitchEvent::Acknowledged(version, refusals));
                 }
-                Poll::Output(reconcile::Output::Drifted(_)) => {}
-                Poll::Output(reconcile::Output::Failed(why)) => panic!("{why}"),
+                Poll::Output(reconciler::Output::Drifted(_)) => {}
+                Poll::Output(reconciler::Output::Failed(why)) => panic!("{why}"),
                 Poll::Idle(_) => return events,
             }
         }
@@ -187,7 +186,7 @@ impl World {
     pub(crate) fn settle(&mut self) {
         loop {
             self.deadline = self.network.advance(self.now);
-            let mut events: VecDeque<(DatapathId, Event)> = VecDeque::new();
+            let mut events: VecDeque<(DatapathId, SwitchEvent)> = VecDeque::new();
             for switch in self.devices.keys().copied().collect::<Vec<_>>() {
                 events.extend(self.run_device(switch).into_iter().map(|event| (switch, event)));
                 // After every switch on its own: a mixture of old and new.
@@ -197,7 +196,8 @@ impl World {
                 {
                     for number in numbers {
                         if let Some(peer) = self.truth.peer(Port { switch, number }) {
-                            events.push_back((peer.switch, Event::PacketIn(peer.number, frame.clone())));
+                            events
+                                .push_back((peer.switch, SwitchEvent::PacketIn(peer.number, frame.clone())));
                         }
                     }
                 }
@@ -228,7 +228,7 @@ impl World {
                 let (mac, number) = (*mac, self.now.as_nanos() + 1);
                 let frame = Announcement::Node { name, mac }.encode(mac, lldp_key, number).unwrap();
                 if self.devices.contains_key(&port.switch) {
-                    self.event(port.switch, Event::PacketIn(port.number, frame));
+                    self.event(port.switch, SwitchEvent::PacketIn(port.number, frame));
                 }
             }
             self.settle();
@@ -242,15 +242,15 @@ impl World {
         self.network.switches.limit(switch, capacity);
     }
 
-    pub(crate) fn model(&self) -> model::Network<'_> {
+    pub(crate) fn model(&self) -> model::ModelNetwork<'_> {
         let switches = self.devices.iter().map(|(s, d)| (*s, d.switch.clone())).collect();
-        model::Network { graph: &self.truth, switches }
+        model::ModelNetwork { graph: &self.truth, switches }
     }
 
     pub(crate) fn send(&self, from: u8, address: IpAddr) -> Vec<String> {
         let name = format!("h{from}");
         let ip = self.network.nodes.get(&name).map_or(node(from).ip, |node| node.ip);
-        let packet = Packet::of_ip(MacAddr(1, 0, 0x5e, 0, 0, 0), (ip, address));
+        let packet = ModelPacket::from_ips(MacAddr(1, 0, 0x5e, 0, 0, 0), (ip, address));
         let place = self.truth.host(&name).unwrap();
         self.model().send(place, packet).hosts.into_iter().map(|(host, _)| host).collect()
     }
@@ -274,20 +274,20 @@ impl World {
 
     fn sent_from_everywhere(
         &self,
-        model: &model::Network<'_>,
+        model: &model::ModelNetwork<'_>,
         to: impl Iterator<Item = (IpAddr, MacAddr)> + Clone,
     ) {
         for (name, place) in self.truth.hosts() {
             let Some(node) = self.network.nodes.get(name) else { continue };
             for (address, eth_dst) in to.clone() {
-                model.send(place, Packet::of_ip(eth_dst, (node.ip, address)));
+                model.send(place, ModelPacket::from_ips(eth_dst, (node.ip, address)));
             }
         }
     }
 
     pub(crate) fn ask<T>(
         &mut self,
-        call: impl FnOnce(Reply<T>) -> Call,
+        call: impl FnOnce(CallReply<T>) -> FabricCall,
     ) -> oneshot::Receiver<Result<T, FabricError>> {
         let (reply, answer) = oneshot::channel();
         self.network.call(self.now, call(reply));
@@ -301,7 +301,7 @@ impl World {
         members: &[u8],
     ) -> oneshot::Receiver<Result<Vec<TreeGrant>, FabricError>> {
         let members = members.iter().map(|n| format!("h{n}")).collect();
-        self.ask(|reply| Call::CreateGroup(GroupRequest { id, members }, reply))
+        self.ask(|reply| FabricCall::CreateGroup(GroupRequest { id, members }, reply))
     }
 
     /// Pulls or puts back the cable at a port: both ends see it.
@@ -320,7 +320,7 @@ impl World {
                 true => down.remove(&end.number),
                 false => down.insert(end.number),
             };
-            self.event(end.switch, Event::PortChanged(info));
+            self.event(end.switch, SwitchEvent::PortChanged(info));
         }
     }
 }

@@ -59,7 +59,7 @@ fn config() -> ChannelConfig {
         max_meters: None,
         max_flows: None,
         pipeline: Pipeline::default(),
-        admission: Admission::default(),
+        admission: AdmissionPolicy::default(),
         generation: Some(7),
     }
 }
@@ -294,7 +294,7 @@ fn ports_and_frames_are_reported_and_reserved_ports_are_not() {
     talk.hear(frame(PortNo(4)));
     talk.hear(frame(PortNo::LOCAL));
     talk.hear(status(PortReason::DELETE, port(1, "a")));
-    let [Output::Up(_), Output::PortChanged(changed), Output::PacketIn(1, data), Output::PortGone(1)] =
+    let [Output::Up(_), Output::PortChanged(changed), Output::PacketIn(1, data), Output::PortRemoved(1)] =
         &talk.told[..]
     else {
         panic!("{:?}", talk.told)
@@ -402,7 +402,7 @@ fn a_port_that_floods_is_not_heard_beyond_its_rate() {
 #[test]
 fn counters_are_asked_for_and_put_together_and_a_switch_that_owes_answers_is_not_asked_again() {
     let mut talk = Talk::up();
-    talk.session.counters = Counters::new(Duration::from_secs(7));
+    talk.session.counters = CounterPoller::new(Duration::from_secs(7));
     talk.session.counters.start(talk.now);
     let questions = |talk: &mut Talk| {
         talk.sent.clear();
@@ -419,7 +419,7 @@ fn counters_are_asked_for_and_put_together_and_a_switch_that_owes_answers_is_not
     talk.hear_as(xid, body);
     let (xid, body) = reply(flows.xid, MultipartReply::Flow(Vec::new()));
     talk.hear_as(xid, body);
-    assert!(matches!(talk.told.last(), Some(Output::Counted(_))), "{:?}", talk.told);
+    assert!(matches!(talk.told.last(), Some(Output::SwitchCounters(_))), "{:?}", talk.told);
     assert_eq!(questions(&mut talk).len(), 2);
 }
 
@@ -504,7 +504,7 @@ proptest! {
         for (xid, table, body, wait) in talk {
             let closed = matches!(world.told.last(), Some(Output::Close(_)));
             world.now += Duration::from_millis(wait);
-            let answers = world.hear_as(if table { xid | reconcile::XID } else { xid }, body);
+            let answers = world.hear_as(if table { xid | reconciler::XID } else { xid }, body);
             prop_assert!(!closed || answers.is_empty(), "{answers:?}");
         }
         let closes = world.told.iter().filter(|output| matches!(output, Output::Close(_))).count();

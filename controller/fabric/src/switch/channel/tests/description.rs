@@ -7,7 +7,8 @@ use std::sync::Arc;
 fn a_switch_has_the_operators_name_and_one_without_may_be_turned_away() {
     for (number, named) in [(0x2a, true), (0x2b, false)] {
         let names = BTreeMap::from([(DatapathId(number), "leaf1".to_owned())]);
-        let admission = Admission { names: Arc::new(names), only_named: true, ..Admission::default() };
+        let admission =
+            AdmissionPolicy { names: Arc::new(names), only_named: true, ..AdmissionPolicy::default() };
         let config = ChannelConfig { admission, ..config() };
         let mut talk = Talk { session: Channel::new(Time::ZERO, config), ..Talk::new() };
         talk.hear(Body::Hello(Hello::default()));
@@ -27,7 +28,7 @@ fn a_switch_has_the_operators_name_and_one_without_may_be_turned_away() {
 /// How a switch may deal with a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
-    Answered,
+    Acknowledged,
     Refused,
     Unreadable,
     Ignored,
@@ -38,7 +39,7 @@ proptest! {
     fn questions_of_the_description_are_answered_in_any_order_refused_unreadably_or_not_at_all(
         order in Just([DESCRIPTION, METERS, GROUPS, TABLES]).prop_shuffle(),
         manners in prop::array::uniform4(prop::sample::select(vec![
-            Manner::Answered, Manner::Refused, Manner::Unreadable, Manner::Ignored,
+            Manner::Acknowledged, Manner::Refused, Manner::Unreadable, Manner::Ignored,
         ])),
     ) {
         let (mut talk, asked) = Talk::with_ports(vec![port(1, "a")]);
@@ -51,14 +52,14 @@ proptest! {
                 _ => Body::MultipartReply(table_features().into()),
             };
             match manners[question] {
-                Manner::Answered => drop(talk.hear_as(xid, answer())),
+                Manner::Acknowledged => drop(talk.hear_as(xid, answer())),
                 Manner::Refused => drop(talk.hear_as(xid, refusal(ErrorType::BAD_REQUEST, 2))),
                 Manner::Unreadable => talk.unreadable(MessageType::MULTIPART_REPLY, xid),
                 Manner::Ignored => {}
             }
         }
         let mut asked = talk.finish(&asked);
-        let has = |question: usize| manners[question] == Manner::Answered;
+        let has = |question: usize| manners[question] == Manner::Acknowledged;
         let metered = asked.iter().any(|message| matches!(message.body, Body::MeterMod(_)));
         prop_assert_eq!(metered, has(METERS));
         if metered {
@@ -69,7 +70,7 @@ proptest! {
         prop_assert_eq!(info.name.as_str(), if has(DESCRIPTION) { "spine 3" } else { "dpid:000000000000002a" });
         prop_assert_eq!(info.capacity.flows, has(TABLES).then_some(2000));
         let groups = match manners[GROUPS] {
-            Manner::Answered => Some(40),
+            Manner::Acknowledged => Some(40),
             Manner::Ignored => None,
             Manner::Refused | Manner::Unreadable => Some(0),
         };

@@ -3,7 +3,7 @@
 //! confirmed theirs (an ordered FIB update, RFC 6976).
 
 use super::Network;
-use super::confirmations::Waiter;
+use super::acknowledgments::AckWaiter;
 use cool_machine::{Time, earliest};
 use cool_topology::routes::RouteUpdate;
 use cool_topology::{DatapathId, Link, Routes};
@@ -62,14 +62,14 @@ impl Network {
         let deferred = self.unicast.deferred.entry(rack).or_default();
         deferred.withheld.append(&mut withheld);
         deferred.until = Some(now + self.config.deferral_timeout);
-        let waiter = Waiter::Rack(rack);
+        let waiter = AckWaiter::Rack(rack);
         for switch in updates.iter().map(|update| update.switch).chain(deferred.withheld.iter().copied()) {
             // One that cannot be reached sends nothing there.
             if self.unicast.routes.distance(&self.index, switch, rack).is_some() {
-                self.confirmations.expect(waiter, switch);
+                self.acknowledgments.expect(waiter, switch);
                 self.intent.touch(switch);
             } else {
-                self.confirmations.excuse(waiter, switch);
+                self.acknowledgments.excuse(waiter, switch);
             }
         }
     }
@@ -77,12 +77,12 @@ impl Network {
     /// Sends the deferred updates for which nobody has to wait any more.
     pub(crate) fn send_deferred(&mut self, now: Time) {
         let over = |(rack, deferred): &(&u32, &DeferredUpdate)| {
-            self.confirmations.is_confirmed(Waiter::Rack(**rack))
+            self.acknowledgments.is_acknowledged(AckWaiter::Rack(**rack))
                 || deferred.until.is_some_and(|at| at <= now)
         };
         let over: Vec<u32> = self.unicast.deferred.iter().filter(over).map(|(rack, _)| *rack).collect();
         for rack in over {
-            self.confirmations.forget(Waiter::Rack(rack));
+            self.acknowledgments.forget(AckWaiter::Rack(rack));
             for switch in self.unicast.deferred.remove(&rack).unwrap_or_default().withheld {
                 let next_hops = self.unicast.routes.next_hops(&self.index, switch, rack);
                 self.intent.route(switch, rack, next_hops);

@@ -1,12 +1,14 @@
 //! What is measured while the fabric runs, for whoever wants to look: written by the switches' tasks and the
 //! core, read by anybody, and never waited for.
 
-use crate::switch::admission::NotAdmitted;
-use crate::switch::connection::ConnectionId;
-use crate::switch::counters::{Counted, PortCounters};
+pub(crate) mod counters;
+
+use crate::api::{ConnectionId, NotAdmitted};
+use crate::intent::tables::RuleCounts;
 use cool_machine::{Duration, Time};
 use cool_topology::discovery::Refused;
 use cool_topology::{DatapathId, Link, Port};
+use counters::{PortCounters, SwitchCounters};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +18,7 @@ use std::time::Instant;
 const TURNED_AWAY_MAX: usize = 64;
 
 /// For so long after the last of them, what was refused is something that an operator should look at.
-pub const LATELY: Duration = Duration::from_secs(300);
+pub const RECENT: Duration = Duration::from_secs(300);
 
 /// A port's counters, and how fast they grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -34,29 +36,20 @@ pub struct PortLoad {
 pub struct SwitchLoad {
     /// By port number.
     pub ports: BTreeMap<u32, PortLoad>,
-    /// Multicast packets of the controller's range that the switch dropped since nobody may send them there.
-    pub outsiders: u64,
-    /// Whether some of them were dropped within [`LATELY`], while this controller counted.
-    pub outsiders_lately: bool,
+    /// MulticastGroups packets of the controller's range that the switch dropped since nobody may send them there.
+    pub nonmember_packets: u64,
+    /// Whether some of them were dropped within [`RECENT`], while this controller counted.
+    pub nonmember_packets_recent: bool,
     /// Packets for the controller that its ports handed in during this session.
     pub packet_ins: u64,
     /// Of those, dropped since their ports handed in too many.
     pub packet_ins_dropped: u64,
-    /// Whether some of them were dropped within [`LATELY`].
-    pub packet_ins_dropped_lately: bool,
+    /// Whether some of them were dropped within [`RECENT`].
+    pub packet_ins_dropped_recent: bool,
     /// Whether the switch holds floods off by meters.
     pub meters: bool,
     /// Whether it has group tables of type ALL, if it says.
     pub group_tables: Option<bool>,
-}
-
-/// How many entries a switch is to hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// Flows.
-    pub flows: usize,
-    /// Entries of its group table.
-    pub groups: usize,
 }
 
 /// How long something took, how often: counts of durations up to bounds.
@@ -88,11 +81,11 @@ impl Histogram {
 
 /// All that is measured.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
-    /// Connected switches that have told of their counters.
+pub struct Measurements {
+    /// ConnectedSwitch switches that have told of their counters.
     pub switches: BTreeMap<DatapathId, SwitchLoad>,
     /// What each switch was told to hold.
-    pub rules: BTreeMap<DatapathId, Rules>,
+    pub rules: BTreeMap<DatapathId, RuleCounts>,
     /// From the last change of what a switch is to hold until it has confirmed it.
     pub installation: Histogram,
     /// From the moment at which both ends are there until a link or node is found.
@@ -101,13 +94,13 @@ pub struct Measured {
     pub refused_lldp: Refused,
     /// Switches that were not served, how often, by cause.
     pub not_admitted: BTreeMap<&'static str, u64>,
-    /// The last time for each datapath id and address, within [`LATELY`].
-    pub turned_away: BTreeMap<(DatapathId, IpAddr), TurnedAway>,
+    /// The last time for each datapath id and address, within [`RECENT`].
+    pub rejected: BTreeMap<(DatapathId, IpAddr), RejectedSwitch>,
 }
 
 /// A switch that was not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TurnedAway {
+pub struct RejectedSwitch {
     /// Why.
     pub why: NotAdmitted,
     /// When.
@@ -115,14 +108,14 @@ pub struct TurnedAway {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    measured: Measured,
-    sources: BTreeMap<DatapathId, Source>,
+struct TelemetryState {
+    measurements: Measurements,
+    sources: BTreeMap<DatapathId, CounterSource>,
 }
 
 /// Whose counters of a switch are kept.
 #[derive(Debug)]
-struct Source {
+struct CounterSource {
     connection: ConnectionId,
     /// When it told of them last.
     at: Time,
@@ -133,43 +126,52 @@ struct Source {
 /// The place where it is kept.
 #[derive(Debug, Default)]
 pub(crate) struct Telemetry {
-    state: Mutex<State>,
+    state: Mutex<TelemetryState>,
 }
 
 impl Telemetry {
     /// All of it, as it is now.
-    pub(crate) fn read(&self) -> Measured {
+    pub(crate) fn read(&self) -> Measurements {
         let mut state = self.state.lock();
-        state.measured.turned_away.retain(|_, turned_away| turned_away.at.elapsed() < LATELY);
-        state.measured.clone()
+        state.measurements.rejected.retain(|_, rejected| rejected.at.elapsed() < RECENT);
+        state.measurements.clone()
     }
 
     /// A switch at this address says that it has this datapath id, and is not served.
     pub(crate) fn not_admitted(&self, claimed: DatapathId, address: IpAddr, why: NotAdmitted) {
-        let measured = &mut self.state.lock().measured;
-        *measured.not_admitted.entry(why.cause()).or_default() += 1;
-        let turned_away = &mut measured.turned_away;
-        turned_away.retain(|_, turned_away| turned_away.at.elapsed() < LATELY);
-        if turned_away.len() < TURNED_AWAY_MAX || turned_away.contains_key(&(claimed, address)) {
-            turned_away.insert((claimed, address), TurnedAway { why, at: Instant::now() });
+        let measurements = &mut self.state.lock().measurements;
+        *measurements.not_admitted.entry(why.cause()).or_default() += 1;
+        let rejected = &mut measurements.rejected;
+        rejected.retain(|_, rejected| rejected.at.elapsed() < RECENT);
+        if rejected.len() < TURNED_AWAY_MAX || rejected.contains_key(&(claimed, address)) {
+            rejected.insert((claimed, address), RejectedSwitch { why, at: Instant::now() });
         }
     }
 
     /// A switch has told of its counters, on this connection.
-    pub(crate) fn counted(&self, connection: ConnectionId, switch: DatapathId, now: Time, counted: Counted) {
+    pub(crate) fn counted(
+        &self,
+        connection: ConnectionId,
+        switch: DatapathId,
+        now: Time,
+        counted: SwitchCounters,
+    ) {
         let mut state = self.state.lock();
         let before = state.sources.remove(&switch).filter(|source| source.connection == connection);
-        let old = state.measured.switches.remove(&switch).unwrap_or_default();
+        let old = state.measurements.switches.remove(&switch).unwrap_or_default();
         let seconds = before.as_ref().map_or(0.0, |source| (now - source.at).as_secs_f64());
-        let rises = [counted.outsiders > old.outsiders, counted.packet_ins_dropped > old.packet_ins_dropped];
+        let rises = [
+            counted.nonmember_packets > old.nonmember_packets,
+            counted.packet_ins_dropped > old.packet_ins_dropped,
+        ];
         let rose = match &before {
             Some(source) => [0, 1].map(|i| if rises[i] { Some(now) } else { source.rose[i] }),
             // What was counted before nobody knows when.
             None => [None, counted.packet_ins_dropped.gt(&0).then_some(now)],
         };
-        let [outsiders_lately, packet_ins_dropped_lately] =
-            rose.map(|at| at.is_some_and(|at| now - at <= LATELY));
-        state.sources.insert(switch, Source { connection, at: now, rose });
+        let [nonmember_packets_recent, packet_ins_dropped_recent] =
+            rose.map(|at| at.is_some_and(|at| now - at <= RECENT));
+        state.sources.insert(switch, CounterSource { connection, at: now, rose });
         let rate = |before: u64, after: u64| match seconds > 0.0 {
             true => after.saturating_sub(before) as f64 / seconds,
             false => 0.0,
@@ -186,15 +188,15 @@ impl Telemetry {
         };
         let load = SwitchLoad {
             ports: counted.ports.into_iter().map(load).collect(),
-            outsiders: counted.outsiders,
-            outsiders_lately,
+            nonmember_packets: counted.nonmember_packets,
+            nonmember_packets_recent,
             packet_ins: counted.packet_ins,
             packet_ins_dropped: counted.packet_ins_dropped,
-            packet_ins_dropped_lately,
+            packet_ins_dropped_recent,
             meters: counted.meters,
             group_tables: counted.group_tables,
         };
-        state.measured.switches.insert(switch, load);
+        state.measurements.switches.insert(switch, load);
     }
 
     /// A connection has ended.
@@ -202,13 +204,13 @@ impl Telemetry {
         let mut state = self.state.lock();
         if state.sources.get(&switch).is_some_and(|source| source.connection == connection) {
             state.sources.remove(&switch);
-            state.measured.switches.remove(&switch);
+            state.measurements.switches.remove(&switch);
         }
     }
 
     /// A switch is to hold these rules now, or is gone.
-    pub(crate) fn desired(&self, switch: DatapathId, rules: Option<Rules>) {
-        let told = &mut self.state.lock().measured.rules;
+    pub(crate) fn desired(&self, switch: DatapathId, rules: Option<RuleCounts>) {
+        let told = &mut self.state.lock().measurements.rules;
         match rules {
             Some(rules) => drop(told.insert(switch, rules)),
             None => drop(told.remove(&switch)),
@@ -217,28 +219,28 @@ impl Telemetry {
 
     /// A switch has confirmed what it was told this long ago.
     pub(crate) fn installed(&self, took: Duration) {
-        self.state.lock().measured.installation.note(took);
+        self.state.lock().measurements.installation.note(took);
     }
 
     /// This many LLDP frames have not been believed.
     pub(crate) fn refused_lldp(&self, refused: Refused) {
-        self.state.lock().measured.refused_lldp = refused;
+        self.state.lock().measurements.refused_lldp = refused;
     }
 
     /// A link or node was found after this time.
     pub(crate) fn found(&self, took: Duration) {
-        self.state.lock().measured.discovery.note(took);
+        self.state.lock().measurements.discovery.note(took);
     }
 }
 
 /// Since when what is to be found is there.
 #[derive(Debug, Default)]
-pub(crate) struct Presence {
+pub(crate) struct DiscoveryLatency {
     ports: BTreeMap<Port, Time>,
     nodes: BTreeMap<String, Time>,
 }
 
-impl Presence {
+impl DiscoveryLatency {
     pub(crate) fn port_up(&mut self, now: Time, port: Port) {
         self.ports.entry(port).or_insert(now);
     }
@@ -247,7 +249,7 @@ impl Presence {
         self.ports.remove(&port);
     }
 
-    pub(crate) fn switch_gone(&mut self, switch: DatapathId) {
+    pub(crate) fn switch_removed(&mut self, switch: DatapathId) {
         self.ports.retain(|port, _| port.switch != switch);
     }
 
@@ -276,9 +278,9 @@ impl Presence {
 mod tests {
     use super::*;
 
-    fn counted(rx_bytes: u64) -> Counted {
+    fn counted(rx_bytes: u64) -> SwitchCounters {
         let port = PortCounters { rx_bytes, ..PortCounters::default() };
-        Counted { ports: BTreeMap::from([(1, port)]), ..Counted::default() }
+        SwitchCounters { ports: BTreeMap::from([(1, port)]), ..SwitchCounters::default() }
     }
 
     #[test]
@@ -306,11 +308,12 @@ mod tests {
     fn what_was_refused_is_told_for_a_while_after_the_last_of_it() {
         let telemetry = Telemetry::default();
         let switch = DatapathId(7);
-        let lately = |seconds, outsiders, packet_ins_dropped| {
-            let counted = Counted { outsiders, packet_ins_dropped, ..Counted::default() };
+        let lately = |seconds, nonmember_packets, packet_ins_dropped| {
+            let counted =
+                SwitchCounters { nonmember_packets, packet_ins_dropped, ..SwitchCounters::default() };
             telemetry.counted(1, switch, Time::ZERO + Duration::from_secs(seconds), counted);
             let load = &telemetry.read().switches[&switch];
-            (load.outsiders_lately, load.packet_ins_dropped_lately)
+            (load.nonmember_packets_recent, load.packet_ins_dropped_recent)
         };
         // What a switch has counted for an earlier controller may be old.
         assert_eq!(lately(0, 5, 0), (false, false));

@@ -29,7 +29,7 @@ pub(super) const MAX_ADDRESSES: usize = 64;
 
 /// What is known of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Host {
+pub(crate) struct HostEntry {
     pub(crate) port: Port,
     pub(crate) addresses: BTreeSet<IpAddr>,
     /// Whether it says that it is a router.
@@ -42,15 +42,15 @@ pub(crate) struct Host {
 
 /// Whose an address is, and since when a question of others has been without an answer.
 #[derive(Clone, Copy, Debug)]
-struct Holder {
+struct HostAddressOwner {
     host: HostKey,
     asked: Option<Time>,
 }
 
 /// Whether a host's frame counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    Believed,
+pub(crate) enum HostVerdict {
+    Accepted,
     /// There are too many hosts, at its port or in all.
     TooMany,
     /// It was at another port a moment ago.
@@ -59,10 +59,10 @@ pub(crate) enum Heard {
 
 /// All of them.
 #[derive(Debug)]
-pub(crate) struct Hosts {
+pub(crate) struct HostTable {
     limits: HostLimits,
-    by_key: BTreeMap<HostKey, Host>,
-    by_address: BTreeMap<(Vlan, IpAddr), Holder>,
+    by_key: BTreeMap<HostKey, HostEntry>,
+    by_address: BTreeMap<(Vlan, IpAddr), HostAddressOwner>,
     by_port: BTreeMap<Port, BTreeSet<HostKey>>,
     asking: Deadlines<HostKey>,
     /// Those that have come, gone or moved.
@@ -70,9 +70,9 @@ pub(crate) struct Hosts {
     revision: u64,
 }
 
-impl Hosts {
-    pub(crate) fn new(limits: HostLimits) -> Hosts {
-        Hosts {
+impl HostTable {
+    pub(crate) fn new(limits: HostLimits) -> HostTable {
+        HostTable {
             limits,
             by_key: BTreeMap::new(),
             by_address: BTreeMap::new(),
@@ -84,19 +84,25 @@ impl Hosts {
     }
 
     /// A host has said something at a port, perhaps that it has an address.
-    pub(crate) fn heard(&mut self, now: Time, port: Port, key: HostKey, address: Option<IpAddr>) -> Heard {
+    pub(crate) fn heard(
+        &mut self,
+        now: Time,
+        port: Port,
+        key: HostKey,
+        address: Option<IpAddr>,
+    ) -> HostVerdict {
         let before = self.by_key.get(&key).map(|host| (host.port, host.moved));
         if before.is_some_and(|(at, moved)| at != port && now < moved + MOVES_AFTER) {
-            return Heard::MovesTooOften;
+            return HostVerdict::MovesTooOften;
         }
         if before.is_none_or(|(at, _)| at != port) {
             if !self.has_room(now, port, before.is_some()) {
-                return Heard::TooMany;
+                return HostVerdict::TooMany;
             }
             self.put(now, port, key);
         }
         if let Some(address) = address {
-            self.note_address(key, address);
+            self.set_address(key, address);
         }
         if let Some(host) = self.by_key.get_mut(&key) {
             (host.heard, host.asked) = (now, 0);
@@ -104,11 +110,11 @@ impl Hosts {
                 self.asking.set(key, now + ASK_AFTER);
             }
         }
-        Heard::Believed
+        HostVerdict::Accepted
     }
 
     /// A host has said whether it is a router.
-    pub(crate) fn note_router(&mut self, key: HostKey, router: bool) {
+    pub(crate) fn set_router(&mut self, key: HostKey, router: bool) {
         if let Some(host) = self.by_key.get_mut(&key) {
             host.router = Some(router);
         }
@@ -124,7 +130,8 @@ impl Hosts {
     /// Puts a host at a port; one that was at another keeps its addresses.
     fn put(&mut self, now: Time, port: Port, key: HostKey) {
         self.leave(key);
-        let new = Host { port, addresses: BTreeSet::new(), router: None, heard: now, moved: now, asked: 0 };
+        let new =
+            HostEntry { port, addresses: BTreeSet::new(), router: None, heard: now, moved: now, asked: 0 };
         let host = self.by_key.entry(key).or_insert(new);
         (host.port, host.moved) = (port, now);
         self.by_port.entry(port).or_default().insert(key);
@@ -157,7 +164,7 @@ impl Hosts {
     }
 
     /// The address is this host's from now on, whoever had it before.
-    fn note_address(&mut self, key: HostKey, address: IpAddr) {
+    fn set_address(&mut self, key: HostKey, address: IpAddr) {
         let place = (key.vlan, address);
         let before = self.by_address.get(&place).map(|holder| holder.host);
         if before != Some(key) {
@@ -171,7 +178,7 @@ impl Hosts {
                 other.addresses.remove(&address);
             }
         }
-        self.by_address.insert(place, Holder { host: key, asked: None });
+        self.by_address.insert(place, HostAddressOwner { host: key, asked: None });
     }
 
     /// It is not there any more.
@@ -196,16 +203,16 @@ impl Hosts {
     }
 
     /// All hosts of a switch are gone.
-    pub(crate) fn switch_gone(&mut self, switch: DatapathId) {
+    pub(crate) fn switch_removed(&mut self, switch: DatapathId) {
         let ports: Vec<Port> = self.by_port.keys().copied().filter(|port| port.switch == switch).collect();
         ports.into_iter().for_each(|port| self.port_down(port));
     }
 
-    pub(crate) fn get(&self, key: HostKey) -> Option<&Host> {
+    pub(crate) fn get(&self, key: HostKey) -> Option<&HostEntry> {
         self.by_key.get(&key)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (HostKey, &Host)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (HostKey, &HostEntry)> {
         self.by_key.iter().map(|(key, host)| (*key, host))
     }
 
@@ -254,7 +261,7 @@ impl Hosts {
         core::mem::take(&mut self.changed)
     }
 
-    /// Hosts that are to be asked now whether they are there, by one of their addresses; those that have not answered are gone.
+    /// HostTable that are to be asked now whether they are there, by one of their addresses; those that have not answered are gone.
     pub(crate) fn pass_time(&mut self, now: Time) -> Vec<(HostKey, Port, IpAddr)> {
         let mut ask = Vec::new();
         while let Some(key) = self.asking.expired(now) {
@@ -309,29 +316,29 @@ mod tests {
 
     #[test]
     fn a_host_is_where_it_speaks_with_its_addresses_and_the_last_who_says_one_has_it() {
-        let mut hosts = Hosts::new(LIMITS);
-        assert_eq!(hosts.heard(at(0), port(1), key(1), ip(1)), Heard::Believed);
+        let mut hosts = HostTable::new(LIMITS);
+        assert_eq!(hosts.heard(at(0), port(1), key(1), ip(1)), HostVerdict::Accepted);
         hosts.heard(at(0), port(1), key(1), ip(11));
         hosts.heard(at(0), port(2), key(2), ip(2));
         assert_eq!(hosts.take_changed(), [key(1), key(2)].into());
         assert_eq!(hosts.ask(at(0), Vlan(None), ip(11).unwrap()), Some((key(1), port(1))));
         assert_eq!(hosts.ask(at(0), Vlan(Some(5)), ip(11).unwrap()), None);
         // It moves, though not twice in a moment, and takes its addresses along.
-        assert_eq!(hosts.heard(at(0), port(2), key(1), None), Heard::MovesTooOften);
-        assert_eq!(hosts.heard(at(2), port(2), key(1), None), Heard::Believed);
+        assert_eq!(hosts.heard(at(0), port(2), key(1), None), HostVerdict::MovesTooOften);
+        assert_eq!(hosts.heard(at(2), port(2), key(1), None), HostVerdict::Accepted);
         assert_eq!(hosts.ask(at(2), Vlan(None), ip(1).unwrap()), Some((key(1), port(2))));
         hosts.heard(at(3), port(2), key(2), ip(1));
         assert_eq!(hosts.ask(at(3), Vlan(None), ip(1).unwrap()), Some((key(2), port(2))));
         assert_eq!(hosts.get(key(1)).unwrap().addresses, [ip(11).unwrap()].into());
         hosts.port_down(port(1));
         assert_eq!(hosts.len(), 2);
-        hosts.switch_gone(DatapathId(1));
+        hosts.switch_removed(DatapathId(1));
         assert_eq!((hosts.len(), hosts.by_address.len(), hosts.deadline()), (0, 0, None));
     }
 
     #[test]
     fn a_question_that_is_not_answered_is_for_all_until_somebody_says_the_address() {
-        let mut hosts = Hosts::new(LIMITS);
+        let mut hosts = HostTable::new(LIMITS);
         let address = ip(1).unwrap();
         hosts.heard(at(0), port(1), key(1), ip(1));
         assert!(hosts.ask(at(5), Vlan(None), address).is_some());
@@ -343,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_silent_host_is_asked_and_forgotten_if_it_does_not_answer() {
-        let mut hosts = Hosts::new(LIMITS);
+        let mut hosts = HostTable::new(LIMITS);
         hosts.heard(at(0), port(1), key(1), ip(1));
         hosts.heard(at(0), port(2), key(2), None);
         let asked = (key(1), port(1), ip(1).unwrap());
@@ -368,21 +375,21 @@ mod tests {
 
     #[test]
     fn there_are_no_more_hosts_than_allowed_and_a_silent_one_makes_room_at_its_port() {
-        let mut hosts = Hosts::new(LIMITS);
+        let mut hosts = HostTable::new(LIMITS);
         let heard =
-            |hosts: &mut Hosts, seconds, number, n| hosts.heard(at(seconds), port(number), key(n), None);
+            |hosts: &mut HostTable, seconds, number, n| hosts.heard(at(seconds), port(number), key(n), None);
         for n in 1..=3 {
-            assert_eq!(heard(&mut hosts, n.into(), 1, n), Heard::Believed);
+            assert_eq!(heard(&mut hosts, n.into(), 1, n), HostVerdict::Accepted);
         }
-        assert_eq!(heard(&mut hosts, 10, 1, 4), Heard::TooMany);
-        assert_eq!(heard(&mut hosts, 61, 1, 4), Heard::Believed);
+        assert_eq!(heard(&mut hosts, 10, 1, 4), HostVerdict::TooMany);
+        assert_eq!(heard(&mut hosts, 61, 1, 4), HostVerdict::Accepted);
         assert_eq!((hosts.get(key(1)), hosts.len()), (None, 3));
         for n in 5..=7 {
             heard(&mut hosts, 61, 2, n);
         }
-        assert_eq!(heard(&mut hosts, 61, 3, 8), Heard::TooMany);
+        assert_eq!(heard(&mut hosts, 61, 3, 8), HostVerdict::TooMany);
         // One that is known may still move.
-        assert_eq!(heard(&mut hosts, 70, 3, 5), Heard::Believed);
+        assert_eq!(heard(&mut hosts, 70, 3, 5), HostVerdict::Accepted);
         assert_eq!(hosts.len(), LIMITS.all);
         for n in 0..100 {
             hosts.heard(at(100), port(3), key(5), Some(IpAddr::from([10, 1, 0, n])));

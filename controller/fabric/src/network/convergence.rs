@@ -2,9 +2,9 @@
 //! computed, and only what is different is sent.
 
 use super::Network;
-use super::confirmations::Waiter;
+use super::acknowledgments::AckWaiter;
 use crate::intent::hosts::HostKey;
-use crate::telemetry::Rules;
+use crate::intent::tables::RuleCounts;
 use cool_machine::Time;
 use cool_topology::{DatapathId, Index, Link};
 use std::collections::BTreeSet;
@@ -15,20 +15,20 @@ const IMPROVED_AT_ONCE: usize = 32;
 
 /// What has changed since conclusions were last drawn.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct NetworkChanges {
     /// Switches have come or gone.
     pub(crate) switches: bool,
     /// Links that have come or gone.
     pub(crate) links: BTreeSet<Link>,
     /// Links that went down at an end: nothing crosses them, whatever switches hold.
     pub(crate) cut: BTreeSet<Link>,
-    /// Nodes that are at another place, or of which something else is known.
+    /// NodeRegistry that are at another place, or of which something else is known.
     pub(crate) nodes: BTreeSet<String>,
     /// Hosts without an agent that are at another place.
     pub(crate) hosts: BTreeSet<HostKey>,
 }
 
-impl Changes {
+impl NetworkChanges {
     pub(crate) fn is_empty(&self) -> bool {
         !self.switches && self.links.is_empty() && self.nodes.is_empty() && self.hosts.is_empty()
     }
@@ -46,7 +46,7 @@ impl Network {
         self.follow_edges();
         self.send_deferred(now);
         let settled = self.switches.is_settled();
-        let due = |normal: &&mut super::Normal| !changes.is_empty() || normal.is_due(now, settled);
+        let due = |normal: &&mut super::NormalForwarding| !changes.is_empty() || normal.is_due(now, settled);
         if let Some(normal) = self.normal.as_mut().filter(due) {
             for (port, open) in normal.follow(now, self.discovery.graph(), settled) {
                 self.intent.normal(port, open);
@@ -59,7 +59,7 @@ impl Network {
         }
     }
 
-    fn follow_changes(&mut self, now: Time, changes: &Changes) {
+    fn follow_changes(&mut self, now: Time, changes: &NetworkChanges) {
         if changes.switches || !changes.links.is_empty() {
             self.index = Index::new(self.discovery.graph());
         }
@@ -94,7 +94,7 @@ impl Network {
         }
     }
 
-    /// Nodes have come, gone or moved.
+    /// NodeRegistry have come, gone or moved.
     fn place(&mut self, nodes: &BTreeSet<String>) {
         for name in nodes {
             self.intent.displace(name);
@@ -113,7 +113,7 @@ impl Network {
     }
 
     /// The trees that a change concerns get another shape if they need one.
-    fn mend(&mut self, now: Time, changes: &Changes) {
+    fn mend(&mut self, now: Time, changes: &NetworkChanges) {
         let better = changes.switches || changes.links.iter().any(|link| self.index.has(*link));
         if better {
             self.multicast.improve_at(now + self.config.lldp_interval);
@@ -159,11 +159,11 @@ impl Network {
         if tree.is_none() {
             return;
         }
-        let waiter = Waiter::Tree(number);
+        let waiter = AckWaiter::Tree(number);
         for switch in touched.into_iter().filter(|switch| self.switches.get(*switch).is_some()) {
-            self.confirmations.expect(waiter, switch);
+            self.acknowledgments.expect(waiter, switch);
         }
-        self.confirmations.touch(waiter);
+        self.acknowledgments.touch(waiter);
     }
 
     /// The switches that have no room for what a tree newly takes of them: what is behind gets its data by the chain.
@@ -172,7 +172,8 @@ impl Network {
         let full = |(switch, ports): (DatapathId, BTreeSet<u32>)| {
             let state = self.switches.get(switch).filter(|_| !self.intent.has_tree(switch, number))?;
             let used = self.intent.rules(switch).unwrap_or_default();
-            let exhausted = state.capacity.exhausted_by(used, Rules { groups: 1, flows: ports.len() })?;
+            let exhausted =
+                state.capacity.exhausted_by(used, RuleCounts { groups: 1, flows: ports.len() })?;
             warn!(
                 group = self.multicast.owner(number),
                 "switch {} is full, {exhausted}: a tree does without it", state.name
@@ -188,7 +189,7 @@ impl Network {
             let full = || self.intent.full_delta(switch);
             let Some(version) = self.switches.send(switch, delta, full) else { continue };
             self.telemetry.desired(switch, self.intent.rules(switch));
-            self.confirmations.sent(switch, version);
+            self.acknowledgments.sent(switch, version);
         }
     }
 }

@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 /// Who shares what with whom. A set of trees has the number of the group that it was made for, and outlives that.
 #[derive(Debug, Default)]
-pub(crate) struct Sharing {
+pub(crate) struct TreeSharing {
     /// The set of trees of each group.
     sets: BTreeMap<u64, u64>,
-    users: BTreeMap<u64, Users>,
+    users: BTreeMap<u64, TreeSetUsers>,
     /// The set that is shared by further groups of these nodes.
     shared: BTreeMap<Arc<[String]>, u64>,
 }
 
 #[derive(Debug)]
-struct Users {
+struct TreeSetUsers {
     members: Arc<[String]>,
     groups: BTreeSet<u64>,
 }
 
-impl Sharing {
+impl TreeSharing {
     /// The set of trees that a group uses; none if it is not known.
     pub(crate) fn set_of(&self, group: u64) -> Option<u64> {
         self.sets.get(&group).copied()
@@ -37,7 +37,7 @@ impl Sharing {
         let members: Arc<[String]> = members.into();
         self.shared.entry(Arc::clone(&members)).or_insert(group);
         self.sets.insert(group, group);
-        self.users.insert(group, Users { members, groups: BTreeSet::from([group]) });
+        self.users.insert(group, TreeSetUsers { members, groups: BTreeSet::from([group]) });
     }
 
     /// A group uses the trees of a set.
@@ -56,7 +56,7 @@ impl Sharing {
         if !users.get().groups.is_empty() {
             return None;
         }
-        let Users { members, .. } = users.remove();
+        let TreeSetUsers { members, .. } = users.remove();
         if self.shared.get(&members) == Some(&set) {
             self.shared.remove(&members);
         }
@@ -78,7 +78,7 @@ mod tests {
     fn a_set_of_trees_lasts_until_its_last_group_is_released_whichever_that_is() {
         let members = |names: &str| names.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let (pair, swapped) = (members("a b"), members("b a"));
-        let mut sharing = Sharing::default();
+        let mut sharing = TreeSharing::default();
         sharing.begin(1, &pair);
         assert_eq!((sharing.of_members(&pair), sharing.of_members(&swapped)), (Some(1), None));
         sharing.join(2, 1);

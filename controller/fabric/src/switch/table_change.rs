@@ -1,8 +1,10 @@
 //! The difference between two tables, and the OpenFlow messages that make it.
 
+use crate::intent::cookies;
+use crate::intent::cookies::{COOKIE, COOKIE_MASK};
 use crate::intent::failover::FAILOVERS;
-use crate::intent::tables::{Buckets, COOKIE, COOKIE_MASK, Flow, FlowKey, GROUPS, Tables};
-use crate::intent::{self, Retained};
+use crate::intent::retained::RetainedEntries;
+use crate::intent::tables::{FlowEntry, FlowKey, GROUPS, GroupBuckets, SwitchTables};
 use core::fmt;
 use rs_openflow::{
     Action, Body, Bucket, ErrorMessage, ErrorType, FlowCommand, FlowMod, FlowStats, GroupCommand, GroupDesc,
@@ -15,26 +17,26 @@ const GROUP_EXISTS: u16 = 0;
 
 /// One change of a switch's tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    AddGroup(u32, Buckets),
-    ModifyGroup(u32, Buckets),
+pub(crate) enum TableChange {
+    AddGroup(u32, GroupBuckets),
+    ModifyGroup(u32, GroupBuckets),
     /// Adds, or replaces if it is there.
-    PutFlow(FlowKey, Flow),
+    PutFlow(FlowKey, FlowEntry),
     DeleteFlow(FlowKey),
     DeleteGroup(u32),
 }
 
 /// Which entries may differ.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Scope {
+pub(crate) struct ChangeScope {
     pub(crate) flows: BTreeSet<FlowKey>,
     pub(crate) groups: BTreeSet<u32>,
 }
 
-impl Scope {
+impl ChangeScope {
     /// All of two tables.
-    pub(crate) fn all(installed: &Tables, desired: &Tables) -> Scope {
-        Scope {
+    pub(crate) fn all(installed: &SwitchTables, desired: &SwitchTables) -> ChangeScope {
+        ChangeScope {
             flows: installed.flows.keys().chain(desired.flows.keys()).cloned().collect(),
             groups: installed.groups.keys().chain(desired.groups.keys()).copied().collect(),
         }
@@ -45,69 +47,71 @@ impl Scope {
 /// next (by barrier; OpenFlow 1.3.5, 6.2): groups before the flows that use them, all that is new before anything is deleted, and flows before
 /// the groups that they used, since a switch deletes a group's flows with it (6.5). What is `retained` stays.
 pub(crate) fn stages(
-    installed: &Tables,
-    desired: &Tables,
-    scope: Scope,
-    retained: &Retained,
-) -> Vec<Vec<Change>> {
+    installed: &SwitchTables,
+    desired: &SwitchTables,
+    scope: ChangeScope,
+    retained: &RetainedEntries,
+) -> Vec<Vec<TableChange>> {
     let (mut groups, mut puts, mut gone, mut idle) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for id in scope.groups {
         match (installed.groups.get(&id), desired.groups.get(&id)) {
-            (None, Some(Some(new))) => groups.push(Change::AddGroup(id, new.clone())),
+            (None, Some(Some(new))) => groups.push(TableChange::AddGroup(id, new.clone())),
             (Some(now), Some(Some(new))) if now.as_ref() != Some(new) => {
-                groups.push(Change::ModifyGroup(id, new.clone()));
+                groups.push(TableChange::ModifyGroup(id, new.clone()));
             }
-            (Some(_), None) if !retained.group(id) => idle.push(Change::DeleteGroup(id)),
+            (Some(_), None) if !retained.group(id) => idle.push(TableChange::DeleteGroup(id)),
             _ => {}
         }
     }
     for key in scope.flows {
         match (installed.flows.get(&key), desired.flows.get(&key)) {
-            (now, Some(flow)) if now != Some(flow) => puts.push(Change::PutFlow(key, flow.clone())),
-            (Some(flow), None) if !retained.flow(&key, flow) => gone.push(Change::DeleteFlow(key)),
+            (now, Some(flow)) if now != Some(flow) => puts.push(TableChange::PutFlow(key, flow.clone())),
+            (Some(flow), None) if !retained.flow(&key, flow) => gone.push(TableChange::DeleteFlow(key)),
             _ => {}
         }
     }
     // Where a table is too small, what every switch needs is in it.
-    puts.sort_by_key(|put| !matches!(put, Change::PutFlow(_, flow) if intent::is_everywhere(flow)));
+    puts.sort_by_key(|put| !matches!(put, TableChange::PutFlow(_, flow) if cookies::is_everywhere(flow)));
     [groups, puts, gone, idle].into_iter().filter(|stage| !stage.is_empty()).collect()
 }
 
-impl Change {
+impl TableChange {
     /// The number of the tree that the change is for, or of the group for fast failover, if it is for one.
     pub(crate) fn group(&self) -> Option<u32> {
         match self {
-            Change::AddGroup(id, _) | Change::ModifyGroup(id, _) | Change::DeleteGroup(id) => Some(*id),
-            Change::PutFlow(_, flow) => intent::tree(flow),
-            Change::DeleteFlow(_) => None,
+            TableChange::AddGroup(id, _) | TableChange::ModifyGroup(id, _) | TableChange::DeleteGroup(id) => {
+                Some(*id)
+            }
+            TableChange::PutFlow(_, flow) => cookies::tree_of(flow),
+            TableChange::DeleteFlow(_) => None,
         }
     }
 
     /// Adds what the change concerns to a scope.
-    pub(crate) fn note(&self, scope: &mut Scope) {
+    pub(crate) fn note(&self, scope: &mut ChangeScope) {
         match self {
-            Change::AddGroup(id, _) | Change::ModifyGroup(id, _) | Change::DeleteGroup(id) => {
+            TableChange::AddGroup(id, _) | TableChange::ModifyGroup(id, _) | TableChange::DeleteGroup(id) => {
                 scope.groups.insert(*id);
             }
-            Change::PutFlow(key, _) | Change::DeleteFlow(key) => {
+            TableChange::PutFlow(key, _) | TableChange::DeleteFlow(key) => {
                 scope.flows.insert(key.clone());
             }
         }
     }
 
     /// The tables once the change is made.
-    pub(crate) fn apply(&self, tables: &mut Tables) {
+    pub(crate) fn apply(&self, tables: &mut SwitchTables) {
         match self {
-            Change::AddGroup(id, new) | Change::ModifyGroup(id, new) => {
+            TableChange::AddGroup(id, new) | TableChange::ModifyGroup(id, new) => {
                 tables.groups.insert(*id, Some(new.clone()));
             }
-            Change::PutFlow(key, flow) => {
+            TableChange::PutFlow(key, flow) => {
                 tables.flows.insert(key.clone(), flow.clone());
             }
-            Change::DeleteFlow(key) => {
+            TableChange::DeleteFlow(key) => {
                 tables.flows.remove(key);
             }
-            Change::DeleteGroup(id) => {
+            TableChange::DeleteGroup(id) => {
                 tables.groups.remove(id);
             }
         }
@@ -115,18 +119,18 @@ impl Change {
 
     /// The tables once the switch has refused the change, as far as can be told: so that the next
     /// difference tries again what can help.
-    pub(crate) fn refused(&self, tables: &mut Tables, failure: &ErrorMessage) {
+    pub(crate) fn refused(&self, tables: &mut SwitchTables, failure: &ErrorMessage) {
         match self {
             // It exists, though we did not know: modify it next time.
-            Change::AddGroup(id, _)
+            TableChange::AddGroup(id, _)
                 if (failure.kind, failure.code) == (ErrorType::GROUP_MOD_FAILED, GROUP_EXISTS) =>
             {
                 tables.groups.insert(*id, None);
             }
-            Change::AddGroup(id, _) | Change::ModifyGroup(id, _) | Change::DeleteGroup(id) => {
+            TableChange::AddGroup(id, _) | TableChange::ModifyGroup(id, _) | TableChange::DeleteGroup(id) => {
                 tables.groups.remove(id);
             }
-            Change::PutFlow(key, _) | Change::DeleteFlow(key) => {
+            TableChange::PutFlow(key, _) | TableChange::DeleteFlow(key) => {
                 tables.flows.remove(key);
             }
         }
@@ -149,42 +153,42 @@ impl Change {
             Body::GroupMod(GroupMod { command, kind, group: GroupId(id), buckets })
         };
         match self {
-            Change::AddGroup(id, new) => group(GroupCommand::ADD, *id, new.kind(), new.write()),
-            Change::ModifyGroup(id, new) => group(GroupCommand::MODIFY, *id, new.kind(), new.write()),
-            Change::PutFlow(key, new) => flow(FlowCommand::ADD, key, new.cookie, &new.instructions),
-            Change::DeleteFlow(key) => flow(FlowCommand::DELETE_STRICT, key, COOKIE, &[]),
-            Change::DeleteGroup(id) => group(GroupCommand::DELETE, *id, GroupType::ALL, Vec::new()),
+            TableChange::AddGroup(id, new) => group(GroupCommand::ADD, *id, new.kind(), new.write()),
+            TableChange::ModifyGroup(id, new) => group(GroupCommand::MODIFY, *id, new.kind(), new.write()),
+            TableChange::PutFlow(key, new) => flow(FlowCommand::ADD, key, new.cookie, &new.instructions),
+            TableChange::DeleteFlow(key) => flow(FlowCommand::DELETE_STRICT, key, COOKIE, &[]),
+            TableChange::DeleteGroup(id) => group(GroupCommand::DELETE, *id, GroupType::ALL, Vec::new()),
         }
     }
 }
 
-impl Buckets {
+impl GroupBuckets {
     fn kind(&self) -> GroupType {
         match self {
-            Buckets::All(_) => GroupType::ALL,
-            Buckets::FirstUp(_) => GroupType::FF,
+            GroupBuckets::All(_) => GroupType::ALL,
+            GroupBuckets::FirstUp(_) => GroupType::FF,
         }
     }
 
     fn write(&self) -> Vec<Bucket> {
         let to = |port: u32| vec![Action::output(PortNo(port))];
         match self {
-            Buckets::All(ports) => ports.iter().map(|port| Bucket::new(to(*port))).collect(),
-            Buckets::FirstUp(ports) => {
+            GroupBuckets::All(ports) => ports.iter().map(|port| Bucket::new(to(*port))).collect(),
+            GroupBuckets::FirstUp(ports) => {
                 ports.iter().map(|port| Bucket::watching(PortNo(*port), to(*port))).collect()
             }
         }
     }
 
     /// `None` if they are of another form than ours.
-    fn read(kind: GroupType, told: &[Bucket]) -> Option<Buckets> {
+    fn read(kind: GroupType, told: &[Bucket]) -> Option<GroupBuckets> {
         let mut ports = told.iter().map(|bucket| match bucket.actions[..] {
             [Action::Output { port, .. }] => Some(port.0),
             _ => None,
         });
         let buckets = match kind {
-            GroupType::ALL => Buckets::All(ports.collect::<Option<_>>()?),
-            GroupType::FF => Buckets::FirstUp([ports.next()??, ports.next()??]),
+            GroupType::ALL => GroupBuckets::All(ports.collect::<Option<_>>()?),
+            GroupType::FF => GroupBuckets::FirstUp([ports.next()??, ports.next()??]),
             _ => return None,
         };
         // Also what they watch counts.
@@ -192,41 +196,43 @@ impl Buckets {
     }
 }
 
-impl fmt::Display for Buckets {
+impl fmt::Display for GroupBuckets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Buckets::All(ports) => write!(f, "to {} ports", ports.len()),
-            Buckets::FirstUp([port, alternate]) => {
+            GroupBuckets::All(ports) => write!(f, "to {} ports", ports.len()),
+            GroupBuckets::FirstUp([port, alternate]) => {
                 write!(f, "to port {port}, or {alternate} while that is down")
             }
         }
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for TableChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::AddGroup(id, new) => write!(f, "adding group {id:#x} {new}"),
-            Change::ModifyGroup(id, new) => write!(f, "changing group {id:#x} {new}"),
-            Change::PutFlow(key, _) => write!(f, "flow priority={} {}", key.priority, key.matching),
-            Change::DeleteFlow(key) => write!(f, "deleting flow priority={} {}", key.priority, key.matching),
-            Change::DeleteGroup(id) => write!(f, "deleting group {id:#x}"),
+            TableChange::AddGroup(id, new) => write!(f, "adding group {id:#x} {new}"),
+            TableChange::ModifyGroup(id, new) => write!(f, "changing group {id:#x} {new}"),
+            TableChange::PutFlow(key, _) => write!(f, "flow priority={} {}", key.priority, key.matching),
+            TableChange::DeleteFlow(key) => {
+                write!(f, "deleting flow priority={} {}", key.priority, key.matching)
+            }
+            TableChange::DeleteGroup(id) => write!(f, "deleting group {id:#x}"),
         }
     }
 }
 
 /// Notes a flow that a switch tells of, if it is ours.
-pub(crate) fn note_flow(tables: &mut Tables, told: FlowStats) {
+pub(crate) fn record_flow(tables: &mut SwitchTables, told: FlowStats) {
     if told.cookie & COOKIE_MASK == COOKIE && told.table == TableId(0) {
-        let flow = Flow { cookie: told.cookie, instructions: told.instructions.into() };
+        let flow = FlowEntry { cookie: told.cookie, instructions: told.instructions.into() };
         tables.flows.insert(FlowKey::new(told.priority, told.matching), flow);
     }
 }
 
 /// Notes a group that a switch tells of, if it is ours.
-pub(crate) fn note_group(tables: &mut Tables, told: GroupDesc) {
+pub(crate) fn record_group(tables: &mut SwitchTables, told: GroupDesc) {
     if GROUPS.contains(&told.group.0) || FAILOVERS.contains(&told.group.0) {
-        tables.groups.insert(told.group.0, Buckets::read(told.kind, &told.buckets));
+        tables.groups.insert(told.group.0, GroupBuckets::read(told.kind, &told.buckets));
     }
 }
 
@@ -237,15 +243,15 @@ mod tests {
     use proptest::prelude::*;
     use rs_openflow::{EtherType, Match};
 
-    fn tables() -> impl Strategy<Value = Tables> {
+    fn tables() -> impl Strategy<Value = SwitchTables> {
         let flow = (0u32..6, 0u32..4);
         (prop::collection::vec(flow, 0..8), prop::collection::vec((0u32..4, 1u32..8), 0..4)).prop_map(
             |(flows, groups)| {
-                let mut tables = Tables::default();
+                let mut tables = SwitchTables::default();
                 for (id, port) in groups {
                     let buckets = match id {
-                        0 => Buckets::FirstUp([port, port + 1]),
-                        _ => Buckets::All(BTreeSet::from([port, port + 1])),
+                        0 => GroupBuckets::FirstUp([port, port + 1]),
+                        _ => GroupBuckets::All(BTreeSet::from([port, port + 1])),
                     };
                     tables.groups.insert(GROUPS.start + id, Some(buckets));
                 }
@@ -259,7 +265,7 @@ mod tests {
                     let instructions = vec![Instruction::ApplyActions(vec![action])];
                     tables.flows.insert(
                         FlowKey::new(7, matching),
-                        Flow { cookie: COOKIE, instructions: instructions.into() },
+                        FlowEntry { cookie: COOKIE, instructions: instructions.into() },
                     );
                 }
                 tables
@@ -267,14 +273,14 @@ mod tests {
         )
     }
 
-    fn differences(from: &Tables, to: &Tables) -> Vec<Vec<Change>> {
-        stages(from, to, Scope::all(from, to), &Retained::default())
+    fn differences(from: &SwitchTables, to: &SwitchTables) -> Vec<Vec<TableChange>> {
+        stages(from, to, ChangeScope::all(from, to), &RetainedEntries::default())
     }
 
     proptest! {
         #[test]
         fn the_stages_turn_any_tables_into_any_others_on_a_strict_switch(from in tables(), to in tables()) {
-            let mut switch = model::Switch::default();
+            let mut switch = model::ModelSwitch::default();
             for start in [&from, &to] {
                 let now = switch.tables();
                 for stage in differences(&now, start) {
@@ -284,7 +290,7 @@ mod tests {
                 }
                 prop_assert_eq!(&switch.tables(), start);
             }
-            prop_assert_eq!(differences(&to, &to), Vec::<Vec<Change>>::new());
+            prop_assert_eq!(differences(&to, &to), Vec::<Vec<TableChange>>::new());
         }
     }
 }

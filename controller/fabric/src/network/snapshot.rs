@@ -2,7 +2,7 @@
 
 use super::Network;
 use super::carrier::Carrier;
-use super::multicast::GroupTrees;
+use super::multicast_groups::GroupTrees;
 use crate::api::{LinkView, Location, NodeView, SwitchView, TopologySnapshot, TreeGrant};
 use crate::frames::pmac;
 use crate::intent::addresses::IpVersion;
@@ -86,7 +86,7 @@ pub(crate) fn grants(network: &Network, group: &GroupTrees) -> Vec<TreeGrant> {
         let rates = uplinks.chain(shape.members.values().map(|port| node_rate(network, *port)));
         TreeGrant {
             scope: tree.scope,
-            address: IpVersion::of_tree(shape, network.nodes.all()).address(tree.number),
+            address: IpVersion::for_tree(shape, network.nodes.all()).address(tree.number),
             port: network.config.multicast_port,
             bytes_per_second: rates.filter(|rate| *rate > 0).min().unwrap_or(0),
             links: shape.links.iter().copied().collect(),

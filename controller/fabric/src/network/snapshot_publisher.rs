@@ -11,7 +11,7 @@ const PAUSE_PER_PART: Duration = Duration::from_micros(5);
 
 /// The way to those who watch.
 #[derive(Debug)]
-pub(crate) struct Publisher {
+pub(crate) struct SnapshotPublisher {
     publish: watch::Sender<Arc<TopologySnapshot>>,
     /// The revision of what was drawn last.
     drawn: Option<u64>,
@@ -19,24 +19,24 @@ pub(crate) struct Publisher {
 }
 
 /// When to draw.
-pub(crate) enum Due {
+pub(crate) enum PublishDue {
     Now,
     At(Time),
     /// It was drawn already.
     Never,
 }
 
-impl Publisher {
-    pub(crate) fn new(publish: watch::Sender<Arc<TopologySnapshot>>) -> Publisher {
-        Publisher { publish, drawn: None, not_before: Time::ZERO }
+impl SnapshotPublisher {
+    pub(crate) fn new(publish: watch::Sender<Arc<TopologySnapshot>>) -> SnapshotPublisher {
+        SnapshotPublisher { publish, drawn: None, not_before: Time::ZERO }
     }
 
     /// When to draw a network of this revision.
-    pub(crate) fn due(&self, now: Time, revision: u64) -> Due {
+    pub(crate) fn due(&self, now: Time, revision: u64) -> PublishDue {
         match self.drawn {
-            Some(drawn) if drawn == revision => Due::Never,
-            _ if now < self.not_before => Due::At(self.not_before),
-            _ => Due::Now,
+            Some(drawn) if drawn == revision => PublishDue::Never,
+            _ if now < self.not_before => PublishDue::At(self.not_before),
+            _ => PublishDue::Now,
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Who waits for switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Waiter {
+pub(crate) enum AckWaiter {
     /// The tree with this group number.
     Tree(u32),
     /// The deferred route updates towards this rack.
@@ -17,17 +17,17 @@ pub(crate) enum Waiter {
 
 /// The confirmations that are still to come.
 #[derive(Debug, Default)]
-pub(crate) struct Confirmations {
+pub(crate) struct Acknowledgments {
     /// By switch and waiter the version that is waited for; `None`: the next one that is sent.
-    by_switch: BTreeMap<DatapathId, BTreeMap<Waiter, Option<u64>>>,
-    by_waiter: BTreeMap<Waiter, BTreeSet<DatapathId>>,
+    by_switch: BTreeMap<DatapathId, BTreeMap<AckWaiter, Option<u64>>>,
+    by_waiter: BTreeMap<AckWaiter, BTreeSet<DatapathId>>,
     /// Those for whom something has changed.
-    touched: BTreeSet<Waiter>,
+    touched: BTreeSet<AckWaiter>,
 }
 
-impl Confirmations {
+impl Acknowledgments {
     /// What the switch is sent next has to be confirmed.
-    pub(crate) fn expect(&mut self, waiter: Waiter, switch: DatapathId) {
+    pub(crate) fn expect(&mut self, waiter: AckWaiter, switch: DatapathId) {
         self.by_switch.entry(switch).or_default().insert(waiter, None);
         self.by_waiter.entry(waiter).or_default().insert(switch);
     }
@@ -40,19 +40,20 @@ impl Confirmations {
     }
 
     /// The switch has confirmed this version, and so all before it.
-    pub(crate) fn confirmed(&mut self, switch: DatapathId, version: u64) {
+    pub(crate) fn acknowledged(&mut self, switch: DatapathId, version: u64) {
         let over = |needed: &Option<u64>| needed.is_some_and(|needed| needed <= version);
         self.settle(switch, over);
     }
 
     /// The switch is gone: nobody waits for it.
-    pub(crate) fn switch_gone(&mut self, switch: DatapathId) {
+    pub(crate) fn switch_removed(&mut self, switch: DatapathId) {
         self.settle(switch, |_| true);
     }
 
     fn settle(&mut self, switch: DatapathId, over: impl Fn(&Option<u64>) -> bool) {
         let Some(waiters) = self.by_switch.get(&switch) else { return };
-        let over: Vec<Waiter> = waiters.iter().filter(|(_, needed)| over(needed)).map(|(w, _)| *w).collect();
+        let over: Vec<AckWaiter> =
+            waiters.iter().filter(|(_, needed)| over(needed)).map(|(w, _)| *w).collect();
         for waiter in over {
             self.excuse(waiter, switch);
             self.touched.insert(waiter);
@@ -60,7 +61,7 @@ impl Confirmations {
     }
 
     /// The waiter does not need this switch.
-    pub(crate) fn excuse(&mut self, waiter: Waiter, switch: DatapathId) {
+    pub(crate) fn excuse(&mut self, waiter: AckWaiter, switch: DatapathId) {
         if let Some(waiters) = self.by_switch.get_mut(&switch) {
             waiters.remove(&waiter);
             if waiters.is_empty() {
@@ -76,7 +77,7 @@ impl Confirmations {
     }
 
     /// The waiter is gone.
-    pub(crate) fn forget(&mut self, waiter: Waiter) {
+    pub(crate) fn forget(&mut self, waiter: AckWaiter) {
         for switch in self.missing(waiter).collect::<Vec<_>>() {
             self.excuse(waiter, switch);
         }
@@ -84,22 +85,22 @@ impl Confirmations {
     }
 
     /// The waiter is to be looked at, whether or not a switch confirms something.
-    pub(crate) fn touch(&mut self, waiter: Waiter) {
+    pub(crate) fn touch(&mut self, waiter: AckWaiter) {
         self.touched.insert(waiter);
     }
 
     /// Those for whom something has changed since this was asked last.
-    pub(crate) fn take_touched(&mut self) -> BTreeSet<Waiter> {
+    pub(crate) fn take_touched(&mut self) -> BTreeSet<AckWaiter> {
         core::mem::take(&mut self.touched)
     }
 
     /// Whether no switch is missing.
-    pub(crate) fn is_confirmed(&self, waiter: Waiter) -> bool {
+    pub(crate) fn is_acknowledged(&self, waiter: AckWaiter) -> bool {
         !self.by_waiter.contains_key(&waiter)
     }
 
     /// The switches that have not confirmed.
-    pub(crate) fn missing(&self, waiter: Waiter) -> impl Iterator<Item = DatapathId> + '_ {
+    pub(crate) fn missing(&self, waiter: AckWaiter) -> impl Iterator<Item = DatapathId> + '_ {
         self.by_waiter.get(&waiter).into_iter().flatten().copied()
     }
 
@@ -116,22 +117,22 @@ mod tests {
 
     #[test]
     fn only_a_version_sent_after_it_was_asked_for_confirms() {
-        let (tree, one, two) = (Waiter::Tree(7), DatapathId(1), DatapathId(2));
-        let mut confirmations = Confirmations::default();
-        confirmations.expect(tree, one);
-        confirmations.expect(tree, two);
-        confirmations.confirmed(one, 4);
-        confirmations.sent(one, 5);
-        confirmations.sent(one, 6);
-        confirmations.confirmed(one, 4);
-        assert_eq!(confirmations.missing(tree).collect::<Vec<_>>(), [one, two]);
-        confirmations.confirmed(one, 5);
-        assert_eq!(confirmations.missing(tree).collect::<Vec<_>>(), [two]);
-        confirmations.switch_gone(two);
-        assert!(confirmations.is_confirmed(tree));
-        assert_eq!(confirmations.take_touched(), [tree].into());
-        confirmations.expect(tree, one);
-        confirmations.forget(tree);
-        assert!(confirmations.is_empty());
+        let (tree, one, two) = (AckWaiter::Tree(7), DatapathId(1), DatapathId(2));
+        let mut acknowledgments = Acknowledgments::default();
+        acknowledgments.expect(tree, one);
+        acknowledgments.expect(tree, two);
+        acknowledgments.acknowledged(one, 4);
+        acknowledgments.sent(one, 5);
+        acknowledgments.sent(one, 6);
+        acknowledgments.acknowledged(one, 4);
+        assert_eq!(acknowledgments.missing(tree).collect::<Vec<_>>(), [one, two]);
+        acknowledgments.acknowledged(one, 5);
+        assert_eq!(acknowledgments.missing(tree).collect::<Vec<_>>(), [two]);
+        acknowledgments.switch_removed(two);
+        assert!(acknowledgments.is_acknowledged(tree));
+        assert_eq!(acknowledgments.take_touched(), [tree].into());
+        acknowledgments.expect(tree, one);
+        acknowledgments.forget(tree);
+        assert!(acknowledgments.is_empty());
     }
 }

@@ -41,7 +41,7 @@ impl EdgePorts {
         }
     }
 
-    pub(crate) fn switch_gone(&mut self, switch: DatapathId) {
+    pub(crate) fn switch_removed(&mut self, switch: DatapathId) {
         self.forget(|port| port.switch == switch);
     }
 
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!((edges.all(), &edges.changed), (&[port(2)].into(), &[port(1), port(2)].into()));
         edges.switch_up(DatapathId(1), &[1].into());
         assert!(edges.all().is_empty() && !edges.may_be(port(1)));
-        edges.switch_gone(DatapathId(1));
+        edges.switch_removed(DatapathId(1));
         edges.port_up(port(1), at(9));
         edges.pass_time(at(9));
         assert_eq!(edges.all(), &[port(1)].into());

@@ -1,6 +1,6 @@
 //! The registered nodes: by name, by address, and where each was located last.
 
-use super::neighbours::{Answerer, Neighbours};
+use super::neighbor_cache::{AddressResponder, NeighborCache};
 use crate::api::{FabricError, MacAddr, NodeRegistration};
 use crate::frames::vlan::Vlan;
 use cool_machine::Time;
@@ -11,35 +11,35 @@ use std::collections::BTreeMap;
 
 /// The nodes whose agents have registered.
 #[derive(Debug, Default)]
-pub(crate) struct Nodes {
+pub(crate) struct NodeRegistry {
     by_name: BTreeMap<String, NodeRegistration>,
     by_ip: BTreeMap<IpAddr, String>,
     by_mac: BTreeMap<MacAddr, String>,
     places: BTreeMap<String, Port>,
     /// The segments of those that are not in that of untagged frames, by what their LLDP says.
     vlans: BTreeMap<String, Vlan>,
-    pub(crate) neighbours: Neighbours,
+    pub(crate) neighbors: NeighborCache,
     revision: u64,
 }
 
-impl Nodes {
+impl NodeRegistry {
     /// Makes a node known, or replaces what was known of it.
     ///
     /// # Errors
     /// If another node has one of its addresses, or the values make no node.
     pub(crate) fn register(&mut self, node: NodeRegistration) -> Result<(), FabricError> {
         check(&node)?;
-        let of_ip = self.by_ip.get(&node.ip).map(|holder| (holder, node.ip.to_string()));
+        let from_ips = self.by_ip.get(&node.ip).map(|holder| (holder, node.ip.to_string()));
         let of_mac = || self.by_mac.get(&node.mac).map(|holder| (holder, node.mac.to_string()));
         let other = |(holder, _): &(&String, String)| **holder != node.name;
-        if let Some((holder, address)) = of_ip.filter(other).or_else(|| of_mac().filter(other)) {
+        if let Some((holder, address)) = from_ips.filter(other).or_else(|| of_mac().filter(other)) {
             return Err(FabricError::AddressTaken { name: node.name, address, holder: holder.clone() });
         }
         if let Some(before) = self.by_name.get(&node.name) {
             self.by_ip.remove(&before.ip);
             self.by_mac.remove(&before.mac);
             if before.mac != node.mac {
-                self.neighbours.forget(&node.name);
+                self.neighbors.forget(&node.name);
             }
         }
         self.by_mac.insert(node.mac, node.name.clone());
@@ -56,7 +56,7 @@ impl Nodes {
         self.by_mac.remove(&node.mac);
         self.places.remove(name);
         self.vlans.remove(name);
-        self.neighbours.forget(name);
+        self.neighbors.forget(name);
         self.revision += 1;
         true
     }
@@ -67,12 +67,12 @@ impl Nodes {
     }
 
     /// Notes in which segment a node is; returns whether that is another one.
-    pub(crate) fn note_vlan(&mut self, name: &str, vlan: Vlan) -> bool {
+    pub(crate) fn set_vlan(&mut self, name: &str, vlan: Vlan) -> bool {
         if self.vlan(name) == vlan {
             return false;
         }
         self.vlans.insert(name.to_owned(), vlan);
-        self.neighbours.forget(name);
+        self.neighbors.forget(name);
         true
     }
 
@@ -95,7 +95,7 @@ impl Nodes {
     pub(crate) fn with_ip(&self, vlan: Vlan, ip: IpAddr) -> Option<&str> {
         self.registered(vlan, ip).or_else(|| match ip {
             IpAddr::V4(_) => None,
-            IpAddr::V6(ip) => self.neighbours.holder(vlan, ip),
+            IpAddr::V6(ip) => self.neighbors.holder(vlan, ip),
         })
     }
 
@@ -105,16 +105,16 @@ impl Nodes {
     }
 
     /// Somebody asks for an address: the node that has it, and who is to answer.
-    pub(crate) fn ask(&mut self, now: Time, vlan: Vlan, ip: IpAddr) -> Option<(&str, Answerer)> {
+    pub(crate) fn ask(&mut self, now: Time, vlan: Vlan, ip: IpAddr) -> Option<(&str, AddressResponder)> {
         match ip {
             // Of IPv4 nobody asks whether it is a router.
-            IpAddr::V4(_) => Some((self.with_ip(vlan, ip)?, Answerer::Controller { router: false })),
+            IpAddr::V4(_) => Some((self.with_ip(vlan, ip)?, AddressResponder::Controller { router: false })),
             IpAddr::V6(asked) => match self.registered(vlan, ip).map(str::to_owned) {
-                None => self.neighbours.ask(now, vlan, asked),
+                None => self.neighbors.ask(now, vlan, asked),
                 // An agent has said so, though not whether its node is a router; nobody else has the address in any case.
                 Some(name) => {
-                    let answers = self.neighbours.ask(now, vlan, asked).filter(|(holder, _)| *holder == name);
-                    let answerer = answers.map_or(Answerer::Node, |(_, answerer)| answerer);
+                    let answers = self.neighbors.ask(now, vlan, asked).filter(|(holder, _)| *holder == name);
+                    let answerer = answers.map_or(AddressResponder::Node, |(_, answerer)| answerer);
                     Some((self.get(&name)?.name.as_str(), answerer))
                 }
             },
@@ -124,7 +124,7 @@ impl Nodes {
     /// The addresses of a node, and whether it is a router, as far as that is known.
     pub(crate) fn addresses(&self, name: &str) -> Vec<(IpAddr, Option<bool>)> {
         let registered = self.get(name).map(|node| node.ip);
-        let (said, router) = self.neighbours.of(name).map(|node| (&node.addresses, node.router)).unzip();
+        let (said, router) = self.neighbors.of(name).map(|node| (&node.addresses, node.router)).unzip();
         let router = router.flatten();
         let said = said.into_iter().flatten().map(|ip| IpAddr::V6(*ip)).filter(|ip| Some(*ip) != registered);
         let known = |ip: IpAddr| (ip, router.filter(|_| ip.is_ipv6()));

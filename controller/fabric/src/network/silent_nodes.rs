@@ -1,4 +1,4 @@
-//! Nodes whose ports are up, but hear their LLDP no more: an agent that has crashed takes its node out of groups and trees, and not off
+//! NodeRegistry whose ports are up, but hear their LLDP no more: an agent that has crashed takes its node out of groups and trees, and not off
 //! the network. What others send to it by its PMAC goes on to the port where it was heard last, until its agent is heard again
 //! or has left, which makes the node a host; until the port goes down; or until another node or a link is found there.
 
@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 /// Where each of them was heard last.
 #[derive(Debug, Default)]
-pub(crate) struct Silent {
+pub(crate) struct SilentNodes {
     places: BTreeMap<String, Port>,
 }
 
-impl Silent {
+impl SilentNodes {
     /// Takes out those for which this is so; their names.
     fn take(&mut self, goes: impl Fn(&str, Port) -> bool) -> Vec<String> {
         let gone = self.places.iter().filter(|(name, port)| goes(name, **port));
@@ -42,7 +42,7 @@ impl Network {
     }
 
     /// A node is not heard at its port any more.
-    pub(super) fn not_heard(&mut self, name: &str, port: Port) {
+    pub(super) fn node_silent_at(&mut self, name: &str, port: Port) {
         let switch = self.switches.get(port.switch);
         let is_up = switch.and_then(|state| state.ports.get(&port.number)).is_some_and(|info| info.up);
         let graph = self.discovery.graph();
@@ -55,21 +55,21 @@ impl Network {
     }
 
     /// A node is heard at a port.
-    pub(super) fn heard_at(&mut self, name: &str, port: Port) {
+    pub(super) fn node_heard_at(&mut self, name: &str, port: Port) {
         self.not_silent(|other, at| other == name || at == port);
     }
 
     /// No silent node is at a port any more.
-    pub(super) fn nobody_at(&mut self, port: Port) {
+    pub(super) fn clear_port(&mut self, port: Port) {
         self.not_silent(|_, at| at == port);
     }
 
-    pub(super) fn nobody_behind(&mut self, switch: DatapathId) {
+    pub(super) fn clear_switch(&mut self, switch: DatapathId) {
         self.not_silent(|_, at| at.switch == switch);
     }
 
     /// A node is not registered any more.
-    pub(super) fn has_left(&mut self, name: &str) {
+    pub(super) fn node_unregistered(&mut self, name: &str) {
         self.not_silent(|other, _| other == name);
     }
 

@@ -7,7 +7,7 @@
 //! stays in it as long as it is there; another is taken in its place when it has gone, and not while switches
 //! are still being found, so that old and new trees never add up to a loop.
 
-use super::edges::EdgePorts;
+use super::edge_ports::EdgePorts;
 use cool_machine::{Duration, Time, earliest};
 use cool_topology::{DatapathId, Graph, Link, Port, trees::forest};
 use std::collections::BTreeSet;
@@ -17,11 +17,11 @@ const REANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 
 /// What is known of ports and links.
 #[derive(Debug, Default)]
-pub(crate) struct Normal {
+pub(crate) struct NormalForwarding {
     tree: BTreeSet<Link>,
     edges: EdgePorts,
     /// Ports from which an earlier controller let frames in.
-    former: BTreeSet<Port>,
+    inherited: BTreeSet<Port>,
     /// Where frames are let in.
     open: BTreeSet<Port>,
     /// Something of a port has changed since conclusions were drawn.
@@ -31,10 +31,10 @@ pub(crate) struct Normal {
     reannounce_at: Option<Time>,
 }
 
-impl Normal {
+impl NormalForwarding {
     /// A switch has come that still lets frames in by these ports, and of which these are up.
     pub(crate) fn remember(&mut self, switch: DatapathId, open: &BTreeSet<u32>, up: &BTreeSet<u32>) {
-        self.former.extend(open.iter().map(|number| Port { switch, number: *number }));
+        self.inherited.extend(open.iter().map(|number| Port { switch, number: *number }));
         self.edges.switch_up(switch, up);
         self.changed = true;
     }
@@ -50,8 +50,8 @@ impl Normal {
         self.changed = true;
     }
 
-    pub(crate) fn switch_gone(&mut self, switch: DatapathId) {
-        self.edges.switch_gone(switch);
+    pub(crate) fn switch_removed(&mut self, switch: DatapathId) {
+        self.edges.switch_removed(switch);
         self.open.retain(|port| port.switch != switch);
         self.changed = true;
     }
@@ -70,10 +70,10 @@ impl Normal {
         self.edges.pass_time(now);
         self.tree.retain(|link| links.contains(link));
         if settled {
-            let was = |link: &&Link| self.former.contains(&link.a) && self.former.contains(&link.b);
+            let was = |link: &&Link| self.inherited.contains(&link.a) && self.inherited.contains(&link.b);
             let first: Vec<Link> = self.tree.iter().chain(links.iter().filter(was)).copied().collect();
             self.tree = forest(first.into_iter().chain(links));
-            self.former.clear();
+            self.inherited.clear();
         }
         let nodes = graph.hosts().map(|(_, port)| port).filter(|port| self.edges.may_be(*port));
         let ends = self.tree.iter().flat_map(|link| [link.a, link.b]);
@@ -125,7 +125,7 @@ mod tests {
         /// frames in make no loop, and those that have settled connect all that is linked.
         #[test]
         fn frames_never_go_round_and_reach_all(changes in prop::collection::vec((0usize..10, any::<bool>()), 1..60)) {
-            let (mut graph, mut normal, mesh) = (Graph::default(), Normal::default(), mesh());
+            let (mut graph, mut normal, mesh) = (Graph::default(), NormalForwarding::default(), mesh());
             (0..5).for_each(|switch| graph.add_switch(DatapathId(switch)));
             let mut open: BTreeSet<Port> = BTreeSet::new();
             for (step, (which, up)) in changes.into_iter().enumerate() {
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_port_without_a_link_is_open_after_a_while_with_a_node_at_once_and_one_that_lost_its_link_never() {
-        let (mut graph, mut normal) = (Graph::default(), Normal::default());
+        let (mut graph, mut normal) = (Graph::default(), NormalForwarding::default());
         graph.link(port(1, 1), port(2, 1));
         graph.place("h1", port(1, 2));
         for end in [port(1, 1), port(1, 2), port(1, 3), port(2, 1)] {
@@ -182,7 +182,7 @@ mod tests {
         for (a, b) in [(1, 2), (2, 3), (1, 3)] {
             graph.link(port(a, b as u32), port(b, a as u32));
         }
-        let mut normal = Normal::default();
+        let mut normal = NormalForwarding::default();
         for (switch, open) in [(1, vec![3]), (2, vec![3]), (3, vec![1, 2])] {
             let open: BTreeSet<u32> = open.into_iter().collect();
             normal.remember(DatapathId(switch), &open, &open);

@@ -1,8 +1,8 @@
 //! The reconciler against a model switch whose answers come when the test lets them.
 
 use super::*;
-use crate::intent::tables::{Buckets, Flow, FlowKey, GROUPS};
-use crate::switch::model::Switch;
+use crate::intent::tables::{FlowEntry, FlowKey, GROUPS, GroupBuckets};
+use crate::switch::model::ModelSwitch;
 use proptest::prelude::*;
 use rs_openflow::{Action, EtherType, FlowMod, GroupId, Instruction, Match, PortNo};
 use std::collections::BTreeSet;
@@ -10,21 +10,21 @@ use std::collections::BTreeSet;
 /// A reconciler and its switch.
 struct Pair {
     reconciler: Reconciler,
-    switch: Switch,
+    switch: ModelSwitch,
     now: Time,
     /// Messages on their way to the switch.
     towards: VecDeque<Message>,
     sent: usize,
     told: Vec<Output>,
-    desired: Tables,
+    desired: SwitchTables,
 }
 
 impl Pair {
-    fn new(switch: Switch) -> Pair {
+    fn new(switch: ModelSwitch) -> Pair {
         Pair::bounded(switch, None)
     }
 
-    fn bounded(switch: Switch, max_flows: Option<u32>) -> Pair {
+    fn bounded(switch: ModelSwitch, max_flows: Option<u32>) -> Pair {
         let mut pair = Pair {
             reconciler: Reconciler::new(max_flows),
             switch,
@@ -32,7 +32,7 @@ impl Pair {
             towards: VecDeque::new(),
             sent: 0,
             told: Vec::new(),
-            desired: Tables::default(),
+            desired: SwitchTables::default(),
         };
         pair.input(Input::Start);
         pair
@@ -72,17 +72,17 @@ impl Pair {
     }
 
     /// Wants these tables, and nothing else any more.
-    fn update(&mut self, version: u64, tables: &Tables) {
+    fn update(&mut self, version: u64, tables: &SwitchTables) {
         self.update_retaining(version, tables, StaleEntries::default());
     }
 
-    fn update_retaining(&mut self, version: u64, tables: &Tables, stale: StaleEntries) {
-        let mut delta = Delta::default();
+    fn update_retaining(&mut self, version: u64, tables: &SwitchTables, stale: StaleEntries) {
+        let mut delta = TableDelta::default();
         delta.flows.extend(self.desired.flows.keys().map(|key| (key.clone(), None)));
         delta.groups.extend(self.desired.groups.keys().map(|id| (*id, None)));
-        delta.append(Delta::from_empty(tables));
+        delta.append(TableDelta::from_empty(tables));
         self.desired = tables.clone();
-        self.input(Input::Update(Update { version, delta, stale }));
+        self.input(Input::Update(TableUpdate { version, delta, stale }));
     }
 
     /// Time goes on until the reconciler has something to do.
@@ -92,35 +92,35 @@ impl Pair {
     }
 }
 
-fn flow(priority: u16, port: u32, cookie: u64) -> (FlowKey, Flow) {
+fn flow(priority: u16, port: u32, cookie: u64) -> (FlowKey, FlowEntry) {
     let matching = Match::new().in_port(PortNo(port)).eth_type(EtherType::IPV4);
     let group = Action::Group(GroupId(GROUPS.start));
     (
         FlowKey::new(priority, matching),
-        Flow { cookie, instructions: [Instruction::ApplyActions(vec![group])].into() },
+        FlowEntry { cookie, instructions: [Instruction::ApplyActions(vec![group])].into() },
     )
 }
 
-fn confirmed(version: u64) -> Output {
-    Output::Answered(version, Refusals::new())
+fn acknowledged(version: u64) -> Output {
+    Output::Acknowledged(version, EntryRefusals::new())
 }
 
 /// A group over these ports with a flow to it from each.
-fn tables(ports: impl IntoIterator<Item = u32>) -> Tables {
+fn tables(ports: impl IntoIterator<Item = u32>) -> SwitchTables {
     let ports: BTreeSet<u32> = ports.into_iter().collect();
     let flows = ports.iter().map(|port| flow(9, *port, COOKIE)).collect();
-    Tables { flows, groups: BTreeMap::from([(GROUPS.start, Some(Buckets::All(ports)))]) }
+    SwitchTables { flows, groups: BTreeMap::from([(GROUPS.start, Some(GroupBuckets::All(ports)))]) }
 }
 
 #[test]
 fn the_first_answer_comes_after_the_barrier_and_only_differences_are_sent_after() {
-    let mut pair = Pair::new(Switch::default());
+    let mut pair = Pair::new(ModelSwitch::default());
     pair.run();
-    assert_eq!(pair.told, [Output::Read(Former::default())]);
+    assert_eq!(pair.told, [Output::Read(InheritedState::default())]);
     pair.update(1, &tables([1, 2, 3]));
     let before = pair.sent;
     pair.run();
-    assert_eq!(pair.told[1..], [confirmed(1)]);
+    assert_eq!(pair.told[1..], [acknowledged(1)]);
     assert_eq!(pair.switch.tables(), tables([1, 2, 3]));
     assert_eq!(pair.sent - before, 3 + 1); // the group and its barrier went out with the want
     let before = pair.sent;
@@ -129,12 +129,12 @@ fn the_first_answer_comes_after_the_barrier_and_only_differences_are_sent_after(
     // The group, a barrier, the deletion, a barrier.
     assert_eq!((pair.sent - before, pair.switch.tables()), (4, tables([1, 2])));
     pair.update(3, &tables([1, 2]));
-    assert_eq!((pair.told.last(), pair.towards.len()), (Some(&confirmed(3)), 0));
+    assert_eq!((pair.told.last(), pair.towards.len()), (Some(&acknowledged(3)), 0));
 }
 
 #[test]
 fn what_is_already_installed_is_not_sent_again_and_what_is_anothers_is_not_touched() {
-    let mut before = Pair::new(Switch::default());
+    let mut before = Pair::new(ModelSwitch::default());
     before.run();
     before.update(1, &tables([1, 2, 3]));
     before.run();
@@ -146,8 +146,8 @@ fn what_is_already_installed_is_not_sent_again_and_what_is_anothers_is_not_touch
     pair.run();
     let sent = pair.sent;
     pair.update(1, &tables([1, 2, 3]));
-    assert_eq!((pair.sent, pair.told.last()), (sent, Some(&confirmed(1))));
-    pair.update(2, &Tables::default());
+    assert_eq!((pair.sent, pair.told.last()), (sent, Some(&acknowledged(1))));
+    pair.update(2, &SwitchTables::default());
     pair.run();
     assert_eq!(pair.switch.flows, [foreign]);
     assert!(pair.switch.groups.is_empty());
@@ -155,39 +155,39 @@ fn what_is_already_installed_is_not_sent_again_and_what_is_anothers_is_not_touch
 
 #[test]
 fn a_refusal_names_the_entry_and_is_tried_again_later() {
-    let mut pair = Pair::new(Switch { capacity: Some(2), ..Switch::default() });
+    let mut pair = Pair::new(ModelSwitch { capacity: Some(2), ..ModelSwitch::default() });
     pair.run();
     pair.update(1, &tables([1, 2, 3]));
     pair.run();
-    let Some(Output::Answered(1, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
+    let Some(Output::Acknowledged(1, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
     let [(None, why)] = refusals.iter().collect::<Vec<_>>()[..] else { panic!("{refusals:?}") };
     assert!(why.contains("in_port=3") && why.contains("table_full"), "{why}");
     pair.switch.capacity = None;
     pair.wait();
     pair.run();
-    assert_eq!(pair.told.last(), Some(&confirmed(1)));
+    assert_eq!(pair.told.last(), Some(&acknowledged(1)));
     assert_eq!(pair.switch.tables(), tables([1, 2, 3]));
 }
 
 #[test]
 fn a_group_that_exists_though_nobody_told_is_taken_over() {
-    let mut pair = Pair::new(Switch::default());
+    let mut pair = Pair::new(ModelSwitch::default());
     pair.run();
     let ports = BTreeSet::from([5]);
-    pair.switch.obey(&Change::AddGroup(GROUPS.start, Buckets::All(ports)).message()).unwrap();
+    pair.switch.obey(&TableChange::AddGroup(GROUPS.start, GroupBuckets::All(ports)).message()).unwrap();
     pair.update(1, &tables([1, 2]));
     pair.run();
-    let Some(Output::Answered(1, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
+    let Some(Output::Acknowledged(1, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
     assert!(refusals[&Some(GROUPS.start)].contains("group_exists"), "{refusals:?}");
     pair.update(2, &tables([1, 2]));
     pair.run();
-    assert_eq!(pair.told.last(), Some(&confirmed(2)));
+    assert_eq!(pair.told.last(), Some(&acknowledged(2)));
     assert_eq!(pair.switch.tables(), tables([1, 2]));
 }
 
 #[test]
 fn what_somebody_else_changed_is_noticed_and_restored() {
-    let mut pair = Pair::new(Switch::default());
+    let mut pair = Pair::new(ModelSwitch::default());
     pair.run();
     pair.update(1, &tables([1, 2, 3]));
     pair.run();
@@ -195,7 +195,7 @@ fn what_somebody_else_changed_is_noticed_and_restored() {
     pair.switch.groups.clear();
     pair.wait();
     pair.run();
-    assert_eq!(pair.told[2..], [Output::Drifted(2), confirmed(1)]);
+    assert_eq!(pair.told[2..], [Output::Drifted(2), acknowledged(1)]);
     assert_eq!(pair.switch.tables(), tables([1, 2, 3]));
 }
 
@@ -204,18 +204,18 @@ fn what_is_to_be_kept_stays_until_it_is_not_kept_any_more() {
     let unicast = COOKIE | 2 << 24;
     let mut had = tables([1, 2]);
     had.flows.extend([flow(5, 1, unicast), flow(6, 1, COOKIE | 1 << 24)]);
-    let mut pair = Pair::new(Switch::default());
+    let mut pair = Pair::new(ModelSwitch::default());
     pair.run();
     pair.update(1, &had);
     pair.run();
     let mut pair = Pair::new(pair.switch);
     pair.run();
-    let Output::Read(former) = &pair.told[0] else { panic!("{:?}", pair.told) };
-    assert_eq!(former.trees, BTreeMap::from([(GROUPS.start, BTreeSet::from([1, 2]))]));
+    let Output::Read(inherited) = &pair.told[0] else { panic!("{:?}", pair.told) };
+    assert_eq!(inherited.trees, BTreeMap::from([(GROUPS.start, BTreeSet::from([1, 2]))]));
     let priorities =
         |pair: &Pair| pair.switch.tables().flows.keys().map(|key| key.priority).collect::<Vec<_>>();
     let trees = |numbers: &[u32]| std::sync::Arc::new(numbers.iter().copied().collect());
-    let none = Tables::default();
+    let none = SwitchTables::default();
     pair.update_retaining(1, &none, StaleEntries { unicast: true, trees: trees(&[GROUPS.start]) });
     pair.run();
     assert_eq!((priorities(&pair), pair.switch.groups.len()), (vec![5, 6], 1));
@@ -229,24 +229,24 @@ fn what_is_to_be_kept_stays_until_it_is_not_kept_any_more() {
 
 #[test]
 fn a_change_costs_what_it_changes_not_what_is_there() {
-    let mut pair = Pair::new(Switch::default());
+    let mut pair = Pair::new(ModelSwitch::default());
     pair.run();
     pair.update(1, &tables(1..=500));
     pair.run();
     let before = pair.sent;
     let (key, new) = flow(9, 77, COOKIE | 5);
-    let delta = Delta { flows: BTreeMap::from([(key, Some(new))]), groups: BTreeMap::new() };
-    pair.input(Input::Update(Update { version: 2, delta, stale: StaleEntries::default() }));
+    let delta = TableDelta { flows: BTreeMap::from([(key, Some(new))]), groups: BTreeMap::new() };
+    pair.input(Input::Update(TableUpdate { version: 2, delta, stale: StaleEntries::default() }));
     pair.run();
-    assert_eq!((pair.sent - before, pair.told.last()), (2, Some(&confirmed(2))));
+    assert_eq!((pair.sent - before, pair.told.last()), (2, Some(&acknowledged(2))));
 }
 
 #[test]
 fn a_switch_that_does_not_answer_is_given_up() {
-    let mut pair = Pair::new(Switch::default());
+    let mut pair = Pair::new(ModelSwitch::default());
     pair.wait();
     assert!(matches!(pair.told[..], [Output::Failed(_)]), "{:?}", pair.told);
-    let mut pair = Pair::new(Switch::default());
+    let mut pair = Pair::new(ModelSwitch::default());
     pair.run();
     pair.update(1, &tables([1]));
     pair.wait();
@@ -255,14 +255,14 @@ fn a_switch_that_does_not_answer_is_given_up() {
 
 #[test]
 fn answers_to_nothing_that_was_asked_change_nothing() {
-    let mut pair = Pair::new(Switch::default());
+    let mut pair = Pair::new(ModelSwitch::default());
     for xid in [0, XID, XID | 77, u32::MAX] {
         pair.input(Input::Reply(Message::new(xid, Body::BarrierReply)));
         let flows = Body::MultipartReply(MultipartReply::Flow(Vec::new()).into());
         pair.input(Input::Reply(Message::new(xid, flows)));
     }
     pair.run();
-    assert_eq!(pair.told, [Output::Read(Former::default())]);
+    assert_eq!(pair.told, [Output::Read(InheritedState::default())]);
 }
 
 proptest! {
@@ -272,23 +272,23 @@ proptest! {
         updates in prop::collection::vec((prop::collection::btree_set(1u32..600, 0..400), 0usize..12), 1..6),
         meddle in any::<bool>(),
     ) {
-        let mut pair = Pair::new(Switch::default());
-        let mut last = Tables::default();
+        let mut pair = Pair::new(ModelSwitch::default());
+        let mut last = SwitchTables::default();
         for (version, (ports, steps)) in (1..).zip(&updates) {
-            last = if ports.is_empty() { Tables::default() } else { tables(ports.iter().copied()) };
+            last = if ports.is_empty() { SwitchTables::default() } else { tables(ports.iter().copied()) };
             pair.update(version, &last);
             (0..*steps).for_each(|_| pair.step());
         }
         pair.run();
         prop_assert_eq!(&pair.switch.tables(), &last);
-        prop_assert_eq!(pair.told.last(), Some(&confirmed(updates.len() as u64)));
+        prop_assert_eq!(pair.told.last(), Some(&acknowledged(updates.len() as u64)));
         if meddle {
-            pair.switch = Switch::default();
+            pair.switch = ModelSwitch::default();
             pair.wait();
             pair.run();
             prop_assert_eq!(&pair.switch.tables(), &last);
         }
-        prop_assert!(!pair.told.iter().any(|o| matches!(o, Output::Answered(_, refusals) if !refusals.is_empty())));
+        prop_assert!(!pair.told.iter().any(|o| matches!(o, Output::Acknowledged(_, refusals) if !refusals.is_empty())));
         prop_assert!(!pair.told.iter().any(|o| matches!(o, Output::Failed(_))));
     }
 
@@ -298,9 +298,9 @@ proptest! {
         most in 0u32..30,
         updates in prop::collection::vec((prop::collection::btree_set(1u32..60, 1..40), 0usize..12), 1..6),
     ) {
-        let mut pair = Pair::bounded(Switch::default(), Some(most));
+        let mut pair = Pair::bounded(ModelSwitch::default(), Some(most));
         let most = most as usize;
-        let mut last = Tables::default();
+        let mut last = SwitchTables::default();
         for (version, (ports, steps)) in (1..).zip(&updates) {
             last = tables(ports.iter().copied());
             pair.update(version, &last);
@@ -316,7 +316,7 @@ proptest! {
         let installed = pair.switch.tables().flows;
         prop_assert_eq!(installed.len(), last.flows.len().min(most));
         prop_assert!(installed.iter().all(|(key, flow)| last.flows.get(key) == Some(flow)));
-        let Some(Output::Answered(version, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
+        let Some(Output::Acknowledged(version, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
         prop_assert_eq!((*version, refusals.is_empty()), (updates.len() as u64, last.flows.len() <= most));
     }
 }

@@ -1,61 +1,30 @@
 //! What a switch counts: asks it every now and then, and puts the answers together.
 
-use crate::intent;
+use crate::intent::cookies;
+use crate::telemetry::counters::{PortCounters, SwitchCounters};
 use cool_machine::{Duration, Time};
 use rs_openflow::{
     Body, Counter, FlowStatsRequest, MultipartReply, MultipartRequest, PortNo, PortStats, PortStatsRequest,
     TableId,
 };
-use std::collections::BTreeMap;
 
 /// Ports that are listened to.
 const MAX_PORTS: usize = 1 << 16;
 
-/// What a port has counted since its switch began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortCounters {
-    /// Packets that came in.
-    pub rx_packets: u64,
-    /// Bytes that came in.
-    pub rx_bytes: u64,
-    /// Packets that went out.
-    pub tx_packets: u64,
-    /// Bytes that went out.
-    pub tx_bytes: u64,
-    /// Packets lost at the port, both ways: dropped or broken.
-    pub lost: u64,
-}
-
-/// What a switch has counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counted {
-    pub(crate) ports: BTreeMap<u32, PortCounters>,
-    /// Multicast packets of COOL's range that came from nobody who may send them.
-    pub(crate) outsiders: u64,
-    /// Packets that it has handed to the controller during this session.
-    pub(crate) packet_ins: u64,
-    /// Of those, dropped since their ports handed in too many.
-    pub(crate) packet_ins_dropped: u64,
-    /// Whether it has meters.
-    pub(crate) meters: bool,
-    /// Whether it has group tables of type ALL, if it says.
-    pub(crate) group_tables: Option<bool>,
-}
-
 /// Asks, and listens for the answers.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct CounterPoller {
     every: Duration,
     next: Option<Time>,
     /// The transactions whose answers are still to come.
     ports: Option<u32>,
     flows: Option<u32>,
-    gathered: Counted,
+    gathered: SwitchCounters,
 }
 
-impl Counters {
-    pub(crate) fn new(every: Duration) -> Counters {
-        Counters { every, next: None, ports: None, flows: None, gathered: Counted::default() }
+impl CounterPoller {
+    pub(crate) fn new(every: Duration) -> CounterPoller {
+        CounterPoller { every, next: None, ports: None, flows: None, gathered: SwitchCounters::default() }
     }
 
     /// From now on there is somebody to ask.
@@ -79,13 +48,13 @@ impl Counters {
             return Vec::new();
         }
         let (ports, flows) = (number(), number());
-        (self.ports, self.flows, self.gathered) = (Some(ports), Some(flows), Counted::default());
-        let (cookie, cookie_mask) = intent::NON_MEMBERS;
-        let outsiders =
+        (self.ports, self.flows, self.gathered) = (Some(ports), Some(flows), SwitchCounters::default());
+        let (cookie, cookie_mask) = cookies::NONMEMBERS;
+        let nonmember_packets =
             FlowStatsRequest { table: TableId(0), cookie, cookie_mask, ..FlowStatsRequest::default() };
         vec![
             (ports, MultipartRequest::PortStats(PortStatsRequest { port: PortNo::ANY })),
-            (flows, MultipartRequest::Flow(outsiders)),
+            (flows, MultipartRequest::Flow(nonmember_packets)),
         ]
         .into_iter()
         .map(|(xid, request)| (xid, Body::MultipartRequest(request.into())))
@@ -93,7 +62,7 @@ impl Counters {
     }
 
     /// Takes an answer, if it is one; returns all that was counted when that was the last.
-    pub(crate) fn reply(&mut self, xid: u32, reply: &MultipartReply, more: bool) -> Option<Counted> {
+    pub(crate) fn reply(&mut self, xid: u32, reply: &MultipartReply, more: bool) -> Option<SwitchCounters> {
         match reply {
             MultipartReply::PortStats(ports) if self.ports == Some(xid) => {
                 let room = MAX_PORTS.saturating_sub(self.gathered.ports.len());
@@ -104,10 +73,10 @@ impl Counters {
             }
             MultipartReply::Flow(flows) if self.flows == Some(xid) => {
                 // There are switches that tell of all flows, whatever cookie they are asked for.
-                let (cookie, mask) = intent::NON_MEMBERS;
-                let outsiders = flows.iter().filter(|flow| flow.cookie & mask == cookie);
-                let sum = outsiders.fold(0u64, |sum, flow| sum.saturating_add(known(flow.packets)));
-                self.gathered.outsiders = self.gathered.outsiders.saturating_add(sum);
+                let (cookie, mask) = cookies::NONMEMBERS;
+                let nonmember_packets = flows.iter().filter(|flow| flow.cookie & mask == cookie);
+                let sum = nonmember_packets.fold(0u64, |sum, flow| sum.saturating_add(known(flow.packets)));
+                self.gathered.nonmember_packets = self.gathered.nonmember_packets.saturating_add(sum);
                 self.flows.take_if(|_| !more);
             }
             _ => return None,

@@ -23,14 +23,14 @@ const CLOSED: Duration = Duration::from_secs(300);
 
 /// What a frame is for: what asks for addresses is not held up by what does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Purpose {
+pub(crate) enum FloodPurpose {
     Address,
     Other,
 }
 
 /// A frame that was flooded.
 #[derive(Debug)]
-struct Sent {
+struct FloodedFrame {
     from: Port,
     /// Whether it has come round.
     round: bool,
@@ -38,20 +38,20 @@ struct Sent {
 
 /// What has been flooded of late.
 #[derive(Debug)]
-pub(crate) struct Floods {
+pub(crate) struct FloodGuard {
     ports: Policer<Port>,
     /// What there may be in all, in copies.
-    copies: Policer<Purpose>,
-    sent: BTreeMap<u64, Sent>,
+    copies: Policer<FloodPurpose>,
+    sent: BTreeMap<u64, FloodedFrame>,
     /// When each of these was sent, oldest first.
     order: VecDeque<(Time, u64)>,
     closed: BTreeSet<Port>,
     opening: Deadlines<Port>,
 }
 
-impl Default for Floods {
-    fn default() -> Floods {
-        Floods {
+impl Default for FloodGuard {
+    fn default() -> FloodGuard {
+        FloodGuard {
             ports: Policer::new(PER_PORT),
             copies: Policer::new(COPIES),
             sent: BTreeMap::new(),
@@ -64,32 +64,32 @@ impl Default for Floods {
 
 /// What a port is to do with a frame that it has received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrival {
+pub(crate) enum LoopCheck {
     /// It may be new.
     Fresh,
     /// It was flooded, and has come round.
-    Round,
+    Looped,
     /// The same, and the port is closed from now on.
-    Closes,
+    ClosesPort,
 }
 
-impl Floods {
+impl FloodGuard {
     /// A frame has come in by a port.
-    pub(crate) fn arrived(&mut self, now: Time, port: Port, frame: &[u8]) -> Arrival {
+    pub(crate) fn arrived(&mut self, now: Time, port: Port, frame: &[u8]) -> LoopCheck {
         self.forget(now);
         if self.closed.contains(&port) {
-            return Arrival::Round;
+            return LoopCheck::Looped;
         }
         match self.sent.get_mut(&digest(frame)) {
-            Some(sent) if sent.from != port && sent.round => Arrival::Round,
+            Some(sent) if sent.from != port && sent.round => LoopCheck::Looped,
             Some(sent) if sent.from != port => {
                 // One port of the two is enough: the same frame may come round the other way as well.
                 sent.round = true;
                 self.closed.insert(port);
                 self.opening.set(port, now + CLOSED);
-                Arrival::Closes
+                LoopCheck::ClosesPort
             }
-            _ => Arrival::Fresh,
+            _ => LoopCheck::Fresh,
         }
     }
 
@@ -99,7 +99,7 @@ impl Floods {
         now: Time,
         from: Port,
         frame: &[u8],
-        purpose: Purpose,
+        purpose: FloodPurpose,
         copies: usize,
     ) -> bool {
         self.forget(now);
@@ -110,7 +110,7 @@ impl Floods {
         }
         self.copies.take(purpose, cost);
         let digest = digest(frame);
-        if self.sent.insert(digest, Sent { from, round: false }).is_none() {
+        if self.sent.insert(digest, FloodedFrame { from, round: false }).is_none() {
             self.order.push_back((now, digest));
         }
         true
@@ -176,24 +176,24 @@ mod tests {
 
     #[test]
     fn a_frame_that_comes_round_closes_one_port_for_a_while_and_one_that_is_said_again_none() {
-        let mut floods = Floods::default();
+        let mut floods = FloodGuard::default();
         let frame = [7; 60];
         for ms in [0, 1000, 1500] {
-            assert_eq!(floods.arrived(at(ms), port(1), &frame), Arrival::Fresh);
-            assert!(floods.admit(at(ms), port(1), &frame, Purpose::Other, 3));
+            assert_eq!(floods.arrived(at(ms), port(1), &frame), LoopCheck::Fresh);
+            assert!(floods.admit(at(ms), port(1), &frame, FloodPurpose::Other, 3));
         }
-        assert_eq!(floods.arrived(at(1600), port(2), &frame), Arrival::Closes);
+        assert_eq!(floods.arrived(at(1600), port(2), &frame), LoopCheck::ClosesPort);
         // Round the other way, and what the closed port says later.
-        assert_eq!(floods.arrived(at(1601), port(3), &frame), Arrival::Round);
-        assert_eq!(floods.arrived(at(1602), port(2), &[8; 60]), Arrival::Round);
+        assert_eq!(floods.arrived(at(1601), port(3), &frame), LoopCheck::Looped);
+        assert_eq!(floods.arrived(at(1602), port(2), &[8; 60]), LoopCheck::Looped);
         assert_eq!(floods.closed().collect::<Vec<_>>(), [port(2)]);
         assert_eq!((floods.opened(at(301_599)), floods.opened(at(301_600))), (None, Some(port(2))));
-        assert_eq!(floods.arrived(at(301_601), port(2), &frame), Arrival::Fresh);
+        assert_eq!(floods.arrived(at(301_601), port(2), &frame), LoopCheck::Fresh);
     }
 
     #[test]
     fn floods_are_bounded_for_each_port_and_in_all_and_questions_apart_from_the_rest() {
-        let mut floods = Floods::default();
+        let mut floods = FloodGuard::default();
         let mut admitted = |from: u32, purpose, copies: usize| {
             let frames = (0..1000u32).filter(|n| {
                 floods.admit(
@@ -206,11 +206,11 @@ mod tests {
             });
             frames.count()
         };
-        assert_eq!(admitted(1, Purpose::Other, 1), 2 * PER_PORT as usize);
-        let all = (2..50).map(|port| admitted(port, Purpose::Other, 1)).sum::<usize>();
+        assert_eq!(admitted(1, FloodPurpose::Other, 1), 2 * PER_PORT as usize);
+        let all = (2..50).map(|port| admitted(port, FloodPurpose::Other, 1)).sum::<usize>();
         assert_eq!(all + 100, 2 * COPIES as usize / LEAST);
-        assert_eq!(admitted(60, Purpose::Address, 10_000), 4);
-        assert_eq!(admitted(61, Purpose::Address, 1_000_000), 0);
-        assert!(floods.admit(at(2000), port(61), &[1], Purpose::Address, 1_000_000));
+        assert_eq!(admitted(60, FloodPurpose::Address, 10_000), 4);
+        assert_eq!(admitted(61, FloodPurpose::Address, 1_000_000), 0);
+        assert!(floods.admit(at(2000), port(61), &[1], FloodPurpose::Address, 1_000_000));
     }
 }

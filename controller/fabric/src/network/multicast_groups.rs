@@ -1,13 +1,13 @@
 //! The groups in use and their trees: whose each tree is, what uses which link, which trees have changed, and which
 //! callers wait. Whoever changes a tree does it here, so that index and changes cannot be forgotten. Of groups that
-//! [share](super::sharing) their trees, one stands here for all.
+//! [share](super::tree_sharing) their trees, one stands here for all.
 
 use super::deadlines::Deadlines;
-use super::stale::Adopted;
-use crate::Reply;
+use super::stale_trees::AdoptedGroup;
 use crate::api::TreeGrant;
+use crate::call::CallReply;
 use crate::trees::reverse_index::ReverseIndex;
-use crate::trees::{GroupTree, TreeIds};
+use crate::trees::{GroupTree, TreeNumbers};
 use cool_machine::Time;
 use cool_topology::{DatapathId, Link};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,9 +19,9 @@ pub(crate) struct GroupTrees {
     /// Switches that had no room for a tree, which was left out.
     pub(crate) without: BTreeSet<DatapathId>,
     /// Who waits for the switches.
-    pub(crate) caller: Option<Reply<Vec<TreeGrant>>>,
+    pub(crate) caller: Option<CallReply<Vec<TreeGrant>>>,
     /// Made by an earlier controller, and not followed yet.
-    pub(crate) adopted: Option<Adopted>,
+    pub(crate) adopted: Option<AdoptedGroup>,
 }
 
 impl GroupTrees {
@@ -33,11 +33,11 @@ impl GroupTrees {
 
 /// All groups and trees.
 #[derive(Default)]
-pub(crate) struct Multicast {
+pub(crate) struct MulticastGroups {
     groups: BTreeMap<u64, GroupTrees>,
     /// The group of each tree, by the tree's number.
     owners: BTreeMap<u32, u64>,
-    ids: TreeIds,
+    ids: TreeNumbers,
     index: ReverseIndex,
     /// Trees whose desired state is to be computed anew.
     changed: BTreeSet<u32>,
@@ -49,7 +49,7 @@ pub(crate) struct Multicast {
     revision: u64,
 }
 
-impl Multicast {
+impl MulticastGroups {
     /// Counts the changes that a snapshot of the network shows.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
@@ -71,7 +71,7 @@ impl Multicast {
         group.trees.iter().find(|tree| tree.number == number)
     }
 
-    /// Changes a tree by `edit`, which says whether its desired state is another now.
+    /// NetworkChanges a tree by `edit`, which says whether its desired state is another now.
     pub(crate) fn edit(&mut self, number: u32, edit: impl FnOnce(&mut GroupTree) -> bool) {
         let group = self.owners.get(&number).and_then(|id| self.groups.get_mut(id));
         let tree = group.and_then(|group| group.trees.iter_mut().find(|tree| tree.number == number));
@@ -194,7 +194,7 @@ impl Multicast {
     }
 
     /// Takes the caller that waits for a group.
-    pub(crate) fn take_caller(&mut self, id: u64) -> Option<Reply<Vec<TreeGrant>>> {
+    pub(crate) fn take_caller(&mut self, id: u64) -> Option<CallReply<Vec<TreeGrant>>> {
         self.callers.clear(id);
         self.groups.get_mut(&id)?.caller.take()
     }
@@ -210,7 +210,7 @@ impl Multicast {
     }
 
     /// Takes what is known of a group that an earlier controller made.
-    pub(crate) fn take_adopted(&mut self, id: u64) -> Option<Adopted> {
+    pub(crate) fn take_adopted(&mut self, id: u64) -> Option<AdoptedGroup> {
         self.groups.get_mut(&id)?.adopted.take()
     }
 

@@ -4,7 +4,7 @@ use cool_machine::{Duration, Time};
 
 /// Whether, and from when on, the network is to be told so.
 #[derive(Clone, Debug)]
-pub(crate) struct CatchingUp {
+pub(crate) struct CatchUpNotifier {
     /// The least time between two times.
     interval: Duration,
     next: Time,
@@ -12,9 +12,9 @@ pub(crate) struct CatchingUp {
     owes: bool,
 }
 
-impl CatchingUp {
-    pub(crate) fn new(interval: Duration, now: Time) -> CatchingUp {
-        CatchingUp { interval, next: now, owes: false }
+impl CatchUpNotifier {
+    pub(crate) fn new(interval: Duration, now: Time) -> CatchUpNotifier {
+        CatchUpNotifier { interval, next: now, owes: false }
     }
 
     /// A message came, and the network is told of its frame if it has one.
@@ -41,7 +41,7 @@ mod tests {
     fn after_every_message_the_network_is_told_and_seldom_enough() {
         let interval = Duration::from_millis(50);
         let mut now = Time::ZERO;
-        let mut catching_up = CatchingUp::new(interval, now);
+        let mut catching_up = CatchUpNotifier::new(interval, now);
         assert_eq!(catching_up.due(), None);
         for _ in 0..3 {
             catching_up.heard();

@@ -3,7 +3,7 @@
 //! is known and the network around it is, and go if nobody has asked for them after a while.
 
 use super::Network;
-use super::multicast::GroupTrees;
+use super::multicast_groups::GroupTrees;
 use crate::api::{GroupRequest, TreeScope};
 use crate::intent::addresses;
 use crate::trees::{GroupTree, TieBreak, scopes};
@@ -28,7 +28,7 @@ pub(crate) struct StaleTrees {
 
 /// A group that agents still use.
 #[derive(Debug)]
-pub(crate) struct Adopted {
+pub(crate) struct AdoptedGroup {
     request: GroupRequest,
     trees: Vec<(TreeScope, u32)>,
 }
@@ -82,13 +82,13 @@ impl Network {
         }
         info!(group = id, trees = trees.len(), "group taken over");
         self.sharing.begin(id, &request.members);
-        let adopted = Some(Adopted { request, trees });
+        let adopted = Some(AdoptedGroup { request, trees });
         self.multicast.insert(id, GroupTrees { adopted, ..GroupTrees::default() }, None);
         self.stale_trees.adopted.insert(id);
     }
 
     /// An adopted group is released before it was followed.
-    pub(crate) fn disown(&mut self, adopted: &Adopted) {
+    pub(crate) fn disown(&mut self, adopted: &AdoptedGroup) {
         self.stale_trees.adopted.remove(&adopted.request.id);
         for (_, number) in &adopted.trees {
             self.multicast.disown(*number);
@@ -128,7 +128,7 @@ impl Network {
 
     fn follow_adopted(&mut self, id: u64) {
         self.stale_trees.adopted.remove(&id);
-        let Some(Adopted { request, trees }) = self.multicast.take_adopted(id) else {
+        let Some(AdoptedGroup { request, trees }) = self.multicast.take_adopted(id) else {
             return;
         };
         let graph = self.discovery.graph();

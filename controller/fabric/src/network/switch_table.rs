@@ -2,12 +2,13 @@
 //! retains what an earlier controller left in it.
 
 use super::deadlines::Deadlines;
-use crate::intent::StaleEntries;
-use crate::intent::tables::Delta;
-use crate::switch::capacity::TableCapacity;
+use crate::api::ConnectionId;
+use crate::api::TableCapacity;
+use crate::intent::retained::StaleEntries;
+use crate::intent::tables::TableDelta;
 use crate::switch::channel::PortInfo;
-use crate::switch::connection::{ConnectionId, Handle};
-use crate::switch::reconcile::{Refusals, Update};
+use crate::switch::connection::SwitchHandle;
+use crate::switch::reconciler::{EntryRefusals, TableUpdate};
 use cool_machine::{Time, earliest};
 use cool_topology::{DatapathId, MacAddr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,10 +16,10 @@ use std::sync::Arc;
 use tracing::warn;
 
 /// A switch, also while its connection is away for a moment.
-pub(crate) struct Switch {
+pub(crate) struct SwitchState {
     pub(crate) name: String,
     pub(crate) ports: BTreeMap<u32, PortInfo>,
-    connection: Option<(ConnectionId, Handle)>,
+    connection: Option<(ConnectionId, SwitchHandle)>,
     /// The version by which this connection was sent all that is desired; `None` until then.
     joining: Option<u64>,
     /// True once the switch has confirmed that version; only then are its ports given to discovery.
@@ -26,17 +27,17 @@ pub(crate) struct Switch {
     /// Of what it was sent last.
     version: u64,
     /// What it refused of that.
-    pub(crate) refused: Refusals,
+    pub(crate) refused: EntryRefusals,
     pub(crate) capacity: TableCapacity,
     stale: StaleEntries,
 }
 
 /// A switch that has connected, and until when it is treated with care.
-pub(crate) struct Connected {
+pub(crate) struct ConnectedSwitch {
     pub(crate) name: String,
     pub(crate) ports: Vec<PortInfo>,
     pub(crate) connection: ConnectionId,
-    pub(crate) handle: Handle,
+    pub(crate) handle: SwitchHandle,
     pub(crate) capacity: TableCapacity,
     /// The trees of an earlier controller that it retains.
     pub(crate) stale_trees: Arc<BTreeSet<u32>>,
@@ -48,8 +49,8 @@ pub(crate) struct Connected {
 
 /// What an answer of a switch tells.
 #[derive(Default)]
-pub(crate) struct Answer {
-    /// Refusals that it has not reported before.
+pub(crate) struct AckResult {
+    /// EntryRefusals that it has not reported before.
     pub(crate) refused: Vec<String>,
     /// It has joined: number and address of its ports that are up.
     pub(crate) joined: Option<Vec<(u32, MacAddr)>>,
@@ -57,8 +58,8 @@ pub(crate) struct Answer {
 
 /// All of them.
 #[derive(Default)]
-pub(crate) struct Switches {
-    by_id: BTreeMap<DatapathId, Switch>,
+pub(crate) struct SwitchTable {
+    by_id: BTreeMap<DatapathId, SwitchState>,
     /// Of what was sent last, to any.
     version: u64,
     /// When the neighbourhood of each has been discovered.
@@ -68,14 +69,14 @@ pub(crate) struct Switches {
     revision: u64,
 }
 
-impl Switch {
+impl SwitchState {
     /// Whether it can be reached now.
     pub(crate) fn connected(&self) -> bool {
         self.connection.is_some()
     }
 
     /// The way to it.
-    pub(crate) fn handle(&self) -> Option<&Handle> {
+    pub(crate) fn handle(&self) -> Option<&SwitchHandle> {
         self.connection.as_ref().map(|(_, handle)| handle)
     }
 
@@ -85,14 +86,14 @@ impl Switch {
     }
 }
 
-impl Switches {
+impl SwitchTable {
     /// The switch, if it is known.
-    pub(crate) fn get(&self, switch: DatapathId) -> Option<&Switch> {
+    pub(crate) fn get(&self, switch: DatapathId) -> Option<&SwitchState> {
         self.by_id.get(&switch)
     }
 
     /// All of them.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (DatapathId, &Switch)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (DatapathId, &SwitchState)> {
         self.by_id.iter().map(|(switch, state)| (*switch, state))
     }
 
@@ -108,24 +109,24 @@ impl Switches {
     }
 
     /// A switch has connected, perhaps again.
-    pub(crate) fn connect(&mut self, switch: DatapathId, connected: Connected) {
-        let Connected { name, ports, connection, handle, capacity, stale_trees, .. } = connected;
+    pub(crate) fn connect(&mut self, switch: DatapathId, connected: ConnectedSwitch) {
+        let ConnectedSwitch { name, ports, connection, handle, capacity, stale_trees, .. } = connected;
         let name = self.unique_name(switch, name);
         self.discovering.set(switch, connected.discovered_at);
         self.retaining.set(switch, connected.retain_until);
-        let state = Switch {
+        let state = SwitchState {
             name,
             ports: ports.into_iter().map(|port| (port.number, port)).collect(),
             connection: Some((connection, handle)),
             joining: None,
             joined: false,
             version: 0,
-            refused: Refusals::new(),
+            refused: EntryRefusals::new(),
             capacity,
             stale: StaleEntries { unicast: true, trees: stale_trees },
         };
         self.revision += 1;
-        if let Some(old) = self.by_id.insert(switch, state).filter(Switch::connected) {
+        if let Some(old) = self.by_id.insert(switch, state).filter(SwitchState::connected) {
             warn!(%switch, "switch {} connected again; the older connection is given up", old.name);
         }
     }
@@ -164,7 +165,7 @@ impl Switches {
     }
 
     /// A port is gone.
-    pub(crate) fn port_gone(&mut self, switch: DatapathId, number: u32) {
+    pub(crate) fn port_removed(&mut self, switch: DatapathId, number: u32) {
         if let Some(state) = self.by_id.get_mut(&switch) {
             state.ports.remove(&number);
             self.revision += 1;
@@ -172,10 +173,15 @@ impl Switches {
     }
 
     /// The switch has answered for a version.
-    pub(crate) fn answered(&mut self, switch: DatapathId, version: u64, refused: Refusals) -> Answer {
-        let Some(state) = self.by_id.get_mut(&switch) else { return Answer::default() };
+    pub(crate) fn acknowledged(
+        &mut self,
+        switch: DatapathId,
+        version: u64,
+        refused: EntryRefusals,
+    ) -> AckResult {
+        let Some(state) = self.by_id.get_mut(&switch) else { return AckResult::default() };
         let new = refused.iter().filter(|(about, what)| state.refused.get(about) != Some(what));
-        let mut answer = Answer { refused: new.map(|(_, what)| what.clone()).collect(), joined: None };
+        let mut answer = AckResult { refused: new.map(|(_, what)| what.clone()).collect(), joined: None };
         if state.refused != refused {
             state.refused = refused;
             self.revision += 1;
@@ -193,8 +199,8 @@ impl Switches {
     pub(crate) fn send(
         &mut self,
         switch: DatapathId,
-        delta: Delta,
-        full: impl FnOnce() -> Delta,
+        delta: TableDelta,
+        full: impl FnOnce() -> TableDelta,
     ) -> Option<u64> {
         let state = self.by_id.get_mut(&switch)?;
         self.version += 1;
@@ -202,7 +208,7 @@ impl Switches {
         if let Some((_, handle)) = &state.connection {
             let delta = if state.joining.is_none() { full() } else { delta };
             state.joining.get_or_insert(self.version);
-            handle.updates.add(Update { version: self.version, delta, stale: state.stale.clone() });
+            handle.updates.add(TableUpdate { version: self.version, delta, stale: state.stale.clone() });
         }
         Some(self.version)
     }

@@ -4,19 +4,20 @@
 //! A machine without I/O; the messages travel through [`session`](crate::switch::channel). Only flows with our
 //! cookie and groups with our numbers are read or touched.
 
-use crate::intent::hosts::FormerHosts;
-use crate::intent::tables::{COOKIE, COOKIE_MASK, Delta, Tables};
-use crate::intent::{self, Retained, StaleEntries};
-use crate::switch::change::{self, Change, Scope};
+use crate::intent::cookies::{COOKIE, COOKIE_MASK};
+use crate::intent::inherited_state::InheritedState;
+use crate::intent::retained::{RetainedEntries, StaleEntries};
+use crate::intent::tables::{SwitchTables, TableDelta};
+use crate::switch::table_change::{self, ChangeScope, TableChange};
 use cool_machine::{Duration, Machine, Poll, Time};
 use rs_openflow::{Body, ErrorMessage, FlowStatsRequest, Message, MultipartReply, MultipartRequest, TableId};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// How long a switch may take to answer a barrier or to tell its tables.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often installed tables are compared with what we believe of them.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(30);
-/// Changes before a barrier.
+/// NetworkChanges before a barrier.
 const BATCH_CHANGES: usize = 256;
 /// Entries that a switch may tell of.
 const MAX_ENTRIES: usize = 1 << 20;
@@ -25,17 +26,17 @@ pub(crate) const XID: u32 = 1 << 31;
 
 /// A change of what a switch is to hold.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Update {
+pub(crate) struct TableUpdate {
     /// Counts upwards; the answer names it.
     pub(crate) version: u64,
-    pub(crate) delta: Delta,
+    pub(crate) delta: TableDelta,
     /// What is retained though it is not desired.
     pub(crate) stale: StaleEntries,
 }
 
-impl Update {
+impl TableUpdate {
     /// Merges a later update into this one.
-    pub(crate) fn append(&mut self, later: Update) {
+    pub(crate) fn append(&mut self, later: TableUpdate) {
         self.delta.append(later.delta);
         (self.version, self.stale) = (later.version, later.stale);
     }
@@ -43,7 +44,7 @@ impl Update {
 
 /// Entries that a switch refused, and why: the first of each tree, and of each group for fast failover, by its number,
 /// and of all that is for none.
-pub(crate) type Refusals = BTreeMap<Option<u32>, String>;
+pub(crate) type EntryRefusals = BTreeMap<Option<u32>, String>;
 
 /// What may happen.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ pub(crate) enum Input {
     /// Begin: read what is installed.
     Start,
     /// The desired state has changed.
-    Update(Update),
+    Update(TableUpdate),
     /// The switch answered one of our transactions.
     Reply(Message),
 }
@@ -61,37 +62,22 @@ pub(crate) enum Input {
 pub(crate) enum Output {
     Send(Message),
     /// The switch has told what it holds, for the first time.
-    Read(Former),
+    Read(InheritedState),
     /// Everything desired in this version is installed, but for what the switch refused.
-    Answered(u64, Refusals),
+    Acknowledged(u64, EntryRefusals),
     /// This number of our entries had been changed by somebody else; they are being restored.
     Drifted(usize),
     /// The switch cannot be worked with.
     Failed(String),
 }
 
-/// What a switch tells of an earlier controller.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Former {
-    /// The rack that it was the ToR of.
-    pub(crate) rack: Option<u32>,
-    /// The racks to whose PMACs it has flows.
-    pub(crate) racks: BTreeSet<u32>,
-    /// The trees of which it has a part, by number, with its ports.
-    pub(crate) trees: BTreeMap<u32, BTreeSet<u32>>,
-    /// The ports from which it takes frames for its own forwarding.
-    pub(crate) open: BTreeSet<u32>,
-    /// The hosts without an agent that it knows the way to.
-    pub(crate) hosts: FormerHosts,
-}
-
 #[derive(Debug)]
-enum State {
+enum ReconcilerState {
     /// Nothing asked yet.
     New,
     /// Waiting for both answers; what they told so far.
     Reading {
-        told: Tables,
+        told: SwitchTables,
         flows: Option<u32>,
         groups: Option<u32>,
     },
@@ -106,27 +92,27 @@ enum State {
 /// The machine.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
-    state: State,
+    state: ReconcilerState,
     /// Flows that the switch may be given.
     max_flows: Option<u32>,
-    installed: Tables,
-    desired: Tables,
-    retained: Retained,
+    installed: SwitchTables,
+    desired: SwitchTables,
+    retained: RetainedEntries,
     /// Of the last update; `None` before the first.
     version: Option<u64>,
     /// Where `desired` may differ from `installed`.
-    differing: Scope,
+    differing: ChangeScope,
     /// Whether that version has been answered for.
-    answered: bool,
+    acknowledged: bool,
     read_before: bool,
     /// A newer version came while a batch was under way.
     stale: bool,
     /// What is left to send for the version being installed.
-    stages: VecDeque<VecDeque<Change>>,
+    stages: VecDeque<VecDeque<TableChange>>,
     /// What an error may refer to.
-    sent: BTreeMap<u32, Change>,
+    sent: BTreeMap<u32, TableChange>,
     /// The refusals since the last answer.
-    refusals: Refusals,
+    refusals: EntryRefusals,
     /// A flow was withheld since the last comparison.
     withheld: bool,
     next_xid: u32,
@@ -138,19 +124,19 @@ impl Reconciler {
     /// Of a switch that is given no more flows than these.
     pub(crate) fn new(max_flows: Option<u32>) -> Reconciler {
         Reconciler {
-            state: State::New,
+            state: ReconcilerState::New,
             max_flows,
-            installed: Tables::default(),
-            desired: Tables::default(),
-            retained: Retained::default(),
+            installed: SwitchTables::default(),
+            desired: SwitchTables::default(),
+            retained: RetainedEntries::default(),
             version: None,
-            differing: Scope::default(),
-            answered: true,
+            differing: ChangeScope::default(),
+            acknowledged: true,
             read_before: false,
             stale: false,
             stages: VecDeque::new(),
             sent: BTreeMap::new(),
-            refusals: Refusals::new(),
+            refusals: EntryRefusals::new(),
             withheld: false,
             next_xid: 0,
             deadline: None,
@@ -174,14 +160,18 @@ impl Reconciler {
         };
         let flows = self.send(Body::MultipartRequest(MultipartRequest::Flow(flows).into()));
         let groups = self.send(Body::MultipartRequest(MultipartRequest::GroupDesc.into()));
-        self.state = State::Reading { told: Tables::default(), flows: Some(flows), groups: Some(groups) };
+        self.state = ReconcilerState::Reading {
+            told: SwitchTables::default(),
+            flows: Some(flows),
+            groups: Some(groups),
+        };
         self.deadline = Some(now + REPLY_TIMEOUT);
     }
 
     fn reply(&mut self, now: Time, message: Message) {
         match message.body {
             Body::Error(failure) => self.failed(now, message.xid, &failure),
-            Body::BarrierReply if matches!(self.state, State::Applying { barrier } if barrier == message.xid) =>
+            Body::BarrierReply if matches!(self.state, ReconcilerState::Applying { barrier } if barrier == message.xid) =>
             {
                 self.sent.clear();
                 match self.stale {
@@ -195,14 +185,14 @@ impl Reconciler {
     }
 
     fn table_reply(&mut self, now: Time, xid: u32, more: bool, body: MultipartReply) {
-        let State::Reading { told, flows, groups } = &mut self.state else { return };
+        let ReconcilerState::Reading { told, flows, groups } = &mut self.state else { return };
         match body {
             MultipartReply::Flow(list) if *flows == Some(xid) => {
-                list.into_iter().for_each(|flow| change::note_flow(told, flow));
+                list.into_iter().for_each(|flow| table_change::record_flow(told, flow));
                 flows.take_if(|_| !more);
             }
             MultipartReply::GroupDesc(list) if *groups == Some(xid) => {
-                list.into_iter().for_each(|group| change::note_group(told, group));
+                list.into_iter().for_each(|group| table_change::record_group(told, group));
                 groups.take_if(|_| !more);
             }
             _ => return,
@@ -215,18 +205,19 @@ impl Reconciler {
         if flows.is_none() && groups.is_none() {
             let told = core::mem::take(told);
             if self.read_before {
-                let scope = Scope::all(&told, &self.installed);
-                let stages = change::stages(&told, &self.installed, scope, &Retained::default());
+                let scope = ChangeScope::all(&told, &self.installed);
+                let stages = table_change::stages(&told, &self.installed, scope, &RetainedEntries::default());
                 let drifted: usize = stages.iter().map(Vec::len).sum();
                 if drifted > 0 {
                     self.outputs.push_back(Output::Drifted(drifted));
                 }
             } else {
                 self.read_before = true;
-                self.outputs.push_back(Output::Read(intent::former(&told)));
+                self.outputs
+                    .push_back(Output::Read(crate::intent::inherited_state::InheritedState::read(&told)));
             }
             self.installed = told;
-            self.differing = Scope::all(&self.installed, &self.desired);
+            self.differing = ChangeScope::all(&self.installed, &self.desired);
             self.compare(now);
         }
     }
@@ -236,12 +227,12 @@ impl Reconciler {
             Some(code) => format!("{} {code}", failure.kind),
             None => format!("{} {}", failure.kind, failure.code),
         };
-        if let State::Reading { flows, groups, .. } = &self.state
+        if let ReconcilerState::Reading { flows, groups, .. } = &self.state
             && (*flows == Some(xid) || *groups == Some(xid))
         {
             return self.fail(format!("it does not tell its flows and groups: {why}"));
         }
-        if matches!(self.state, State::Applying { barrier } if barrier == xid) {
+        if matches!(self.state, ReconcilerState::Applying { barrier } if barrier == xid) {
             return self.fail(format!("it refused a barrier: {why}"));
         }
         if let Some(change) = self.sent.remove(&xid) {
@@ -253,12 +244,12 @@ impl Reconciler {
     }
 
     fn fail(&mut self, why: String) {
-        self.state = State::Failed;
+        self.state = ReconcilerState::Failed;
         self.deadline = None;
         self.outputs.push_back(Output::Failed(why));
     }
 
-    fn update(&mut self, now: Time, update: Update) {
+    fn update(&mut self, now: Time, update: TableUpdate) {
         for (key, flow) in update.delta.flows {
             match flow {
                 Some(flow) => self.desired.flows.insert(key.clone(), flow),
@@ -277,21 +268,21 @@ impl Reconciler {
         if self.retained.stale != update.stale {
             self.retained.stale = update.stale;
             // What was retained may be due to go.
-            self.differing = Scope::all(&self.installed, &self.desired);
+            self.differing = ChangeScope::all(&self.installed, &self.desired);
         }
         if !self.retained.stale.unicast {
             self.retained.withdrawn.clear();
         }
         self.version = Some(update.version);
-        self.answered = false;
+        self.acknowledged = false;
         self.stale = true;
         // What was sent is waited for first, so that an error is known to belong to it.
-        if matches!(self.state, State::Idle) {
+        if matches!(self.state, ReconcilerState::Idle) {
             self.compare(now);
         }
     }
 
-    /// Starts on the difference between what is installed and what is desired. Changes of an earlier
+    /// Starts on the difference between what is installed and what is desired. NetworkChanges of an earlier
     /// difference that were not sent are found again.
     fn compare(&mut self, now: Time) {
         self.stale = false;
@@ -301,10 +292,10 @@ impl Reconciler {
                 change.note(&mut self.differing);
             }
             let scope = core::mem::take(&mut self.differing);
-            let stages = change::stages(&self.installed, &self.desired, scope, &self.retained);
+            let stages = table_change::stages(&self.installed, &self.desired, scope, &self.retained);
             self.stages = stages.into_iter().map(VecDeque::from).collect();
             // Also what is found by a check, or refused before and tried again, is answered for.
-            self.answered &= self.stages.is_empty();
+            self.acknowledged &= self.stages.is_empty();
         }
         self.proceed(now);
     }
@@ -317,16 +308,16 @@ impl Reconciler {
                 // What came first was withheld for what has gone meanwhile.
                 return self.compare(now);
             }
-            self.state = State::Idle;
+            self.state = ReconcilerState::Idle;
             self.deadline = Some(now + AUDIT_INTERVAL);
-            if let Some(version) = self.version.filter(|_| !self.answered) {
-                self.answered = true;
+            if let Some(version) = self.version.filter(|_| !self.acknowledged) {
+                self.acknowledged = true;
                 let refusals = core::mem::take(&mut self.refusals);
-                self.outputs.push_back(Output::Answered(version, refusals));
+                self.outputs.push_back(Output::Acknowledged(version, refusals));
             }
             return;
         };
-        let batch: Vec<Change> = stage.drain(..stage.len().min(BATCH_CHANGES)).collect();
+        let batch: Vec<TableChange> = stage.drain(..stage.len().min(BATCH_CHANGES)).collect();
         if stage.is_empty() {
             self.stages.pop_front();
         }
@@ -343,28 +334,28 @@ impl Reconciler {
             self.sent.insert(xid, change);
         }
         let barrier = self.send(Body::BarrierRequest);
-        self.state = State::Applying { barrier };
+        self.state = ReconcilerState::Applying { barrier };
         self.deadline = Some(now + REPLY_TIMEOUT);
     }
 
     /// Whether this is one flow more than the operator allows. Groups' trees were refused before; this holds for unicast, and
     /// as a table that is full does: the entry is left out, told, and tried again when there is room.
-    fn is_beyond_bound(&self, change: &Change) -> bool {
-        let Change::PutFlow(key, _) = change else { return false };
+    fn is_beyond_bound(&self, change: &TableChange) -> bool {
+        let TableChange::PutFlow(key, _) = change else { return false };
         let installed = &self.installed.flows;
         self.max_flows.is_some_and(|most| installed.len() >= most as usize) && !installed.contains_key(key)
     }
 
     fn time_out(&mut self, now: Time) {
         match &self.state {
-            State::Idle => self.read(now),
-            State::Reading { .. } => {
+            ReconcilerState::Idle => self.read(now),
+            ReconcilerState::Reading { .. } => {
                 self.fail(format!("it did not tell its tables within {REPLY_TIMEOUT:?}"))
             }
-            State::Applying { .. } => {
+            ReconcilerState::Applying { .. } => {
                 self.fail(format!("it did not answer a barrier within {REPLY_TIMEOUT:?}"))
             }
-            State::New | State::Failed => {}
+            ReconcilerState::New | ReconcilerState::Failed => {}
         }
     }
 }
