@@ -80,7 +80,7 @@ pub(super) struct EngineHost {
     link: LinkEstimate,
     /// What each group's links carry.
     paces: BTreeMap<u64, u32>,
-    making: BTreeMap<u64, PendingGroup>,
+    pending_groups: BTreeMap<u64, PendingGroup>,
     calls: BTreeMap<u64, EngineReply>,
     /// In which ranks carry out calls themselves, of groups that have not failed.
     segments: BTreeMap<u64, Arc<SharedSegment>>,
@@ -116,7 +116,7 @@ impl EngineHost {
             last_connection: 0,
             link: LinkEstimate::new(false),
             paces: BTreeMap::new(),
-            making: BTreeMap::new(),
+            pending_groups: BTreeMap::new(),
             calls: BTreeMap::new(),
             segments: BTreeMap::new(),
             last_token: 0,
@@ -313,7 +313,7 @@ impl EngineHost {
 
     /// Does work at once if it is short and the turn is, else has it done.
     fn work(&mut self, id: WorkId, work: Work) {
-        let moved = MoveWork::of(&work, &self.memories);
+        let moved = MoveWork::from_work(&work, &self.memories);
         match (work, moved) {
             (Work::Prepare(preparation), _) => self.pool.start_preparation(id, *preparation),
             (_, Some(moved)) if moved.bytes() > work::INLINE_BYTES.min(self.turn_bytes) => {
@@ -356,12 +356,14 @@ impl EngineHost {
     pub(super) fn make_group(&mut self, spec: &GroupSpec, reply: GroupReply) {
         let pace = pace(spec.host_bytes_per_second, &spec.cost_model.costs);
         let keyed = spec.keyed.clone().map(|key| (spec.epoch, key));
-        self.making.insert(spec.id, PendingGroup { reply, pace, keyed, proves: spec.on_demand });
+        self.pending_groups.insert(spec.id, PendingGroup { reply, pace, keyed, proves: spec.on_demand });
         self.handle(Input::MakeGroup(spec));
     }
 
     fn group_made(&mut self, group: u64, made: Result<MadeGroup, cool_engine::GroupError>) {
-        let Some(PendingGroup { reply, pace, keyed, proves }) = self.making.remove(&group) else { return };
+        let Some(PendingGroup { reply, pace, keyed, proves }) = self.pending_groups.remove(&group) else {
+            return;
+        };
         let result = made.map_err(MakeGroupError::from).and_then(|MadeGroup { place, nodes, trees }| {
             self.paces.insert(group, pace);
             if let Some((epoch, key)) = keyed {
@@ -413,7 +415,7 @@ impl EngineHost {
     /// Groups share connections, so the fastest counts.
     fn set_pace(&self) {
         if let Some(pace) = self.paces.values().max() {
-            self.link.set_pace(*pace);
+            self.link.set_rate_limit(*pace);
         }
     }
 

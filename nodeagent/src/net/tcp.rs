@@ -5,7 +5,7 @@ use super::handshake::{self, HandshakeError, LinkSecurity, RecordCiphers};
 use super::{DriverEvent, DriverEvents};
 use crate::engine::{RefusalCounters, RefusalReason, SharedSlice};
 use cool_engine::{AgentConnectionId, AgentId, MemoryRange, NodeId, PeerKey};
-use cool_tcp::{Congestion, LinkEstimate, bound_retries, set_low_water};
+use cool_tcp::{Congestion, LinkEstimate, bound_retransmission_timeout, set_low_water};
 use cool_transport::unicast::records::Opener;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -40,7 +40,7 @@ const SILENT_MAX: usize = 256;
 const UNSENT: u32 = 128 * 1024;
 
 /// How long a connection that was given up may take to write what it still has.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Room for one read of what has no known place.
 pub(super) const READ: usize = 64 * 1024;
@@ -72,7 +72,7 @@ pub(super) async fn accept(
     events: DriverEvents,
 ) {
     // How many there may be is the engine's to say: it drops those of others than its peers.
-    let incoming = cool_daemon::accept::Incoming::new(listener, "agent", usize::MAX);
+    let incoming = cool_daemon::accept::LimitedListener::new(listener, "agent", usize::MAX);
     let mut silent: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         let ((stream, from), _) = incoming.next().await;
@@ -97,7 +97,7 @@ async fn greet(
     refusals: Arc<RefusalCounters>,
     events: DriverEvents,
 ) {
-    bound_retries(&stream);
+    bound_retransmission_timeout(&stream);
     match handshake::respond(&mut stream, &security).await {
         // Without a driver nobody wants to know.
         Ok((proven, records)) => {
@@ -265,7 +265,7 @@ impl AgentConnection {
                 // A frame's payload is a usize.
                 payload.append(from, (payload.bytes() - from) as usize, &mut rest);
             }
-            self.leave(rest, bytes - written);
+            self.queue_rest(rest, bytes - written);
         }
         written
     }
@@ -280,12 +280,12 @@ impl AgentConnection {
             return frame_bytes;
         }
         sealed.drain(..written as usize);
-        self.leave(sealed, frame_bytes);
+        self.queue_rest(sealed, frame_bytes);
         0
     }
 
     /// Leaves to the writer what the system did not take.
-    fn leave(&mut self, rest: Vec<u8>, frame_bytes: u64) {
+    fn queue_rest(&mut self, rest: Vec<u8>, frame_bytes: u64) {
         self.resting += 1;
         // If the writer has given up, the reader has found the connection closed, or will.
         let _ = self.rest.send((rest, frame_bytes));
@@ -307,7 +307,7 @@ impl AgentConnection {
     }
 
     fn wrote(&mut self, bytes: u64) {
-        if let Err(error) = self.congestion.wrote(&*self.stream, bytes as usize) {
+        if let Err(error) = self.congestion.on_write(&*self.stream, bytes as usize) {
             tracing::debug!(%error, "cannot learn what a connection has sent again");
         }
     }
@@ -319,14 +319,14 @@ impl AgentConnection {
     /// If the connection has failed, or nothing has come. That nothing will come any more is no error, and no bytes.
     pub(super) fn read(
         &mut self,
-        (lacking, place): (u64, Option<SharedSlice>),
+        (missing, place): (u64, Option<SharedSlice>),
         tail: &mut [u8],
     ) -> io::Result<ReadOutcome> {
         if let Some(RecordCiphers { opener, .. }) = &mut self.records {
             return read_sealed((&self.stream, opener), &self.waiting, place.as_ref(), tail);
         }
         let place = place.filter(SharedSlice::is_mapped);
-        if lacking > 0 {
+        if missing > 0 {
             self.straight = place.is_some();
         }
         // The next frame is likely to be like this one, and then not to be read beyond its head.
@@ -351,10 +351,10 @@ impl AgentConnection {
 
     /// Lets the reader tell when more has come.
     pub(super) fn await_more(&mut self) {
-        let (lacking, _) = self.awaited;
+        let (missing, _) = self.awaited;
         // Of a record a part may have come before.
         let most = if self.records.is_some() { 1 } else { LOW_WATER as u64 };
-        let worth = (lacking.max(1)).min(most) as usize;
+        let worth = (missing.max(1)).min(most) as usize;
         if worth != self.low_water {
             self.low_water = worth;
             if let Err(error) = set_low_water(&*self.stream, worth as u32) {
@@ -463,7 +463,7 @@ async fn write(
     while let Some((bytes, frame_bytes)) = queue.recv().await {
         // Once the driver has dropped its end, what is left must not take for ever.
         let written = if queue.sender_strong_count() == 0 {
-            timeout(LAST_WORDS, write_all(&stream, &bytes))
+            timeout(FLUSH_TIMEOUT, write_all(&stream, &bytes))
                 .await
                 .unwrap_or(Err(io::ErrorKind::TimedOut.into()))
         } else {

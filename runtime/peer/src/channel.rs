@@ -6,7 +6,7 @@
 
 use crate::wire::{Frame, MESSAGE_BYTES, TAG_BYTES, WireError};
 use cool_swarm::Member;
-use cool_tcp::{Congestion, LinkEstimate, bound_retries};
+use cool_tcp::{Congestion, LinkEstimate, bound_retransmission_timeout};
 use snow::{Builder, HandshakeState, TransportState};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
@@ -131,7 +131,7 @@ impl Speaker {
         let stream = &mut self.stream;
         bounded(STUCK, async { Ok(stream.write_all(sealed).await?) }).await?;
         if let Some(congestion) = &mut self.congestion {
-            congestion.wrote(&self.stream, sealed.len())?;
+            congestion.on_write(&self.stream, sealed.len())?;
         }
         Ok(())
     }
@@ -191,7 +191,7 @@ fn builder(key: &SwarmKey) -> Result<Builder<'_>, snow::Error> {
 /// Signals are short and wait for nobody; a dead end is noticed.
 fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    bound_retries(stream);
+    bound_retransmission_timeout(stream);
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))?;
     socket.set_tcp_user_timeout(Some(SILENCE))

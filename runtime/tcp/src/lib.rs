@@ -1,8 +1,9 @@
-//! TCP connections between nodes, where links may lose packets: what agents and members of a swarm have in common.
+//! TCP connections between nodes whose links may lose packets, for agents and members of a swarm.
 //!
-//! TCP's own waiting times are made for the Internet. Here what is lost is sent again after some round trips ([`bound_retries`]), a
-//! connection is made soon though packets are lost that make it ([`connect`]), and a link that loses packets at random is not taken
-//! for a full one ([`Congestion`]).
+//! TCP's default timers suit the Internet. In a cluster, a lost segment should be retransmitted after a
+//! few round trips ([`bound_retransmission_timeout`]), a connection should be established soon even if
+//! packets of its handshake are lost ([`connect`]), and random loss should not be taken for a full link
+//! ([`Congestion`]).
 
 mod congestion;
 mod connect;
@@ -15,17 +16,20 @@ pub use sockopt::set_low_water;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// So long after a round trip, at least, what was lost is sent again. TCP alone waits 200 ms: as long as half a megabyte takes at
-/// 20 Mbit/s, and all who wait for the message wait with it.
-const SHORTEST_RETRY: Duration = Duration::from_millis(30);
+/// Shortest time after a round trip before a lost segment is retransmitted. TCP's default is 200 ms, in
+/// which a link of 20 Mbit/s carries half a megabyte; all receivers of the message would wait that long.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(30);
 
-/// At most so long after the last try it is. TCP alone doubles the time with each loss, up to two minutes, so that at a
-/// loss of 20 % a connection fails now and then though both sides live.
-const LONGEST_RETRY: Duration = Duration::from_secs(1);
+/// Longest time between two retransmissions. TCP's default doubles the time with each loss, up to two
+/// minutes, so that at a loss of 20 % some connections fail although both ends are alive.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bounds the time between retries: from the first packet on, since of those that connect and prove who connects a few are lost, too.
-pub fn bound_retries(socket: impl AsFd) {
-    if let Err(error) = sockopt::set_retries(socket, SHORTEST_RETRY, LONGEST_RETRY) {
-        tracing::debug!(%error, "the system does not bound the time between retries");
+/// Bounds the retransmission timeout of a connection.
+///
+/// Call it before the socket connects, because packets of the handshake may be lost too. On systems
+/// without the options (before Linux 6.15) it has no effect and logs that at debug level.
+pub fn bound_retransmission_timeout(socket: impl AsFd) {
+    if let Err(error) = sockopt::set_retransmission_timeout(socket, SHORTEST_TIMEOUT, LONGEST_TIMEOUT) {
+        tracing::debug!(%error, "the system does not bound the retransmission timeout");
     }
 }
