@@ -16,7 +16,7 @@ use cool_proto::control::agent_message::Body;
 use cool_types::Key;
 pub(crate) use groups::{Abilities, RankAttachError};
 use groups::{CallSharing, GroupTable, RankGroup};
-pub(crate) use recovery::RecoveryOutcome;
+pub(crate) use recovery::RecoveryResult;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -27,7 +27,7 @@ use waiting_ranks::WaitingRanks;
 const CONTROLLER_MARGIN: Duration = Duration::from_secs(30);
 
 /// Why a rank leaves that never attached.
-const GONE: &str = "its process has gone";
+const PROCESS_ENDED: &str = "its process has gone";
 
 /// One node's agent: its engine and its groups. Clones are the same agent.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub struct Agent {
     /// Who waits for a group, by its key.
     enlisted: Arc<WaitingRanks<String, Attachment>>,
     /// Who waits for the other survivors, by their group.
-    recovering: Arc<WaitingRanks<u64, RecoveryOutcome>>,
+    recovering: Arc<WaitingRanks<u64, RecoveryResult>>,
     /// To the controller.
     events: mpsc::Sender<Body>,
 }
@@ -51,7 +51,7 @@ impl Agent {
         let node: Arc<str> = node.into();
         let metrics = AgentMetrics::new(engine.traffic(), engine.refusals());
         Agent {
-            groups: Arc::new(GroupTable::new(node.clone(), metrics.answered())),
+            groups: Arc::new(GroupTable::new(node.clone(), metrics.retransmit_counter())),
             node,
             metrics: Arc::new(metrics),
             engine,
@@ -174,7 +174,7 @@ impl Agent {
     }
 
     /// Tells the controller. Nobody listens any more only when the agent ends.
-    async fn tell(&self, event: Body) {
+    async fn report(&self, event: Body) {
         let _ = self.events.send(event).await;
     }
 }

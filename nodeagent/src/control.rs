@@ -18,7 +18,7 @@ use cool_proto::control::{
     Acknowledged, ControllerMessage, Examined, Held, Leave, Probed, Register, Secret, Session, agent_message,
     controller_message::Body,
 };
-use cool_proto::delivery::{self, Miscounted};
+use cool_proto::delivery::{self, AcknowledgementError};
 use cool_tls::{AddressError, Connector, Credentials};
 use outbox::ControllerOutbox;
 use std::collections::VecDeque;
@@ -147,8 +147,8 @@ enum ConnectionEnd {
     Left,
 }
 
-impl From<Miscounted> for ConnectionEnd {
-    fn from(miscounted: Miscounted) -> ConnectionEnd {
+impl From<AcknowledgementError> for ConnectionEnd {
+    fn from(miscounted: AcknowledgementError) -> ConnectionEnd {
         ConnectionEnd::Broken(miscounted.to_string())
     }
 }
@@ -200,22 +200,22 @@ impl ControlSession<'_> {
         let mut leaving = self.leaving.clone();
         let channel = tokio::select! {
             channel = endpoint.connect_with_connector(connector.clone()) => channel,
-            () = left(&mut leaving) => return ConnectionEnd::Left,
+            () = leave_requested(&mut leaving) => return ConnectionEnd::Left,
         };
         match channel {
             Ok(channel) => {
                 let client = ControllerClient::new(channel);
-                self.converse(client.max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX)).await
+                self.serve_connection(client.max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX)).await
             }
             Err(error) => ConnectionEnd::Broken(chain(&error)),
         }
     }
 
-    async fn converse(&mut self, client: ControllerClient<Channel>) -> ConnectionEnd {
+    async fn serve_connection(&mut self, client: ControllerClient<Channel>) -> ConnectionEnd {
         let mut leaving = self.leaving.clone();
         let registered = tokio::select! {
             registered = self.register(client) => registered,
-            () = left(&mut leaving) => return ConnectionEnd::Left,
+            () = leave_requested(&mut leaving) => return ConnectionEnd::Left,
         };
         match registered {
             Ok(mut inbound) => loop {
@@ -246,7 +246,7 @@ impl ControlSession<'_> {
             .map_err(|_| {
                 ConnectionEnd::Broken(format!("it has not answered within {} s", ANSWER_TIMEOUT.as_secs()))
             })?
-            .map_err(|status| self.unwelcome(status))?;
+            .map_err(|status| self.refusal(status))?;
         let Some(Body::Registered(registered)) = first else {
             return Err(ConnectionEnd::Broken("it has not answered the registration".into()));
         };
@@ -270,20 +270,20 @@ impl ControlSession<'_> {
         tokio::select! {
             message = inbound.message() => {
                 let message = message?.ok_or_else(|| ConnectionEnd::Broken("it ended the connection".into()))?;
-                self.hear(message).await
+                self.receive(message).await
             }
             Some((event, new)) = event => {
                 if new {
-                    self.note(&event);
+                    self.record_event(&event);
                 }
                 self.outbox.send(event);
                 Ok(())
             }
-            Some(Ok(probed)) = probe.join_next() => self.answer(agent_message::Body::Probed(probed)).await,
+            Some(Ok(probed)) = probe.join_next() => self.reply(agent_message::Body::Probed(probed)).await,
             Some(Ok(examined)) = examinations.join_next() => {
-                self.answer(agent_message::Body::Examined(examined)).await
+                self.reply(agent_message::Body::Examined(examined)).await
             }
-            () = left(&mut self.leaving) => {
+            () = leave_requested(&mut self.leaving) => {
                 self.outbox.send(agent_message::Body::Leave(Leave {}));
                 Err(farewell(inbound).await)
             }
@@ -291,13 +291,13 @@ impl ControlSession<'_> {
     }
 
     /// What the controller says. All but acknowledgements are messages of the session, and count.
-    async fn hear(&mut self, message: ControllerMessage) -> Result<(), ConnectionEnd> {
+    async fn receive(&mut self, message: ControllerMessage) -> Result<(), ConnectionEnd> {
         if let Some(Body::Acknowledged(Acknowledged { received, .. })) = message.body {
             return Ok(self.outbox.acknowledge(received)?);
         }
         self.outbox.receive(delivery::bytes(&message));
         match message.body {
-            Some(body) => self.obey(body).await,
+            Some(body) => self.execute(body).await,
             None => {
                 warn!("the controller sent a message of no known kind");
                 Ok(())
@@ -306,14 +306,14 @@ impl ControlSession<'_> {
     }
 
     /// Something has happened here.
-    fn note(&mut self, event: &agent_message::Body) {
-        self.inventory.note(event);
-        self.agent.asks(event);
-        self.note_absent(event);
+    fn record_event(&mut self, event: &agent_message::Body) {
+        self.inventory.record_exit(event);
+        self.agent.record_request(event);
+        self.report_absent_rank(event);
     }
 
     /// Says something that the controller has asked for, and waits until most of what was said before is on its way.
-    async fn answer(&self, body: agent_message::Body) -> Result<(), ConnectionEnd> {
+    async fn reply(&self, body: agent_message::Body) -> Result<(), ConnectionEnd> {
         self.outbox.send(body);
         timeout(ANSWER_TIMEOUT, self.outbox.room()).await.map_err(|_| {
             ConnectionEnd::Broken(format!("it has read nothing for {} s", ANSWER_TIMEOUT.as_secs()))
@@ -321,16 +321,16 @@ impl ControlSession<'_> {
     }
 
     /// A rank that has ended may never have come to its group.
-    fn note_absent(&self, event: &agent_message::Body) {
+    fn report_absent_rank(&self, event: &agent_message::Body) {
         let agent_message::Body::Exited(exited) = event else { return };
         let Some(group) = self.inventory.group_of(exited.job) else { return };
         let (agent, rank) = (self.agent.clone(), exited.rank);
         // Not here, where what it says to the controller is taken.
-        tokio::spawn(async move { agent.never_came(group, rank).await });
+        tokio::spawn(async move { agent.rank_never_attached(group, rank).await });
     }
 
     /// What a refused call means.
-    fn unwelcome(&self, status: Status) -> ConnectionEnd {
+    fn refusal(&self, status: Status) -> ConnectionEnd {
         match status.code() {
             // After a broken connection, the name may still be held by ourselves.
             Code::AlreadyExists if self.session.is_some() => status.into(),
@@ -382,10 +382,10 @@ impl ControlSession<'_> {
         loop {
             let event = tokio::select! {
                 () = &mut over => return true,
-                () = left(&mut self.leaving) => return false,
+                () = leave_requested(&mut self.leaving) => return false,
                 Some(event) = self.events.recv() => event,
             };
-            self.note(&event);
+            self.record_event(&event);
             if self.session.is_none() {
                 // Whoever never had a controller waits for none.
                 self.agent.give_up_waiting(AWAY);
@@ -402,7 +402,7 @@ impl ControlSession<'_> {
     /// The session is over, and another begins with the next registration. What no controller has acknowledged of the output goes
     /// to the next one: lines have numbers, so that nobody hears any twice.
     fn begin_anew(&mut self) {
-        self.backlog.put_back(self.outbox.begin());
+        self.backlog.put_back(self.outbox.begin_session());
         self.session = None;
         self.probe = JoinSet::new();
         self.examinations = JoinSet::new();
@@ -410,7 +410,7 @@ impl ControlSession<'_> {
 }
 
 /// The agent is to end.
-async fn left(leaving: &mut watch::Receiver<bool>) {
+async fn leave_requested(leaving: &mut watch::Receiver<bool>) {
     if leaving.wait_for(|leaving| *leaving).await.is_err() {
         std::future::pending().await
     }

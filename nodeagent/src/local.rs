@@ -12,7 +12,7 @@ mod session_end;
 mod user;
 
 use crate::agent::Agent;
-use cool_daemon::accept::Incoming;
+use cool_daemon::accept::LimitedListener;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -77,7 +77,7 @@ impl LocalServer {
 
     /// Serves ranks of `agent` until dropped.
     pub async fn serve(self, agent: Agent) {
-        let incoming = Incoming::new(&self.listener, "rank", CONNECTIONS_MAX);
+        let incoming = LimitedListener::new(&self.listener, "rank", CONNECTIONS_MAX);
         let (users, mut sessions) = (UserTable::new(self.limits), JoinSet::new());
         loop {
             tokio::select! {
@@ -107,7 +107,7 @@ fn accepted(
     users: &UserTable,
 ) -> io::Result<(UnixStream, User, Option<ConnectionShare>)> {
     let stream = stream.into_std()?;
-    let user = User::of(&stream)?;
+    let user = User::from_peer(&stream)?;
     let share = users.share(user);
     Ok((stream, user, share))
 }

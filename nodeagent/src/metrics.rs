@@ -63,7 +63,7 @@ impl Collector for TrafficCollector {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for operation in Operation::ALL {
                 let labels = [("operation", operation.name())];
-                let [by_agent, by_ranks] = [self.by_agent.of(operation), self.by_ranks.traffic(operation)];
+                let [by_agent, by_ranks] = [self.by_agent.get(operation), self.by_ranks.traffic(operation)];
                 let counter = ConstCounter::new(value(&by_agent).wrapping_add(value(&by_ranks)));
                 counter.encode(family.encode_family(&labels)?)?;
             }
@@ -81,7 +81,7 @@ impl Collector for RefusalCollector {
         let help = "Packets and connections without proof of their group or agent";
         let mut family = encoder.encode_descriptor("refused", help, None, MetricType::Counter)?;
         for why in RefusalReason::ALL {
-            let counter = ConstCounter::new(self.0.of(why));
+            let counter = ConstCounter::new(self.0.get(why));
             counter.encode(family.encode_family(&[("reason", why.name())])?)?;
         }
         Ok(())
@@ -125,7 +125,7 @@ impl AgentMetrics {
     }
 
     /// Counts the messages of quick calls that are sent again.
-    pub(crate) fn answered(&self) -> Counter {
+    pub(crate) fn retransmit_counter(&self) -> Counter {
         self.calls.answered.clone()
     }
 
@@ -169,7 +169,7 @@ mod tests {
         let more =
             Totals { calls, nanoseconds: 1_000, bytes: 40, multicast: 6, requested: 7, ..Totals::default() };
         metrics.calls.carried_by_rank(RankPlan::QuickMulticast, Operation::Bcast, &more);
-        metrics.answered().inc();
+        metrics.retransmit_counter().inc();
         let mut text = String::new();
         encode(&mut text, &metrics.registry).unwrap();
         for line in [

@@ -65,7 +65,7 @@ impl NodeInventory {
     }
 
     /// Remembers how a rank ended.
-    pub(crate) fn note(&mut self, event: &Body) {
+    pub(crate) fn record_exit(&mut self, event: &Body) {
         let Body::Exited(exited) = event else { return };
         let Some(record) = self.groups.values_mut().find(|record| record.job == exited.job) else {
             return;
@@ -122,10 +122,10 @@ mod tests {
         held.joined(9);
         held.made((5, 3), Held::default());
         held.started(&Launch { job: 3, group: 5, ranks: vec![1, 2], ..Launch::default() });
-        held.note(&exited(3, 2, 7));
+        held.record_exit(&exited(3, 2, 7));
         let report = held.report(|_| Vec::new(), &[(3, 1)].into());
         assert_eq!((report[0].controller, &report[0].ranks[..], report[0].exited[0].code), (9, &[1][..], 7));
-        held.note(&exited(3, 1, 0));
+        held.record_exit(&exited(3, 1, 0));
         assert_eq!(held.report(|_| Vec::new(), &[(3, 1)].into()), report, "it has not been told yet");
         assert_eq!((held.report(|_| Vec::new(), &none())[0].ranks.len(), held.group_of(3)), (0, Some(5)));
         held.released(5);
@@ -145,7 +145,7 @@ mod tests {
         for id in 1..=2 * MAX_ENDED as u64 {
             held.made((id, id), Held::default());
             held.started(&Launch { job: id, group: id, ranks: vec![0], ..Launch::default() });
-            held.note(&exited(id, 0, 0));
+            held.record_exit(&exited(id, 0, 0));
         }
         assert_eq!(held.groups.len(), MAX_ENDED);
     }

@@ -6,7 +6,7 @@
 //! of them took, which idle links may let pass at once: that is the rate. Bytes that came sooner than the rate allows
 //! are the burst. Trains grow until they last long enough to be timed; the fastest counts, for the same reason.
 
-use cool_daemon::accept::Incoming;
+use cool_daemon::accept::LimitedListener;
 use cool_types::wire::{ETHERNET, TCP_IP, beyond_ipv4};
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -89,7 +89,7 @@ impl Reflector {
 
     /// Answers, a few agents at a time, each for `LONGEST` at most.
     pub async fn serve(self) -> Infallible {
-        let incoming = Incoming::new(self.listener, "probe", ANSWERED_AT_ONCE);
+        let incoming = LimitedListener::new(self.listener, "probe", ANSWERED_AT_ONCE);
         loop {
             let ((stream, from), place) = incoming.next().await;
             tokio::spawn(async move {
@@ -113,12 +113,12 @@ async fn reflect(mut stream: TcpStream) -> io::Result<()> {
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(e) => return Err(e),
         };
-        let timed = take(&mut stream, train, &mut buffer).await?;
+        let timed = receive_train(&mut stream, train, &mut buffer).await?;
         stream.write_all(&[timed.nanos.to_be_bytes(), timed.bytes.to_be_bytes()].concat()).await?;
     }
 }
 
-async fn take(stream: &mut TcpStream, train: u64, buffer: &mut [u8]) -> io::Result<TrainTiming> {
+async fn receive_train(stream: &mut TcpStream, train: u64, buffer: &mut [u8]) -> io::Result<TrainTiming> {
     let mut came = 0;
     let mut begun: Option<(Instant, u64)> = None;
     while came < train {
@@ -276,7 +276,7 @@ mod tests {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut buffer = vec![0; 64 << 10];
             while let Ok(train) = stream.read_u64().await {
-                take(&mut stream, train, &mut buffer).await.unwrap();
+                receive_train(&mut stream, train, &mut buffer).await.unwrap();
                 stream.write_u64(timed.nanos).await.unwrap();
                 stream.write_u64(timed.bytes).await.unwrap();
             }

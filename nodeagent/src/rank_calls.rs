@@ -127,11 +127,11 @@ impl SharingGroup {
                 RankPlan::ALL.into_iter().flat_map(|plan| Operation::ALL.map(|operation| (plan, operation)))
             {
                 let totals = part.totals(plan, operation);
-                if totals == Totals::default() || !can_be(&totals, lifetime) {
+                if totals == Totals::default() || !is_plausible(&totals, lifetime) {
                     continue;
                 }
                 let before = counted.entry((rank, plan, operation)).or_default();
-                counters.carried_by_rank(plan, operation, &count_on(before, &totals));
+                counters.carried_by_rank(plan, operation, &new_counts(before, &totals));
             }
         }
     }
@@ -145,14 +145,14 @@ impl SharingGroup {
         let mut calls: BTreeMap<u64, RanksCall> = BTreeMap::new();
         for (rank, part) in self.shared.parts() {
             for record in part.records().into_iter().filter(|record| self.makes_sense(record, now)) {
-                let call = calls.entry(record.number).or_insert_with(|| RanksCall::of(&record));
+                let call = calls.entry(record.number).or_insert_with(|| RanksCall::from_record(&record));
                 call.add(rank, &record, self.size);
                 if calls.len() > LATEST {
                     calls.pop_first();
                 }
             }
         }
-        calls.into_iter().map(|(number, call)| call.told(self, number, origin)).collect()
+        calls.into_iter().map(|(number, call)| call.into_record(self, number, origin)).collect()
     }
 
     fn makes_sense(&self, record: &RankRecord, now: u64) -> bool {
@@ -162,7 +162,7 @@ impl SharingGroup {
 }
 
 /// What is new of a rank's totals. They never fall; of one that writes otherwise nothing is counted twice.
-fn count_on(before: &mut Totals, totals: &Totals) -> Totals {
+fn new_counts(before: &mut Totals, totals: &Totals) -> Totals {
     let more = |before: &mut u64, now: u64| {
         let more = now.saturating_sub(*before);
         *before += more;
@@ -180,7 +180,7 @@ fn count_on(before: &mut Totals, totals: &Totals) -> Totals {
 }
 
 /// Whether a rank can have done so much in as many nanoseconds.
-fn can_be(totals: &Totals, lifetime: u64) -> bool {
+fn is_plausible(totals: &Totals, lifetime: u64) -> bool {
     let Totals { calls, nanoseconds, bytes, multicast, unicast, requested, retransmitted } = *totals;
     let (often, moved) = (lifetime / NANOSECONDS_PER_CALL, lifetime.saturating_mul(BYTES_PER_NANOSECOND));
     let calls = calls.into_iter().fold(0, u64::saturating_add);
@@ -200,7 +200,7 @@ struct RanksCall {
 }
 
 impl RanksCall {
-    fn of(first: &RankRecord) -> RanksCall {
+    fn from_record(first: &RankRecord) -> RanksCall {
         RanksCall { first: *first, ranks: Vec::new(), arrivals: Vec::new(), traffic: [0; 3], failed: false }
     }
 
@@ -227,7 +227,7 @@ impl RanksCall {
     }
 
     /// As a controller is told it; `origin` is when the clock was at 0, since 1970.
-    fn told(mut self, of: &SharingGroup, number: u64, origin: u64) -> control::CallRecord {
+    fn into_record(mut self, of: &SharingGroup, number: u64, origin: u64) -> control::CallRecord {
         let begun = self.ranks.iter().map(|times| times.came_ns).min().unwrap_or_default();
         for RankTimes { came_ns, ended_ns, .. } in &mut self.ranks {
             (*came_ns, *ended_ns) = (*came_ns - begun, *ended_ns - begun);

@@ -22,7 +22,7 @@ impl SharedSegment {
     ///
     /// # Errors
     /// If there is no memory.
-    pub(crate) fn of_group(size: usize) -> Result<SharedSegment, RegionError> {
+    pub(crate) fn for_group(size: usize) -> Result<SharedSegment, RegionError> {
         Ok(SharedSegment { segment: Segment::create(size)?, ranks: (0..size as u32).collect(), wake: None })
     }
 
@@ -30,7 +30,7 @@ impl SharedSegment {
     ///
     /// # Errors
     /// If there is no memory.
-    pub(crate) fn of_node(
+    pub(crate) fn for_node(
         ranks: &[u32],
         socket: Arc<UdpSocket>,
         leader: SocketAddr,

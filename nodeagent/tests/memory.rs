@@ -96,7 +96,7 @@ async fn a_broadcast_of_a_gibibyte_takes_less_than_64_mib_an_agent() {
             input: None,
             output: Some(SharedSlice::new(memory, 0, GIB).unwrap()),
             timeout: None,
-            number: None,
+            call_number: None,
             watch: false,
             background: false,
         })

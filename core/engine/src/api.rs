@@ -118,7 +118,7 @@ pub struct CallRequest<M = MemoryRange> {
     pub timeout: Option<Duration>,
     /// Which of the rank's calls on the group it is, from 0; absent: the next. A rank that carries calls out together with others,
     /// without the engine, has to say it.
-    pub number: Option<u64>,
+    pub call_number: Option<u64>,
     /// The ranks, which are all on this node, carry it out themselves, and this one waits in it: a watched call. It has no buffers,
     /// and its rank looks after its time.
     pub watch: bool,
@@ -130,7 +130,7 @@ impl<M> CallRequest<M> {
     /// The same with buffers named in another way.
     pub fn map<N>(self, mut name: impl FnMut(M) -> N) -> CallRequest<N> {
         let CallRequest { group, rank, operation, root, element, reduce, count, counts, plan, .. } = self;
-        let (number, watch, background) = (self.number, self.watch, self.background);
+        let (call_number, watch, background) = (self.call_number, self.watch, self.background);
         let (input, output, timeout) = (self.input.map(&mut name), self.output.map(name), self.timeout);
         CallRequest {
             group,
@@ -145,7 +145,7 @@ impl<M> CallRequest<M> {
             input,
             output,
             timeout,
-            number,
+            call_number,
             watch,
             background,
         }

@@ -28,7 +28,7 @@ pub(crate) struct BufferedPackets {
 }
 
 impl BufferedPackets {
-    pub(crate) fn keep(&mut self, packet: Packet, payload: &ReceivedBytes, out: &mut OutputQueue) {
+    pub(crate) fn buffer(&mut self, packet: Packet, payload: &ReceivedBytes, out: &mut OutputQueue) {
         if !self.streams.contains_key(&packet.id) && self.streams.len() >= STREAMS_MAX {
             return;
         }
@@ -95,14 +95,14 @@ mod tests {
     fn a_flood_is_kept_within_bounds_and_room_comes_back() {
         let (mut buffered, mut out) = (BufferedPackets::default(), OutputQueue::default());
         for _ in 0..100 {
-            buffered.keep(packet(1, 0), &ReceivedBytes::Input(0..64 * 1024), &mut out);
+            buffered.buffer(packet(1, 0), &ReceivedBytes::Input(0..64 * 1024), &mut out);
         }
         assert!(buffered.bytes <= BYTES_MAX);
         let kept = buffered.take(&packet(1, 0).id);
         assert!(kept.lossy && !kept.packets.is_empty());
         assert_eq!(buffered.bytes, 0);
         for call in 0..10_000 {
-            buffered.keep(packet(call, 0), &ReceivedBytes::NONE, &mut out);
+            buffered.buffer(packet(call, 0), &ReceivedBytes::NONE, &mut out);
         }
         assert_eq!(buffered.streams.len(), STREAMS_MAX);
         buffered.forget(3, &mut out);

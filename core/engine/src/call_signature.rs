@@ -25,7 +25,7 @@ impl CallSignature {
     ///
     /// # Errors
     /// [`CallFailureKind::Invalid`], if it cannot be said: lengths beyond counting, or no plan of that name.
-    pub(crate) fn of(request: &CallRequest) -> Result<CallSignature, CallFailure> {
+    pub(crate) fn from_request(request: &CallRequest) -> Result<CallSignature, CallFailure> {
         let operation = request.operation;
         let element = (operation != Operation::Barrier).then_some(request.element);
         let element_bytes = element.map_or(1, |element| element.bytes() as u64);
@@ -118,23 +118,23 @@ mod tests {
             input: buffer(1),
             output: buffer(2),
             timeout: None,
-            number: None,
+            call_number: None,
             watch: false,
             background: false,
         }
     }
 
     fn text(request: &CallRequest) -> String {
-        CallSignature::of(request).unwrap().to_string()
+        CallSignature::from_request(request).unwrap().to_string()
     }
 
     fn wrong(request: &CallRequest) -> String {
-        CallSignature::of(request).and_then(|call| call.check(request, 2)).unwrap_err().message
+        CallSignature::from_request(request).and_then(|call| call.check(request, 2)).unwrap_err().message
     }
 
     #[test]
     fn what_an_operation_does_not_use_makes_no_difference() {
-        let signature = |op, root| CallSignature::of(&request(op, root, 5)).unwrap();
+        let signature = |op, root| CallSignature::from_request(&request(op, root, 5)).unwrap();
         assert_eq!(signature(Operation::Allreduce, 0), signature(Operation::Allreduce, 1));
         assert_ne!(signature(Operation::Reduce, 0), signature(Operation::Reduce, 1));
         assert_eq!(text(&request(Operation::Barrier, 9, u64::MAX)), "barrier");
@@ -166,7 +166,7 @@ mod tests {
             gather(&[5, 3]),
         ];
         let signatures: Vec<CallSignature> =
-            calls.iter().map(|call| CallSignature::of(call).unwrap()).collect();
+            calls.iter().map(|call| CallSignature::from_request(call).unwrap()).collect();
         let default = "cool-p-p".parse().unwrap();
         for (i, a) in signatures.iter().enumerate() {
             for b in &signatures[..i] {

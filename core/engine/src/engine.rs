@@ -38,7 +38,7 @@ pub struct Engine {
 impl Engine {
     /// The engine of an agent. Bounce buffers, thanks to which calls may return before everybody has their
     /// messages, take up to `bounce_bytes`; beyond it, calls wait. Nodes that are silent for `peer_timeout` while
-    /// others wait are gone.
+    /// others wait are lost.
     pub fn new(me: AgentId, bounce_bytes: u64, peer_timeout: Duration) -> Engine {
         let shared = SharedState::new(me.clone(), bounce_bytes, peer_timeout);
         Engine { me, groups: BTreeMap::new(), closing: BTreeSet::new(), shared }
@@ -82,7 +82,7 @@ impl Engine {
         let mut replaced = Vec::new();
         for place in members.others() {
             let SharedState { peers, out, .. } = &mut self.shared;
-            let known = peers.meet(&members.nodes[place].name);
+            let known = peers.add_member(&members.nodes[place].name);
             members.number(place, known);
             if !members.on_demand || peers.link(known).is_some() {
                 let (_, lost) = peers.join(now, (&members, place), &self.closing, out);
@@ -127,18 +127,18 @@ impl Engine {
     }
 
     /// Work is done: those who waited only for that are answered, and its group goes on.
-    fn work_done(&mut self, now: Time, id: WorkId, prepared: Option<PreparedCall>) {
-        let Some((group, answers)) = self.shared.work_tracker.end(id) else { return };
+    fn on_work_done(&mut self, now: Time, id: WorkId, prepared: Option<PreparedCall>) {
+        let Some((group, answers)) = self.shared.work_tracker.finish(id) else { return };
         for (token, result) in answers {
             self.shared.out.push(Output::Done { token, result });
         }
         self.with_group(now, group, |group, shared| match prepared {
-            Some(prepared) => group.prepared(now, shared, id, prepared),
-            None => group.work_done(now, shared, id),
+            Some(prepared) => group.on_prepared(now, shared, id, prepared),
+            None => group.on_work_done(now, shared, id),
         });
     }
 
-    fn allocation_failed(&mut self, now: Time, memory: MemoryId) {
+    fn on_allocation_failed(&mut self, now: Time, memory: MemoryId) {
         let ids: Vec<u64> = self.groups.keys().copied().collect();
         for id in ids {
             self.with_group(now, id, |group, _| group.allocation_failed(memory));
@@ -157,19 +157,19 @@ impl Engine {
     fn settle(&mut self, now: Time) {
         loop {
             if let Some(connection) = self.shared.peers.take_needed() {
-                self.bytes(now, connection, 0, &[]);
+                self.on_bytes(now, connection, 0, &[]);
             } else if let Some(node) = self.shared.peers.take_fresh() {
                 self.introduce(now, node);
             } else if let Some(node) = self.shared.peers.take_dirty() {
                 self.drain_peer(now, node, 0);
-                self.tell_awaited(node);
+                self.report_awaited(node);
             } else if std::mem::take(&mut self.shared.sending_changed) {
                 let ids: Vec<u64> = self.groups.keys().copied().collect();
                 for id in ids {
                     self.with_group(now, id, |group, shared| group.share_link(now, shared));
                 }
             } else {
-                let over = |id: &&u64| self.groups.get(*id).is_none_or(Group::quiet);
+                let over = |id: &&u64| self.groups.get(*id).is_none_or(Group::is_quiescent);
                 let over: Vec<u64> = self.closing.iter().filter(over).copied().collect();
                 if over.is_empty() {
                     return;
@@ -185,7 +185,7 @@ impl Engine {
     /// Begins a turn unless one is under way: what had to wait for it goes on.
     fn begin_turn(&mut self, now: Time) {
         for id in self.shared.turn.begin() {
-            self.with_group(now, id, |group, shared| group.run(now, shared));
+            self.with_group(now, id, |group, shared| group.advance(now, shared));
             self.settle(now);
         }
     }
@@ -198,17 +198,17 @@ impl Engine {
         }
     }
 
-    fn datagram(&mut self, now: Time, (from, proven): (SocketAddr, Option<u64>), bytes: &[u8]) {
+    fn on_datagram(&mut self, now: Time, (from, proven): (SocketAddr, Option<u64>), bytes: &[u8]) {
         for decoded in Packet::decode_all(bytes) {
             match decoded {
                 // A payload is what follows the last packet.
-                Ok((packet, _)) if !self.believes(proven, packet.id.group) => {
+                Ok((packet, _)) if !self.is_authentic(proven, packet.id.group) => {
                     self.shared.refused += 1;
                     tracing::debug!(%from, group = packet.id.group, "refused a packet without proof of its group");
                 }
                 Ok((packet, payload)) => {
                     let payload = ReceivedBytes::Input(bytes.len() - payload.len()..bytes.len());
-                    self.packet(now, from, packet, &payload);
+                    self.on_packet(now, from, packet, &payload);
                 }
                 Err(error) => tracing::debug!(%from, %error, "dropped what is no packet"),
             }
@@ -216,14 +216,14 @@ impl Engine {
     }
 
     /// Whether a packet may be of a group: the key was that group's, or it has none.
-    fn believes(&self, proven: Option<u64>, group: u64) -> bool {
+    fn is_authentic(&self, proven: Option<u64>, group: u64) -> bool {
         match proven {
             Some(proven) => proven == group,
             None => self.groups.get(&group).is_none_or(|group| group.members.protection.is_none()),
         }
     }
 
-    fn packet(&mut self, now: Time, from: SocketAddr, packet: Packet, payload: &ReceivedBytes) {
+    fn on_packet(&mut self, now: Time, from: SocketAddr, packet: Packet, payload: &ReceivedBytes) {
         let (id, epoch) = (packet.id.group, packet.id.epoch);
         match packet.body {
             // Someone asks whether this agent is there, whatever has become of the group here.
@@ -233,10 +233,10 @@ impl Engine {
                 let me = group.map_or(packet.from, |group| group.members.me as u16);
                 self.shared.out.control(from, &Packet { from: me, body, ..packet });
                 let shared = &mut self.shared;
-                return group.into_iter().for_each(|group| group.asked_by(now, shared, packet.from.into()));
+                return group.into_iter().for_each(|group| group.on_ping(now, shared, packet.from.into()));
             }
             PacketBody::PingAnswer { incarnation } => {
-                return self.ping_answered(now, from, (id, epoch), incarnation);
+                return self.on_ping_answer(now, from, (id, epoch), incarnation);
             }
             _ => {}
         }
@@ -244,40 +244,42 @@ impl Engine {
             tracing::debug!(%from, group = id, epoch, "dropped a packet of a group that is not here");
             return;
         };
-        let result = group.packet(now, &mut self.shared, from, packet, payload);
+        let result = group.on_packet(now, &mut self.shared, from, packet, payload);
         self.conclude(now, id, result);
     }
 
     /// The agent of this incarnation, at an address, is there: the one that a group has, or one that was started since.
-    fn ping_answered(&mut self, now: Time, from: SocketAddr, of: (u64, u32), incarnation: u64) {
+    fn on_ping_answer(&mut self, now: Time, from: SocketAddr, of: (u64, u32), incarnation: u64) {
         let group = self.groups.get_mut(&of.0).filter(|group| group.key() == of);
-        if let Some(gone) = group.and_then(|group| group.answered(from, incarnation)) {
-            self.lose_peer(now, gone, STARTED_AGAIN);
+        if let Some(lost) = group.and_then(|group| group.on_ping_answer(from, incarnation)) {
+            self.lose_peer(now, lost, STARTED_AGAIN);
         }
     }
 
-    fn due(&mut self, now: Time, key: TimerKey) {
+    fn on_timer(&mut self, now: Time, key: TimerKey) {
         match key {
             TimerKey::Stream(stream) => {
-                self.with_group(now, stream.group, |group, shared| group.stream_due(now, shared, stream));
+                self.with_group(now, stream.group, |group, shared| {
+                    group.on_stream_timer(now, shared, stream)
+                });
             }
             TimerKey::Call(id, call) => {
-                self.with_group(now, id, |group, shared| group.call_due(now, shared, call));
+                self.with_group(now, id, |group, shared| group.on_call_timer(now, shared, call));
             }
             TimerKey::PointToPoint(id, transfer) => {
-                self.with_group(now, id, |group, shared| group.transfer_due(now, shared, transfer));
+                self.with_group(now, id, |group, shared| group.on_transfer_timer(now, shared, transfer));
             }
             TimerKey::FailureDetector(id) => {
                 let Some(group) = self.groups.get_mut(&id) else { return };
-                let gone = group.failure_detector_due(now, &mut self.shared);
+                let lost = group.on_failure_detector_timer(now, &mut self.shared);
                 let why = format!("no answer for {:?}", self.shared.peer_timeout);
-                self.lose_peers(now, gone, &why);
+                self.lose_peers(now, lost, &why);
             }
         }
     }
 
     /// A local rank asks for something.
-    fn asked(&mut self, now: Time, input: Input<'_>) {
+    fn handle_request(&mut self, now: Time, input: Input<'_>) {
         match input {
             Input::MakeGroup(spec) => {
                 let result = self.make_group(now, spec);
@@ -294,34 +296,34 @@ impl Engine {
                     Ok(())
                 });
             }
-            other => self.happened(now, other),
+            other => self.handle_event(now, other),
         }
     }
 
     /// Something came over the network, or the driver has done what it was asked.
-    fn happened(&mut self, now: Time, input: Input<'_>) {
+    fn handle_event(&mut self, now: Time, input: Input<'_>) {
         match input {
-            Input::Datagram { from, bytes, proven } => self.datagram(now, (from, proven), bytes),
+            Input::Datagram { from, bytes, proven } => self.on_datagram(now, (from, proven), bytes),
             Input::Accepted { connection, from, proven } => {
-                self.shared.peers.accepted(connection, (from, proven), &mut self.shared.out);
+                self.shared.peers.on_accepted(connection, (from, proven), &mut self.shared.out);
             }
             Input::Connected { node, connection } => {
-                self.shared.peers.connected(node, connection, &mut self.shared.out);
+                self.shared.peers.on_connected(node, connection, &mut self.shared.out);
             }
-            Input::Unreachable { node, why } => self.unreachable(now, node, &why),
-            Input::Bytes { connection, placed, bytes } => self.bytes(now, connection, placed, bytes),
+            Input::Unreachable { node, why } => self.on_unreachable(now, node, &why),
+            Input::Bytes { connection, placed, bytes } => self.on_bytes(now, connection, placed, bytes),
             Input::Written { connection, bytes } => {
                 if let Some(node) = self.shared.peers.node_of(connection) {
                     self.shared.peers.handle(now, node, unicast::Input::Written(bytes));
                 }
             }
             Input::Closed { connection, why } => {
-                let lost = self.shared.peers.closed(connection, &why, &mut self.shared.out);
+                let lost = self.shared.peers.on_closed(connection, &why, &mut self.shared.out);
                 self.lost(now, lost.as_slice());
             }
-            Input::WorkDone(id) => self.work_done(now, id, None),
-            Input::Prepared(id, prepared) => self.work_done(now, id, Some(prepared)),
-            Input::AllocationFailed(memory) => self.allocation_failed(now, memory),
+            Input::WorkDone(id) => self.on_work_done(now, id, None),
+            Input::Prepared(id, prepared) => self.on_work_done(now, id, Some(prepared)),
+            Input::AllocationFailed(memory) => self.on_allocation_failed(now, memory),
             _ => {}
         }
     }
@@ -333,7 +335,7 @@ impl Machine for Engine {
 
     fn handle(&mut self, now: Time, input: Input<'_>) {
         self.begin_turn(now);
-        self.asked(now, input);
+        self.handle_request(now, input);
         self.settle(now);
     }
 
@@ -341,7 +343,7 @@ impl Machine for Engine {
         self.begin_turn(now);
         // All that is due, so that what goes to one place goes together.
         while let Some(key) = self.shared.timers.due(now) {
-            self.due(now, key);
+            self.on_timer(now, key);
             self.settle(now);
         }
         match self.shared.out.pop() {

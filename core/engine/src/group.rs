@@ -3,13 +3,14 @@
 //!
 //! ```text
 //! a rank calls -> plan_selection -> calls: actions that may start -> messages, streams -> actions that are done -> calls
-//!                                                                                      -> a rank is through: its answer
+//!                                                                                      -> a rank is completion: its answer
 //! ```
 //!
 //! `call_matching` compares what ranks called, `departures` knows who has gone, `failure_detector` and `wait_for_graph` find
 //! out who is to blame when something waits for too long, `point_to_point` has the messages outside of calls, `watched_calls`
 //! who waits in calls that ranks carry out themselves, and `quick_calls` whether they do so over several nodes.
 
+mod actions;
 mod call_matching;
 mod call_queue;
 mod departures;
@@ -23,7 +24,6 @@ mod quick;
 mod rank_requests;
 mod ranks;
 mod running_calls;
-mod start;
 mod streams;
 mod wait_for_graph;
 mod watched_calls;
@@ -57,7 +57,7 @@ use watched_calls::WatchedCalls;
 pub(crate) struct Group {
     pub(crate) members: Members,
     ranks: LocalRanks,
-    plans: CallQueue,
+    call_queue: CallQueue,
     calls: RunningCalls,
     messages: CallMessages,
     streams: Streams,
@@ -76,7 +76,7 @@ impl Group {
         Group {
             ranks: LocalRanks::new(members.my_ranks()),
             members,
-            plans: CallQueue::new(planner),
+            call_queue: CallQueue::new(planner),
             calls: RunningCalls::default(),
             messages: CallMessages::default(),
             streams: Streams::default(),
@@ -96,21 +96,21 @@ impl Group {
     }
 
     /// Whether nothing here is of use to anyone any more.
-    pub(crate) fn quiet(&self) -> bool {
+    pub(crate) fn is_quiescent(&self) -> bool {
         self.is_idle() && self.streams.is_empty()
     }
 
     /// Whether no call or message of a rank is open.
     fn is_idle(&self) -> bool {
-        let no_call = self.calls.is_empty() && self.plans.is_empty() && self.watched_calls.is_empty();
+        let no_call = self.calls.is_empty() && self.call_queue.is_empty() && self.watched_calls.is_empty();
         no_call && self.point_to_point.is_idle()
     }
 
-    /// A local rank calls. Its answer goes out through `shared`.
+    /// A local rank calls. Its answer goes out completion `shared`.
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(crate) fn call(
+    pub(crate) fn queue_call(
         &mut self,
         now: Time,
         shared: &mut SharedState,
@@ -125,66 +125,66 @@ impl Group {
             return Ok(());
         };
         if let Some(failed) = &self.failed {
-            shared.done(token, Err(rank.tell(id, failed)));
+            shared.done(token, Err(rank.failure_reply(id, failed)));
             return Ok(());
         }
         let size = self.members.layout.size();
-        let signature = if rank.open_calls + self.point_to_point.open_of(request.rank) >= OPEN_CALLS {
+        let signature = if rank.open_calls + self.point_to_point.open_count(request.rank) >= OPEN_CALLS {
             Err(invalid(&request, &format_args!("it has {OPEN_CALLS} calls open; wait for some")))
         } else {
-            CallSignature::of(&request).and_then(|call| call.check(&request, size).map(|()| call))
+            CallSignature::from_request(&request).and_then(|call| call.check(&request, size).map(|()| call))
         };
         rank.open_calls += 1;
-        let waiting = PendingCall { token, at: now, request, signature };
-        if waiting.request.watch {
-            return self.watch(now, shared, waiting);
+        let pending = PendingCall { token, at: now, request, signature };
+        if pending.request.watch {
+            return self.watch(now, shared, pending);
         }
-        self.plans.push(waiting);
-        self.begin_waiting(now, shared)
+        self.call_queue.push(pending);
+        self.begin_pending_calls(now, shared)
     }
 
     /// A call has been prepared.
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(crate) fn prepared(
+    pub(crate) fn on_prepared(
         &mut self,
         now: Time,
         shared: &mut SharedState,
         id: WorkId,
         prepared: PreparedCall,
     ) -> Result<(), CallFailure> {
-        self.plans.prepared(id, prepared);
-        self.begin_waiting(now, shared)
+        self.call_queue.on_prepared(id, prepared);
+        self.begin_pending_calls(now, shared)
     }
 
     /// Begins what can begin.
-    fn begin_waiting(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
-        while let Some((waiting, prepared)) =
-            self.plans.poll(&mut GroupContext { now, members: &self.members, shared })
+    fn begin_pending_calls(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
+        while let Some((pending, prepared)) =
+            self.call_queue.poll(&mut GroupContext { now, members: &self.members, shared })
         {
-            let rank = waiting.request.rank;
-            let Some(number) = self.number(shared, &waiting) else { continue };
+            let rank = pending.request.rank;
+            let Some(call_number) = self.assign_number(shared, &pending) else { continue };
             match prepared {
-                Err(refused) => self.refuse(now, shared, (number, rank, waiting.token), refused)?,
-                Ok(prepared) => self.take_turn(now, shared, number, &waiting, prepared)?,
+                Err(refused) => self.refuse(now, shared, (call_number, rank, pending.token), refused)?,
+                Ok(prepared) => self.run_prepared(now, shared, call_number, &pending, prepared)?,
             }
         }
         Ok(())
     }
 
     /// The number of a rank's call; `None` if it has made that before, which it is told.
-    fn number(&mut self, shared: &mut SharedState, waiting: &PendingCall) -> Option<u64> {
-        let PendingCall { token, request, signature, .. } = waiting;
+    fn assign_number(&mut self, shared: &mut SharedState, pending: &PendingCall) -> Option<u64> {
+        let PendingCall { token, request, signature, .. } = pending;
         // A call that is refused is made.
         let watched = request.watch && signature.is_ok();
-        let least = match self.ranks.number(request.rank, request.number, watched) {
-            Ok(number) => return Some(number),
+        let least = match self.ranks.assign_number(request.rank, request.call_number, watched) {
+            Ok(call_number) => return Some(call_number),
             Err(least) => least,
         };
-        let said = request.number.unwrap_or(u64::MAX);
-        let reason = format!("it cannot be its call {said}: that is call {least}, or a later one");
-        self.ranks.answered(request.rank);
+        let requested = request.call_number.unwrap_or(u64::MAX);
+        let reason = format!("it cannot be its call {requested}: that is call {least}, or a later one");
+        self.ranks.on_answered(request.rank);
         shared.done(*token, Err(invalid(request, &reason)));
         None
     }
@@ -195,17 +195,17 @@ impl Group {
         &mut self,
         now: Time,
         shared: &mut SharedState,
-        (number, rank, token): (u64, u32, u64),
+        (call_number, rank, token): (u64, u32, u64),
         refused: CallFailure,
     ) -> Result<(), CallFailure> {
-        let matched = self.match_refused(now, shared, (number, rank), &refused);
-        self.ranks.answered(rank);
+        let matched = self.match_refused_call(now, shared, (call_number, rank), &refused);
+        self.ranks.on_answered(rank);
         shared.done(token, Err(refused));
-        self.retire(shared, number);
+        self.retire(shared, call_number);
         matched
     }
 
-    fn match_refused(
+    fn match_refused_call(
         &mut self,
         now: Time,
         shared: &mut SharedState,
@@ -221,45 +221,45 @@ impl Group {
     }
 
     /// A call that is prepared has its turn.
-    fn take_turn(
+    fn run_prepared(
         &mut self,
         now: Time,
         shared: &mut SharedState,
-        number: u64,
-        waiting: &PendingCall,
+        call_number: u64,
+        pending: &PendingCall,
         prepared: (CallSignature, Arc<CompiledSchedule>),
     ) -> Result<(), CallFailure> {
-        let rank = waiting.request.rank;
-        if let Err(failed) = self.begin(now, shared, number, waiting, prepared) {
+        let rank = pending.request.rank;
+        if let Err(failed) = self.join_call(now, shared, call_number, pending, prepared) {
             // Its run may not have been made, so that it would not be told with the others.
-            if self.calls.run(number, rank).is_none() {
-                self.refuse_open(shared, waiting.token, rank, &failed);
+            if self.calls.run(call_number, rank).is_none() {
+                self.fail_open(shared, pending.token, rank, &failed);
             }
             return Err(failed);
         }
-        self.run(now, shared)
+        self.advance(now, shared)
     }
 
     /// A rank takes part in a call: as the other local ranks do, and with ranks that are still there?
-    fn begin(
+    fn join_call(
         &mut self,
         now: Time,
         shared: &mut SharedState,
-        number: u64,
-        waiting: &PendingCall,
+        call_number: u64,
+        pending: &PendingCall,
         prepared: (CallSignature, Arc<CompiledSchedule>),
     ) -> Result<(), CallFailure> {
-        let rank = waiting.request.rank;
-        self.departures.check_call(&self.members, number)?;
+        let rank = pending.request.rank;
+        self.departures.check_call(&self.members, call_number)?;
         let (signature, compiled) = &prepared;
         let text = compiled.called(signature.plan.is_some());
-        self.matching.call(&self.members, (number, rank), &text, compiled.digest)?;
-        self.take_over(shared, number);
-        let through = self.calls.begin(now, number, waiting, prepared, &mut shared.out);
-        self.match_with_others(now, shared, number, rank)?;
-        self.arm(now, shared, number);
+        self.matching.compare_local(&self.members, (call_number, rank), &text, compiled.digest)?;
+        self.take_over(shared, call_number);
+        let completion = self.calls.add_rank(now, call_number, pending, prepared, &mut shared.out);
+        self.match_with_others(now, shared, call_number, rank)?;
+        self.arm(now, shared, call_number);
         self.failure_detector.watch(&mut GroupContext { now, members: &self.members, shared });
-        self.leave(shared, number, through);
+        self.complete_rank(shared, call_number, completion);
         Ok(())
     }
 
@@ -272,9 +272,9 @@ impl Group {
         rank: u32,
     ) -> Result<(), CallFailure> {
         let node_of = |(rank, digest)| Some((self.members.node_of(rank)?, digest));
-        let arrived = self.streams.digests(call).chain(self.messages.came(call).filter_map(node_of));
+        let arrived = self.streams.digests(call).chain(self.messages.early_digests(call).filter_map(node_of));
         for node in self.matching.compare(&self.members, (call, rank), arrived)? {
-            self.tell_call(now, shared, call, node);
+            self.notify_mismatch(now, shared, call, node);
         }
         if self.calls.get(call).is_some_and(|call| call.announced) {
             self.announce(now, shared, call);
@@ -283,32 +283,32 @@ impl Group {
     }
 
     /// A node's digest of a call differs: it is told what was called here.
-    fn tell_call(&mut self, now: Time, shared: &mut SharedState, call: u64, node: usize) {
+    fn notify_mismatch(&mut self, now: Time, shared: &mut SharedState, call: u64, node: usize) {
         if node < self.members.nodes.len() {
             let mut context = GroupContext { now, members: &self.members, shared };
-            self.matching.tell(&mut context, call, self.ranks.came(call), node);
+            self.matching.notify_node(&mut context, call, self.ranks.joined(call), node);
         }
     }
 
     fn announce(&mut self, now: Time, shared: &mut SharedState, call: u64) {
         let mut context = GroupContext { now, members: &self.members, shared };
-        self.matching.announce(&mut context, call, self.ranks.came(call));
+        self.matching.announce(&mut context, call, self.ranks.joined(call));
     }
 
     /// Lets calls go on by what is done, and starts every action that may start, as long as the turn goes on.
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(crate) fn run(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
+    pub(crate) fn advance(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
         loop {
             if let Some(done) = self.messages.poll() {
-                self.complete(now, shared, done);
+                self.complete_action(now, shared, done);
             } else if let Some(event) = self.streams.poll() {
-                self.stream_event(now, shared, event)?;
-            } else if !self.calls.has_ready() || !shared.turn.start(self.members.id) {
+                self.on_stream_event(now, shared, event)?;
+            } else if !self.calls.has_ready() || !shared.turn.take_slot(self.members.id) {
                 return Ok(());
             } else if let Some(action) = self.calls.next_ready() {
-                self.start(now, shared, action)?;
+                self.start_action(now, shared, action)?;
             } else if let Some((call, rank)) = self.calls.next_multicaster() {
                 self.next_multicast(now, shared, call, rank)?;
             }
@@ -316,7 +316,7 @@ impl Group {
     }
 
     /// What a stream has done, for its call.
-    fn stream_event(
+    fn on_stream_event(
         &mut self,
         now: Time,
         shared: &mut SharedState,
@@ -332,23 +332,23 @@ impl Group {
                     self.ranks.get_mut(rank).into_iter().for_each(|rank| rank.afterwards += traffic);
                 }
             }
-            StreamEvent::Done(action) => self.complete(now, shared, action),
+            StreamEvent::Done(action) => self.complete_action(now, shared, action),
             // An action whose bytes are changed later goes on until nobody needs them from here.
             StreamEvent::Delivered(id, action) => {
                 if self.calls.changed_later(action) == Some(false) && self.streams.pin_rank(&id) {
                     self.calls.pin(action.call, action.rank);
-                    self.complete(now, shared, action);
+                    self.complete_action(now, shared, action);
                 }
             }
             StreamEvent::Unpinned { call, rank } => {
-                let through = self.calls.unpin(now, call, rank, &mut shared.out);
-                self.leave(shared, call, through);
+                let completion = self.calls.unpin(now, call, rank, &mut shared.out);
+                self.complete_rank(shared, call, completion);
             }
             StreamEvent::AllSent { call, rank, queue } => {
                 self.calls.multicast_sent(call, rank, queue.stripe);
                 self.streams.send_next(&mut GroupContext { now, members: &self.members, shared }, queue)?;
             }
-            StreamEvent::Mismatch { call, node } => self.tell_call(now, shared, call, node),
+            StreamEvent::Mismatch { call, node } => self.notify_mismatch(now, shared, call, node),
             StreamEvent::Closed(id) => {
                 if self.calls.get(id.call).is_some() {
                     self.streams.ignore(id);
@@ -359,54 +359,54 @@ impl Group {
     }
 
     /// An action is done.
-    fn complete(&mut self, now: Time, shared: &mut SharedState, done: CallAction) {
-        let through = self.calls.complete(now, done, &mut shared.out);
-        self.leave(shared, done.call, through);
+    fn complete_action(&mut self, now: Time, shared: &mut SharedState, done: CallAction) {
+        let completion = self.calls.complete(now, done, &mut shared.out);
+        self.complete_rank(shared, done.call, completion);
     }
 
-    /// A rank may be through a call: it is answered.
-    fn leave(&mut self, shared: &mut SharedState, number: u64, through: Option<Completion>) {
-        let Some(Completion { rank, token, mut stats }) = through else { return };
+    /// A rank may be completion a call: it is answered.
+    fn complete_rank(&mut self, shared: &mut SharedState, call_number: u64, completion: Option<Completion>) {
+        let Some(Completion { rank, token, mut stats }) = completion else { return };
         if let Some(local) = self.ranks.get_mut(rank) {
             stats.traffic += std::mem::take(&mut local.afterwards);
         }
-        self.ranks.answered(rank);
+        self.ranks.on_answered(rank);
         shared.done(token, Ok(stats));
-        self.retire(shared, number);
+        self.retire(shared, call_number);
     }
 
-    /// Forgets a call once all ranks of this node are through it.
-    fn retire(&mut self, shared: &mut SharedState, number: u64) {
-        let running = self.calls.get(number).is_some_and(|call| !call.is_empty());
-        if running || self.ranks.awaits(number) {
+    /// Forgets a call once all ranks of this node are completion it.
+    fn retire(&mut self, shared: &mut SharedState, call_number: u64) {
+        let running = self.calls.get(call_number).is_some_and(|call| !call.is_empty());
+        if running || self.ranks.is_awaiting(call_number) {
             return;
         }
-        self.calls.retire(number, self.key()).into_iter().for_each(|record| shared.ring.push(record));
-        shared.timers.set(TimerKey::Call(self.members.id, number), None);
-        self.streams.forget_call(number, shared);
-        self.matching.forget(number);
+        self.calls.retire(call_number, self.key()).into_iter().for_each(|record| shared.ring.push(record));
+        shared.timers.set(TimerKey::Call(self.members.id, call_number), None);
+        self.streams.forget_call(call_number, shared);
+        self.matching.forget(call_number);
     }
 
     /// The smallest call that not all ranks of this node are through.
     fn oldest_open(&self) -> u64 {
         let next = self.ranks.next_call();
-        self.calls.iter().next().map_or(next, |(number, _)| next.min(number))
+        self.calls.iter().next().map_or(next, |(call_number, _)| next.min(call_number))
     }
 
     /// Work that was given out is done.
     ///
     /// # Errors
     /// If the group fails by what follows.
-    pub(crate) fn work_done(
+    pub(crate) fn on_work_done(
         &mut self,
         now: Time,
         shared: &mut SharedState,
         id: WorkId,
     ) -> Result<(), CallFailure> {
-        if !self.messages.work_done(shared, id) {
-            self.point_to_point.work_done(&mut GroupContext { now, members: &self.members, shared }, id);
+        if !self.messages.on_work_done(shared, id) {
+            self.point_to_point.on_work_done(&mut GroupContext { now, members: &self.members, shared }, id);
         }
-        self.run(now, shared)
+        self.advance(now, shared)
     }
 
     /// There is no memory of this name.
@@ -417,7 +417,7 @@ impl Group {
         self.calls.allocation_failed(memory)
     }
 
-    /// A local rank sends or receives. Its answer goes out through `shared`.
+    /// A local rank sends or receives. Its answer goes out completion `shared`.
     ///
     /// # Errors
     /// If the group fails by it.
@@ -437,12 +437,12 @@ impl Group {
             return Ok(());
         };
         if let Some(failed) = &self.failed {
-            shared.done(token, Err(local.tell(id, failed)));
+            shared.done(token, Err(local.failure_reply(id, failed)));
             return Ok(());
         }
         let mut context = GroupContext { now, members: &self.members, shared };
         self.failure_detector.watch(&mut context);
-        self.point_to_point.begin(&mut context, token, request, &self.departures)
+        self.point_to_point.start(&mut context, token, request, &self.departures)
     }
 
     /// A local rank cancels a receive or probe.

@@ -53,7 +53,7 @@ impl LinkUsage {
     }
 
     /// One of these has ended.
-    pub(crate) fn ends(&mut self, share: &LinkShare) {
+    pub(crate) fn remove(&mut self, share: &LinkShare) {
         self.streams[share.stripe.index as usize] -= 1;
         self.parts -= share.parts();
     }

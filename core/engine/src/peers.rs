@@ -44,7 +44,7 @@ pub(crate) struct PeerLink {
     /// By what it proves that in its groups that say no key of its own, by their numbers and epochs.
     group_keys: BTreeMap<(u64, u32), Key>,
     /// This side has asked for a connection, and not heard what has become of that.
-    seeks: bool,
+    is_connecting: bool,
     /// This side has made the connection that there is.
     outgoing: bool,
     /// If both sides connect at once, the connection that this side has made stays.
@@ -72,7 +72,7 @@ impl PeerLink {
             proven: false,
             key: None,
             group_keys: BTreeMap::new(),
-            seeks: false,
+            is_connecting: false,
             outgoing: false,
             precedes: false,
             awaited: (0, None),
@@ -204,7 +204,7 @@ impl PeerTable {
     }
 
     /// A group has members on a node, which it may speak to later; the node's number.
-    pub(crate) fn meet(&mut self, name: &str) -> NodeId {
+    pub(crate) fn add_member(&mut self, name: &str) -> NodeId {
         let node = self.number(name);
         self.nodes[node.0 as usize].has_been_in_group = true;
         node
@@ -223,7 +223,7 @@ impl PeerTable {
         let (member, group) = (&members.nodes[place], members.key());
         let (name, incarnation, theirs) = (member.name.as_str(), member.incarnation, member.tcp);
         let mut lost = self.drop_useless((members, place), closing, out);
-        let node = self.meet(name);
+        let node = self.add_member(name);
         let known = &mut self.nodes[node.0 as usize];
         let link = known
             .link
@@ -242,7 +242,7 @@ impl PeerTable {
         }
         self.dirty.insert(node);
         if self.link(node).is_some_and(|link| link.precedes) && !members.on_demand {
-            self.seek(node, out);
+            self.request_connection(node, out);
         }
         (node, lost)
     }
@@ -254,16 +254,17 @@ impl PeerTable {
             self.join(now, (members, place), &BTreeSet::new(), out);
             self.fresh.insert(node);
         }
-        self.seek(node, out);
+        self.request_connection(node, out);
     }
 
     /// Asks for a connection to a peer, if there is none and this side may.
-    fn seek(&mut self, node: NodeId, out: &mut OutputQueue) {
-        let Some(link) = self.link(node).filter(|link| link.connection.is_none() && !link.seeks) else {
+    fn request_connection(&mut self, node: NodeId, out: &mut OutputQueue) {
+        let Some(link) = self.link(node).filter(|link| link.connection.is_none() && !link.is_connecting)
+        else {
             return;
         };
         let Some(to) = link.connect else { return };
-        link.seeks = true;
+        link.is_connecting = true;
         let key = link.proof();
         out.push(Output::Connect { node, to, key });
     }
@@ -346,9 +347,14 @@ impl PeerTable {
     }
 
     /// The connection that was asked for is there.
-    pub(crate) fn connected(&mut self, node: NodeId, connection: AgentConnectionId, out: &mut OutputQueue) {
+    pub(crate) fn on_connected(
+        &mut self,
+        node: NodeId,
+        connection: AgentConnectionId,
+        out: &mut OutputQueue,
+    ) {
         if let Some(link) = self.link(node) {
-            link.seeks = false;
+            link.is_connecting = false;
             if link.connection.is_none() {
                 (link.connection, link.outgoing) = (Some(connection), true);
                 // The driver has seen to it.
@@ -363,14 +369,14 @@ impl PeerTable {
     }
 
     /// A connection that was asked for cannot be made: whether there is none.
-    pub(crate) fn unreachable(&mut self, node: NodeId) -> bool {
+    pub(crate) fn on_unreachable(&mut self, node: NodeId) -> bool {
         let Some(link) = self.link(node) else { return false };
-        link.seeks = false;
+        link.is_connecting = false;
         link.connection.is_none()
     }
 
     /// Someone connected.
-    pub(crate) fn accepted(
+    pub(crate) fn on_accepted(
         &mut self,
         connection: AgentConnectionId,
         (ip, proven): (IpAddr, Option<AgentId>),
@@ -390,7 +396,7 @@ impl PeerTable {
 
     /// Bytes of a connection that has not said whose it is. Answers with the peer and all its bytes once it
     /// has, and with the peer of that name whose connection it replaces.
-    pub(crate) fn greeting(
+    pub(crate) fn on_greeting(
         &mut self,
         connection: AgentConnectionId,
         more: &[u8],
@@ -411,7 +417,7 @@ impl PeerTable {
             }
         };
         let (ip, bytes, proven) = (*ip, std::mem::take(bytes), proven.take());
-        if !self.may_be(&who, proven.as_ref()) {
+        if !self.is_plausible(&who, proven.as_ref()) {
             self.refused += 1;
             tracing::debug!(%ip, name = who.node, "refused a connection without proof of its agent");
             self.hang_up(connection, out);
@@ -470,7 +476,7 @@ impl PeerTable {
 
     /// Whether an agent may be the one that it says it is, by what it has proved. Of one that is known to have a key, or whose
     /// connection has been proved, nothing less is believed.
-    fn may_be(&mut self, who: &AgentId, proven: Option<&AgentId>) -> bool {
+    fn is_plausible(&mut self, who: &AgentId, proven: Option<&AgentId>) -> bool {
         let known = self.by_name.get(&who.node).copied();
         let link = known.and_then(|node| self.link(node));
         match proven {
@@ -488,7 +494,7 @@ impl PeerTable {
     }
 
     /// A connection ended, or could not be made.
-    pub(crate) fn closed(
+    pub(crate) fn on_closed(
         &mut self,
         connection: AgentConnectionId,
         why: &str,
@@ -504,7 +510,7 @@ impl PeerTable {
     /// side.
     pub(crate) fn reconnect(&mut self, node: NodeId, why: &str, out: &mut OutputQueue) -> Option<LostPeer> {
         let lost = self.end(node, why, out)?;
-        self.seek(node, out);
+        self.request_connection(node, out);
         Some(lost)
     }
 
@@ -522,7 +528,7 @@ impl PeerTable {
             connect: ended.connect,
             key: ended.key,
             group_keys: ended.group_keys,
-            seeks: ended.seeks,
+            is_connecting: ended.is_connecting,
             precedes: ended.precedes,
             reconnects,
             ..PeerLink::new(&self.me, (self.name(node), ended.incarnation), ended.ip, ended.ip)

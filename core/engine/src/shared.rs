@@ -77,7 +77,7 @@ impl SharedState {
 
     /// Answers a call or message.
     pub(crate) fn done(&mut self, token: u64, result: Result<CallStats, CallFailure>) {
-        if let Some(result) = self.work_tracker.answer(token, result) {
+        if let Some(result) = self.work_tracker.complete(token, result) {
             self.out.push(Output::Done { token, result });
         }
     }
@@ -85,7 +85,7 @@ impl SharedState {
     /// Gives work of a group out, on the memory of some calls.
     pub(crate) fn work(&mut self, group: u64, tokens: [Option<u64>; 2], work: Work) -> WorkId {
         let id = self.out.next_work();
-        self.work_tracker.begin(id, group, tokens);
+        self.work_tracker.track(id, group, tokens);
         self.out.push(Output::Work { id, work });
         id
     }
@@ -118,14 +118,14 @@ impl SharedState {
     }
 
     /// A stream has its share of the node's link from now on.
-    pub(crate) fn sends(&mut self, share: LinkShare) {
+    pub(crate) fn start_sending(&mut self, share: LinkShare) {
         self.sending = self.sending.with(&share);
         self.sending_changed = true;
     }
 
     /// A stream has put its last chunk on the link, or never will: others may have its share.
-    pub(crate) fn sent(&mut self, share: LinkShare) {
-        self.sending.ends(&share);
+    pub(crate) fn finish_sending(&mut self, share: LinkShare) {
+        self.sending.remove(&share);
         self.sending_changed = true;
     }
 }
@@ -143,7 +143,7 @@ pub(crate) struct TurnBudget {
 
 impl TurnBudget {
     /// Whether an action of a group may start; if not, the group has its turn later.
-    pub(crate) fn start(&mut self, group: u64) -> bool {
+    pub(crate) fn take_slot(&mut self, group: u64) -> bool {
         let may = self.started < TURN_ACTIONS;
         if may {
             self.started += 1;
@@ -186,14 +186,14 @@ impl GroupContext<'_> {
     }
 
     /// Tells the machine of the connection to the node at a place of the group.
-    pub(crate) fn tell_peer(&mut self, node: usize, input: Input<'_>) {
+    pub(crate) fn send_to_peer(&mut self, node: usize, input: Input<'_>) {
         self.reach(node);
         self.shared.peers.handle(self.now, self.members.nodes[node].id, input);
     }
 
     /// Tells the agent of the node at a place of the group.
     pub(crate) fn notify(&mut self, node: usize, notice: Notice) {
-        self.tell_peer(node, Input::Notify(notice));
+        self.send_to_peer(node, Input::Notify(notice));
     }
 
     /// Tells the agents of all other nodes of the group that are spoken to: where they connect on demand, the others hear of

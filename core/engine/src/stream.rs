@@ -42,8 +42,8 @@ pub(crate) enum StreamHold {
     Action,
     /// The rank: the action is done, but the rank's buffer is still in use.
     Rank,
-    /// Nobody: the stream has a copy of its own, or is over.
-    Nobody,
+    /// None: the stream has a copy of its own, or is over.
+    None,
 }
 
 /// An open stream.
@@ -59,7 +59,7 @@ pub(crate) struct MulticastStream {
     /// The local rank and its action.
     pub(crate) rank: u32,
     pub(crate) action: u32,
-    pub(crate) waits: StreamHold,
+    pub(crate) hold: StreamHold,
     /// Of a source with a tree.
     tree: Option<SocketAddr>,
 }
@@ -88,8 +88,8 @@ impl MulticastStream {
         (operation, rank, action): (Operation, u32, u32),
         tree: Option<SocketAddr>,
     ) -> MulticastStream {
-        let (bounced, waits) = (false, StreamHold::Action);
-        MulticastStream { end, data, bounced, operation, rank, action, waits, tree }
+        let (bounced, hold) = (false, StreamHold::Action);
+        MulticastStream { end, data, bounced, operation, rank, action, hold, tree }
     }
 
     pub(crate) fn is_receiver(&self) -> bool {
@@ -103,10 +103,10 @@ impl MulticastStream {
 
     /// Continues on a copy of the message, so that nobody waits for this stream.
     pub(crate) fn continue_on(&mut self, buffer: MemoryRange) {
-        (self.data, self.bounced, self.waits) = (buffer, true, StreamHold::Nobody);
+        (self.data, self.bounced, self.hold) = (buffer, true, StreamHold::None);
     }
 
-    /// Nobody needs the message any more. Answers with the bounce buffer, if it was in one.
+    /// None needs the message any more. Answers with the bounce buffer, if it was in one.
     pub(crate) fn release(&mut self) -> Option<MemoryRange> {
         let data = std::mem::replace(&mut self.data, MemoryRange::EMPTY);
         std::mem::take(&mut self.bounced).then_some(data)
@@ -129,7 +129,7 @@ impl MulticastStream {
     }
 
     /// Hands a packet to the machine and does what it asks.
-    pub(crate) fn packet(
+    pub(crate) fn on_packet(
         &mut self,
         now: Time,
         packet: &Packet,

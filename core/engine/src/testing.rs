@@ -55,7 +55,7 @@ pub struct Collective {
 impl Collective {
     /// A call by every rank of a group of `size`; buffers are filled by `salt`.
     pub fn new(group: u64, size: u32, operation: Operation, root: u32, count: u64, salt: u64) -> Collective {
-        Collective::of(group, size as usize, operation, root, (count, None), salt)
+        Collective::build(group, size as usize, operation, root, (count, None), salt)
     }
 
     /// With parts of unequal lengths.
@@ -67,10 +67,10 @@ impl Collective {
         counts: &[u64],
         salt: u64,
     ) -> Collective {
-        Collective::of(group, size as usize, operation, root, (0, Some(counts)), salt)
+        Collective::build(group, size as usize, operation, root, (0, Some(counts)), salt)
     }
 
-    fn of(
+    fn build(
         group: u64,
         size: usize,
         operation: Operation,
@@ -100,7 +100,7 @@ impl Collective {
                 input: input.clone().map(Buffer::new),
                 output: want.as_ref().map(undefined).map(Buffer::new),
                 timeout: None,
-                number: None,
+                call_number: None,
                 watch: false,
                 background: false,
             });

@@ -67,7 +67,7 @@ pub(crate) struct CallNotes {
 
 impl CallNotes {
     /// A message from a rank is here.
-    pub(crate) fn arrived(&mut self, now: Time, from: u32) {
+    pub(crate) fn record_arrival(&mut self, now: Time, from: u32) {
         if let Some(known) = self.arrivals.iter_mut().find(|arrival| arrival.from == from) {
             known.last = now;
             known.messages = known.messages.saturating_add(1);
@@ -82,7 +82,7 @@ impl CallNotes {
     }
 
     /// A rank is through.
-    pub(crate) fn ended(&mut self, times: RankTimes, traffic: &TrafficTotals) {
+    pub(crate) fn record_end(&mut self, times: RankTimes, traffic: &TrafficTotals) {
         self.ranks.push(times);
         self.traffic += *traffic;
     }
@@ -120,13 +120,13 @@ mod tests {
         let at = Time::from_nanos;
         let mut notes = CallNotes::default();
         for (time, from) in [(1, 7), (2, 8), (5, 7)] {
-            notes.arrived(at(time), from);
+            notes.record_arrival(at(time), from);
         }
         let arrival =
             |from, first, last, messages| DataArrival { from, first: at(first), last: at(last), messages };
         assert_eq!(notes.arrivals, [arrival(7, 1, 5, 2), arrival(8, 2, 2, 1)]);
         for from in 100..100 + ARRIVALS as u32 {
-            notes.arrived(at(u64::from(from)), from);
+            notes.record_arrival(at(u64::from(from)), from);
         }
         assert_eq!(notes.arrivals.len(), ARRIVALS);
         assert!(notes.arrivals.iter().all(|arrival| arrival.from >= 100));

@@ -35,7 +35,7 @@ pub(crate) struct WorkTracker {
 
 impl WorkTracker {
     /// Work of a group begins, on the memory of some calls.
-    pub(crate) fn begin(&mut self, id: WorkId, group: u64, tokens: [Option<u64>; 2]) {
+    pub(crate) fn track(&mut self, id: WorkId, group: u64, tokens: [Option<u64>; 2]) {
         for token in tokens.into_iter().flatten() {
             self.pinned.entry(token).or_default().work_tracker += 1;
         }
@@ -43,7 +43,7 @@ impl WorkTracker {
     }
 
     /// Work is done: of which group, and who can be answered now.
-    pub(crate) fn end(&mut self, id: WorkId) -> Option<(u64, Vec<(u64, CallResult)>)> {
+    pub(crate) fn finish(&mut self, id: WorkId) -> Option<(u64, Vec<(u64, CallResult)>)> {
         let TrackedWork { group, tokens } = self.open.remove(&id)?;
         let mut answers = Vec::new();
         for token in tokens.into_iter().flatten() {
@@ -58,7 +58,7 @@ impl WorkTracker {
     }
 
     /// A call has ended: its answer, unless work uses its memory; then it comes when that is done.
-    pub(crate) fn answer(&mut self, token: u64, answer: CallResult) -> Option<CallResult> {
+    pub(crate) fn complete(&mut self, token: u64, answer: CallResult) -> Option<CallResult> {
         match self.pinned.get_mut(&token) {
             None => Some(answer),
             Some(pinned) => {
@@ -76,14 +76,14 @@ mod tests {
     #[test]
     fn a_call_is_answered_when_the_last_work_on_its_memory_is_done() {
         let mut work_tracker = WorkTracker::default();
-        work_tracker.begin(WorkId(1), 7, [Some(10), Some(11)]);
-        work_tracker.begin(WorkId(2), 7, [Some(10), None]);
+        work_tracker.track(WorkId(1), 7, [Some(10), Some(11)]);
+        work_tracker.track(WorkId(2), 7, [Some(10), None]);
         let done = || Ok(CallStats::default());
-        assert_eq!(work_tracker.answer(12, done()), Some(done()));
-        assert_eq!((work_tracker.answer(10, done()), work_tracker.answer(11, done())), (None, None));
-        assert_eq!(work_tracker.end(WorkId(1)), Some((7, vec![(11, done())])));
-        assert_eq!(work_tracker.end(WorkId(2)), Some((7, vec![(10, done())])));
-        assert_eq!(work_tracker.end(WorkId(2)), None);
-        assert_eq!(work_tracker.answer(10, done()), Some(done()));
+        assert_eq!(work_tracker.complete(12, done()), Some(done()));
+        assert_eq!((work_tracker.complete(10, done()), work_tracker.complete(11, done())), (None, None));
+        assert_eq!(work_tracker.finish(WorkId(1)), Some((7, vec![(11, done())])));
+        assert_eq!(work_tracker.finish(WorkId(2)), Some((7, vec![(10, done())])));
+        assert_eq!(work_tracker.finish(WorkId(2)), None);
+        assert_eq!(work_tracker.complete(10, done()), Some(done()));
     }
 }

@@ -46,7 +46,7 @@ impl Account {
     ///
     /// # Errors
     /// If there is none.
-    pub fn of(user: &str) -> Result<Account, AccountError> {
+    pub fn look_up(user: &str) -> Result<Account, AccountError> {
         let found = match user.parse() {
             Ok(number) => User::from_uid(Uid::from_raw(number)),
             Err(_) => User::from_name(user),
@@ -71,7 +71,7 @@ impl Account {
     /// If the system does not say.
     pub fn own() -> Result<Account, AccountError> {
         let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        match Account::of(&uid.to_string()) {
+        match Account::look_up(&uid.to_string()) {
             Err(AccountError::Unknown(name)) => {
                 let (home, shell) = (PathBuf::from("/"), PathBuf::from("/bin/sh"));
                 Ok(Account { name, uid, gid, groups: vec![gid], home, shell })
@@ -99,10 +99,10 @@ mod tests {
 
     #[test]
     fn accounts_are_found_by_name_and_number() {
-        let root = Account::of("root").unwrap();
+        let root = Account::look_up("root").unwrap();
         assert_eq!((root.uid, root.gid, root.name.as_str()), (0, 0, "root"));
         assert!(root.groups.contains(&0));
-        assert_eq!(Account::of("0").unwrap(), root);
+        assert_eq!(Account::look_up("0").unwrap(), root);
         let environment = root.environment();
         assert_eq!((environment["USER"].as_str(), environment["HOME"].as_str()), ("root", "/root"));
     }
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn who_is_unknown_is_named() {
         for unknown in ["cool-test-nobody-is-called-so", "3999999999"] {
-            assert_eq!(Account::of(unknown), Err(AccountError::Unknown(unknown.to_owned())));
+            assert_eq!(Account::look_up(unknown), Err(AccountError::Unknown(unknown.to_owned())));
         }
         assert_eq!(Account::own().unwrap().uid, rustix::process::geteuid().as_raw());
     }

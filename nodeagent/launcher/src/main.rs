@@ -57,7 +57,7 @@ fn run(options: &Options) -> Result<(), Error> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::NotRoot);
     }
-    let agent = Account::of(&options.agent_user)?;
+    let agent = Account::look_up(&options.agent_user)?;
     if agent.uid == 0 {
         return Err(Error::AgentIsRoot(agent.name));
     }

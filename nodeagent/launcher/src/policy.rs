@@ -66,7 +66,7 @@ impl Policy {
                 Err(PolicyError::NotOwn { user: user.to_owned(), own: own.name })
             }
             Policy::Privileged { .. } if user.is_empty() => Err(PolicyError::Nobody),
-            Policy::Privileged { .. } => self.check(Account::of(user)?),
+            Policy::Privileged { .. } => self.check(Account::look_up(user)?),
         }
     }
 

@@ -87,7 +87,7 @@ pub fn supervise(agent: OwnedFd, policy: Policy) -> Result<(), SuperviseError> {
     let served = job.serve(&ends);
     let ended = job.end();
     if let Ok(true) = served {
-        job.tell(Answer::Ended(Ended {}))?;
+        job.reply(Answer::Ended(Ended {}))?;
     }
     info!(job = job.number, "its processes are gone");
     ended?;
@@ -125,7 +125,7 @@ fn begin(agent: OwnedFd, policy: Policy) -> Result<Option<SupervisedJob>, Superv
     let begun = Begun { uid: account.uid, cgroup: path, why_no_cgroup: why };
     let other = matches!(policy, Policy::Privileged { .. });
     let job = SupervisedJob { number: job, account, other, cgroup, ranks: BTreeMap::new(), agent };
-    job.tell(Answer::Begun(begun))?;
+    job.reply(Answer::Begun(begun))?;
     Ok(Some(job))
 }
 
@@ -138,7 +138,7 @@ fn send(agent: impl AsFd, body: Answer) -> io::Result<()> {
 }
 
 impl SupervisedJob {
-    fn tell(&self, body: Answer) -> io::Result<()> {
+    fn reply(&self, body: Answer) -> io::Result<()> {
         send(&self.agent, body)
     }
 
@@ -151,7 +151,7 @@ impl SupervisedJob {
             if ended {
                 // What it says is looked up.
                 rustix::io::read(ends, &mut [0; 512])?;
-                self.note_ends()?;
+                self.report_exits()?;
             }
             if said {
                 let Some(packet) = seqpacket::receive(&self.agent)? else { return Ok(false) };
@@ -206,11 +206,11 @@ impl SupervisedJob {
                     "started"
                 );
                 self.ranks.insert(rank, RankProcess::Running(pid));
-                self.tell(Answer::Started(Started { rank, pid: process.unsigned_abs() }))?;
+                self.reply(Answer::Started(Started { rank, pid: process.unsigned_abs() }))?;
             }
             Err(e) => {
                 warn!(job = self.number, rank, user, uid, gid, program = start.program, why = %e, "not started");
-                self.tell(Answer::NotStarted(NotStarted { rank, error: e.to_string() }))?;
+                self.reply(Answer::NotStarted(NotStarted { rank, error: e.to_string() }))?;
             }
         }
         Ok(())
@@ -262,7 +262,7 @@ impl SupervisedJob {
     }
 
     /// Tells which ranks have ended.
-    fn note_ends(&mut self) -> Result<(), SuperviseError> {
+    fn report_exits(&mut self) -> Result<(), SuperviseError> {
         let mut told = Vec::new();
         for (number, rank) in &mut self.ranks {
             let RankProcess::Running(pid) = *rank else { continue };
@@ -273,7 +273,7 @@ impl SupervisedJob {
             }
         }
         for exited in told {
-            self.tell(Answer::Exited(exited))?;
+            self.reply(Answer::Exited(exited))?;
         }
         if self.cgroup.is_none() {
             descendants::reap(&self.pids())?;
@@ -294,23 +294,23 @@ impl SupervisedJob {
         match self.cgroup.take() {
             Some(cgroup) => {
                 cgroup.end()?;
-                self.note_ends()?;
+                self.report_exits()?;
                 let ended: Vec<u32> = self.ranks.keys().copied().collect();
                 ended.into_iter().try_for_each(|rank| self.sweep(rank))
             }
             None => {
                 let mut ended = Vec::new();
                 descendants::end(|pid, status| ended.push((pid, status)))?;
-                self.tell_ended(&ended)
+                self.report_remaining_exits(&ended)
             }
         }
     }
 
-    fn tell_ended(&self, ended: &[(i32, WaitStatus)]) -> Result<(), SuperviseError> {
+    fn report_remaining_exits(&self, ended: &[(i32, WaitStatus)]) -> Result<(), SuperviseError> {
         for (number, rank) in &self.ranks {
             let RankProcess::Running(pid) = rank else { continue };
             if let Some((_, status)) = ended.iter().find(|(ended, _)| *ended == pid.as_raw_nonzero().get()) {
-                self.tell(Answer::Exited(exited(
+                self.reply(Answer::Exited(exited(
                     *number,
                     status.exit_status(),
                     status.terminating_signal(),

@@ -1,4 +1,4 @@
-//! A rank's membership of a group, through which its session calls.
+//! A rank's membership of a group, completed_calls which its session calls.
 
 use super::Agent;
 use super::groups::{Abilities, LeaveOutcome};
@@ -94,12 +94,12 @@ impl Attachment {
     /// The rank is gone. Those who wait for it are told why.
     pub(crate) async fn leave(self, why: String) {
         let Attachment { agent, group, rank, segment, .. } = self;
-        let through = segment.map(|segment| segment.part(rank).completed_calls());
-        agent.engine.lose_rank(group, rank, why, through);
+        let completed_calls = segment.map(|segment| segment.part(rank).completed_calls());
+        agent.engine.lose_rank(group, rank, why, completed_calls);
         match agent.groups.leave(group) {
             LeaveOutcome::Released => {}
             LeaveOutcome::Tell { unused } => {
-                agent.tell(Body::Left(RanksLeft { group, ranks: vec![rank], unused })).await;
+                agent.report(Body::Left(RanksLeft { group, ranks: vec![rank], unused })).await;
             }
         }
     }

@@ -21,7 +21,7 @@ pub(super) struct RankGroup {
     /// Ranks of this node.
     local: BTreeSet<u32>,
     /// Those that have come; they stay in when they leave, since a rank that left cannot come back.
-    came: BTreeSet<u32>,
+    joined: BTreeSet<u32>,
     /// How many of them have not left.
     present: usize,
     /// Its ranks came by themselves: it is released when all of them have left.
@@ -130,7 +130,7 @@ impl GroupTable {
                 local: known.local.clone(),
             });
         }
-        if !known.came.insert(rank) {
+        if !known.joined.insert(rank) {
             return Err(RankAttachError::Twice { group, rank });
         }
         known.present += 1;
@@ -147,7 +147,7 @@ impl GroupTable {
                 segment.segment().decline();
             }
         } else if matches!(known.sharing, SegmentSharing::Possible) {
-            known.sharing = match SharedSegment::of_group(known.places.len()) {
+            known.sharing = match SharedSegment::for_group(known.places.len()) {
                 Ok(segment) => SegmentSharing::In(Arc::new(segment)),
                 Err(e) => {
                     warn!(group, "ranks call by their agent, without a segment: {e}");
@@ -191,7 +191,7 @@ impl GroupTable {
         if !able {
             known.sharing = SegmentSharing::No;
         }
-        let is_known = !able || known.came.len() == known.local.len();
+        let is_known = !able || known.joined.len() == known.local.len();
         Some(QuickArrival { sharing, able: is_known.then_some(able) })
     }
 
@@ -207,21 +207,21 @@ impl GroupTable {
     pub(super) fn attached(&self, group: u64) -> Vec<u32> {
         let groups = self.lock();
         let known = groups.get(&group).filter(|group| group.present > 0);
-        known.map(|group| group.came.iter().copied().collect()).unwrap_or_default()
+        known.map(|group| group.joined.iter().copied().collect()).unwrap_or_default()
     }
 
     /// The ranks of a group that belong here and never came, and whether that is all of them.
     pub(super) fn absent(&self, group: u64) -> Option<(Vec<u32>, bool)> {
         let groups = self.lock();
         let known = groups.get(&group)?;
-        Some((known.local.difference(&known.came).copied().collect(), known.came.is_empty()))
+        Some((known.local.difference(&known.joined).copied().collect(), known.joined.is_empty()))
     }
 
     /// Whether a rank of a group belongs here and never came.
     pub(super) fn is_absent(&self, group: u64, rank: u32) -> bool {
         self.lock()
             .get(&group)
-            .is_some_and(|known| known.local.contains(&rank) && !known.came.contains(&rank))
+            .is_some_and(|known| known.local.contains(&rank) && !known.joined.contains(&rank))
     }
 
     /// A group's ranks come by themselves: it is released when all of them have left.
@@ -284,12 +284,12 @@ impl RankGroup {
             places: places.collect(),
             epoch: spec.epoch,
             local,
-            sharing: match QuickGroup::of(spec, node) {
+            sharing: match QuickGroup::from_spec(spec, node) {
                 Some(quick) => SegmentSharing::Quick(quick),
                 None if together => SegmentSharing::Possible,
                 None => SegmentSharing::No,
             },
-            came: BTreeSet::new(),
+            joined: BTreeSet::new(),
             present: 0,
             enlisted: false,
             owner: None,

@@ -1,6 +1,6 @@
 //! Ranks that meet the other survivors of their group. Who is left is decided by the controller.
 
-use super::{Agent, Attachment, CONTROLLER_MARGIN, GONE};
+use super::{Agent, Attachment, CONTROLLER_MARGIN, PROCESS_ENDED};
 use cool_membership::MAX_WAIT;
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{RanksLeft, Recover, Recovered};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// What the survivors of a group have agreed on.
 #[derive(Debug)]
-pub(crate) struct RecoveryOutcome {
+pub(crate) struct RecoveryResult {
     /// The ranks that are gone.
     pub(crate) gone: Vec<u32>,
     /// What those who agree have agreed on.
@@ -19,18 +19,18 @@ pub(crate) struct RecoveryOutcome {
 
 impl Agent {
     /// Lets a rank of this node meet the other survivors of its group.
-    pub(crate) async fn recover(&self, recover: Recover) -> Result<RecoveryOutcome, String> {
+    pub(crate) async fn recover(&self, recover: Recover) -> Result<RecoveryResult, String> {
         let at = (recover.group, recover.rank);
         if !self.attached(at.0).contains(&at.1) {
             return Err(format!("rank {} is not attached to group {} on node {}", at.1, at.0, self.node));
         }
-        let patience = Duration::from_millis(recover.timeout_ms).min(MAX_WAIT) + CONTROLLER_MARGIN;
-        let Some((_, answered)) = self.recovering.begin(&at) else {
+        let wait_limit = Duration::from_millis(recover.timeout_ms).min(MAX_WAIT) + CONTROLLER_MARGIN;
+        let Some((_, answered)) = self.recovering.register(&at) else {
             return Err(format!("rank {} of group {} waits for the other survivors already", at.1, at.0));
         };
         let misses = self.engine.lost_ranks(at.0).await;
-        self.tell(Body::Recover(Recover { misses, ..recover })).await;
-        self.recovering.answer(&at, answered, patience).await
+        self.report(Body::Recover(Recover { misses, ..recover })).await;
+        self.recovering.wait(&at, answered, wait_limit).await
     }
 
     /// The survivors of a group have agreed, or will not.
@@ -48,26 +48,26 @@ impl Agent {
             };
             match attachment {
                 _ if !failure.is_empty() => Err(failure.clone()),
-                Ok(attachment) => Ok(RecoveryOutcome { gone: gone.clone(), flags: *flags, attachment }),
+                Ok(attachment) => Ok(RecoveryResult { gone: gone.clone(), flags: *flags, attachment }),
                 Err(reason) => Err(reason),
             }
         };
         // As in a rendezvous, all attach before the first is told.
         let answered: Vec<_> = concerned.into_iter().map(|(rank, waits)| (waits, answer(rank))).collect();
         for (waits, answer) in answered {
-            if let Err(Ok(RecoveryOutcome { attachment: Some(attachment), .. })) = waits.send(answer) {
+            if let Err(Ok(RecoveryResult { attachment: Some(attachment), .. })) = waits.send(answer) {
                 // Not here: whoever calls this may be the one who takes what is told to the controller.
-                tokio::spawn(attachment.leave(GONE.to_owned()));
+                tokio::spawn(attachment.leave(PROCESS_ENDED.to_owned()));
             }
         }
         self.left_before(*new_group);
     }
 
     /// A rank of this node that has ended without ever coming to its group: who waits for it is told.
-    pub(crate) async fn never_came(&self, group: u64, rank: u32) {
+    pub(crate) async fn rank_never_attached(&self, group: u64, rank: u32) {
         if self.groups.is_absent(group, rank) {
-            self.engine.lose_rank(group, rank, GONE.to_owned(), None);
-            self.tell(Body::Left(RanksLeft { group, ranks: vec![rank], unused: false })).await;
+            self.engine.lose_rank(group, rank, PROCESS_ENDED.to_owned(), None);
+            self.report(Body::Left(RanksLeft { group, ranks: vec![rank], unused: false })).await;
         }
     }
 }

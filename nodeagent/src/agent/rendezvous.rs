@@ -1,7 +1,7 @@
 //! Processes of this node that ask for a group together with others, anywhere: the controller is told of each, and makes the
 //! group when all have come. The rendezvous itself is the controller's.
 
-use super::{Agent, Attachment, CONTROLLER_MARGIN, GONE};
+use super::{Agent, Attachment, CONTROLLER_MARGIN, PROCESS_ENDED};
 use cool_membership::MAX_WAIT;
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Enlist, Enlisted, RanksLeft, Withdraw};
@@ -12,19 +12,19 @@ impl Agent {
     /// only after [`Agent::withdraw`].
     pub(crate) async fn enlist(&self, mut enlist: Enlist) -> Result<Attachment, String> {
         let at = (enlist.key.clone(), enlist.rank);
-        let patience = Duration::from_millis(enlist.timeout_ms).min(MAX_WAIT) + CONTROLLER_MARGIN;
-        let Some((ticket, answered)) = self.enlisted.begin(&at) else {
+        let wait_limit = Duration::from_millis(enlist.timeout_ms).min(MAX_WAIT) + CONTROLLER_MARGIN;
+        let Some((ticket, answered)) = self.enlisted.register(&at) else {
             return Err(format!("two processes say that they are rank {} of {}", at.1, at.0));
         };
         enlist.ticket = ticket;
-        self.tell(Body::Enlist(enlist)).await;
-        self.enlisted.answer(&at, answered, patience).await
+        self.report(Body::Enlist(enlist)).await;
+        self.enlisted.wait(&at, answered, wait_limit).await
     }
 
     /// A process that waited is gone.
     pub(crate) async fn withdraw(&self, key: String, rank: u32) {
-        if self.enlisted.end(&(key.clone(), rank)) {
-            self.tell(Body::Withdraw(Withdraw { key, rank })).await;
+        if self.enlisted.unregister(&(key.clone(), rank)) {
+            self.report(Body::Withdraw(Withdraw { key, rank })).await;
         }
     }
 
@@ -42,7 +42,7 @@ impl Agent {
         for (waits, answer) in answered {
             if let Err(Ok(attachment)) = waits.send(answer) {
                 // Not here: whoever calls this may be the one who takes what is told to the controller.
-                tokio::spawn(attachment.leave(GONE.to_owned()));
+                tokio::spawn(attachment.leave(PROCESS_ENDED.to_owned()));
             }
         }
         self.left_before(group);
@@ -56,18 +56,18 @@ impl Agent {
     /// Ranks that have gone since they were counted among those who have come leave a new group.
     pub(super) fn left_before(&self, group: u64) {
         let Some((ranks, unused)) = self.groups.absent(group) else { return };
-        ranks.iter().for_each(|rank| self.engine.lose_rank(group, *rank, GONE.to_owned(), None));
+        ranks.iter().for_each(|rank| self.engine.lose_rank(group, *rank, PROCESS_ENDED.to_owned(), None));
         if !ranks.is_empty() {
             let agent = self.clone();
-            tokio::spawn(async move { agent.tell(Body::Left(RanksLeft { group, ranks, unused })).await });
+            tokio::spawn(async move { agent.report(Body::Left(RanksLeft { group, ranks, unused })).await });
         }
     }
 
     /// A controller is being asked something for a rank that waits.
-    pub(crate) fn asks(&self, event: &Body) {
+    pub(crate) fn record_request(&self, event: &Body) {
         match event {
-            Body::Enlist(enlist) => self.enlisted.asked(&(enlist.key.clone(), enlist.rank), event),
-            Body::Recover(recover) => self.recovering.asked(&(recover.group, recover.rank), event),
+            Body::Enlist(enlist) => self.enlisted.record_request(&(enlist.key.clone(), enlist.rank), event),
+            Body::Recover(recover) => self.recovering.record_request(&(recover.group, recover.rank), event),
             _ => {}
         }
     }

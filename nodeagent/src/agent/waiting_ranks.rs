@@ -19,7 +19,7 @@ struct WaitingRank<R> {
     ticket: u64,
     answer: oneshot::Sender<WaitResult<R>>,
     /// What a controller was asked for it, for another one.
-    asked: Option<Body>,
+    request: Option<Body>,
 }
 
 type WaitingByRank<K, R> = BTreeMap<(K, u32), WaitingRank<R>>;
@@ -39,46 +39,46 @@ impl<K, R> Default for WaitingRanks<K, R> {
 
 impl<K: Ord + Clone, R> WaitingRanks<K, R> {
     /// A rank begins to wait, by a ticket; `None` if one of its name does already.
-    pub(super) fn begin(&self, at: &(K, u32)) -> Option<(u64, oneshot::Receiver<WaitResult<R>>)> {
+    pub(super) fn register(&self, at: &(K, u32)) -> Option<(u64, oneshot::Receiver<WaitResult<R>>)> {
         let mut ranks = self.ranks();
         let Entry::Vacant(vacant) = ranks.entry(at.clone()) else { return None };
         let (answer, answered) = oneshot::channel();
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
-        vacant.insert(WaitingRank { ticket, answer, asked: None });
+        vacant.insert(WaitingRank { ticket, answer, request: None });
         Some((ticket, answered))
     }
 
     /// A controller is being asked this for a rank, if it still waits.
-    pub(super) fn asked(&self, at: &(K, u32), request: &Body) {
+    pub(super) fn record_request(&self, at: &(K, u32), request: &Body) {
         if let Some(waiter) = self.ranks().get_mut(at) {
-            waiter.asked = Some(request.clone());
+            waiter.request = Some(request.clone());
         }
     }
 
     /// All that was asked and not answered.
     pub(super) fn requests(&self) -> Vec<Body> {
-        self.ranks().values().filter_map(|waiter| waiter.asked.clone()).collect()
+        self.ranks().values().filter_map(|waiter| waiter.request.clone()).collect()
     }
 
     /// Waits for the answer to a rank that has begun to.
-    pub(super) async fn answer(
+    pub(super) async fn wait(
         &self,
         at: &(K, u32),
         answered: oneshot::Receiver<WaitResult<R>>,
-        patience: Duration,
+        wait_limit: Duration,
     ) -> WaitResult<R> {
-        match timeout(patience, answered).await {
+        match timeout(wait_limit, answered).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err("it waits no longer".to_owned()),
             Err(_) => {
-                self.end(at);
-                Err(format!("the controller has not answered within {patience:?}"))
+                self.unregister(at);
+                Err(format!("the controller has not answered within {wait_limit:?}"))
             }
         }
     }
 
     /// A rank waits no longer; whether it did.
-    pub(super) fn end(&self, at: &(K, u32)) -> bool {
+    pub(super) fn unregister(&self, at: &(K, u32)) -> bool {
         self.ranks().remove(at).is_some()
     }
 
@@ -125,12 +125,12 @@ mod tests {
     #[test]
     fn what_became_of_some_is_not_told_to_others_who_wait_under_the_same_key() {
         let waiters = WaitingRanks::default();
-        let first = waiters.begin(&("k", 0)).unwrap().0;
-        assert!(waiters.begin(&("k", 0)).is_none());
+        let first = waiters.register(&("k", 0)).unwrap().0;
+        assert!(waiters.register(&("k", 0)).is_none());
         // Its process is killed and started again, and another one comes, before it is known that the first waited in vain.
-        assert!(waiters.end(&("k", 0)));
-        let again = waiters.begin(&("k", 0)).unwrap().0;
-        let other = waiters.begin(&("k", 1)).unwrap().0;
+        assert!(waiters.unregister(&("k", 0)));
+        let again = waiters.register(&("k", 0)).unwrap().0;
+        let other = waiters.register(&("k", 1)).unwrap().0;
         assert!(ranks(waiters.take(&"k", None, &[first])).is_empty());
         assert_eq!(ranks(waiters.take(&"k", None, &[again, other])), [0, 1]);
     }
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn an_answer_without_tickets_is_for_all_or_for_its_rank() {
         let waiters = WaitingRanks::default();
-        let _waiting: Vec<_> = (0..3).map(|rank| waiters.begin(&("k", rank)).unwrap()).collect();
+        let _waiting: Vec<_> = (0..3).map(|rank| waiters.register(&("k", rank)).unwrap()).collect();
         assert_eq!(ranks(waiters.take(&"k", Some(1), &[])), [1]);
         assert!(ranks(waiters.take(&"other", None, &[])).is_empty());
         assert_eq!(ranks(waiters.take(&"k", None, &[])), [0, 2]);

@@ -7,7 +7,7 @@ use cool_proto::control::{
     Examine, GroupFailed, GroupReady, Held, HeldGroups, HoldOutput, Kill, Probe, Probed, Registered,
     ReleaseGroup, SignalRequest, StopProbe, agent_message, controller_message::Body,
 };
-use cool_proto::description::ToldGroup;
+use cool_proto::description::WireGroup;
 use cool_proto::features::HELD_GROUPS;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -22,18 +22,18 @@ const MAX_EXAMINATIONS: usize = 4;
 const SHORTEST_LLDP_PERIOD: Duration = Duration::from_millis(100);
 
 impl ControlSession<'_> {
-    pub(super) async fn obey(&mut self, body: Body) -> Result<(), ConnectionEnd> {
+    pub(super) async fn execute(&mut self, body: Body) -> Result<(), ConnectionEnd> {
         match body {
             Body::Registered(_) | Body::Acknowledged(_) => {
                 warn!("the controller registers this agent again; ignored")
             }
             Body::Group(group) => {
                 let held = Held { group: Some(group.clone()), ..Held::default() };
-                return self.make_group(ToldGroup::Whole(group), held).await;
+                return self.make_group(WireGroup::Whole(group), held).await;
             }
             Body::Description(description) => {
                 let mut held = Held { description, ..Held::default() };
-                match ToldGroup::of(&mut held) {
+                match WireGroup::from_held(&mut held) {
                     Ok(Some(told)) => return self.make_group(told, held).await,
                     // Of which group, nobody knows; the controller does not wait for ever.
                     Ok(None) => warn!("the controller described no group"),
@@ -54,7 +54,7 @@ impl ControlSession<'_> {
             Body::Signal(SignalRequest { job, signal }) => self.launcher.signal(job, signal),
             Body::Trace(request) => {
                 for piece in traces::answer(self.agent, &request).await {
-                    self.answer(agent_message::Body::Traced(piece)).await?;
+                    self.reply(agent_message::Body::Traced(piece)).await?;
                 }
             }
             Body::Enlisted(enlisted) => self.agent.enlisted(enlisted),
@@ -76,7 +76,7 @@ impl ControlSession<'_> {
     }
 
     /// Makes a group that was told, and is `held` so; and tells the controller.
-    async fn make_group(&mut self, told: ToldGroup, held: Held) -> Result<(), ConnectionEnd> {
+    async fn make_group(&mut self, told: WireGroup, held: Held) -> Result<(), ConnectionEnd> {
         let (group, job) = told.numbers();
         self.inventory.made((group, job), held);
         let spec = told.group().map_err(|error| error.to_string()).and_then(group_spec::convert);
@@ -98,7 +98,7 @@ impl ControlSession<'_> {
                 agent_message::Body::GroupFailed(GroupFailed { group, reason })
             }
         };
-        self.answer(answer).await
+        self.reply(answer).await
     }
 
     /// The controller has taken the agent in: either their session goes on, or another begins.
@@ -123,7 +123,7 @@ impl ControlSession<'_> {
                 self.begin_anew();
                 self.session = Some((controller, node));
                 self.inventory.joined(controller);
-                self.tell_further(further, registered.features);
+                self.send_remaining_inventory(further, registered.features);
                 self.agent.requests().into_iter().for_each(|request| self.outbox.send(request));
                 info!(node, "joined the controller at {}", self.registration.controller);
             }
@@ -137,7 +137,7 @@ impl ControlSession<'_> {
     }
 
     /// Tells what else the node holds; before all that happens to it.
-    fn tell_further(&self, further: VecDeque<Vec<Held>>, features: u64) {
+    fn send_remaining_inventory(&self, further: VecDeque<Vec<Held>>, features: u64) {
         if features & HELD_GROUPS == 0 && !further.is_empty() {
             let groups: usize = further.iter().map(Vec::len).sum();
             warn!(

@@ -3,7 +3,7 @@
 
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Acknowledged, AgentMessage, Register};
-use cool_proto::delivery::{self, Delivery, Miscounted};
+use cool_proto::delivery::{self, AcknowledgementError, Delivery};
 use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,18 +68,18 @@ impl ControllerOutbox {
 
     /// How many messages have come in.
     pub(super) fn received(&self) -> u64 {
-        self.lock().delivery.tell()
+        self.lock().delivery.report_received()
     }
 
     /// The controller has got `said` messages.
-    pub(super) fn acknowledge(&self, said: u64) -> Result<(), Miscounted> {
+    pub(super) fn acknowledge(&self, said: u64) -> Result<(), AcknowledgementError> {
         self.lock().delivery.acknowledge(said)?;
         self.room.notify_one();
         Ok(())
     }
 
     /// The session goes on; the controller has got `said` messages.
-    pub(super) fn resume(&self, said: u64) -> Result<(), Miscounted> {
+    pub(super) fn resume(&self, said: u64) -> Result<(), AcknowledgementError> {
         let mut state = self.lock();
         state.delivery.resume(said)?;
         state.joined = true;
@@ -93,7 +93,7 @@ impl ControllerOutbox {
     }
 
     /// Another session begins. What of the one before no controller has acknowledged, oldest first.
-    pub(super) fn begin(&self) -> Vec<Body> {
+    pub(super) fn begin_session(&self) -> Vec<Body> {
         let mut state = self.lock();
         let kept = std::mem::take(&mut state.delivery).end();
         state.joined = true;
@@ -108,7 +108,7 @@ impl ControllerOutbox {
 
     /// Waits until there is room for what is not asked for.
     pub(super) async fn room_for_events(&self) {
-        self.until(|delivery| delivery.waiting() < WAITING && delivery.kept() < KEPT).await;
+        self.until(|delivery| delivery.waiting() < WAITING && delivery.unacknowledged() < KEPT).await;
     }
 
     async fn until(&self, condition: impl Fn(&Delivery<Body>) -> bool) {
@@ -196,14 +196,14 @@ mod tests {
         next(&mut second).await;
         outbox.resume(1).unwrap();
         assert_eq!(next(&mut second).await, Some(output(1)));
-        assert_eq!(outbox.begin(), [output(1), output(2)]);
+        assert_eq!(outbox.begin_session(), [output(1), output(2)]);
     }
 
     #[tokio::test]
     async fn events_wait_while_the_controller_acknowledges_nothing() {
         let outbox = ControllerOutbox::default();
         let mut outgoing = outbox.connect(Register::default());
-        outbox.begin();
+        outbox.begin_session();
         next(&mut outgoing).await;
         for rank in 0..KEPT as u32 {
             outbox.room_for_events().await;

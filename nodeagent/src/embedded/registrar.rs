@@ -86,8 +86,8 @@ impl EmbeddedRegistrar {
         let places: Vec<NodePlace> = places.iter().map(|node| registrar.nodes[*node].clone()).collect();
         registrar.make(id, &places).await?;
         let users = places.iter().map(|place| place.number).collect();
-        registrar.take(Input::Reserve(id));
-        registrar.take(Input::Resume { group: id, places, users });
+        registrar.handle(Input::Reserve(id));
+        registrar.handle(Input::Resume { group: id, places, users });
         Ok(registrar)
     }
 
@@ -98,21 +98,21 @@ impl EmbeddedRegistrar {
             match body {
                 Body::Enlist(Enlist { key, rank, size, timeout_ms, ticket }) => {
                     let (place, timeout) = (place.clone(), Duration::from_millis(timeout_ms));
-                    self.take(Input::Enlist { place, key, rank, size, timeout, ticket });
+                    self.handle(Input::Enlist { place, key, rank, size, timeout, ticket });
                 }
                 Body::Withdraw(Withdraw { key, rank }) => {
-                    self.take(Input::Withdraw { node: place.number, key: &key, rank });
+                    self.handle(Input::Withdraw { node: place.number, key: &key, rank });
                 }
                 Body::Left(RanksLeft { group, mut ranks, unused }) => {
                     let size = self.size(group);
                     ranks.retain(|rank| self.is_on(place, (group, *rank)));
-                    self.take(Input::RanksLeft { group: (group, size), ranks: &ranks });
+                    self.handle(Input::RanksLeft { group: (group, size), ranks: &ranks });
                     if unused {
-                        self.take(Input::Unused { group, node: place.number });
+                        self.handle(Input::Unused { group, node: place.number });
                     }
                 }
                 Body::Recover(Recover { group, rank, timeout_ms, agree, misses }) => {
-                    self.take(Input::Recover {
+                    self.handle(Input::Recover {
                         place: place.clone(),
                         group: (group, self.size(group)),
                         rank,
@@ -141,7 +141,7 @@ impl EmbeddedRegistrar {
     }
 
     /// Hands the service what has happened, and does what it asks for.
-    fn take(self: &Arc<EmbeddedRegistrar>, input: Input<'_, NodePlace>) {
+    fn handle(self: &Arc<EmbeddedRegistrar>, input: Input<'_, NodePlace>) {
         let now = self.now();
         self.state().membership.handle(now, input);
         self.poll();
@@ -154,12 +154,12 @@ impl EmbeddedRegistrar {
             let polled = self.state().membership.poll(self.now());
             match polled {
                 Poll::Idle(deadline) => return deadline,
-                Poll::Output(output) => self.carry_out(output),
+                Poll::Output(output) => self.execute(output),
             }
         }
     }
 
-    fn carry_out(self: &Arc<EmbeddedRegistrar>, output: Output<NodePlace>) {
+    fn execute(self: &Arc<EmbeddedRegistrar>, output: Output<NodePlace>) {
         match output {
             Output::Form { group, places } => drop(tokio::spawn(self.clone().form(group, places))),
             Output::Release { group, .. } => self.release(group),
@@ -177,10 +177,10 @@ impl EmbeddedRegistrar {
 
     async fn form(self: Arc<EmbeddedRegistrar>, group: u64, places: Vec<NodePlace>) {
         if let Err(e) = self.make(group, &places).await {
-            self.take(Input::FormFailed { group, reason: e.to_string(), lost: BTreeSet::new() });
+            self.handle(Input::FormFailed { group, reason: e.to_string(), lost: BTreeSet::new() });
         }
-        self.take(Input::Announced(group));
-        places.iter().for_each(|place| self.take(Input::Ready { group, node: place.number }));
+        self.handle(Input::Announced(group));
+        places.iter().for_each(|place| self.handle(Input::Ready { group, node: place.number }));
     }
 
     /// Makes a group at all of its agents.

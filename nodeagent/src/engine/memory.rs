@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 /// Payloads of at least this many bytes are written straight from memory to a socket. Of shorter ones, to have head and
 /// payload in one buffer is worth more than to do without a copy.
-const STRAIGHT_BYTES: u64 = 32 * 1024;
+const DIRECT_BYTES: u64 = 32 * 1024;
 
 /// Bytes that a rank and its agent both reach. Copies in and out instead of slices, because the other
 /// side may change shared memory at any time.
@@ -110,7 +110,7 @@ impl SharedSlice {
 
     /// Whether it is worth to do without a copy.
     pub(crate) fn is_long(&self) -> bool {
-        self.bytes >= STRAIGHT_BYTES
+        self.bytes >= DIRECT_BYTES
     }
 
     /// Writes `head` and then this slice to a socket that does not block and need not take all of it: how many bytes it
@@ -171,7 +171,7 @@ enum MappedPages {
 
 impl Mapping {
     /// A rank's region.
-    pub(crate) fn of(region: Region) -> Mapping {
+    pub(crate) fn from_region(region: Region) -> Mapping {
         Mapping(Some(MappedPages::Shared(region)))
     }
 

@@ -22,7 +22,7 @@ impl TrafficCounters {
     }
 
     /// What has gone over the network for an operation.
-    pub(crate) fn of(&self, operation: Operation) -> TrafficTotals {
+    pub(crate) fn get(&self, operation: Operation) -> TrafficTotals {
         let [bytes_multicast, bytes_unicast, chunks_repaired, chunks_resent] =
             self.0[operation as usize].each_ref().map(|counter| counter.load(Ordering::Relaxed));
         TrafficTotals { bytes_multicast, bytes_unicast, chunks_repaired, chunks_resent }
@@ -89,7 +89,7 @@ impl RefusalCounters {
         self.0[why as usize].store(count, Ordering::Relaxed);
     }
 
-    pub(crate) fn of(&self, why: RefusalReason) -> u64 {
+    pub(crate) fn get(&self, why: RefusalReason) -> u64 {
         self.0[why as usize].load(Ordering::Relaxed)
     }
 }

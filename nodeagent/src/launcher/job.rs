@@ -64,14 +64,14 @@ impl LaunchedJob {
     /// Runs the ranks until they have ended, by themselves or because there are no more signals. The last that ends is told of
     /// when nothing of the job is left here.
     pub(super) async fn run(self, mut signals: broadcast::Receiver<Signal>) {
-        let supervisor = match self.begin().await {
+        let supervisor = match self.open_supervisor().await {
             Ok(supervisor) => Arc::new(supervisor),
             Err(reason) => {
                 let error =
                     format!("cannot start {} on node {}: {reason}", self.described(), self.agent.node());
                 warn!(job = self.launch.job, "{error}");
                 for rank in &self.launch.ranks {
-                    self.tell(self.exited(*rank, -1, 0, error.clone())).await;
+                    self.report_exit(self.exited(*rank, -1, 0, error.clone())).await;
                 }
                 return;
             }
@@ -80,19 +80,19 @@ impl LaunchedJob {
         let mut progress =
             JobProgress { supervisor, running, ending, deadline: None, ended: false, over: false };
         for rank in &self.launch.ranks {
-            if let Err(e) = self.start(*rank, &mut progress).await {
-                self.not_started(*rank, &e.to_string(), &mut progress);
+            if let Err(e) = self.start_rank(*rank, &mut progress).await {
+                self.on_start_failed(*rank, &e.to_string(), &mut progress);
             }
         }
-        let last = self.attend(&mut progress, &mut signals).await;
+        let last = self.follow_ranks(&mut progress, &mut signals).await;
         if !progress.ended {
             progress.end().await;
         }
-        if !progress.over && timeout(END_WITHIN, self.last_words(&mut progress)).await.is_err() {
+        if !progress.over && timeout(END_WITHIN, self.drain_supervisor(&mut progress)).await.is_err() {
             warn!(job = self.launch.job, "its processes are not gone within {END_WITHIN:?}");
         }
         if let Some(last) = last {
-            self.tell(last).await;
+            self.report_exit(last).await;
         }
         if let Some(supervisor) = Arc::into_inner(progress.supervisor)
             && let Err(e) = supervisor.close().await
@@ -102,12 +102,12 @@ impl LaunchedJob {
     }
 
     /// A supervisor that runs as the job's user; the job's group is that user's from now on.
-    async fn begin(&self) -> Result<Supervisor, String> {
+    async fn open_supervisor(&self) -> Result<Supervisor, String> {
         let supervisor = Supervisor::open(&self.supervisors).await.map_err(|e| e.to_string())?;
         let (job, user) = (self.launch.job, self.launch.user.clone());
         let begin = Begin { version: LAUNCHER_VERSION, job, user };
-        supervisor.tell(request::Body::Begin(begin), &[]).await.map_err(|e| e.to_string())?;
-        let answer = timeout(BEGIN_WITHIN, supervisor.hear()).await;
+        supervisor.send(request::Body::Begin(begin), &[]).await.map_err(|e| e.to_string())?;
+        let answer = timeout(BEGIN_WITHIN, supervisor.receive()).await;
         match answer.map_err(|_| format!("its supervisor does not begin within {BEGIN_WITHIN:?}"))? {
             Ok(Some(reply::Body::Begun(Begun { uid, cgroup, why_no_cgroup }))) => {
                 if cgroup.is_empty() {
@@ -129,7 +129,7 @@ impl LaunchedJob {
         }
     }
 
-    async fn start(&self, rank: u32, progress: &mut JobProgress) -> std::io::Result<()> {
+    async fn start_rank(&self, rank: u32, progress: &mut JobProgress) -> std::io::Result<()> {
         let (forwarded, ends) = OutputForwarder::new(self.launch.job, rank, &self.events, &self.held)?;
         let start = Start {
             rank,
@@ -140,7 +140,7 @@ impl LaunchedJob {
         };
         progress.running.insert(rank, forwarded);
         let ends = ends.each_ref().map(AsFd::as_fd);
-        progress.supervisor.tell(request::Body::Start(start), &ends).await
+        progress.supervisor.send(request::Body::Start(start), &ends).await
     }
 
     /// The job's own variables, and those by which a rank finds its agent.
@@ -158,7 +158,7 @@ impl LaunchedJob {
     }
 
     /// Follows the ranks to their ends and tells of each but the last, which it returns.
-    async fn attend(
+    async fn follow_ranks(
         &self,
         progress: &mut JobProgress,
         signals: &mut broadcast::Receiver<Signal>,
@@ -168,7 +168,7 @@ impl LaunchedJob {
         while left > 0 {
             let deadline = progress.deadline;
             tokio::select! {
-                said = progress.supervisor.hear(), if !progress.over => self.note(said, progress),
+                said = progress.supervisor.receive(), if !progress.over => self.on_reply(said, progress),
                 passed = signals.recv(), if deadline.is_none() && !progress.ended => match passed {
                     Ok(signal) => progress.signal(signal).await,
                     Err(RecvError::Lagged(lost)) => warn!(job = self.launch.job, lost, "signals lost"),
@@ -183,7 +183,7 @@ impl LaunchedJob {
                     left -= 1;
                     match ended {
                         Ok(exited) if left == 0 => last = Some(exited),
-                        Ok(exited) => self.tell(exited).await,
+                        Ok(exited) => self.report_exit(exited).await,
                         Err(e) => warn!(job = self.launch.job, "a rank was not attended to its end: {e}"),
                     }
                 }
@@ -193,22 +193,22 @@ impl LaunchedJob {
     }
 
     /// Hears the supervisor out.
-    async fn last_words(&self, progress: &mut JobProgress) {
+    async fn drain_supervisor(&self, progress: &mut JobProgress) {
         while !progress.over {
-            let said = progress.supervisor.hear().await;
-            self.note(said, progress);
+            let said = progress.supervisor.receive().await;
+            self.on_reply(said, progress);
         }
     }
 
     /// Takes note of what the supervisor says.
-    fn note(&self, said: std::io::Result<Option<reply::Body>>, progress: &mut JobProgress) {
+    fn on_reply(&self, said: std::io::Result<Option<reply::Body>>, progress: &mut JobProgress) {
         let job = self.launch.job;
         match said {
             Ok(Some(reply::Body::Started(Started { rank, pid }))) => {
                 info!(job, rank, pid, program = self.launch.program, "started");
             }
             Ok(Some(reply::Body::NotStarted(NotStarted { rank, error }))) => {
-                self.not_started(rank, &error, progress);
+                self.on_start_failed(rank, &error, progress);
             }
             Ok(Some(reply::Body::Exited(launcher::Exited { rank, code, signal }))) => {
                 info!(job, rank, code, signal, "ended");
@@ -217,17 +217,19 @@ impl LaunchedJob {
                 let exited = self.exited(rank, code, signal, String::new());
                 progress.ending.spawn(drained(progress.supervisor.clone(), output, exited));
             }
-            Ok(Some(reply::Body::Ended(_))) => self.broken("its supervisor has ended the job", progress),
+            Ok(Some(reply::Body::Ended(_))) => {
+                self.on_supervisor_lost("its supervisor has ended the job", progress)
+            }
             Ok(Some(reply::Body::Begun(_) | reply::Body::Refused(_))) => {
                 warn!(job, "its supervisor begins again")
             }
-            Ok(None) => self.broken("its supervisor has ended", progress),
-            Err(e) => self.broken(&format!("its supervisor is not heard: {e}"), progress),
+            Ok(None) => self.on_supervisor_lost("its supervisor has ended", progress),
+            Err(e) => self.on_supervisor_lost(&format!("its supervisor is not heard: {e}"), progress),
         }
     }
 
     /// Nothing is known of the ranks any more; the kernel kills them with their supervisor, so they are lost as others that are killed.
-    fn broken(&self, why: &str, progress: &mut JobProgress) {
+    fn on_supervisor_lost(&self, why: &str, progress: &mut JobProgress) {
         progress.over = true;
         let ranks: Vec<u32> = progress.running.keys().copied().collect();
         if !ranks.is_empty() {
@@ -240,7 +242,7 @@ impl LaunchedJob {
         }
     }
 
-    fn not_started(&self, rank: u32, why: &str, progress: &mut JobProgress) {
+    fn on_start_failed(&self, rank: u32, why: &str, progress: &mut JobProgress) {
         let error = format!("cannot start {} on node {}: {why}", self.described(), self.agent.node());
         warn!(job = self.launch.job, rank, "{error}");
         progress.running.remove(&rank);
@@ -253,7 +255,7 @@ impl LaunchedJob {
     }
 
     /// Nobody listens any more only when the agent ends; then nobody misses it.
-    async fn tell(&self, exited: Exited) {
+    async fn report_exit(&self, exited: Exited) {
         let _ = self.events.send(control::agent_message::Body::Exited(exited)).await;
     }
 
@@ -269,13 +271,13 @@ impl JobProgress {
     /// One that cannot be told anything is gone, which is heard next.
     async fn signal(&self, signal: Signal) {
         let message = request::Body::Signal(launcher::Signal { signal: signal.as_raw() });
-        let _ = self.supervisor.tell(message, &[]).await;
+        let _ = self.supervisor.send(message, &[]).await;
     }
 
     /// Ends whatever the job still has.
     async fn end(&mut self) {
         self.ended = true;
-        let _ = self.supervisor.tell(request::Body::End(End {}), &[]).await;
+        let _ = self.supervisor.send(request::Body::End(End {}), &[]).await;
     }
 }
 
@@ -284,7 +286,7 @@ async fn drained(supervisor: Arc<Supervisor>, mut output: OutputForwarder, exite
     if timeout(LINGER, output.drained()).await.is_err() {
         let sweep = request::Body::Sweep(Sweep { rank: exited.rank });
         // As for signals.
-        let _ = supervisor.tell(sweep, &[]).await;
+        let _ = supervisor.send(sweep, &[]).await;
         // Unless it made a group of its own: then its output is lost.
         let _ = timeout(LINGER, output.drained()).await;
     }

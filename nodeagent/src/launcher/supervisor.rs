@@ -54,13 +54,13 @@ impl Supervisor {
     }
 
     /// Tells it something, with descriptors.
-    pub(super) async fn tell(&self, body: Body, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(super) async fn send(&self, body: Body, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = Request { body: Some(body) }.encode_to_vec();
         self.socket.write(|socket| seqpacket::send(socket, &bytes, descriptors)).await
     }
 
     /// What it says next; `None` if it has ended. May be dropped and called again.
-    pub(super) async fn hear(&self) -> io::Result<Option<reply::Body>> {
+    pub(super) async fn receive(&self) -> io::Result<Option<reply::Body>> {
         let Some(packet) = self.socket.read(|socket| seqpacket::receive(socket)).await? else {
             return Ok(None);
         };

@@ -94,7 +94,7 @@ impl<'a> AttachedRank<'a> {
         }
         let region =
             Region::open(descriptor, bytes).map_err(|e: RegionError| SessionEnd::Refused(e.to_string()))?;
-        self.regions.insert(number, Arc::new(Mapping::of(region)));
+        self.regions.insert(number, Arc::new(Mapping::from_region(region)));
         Ok(())
     }
 
@@ -110,7 +110,7 @@ impl<'a> AttachedRank<'a> {
 
     /// The rank waits in a call that it carries out with the others.
     fn watch(&mut self, id: u64, request: MappedCallRequest) -> Result<(), SessionEnd> {
-        let number = self.attachment.segment().and(request.number);
+        let number = self.attachment.segment().and(request.call_number);
         let number =
             number.ok_or_else(|| SessionEnd::Refused("a watched call without segment or number".into()))?;
         if self.watched.insert(id, number).is_some() {
@@ -152,14 +152,14 @@ impl<'a> AttachedRank<'a> {
     }
 
     /// A call is answered. If it is a watched one, its rank sleeps elsewhere than at its connection, and is woken.
-    pub(super) fn answered(&mut self, id: u64) {
+    pub(super) fn on_answered(&mut self, id: u64) {
         if let Some((_, segment)) = self.watched.remove(&id).zip(self.attachment.segment()) {
             segment.notify_reply(self.attachment.rank(), id.wrapping_add(1));
         }
     }
 
     /// A rank that leaves waits in no call.
-    pub(super) fn wait_no_more(&self) {
+    pub(super) fn leave_watched_calls(&self) {
         for number in self.watched.values() {
             let report = WatchReport::Completed;
             self.attachment.command(RankCommand::Watched { call_number: *number, report });
@@ -244,7 +244,7 @@ impl<'a> AttachedRank<'a> {
             input: call.input.map(|s| self.slice(s)).transpose()?,
             output: call.output.map(|s| self.slice(s)).transpose()?,
             timeout: (call.timeout_ms > 0).then(|| Duration::from_millis(call.timeout_ms)),
-            number: call.number,
+            call_number: call.number,
             watch: call.watch,
             background: call.background,
         })

@@ -6,7 +6,7 @@ use super::rank::AttachedRank;
 use super::rank_connection::{FRAME_TIMEOUT, RankConnection};
 use super::session_end::SessionEnd;
 use super::user::{ConnectionShare, User, UserLimits};
-use crate::agent::{Abilities, Agent, Attachment, RecoveryOutcome};
+use crate::agent::{Abilities, Agent, Attachment, RecoveryResult};
 use crate::engine::wrong_plan;
 use crate::readable::Readable;
 use crate::shared_segment::SharedSegment;
@@ -65,7 +65,7 @@ pub(super) async fn serve(
     let (group, rank) = (attachment.group(), attachment.rank());
     let quick = attachment.share(abilities);
     info!(group, rank, "rank attached");
-    let end = converse(&mut wire, &attachment, quick).await;
+    let end = serve_rank(&mut wire, &attachment, quick).await;
     info!(group, rank, "rank left: {end}");
     attachment.leave(end.to_string()).await;
     wire.hang_up(&end).await;
@@ -146,7 +146,7 @@ async fn recover(
     wire: &mut RankConnection,
 ) -> Result<Option<Attachment>, SessionEnd> {
     // If the process is gone, so is its attachment to the group that it recovers, and nobody waits for it.
-    let RecoveryOutcome { gone, flags, attachment } =
+    let RecoveryResult { gone, flags, attachment } =
         wire.meanwhile(&mut pin!(agent.recover(recover))).await?.map_err(SessionEnd::Refused)?;
     match (wire.send(Body::Recovered(Recovered { gone, flags })).await, attachment) {
         (Ok(()), attachment) => Ok(attachment),
@@ -159,7 +159,7 @@ async fn recover(
 }
 
 /// Takes an attached rank's frames and answers its calls, until it leaves.
-async fn converse(
+async fn serve_rank(
     wire: &mut RankConnection,
     attachment: &Attachment,
     quick: Option<(Quick, Option<OwnedFd>)>,
@@ -189,7 +189,7 @@ async fn converse(
                     wire.send(Body::PlanChecked(PlanChecked { wrong: wrong(&check) })).await
                 }
                 Ok(Body::Leave(_)) => {
-                    rank.wait_no_more();
+                    rank.leave_watched_calls();
                     // The others need what it has called; how it went, nobody asks any more.
                     while rank.calls.join_next().await.is_some() {}
                     Err(SessionEnd::Left)
@@ -208,12 +208,12 @@ async fn converse(
                 Ok(done) => {
                     let id = done.id;
                     let sent = wire.send(Body::Done(done)).await;
-                    rank.answered(id);
+                    rank.on_answered(id);
                     sent
                 }
                 Err(e) => Err(SessionEnd::Broken(io::Error::other(e))),
-            }.or_else(unheard),
-            _ = alive.tick(), if !rank.calls.is_empty() => wire.send(Body::Running(Running {})).await.or_else(unheard),
+            }.or_else(ignore_closed),
+            _ = alive.tick(), if !rank.calls.is_empty() => wire.send(Body::Running(Running {})).await.or_else(ignore_closed),
         };
         if let Err(end) = step {
             return end;
@@ -222,7 +222,7 @@ async fn converse(
 }
 
 /// A process that hears nothing any more may have said before that it leaves: what it sent is read to the end.
-fn unheard(end: SessionEnd) -> Result<(), SessionEnd> {
+fn ignore_closed(end: SessionEnd) -> Result<(), SessionEnd> {
     if matches!(end, SessionEnd::Closed) { Ok(()) } else { Err(end) }
 }
 

@@ -79,7 +79,7 @@ pub(super) struct User {
 
 impl User {
     /// Whoever connected this.
-    pub(super) fn of(stream: &UnixStream) -> io::Result<User> {
+    pub(super) fn from_peer(stream: &UnixStream) -> io::Result<User> {
         let number = rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw();
         Ok(User::new(number, rustix::process::geteuid().as_raw()))
     }

@@ -24,7 +24,7 @@ const READS: usize = 8;
 const LONG_TURN: Duration = Duration::from_millis(20);
 
 /// What the driver has waited for.
-enum Wakeup {
+enum DriverWakeup {
     EngineCommand(EngineCommand),
     DriverEvent(DriverEvent),
     /// Datagrams have come.
@@ -85,26 +85,26 @@ impl EngineDriver {
             });
             let next = tokio::select! {
                 command = commands.recv() => match command {
-                    Some(command) => Wakeup::EngineCommand(command),
+                    Some(command) => DriverWakeup::EngineCommand(command),
                     None => return,
                 },
-                Some(event) = self.queue.recv() => Wakeup::DriverEvent(event),
-                () = readable => Wakeup::Readable,
-                () = self.host.room() => Wakeup::Room,
-                () = timer => Wakeup::Due,
+                Some(event) = self.queue.recv() => DriverWakeup::DriverEvent(event),
+                () = readable => DriverWakeup::Readable,
+                () = self.host.room() => DriverWakeup::Room,
+                () = timer => DriverWakeup::Due,
             };
             self.turn(next);
         }
     }
 
     /// Does what has come to be done, and all that follows at once. Others are not served meanwhile.
-    fn turn(&mut self, next: Wakeup) {
+    fn turn(&mut self, next: DriverWakeup) {
         let began = Instant::now();
         match next {
-            Wakeup::EngineCommand(command) => self.command(command),
-            Wakeup::DriverEvent(event) => self.event(event),
-            Wakeup::Room => self.host.resume(),
-            Wakeup::Readable | Wakeup::Due => {}
+            DriverWakeup::EngineCommand(command) => self.command(command),
+            DriverWakeup::DriverEvent(event) => self.event(event),
+            DriverWakeup::Room => self.host.resume(),
+            DriverWakeup::Readable | DriverWakeup::Due => {}
         }
         let known = self.drain();
         self.host.end_turn(known);
@@ -185,12 +185,12 @@ impl EngineDriver {
     /// Reads what has come over a connection, within bounds.
     fn read(&mut self, id: AgentConnectionId) {
         for _ in 0..READS {
-            let Some((lacking, place)) = self.host.connection(id).map(|reader| reader.awaited) else {
+            let Some((missing, place)) = self.host.connection(id).map(|reader| reader.awaited) else {
                 return;
             };
             let place = place.and_then(|place| self.host.memory(place));
             let Some(reader) = self.host.connection(id) else { return };
-            let came = match reader.read((lacking, place), &mut self.scratch) {
+            let came = match reader.read((missing, place), &mut self.scratch) {
                 Ok(ReadOutcome { placed: 0, tail: 0, .. }) => {
                     return self.host.closed(id, "its agent closed the connection".to_owned());
                 }

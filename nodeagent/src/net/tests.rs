@@ -192,7 +192,7 @@ async fn an_agent_that_encrypts_hangs_up_on_who_does_not() {
         let end = timeout(Duration::from_secs(60), stream.read_to_end(&mut said)).await.unwrap();
         assert!(said.is_empty(), "{end:?} after {said:?}");
     }
-    assert_eq!(engine.refusals().of(RefusalReason::Handshake), 2);
+    assert_eq!(engine.refusals().get(RefusalReason::Handshake), 2);
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 //! What takes long is done by a small pool of threads: copies and reductions between ranks' memories, and the preparation of
-//! calls. So the thread that answers pings, paces multicast and serves ranks has short turns, and other processors work too.
+//! calls. So the thread that answers pings, paces multicast and serves ranks has short turns, and other cpus work too.
 //!
 //! Bytes are moved in pieces, so that one long vector keeps all threads of the pool busy and never more than one piece
 //! each. A piece holds its memories, so that they stay mapped whatever becomes of their call; that it does not write to
@@ -41,7 +41,7 @@ pub(super) struct MoveWork {
 
 impl MoveWork {
     /// What a work moves; nothing if it moves none, or memory is missing.
-    pub(super) fn of(work: &Work, memories: &MemoryTable) -> Option<MoveWork> {
+    pub(super) fn from_work(work: &Work, memories: &MemoryTable) -> Option<MoveWork> {
         let (from, to, combine) = match work {
             Work::Copy { from, to } => (from, to, None),
             Work::Reduce { element, op, from, to } => (from, to, Some((*element, *op))),
@@ -115,8 +115,8 @@ impl WorkPool {
     pub(super) fn start(events: DriverEvents) -> io::Result<WorkPool> {
         let (tasks, queue) = mpsc::channel::<PoolTask>();
         let queue = Arc::new(Mutex::new(queue));
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        for _ in 0..processors.min(THREADS_MAX) {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..cpus.min(THREADS_MAX) {
             let (queue, events) = (Arc::clone(&queue), events.clone());
             std::thread::Builder::new().name("cool-work".to_owned()).spawn(move || work(&queue, &events))?;
         }
@@ -134,7 +134,7 @@ impl WorkPool {
                 // Each piece's bytes are written before it counts down, and whoever counts the last sees them all.
                 if left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     drop(piece);
-                    tell(&events, DriverEvent::WorkDone(id));
+                    send_event(&events, DriverEvent::WorkDone(id));
                 }
             });
         }
@@ -143,7 +143,7 @@ impl WorkPool {
     /// Has a call prepared.
     pub(super) fn start_preparation(&self, id: WorkId, preparation: cool_engine::Preparation) {
         let events = self.events.clone();
-        self.submit(move || tell(&events, DriverEvent::Prepared(id, Box::new(preparation.run()))));
+        self.submit(move || send_event(&events, DriverEvent::Prepared(id, Box::new(preparation.run()))));
     }
 
     fn submit(&self, job: impl FnOnce() + Send + 'static) {
@@ -159,12 +159,12 @@ fn work(queue: &Mutex<mpsc::Receiver<PoolTask>>, events: &DriverEvents) {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
-            return tell(events, DriverEvent::WorkPanicked);
+            return send_event(events, DriverEvent::WorkPanicked);
         }
     }
 }
 
 /// Tells the driver, waiting while it has much to hear; without a driver nobody wants to know.
-fn tell(events: &DriverEvents, event: DriverEvent) {
+fn send_event(events: &DriverEvents, event: DriverEvent) {
     let _ = events.blocking_send(event);
 }

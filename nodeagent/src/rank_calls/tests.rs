@@ -10,7 +10,7 @@ const GROUP: (u64, u32) = (7, 2);
 /// A group of three ranks that share a segment.
 fn sharing() -> (RankCalls, Arc<SharedSegment>) {
     let calls = RankCalls::new(Arc::default());
-    let shared = Arc::new(SharedSegment::of_group(3).unwrap());
+    let shared = Arc::new(SharedSegment::for_group(3).unwrap());
     calls.share(GROUP, 3, &shared);
     (calls, shared)
 }
@@ -72,7 +72,7 @@ fn a_call_is_told_once_with_the_times_of_all_its_ranks() {
 fn the_last_calls_are_told_of_one_group_or_all_also_when_it_has_ended() {
     let (calls, shared) = sharing();
     (0..5).for_each(|number| shared.part(1).record(&bcast(number)));
-    let other = Arc::new(SharedSegment::of_group(2).unwrap());
+    let other = Arc::new(SharedSegment::for_group(2).unwrap());
     calls.share((8, 1), 2, &other);
     (0..3).for_each(|number| other.part(0).record(&bcast(number)));
     let latest = |last, group| {
@@ -176,7 +176,7 @@ proptest! {
         wild in proptest::collection::vec((0..3_u32, wild()), 1..40),
     ) {
         let (calls, shared) = sharing();
-        let honest = Arc::new(SharedSegment::of_group(2).unwrap());
+        let honest = Arc::new(SharedSegment::for_group(2).unwrap());
         calls.share((8, 1), 2, &honest);
         honest.part(1).record(&bcast(3));
         wild.iter().for_each(|(rank, record)| shared.part(*rank).record(record));

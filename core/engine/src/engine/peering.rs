@@ -28,7 +28,7 @@ impl Engine {
                     }
                     self.shared.out.push(Output::Write { connection, head, payload });
                 }
-                Poll::Output(output) => self.peer_output(now, node, output, before),
+                Poll::Output(output) => self.on_peer_output(now, node, output, before),
             }
         }
     }
@@ -39,7 +39,7 @@ impl Engine {
     }
 
     /// Tells the driver what comes next over the connection to a peer, if that is something else than it was told.
-    pub(crate) fn tell_awaited(&mut self, node: NodeId) {
+    pub(crate) fn report_awaited(&mut self, node: NodeId) {
         let Some((link, connection)) = self.shared.peers.connected_link(node) else { return };
         let payload = link.machine.payload();
         let bytes = payload.map_or(0, |payload| payload.len.into());
@@ -52,11 +52,11 @@ impl Engine {
         }
     }
 
-    fn peer_output(&mut self, now: Time, node: NodeId, output: unicast::Output, before: usize) {
+    fn on_peer_output(&mut self, now: Time, node: NodeId, output: unicast::Output, before: usize) {
         use unicast::Output as O;
         let id = match &output {
             O::Write { .. } => return,
-            O::Hello(who) => return self.hello(now, node, who),
+            O::Hello(who) => return self.on_hello(now, node, who),
             O::Failed(error) => return self.lose_peer(now, node, &error.to_string()),
             O::Notice(notice) => notice.group(),
             O::GroupOpen { group, epoch, .. } => (*group, *epoch),
@@ -65,35 +65,40 @@ impl Engine {
         };
         let Some(group) = self.groups.get_mut(&id.0).filter(|group| group.key() == id) else {
             if let O::UnknownGroup(_) | O::GroupOpen { waits: true, .. } = output {
-                self.no_such_group(now, node, id);
+                self.refuse_unknown_group(now, node, id);
             }
             return;
         };
         let shared = &mut self.shared;
         let result = match output {
-            O::Sent(message) => group.message_sent(now, shared, message),
+            O::Sent(message) => group.on_message_sent(now, shared, message),
             O::Begin { message, digest, bytes } => {
-                group.message_begins(now, shared, node, message, (digest, bytes))
+                group.on_message_begin(now, shared, node, message, (digest, bytes))
             }
             O::Data { message, offset, within } => {
                 let within = within.start.saturating_sub(before)..within.end.saturating_sub(before);
-                group.message_data(now, shared, message, offset, within);
+                group.on_message_data(now, shared, message, offset, within);
                 Ok(())
             }
-            O::Received(message) => group.message_received(now, shared, message),
+            O::Received(message) => group.on_message_received(now, shared, message),
             O::Notice(Notice::Abort { kind, ranks, text, .. }) => {
                 // An agent that does not have the group knows neither its ranks nor whom else to tell.
                 let unknown = ranks.is_empty() && kind == CallFailureKind::Lost.code();
                 let ranks = if unknown { group.ranks_of(node) } else { ranks };
                 // Where agents connect on demand, who tells has not told all.
-                let tell = unknown || group.members.on_demand;
-                group.fail(now, shared, &CallFailure::new(CallFailureKind::of_code(kind), text, ranks), tell);
+                let notify = unknown || group.members.on_demand;
+                group.fail(
+                    now,
+                    shared,
+                    &CallFailure::new(CallFailureKind::of_code(kind), text, ranks),
+                    notify,
+                );
                 Ok(())
             }
-            O::Notice(notice) => group.notice(now, shared, node, notice),
+            O::Notice(notice) => group.on_notice(now, shared, node, notice),
             // Of a group that has failed here; it may have been told over a connection that it had given up.
             O::GroupOpen { .. } => {
-                group.tell_failed(now, shared, node);
+                group.notify_failure(now, shared, node);
                 Ok(())
             }
             // As above: its sender is being told, or has been.
@@ -103,7 +108,7 @@ impl Engine {
     }
 
     /// The agent at the other end of a connection has said who it is.
-    fn hello(&mut self, now: Time, node: NodeId, who: &AgentId) {
+    fn on_hello(&mut self, now: Time, node: NodeId, who: &AgentId) {
         let SharedState { peers, out, .. } = &mut self.shared;
         if who.node != peers.name(node) {
             let why = format!("the agent at its address calls itself {}", who.node);
@@ -121,7 +126,7 @@ impl Engine {
     }
 
     /// A peer sends to a group that is not here: it would wait in vain.
-    fn no_such_group(&mut self, now: Time, node: NodeId, (group, epoch): (u64, u32)) {
+    fn refuse_unknown_group(&mut self, now: Time, node: NodeId, (group, epoch): (u64, u32)) {
         let text = format!("node {} has released group {group}, or never made it", self.me.node);
         let notice =
             Notice::Abort { group, epoch, kind: CallFailureKind::Lost.code(), ranks: Vec::new(), text };
@@ -133,7 +138,7 @@ impl Engine {
     pub(crate) fn introduce(&mut self, now: Time, node: NodeId) {
         let mut lost = Vec::new();
         for (id, group) in self.groups.iter().filter(|(id, _)| !self.closing.contains(id)) {
-            let Some(place) = group.speaks_on_demand_to(node) else { continue };
+            let Some(place) = group.on_demand_place(node) else { continue };
             let SharedState { peers, out, .. } = &mut self.shared;
             if !peers.has_group(node, *id) {
                 lost.extend(peers.join(now, (&group.members, place), &self.closing, out).1);
@@ -144,15 +149,15 @@ impl Engine {
     }
 
     /// The groups that connect on demand and have a node which is gone before it was spoken to.
-    fn lose_unspoken(&self, node: NodeId, why: &str) -> Option<LostPeer> {
-        let of_node = self.groups.iter().filter(|(_, group)| group.speaks_on_demand_to(node).is_some());
+    fn lose_unconnected(&self, node: NodeId, why: &str) -> Option<LostPeer> {
+        let of_node = self.groups.iter().filter(|(_, group)| group.on_demand_place(node).is_some());
         let groups: BTreeSet<u64> = of_node.map(|(id, _)| *id).collect();
         (!groups.is_empty()).then(|| LostPeer { node, groups, why: why.to_owned() })
     }
 
     /// A node cannot be connected to: it is gone, unless it has connected to this one meanwhile.
-    pub(crate) fn unreachable(&mut self, now: Time, node: NodeId, why: &str) {
-        if self.shared.peers.unreachable(node) {
+    pub(crate) fn on_unreachable(&mut self, now: Time, node: NodeId, why: &str) {
+        if self.shared.peers.on_unreachable(node) {
             self.lose_peer(now, node, why);
         }
     }
@@ -166,7 +171,7 @@ impl Engine {
         let nodes = nodes.into_iter().map(|node| (node, peers.drop_peer(node, why, out)));
         let nodes: Vec<(NodeId, Option<LostPeer>)> = nodes.collect();
         let lost =
-            nodes.into_iter().filter_map(|(node, lost)| lost.or_else(|| self.lose_unspoken(node, why)));
+            nodes.into_iter().filter_map(|(node, lost)| lost.or_else(|| self.lose_unconnected(node, why)));
         let lost: Vec<LostPeer> = lost.collect();
         self.lost(now, &lost);
     }
@@ -188,23 +193,23 @@ impl Engine {
         }
     }
 
-    pub(crate) fn bytes(&mut self, now: Time, connection: AgentConnectionId, placed: u32, bytes: &[u8]) {
+    pub(crate) fn on_bytes(&mut self, now: Time, connection: AgentConnectionId, placed: u32, bytes: &[u8]) {
         if let Some(node) = self.shared.peers.node_of(connection) {
-            self.peer_bytes(now, node, placed, (bytes, 0));
+            self.on_peer_bytes(now, node, placed, (bytes, 0));
         } else if let Some((node, all, replaced)) =
-            self.shared.peers.greeting(connection, bytes, &mut self.shared.out)
+            self.shared.peers.on_greeting(connection, bytes, &mut self.shared.out)
         {
             self.lost(now, replaced.as_slice());
             self.introduce(now, node);
-            self.peer_bytes(now, node, 0, (&all, all.len() - bytes.len()));
+            self.on_peer_bytes(now, node, 0, (&all, all.len() - bytes.len()));
         }
     }
 
     /// Bytes came from a peer, some of them before this input.
-    fn peer_bytes(&mut self, now: Time, node: NodeId, placed: u32, (bytes, before): (&[u8], usize)) {
+    fn on_peer_bytes(&mut self, now: Time, node: NodeId, placed: u32, (bytes, before): (&[u8], usize)) {
         if let Some(link) = self.shared.peers.link(node) {
             for id in &link.groups {
-                self.groups.get_mut(id).into_iter().for_each(|group| group.heard_from(node));
+                self.groups.get_mut(id).into_iter().for_each(|group| group.on_bytes_from(node));
             }
         }
         // Outputs from before would be taken for ranges of these bytes.

@@ -57,7 +57,7 @@ fn alltoall(rank: u32) -> CallRequest {
         input: buffer(2 * rank),
         output: buffer(2 * rank + 1),
         timeout: None,
-        number: None,
+        call_number: None,
         watch: false,
         background: false,
     }

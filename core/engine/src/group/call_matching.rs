@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const PAST_MAX: usize = 64;
 
 /// The most entries about ranks of other nodes that came to calls.
-const CAME_MAX: usize = 16 * 1024;
+const REMOTE_CALLS_MAX: usize = 16 * 1024;
 
 /// What the ranks of this node called.
 #[derive(Debug)]
@@ -36,10 +36,10 @@ pub(super) struct RemoteCall {
 pub(super) struct CallMatching {
     /// By call. Of calls that are over, the last few.
     called: BTreeMap<u64, LocalCall>,
-    /// Calls to which ranks of other nodes have come: the digest, and the text if it was told.
-    came: BTreeMap<(u64, u32), (u64, Option<String>)>,
+    /// Calls to which ranks of other nodes have come: the digest, and the text if it was reported.
+    remote: BTreeMap<(u64, u32), (u64, Option<String>)>,
     /// Whom we have told, by call and node, that its digest differs.
-    asked: BTreeSet<(u64, usize)>,
+    notified: BTreeSet<(u64, usize)>,
 }
 
 impl CallMatching {
@@ -47,7 +47,7 @@ impl CallMatching {
     ///
     /// # Errors
     /// If another local rank called something else.
-    pub(super) fn call(
+    pub(super) fn compare_local(
         &mut self,
         members: &Members,
         (call, rank): (u64, u32),
@@ -81,7 +81,7 @@ impl CallMatching {
         let message = &refused.message;
         let reason = message.split_once(" cannot call ").map_or(message.as_str(), |(_, reason)| reason);
         let text = format!("something that makes no sense ({reason})");
-        self.call(members, (call, rank), &text, fnv(text.bytes()))
+        self.compare_local(members, (call, rank), &text, fnv(text.bytes()))
     }
 
     /// Whether a local rank called as others did, as far as they have told; the nodes whose digests are others, of those
@@ -98,9 +98,9 @@ impl CallMatching {
         let Some(LocalCall { digest, text: ours, .. }) = self.called.get(&call) else {
             return Ok(BTreeSet::new());
         };
-        let of_call = self.came.range((call, 0)..=(call, u32::MAX));
-        let mut told = of_call.filter(|(_, (theirs, _))| theirs != digest);
-        let differing = told.find_map(|((_, other), (_, text))| Some((*other, text.as_ref()?)));
+        let of_call = self.remote.range((call, 0)..=(call, u32::MAX));
+        let mut reported = of_call.filter(|(_, (theirs, _))| theirs != digest);
+        let differing = reported.find_map(|((_, other), (_, text))| Some((*other, text.as_ref()?)));
         match differing {
             Some((other, text)) => Err(mismatch(members, call, (other, text), (rank, ours))),
             None => Ok(arrived.filter(|(_, theirs)| theirs != digest).map(|(node, _)| node).collect()),
@@ -114,29 +114,29 @@ impl CallMatching {
 
     /// A rank of another node that has told that it called something else, and what.
     pub(super) fn differing(&self, call: u64, digest: u64) -> Option<(u32, &str)> {
-        let mut told = self.came.range((call, 0)..=(call, u32::MAX));
-        told.find_map(|((_, rank), (theirs, text))| {
+        let mut reported = self.remote.range((call, 0)..=(call, u32::MAX));
+        reported.find_map(|((_, rank), (theirs, text))| {
             Some((*rank, text.as_deref()?)).filter(|_| *theirs != digest)
         })
     }
 
     /// A message from a rank shows that it has come to a call.
-    pub(super) fn heard_of(&mut self, call: u64, rank: u32, digest: u64) {
-        if self.came.len() < CAME_MAX {
-            self.came.entry((call, rank)).or_insert((digest, None));
+    pub(super) fn record_arrival(&mut self, call: u64, rank: u32, digest: u64) {
+        if self.remote.len() < REMOTE_CALLS_MAX {
+            self.remote.entry((call, rank)).or_insert((digest, None));
         }
     }
 
     /// Whether a rank of another node is known to have come to a call.
-    pub(super) fn has_come(&self, call: u64, rank: u32) -> bool {
-        self.came.contains_key(&(call, rank))
+    pub(super) fn has_joined(&self, call: u64, rank: u32) -> bool {
+        self.remote.contains_key(&(call, rank))
     }
 
     /// Another agent tells what its ranks called. Of calls that are over here it is compared and forgotten.
     ///
     /// # Errors
     /// If ranks here called something else.
-    pub(super) fn told(
+    pub(super) fn on_remote_call(
         &mut self,
         members: &Members,
         call: u64,
@@ -150,9 +150,9 @@ impl CallMatching {
         }
         for rank in ranks {
             if !is_over {
-                self.heard_of(call, rank, digest);
+                self.record_arrival(call, rank, digest);
             }
-            if let Some(entry) = self.came.get_mut(&(call, rank)) {
+            if let Some(entry) = self.remote.get_mut(&(call, rank)) {
                 *entry = (digest, Some(text.clone()));
             }
         }
@@ -160,18 +160,24 @@ impl CallMatching {
     }
 
     /// A node's digest of a call differs: tells it, once, what was called here and by whom, so that it can say who differs.
-    pub(super) fn tell(&mut self, context: &mut GroupContext<'_>, call: u64, came: Vec<u32>, node: usize) {
-        if !self.asked.insert((call, node)) {
+    pub(super) fn notify_node(
+        &mut self,
+        context: &mut GroupContext<'_>,
+        call: u64,
+        joined: Vec<u32>,
+        node: usize,
+    ) {
+        if !self.notified.insert((call, node)) {
             return;
         }
-        if let Some(notice) = self.notice(context.members, call, came) {
+        if let Some(notice) = self.notice(context.members, call, joined) {
             context.notify(node, notice);
         }
     }
 
     /// Tells all other nodes.
-    pub(super) fn announce(&self, context: &mut GroupContext<'_>, call: u64, came: Vec<u32>) {
-        if let Some(notice) = self.notice(context.members, call, came) {
+    pub(super) fn announce(&self, context: &mut GroupContext<'_>, call: u64, joined: Vec<u32>) {
+        if let Some(notice) = self.notice(context.members, call, joined) {
             context.notify_others(&notice);
         }
     }
@@ -191,17 +197,17 @@ impl CallMatching {
 
     /// Nothing comes any more of what others have told of calls before this one.
     pub(super) fn forget_before(&mut self, call: u64) {
-        self.came = self.came.split_off(&(call, 0));
+        self.remote = self.remote.split_off(&(call, 0));
     }
 
     /// A call is over.
     pub(super) fn forget(&mut self, call: u64) {
-        self.came.retain(|(number, _), _| *number != call);
+        self.remote.retain(|(number, _), _| *number != call);
         while self.called.len() > PAST_MAX && self.called.first_key_value().is_some_and(|(n, _)| *n < call) {
             self.called.pop_first();
         }
         if let Some((oldest, _)) = self.called.first_key_value() {
-            self.asked = self.asked.split_off(&(*oldest, 0));
+            self.notified = self.notified.split_off(&(*oldest, 0));
         }
     }
 }

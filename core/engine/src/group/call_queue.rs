@@ -36,33 +36,33 @@ pub(super) struct CallQueue {
     planner: Planner,
     schedules: VecDeque<(CallSignature, Arc<CompiledSchedule>)>,
     /// In order.
-    waiting: VecDeque<PendingCall>,
+    pending: VecDeque<PendingCall>,
     /// The preparation of the first of these.
     preparing: Option<WorkId>,
 }
 
 impl CallQueue {
     pub(super) fn new(planner: Planner) -> CallQueue {
-        CallQueue { planner, schedules: VecDeque::new(), waiting: VecDeque::new(), preparing: None }
+        CallQueue { planner, schedules: VecDeque::new(), pending: VecDeque::new(), preparing: None }
     }
 
     /// Whether no call waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.pending.is_empty()
     }
 
     /// A call has come, and waits for its turn.
     pub(super) fn push(&mut self, call: PendingCall) {
-        self.waiting.push_back(call);
+        self.pending.push_back(call);
     }
 
     /// Takes the first call that waits if it can begin. If it has to be prepared, which one call at a time is, that is
     /// begun.
     pub(super) fn poll(&mut self, context: &mut GroupContext<'_>) -> Option<Ready> {
-        let first = self.waiting.front()?;
+        let first = self.pending.front()?;
         let prepared = match &first.signature {
             Err(refused) => Err(refused.clone()),
-            Ok(signature) => match self.known(signature) {
+            Ok(signature) => match self.known_schedule(signature) {
                 Some(compiled) => Ok((signature.clone(), compiled)),
                 None => {
                     self.prepare(context);
@@ -70,17 +70,17 @@ impl CallQueue {
                 }
             },
         };
-        Some((self.waiting.pop_front()?, prepared))
+        Some((self.pending.pop_front()?, prepared))
     }
 
-    fn known(&self, signature: &CallSignature) -> Option<Arc<CompiledSchedule>> {
+    fn known_schedule(&self, signature: &CallSignature) -> Option<Arc<CompiledSchedule>> {
         let known = self.schedules.iter().find(|(known, _)| known == signature);
         known.map(|(_, compiled)| Arc::clone(compiled))
     }
 
     /// Has the first call that waits prepared, if that is not under way.
     fn prepare(&mut self, context: &mut GroupContext<'_>) {
-        let Some(PendingCall { request, signature: Ok(signature), .. }) = self.waiting.front() else {
+        let Some(PendingCall { request, signature: Ok(signature), .. }) = self.pending.front() else {
             return;
         };
         if self.preparing.is_none() {
@@ -97,7 +97,7 @@ impl CallQueue {
     }
 
     /// A call has been prepared.
-    pub(super) fn prepared(&mut self, id: WorkId, prepared: PreparedCall) {
+    pub(super) fn on_prepared(&mut self, id: WorkId, prepared: PreparedCall) {
         if self.preparing != Some(id) {
             // The group has failed meanwhile.
             return;
@@ -115,7 +115,7 @@ impl CallQueue {
                 self.schedules.push_back((signature, compiled));
             }
             Err(refused) => {
-                if let Some(first) = self.waiting.front_mut() {
+                if let Some(first) = self.pending.front_mut() {
                     first.signature = Err(refused);
                 }
             }
@@ -125,6 +125,6 @@ impl CallQueue {
     /// Forgets the calls that wait, whose group has failed: their tokens and ranks.
     pub(super) fn fail(&mut self) -> impl Iterator<Item = (u64, u32)> {
         self.preparing = None;
-        std::mem::take(&mut self.waiting).into_iter().map(|waiting| (waiting.token, waiting.request.rank))
+        std::mem::take(&mut self.pending).into_iter().map(|pending| (pending.token, pending.request.rank))
     }
 }

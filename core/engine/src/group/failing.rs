@@ -19,12 +19,13 @@ impl Group {
         &mut self,
         now: Time,
         shared: &mut SharedState,
-        (rank, through): (u32, Option<u64>),
+        (rank, completed_calls): (u32, Option<u64>),
         why: String,
     ) -> Result<(), CallFailure> {
-        let Some(local) = self.ranks.get_mut(rank).filter(|local| !local.gone) else { return Ok(()) };
-        local.gone = true;
-        let (calls, open) = (local.made(through), local.open_calls + self.point_to_point.open_of(rank));
+        let Some(local) = self.ranks.get_mut(rank).filter(|local| !local.is_lost) else { return Ok(()) };
+        local.is_lost = true;
+        let (calls, open) =
+            (local.calls_made(completed_calls), local.open_calls + self.point_to_point.open_count(rank));
         if self.failed.is_some() {
             return Ok(());
         }
@@ -34,19 +35,19 @@ impl Group {
         let ((group, epoch), text) = (self.key(), why.clone());
         let notice = Notice::RankLost { group, epoch, call: calls, rank, text };
         GroupContext { now, members: &self.members, shared }.notify_others(&notice);
-        self.rank_gone(rank, calls, why)?;
+        self.on_rank_lost(rank, calls, why)?;
         let over: Vec<u64> =
             self.calls.iter().filter(|(_, call)| call.is_empty()).map(|(number, _)| number).collect();
         over.into_iter().for_each(|number| self.retire(shared, number));
         Ok(())
     }
 
-    pub(super) fn rank_gone(&mut self, rank: u32, calls: u64, why: String) -> Result<(), CallFailure> {
+    pub(super) fn on_rank_lost(&mut self, rank: u32, calls: u64, why: String) -> Result<(), CallFailure> {
         let waiting = self.calls.iter().any(|(number, call)| number >= calls && !call.is_empty());
         let waiting = waiting || self.watched_calls.has_any_from(calls);
-        let gone = self.departures.add(&self.members, rank, calls, why);
+        let lost = self.departures.add(&self.members, rank, calls, why);
         let alone = self.departures.check_any_left(&self.members).is_err();
-        if waiting || self.point_to_point.needs(rank, alone) { Err(gone) } else { Ok(()) }
+        if waiting || self.point_to_point.needs(rank, alone) { Err(lost) } else { Ok(()) }
     }
 
     /// The failure of a group that a rank has revoked.
@@ -71,7 +72,7 @@ impl Group {
     }
 
     /// Fails all that is open, and the group. The other agents are told if they do not know.
-    pub(crate) fn fail(&mut self, now: Time, shared: &mut SharedState, failed: &CallFailure, tell: bool) {
+    pub(crate) fn fail(&mut self, now: Time, shared: &mut SharedState, failed: &CallFailure, notify: bool) {
         if self.failed.is_some() {
             return;
         }
@@ -82,26 +83,26 @@ impl Group {
         numbers.for_each(|number| shared.timers.set(TimerKey::Call(group, number), None));
         let (mut open, records) = self.calls.fail(now, (group, epoch), &why, &mut shared.out);
         records.into_iter().for_each(|record| shared.ring.push(record));
-        open.extend(self.plans.fail());
+        open.extend(self.call_queue.fail());
         open.extend(self.watched_calls.take_all());
         open.extend(self.point_to_point.clear(group, shared));
         for (token, rank) in open {
-            self.refuse_open(shared, token, rank, failed);
+            self.fail_open(shared, token, rank, failed);
         }
         self.clear(now, shared);
         self.failed = Some(failed.clone());
         shared.out.push(Output::GroupFailed { group });
         for node in self.members.others() {
             let peer = self.members.nodes[node].id;
-            if tell {
-                self.tell_failed(now, shared, peer);
+            if notify {
+                self.notify_failure(now, shared, peer);
             }
             shared.peers.leave(now, peer, (group, epoch));
         }
     }
 
     /// A rank is told of the group's failure.
-    pub(super) fn refuse_open(
+    pub(super) fn fail_open(
         &mut self,
         shared: &mut SharedState,
         token: u64,
@@ -109,7 +110,7 @@ impl Group {
         failed: &CallFailure,
     ) {
         shared.done(token, Err(failed.clone()));
-        self.ranks.told(rank);
+        self.ranks.mark_informed(rank);
     }
 
     /// Gives back all that calls have used.
@@ -120,7 +121,7 @@ impl Group {
     }
 
     /// Tells another node's agent that the group has failed, if it has.
-    pub(crate) fn tell_failed(&self, now: Time, shared: &mut SharedState, peer: NodeId) {
+    pub(crate) fn notify_failure(&self, now: Time, shared: &mut SharedState, peer: NodeId) {
         if let Some(failed) = &self.failed {
             let (group, epoch) = self.key();
             let (kind, ranks, text) = (failed.kind.code(), failed.ranks.clone(), failed.message.clone());
@@ -129,14 +130,14 @@ impl Group {
     }
 
     /// The place of a node to which this group's agents connect on demand, if it has it and has not failed.
-    pub(crate) fn speaks_on_demand_to(&self, node: NodeId) -> Option<usize> {
+    pub(crate) fn on_demand_place(&self, node: NodeId) -> Option<usize> {
         self.members.place_of(node).filter(|_| self.members.on_demand && self.failed.is_none())
     }
 
     /// Another node's agent is spoken to for the first time: it has not heard which ranks have gone from here.
     pub(crate) fn introduce(&self, now: Time, shared: &mut SharedState, peer: NodeId) {
         let (group, epoch) = self.key();
-        for (rank, call, why) in self.departures.of(self.members.my_ranks()) {
+        for (rank, call, why) in self.departures.among(self.members.my_ranks()) {
             let notice = Notice::RankLost { group, epoch, call, rank, text: why.to_owned() };
             shared.peers.notify(now, peer, notice);
         }
@@ -144,12 +145,12 @@ impl Group {
 
     /// The agent of the node at a place asks whether this one is there: it waits, and may not have heard that the group has
     /// failed, if it was not spoken to.
-    pub(crate) fn asked_by(&self, now: Time, shared: &mut SharedState, place: usize) {
+    pub(crate) fn on_ping(&self, now: Time, shared: &mut SharedState, place: usize) {
         let Some(peer) = self.members.nodes.get(place).map(|node| node.id) else { return };
         let unspoken = place != self.members.me && shared.peers.link(peer).is_none();
         if self.failed.is_some() && unspoken {
             GroupContext { now, members: &self.members, shared }.reach(place);
-            self.tell_failed(now, shared, peer);
+            self.notify_failure(now, shared, peer);
             shared.peers.leave(now, peer, self.key());
         }
     }

@@ -22,17 +22,17 @@ use std::net::SocketAddr;
 const PARTS: u32 = 32;
 
 /// Parts without progress after which others are asked, and between asking the same node again.
-const STILL: u32 = 8;
+const STILL_PARTS: u32 = 8;
 
 /// Pings without an answer after which a node is gone. A part each: at a loss of 20 % each way, one goes
 /// unanswered in three.
-const PINGS: u32 = PARTS - STILL;
+const PINGS_MAX: u32 = PARTS - STILL_PARTS;
 
 /// Nodes that are asked at a time: of large groups some, then the next.
-const ASKED_MAX: usize = 16;
+const PINGED_MAX: usize = 16;
 
 /// The most time for answers to who waits: enough for TCP to send what was lost once more.
-const ANSWERS: Duration = Duration::from_millis(500);
+const INQUIRY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The ranks of this node that wait in calls or for a message from anybody, and those with messages under way to or from
 /// others.
@@ -52,29 +52,29 @@ struct Pings {
     /// Parts since others were first asked.
     parts: u32,
     /// Who is asked, with the pings so far.
-    asked: BTreeMap<usize, u32>,
+    pinged: BTreeMap<usize, u32>,
     /// Where to go on in large groups.
     next: usize,
 }
 
 impl Pings {
-    /// Who is gone. Once one node passes the limit, all nodes that are within [`STILL`] pings of it are lost together: they
+    /// Who is gone. Once one node passes the limit, all nodes that are within [`STILL_PARTS`] pings of it are lost together: they
     /// most likely left together, or it is this node that is cut off, and all are to be named.
-    fn gone(&self) -> Vec<usize> {
-        let enough = self.asked.values().any(|asked| *asked >= PINGS);
-        let silent = self.asked.iter().filter(|(_, asked)| enough && **asked >= PINGS - STILL);
+    fn silent_nodes(&self) -> Vec<usize> {
+        let enough = self.pinged.values().any(|asked| *asked >= PINGS_MAX);
+        let silent = self.pinged.iter().filter(|(_, asked)| enough && **asked >= PINGS_MAX - STILL_PARTS);
         silent.map(|(node, _)| *node).collect()
     }
 
     /// Asks the next ones of `nodes` others than `me`.
-    fn ask(&mut self, nodes: usize, me: usize) {
+    fn ping_next(&mut self, nodes: usize, me: usize) {
         for node in (0..nodes).map(|ahead| (self.next + ahead) % nodes) {
-            if self.asked.len() >= ASKED_MAX {
+            if self.pinged.len() >= PINGED_MAX {
                 self.next = node;
                 return;
             }
             if node != me {
-                self.asked.entry(node).or_default();
+                self.pinged.entry(node).or_default();
             }
         }
     }
@@ -88,7 +88,7 @@ struct Inquiry {
     /// Nodes that were asked.
     nodes: BTreeSet<usize>,
     /// Of these, those that have not answered.
-    asked: BTreeSet<usize>,
+    unanswered: BTreeSet<usize>,
     until: Time,
     /// Of the ranks of other nodes.
     waits: WaitForGraph,
@@ -99,7 +99,7 @@ impl FailureDetector {
     pub(super) fn watch(&mut self, context: &mut GroupContext<'_>) {
         if !self.pings.watching && context.members.nodes.len() > 1 {
             self.pings.watching = true;
-            let first = context.now + STILL * part(context);
+            let first = context.now + STILL_PARTS * part(context);
             context.set_timer(TimerKey::FailureDetector(context.members.id), Some(first));
         }
     }
@@ -111,27 +111,27 @@ impl FailureDetector {
     }
 
     /// A node gave a sign of life.
-    pub(super) fn heard(&mut self, node: usize) {
-        self.pings.asked.remove(&node);
+    pub(super) fn on_sign_of_life(&mut self, node: usize) {
+        self.pings.pinged.remove(&node);
     }
 
     /// The agent at an address that was asked has answered. Answers with its node if it is another agent than the group's:
     /// that one is gone.
-    pub(super) fn answered(
+    pub(super) fn on_ping_answer(
         &mut self,
         members: &Members,
         from: SocketAddr,
         incarnation: u64,
     ) -> Option<usize> {
-        let node = *self.pings.asked.keys().find(|node| members.nodes[**node].udp == from)?;
-        self.pings.asked.remove(&node);
+        let node = *self.pings.pinged.keys().find(|node| members.nodes[**node].udp == from)?;
+        self.pings.pinged.remove(&node);
         (members.nodes[node].incarnation != incarnation).then_some(node)
     }
 
     /// It is time to look after the others: since when has nothing moved in one of the calls and messages, if there are any?
     /// The nodes that are `awaited`, since something is to come from them, are asked first, and spoken to, so that they tell what has
     /// become of their ranks. Answers with those who are gone.
-    pub(super) fn due(
+    pub(super) fn on_timer(
         &mut self,
         context: &mut GroupContext<'_>,
         moved: Option<Time>,
@@ -142,9 +142,9 @@ impl FailureDetector {
             self.pings = Pings::default();
             return Vec::new();
         };
-        let still = moved + STILL * part;
+        let still = moved + STILL_PARTS * part;
         let next = if now < still {
-            (self.pings.parts, self.pings.asked) = Default::default();
+            (self.pings.parts, self.pings.pinged) = Default::default();
             still
         } else {
             now + part
@@ -153,34 +153,40 @@ impl FailureDetector {
         if now < still {
             return Vec::new();
         }
-        let gone = self.pings.gone();
-        if self.pings.parts.is_multiple_of(STILL) {
-            for node in awaited.iter().take(ASKED_MAX) {
+        let lost = self.pings.silent_nodes();
+        if self.pings.parts.is_multiple_of(STILL_PARTS) {
+            for node in awaited.iter().take(PINGED_MAX) {
                 context.reach(*node);
-                self.pings.asked.entry(*node).or_default();
+                self.pings.pinged.entry(*node).or_default();
             }
-            self.pings.ask(context.members.nodes.len(), context.members.me);
+            self.pings.ping_next(context.members.nodes.len(), context.members.me);
         }
         self.pings.parts += 1;
-        let question = ping(context.members);
-        for (node, asked) in &mut self.pings.asked {
+        let packet = ping(context.members);
+        for (node, asked) in &mut self.pings.pinged {
             *asked += 1;
-            context.shared.out.control(context.members.nodes[*node].udp, &question);
+            context.shared.out.control(context.members.nodes[*node].udp, &packet);
         }
-        gone
+        lost
     }
 
     /// Something that has not moved since a time is to be given up. Whether it is known who else waits, as far as it will
     /// be; if not, its timer is set again.
-    pub(super) fn inquired(&mut self, context: &mut GroupContext<'_>, key: TimerKey, moved: Time) -> bool {
+    pub(super) fn has_inquired(
+        &mut self,
+        context: &mut GroupContext<'_>,
+        key: TimerKey,
+        moved: Time,
+    ) -> bool {
         let about = (key, moved);
         let now = context.now;
-        let open = self.inquiry.as_ref().filter(|inquiry| !inquiry.asked.is_empty() && now < inquiry.until);
+        let open =
+            self.inquiry.as_ref().filter(|inquiry| !inquiry.unanswered.is_empty() && now < inquiry.until);
         let again = match (&self.inquiry, open) {
             // One after the other: who is first fails for all.
             (_, Some(open)) => open.until,
             (Some(over), None) if over.about == about => {
-                let silent = over.asked.iter().map(|node| context.members.nodes[*node].name.as_str());
+                let silent = over.unanswered.iter().map(|node| context.members.nodes[*node].name.as_str());
                 let silent: Vec<&str> = silent.collect();
                 if !silent.is_empty() {
                     tracing::info!(group = context.members.id, ?silent, "not told by all agents who waits");
@@ -204,28 +210,28 @@ impl FailureDetector {
         let following = (members.me + 1..members.nodes.len()).chain(0..members.me);
         let spoken_to = |node: &usize| context.shared.peers.link(members.nodes[*node].id).is_some();
         let (spoken_to, others): (Vec<usize>, Vec<usize>) = following.partition(spoken_to);
-        let more = others.into_iter().take(if members.on_demand { ASKED_MAX } else { 0 });
+        let more = others.into_iter().take(if members.on_demand { PINGED_MAX } else { 0 });
         let asked: BTreeSet<usize> = spoken_to.into_iter().chain(more).collect();
         asked.iter().for_each(|node| context.reach(*node));
         context.notify_others(&Notice::WaitingQuery { group, epoch });
-        let (any, until) = (!asked.is_empty(), context.now + ANSWERS);
+        let (any, until) = (!asked.is_empty(), context.now + INQUIRY_TIMEOUT);
         let (nodes, waits) = (asked.clone(), WaitForGraph::default());
-        self.inquiry = Some(Inquiry { about, nodes, asked, until, waits });
+        self.inquiry = Some(Inquiry { about, nodes, unanswered: asked, until, waits });
         any.then_some(until)
     }
 
     /// Another agent has told who waits there.
-    pub(super) fn told(
+    pub(super) fn on_waits(
         &mut self,
         context: &mut GroupContext<'_>,
         node: usize,
         (ranks, messages): &LocalWaits,
     ) {
         let Some(inquiry) = &mut self.inquiry else { return };
-        if inquiry.asked.remove(&node) {
+        if inquiry.unanswered.remove(&node) {
             let theirs = |rank| context.members.node_of(rank) == Some(node);
-            inquiry.waits.add(&WaitForGraph::of(ranks, messages), theirs);
-            if inquiry.asked.is_empty() {
+            inquiry.waits.add(&WaitForGraph::new(ranks, messages), theirs);
+            if inquiry.unanswered.is_empty() {
                 context.set_timer(inquiry.about.0, Some(context.now));
             }
         }
@@ -239,7 +245,7 @@ impl FailureDetector {
 
     /// Of ranks that are waited for, and those for whom they wait, those that do not wait themselves; none if they all do.
     pub(super) fn suspects(&self, members: &Members, ranks: &[u32], here: &LocalWaits) -> Vec<u32> {
-        let mut waits = WaitForGraph::of(&here.0, &here.1);
+        let mut waits = WaitForGraph::new(&here.0, &here.1);
         if let Some(inquiry) = &self.inquiry {
             waits.add(&inquiry.waits, |_| true);
         }
@@ -257,7 +263,7 @@ pub(super) fn nodes_lost(members: &Members, nodes: &[usize], why: &str) -> CallF
         1 => format!(
             "node {names} with {numbers} is gone from group {id}: {why}; look at the agent there, then start the job again"
         ),
-        all if all == ASKED_MAX.min(members.nodes.len() - 1) => format!(
+        all if all == PINGED_MAX.min(members.nodes.len() - 1) => format!(
             "node {me} is cut off from group {id}, it seems: nodes {names} with {numbers} are gone, all that were asked: \
              {why}; look at the links of {me}"
         ),

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Messages from this length on go straight from the socket to their place. Several shorter ones are read at once, which is
 /// worth more than to do without a copy.
-const STRAIGHT_BYTES: u64 = 32 * 1024;
+const DIRECT_BYTES: u64 = 32 * 1024;
 
 /// How elements are combined.
 #[derive(Clone, Copy, Debug)]
@@ -41,8 +41,8 @@ pub(super) struct MessageEnd {
 struct PendingReceive {
     of: CallAction,
     range: MemoryRange,
-    /// A message that belongs here, and fits, has begun.
-    begun: bool,
+    /// A message that belongs here, and fits, has has_begun.
+    has_begun: bool,
 }
 
 /// A message that came before its receive; what the peer may send so is bounded by its credit.
@@ -56,7 +56,7 @@ pub(super) struct UnexpectedMessage {
 
 impl UnexpectedMessage {
     /// Keeps bytes of it. They come in order, of messages that are short enough to come unasked.
-    pub(super) fn keep(&mut self, shared: &mut SharedState, offset: u64, within: Range<usize>) {
+    pub(super) fn buffer(&mut self, shared: &mut SharedState, offset: u64, within: Range<usize>) {
         if self.data.len == 0 {
             self.data = shared.out.allocate(self.bytes);
         }
@@ -123,18 +123,18 @@ impl CallMessages {
     ) {
         let bytes = from.range.len;
         self.sends.insert(message, from);
-        context.tell_peer(node, Input::Send { message, digest, bytes, announce: false });
+        context.send_to_peer(node, Input::Send { message, digest, bytes, announce: false });
     }
 
     /// One rank of this node sends to another.
-    pub(super) fn send_here(
+    pub(super) fn send_local(
         &mut self,
         context: &mut GroupContext<'_>,
         message: MessageName,
         from: MessageEnd,
     ) {
         if let Some(to) = self.local_receives.remove(&message) {
-            self.transfer(context, from, &to);
+            self.copy_local(context, from, &to);
         } else if from.range.len <= EAGER_BYTES
             && let Some(buffer) = context.shared.bounce(from.range)
         {
@@ -146,7 +146,7 @@ impl CallMessages {
     }
 
     /// One rank of this node receives from another.
-    pub(super) fn receive_here(
+    pub(super) fn receive_local(
         &mut self,
         context: &mut GroupContext<'_>,
         message: MessageName,
@@ -156,23 +156,23 @@ impl CallMessages {
             None => {
                 self.local_receives.insert(message, to);
             }
-            Some(LocalSend::Bounced(buffer)) => self.work(context, (buffer, None), &to, Some(buffer)),
-            Some(LocalSend::Waiting(from)) => self.transfer(context, from, &to),
+            Some(LocalSend::Bounced(buffer)) => self.start_work(context, (buffer, None), &to, Some(buffer)),
+            Some(LocalSend::Waiting(from)) => self.copy_local(context, from, &to),
         }
     }
 
-    fn transfer(&mut self, context: &mut GroupContext<'_>, from: MessageEnd, to: &MessageEnd) {
-        self.work(context, (from.range, Some((from.of, from.token))), to, None);
+    fn copy_local(&mut self, context: &mut GroupContext<'_>, from: MessageEnd, to: &MessageEnd) {
+        self.start_work(context, (from.range, Some((from.of, from.token))), to, None);
     }
 
     /// A rank copies or combines its own bytes.
-    pub(super) fn move_own(&mut self, context: &mut GroupContext<'_>, from: MemoryRange, to: &MessageEnd) {
-        self.work(context, (from, None), to, None);
+    pub(super) fn move_local(&mut self, context: &mut GroupContext<'_>, from: MemoryRange, to: &MessageEnd) {
+        self.start_work(context, (from, None), to, None);
     }
 
     /// Has bytes copied to a place, or combined with what is there. Then the action there is done, and that of
     /// the sender if it waits; a bounce buffer is given back.
-    fn work(
+    fn start_work(
         &mut self,
         context: &mut GroupContext<'_>,
         (from, sender): (MemoryRange, Option<(CallAction, u64)>),
@@ -182,7 +182,7 @@ impl CallMessages {
         let actions = [sender.map(|(action, _)| action), Some(to.of)];
         let work = LocalWork { call: to.of.call, actions, bounce };
         if to.range.len == 0 {
-            return self.worked(context.shared, work);
+            return self.finish_work(context.shared, work);
         }
         let task = match to.reduction {
             Some(ElementReduction { element, op }) => Work::Reduce { element, op, from, to: to.range },
@@ -194,18 +194,18 @@ impl CallMessages {
     }
 
     /// Work that was given out is done; whether it was of a call.
-    pub(super) fn work_done(&mut self, shared: &mut SharedState, id: WorkId) -> bool {
+    pub(super) fn on_work_done(&mut self, shared: &mut SharedState, id: WorkId) -> bool {
         let work = self.work_tracker.remove(&id);
-        work.map(|work| self.worked(shared, work)).is_some()
+        work.map(|work| self.finish_work(shared, work)).is_some()
     }
 
-    fn worked(&mut self, shared: &mut SharedState, work: LocalWork) {
+    fn finish_work(&mut self, shared: &mut SharedState, work: LocalWork) {
         work.bounce.into_iter().for_each(|buffer| shared.give_back(buffer));
         self.done.extend(work.actions.into_iter().flatten());
     }
 
     /// Calls for which work was given out that is not done.
-    pub(super) fn worked_on(&self) -> BTreeSet<u64> {
+    pub(super) fn calls_with_work(&self) -> BTreeSet<u64> {
         self.work_tracker.values().map(|work| work.call).collect()
     }
 
@@ -221,37 +221,37 @@ impl CallMessages {
         (message, digest): (MessageName, u64),
         to: &MessageEnd,
     ) -> Result<(), CallFailure> {
-        let mut receive = PendingReceive { of: to.of, range: to.range, begun: false };
+        let mut receive = PendingReceive { of: to.of, range: to.range, has_begun: false };
         match self.unexpected.remove(&message) {
-            Some(came) if came.digest != digest => context.shared.out.free(came.data),
-            Some(came) => {
-                let fits = check_length(message, came.bytes, to.range.len);
+            Some(early) if early.digest != digest => context.shared.out.free(early.data),
+            Some(early) => {
+                let fits = check_length(message, early.bytes, to.range.len);
                 if fits.is_err() {
-                    context.shared.out.free(came.data);
+                    context.shared.out.free(early.data);
                     return fits;
                 }
-                came.deliver(context.shared, to.range);
-                receive.begun = true;
+                early.deliver(context.shared, to.range);
+                receive.has_begun = true;
             }
             None => {}
         }
         self.receives.insert(message, receive);
-        context.tell_peer(node, Input::Expect(message));
+        context.send_to_peer(node, Input::Expect(message));
         Ok(())
     }
 
-    /// A message from another node, that belongs to the call here or to one that has not begun, begins to arrive or is
+    /// A message from another node, that belongs to the call here or to one that has not has_begun, begins to arrive or is
     /// announced.
     ///
     /// # Errors
     /// If it does not fit.
-    pub(super) fn begins(
+    pub(super) fn on_begin(
         &mut self,
         message: MessageName,
         (digest, bytes): (u64, u64),
     ) -> Result<(), CallFailure> {
         if let Some(receive) = self.receives.get_mut(&message) {
-            receive.begun = true;
+            receive.has_begun = true;
             return check_length(message, bytes, receive.range.len);
         }
         self.unexpected.insert(message, UnexpectedMessage { digest, bytes, data: MemoryRange::EMPTY });
@@ -260,27 +260,27 @@ impl CallMessages {
 
     /// Bytes of a message from another node: these of the input, or none if they are in their place. Whether they have
     /// a place.
-    pub(super) fn data(
+    pub(super) fn on_data(
         &mut self,
         shared: &mut SharedState,
         message: MessageName,
         offset: u64,
         within: Range<usize>,
     ) -> bool {
-        if let Some(receive) = self.receives.get(&message).filter(|receive| receive.begun) {
+        if let Some(receive) = self.receives.get(&message).filter(|receive| receive.has_begun) {
             let to = receive.range.part(offset, within.len() as u64);
             shared.out.store(&ReceivedBytes::Input(within), to);
             return true;
         }
         if let Some(unexpected) = self.unexpected.get_mut(&message) {
-            unexpected.keep(shared, offset, within);
+            unexpected.buffer(shared, offset, within);
         }
         false
     }
 
     /// All of a message that was expected is here.
-    pub(super) fn received(&mut self, message: MessageName) {
-        if self.receives.get(&message).is_some_and(|receive| receive.begun)
+    pub(super) fn on_received(&mut self, message: MessageName) {
+        if self.receives.get(&message).is_some_and(|receive| receive.has_begun)
             && let Some(receive) = self.receives.remove(&message)
         {
             self.done.push_back(receive.of);
@@ -288,7 +288,7 @@ impl CallMessages {
     }
 
     /// All of a message is on its way.
-    pub(super) fn sent(&mut self, message: MessageName) {
+    pub(super) fn on_sent(&mut self, message: MessageName) {
         self.done.extend(self.sends.remove(&message).map(|from| from.of));
     }
 
@@ -298,13 +298,13 @@ impl CallMessages {
         Some(from.range.part(part.offset, part.len.into()))
     }
 
-    /// Where a message goes that has begun to come.
+    /// Where a message goes that has has_begun to come.
     pub(super) fn place(&self, message: MessageName) -> Option<MemoryRange> {
-        Some(self.receives.get(&message).filter(|receive| receive.begun)?.range)
+        Some(self.receives.get(&message).filter(|receive| receive.has_begun)?.range)
     }
 
     /// Sending ranks and digests of the messages that came before a call began here.
-    pub(super) fn came(&self, call: u64) -> impl Iterator<Item = (u32, u64)> {
+    pub(super) fn early_digests(&self, call: u64) -> impl Iterator<Item = (u32, u64)> {
         let of_call = self.unexpected.iter().filter(move |(name, _)| name.call == call);
         of_call.map(|(name, unexpected)| (name.from, unexpected.digest))
     }
@@ -329,9 +329,9 @@ impl CallMessages {
 }
 
 /// Where a part of a message belongs that is about to come, if that goes straight to its place.
-pub(super) fn straight(whole: MemoryRange, part: &Payload) -> Option<MemoryRange> {
+pub(super) fn direct_place(whole: MemoryRange, part: &Payload) -> Option<MemoryRange> {
     let fits = part.offset.checked_add(part.len.into()).is_some_and(|end| end <= whole.len);
-    (fits && whole.len >= STRAIGHT_BYTES).then(|| whole.part(part.offset, part.len.into()))
+    (fits && whole.len >= DIRECT_BYTES).then(|| whole.part(part.offset, part.len.into()))
 }
 
 fn check_length(message: MessageName, bytes: u64, wanted: u64) -> Result<(), CallFailure> {

@@ -2,7 +2,7 @@
 
 use super::Group;
 use super::call_matching::RemoteCall;
-use super::messages::straight;
+use super::messages::direct_place;
 use super::point_to_point::is_point_to_point;
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::ids::NodeId;
@@ -20,7 +20,7 @@ impl Group {
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(crate) fn packet(
+    pub(crate) fn on_packet(
         &mut self,
         now: Time,
         shared: &mut SharedState,
@@ -36,18 +36,18 @@ impl Group {
         if self.failed.is_some() {
             return Ok(());
         }
-        self.failure_detector.heard(node);
+        self.failure_detector.on_sign_of_life(node);
         if self.matching.differs(packet.id.call, packet.digest) {
-            self.tell_call(now, shared, packet.id.call, node);
+            self.notify_mismatch(now, shared, packet.id.call, node);
             return Ok(());
         }
         let mut context = GroupContext { now, members: &self.members, shared };
-        if self.streams.packet(&mut context, &packet, payload)? {
-            return self.run(now, shared);
+        if self.streams.on_packet(&mut context, &packet, payload)? {
+            return self.advance(now, shared);
         }
         // Streams of calls that are over are over here, too; others will come or are about to.
         if packet.id.call >= self.oldest_open() && !self.streams.is_over(&packet.id) {
-            self.streams.keep(shared, packet, payload);
+            self.streams.buffer(shared, packet, payload);
         } else if usize::from(packet.id.source) == self.members.me
             && let Some(answer) = Sender::settled_reply(&packet)
         {
@@ -60,14 +60,14 @@ impl Group {
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(crate) fn stream_due(
+    pub(crate) fn on_stream_timer(
         &mut self,
         now: Time,
         shared: &mut SharedState,
         id: StreamId,
     ) -> Result<(), CallFailure> {
-        self.streams.due(&mut GroupContext { now, members: &self.members, shared }, id)?;
-        self.run(now, shared)
+        self.streams.on_timer(&mut GroupContext { now, members: &self.members, shared }, id)?;
+        self.advance(now, shared)
     }
 
     /// The number of streams that share this node's link has changed.
@@ -76,19 +76,19 @@ impl Group {
     /// If the group fails by it.
     pub(crate) fn share_link(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
         self.streams.share_link(&mut GroupContext { now, members: &self.members, shared })?;
-        self.run(now, shared)
+        self.advance(now, shared)
     }
 
     /// An agent at an address answered, which need not know the group: the node whose agent it is not any more, if so.
-    pub(crate) fn answered(&mut self, from: SocketAddr, incarnation: u64) -> Option<NodeId> {
-        let gone = self.failure_detector.answered(&self.members, from, incarnation)?;
-        Some(self.members.nodes[gone].id)
+    pub(crate) fn on_ping_answer(&mut self, from: SocketAddr, incarnation: u64) -> Option<NodeId> {
+        let lost = self.failure_detector.on_ping_answer(&self.members, from, incarnation)?;
+        Some(self.members.nodes[lost].id)
     }
 
     /// Bytes came from an agent.
-    pub(crate) fn heard_from(&mut self, peer: NodeId) {
+    pub(crate) fn on_bytes_from(&mut self, peer: NodeId) {
         if let Some(node) = self.members.place_of(peer) {
-            self.failure_detector.heard(node);
+            self.failure_detector.on_sign_of_life(node);
         }
     }
 
@@ -96,7 +96,7 @@ impl Group {
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(crate) fn message_begins(
+    pub(crate) fn on_message_begin(
         &mut self,
         now: Time,
         shared: &mut SharedState,
@@ -105,23 +105,23 @@ impl Group {
         (digest, bytes): (u64, u64),
     ) -> Result<(), CallFailure> {
         let Some(node) = self.members.place_of(peer) else { return Ok(()) };
-        self.check_ends(node, message)?;
+        self.check_endpoints(node, message)?;
         if is_point_to_point(message) {
             let mut context = GroupContext { now, members: &self.members, shared };
-            return self.point_to_point.begins(&mut context, message, (digest, bytes));
+            return self.point_to_point.on_begin(&mut context, message, (digest, bytes));
         }
         if message.call >= self.oldest_open() {
-            self.matching.heard_of(message.call, message.from, digest);
+            self.matching.record_arrival(message.call, message.from, digest);
         }
         if self.matching.differs(message.call, digest) {
-            self.tell_call(now, shared, message.call, node);
+            self.notify_mismatch(now, shared, message.call, node);
             return Ok(());
         }
-        self.messages.begins(message, (digest, bytes))
+        self.messages.on_begin(message, (digest, bytes))
     }
 
     /// A node may send messages of its own ranks to ranks here.
-    fn check_ends(&self, node: usize, message: MessageName) -> Result<(), CallFailure> {
+    fn check_endpoints(&self, node: usize, message: MessageName) -> Result<(), CallFailure> {
         let from_peer = self.members.node_of(message.from) == Some(node);
         let to_us = self.members.node_of(message.to) == Some(self.members.me);
         if from_peer && to_us {
@@ -136,7 +136,7 @@ impl Group {
     }
 
     /// Bytes of a message from another node: these of the input, or none if they are in their place.
-    pub(crate) fn message_data(
+    pub(crate) fn on_message_data(
         &mut self,
         now: Time,
         shared: &mut SharedState,
@@ -146,8 +146,8 @@ impl Group {
     ) {
         if is_point_to_point(message) {
             let mut context = GroupContext { now, members: &self.members, shared };
-            self.point_to_point.data(&mut context, message, offset, within);
-        } else if self.messages.data(shared, message, offset, within) {
+            self.point_to_point.on_data(&mut context, message, offset, within);
+        } else if self.messages.on_data(shared, message, offset, within) {
             self.calls.moved(now, message.call);
         }
     }
@@ -156,36 +156,37 @@ impl Group {
     ///
     /// # Errors
     /// If the group fails by what follows.
-    pub(crate) fn message_received(
+    pub(crate) fn on_message_received(
         &mut self,
         now: Time,
         shared: &mut SharedState,
         message: MessageName,
     ) -> Result<(), CallFailure> {
         if is_point_to_point(message) {
-            self.point_to_point.received(&mut GroupContext { now, members: &self.members, shared }, message);
+            self.point_to_point
+                .on_received(&mut GroupContext { now, members: &self.members, shared }, message);
         } else {
-            self.messages.received(message);
+            self.messages.on_received(message);
         }
-        self.run(now, shared)
+        self.advance(now, shared)
     }
 
     /// All of a message is on its way.
     ///
     /// # Errors
     /// If the group fails by what follows.
-    pub(crate) fn message_sent(
+    pub(crate) fn on_message_sent(
         &mut self,
         now: Time,
         shared: &mut SharedState,
         message: MessageName,
     ) -> Result<(), CallFailure> {
         if is_point_to_point(message) {
-            self.point_to_point.sent(&mut GroupContext { now, members: &self.members, shared }, message);
+            self.point_to_point.on_sent(&mut GroupContext { now, members: &self.members, shared }, message);
         } else {
-            self.messages.sent(message);
+            self.messages.on_sent(message);
         }
-        self.run(now, shared)
+        self.advance(now, shared)
     }
 
     /// A part of a message that is being sent, if it is still known.
@@ -205,14 +206,14 @@ impl Group {
         } else {
             self.messages.place(part.message)?
         };
-        straight(whole, part)
+        direct_place(whole, part)
     }
 
     /// Another agent tells something about the group.
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(crate) fn notice(
+    pub(crate) fn on_notice(
         &mut self,
         now: Time,
         shared: &mut SharedState,
@@ -227,20 +228,27 @@ impl Group {
             Notice::RanksArrived { call, digest, ranks, text, .. } => {
                 let ranks = ranks.into_iter().filter(is_theirs).collect();
                 let is_over = call < self.oldest_open();
-                self.matching.told(&self.members, call, RemoteCall { digest, ranks, text }, is_over)?;
-                self.match_told(call)
+                self.matching.on_remote_call(
+                    &self.members,
+                    call,
+                    RemoteCall { digest, ranks, text },
+                    is_over,
+                )?;
+                self.match_remote(call)
             }
-            Notice::RankLost { call, rank, text, .. } if is_theirs(&rank) => self.rank_gone(rank, call, text),
+            Notice::RankLost { call, rank, text, .. } if is_theirs(&rank) => {
+                self.on_rank_lost(rank, call, text)
+            }
             Notice::RankLost { .. } => Ok(()),
             Notice::WaitingQuery { .. } => {
-                let ((group, epoch), (ranks, messages)) = (self.key(), self.who_waits(now));
+                let ((group, epoch), (ranks, messages)) = (self.key(), self.local_waits(now));
                 let notice = Notice::WaitingRanks { group, epoch, ranks, messages };
                 shared.peers.notify(now, peer, notice);
                 Ok(())
             }
             Notice::WaitingRanks { ranks, messages, .. } => {
                 let mut context = GroupContext { now, members: &self.members, shared };
-                self.failure_detector.told(&mut context, node, &(ranks, messages));
+                self.failure_detector.on_waits(&mut context, node, &(ranks, messages));
                 Ok(())
             }
             Notice::QuickCapability { able, .. } => {

@@ -101,7 +101,7 @@ pub(super) struct PointToPointMessages {
 
 impl PointToPointMessages {
     /// How many sends and receives a rank has open.
-    pub(super) fn open_of(&self, rank: u32) -> usize {
+    pub(super) fn open_count(&self, rank: u32) -> usize {
         self.transfers.values().filter(|transfer| transfer.rank == rank).count()
     }
 
@@ -153,7 +153,7 @@ impl PointToPointMessages {
 impl OpenTransfer {
     /// The failure of a message that does not fit, if it does not. One that is too long fails its receive, one of another type
     /// the group.
-    fn refuses(&self, arrival: &ArrivedMessage) -> Option<CallFailure> {
+    fn mismatch(&self, arrival: &ArrivedMessage) -> Option<CallFailure> {
         let ArrivedMessage { message, element, bytes, .. } = arrival;
         let kind = match *element == self.element as u64 {
             true if *bytes <= self.data.len => return None,
@@ -174,7 +174,7 @@ impl OpenTransfer {
         Some(CallFailure::new(kind, text, vec![message.from, message.to]))
     }
 
-    fn takes(&self, arrival: &ArrivedMessage) -> bool {
+    fn matches(&self, arrival: &ArrivedMessage) -> bool {
         let MessageName { from, to, transfer: tag, .. } = arrival.message;
         to == self.rank && self.peer.is_none_or(|p| p == from) && self.tag.is_none_or(|t| t == tag)
     }
@@ -195,7 +195,7 @@ impl PointToPointMessages {
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(super) fn begin(
+    pub(super) fn start(
         &mut self,
         context: &mut GroupContext<'_>,
         token: u64,
@@ -242,7 +242,7 @@ impl PointToPointMessages {
     ) -> Result<(), CallFailure> {
         let Some(transfer) = self.transfers.get(&number) else { return Ok(()) };
         let peer = transfer.peer;
-        match self.arrived.iter().find(|arrival| transfer.takes(arrival)) {
+        match self.arrived.iter().find(|arrival| transfer.matches(arrival)) {
             Some(ArrivedMessage { message, bytes, .. }) => {
                 let came = Some((*message, *bytes));
                 self.done(context, number, came);
@@ -296,18 +296,18 @@ impl PointToPointMessages {
         if let Some(node) = context.members.other_node_of(to) {
             self.sends.insert(message, number);
             let announce = transfer.kind == TransferKind::SynchronousSend;
-            context.tell_peer(node, Input::Send { message, digest: element, bytes, announce });
+            context.send_to_peer(node, Input::Send { message, digest: element, bytes, announce });
             return Ok(());
         }
-        let goes_on = transfer.kind == TransferKind::Send && bytes <= EAGER_BYTES;
-        let from = match if goes_on { context.shared.bounce(data) } else { None } {
+        let returns_early = transfer.kind == TransferKind::Send && bytes <= EAGER_BYTES;
+        let from = match if returns_early { context.shared.bounce(data) } else { None } {
             Some(buffer) => {
                 self.done(context, number, None);
                 MessageSource::Bounced(buffer)
             }
             None => MessageSource::Waiting(number),
         };
-        self.arrive(context, ArrivedMessage { message, element, bytes, from })
+        self.on_arrival(context, ArrivedMessage { message, element, bytes, from })
     }
 
     fn receive(
@@ -317,7 +317,7 @@ impl PointToPointMessages {
         departures: &Departures,
     ) -> Result<(), CallFailure> {
         let Some(transfer) = self.transfers.get(&number) else { return Ok(()) };
-        if let Some(place) = self.arrived.iter().position(|arrival| transfer.takes(arrival)) {
+        if let Some(place) = self.arrived.iter().position(|arrival| transfer.matches(arrival)) {
             let arrival = self.arrived.remove(place);
             return self.deliver(context, arrival, number);
         }
@@ -327,12 +327,17 @@ impl PointToPointMessages {
     }
 
     /// A message may be received.
-    fn arrive(&mut self, context: &mut GroupContext<'_>, arrival: ArrivedMessage) -> Result<(), CallFailure> {
+    fn on_arrival(
+        &mut self,
+        context: &mut GroupContext<'_>,
+        arrival: ArrivedMessage,
+    ) -> Result<(), CallFailure> {
         let PointToPointMessages { transfers, posted, .. } = &self;
-        let takes = |number: &&u64| transfers.get(number).is_some_and(|transfer| transfer.takes(&arrival));
-        match posted.iter().find(takes).copied() {
+        let matches =
+            |number: &&u64| transfers.get(number).is_some_and(|transfer| transfer.matches(&arrival));
+        match posted.iter().find(matches).copied() {
             None => {
-                let found = self.probes.iter().filter(takes).copied().collect::<Vec<_>>();
+                let found = self.probes.iter().filter(matches).copied().collect::<Vec<_>>();
                 let came = (arrival.message, arrival.bytes);
                 self.arrived.push(arrival);
                 for number in found {
@@ -356,7 +361,7 @@ impl PointToPointMessages {
         number: u64,
     ) -> Result<(), CallFailure> {
         let Some(transfer) = self.transfers.get_mut(&number) else { return Ok(()) };
-        let refused = transfer.refuses(&arrival);
+        let refused = transfer.mismatch(&arrival);
         let ArrivedMessage { message, bytes, from, .. } = arrival;
         if let Some(refused) = refused {
             let truncated = refused.kind == CallFailureKind::Truncated;
@@ -376,7 +381,7 @@ impl PointToPointMessages {
                 }
                 self.receives.insert(message, (number, bytes));
                 if let Some(node) = context.members.other_node_of(message.from) {
-                    context.tell_peer(node, Input::Expect(message));
+                    context.send_to_peer(node, Input::Expect(message));
                 }
             }
             MessageSource::Bounced(buffer) => {
@@ -402,7 +407,7 @@ impl PointToPointMessages {
                     context.shared.out.free(came.data);
                 }
                 if let Some(node) = context.members.other_node_of(message.from) {
-                    context.tell_peer(node, Input::Expect(message));
+                    context.send_to_peer(node, Input::Expect(message));
                 }
             }
         }
@@ -416,7 +421,7 @@ impl PointToPointMessages {
         to: MemoryRange,
     ) {
         if to.len == 0 {
-            return self.copied(context, sender, message);
+            return self.on_copied(context, sender, message);
         }
         let transfers = &mut self.transfers;
         let tokens = [sender, receiver].map(|number| {
@@ -430,17 +435,17 @@ impl PointToPointMessages {
     }
 
     /// Work that was given out is done; whether it was of a message.
-    pub(super) fn work_done(&mut self, context: &mut GroupContext<'_>, id: WorkId) -> bool {
+    pub(super) fn on_work_done(&mut self, context: &mut GroupContext<'_>, id: WorkId) -> bool {
         let copied = self.copies.remove(&id);
         if let Some((sender, message)) = copied {
-            self.copied(context, sender, message);
+            self.on_copied(context, sender, message);
         }
         copied.is_some()
     }
 
-    fn copied(&mut self, context: &mut GroupContext<'_>, sender: u64, message: MessageName) {
+    fn on_copied(&mut self, context: &mut GroupContext<'_>, sender: u64, message: MessageName) {
         self.done(context, sender, None);
-        self.received(context, message);
+        self.on_received(context, message);
     }
 
     /// A transfer is done; of a receive, with what came.
@@ -461,7 +466,7 @@ impl PointToPointMessages {
     }
 
     /// A message from another node begins to arrive or is announced.
-    pub(super) fn begins(
+    pub(super) fn on_begin(
         &mut self,
         context: &mut GroupContext<'_>,
         message: MessageName,
@@ -479,11 +484,11 @@ impl PointToPointMessages {
             sequencer.next += 1;
             in_order.push(arrival);
         }
-        in_order.into_iter().try_for_each(|arrival| self.arrive(context, arrival))
+        in_order.into_iter().try_for_each(|arrival| self.on_arrival(context, arrival))
     }
 
     /// Bytes of a message from another node: these of the input, or none if they are in their place.
-    pub(super) fn data(
+    pub(super) fn on_data(
         &mut self,
         context: &mut GroupContext<'_>,
         message: MessageName,
@@ -497,19 +502,19 @@ impl PointToPointMessages {
                 transfer.progress = context.now;
             }
         } else if let Some(unexpected) = self.unexpected.get_mut(&message) {
-            unexpected.keep(context.shared, offset, within);
+            unexpected.buffer(context.shared, offset, within);
         }
     }
 
     /// All of a message that was expected is here.
-    pub(super) fn received(&mut self, context: &mut GroupContext<'_>, message: MessageName) {
+    pub(super) fn on_received(&mut self, context: &mut GroupContext<'_>, message: MessageName) {
         if let Some((number, bytes)) = self.receives.remove(&message) {
             self.done(context, number, Some((message, bytes)));
         }
     }
 
     /// All of a message is on its way.
-    pub(super) fn sent(&mut self, context: &mut GroupContext<'_>, message: MessageName) {
+    pub(super) fn on_sent(&mut self, context: &mut GroupContext<'_>, message: MessageName) {
         if let Some(number) = self.sends.remove(&message) {
             self.done(context, number, None);
         }
@@ -529,7 +534,7 @@ impl PointToPointMessages {
     }
 
     /// It is time to look after a transfer: when that last moved, if it has waited for too long; else its timer is set again.
-    pub(super) fn overdue(&mut self, context: &mut GroupContext<'_>, number: u64) -> Option<Time> {
+    pub(super) fn check_overdue(&mut self, context: &mut GroupContext<'_>, number: u64) -> Option<Time> {
         let transfer = self.transfers.get_mut(&number)?;
         if transfer.copying {
             transfer.progress = context.now;
@@ -543,7 +548,7 @@ impl PointToPointMessages {
     }
 
     /// A transfer that has waited for too long: as text, for how long, and for whom, if for a certain rank.
-    pub(super) fn late(&self, number: u64) -> Option<OverdueTransfer> {
+    pub(super) fn overdue_transfer(&self, number: u64) -> Option<OverdueTransfer> {
         let transfer = self.transfers.get(&number)?;
         let OpenTransfer { rank, peer, timeout, .. } = *transfer;
         Some(OverdueTransfer { text: transfer.text(), rank, peer, timeout })

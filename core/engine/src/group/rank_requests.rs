@@ -20,7 +20,7 @@ impl Group {
         request: RankRequest,
     ) -> Result<(), CallFailure> {
         match request {
-            RankRequest::Call(request) => self.call(now, shared, token, request),
+            RankRequest::Call(request) => self.queue_call(now, shared, token, request),
             RankRequest::Transfer(request) => self.transfer(now, shared, token, request),
         }
     }
@@ -42,7 +42,7 @@ impl Group {
                 Ok(())
             }
             RankCommand::Watched { call_number, report } => {
-                self.watched(now, shared, (call_number, rank), report)
+                self.on_watch_report(now, shared, (call_number, rank), report)
             }
             RankCommand::Revoke => Err(self.revoked(rank)),
             RankCommand::Lost { why, completed_calls } => {

@@ -14,23 +14,23 @@ pub(super) struct LocalRank {
     /// Those that are not done, with those that wait for their turn.
     pub(super) open_calls: usize,
     /// It went away.
-    pub(super) gone: bool,
+    pub(super) is_lost: bool,
     /// It has been told why the group failed.
-    told: bool,
+    informed: bool,
     /// What its streams cost after their calls were done: the next call's account has it.
     pub(super) afterwards: TrafficTotals,
 }
 
 impl LocalRank {
     /// The answer to what it asks of a group that has failed: the first time, why.
-    pub(super) fn tell(&mut self, group: u64, failed: &CallFailure) -> CallFailure {
-        if std::mem::replace(&mut self.told, true) { aborted(group, failed) } else { failed.clone() }
+    pub(super) fn failure_reply(&mut self, group: u64, failed: &CallFailure) -> CallFailure {
+        if std::mem::replace(&mut self.informed, true) { aborted(group, failed) } else { failed.clone() }
     }
 
     /// How many calls it has made, of which it was `through` as many if that is known. In those that it carries out itself it may
     /// have been in the midst of one.
-    pub(super) fn made(&self, through: Option<u64>) -> u64 {
-        through.map_or(self.calls, |through| through.max(self.calls_by_agent))
+    pub(super) fn calls_made(&self, completed_calls: Option<u64>) -> u64 {
+        completed_calls.map_or(self.calls, |completed| completed.max(self.calls_by_agent))
     }
 
     /// Whether it has yet to come to a call that the agent carries out; it may have come to it as one that the ranks carry out.
@@ -72,9 +72,14 @@ impl LocalRanks {
     /// # Errors
     /// If that is beyond counting, or the agent carries out that call of the rank, or a later one, already: the least that it may
     /// be.
-    pub(super) fn number(&mut self, rank: u32, said: Option<u64>, watched: bool) -> Result<u64, u64> {
+    pub(super) fn assign_number(
+        &mut self,
+        rank: u32,
+        requested: Option<u64>,
+        watched: bool,
+    ) -> Result<u64, u64> {
         let Some(local) = self.0.get_mut(&rank) else { return Err(0) };
-        let (number, least) = (said.unwrap_or(local.calls), local.calls_by_agent);
+        let (number, least) = (requested.unwrap_or(local.calls), local.calls_by_agent);
         let behind = number.checked_add(1).filter(|_| number >= least).ok_or(least)?;
         local.calls = local.calls.max(behind);
         if !watched {
@@ -84,23 +89,23 @@ impl LocalRanks {
     }
 
     /// A call of a rank is answered.
-    pub(super) fn answered(&mut self, rank: u32) {
+    pub(super) fn on_answered(&mut self, rank: u32) {
         self.0.get_mut(&rank).into_iter().for_each(|local| local.open_calls -= 1);
     }
 
     /// A rank has been told why the group failed.
-    pub(super) fn told(&mut self, rank: u32) {
-        self.0.get_mut(&rank).into_iter().for_each(|local| local.told = true);
+    pub(super) fn mark_informed(&mut self, rank: u32) {
+        self.0.get_mut(&rank).into_iter().for_each(|local| local.informed = true);
     }
 
     /// Those that have come to a call.
-    pub(super) fn came(&self, call: u64) -> Vec<u32> {
+    pub(super) fn joined(&self, call: u64) -> Vec<u32> {
         self.iter().filter(|(_, local)| local.calls > call).map(|(rank, _)| rank).collect()
     }
 
     /// Whether a rank that is here has yet to come to a call that the agent carries out.
-    pub(super) fn awaits(&self, call: u64) -> bool {
-        self.0.values().any(|rank| rank.is_before(call) && !rank.gone)
+    pub(super) fn is_awaiting(&self, call: u64) -> bool {
+        self.0.values().any(|rank| rank.is_before(call) && !rank.is_lost)
     }
 
     /// The smallest call to which not all have come.

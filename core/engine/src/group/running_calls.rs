@@ -117,31 +117,33 @@ impl RunningCalls {
         self.calls.is_empty()
     }
 
-    pub(super) fn get(&self, number: u64) -> Option<&RunningCall> {
-        self.calls.get(&number)
+    pub(super) fn get(&self, call_number: u64) -> Option<&RunningCall> {
+        self.calls.get(&call_number)
     }
 
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut RunningCall> {
-        self.calls.get_mut(&number)
+    pub(super) fn get_mut(&mut self, call_number: u64) -> Option<&mut RunningCall> {
+        self.calls.get_mut(&call_number)
     }
 
     /// Calls with their numbers, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &RunningCall)> {
-        self.calls.iter().map(|(number, call)| (*number, call))
+        self.calls.iter().map(|(call_number, call)| (*call_number, call))
     }
 
     /// A rank takes part in a call from now on. It may be through at once.
-    pub(super) fn begin(
+    pub(super) fn add_rank(
         &mut self,
         now: Time,
-        number: u64,
+        call_number: u64,
         PendingCall { token, at, request, .. }: &PendingCall,
         (signature, compiled): (CallSignature, Arc<CompiledSchedule>),
         out: &mut OutputQueue,
     ) -> Option<Completion> {
         let timeout = request.timeout.unwrap_or(DEFAULT_TIMEOUT).max(Duration::from_millis(1));
-        let call =
-            self.calls.entry(number).or_insert_with(|| RunningCall::new(now, signature, compiled, timeout));
+        let call = self
+            .calls
+            .entry(call_number)
+            .or_insert_with(|| RunningCall::new(now, signature, compiled, timeout));
         call.timeout = call.timeout.min(timeout);
         call.background &= request.background;
         call.progress = now;
@@ -150,10 +152,10 @@ impl RunningCalls {
         let or_none = |buffer: Option<MemoryRange>| buffer.unwrap_or(MemoryRange::EMPTY);
         let buffers = (or_none(request.input), or_none(request.output), scratch);
         let run = ProgramRun::new(Arc::clone(&call.compiled), rank, buffers, *token, *at);
-        let ready = run.first().into_iter().map(|action| CallAction { call: number, rank, action });
+        let ready = run.first().into_iter().map(|action| CallAction { call: call_number, rank, action });
         self.ready.extend(ready);
         call.runs.insert(rank, run);
-        self.leave_if_finished(now, number, rank, out)
+        self.finish_rank_if_done(now, call_number, rank, out)
     }
 
     /// Takes an action that may start.
@@ -187,16 +189,16 @@ impl RunningCalls {
         done: CallAction,
         out: &mut OutputQueue,
     ) -> Option<Completion> {
-        let CallAction { call: number, rank, action } = done;
-        let call = self.calls.get_mut(&number)?;
+        let CallAction { call: call_number, rank, action } = done;
+        let call = self.calls.get_mut(&call_number)?;
         call.progress = now;
         let run = call.runs.get_mut(&rank)?;
         if let Some(from) = run.compiled().source(rank, action) {
-            call.notes.arrived(now, from.0);
+            call.notes.record_arrival(now, from.0);
         }
         let ready = run.complete(action).into_iter().map(|action| CallAction { action, ..done });
         self.ready.extend(ready);
-        self.leave_if_finished(now, number, rank, out)
+        self.finish_rank_if_done(now, call_number, rank, out)
     }
 
     /// Something outside of its program needs a rank's buffers: it may not leave.
@@ -215,21 +217,21 @@ impl RunningCalls {
         out: &mut OutputQueue,
     ) -> Option<Completion> {
         self.run_mut(call, rank)?.pins -= 1;
-        self.leave_if_finished(now, call, rank, out)
+        self.finish_rank_if_done(now, call, rank, out)
     }
 
-    fn leave_if_finished(
+    fn finish_rank_if_done(
         &mut self,
         now: Time,
-        number: u64,
+        call_number: u64,
         rank: u32,
         out: &mut OutputQueue,
     ) -> Option<Completion> {
-        let call = self.calls.get_mut(&number)?;
+        let call = self.calls.get_mut(&call_number)?;
         call.runs.get(&rank).filter(|run| run.finished())?;
         let run = call.runs.remove(&rank)?;
         out.free(run.scratch);
-        call.notes.ended(RankTimes { rank, came: run.begun, ended: now }, &run.stats.traffic);
+        call.notes.record_end(RankTimes { rank, came: run.begun, ended: now }, &run.stats.traffic);
         let plan = call.compiled.plan.to_string();
         let nanoseconds = u64::try_from((now - run.begun).as_nanos()).unwrap_or(u64::MAX);
         Some(Completion { rank, token: run.token, stats: CallStats { plan, nanoseconds, ..run.stats } })
@@ -273,10 +275,10 @@ impl RunningCalls {
     }
 
     /// A call moves while earlier ones do: streams are sent in their order.
-    pub(super) fn follow_earlier(&mut self, number: u64) {
-        let after = self.moved_after.filter(|(of, _)| *of < number).map(|(_, at)| at);
-        let earlier = self.calls.range(..number).map(|(_, call)| call.progress).chain(after).max();
-        if let Some((call, earlier)) = self.calls.get_mut(&number).zip(earlier) {
+    pub(super) fn follow_earlier(&mut self, call_number: u64) {
+        let after = self.moved_after.filter(|(of, _)| *of < call_number).map(|(_, at)| at);
+        let earlier = self.calls.range(..call_number).map(|(_, call)| call.progress).chain(after).max();
+        if let Some((call, earlier)) = self.calls.get_mut(&call_number).zip(earlier) {
             call.progress = call.progress.max(earlier);
         }
     }
@@ -314,8 +316,8 @@ impl RunningCalls {
     }
 
     /// Forgets a call that no rank is in; what is to be remembered of it.
-    pub(super) fn retire(&mut self, number: u64, group: (u64, u32)) -> Option<CallRecord> {
-        Some(self.calls.remove(&number)?.record(group, number, None))
+    pub(super) fn retire(&mut self, call_number: u64, group: (u64, u32)) -> Option<CallRecord> {
+        Some(self.calls.remove(&call_number)?.record(group, call_number, None))
     }
 
     /// Forgets all calls, which have failed: those who wait, as token and rank, and what is to be remembered.
@@ -327,13 +329,13 @@ impl RunningCalls {
         out: &mut OutputQueue,
     ) -> (Vec<(u64, u32)>, Vec<CallRecord>) {
         let (mut open, mut records) = (Vec::new(), Vec::new());
-        for (number, mut call) in std::mem::take(self).calls {
+        for (call_number, mut call) in std::mem::take(self).calls {
             for (rank, run) in std::mem::take(&mut call.runs) {
                 out.free(run.scratch);
-                call.notes.ended(RankTimes { rank, came: run.begun, ended: now }, &run.stats.traffic);
+                call.notes.record_end(RankTimes { rank, came: run.begun, ended: now }, &run.stats.traffic);
                 open.push((run.token, rank));
             }
-            records.push(call.record(group, number, Some(Arc::clone(why))));
+            records.push(call.record(group, call_number, Some(Arc::clone(why))));
         }
         (open, records)
     }

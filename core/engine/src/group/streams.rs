@@ -35,7 +35,7 @@ const ACK_DELAY: Duration = Duration::from_millis(5);
 
 /// A message that an action of a rank here sends or receives by multicast.
 #[derive(Debug)]
-pub(super) struct MulticastMessage {
+pub(super) struct StreamMessage {
     pub(super) of: CallAction,
     /// Of the call: what it is, and how long it waits.
     pub(super) operation: Operation,
@@ -69,7 +69,7 @@ pub(super) struct SendQueue {
 /// A multicast that waits for its turn.
 #[derive(Debug)]
 struct QueuedMulticast {
-    multicast: MulticastMessage,
+    multicast: StreamMessage,
     queue: SendQueue,
     concurrent_senders: u32,
     /// A copy of the message, if it is short enough: nobody waits for it.
@@ -146,7 +146,7 @@ impl Streams {
     pub(super) fn send(
         &mut self,
         context: &mut GroupContext<'_>,
-        multicast: MulticastMessage,
+        multicast: StreamMessage,
         (stripe, concurrent_senders): (Stripe, u32),
     ) -> Result<(), CallFailure> {
         let copy = copied(multicast.data, context.shared);
@@ -172,7 +172,7 @@ impl Streams {
             let is_free = in_queue().all(|(_, stream)| stream.on_hold);
             let gathering = in_queue().find(|(_, stream)| stream.on_hold).map(|(id, _)| *id);
             match gathering {
-                Some(id) if is_free => self.proceed(context, id)?,
+                Some(id) if is_free => self.release_hold(context, id)?,
                 None if is_free || !queue.short => {
                     let next = self.queued.iter().position(|queued| queued.queue == queue);
                     let Some(queued) = next.and_then(|next| self.queued.remove(next)) else { return Ok(()) };
@@ -184,11 +184,11 @@ impl Streams {
     }
 
     /// A stream whose turn has come has its share of the link from now on.
-    fn proceed(&mut self, context: &mut GroupContext<'_>, id: StreamId) -> Result<(), CallFailure> {
+    fn release_hold(&mut self, context: &mut GroupContext<'_>, id: StreamId) -> Result<(), CallFailure> {
         let Some(stream) = self.sending.get_mut(&id) else { return Ok(()) };
         stream.on_hold = false;
         let share = stream.share;
-        context.shared.sends(share);
+        context.shared.start_sending(share);
         self.input(context, id, Input::Ceiling(share.ceiling(&context.shared.sending)))?;
         self.input(context, id, Input::Proceed)
     }
@@ -200,7 +200,7 @@ impl Streams {
         on_hold: bool,
     ) -> Result<(), CallFailure> {
         let QueuedMulticast { ref multicast, queue, concurrent_senders, copy } = *queued;
-        let MulticastMessage { of, operation, scope, data, .. } = *multicast;
+        let StreamMessage { of, operation, scope, data, .. } = *multicast;
         let stripe = queue.stripe;
         let share = context.members.share(scope, stripe, concurrent_senders);
         let ceiling = share.ceiling(&context.shared.sending.with(&share));
@@ -218,12 +218,12 @@ impl Streams {
         );
         self.sending.insert(id, SendingStream { share, queue, on_hold });
         if !on_hold {
-            context.shared.sends(share);
+            context.shared.start_sending(share);
         }
         if let Some(copy) = copy {
             stream.continue_on(copy);
         }
-        self.start(context, id, stream)
+        self.open_stream(context, id, stream)
     }
 
     /// Opens the receiving end of a multicast.
@@ -233,9 +233,9 @@ impl Streams {
     pub(super) fn receive(
         &mut self,
         context: &mut GroupContext<'_>,
-        multicast: &MulticastMessage,
+        multicast: &StreamMessage,
     ) -> Result<(), CallFailure> {
-        let MulticastMessage { of, operation, data, .. } = *multicast;
+        let StreamMessage { of, operation, data, .. } = *multicast;
         let spec = self.spec(context.members, multicast);
         let id = spec.id;
         // Not in the chain: the machine refuses it.
@@ -243,11 +243,11 @@ impl Streams {
         let receiver =
             Receiver::new(context.now, spec, me).map_err(|e| no_stream(context.members, of.rank, &e))?;
         let end = StreamEnd::Receiver(Box::new(receiver));
-        self.start(context, id, MulticastStream::new(end, data, (operation, of.rank, of.action), None))
+        self.open_stream(context, id, MulticastStream::new(end, data, (operation, of.rank, of.action), None))
     }
 
-    fn spec(&mut self, members: &Members, multicast: &MulticastMessage) -> StreamSpec {
-        let MulticastMessage { of, digest, timeout, scope, transfer, source, data, .. } = *multicast;
+    fn spec(&mut self, members: &Members, multicast: &StreamMessage) -> StreamSpec {
+        let StreamMessage { of, digest, timeout, scope, transfer, source, data, .. } = *multicast;
         let (group, epoch) = members.key();
         let patience = timeout + GRACE;
         let defaults = StreamTimers::default();
@@ -277,7 +277,7 @@ impl Streams {
     }
 
     /// Starts a stream, with what came of it before.
-    fn start(
+    fn open_stream(
         &mut self,
         context: &mut GroupContext<'_>,
         id: StreamId,
@@ -294,7 +294,7 @@ impl Streams {
         let mut result = Ok(());
         for (packet, payload) in buffered.packets {
             if result.is_ok() {
-                result = self.packet(context, &packet, &ReceivedBytes::Buffered(payload)).map(drop);
+                result = self.on_packet(context, &packet, &ReceivedBytes::Buffered(payload)).map(drop);
             }
             context.shared.out.free(payload);
         }
@@ -305,14 +305,15 @@ impl Streams {
     ///
     /// # Errors
     /// If the stream fails by it.
-    pub(super) fn packet(
+    pub(super) fn on_packet(
         &mut self,
         context: &mut GroupContext<'_>,
         packet: &Packet,
         payload: &ReceivedBytes,
     ) -> Result<bool, CallFailure> {
         let Some(stream) = self.open.get_mut(&packet.id) else { return Ok(false) };
-        let effects = stream.packet(context.now, packet, payload, (context.members, &mut context.shared.out));
+        let effects =
+            stream.on_packet(context.now, packet, payload, (context.members, &mut context.shared.out));
         self.apply(context, packet.id, effects)?;
         Ok(true)
     }
@@ -323,15 +324,19 @@ impl Streams {
     }
 
     /// A packet came of a stream that is to be opened yet.
-    pub(super) fn keep(&mut self, shared: &mut SharedState, packet: Packet, payload: &ReceivedBytes) {
-        self.buffered.keep(packet, payload, &mut shared.out);
+    pub(super) fn buffer(&mut self, shared: &mut SharedState, packet: Packet, payload: &ReceivedBytes) {
+        self.buffered.buffer(packet, payload, &mut shared.out);
     }
 
     /// A stream's deadline has passed.
     ///
     /// # Errors
     /// If the stream fails by it.
-    pub(super) fn due(&mut self, context: &mut GroupContext<'_>, id: StreamId) -> Result<(), CallFailure> {
+    pub(super) fn on_timer(
+        &mut self,
+        context: &mut GroupContext<'_>,
+        id: StreamId,
+    ) -> Result<(), CallFailure> {
         let Some(stream) = self.open.get_mut(&id) else { return Ok(()) };
         let effects =
             stream.poll(context.now, &ReceivedBytes::NONE, (context.members, &mut context.shared.out));
@@ -382,7 +387,7 @@ impl Streams {
             && let Some(SendingStream { share, queue, on_hold }) = self.sending.remove(&id)
         {
             if !on_hold {
-                context.shared.sent(share);
+                context.shared.finish_sending(share);
             }
             events.push_back(StreamEvent::AllSent { call: of.call, rank: of.rank, queue });
         }
@@ -393,14 +398,14 @@ impl Streams {
             released(stream, context.shared, of, events);
         }
         if effects.closed {
-            self.closed(context, id);
+            self.on_closed(context, id);
         } else {
             context.set_timer(TimerKey::Stream(id), effects.deadline);
         }
         Ok(())
     }
 
-    fn closed(&mut self, context: &mut GroupContext<'_>, id: StreamId) {
+    fn on_closed(&mut self, context: &mut GroupContext<'_>, id: StreamId) {
         let Some(stream) = self.open.remove(&id) else { return };
         self.retransmission_timeout = stream.retransmission_timeout();
         self.loss_free = if stream.needed_repair() { 0 } else { self.loss_free.saturating_add(1) };
@@ -412,8 +417,8 @@ impl Streams {
     /// any more, which is told; or nobody does by now.
     pub(super) fn pin_rank(&mut self, id: &StreamId) -> bool {
         match self.open.get_mut(id) {
-            Some(stream) if stream.waits == StreamHold::Action => {
-                stream.waits = StreamHold::Rank;
+            Some(stream) if stream.hold == StreamHold::Action => {
+                stream.hold = StreamHold::Rank;
                 true
             }
             _ => false,
@@ -437,7 +442,7 @@ impl Streams {
             shared.forget_stream(&id, stream);
         }
         let sending = std::mem::take(&mut self.sending).into_values().filter(|stream| !stream.on_hold);
-        sending.for_each(|stream| shared.sent(stream.share));
+        sending.for_each(|stream| shared.finish_sending(stream.share));
         std::mem::take(&mut self.queued)
             .iter()
             .filter_map(|queued| queued.copy)
@@ -488,7 +493,7 @@ fn delivered(
         stream.continue_on(copy);
     }
     if released || copy.is_some() {
-        stream.waits = StreamHold::Nobody;
+        stream.hold = StreamHold::None;
         events.push_back(StreamEvent::Done(of));
     } else {
         events.push_back(StreamEvent::Delivered(id, of));
@@ -503,8 +508,8 @@ fn released(
     events: &mut VecDeque<StreamEvent>,
 ) {
     stream.release().into_iter().for_each(|buffer| shared.give_back(buffer));
-    match std::mem::replace(&mut stream.waits, StreamHold::Nobody) {
-        StreamHold::Nobody => {}
+    match std::mem::replace(&mut stream.hold, StreamHold::None) {
+        StreamHold::None => {}
         StreamHold::Action => events.push_back(StreamEvent::Done(of)),
         StreamHold::Rank => events.push_back(StreamEvent::Unpinned { call: of.call, rank: of.rank }),
     }

@@ -26,7 +26,7 @@ pub(super) struct WaitForGraph(BTreeMap<u32, WaitsFor>);
 
 impl WaitForGraph {
     /// Ranks that wait in calls or for anybody, and who waits for whom with messages.
-    pub(super) fn of(ranks: &[u32], messages: &[(u32, u32)]) -> WaitForGraph {
+    pub(super) fn new(ranks: &[u32], messages: &[(u32, u32)]) -> WaitForGraph {
         let mut waits: BTreeMap<u32, WaitsFor> = ranks.iter().map(|rank| (*rank, WaitsFor::Any)).collect();
         for (rank, peer) in messages {
             waits.entry(*rank).or_insert_with(|| WaitsFor::Some(BTreeSet::new())).add(*peer);
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_somebody_who_does_not_is_not_to_blame_however_long_the_line() {
-        let waits = WaitForGraph::of(&[5], &[(0, 1), (1, 2), (3, 4), (4, 3)]);
+        let waits = WaitForGraph::new(&[5], &[(0, 1), (1, 2), (3, 4), (4, 3)]);
         assert_eq!(waits.culprits(&[0], 6), [2]);
         assert_eq!(waits.culprits(&[0, 6], 7), [6]);
         assert!(waits.culprits(&[3], 6).is_empty(), "they wait for each other");
@@ -76,6 +76,6 @@ mod tests {
 
     #[test]
     fn who_waits_in_a_call_and_for_a_message_may_wait_for_anybody() {
-        assert_eq!(WaitForGraph::of(&[1], &[(1, 2)]).0[&1], WaitsFor::Any);
+        assert_eq!(WaitForGraph::new(&[1], &[(1, 2)]).0[&1], WaitsFor::Any);
     }
 }

@@ -20,19 +20,19 @@ const SILENT: Duration = Duration::from_millis(1500);
 
 /// A rank that waits.
 #[derive(Debug)]
-pub(super) struct WatchedCall {
+pub(super) struct WatchedRank {
     token: u64,
     signature: CallSignature,
     begun: Time,
     /// When its rank has said last that it waits.
-    said: Time,
+    last_report: Time,
     /// The other nodes have been told.
     announced: bool,
     /// It has waited for as long as it may: for whom, and for how long.
     overdue: Option<(Vec<u32>, Duration)>,
 }
 
-impl WatchedCall {
+impl WatchedRank {
     /// What it has called, as others are told: nothing that agents carry out has this digest.
     fn called(&self) -> (u64, String) {
         let text = self.signature.to_string();
@@ -42,7 +42,7 @@ impl WatchedCall {
 
 /// Who waits, by call and rank.
 #[derive(Debug, Default)]
-pub(super) struct WatchedCalls(BTreeMap<(u64, u32), WatchedCall>);
+pub(super) struct WatchedCalls(BTreeMap<(u64, u32), WatchedRank>);
 
 impl WatchedCalls {
     pub(super) fn is_empty(&self) -> bool {
@@ -55,7 +55,7 @@ impl WatchedCalls {
     }
 
     /// The ranks that wait in a call.
-    pub(super) fn of(&self, call: u64) -> impl Iterator<Item = (u32, &WatchedCall)> {
+    pub(super) fn in_call(&self, call: u64) -> impl Iterator<Item = (u32, &WatchedRank)> {
         self.0.range((call, 0)..=(call, u32::MAX)).map(|((_, rank), watched)| (*rank, watched))
     }
 
@@ -66,7 +66,8 @@ impl WatchedCalls {
 
     /// The ranks that have not said for long that they wait, though it is not yet time for what they wait for.
     pub(super) fn silent(&self, now: Time) -> impl Iterator<Item = u32> {
-        let silent = move |watched: &WatchedCall| watched.overdue.is_none() && watched.said + SILENT < now;
+        let silent =
+            move |watched: &WatchedRank| watched.overdue.is_none() && watched.last_report + SILENT < now;
         self.0.iter().filter(move |(_, watched)| silent(watched)).map(|((_, rank), _)| *rank)
     }
 
@@ -95,36 +96,37 @@ impl Group {
         &mut self,
         now: Time,
         shared: &mut SharedState,
-        waiting: PendingCall,
+        pending: PendingCall,
     ) -> Result<(), CallFailure> {
-        let Some(number) = self.number(shared, &waiting) else { return Ok(()) };
-        let PendingCall { token, request, signature, .. } = waiting;
+        let Some(call_number) = self.assign_number(shared, &pending) else { return Ok(()) };
+        let PendingCall { token, request, signature, .. } = pending;
         let rank = request.rank;
         let signature = match signature {
             Ok(signature) => signature,
-            Err(refused) => return self.refuse(now, shared, (number, rank, token), refused),
+            Err(refused) => return self.refuse(now, shared, (call_number, rank, token), refused),
         };
-        if self.watched_calls.0.contains_key(&(number, rank)) {
-            self.ranks.answered(rank);
-            shared.done(token, Err(invalid(&request, &format_args!("it waits in call {number} already"))));
+        if self.watched_calls.0.contains_key(&(call_number, rank)) {
+            self.ranks.on_answered(rank);
+            shared
+                .done(token, Err(invalid(&request, &format_args!("it waits in call {call_number} already"))));
             return Ok(());
         }
         let watched =
-            WatchedCall { token, signature, begun: now, said: now, announced: false, overdue: None };
-        self.watched_calls.0.insert((number, rank), watched);
+            WatchedRank { token, signature, begun: now, last_report: now, announced: false, overdue: None };
+        self.watched_calls.0.insert((call_number, rank), watched);
         let mut context = GroupContext { now, members: &self.members, shared };
         self.failure_detector.watch(&mut context);
         if self.members.nodes.len() > 1 {
             // What was told of calls before this one, which the rank is through, is of no use any more.
-            self.matching.forget_before(number);
-            context.set_timer(TimerKey::Call(self.members.id, number), Some(now + ANNOUNCE_AFTER));
+            self.matching.forget_before(call_number);
+            context.set_timer(TimerKey::Call(self.members.id, call_number), Some(now + ANNOUNCE_AFTER));
         }
-        self.departures.check_call(&self.members, number)?;
-        self.match_told(number)?;
-        if self.matching.is_called(number) {
-            self.take_over(shared, number);
+        self.departures.check_call(&self.members, call_number)?;
+        self.match_remote(call_number)?;
+        if self.matching.is_called(call_number) {
+            self.take_over(shared, call_number);
         }
-        self.match_watched(number, rank)
+        self.match_watched(call_number, rank)
     }
 
     /// Whether ranks of other nodes, as far as they have told, have called the same as those who wait here in a call.
@@ -132,49 +134,52 @@ impl Group {
     /// # Errors
     /// If one has not: it may have its agent carry out what others carry out themselves, too. That is no mistake where those who wait have
     /// yet to see that not all can.
-    pub(super) fn match_told(&self, number: u64) -> Result<(), CallFailure> {
+    pub(super) fn match_remote(&self, call_number: u64) -> Result<(), CallFailure> {
         if !self.quick_calls.all_can() {
             return Ok(());
         }
-        let Some((rank, watched)) = self.watched_calls.of(number).next() else { return Ok(()) };
+        let Some((rank, watched)) = self.watched_calls.in_call(call_number).next() else { return Ok(()) };
         let (digest, text) = watched.called();
-        match self.matching.differing(number, digest) {
-            Some((other, theirs)) => Err(mismatch(&self.members, number, (other, theirs), (rank, &text))),
+        match self.matching.differing(call_number, digest) {
+            Some((other, theirs)) => {
+                Err(mismatch(&self.members, call_number, (other, theirs), (rank, &text)))
+            }
             None => Ok(()),
         }
     }
 
     /// Tells other nodes of a call in which somebody has waited for long: who has yet to see whether all can will call another way, if not.
-    fn announce_watched(&mut self, now: Time, shared: &mut SharedState, number: u64) {
+    fn announce_watched(&mut self, now: Time, shared: &mut SharedState, call_number: u64) {
         if !self.quick_calls.all_can() {
             return;
         }
         let (group, epoch) = self.members.key();
-        let late = self.watched_calls.0.range_mut((number, 0)..=(number, u32::MAX));
+        let late = self.watched_calls.0.range_mut((call_number, 0)..=(call_number, u32::MAX));
         for ((_, rank), watched) in late.filter(|(_, watched)| !watched.announced) {
             watched.announced = true;
             let (digest, text) = watched.called();
             let notice =
-                Notice::RanksArrived { group, epoch, call: number, digest, ranks: vec![*rank], text };
+                Notice::RanksArrived { group, epoch, call: call_number, digest, ranks: vec![*rank], text };
             GroupContext { now, members: &self.members, shared }.notify_others(&notice);
         }
     }
 
     /// Whether all who wait in a call have called the same.
-    fn match_watched(&self, number: u64, rank: u32) -> Result<(), CallFailure> {
-        let Some(ours) = self.watched_calls.0.get(&(number, rank)) else { return Ok(()) };
-        let differing = self.watched_calls.of(number).find(|(_, theirs)| theirs.signature != ours.signature);
+    fn match_watched(&self, call_number: u64, rank: u32) -> Result<(), CallFailure> {
+        let Some(ours) = self.watched_calls.0.get(&(call_number, rank)) else { return Ok(()) };
+        let differing =
+            self.watched_calls.in_call(call_number).find(|(_, theirs)| theirs.signature != ours.signature);
         differing.map_or(Ok(()), |(other, theirs)| {
             let texts = (theirs.signature.to_string(), ours.signature.to_string());
-            Err(mismatch(&self.members, number, (other, &texts.0), (rank, &texts.1)))
+            Err(mismatch(&self.members, call_number, (other, &texts.0), (rank, &texts.1)))
         })
     }
 
     /// A call is carried out here: who waits in it as a watched one is to call again. Whether it has called the same is seen then.
-    pub(super) fn take_over(&mut self, shared: &mut SharedState, number: u64) {
-        let waiting: Vec<u32> = self.watched_calls.of(number).map(|(rank, _)| rank).collect();
+    pub(super) fn take_over(&mut self, shared: &mut SharedState, call_number: u64) {
+        let waiting: Vec<u32> = self.watched_calls.in_call(call_number).map(|(rank, _)| rank).collect();
         for rank in waiting {
-            self.end_watch(shared, (number, rank), CallStats { by_agent: true, ..CallStats::default() });
+            self.end_watch(shared, (call_number, rank), CallStats { by_agent: true, ..CallStats::default() });
         }
     }
 
@@ -182,31 +187,31 @@ impl Group {
     ///
     /// # Errors
     /// If the group fails by it.
-    pub(crate) fn watched(
+    pub(crate) fn on_watch_report(
         &mut self,
         now: Time,
         shared: &mut SharedState,
-        (number, rank): (u64, u32),
+        (call_number, rank): (u64, u32),
         report: WatchReport,
     ) -> Result<(), CallFailure> {
         // It may have been answered meanwhile.
-        let Some(watched) = self.watched_calls.0.get_mut(&(number, rank)) else { return Ok(()) };
+        let Some(watched) = self.watched_calls.0.get_mut(&(call_number, rank)) else { return Ok(()) };
         match report {
             WatchReport::StillWaits => {
-                watched.said = now;
+                watched.last_report = now;
                 Ok(())
             }
             WatchReport::Completed => {
-                self.end_watch(shared, (number, rank), CallStats::default());
+                self.end_watch(shared, (call_number, rank), CallStats::default());
                 Ok(())
             }
             WatchReport::Overdue { ranks, timeout } => {
                 watched.overdue = Some((ranks, timeout));
-                self.watched_due(now, shared, number)
+                self.on_watched_timer(now, shared, call_number)
             }
             WatchReport::Differs { rank: other, text: theirs } => {
                 let text = watched.signature.to_string();
-                Err(mismatch(&self.members, number, (rank, &text), (other, &theirs)))
+                Err(mismatch(&self.members, call_number, (rank, &text), (other, &theirs)))
             }
         }
     }
@@ -215,28 +220,28 @@ impl Group {
     ///
     /// # Errors
     /// If it is.
-    pub(super) fn watched_due(
+    pub(super) fn on_watched_timer(
         &mut self,
         now: Time,
         shared: &mut SharedState,
-        number: u64,
+        call_number: u64,
     ) -> Result<(), CallFailure> {
-        self.announce_watched(now, shared, number);
-        let overdue = self.watched_calls.of(number).find_map(|(rank, watched)| {
+        self.announce_watched(now, shared, call_number);
+        let overdue = self.watched_calls.in_call(call_number).find_map(|(rank, watched)| {
             watched.overdue.clone().map(|overdue| (rank, watched.begun, overdue))
         });
         let Some((rank, begun, (missing, timeout))) = overdue else { return Ok(()) };
-        let key = TimerKey::Call(self.members.id, number);
+        let key = TimerKey::Call(self.members.id, call_number);
         let mut context = GroupContext { now, members: &self.members, shared };
-        match self.failure_detector.inquired(&mut context, key, begun) {
-            true => Err(self.watched_too_long(now, (number, rank), missing, timeout)),
+        match self.failure_detector.has_inquired(&mut context, key, begun) {
+            true => Err(self.watched_too_long(now, (call_number, rank), missing, timeout)),
             false => Ok(()),
         }
     }
 
-    fn end_watch(&mut self, shared: &mut SharedState, (number, rank): (u64, u32), stats: CallStats) {
-        if let Some(token) = self.watched_calls.take(number, rank) {
-            self.ranks.answered(rank);
+    fn end_watch(&mut self, shared: &mut SharedState, (call_number, rank): (u64, u32), stats: CallStats) {
+        if let Some(token) = self.watched_calls.take(call_number, rank) {
+            self.ranks.on_answered(rank);
             shared.done(token, Ok(stats));
         }
     }

@@ -368,7 +368,7 @@ impl Run {
         if let Fault::Leave(gone) = self.fault {
             self.needed |= self.struck && at >= self.ranks[gone as usize].through;
         }
-        (self.last_token, CallRequest { number: Some(at as u64), timeout: Some(PATIENCE * 2), ..request })
+        (self.last_token, CallRequest { call_number: Some(at as u64), timeout: Some(PATIENCE * 2), ..request })
     }
 
     fn watch(&mut self, rank: u32) {

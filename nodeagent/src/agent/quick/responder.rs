@@ -43,7 +43,7 @@ pub(in crate::agent) struct QuickGroup {
 
 impl QuickGroup {
     /// That of a group; none if its ranks do not call by datagrams, as over IPv6, which all agents find alike.
-    pub(in crate::agent) fn of(spec: &GroupSpec, node: &str) -> Option<QuickGroup> {
+    pub(in crate::agent) fn from_spec(spec: &GroupSpec, node: &str) -> Option<QuickGroup> {
         if !spec.quick || spec.members.len() > RANKS_MAX {
             return None;
         }
@@ -74,7 +74,7 @@ impl QuickGroup {
     }
 
     /// As a rank is told.
-    pub(in crate::agent) fn told(&self) -> local::Quick {
+    pub(in crate::agent) fn description(&self) -> local::Quick {
         local::Quick {
             epoch: self.group.1,
             key: self.key.bytes().to_vec(),
@@ -103,7 +103,7 @@ impl QuickGroup {
     }
 
     /// What answers a datagram that came from an address.
-    fn answer(
+    fn reply_to(
         &self,
         answering: &NakResponder,
         shared: &SharedSegment,
@@ -167,9 +167,9 @@ impl QuickServer {
             Arc::new(tokio::net::UdpSocket::from_std(own)?)
         };
         let to_leader = SocketAddrV4::new(group.ip(), group.port);
-        let shared = SharedSegment::of_node(&group.ranks, Arc::clone(&socket), to_leader.into());
+        let shared = SharedSegment::for_node(&group.ranks, Arc::clone(&socket), to_leader.into());
         let shared = Arc::new(shared.map_err(io::Error::other)?);
-        let answering = answer(group.clone(), Arc::clone(&shared), socket, answered);
+        let answering = serve_naks(group.clone(), Arc::clone(&shared), socket, answered);
         let answering = runtime.spawn(answering).abort_handle();
         Ok(QuickServer { group: group.clone(), shared, socket: Some(leader.into()), answering })
     }
@@ -182,7 +182,7 @@ impl QuickServer {
     ) -> Option<(local::Quick, Option<OwnedFd>)> {
         abilities.quick.then(|| {
             let socket = self.socket.take_if(|_| self.group.ranks.first() == Some(&rank));
-            (self.group.told(), socket)
+            (self.group.description(), socket)
         })
     }
 
@@ -199,7 +199,7 @@ impl Drop for QuickServer {
 }
 
 /// Answers those that lack what the leader has sent.
-async fn answer(
+async fn serve_naks(
     group: QuickGroup,
     shared: Arc<SharedSegment>,
     socket: Arc<tokio::net::UdpSocket>,
@@ -208,7 +208,7 @@ async fn answer(
     let (mut buffer, answering) = ([0; DATAGRAM_BYTES_MAX], group.answering());
     loop {
         let sent = match socket.recv_from(&mut buffer).await {
-            Ok((len, from)) => match group.answer(&answering, &shared, &buffer[..len], from.ip()) {
+            Ok((len, from)) => match group.reply_to(&answering, &shared, &buffer[..len], from.ip()) {
                 Some((answer, to)) => socket.send_to(&answer, to).await.map(|_| {
                     answered.inc();
                     shared.leader_part().count_retransmission();

@@ -52,13 +52,13 @@ impl Node {
 
     /// A rank says that it waits in a call.
     fn watch(&mut self, token: u64, rank: u32, number: u64, operation: Operation) {
-        let request = CallRequest { number: Some(number), watch: true, ..request(rank, operation) };
+        let request = CallRequest { call_number: Some(number), watch: true, ..request(rank, operation) };
         self.handle(Input::Request { token, request: request.into() });
     }
 
     /// A rank has a barrier carried out.
     fn barrier(&mut self, token: u64, rank: u32, number: u64) {
-        let request = CallRequest { number: Some(number), ..request(rank, Operation::Barrier) };
+        let request = CallRequest { call_number: Some(number), ..request(rank, Operation::Barrier) };
         self.handle(Input::Request { token, request: request.into() });
     }
 
@@ -114,7 +114,7 @@ fn request(rank: u32, operation: Operation) -> CallRequest {
         input: None,
         output: None,
         timeout: None,
-        number: None,
+        call_number: None,
         watch: false,
         background: false,
     }
@@ -177,7 +177,7 @@ fn a_call_that_some_were_through_at_once_waits_for_those_who_are_to_call_again()
     node.watch(1, 1, 0, Operation::Barrier);
     // Of no bytes: nobody waits for anybody.
     for (token, rank) in [(10, 0), (12, 2), (13, 3), (11, 1)] {
-        let nothing = CallRequest { number: Some(0), count: 0, ..request(rank, Operation::Bcast) };
+        let nothing = CallRequest { call_number: Some(0), count: 0, ..request(rank, Operation::Bcast) };
         assert!(node.engine.trace(1, None).is_empty(), "not all have come");
         node.handle(Input::Request { token, request: nothing.into() });
         assert!(node.ended(token).is_ok(), "{:?}", node.ended(token));
@@ -222,7 +222,7 @@ fn a_rank_that_sees_another_call_fails_the_group_with_what_both_called() {
 fn what_others_have_carried_out_under_the_number_of_a_watched_call_is_compared() {
     let mut node = Node::new();
     node.watch(1, 0, 2, Operation::Barrier);
-    let bcast = |rank| CallRequest { number: Some(2), count: 0, ..request(rank, Operation::Bcast) };
+    let bcast = |rank| CallRequest { call_number: Some(2), count: 0, ..request(rank, Operation::Bcast) };
     node.handle(Input::Request { token: 2, request: bcast(1).into() });
     assert!(node.is_by_agent(1));
     node.barrier(3, 0, 2);
@@ -244,7 +244,8 @@ fn what_others_have_carried_out_under_the_number_of_a_watched_call_is_compared()
 #[test]
 fn a_watched_call_that_makes_no_sense_is_refused_and_the_group_goes_on() {
     let mut node = Node::new();
-    let senseless = CallRequest { number: Some(0), watch: true, root: 99, ..request(1, Operation::Bcast) };
+    let senseless =
+        CallRequest { call_number: Some(0), watch: true, root: 99, ..request(1, Operation::Bcast) };
     node.handle(Input::Request { token: 1, request: senseless.into() });
     assert_eq!(node.failure(1).0, Invalid);
     node.watch(2, 1, 1, Operation::Bcast);

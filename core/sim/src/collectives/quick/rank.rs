@@ -219,7 +219,7 @@ impl QuickRank {
         }
         let number = self.next_number;
         self.next_number += 1;
-        request.number = Some(number);
+        request.call_number = Some(number);
         let described = Described::of(&request);
         let quick = waits && !self.failed && self.all != Some(false) && request.plan.is_empty();
         let sensible = request.counts.is_none() && described.call.check(self.layout.size()).is_ok();
@@ -317,15 +317,15 @@ impl QuickRank {
                 return false;
             }
             WaitAction::Watch => self.watch(effects),
-            WaitAction::Ended => self.stop(None, effects),
-            WaitAction::Overdue => {
+            WaitAction::AwaitAnswer => self.stop(None, effects),
+            WaitAction::ReportOverdue => {
                 let ranks = match call.carries {
                     true => self.machine.awaited().map(|rank| rank.0).collect(),
                     false => (0..self.layout.size() as u32).filter(|rank| *rank != self.rank.0).collect(),
                 };
                 self.stop(Some(WatchReport::Overdue { ranks, timeout }), effects);
             }
-            WaitAction::ByAgent => self.by_agent(effects),
+            WaitAction::HandToAgent => self.by_agent(effects),
         }
         true
     }

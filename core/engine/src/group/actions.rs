@@ -3,7 +3,7 @@
 use super::Group;
 use super::messages::{ElementReduction, MessageEnd};
 use super::running_calls::{CallAction, NextMulticast};
-use super::streams::MulticastMessage;
+use super::streams::StreamMessage;
 use crate::failure::{CallFailure, TrafficTotals};
 use crate::shared::{GroupContext, SharedState};
 use cool_collective::ActionKind;
@@ -12,7 +12,7 @@ use cool_transport::unicast::MessageName;
 
 impl Group {
     /// Starts an action whose turn has come.
-    pub(super) fn start(
+    pub(super) fn start_action(
         &mut self,
         now: Time,
         shared: &mut SharedState,
@@ -22,7 +22,7 @@ impl Group {
         let Some(run) = call.runs.get(&of.rank) else { return Ok(()) };
         let reduction = call.signature.element.zip(call.signature.reduce);
         let reduction = reduction.map(|(element, op)| ElementReduction { element, op });
-        let place = |span| MessageEnd { of, token: run.token, range: run.range(span), reduction: None };
+        let end = |span| MessageEnd { of, token: run.token, range: run.range(span), reduction: None };
         let (members, digest) = (&self.members, call.compiled.digest);
         let received = |transfer, from| members.message(of.call, transfer, from, of.rank);
         let mut context = GroupContext { now, members, shared };
@@ -30,28 +30,28 @@ impl Group {
             ActionKind::Reduce { dst, .. }
                 if let Some((from, transfer)) = run.compiled().fused(of.rank, of.action) =>
             {
-                let to = MessageEnd { reduction, ..place(dst) };
-                self.messages.receive_here(&mut context, received(transfer.0, from.0), to);
+                let to = MessageEnd { reduction, ..end(dst) };
+                self.messages.receive_local(&mut context, received(transfer.0, from.0), to);
             }
             ActionKind::Receive { .. } if run.compiled().is_passed_over(of.rank, of.action) => {
-                self.complete(now, shared, of);
+                self.complete_action(now, shared, of);
             }
             ActionKind::Reduce { src, dst } => {
-                let to = MessageEnd { reduction, ..place(dst) };
-                self.messages.move_own(&mut context, run.range(src), &to);
+                let to = MessageEnd { reduction, ..end(dst) };
+                self.messages.move_local(&mut context, run.range(src), &to);
             }
             ActionKind::Copy { src, dst } => {
-                self.messages.move_own(&mut context, run.range(src), &place(dst))
+                self.messages.move_local(&mut context, run.range(src), &end(dst))
             }
             ActionKind::Send { to, transfer, src } => {
                 let message = members.message(of.call, transfer.0, of.rank, to.0);
-                let from = place(src);
+                let from = end(src);
                 self.send(now, shared, message, from);
             }
             ActionKind::Receive { from, transfer, dst } => {
-                let (message, to) = (received(transfer.0, from.0), place(dst));
+                let (message, to) = (received(transfer.0, from.0), end(dst));
                 match members.other_node_of(from.0) {
-                    None => self.messages.receive_here(&mut context, message, to),
+                    None => self.messages.receive_local(&mut context, message, to),
                     Some(node) => self.messages.receive(&mut context, node, (message, digest), &to)?,
                 }
             }
@@ -60,7 +60,7 @@ impl Group {
                 let source = members.layout.node_of(from);
                 let (operation, timeout, background) = (call.operation(), call.timeout, call.background);
                 let (transfer, data) = (transfer.0, run.range(dst));
-                let multicast = MulticastMessage {
+                let multicast = StreamMessage {
                     of,
                     operation,
                     digest,
@@ -82,7 +82,7 @@ impl Group {
         let Some(call) = self.calls.get(message.call) else { return };
         let mut context = GroupContext { now, members: &self.members, shared };
         let Some(node) = self.members.other_node_of(message.to) else {
-            return self.messages.send_here(&mut context, message, from);
+            return self.messages.send_local(&mut context, message, from);
         };
         let traffic = TrafficTotals { bytes_unicast: from.range.len, ..TrafficTotals::default() };
         context.shared.count(call.operation(), traffic);
@@ -95,14 +95,14 @@ impl Group {
         &mut self,
         now: Time,
         shared: &mut SharedState,
-        number: u64,
+        call_number: u64,
         rank: u32,
     ) -> Result<(), CallFailure> {
-        let Some(next) = self.calls.next_multicast(number, rank) else { return Ok(()) };
-        let Some(call) = self.calls.get(number) else { return Ok(()) };
+        let Some(next) = self.calls.next_multicast(call_number, rank) else { return Ok(()) };
+        let Some(call) = self.calls.get(call_number) else { return Ok(()) };
         let NextMulticast { action, scope, stripe, transfer, data, concurrent_senders } = next;
-        let multicast = MulticastMessage {
-            of: CallAction { call: number, rank, action },
+        let multicast = StreamMessage {
+            of: CallAction { call: call_number, rank, action },
             operation: call.operation(),
             digest: call.compiled.digest,
             timeout: call.timeout,
