@@ -4,14 +4,14 @@
 //! What switches still have is found by [`cool_fabric`].
 
 use crate::agents::Session;
-use cool_fabric::Fabric;
-use cool_fabric::{GroupRequest, TreeScope};
 use crate::groups::registrar::Registrar;
 use crate::groups::{self, Groups, Place};
 use crate::jobs::job::{Limits, Ranks};
 use crate::jobs::{Inlets, Jobs};
+use cool_fabric::Fabric;
+use cool_fabric::{GroupRequest, TreeScope};
 use cool_proto::control::{Group, Held, Kill, ReleaseGroup, controller_message::Body};
-use cool_proto::description::ToldGroup;
+use cool_proto::description::WireGroup;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -62,7 +62,7 @@ impl Takeover {
     /// An agent has come back with these groups; `own` is this run of the controller.
     pub async fn report(self: &Arc<Takeover>, session: &Arc<Session>, own: u64, held: Vec<Held>) {
         for mut held in held {
-            let told = match ToldGroup::of(&mut held) {
+            let told = match WireGroup::from_held(&mut held) {
                 Ok(Some(told)) => told,
                 Ok(None) => continue,
                 Err(why) => {
@@ -103,7 +103,7 @@ impl Takeover {
     }
 
     /// Makes room for a group; returns whether it is being taken over.
-    async fn begin(self: &Arc<Takeover>, told: ToldGroup) -> bool {
+    async fn begin(self: &Arc<Takeover>, told: WireGroup) -> bool {
         let group = {
             let mut partial = self.partial.lock();
             let (id, _) = told.numbers();

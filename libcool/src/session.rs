@@ -20,7 +20,7 @@ pub(crate) use agent_requests::{AgentRequest, Started};
 use cool_proto::VERSION;
 use cool_proto::frame::MAX_PLAN;
 use cool_proto::local::{self, Attach, CheckPlan, Enlist, Leave, Recover, Revoke, frame::Body};
-use cool_proto::socket::{Sender, SocketError};
+use cool_proto::socket::{FrameSender, SocketError};
 use cool_shm::region::RegionError;
 use cool_shm::segment::Segment;
 use heap::Heap;
@@ -62,7 +62,7 @@ pub(crate) struct RankSession {
 
 #[derive(Debug)]
 struct CallSender {
-    sender: Sender,
+    sender: FrameSender,
     /// By which calls and messages are answered.
     next_call: u64,
     /// Which of the group's calls is the next.

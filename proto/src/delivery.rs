@@ -1,12 +1,12 @@
-//! One end of a session that outlives its connections: what was sent is kept until the other end has said that it has come,
+//! One end of a session that outlives its connections: what was sent is buffer until the other end has claimed that it has come,
 //! so that another connection goes on where one broke. Nothing is lost, comes twice, or overtakes.
 //!
 //! Both ends count. No sockets: whoever has the connection takes what is to go out, and says what has come in.
 
 use std::collections::VecDeque;
 
-/// So much may come in until the other end is told, and keeps it meanwhile: messages, and their bytes.
-const UNTOLD: (u64, usize) = (32, 64 << 10);
+/// So much may come in until the other end is reported, and keeps it meanwhile: messages, and their bytes.
+const ACK_THRESHOLD: (u64, usize) = (32, 64 << 10);
 
 /// What is to go out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,13 +17,13 @@ pub enum Outgoing<M> {
     Received(u64),
 }
 
-/// The other end says that more has come there than was sent, or less than it said before.
+/// The other end says that more has come there than was sent, or less than it claimed before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{said} messages are said to have come; it is {acknowledged} at least, and {sent} were sent")]
-pub struct Miscounted {
+#[error("{claimed} messages are claimed to have come; it is {acknowledged} at least, and {sent} were sent")]
+pub struct AcknowledgementError {
     /// What it says.
-    pub said: u64,
-    /// What it has said before.
+    pub claimed: u64,
+    /// What it has claimed before.
     pub acknowledged: u64,
     /// What there was to come.
     pub sent: u64,
@@ -33,96 +33,103 @@ pub struct Miscounted {
 #[derive(Clone, Debug)]
 pub struct Delivery<M> {
     /// What has not been acknowledged, oldest first.
-    kept: VecDeque<M>,
+    buffer: VecDeque<M>,
     /// Messages before those.
     acknowledged: u64,
-    /// Of those that are kept, how many this connection has taken.
+    /// Of those that are buffer, how many this connection has taken.
     taken: usize,
     /// Messages that have come in.
     received: u64,
     /// What the other end knows of that.
-    told: u64,
+    reported: u64,
     /// Bytes that have come in since.
-    untold: usize,
+    unreported_bytes: usize,
 }
 
 impl<M> Default for Delivery<M> {
     fn default() -> Delivery<M> {
-        Delivery { kept: VecDeque::new(), acknowledged: 0, taken: 0, received: 0, told: 0, untold: 0 }
+        Delivery {
+            buffer: VecDeque::new(),
+            acknowledged: 0,
+            taken: 0,
+            received: 0,
+            reported: 0,
+            unreported_bytes: 0,
+        }
     }
 }
 
 impl<M: Clone> Delivery<M> {
     /// A message is to go out.
     pub fn send(&mut self, message: M) {
-        self.kept.push_back(message);
+        self.buffer.push_back(message);
     }
 
     /// What the connection is to send next.
     pub fn take(&mut self) -> Option<Outgoing<M>> {
-        if self.received - self.told >= UNTOLD.0 || self.untold >= UNTOLD.1 {
-            return Some(Outgoing::Received(self.tell()));
+        if self.received - self.reported >= ACK_THRESHOLD.0 || self.unreported_bytes >= ACK_THRESHOLD.1 {
+            return Some(Outgoing::Received(self.report_received()));
         }
-        let message = self.kept.get(self.taken)?.clone();
+        let message = self.buffer.get(self.taken)?.clone();
         self.taken += 1;
         Some(Outgoing::Message(message))
     }
 
-    /// How many messages have come in; the other end is being told.
-    pub fn tell(&mut self) -> u64 {
-        (self.told, self.untold) = (self.received, 0);
+    /// How many messages have come in; the other end is being reported.
+    pub fn report_received(&mut self) -> u64 {
+        (self.reported, self.unreported_bytes) = (self.received, 0);
         self.received
     }
 
     /// A message of `bytes` bytes has come in.
     pub fn receive(&mut self, bytes: usize) {
         self.received += 1;
-        self.untold += bytes;
+        self.unreported_bytes += bytes;
     }
 
-    /// The other end has got `said` messages.
+    /// The other end has got `claimed` messages.
     ///
     /// # Errors
     /// If that cannot be.
-    pub fn acknowledge(&mut self, said: u64) -> Result<(), Miscounted> {
-        let sent = self.acknowledged + self.kept.len() as u64;
-        if said < self.acknowledged || said > sent {
-            return Err(Miscounted { said, acknowledged: self.acknowledged, sent });
+    pub fn acknowledge(&mut self, claimed: u64) -> Result<(), AcknowledgementError> {
+        let sent = self.acknowledged + self.buffer.len() as u64;
+        if claimed < self.acknowledged || claimed > sent {
+            return Err(AcknowledgementError { claimed, acknowledged: self.acknowledged, sent });
         }
-        let gone = (said - self.acknowledged) as usize;
-        self.kept.drain(..gone);
-        (self.acknowledged, self.taken) = (said, self.taken.saturating_sub(gone));
+        let delivered = (claimed - self.acknowledged) as usize;
+        self.buffer.drain(..delivered);
+        (self.acknowledged, self.taken) = (claimed, self.taken.saturating_sub(delivered));
         Ok(())
     }
 
-    /// Another connection goes on: the other end has got `said` messages, and will be sent the rest.
+    /// Another connection goes on: the other end has got `claimed` messages, and will be sent the rest.
     ///
     /// # Errors
     /// If that cannot be.
-    pub fn resume(&mut self, said: u64) -> Result<(), Miscounted> {
-        self.acknowledge(said)?;
+    pub fn resume(&mut self, claimed: u64) -> Result<(), AcknowledgementError> {
+        self.acknowledge(claimed)?;
         self.taken = 0;
         Ok(())
     }
 
-    /// Messages that are kept: the other end has not said that they have come.
-    pub fn kept(&self) -> usize {
-        self.kept.len()
+    /// Messages that are buffer: the other end has not claimed that they have come.
+    pub fn unacknowledged(&self) -> usize {
+        self.buffer.len()
     }
 
     /// Messages that this connection has not taken yet.
     pub fn waiting(&self) -> usize {
-        self.kept.len() - self.taken
+        self.buffer.len() - self.taken
     }
 
     /// What was not acknowledged, oldest first.
     pub fn pending(&self) -> impl Iterator<Item = &M> {
-        self.kept.iter()
+        self.buffer.iter()
     }
 
     /// The session is over: what was not acknowledged, oldest first.
     pub fn end(self) -> VecDeque<M> {
-        self.kept
+        self.buffer
     }
 }
 
@@ -139,12 +146,12 @@ mod tests {
     #[test]
     fn a_receiver_tells_after_so_many_messages_or_bytes() {
         let mut end = Delivery::<u32>::default();
-        (1..UNTOLD.0).for_each(|_| end.receive(1));
+        (1..ACK_THRESHOLD.0).for_each(|_| end.receive(1));
         assert_eq!(end.take(), None);
         end.receive(1);
-        assert_eq!((end.take(), end.take()), (Some(Outgoing::Received(UNTOLD.0)), None));
-        end.receive(UNTOLD.1);
-        assert_eq!(end.take(), Some(Outgoing::Received(UNTOLD.0 + 1)));
+        assert_eq!((end.take(), end.take()), (Some(Outgoing::Received(ACK_THRESHOLD.0)), None));
+        end.receive(ACK_THRESHOLD.1);
+        assert_eq!(end.take(), Some(Outgoing::Received(ACK_THRESHOLD.0 + 1)));
     }
 
     #[test]
@@ -152,12 +159,12 @@ mod tests {
         let mut end = Delivery::default();
         (0..3).for_each(|message| end.send(message));
         assert_eq!(end.take(), Some(Outgoing::Message(0)));
-        assert_eq!((end.kept(), end.waiting()), (3, 2));
+        assert_eq!((end.unacknowledged(), end.waiting()), (3, 2));
         // More may have come than this connection took: an earlier one did.
         end.acknowledge(2).unwrap();
-        assert_eq!((end.kept(), end.waiting(), end.take()), (1, 1, Some(Outgoing::Message(2))));
-        assert_eq!(end.acknowledge(4), Err(Miscounted { said: 4, acknowledged: 2, sent: 3 }));
-        assert_eq!(end.resume(1), Err(Miscounted { said: 1, acknowledged: 2, sent: 3 }));
+        assert_eq!((end.unacknowledged(), end.waiting(), end.take()), (1, 1, Some(Outgoing::Message(2))));
+        assert_eq!(end.acknowledge(4), Err(AcknowledgementError { claimed: 4, acknowledged: 2, sent: 3 }));
+        assert_eq!(end.resume(1), Err(AcknowledgementError { claimed: 1, acknowledged: 2, sent: 3 }));
         end.resume(2).unwrap();
         assert_eq!(end.take(), Some(Outgoing::Message(2)));
         assert_eq!(end.end(), [2]);
@@ -200,7 +207,7 @@ mod tests {
                 Step::Carry(end) => self.flying[end].extend(self.ends[end].take()),
                 Step::Arrive(from) => match self.flying[from].pop_front() {
                     Some(Outgoing::Message(message)) => {
-                        self.ends[1 - from].receive(UNTOLD.1 / 3);
+                        self.ends[1 - from].receive(ACK_THRESHOLD.1 / 3);
                         self.heard[1 - from].push(message);
                     }
                     Some(Outgoing::Received(count)) => self.ends[1 - from].acknowledge(count).unwrap(),
@@ -209,7 +216,7 @@ mod tests {
                 Step::Break => {
                     self.flying = Default::default();
                     for end in 0..2 {
-                        let received = self.ends[1 - end].tell();
+                        let received = self.ends[1 - end].report_received();
                         self.ends[end].resume(received).unwrap();
                     }
                 }

@@ -1,4 +1,4 @@
-//! A group in few bytes, and back: what its agents are told. Nodes whose names and addresses count up, and ranks that are placed
+//! A group in few bytes, and back: what its agents are has_key_been_sent. Nodes whose names and addresses count up, and ranks that are placed
 //! evenly, take as many bytes as one; only what every agent has for itself (incarnation, key) stands for each node.
 
 use crate::control::{Description, Group, Held, Member, NodeRun, RankRun, Secret, Tree};
@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const RANKS_MAX: usize = u16::MAX as usize;
 
 /// Bytes of a key.
-const KEY: usize = 32;
+const KEY_BYTES: usize = 32;
 
 /// The most digits that a number in a name is taken to have: no more fit 64 bits.
 const DIGITS_MAX: usize = 19;
@@ -23,7 +23,7 @@ pub enum DescriptionError {
         "the controller's description of a group cannot be read: {0}; install the same release everywhere"
     )]
     Unreadable(#[from] prost::DecodeError),
-    /// Its parts do not fit each other.
+    /// Its split_name do not fit each other.
     #[error("the controller's description of group {group} contradicts itself: {what}")]
     Contradiction {
         /// The group.
@@ -35,7 +35,7 @@ pub enum DescriptionError {
 
 /// A node as it stands in a description.
 #[derive(Clone, Debug, PartialEq)]
-struct Node {
+struct DescribedNode {
     name: String,
     ip: IpAddr,
     rack: u32,
@@ -46,16 +46,17 @@ struct Node {
 
 impl Description {
     /// A group in few bytes; `None` of one that cannot be said so, such as one whose members contradict each other.
-    pub fn of(group: &Group) -> Option<Description> {
+    pub fn from_group(group: &Group) -> Option<Description> {
         let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
-        let (mut nodes, mut ranks): (Vec<Node>, Vec<RankRun>) = Default::default();
+        let (mut nodes, mut ranks): (Vec<DescribedNode>, Vec<RankRun>) = Default::default();
         for (rank, member) in (0u32..).zip(&group.members) {
             let node = node_of(member)?;
             let number = *numbers.entry(&member.node).or_insert(nodes.len() as u32);
             match nodes.get(number as usize) {
                 // Its key stands with the first of its ranks.
                 Some(known)
-                    if *known == (Node { key: known.key.clone(), ..node.clone() }) && node.key.is_none() => {}
+                    if *known == (DescribedNode { key: known.key.clone(), ..node.clone() })
+                        && node.key.is_none() => {}
                 Some(_) => return None,
                 None => nodes.push(node),
             }
@@ -66,12 +67,12 @@ impl Description {
         }
         let keys: Vec<&Secret> = nodes.iter().filter_map(|node| node.key.as_ref()).collect();
         let all_or_none = keys.is_empty() || keys.len() == nodes.len();
-        if !all_or_none || keys.iter().any(|key| key.value.len() != KEY) {
+        if !all_or_none || keys.iter().any(|key| key.value.len() != KEY_BYTES) {
             return None;
         }
         let first_incarnation = nodes.iter().map(|node| node.incarnation).min()?;
         Some(Description {
-            group: Some(head(group)),
+            group: Some(without_members(group)),
             ranks: joined(ranks),
             first_incarnation,
             later_incarnations: nodes.iter().map(|node| node.incarnation - first_incarnation).collect(),
@@ -83,14 +84,14 @@ impl Description {
     /// The group, with its members.
     ///
     /// # Errors
-    /// If parts of the description do not fit each other.
+    /// If split_name of the description do not fit each other.
     pub fn group(self) -> Result<Group, DescriptionError> {
         let group = self.group.clone().unwrap_or_default();
         let id = group.id;
         let contradiction = |what| DescriptionError::Contradiction { group: id, what };
         let nodes = self.nodes().map_err(contradiction)?;
         let mut members: Vec<Member> = Vec::new();
-        let mut told = vec![false; nodes.len()];
+        let mut has_key_been_sent = vec![false; nodes.len()];
         for RankRun { node, nodes: count, each } in self.ranks {
             let whole = (node as usize).checked_add(count as usize).filter(|end| *end <= nodes.len());
             whole.ok_or_else(|| contradiction("a rank is on no node of it"))?;
@@ -100,7 +101,7 @@ impl Description {
             }
             for number in (node as usize..).take(count as usize) {
                 for _ in 0..each {
-                    let is_first = !std::mem::replace(&mut told[number], true);
+                    let is_first = !std::mem::replace(&mut has_key_been_sent[number], true);
                     members.push(member(members.len() as u32, &nodes[number], is_first));
                 }
             }
@@ -108,7 +109,7 @@ impl Description {
         Ok(Group { members, ..group })
     }
 
-    fn nodes(&self) -> Result<Vec<Node>, &'static str> {
+    fn nodes(&self) -> Result<Vec<DescribedNode>, &'static str> {
         let count: u64 = self.nodes.iter().map(|run| u64::from(run.count)).sum();
         if count > RANKS_MAX as u64 {
             return Err("it has too many nodes");
@@ -117,10 +118,10 @@ impl Description {
         if self.later_incarnations.len() != count {
             return Err("not every node has an incarnation");
         }
-        if !self.keys.is_empty() && self.keys.len() != count * KEY {
+        if !self.keys.is_empty() && self.keys.len() != count * KEY_BYTES {
             return Err("not every node has a key");
         }
-        let mut keys = self.keys.chunks_exact(KEY);
+        let mut keys = self.keys.chunks_exact(KEY_BYTES);
         let mut later = self.later_incarnations.iter();
         let mut nodes = Vec::with_capacity(count);
         for run in &self.nodes {
@@ -128,7 +129,7 @@ impl Description {
             for at in 0..run.count {
                 let ip = counted_up(first, at).ok_or("an address is too large")?;
                 let incarnation = later.next().and_then(|later| self.first_incarnation.checked_add(*later));
-                nodes.push(Node {
+                nodes.push(DescribedNode {
                     name: name(run, at).ok_or("a number in a name is too large")?,
                     ip,
                     rack: run.rack,
@@ -142,36 +143,36 @@ impl Description {
     }
 }
 
-/// A group as a node was told of it, and tells of it.
+/// A group as a node was has_key_been_sent of it, and tells of it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ToldGroup {
+pub enum WireGroup {
     /// As it is.
     Whole(Group),
     /// In few bytes, which say these.
     Described(Description),
 }
 
-impl ToldGroup {
+impl WireGroup {
     /// What a node tells of a group that it has; `None` if it tells nothing.
     ///
     /// # Errors
     /// If that cannot be read.
-    pub fn of(held: &mut Held) -> Result<Option<ToldGroup>, DescriptionError> {
+    pub fn from_held(held: &mut Held) -> Result<Option<WireGroup>, DescriptionError> {
         if let Some(group) = held.group.take() {
-            return Ok(Some(ToldGroup::Whole(group)));
+            return Ok(Some(WireGroup::Whole(group)));
         }
         let described = !held.description.is_empty();
         Ok(described
             .then(|| Description::decode(held.description.clone()))
             .transpose()?
-            .map(ToldGroup::Described))
+            .map(WireGroup::Described))
     }
 
     /// The numbers of the group and of its job.
     pub fn numbers(&self) -> (u64, u64) {
         let group = match self {
-            ToldGroup::Whole(group) => Some(group),
-            ToldGroup::Described(description) => description.group.as_ref(),
+            WireGroup::Whole(group) => Some(group),
+            WireGroup::Described(description) => description.group.as_ref(),
         };
         group.map_or((0, 0), |group| (group.id, group.job))
     }
@@ -182,14 +183,14 @@ impl ToldGroup {
     /// If its description contradicts itself.
     pub fn group(self) -> Result<Group, DescriptionError> {
         match self {
-            ToldGroup::Whole(group) => Ok(group),
-            ToldGroup::Described(description) => description.group(),
+            WireGroup::Whole(group) => Ok(group),
+            WireGroup::Described(description) => description.group(),
         }
     }
 }
 
 /// The group without its members, which stand elsewhere.
-fn head(group: &Group) -> Group {
+fn without_members(group: &Group) -> Group {
     let Group {
         id,
         epoch,
@@ -228,8 +229,8 @@ fn trees(group: &Group) -> Vec<Tree> {
         .collect()
 }
 
-fn node_of(member: &Member) -> Option<Node> {
-    Some(Node {
+fn node_of(member: &Member) -> Option<DescribedNode> {
+    Some(DescribedNode {
         name: member.node.clone(),
         ip: member.ip.parse().ok()?,
         rack: member.rack,
@@ -239,7 +240,7 @@ fn node_of(member: &Member) -> Option<Node> {
     })
 }
 
-fn member(rank: u32, node: &Node, is_first: bool) -> Member {
+fn member(rank: u32, node: &DescribedNode, is_first: bool) -> Member {
     Member {
         rank,
         node: node.name.clone(),
@@ -273,10 +274,10 @@ fn joined(runs: Vec<RankRun>) -> Vec<RankRun> {
 }
 
 /// Nodes as runs.
-fn runs(nodes: &[Node]) -> Vec<NodeRun> {
+fn runs(nodes: &[DescribedNode]) -> Vec<NodeRun> {
     let mut runs: Vec<NodeRun> = Vec::new();
     for node in nodes {
-        let one = one(node);
+        let one = run_of_one(node);
         match runs.last_mut() {
             Some(last) if follows(last, node, &one) => last.count += 1,
             _ => runs.push(one),
@@ -286,8 +287,8 @@ fn runs(nodes: &[Node]) -> Vec<NodeRun> {
 }
 
 /// A run of one node.
-fn one(node: &Node) -> NodeRun {
-    let (before, number, digits, after) = parts(&node.name);
+fn run_of_one(node: &DescribedNode) -> NodeRun {
+    let (before, number, digits, after) = split_name(&node.name);
     let (ip, ipv6) = match node.ip {
         IpAddr::V4(ip) => (ip.to_bits(), Vec::new()),
         IpAddr::V6(ip) => (0, ip.octets().to_vec()),
@@ -323,7 +324,7 @@ fn counted_up(ip: IpAddr, by: u32) -> Option<IpAddr> {
 }
 
 /// Whether a node, which alone would be a run of `one`, is the next one of a run.
-fn follows(run: &NodeRun, node: &Node, one: &NodeRun) -> bool {
+fn follows(run: &NodeRun, node: &DescribedNode, one: &NodeRun) -> bool {
     let alike = |run: &NodeRun| (run.rack, run.udp_port, run.tcp_port);
     alike(run) == alike(one)
         && first_ip(run).and_then(|first| counted_up(first, run.count)) == Some(node.ip)
@@ -331,7 +332,7 @@ fn follows(run: &NodeRun, node: &Node, one: &NodeRun) -> bool {
 }
 
 /// A name around its last number before a domain: that, and how many digits it has.
-fn parts(name: &str) -> (&str, u64, u32, &str) {
+fn split_name(name: &str) -> (&str, u64, u32, &str) {
     let host = name.split('.').next().unwrap_or(name);
     let end = host.trim_end_matches(|c: char| !c.is_ascii_digit()).len();
     let from = host[..end].trim_end_matches(|c: char| c.is_ascii_digit()).len();
@@ -370,7 +371,7 @@ mod tests {
             uplink_bytes_per_second: 6,
             job: 8,
             cost_model: "{}".into(),
-            key: Some(Secret { value: vec![9; KEY] }),
+            key: Some(Secret { value: vec![9; KEY_BYTES] }),
             encrypted: true,
             on_demand: true,
             quick: false,
@@ -391,7 +392,7 @@ mod tests {
                 udp_port: 7420,
                 tcp_port: 7421,
                 incarnation: 1_795_000_000_000_000_000 + u64::from(number * 7919 % 64),
-                key: (seen.insert(node) && keys).then(|| Secret { value: vec![number as u8; KEY] }),
+                key: (seen.insert(node) && keys).then(|| Secret { value: vec![number as u8; KEY_BYTES] }),
             }
         };
         (0..).zip(nodes.iter().copied()).map(&mut member).collect()
@@ -402,7 +403,7 @@ mod tests {
     }
 
     fn and_back(group: &Group) -> Group {
-        let bytes = Description::of(group).unwrap().encode_to_vec();
+        let bytes = Description::from_group(group).unwrap().encode_to_vec();
         Description::decode(bytes.as_slice()).unwrap().group().unwrap()
     }
 
@@ -413,7 +414,7 @@ mod tests {
             [|n| format!("h{}", n + 1), |n| format!("rack7-node{n:04}.cluster2.example"), |n| format!("{n}")]
         {
             let group = group(members(&names(100, name), &spread, false));
-            let description = Description::of(&group).unwrap();
+            let description = Description::from_group(&group).unwrap();
             // As many as there are racks.
             assert_eq!((description.nodes.len(), description.ranks.len()), (25, 2));
             assert_eq!(and_back(&group), group);
@@ -427,7 +428,7 @@ mod tests {
             (0..).zip(&mut members).for_each(|(number, member)| member.ip = ip(number));
             let group = group(members);
             assert_eq!(and_back(&group), group);
-            let description = Description::of(&group).unwrap();
+            let description = Description::from_group(&group).unwrap();
             (description.nodes.len(), description)
         };
         let (racks, mut description) =
@@ -459,7 +460,7 @@ mod tests {
         let contradiction = |change: fn(&mut Vec<Member>)| {
             let mut members = good.clone();
             change(&mut members);
-            Description::of(&group(members)).is_none()
+            Description::from_group(&group(members)).is_none()
         };
         assert!(!contradiction(|_| ()));
         assert!(contradiction(|members| members[2].rack = 9));
@@ -473,7 +474,8 @@ mod tests {
     #[test]
     fn a_description_that_contradicts_itself_is_refused_in_words() {
         let good =
-            Description::of(&group(members(&names(3, |n| format!("h{n}")), &[0, 1, 1, 2], true))).unwrap();
+            Description::from_group(&group(members(&names(3, |n| format!("h{n}")), &[0, 1, 1, 2], true)))
+                .unwrap();
         let error = |change: fn(&mut Description)| {
             let mut description = good.clone();
             change(&mut description);

@@ -15,7 +15,7 @@ pub const MAX_TO_RANK: usize = 16 << 20;
 pub const MAX_PLAN: usize = 1 << 10;
 
 /// Bytes of the length.
-const HEADER: usize = 4;
+const HEADER_BYTES: usize = 4;
 
 /// Why bytes are not a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +45,7 @@ pub fn encode(body: Body, limit: usize) -> Result<Vec<u8>, FrameError> {
     let len = frame.encoded_len();
     match u32::try_from(len) {
         Ok(header) if len <= limit => {
-            let mut bytes = Vec::with_capacity(HEADER + len);
+            let mut bytes = Vec::with_capacity(HEADER_BYTES + len);
             bytes.extend_from_slice(&header.to_be_bytes());
             bytes.extend_from_slice(&frame.encode_to_vec());
             Ok(bytes)
@@ -78,14 +78,14 @@ impl Decoder {
     /// # Errors
     /// If the bytes are no frame. The stream cannot be used any more.
     pub fn take(&mut self) -> Result<Option<Body>, FrameError> {
-        let Some((header, rest)) = self.buffer.split_first_chunk::<HEADER>() else { return Ok(None) };
+        let Some((header, rest)) = self.buffer.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let len = u32::from_be_bytes(*header) as usize;
         if len > self.limit {
             return Err(FrameError::TooLong { len, limit: self.limit });
         }
         let Some(frame) = rest.get(..len) else { return Ok(None) };
         let body = local::Frame::decode(frame)?.body.ok_or(FrameError::Unknown)?;
-        self.buffer.drain(..HEADER + len);
+        self.buffer.drain(..HEADER_BYTES + len);
         Ok(Some(body))
     }
 }
@@ -185,7 +185,7 @@ mod tests {
             while let Ok(Some(_)) = decoder.take() {
                 frames += 1;
             }
-            prop_assert!(frames <= bytes.len() / HEADER);
+            prop_assert!(frames <= bytes.len() / HEADER_BYTES);
         }
     }
 }

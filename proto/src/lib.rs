@@ -4,18 +4,18 @@
 //! that preserves message boundaries ([`seqpacket`]). The memory that ranks and agents share is in
 //! the crate `cool-shm`.
 
+mod conversions;
 #[cfg(feature = "grpc")]
 pub mod delivery;
 #[cfg(feature = "grpc")]
 pub mod description;
 pub mod features;
 pub mod frame;
-pub mod numbers;
+pub mod job_ids;
 pub mod seqpacket;
 pub mod socket;
 #[cfg(feature = "grpc")]
 pub mod trace_file;
-mod vocabulary;
 
 /// The version of both contracts. It is raised when programs of before could make nothing of what is new; what they can do without is a
 /// [feature](features).

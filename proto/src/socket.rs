@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How many descriptors one receive takes, and the most that a frame brings.
-const DESCRIPTORS: usize = 4;
-const DESCRIPTORS_OF_FRAME: usize = 2;
+const RECEIVE_DESCRIPTORS_MAX: usize = 4;
+const FRAME_DESCRIPTORS_MAX: usize = 2;
 
 /// Why nothing came or went.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ fn send_with(
     descriptors: &[BorrowedFd<'_>],
     flags: SendFlags,
 ) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_OF_FRAME))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FRAME_DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::new(ErrorKind::InvalidInput, "more descriptors than a frame brings"));
@@ -84,7 +84,7 @@ fn receive_with(
     descriptors: &mut VecDeque<OwnedFd>,
     flags: RecvFlags,
 ) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RECEIVE_DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
     let message =
@@ -94,7 +94,7 @@ fn receive_with(
             descriptors.extend(received);
         }
     }
-    if message.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > DESCRIPTORS {
+    if message.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > RECEIVE_DESCRIPTORS_MAX {
         return Err(io::Error::new(ErrorKind::InvalidData, "more descriptors than frames to use them"));
     }
     Ok(message.bytes)
@@ -102,15 +102,15 @@ fn receive_with(
 
 /// The half of a rank's connection to its agent that sends. Every wait has a deadline.
 #[derive(Debug)]
-pub struct Sender {
+pub struct FrameSender {
     stream: Arc<UnixStream>,
     /// How long the agent may take nothing.
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// The half that receives. Every wait has a deadline.
 #[derive(Debug)]
-pub struct Receiver {
+pub struct FrameReceiver {
     stream: Arc<UnixStream>,
     decoder: Decoder,
     buffer: Vec<u8>,
@@ -122,7 +122,7 @@ pub struct Receiver {
 ///
 /// # Errors
 /// If nobody listens there, or not within `timeout`.
-pub fn open(path: &Path, timeout: Duration) -> Result<(Sender, Receiver), SocketError> {
+pub fn open(path: &Path, timeout: Duration) -> Result<(FrameSender, FrameReceiver), SocketError> {
     let system = |e: rustix::io::Errno| match e {
         rustix::io::Errno::AGAIN => SocketError::TimedOut(timeout),
         e => SocketError::System(e.into()),
@@ -136,16 +136,16 @@ pub fn open(path: &Path, timeout: Duration) -> Result<(Sender, Receiver), Socket
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(bound)).map_err(system)?;
     rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(system)?;
     let stream = Arc::new(UnixStream::from(socket));
-    let receiver = Receiver {
+    let receiver = FrameReceiver {
         stream: Arc::clone(&stream),
         decoder: Decoder::new(MAX_TO_RANK),
         buffer: vec![0; 64 << 10],
         descriptors: VecDeque::new(),
     };
-    Ok((Sender { stream, patience: bound }, receiver))
+    Ok((FrameSender { stream, timeout: bound }, receiver))
 }
 
-impl Sender {
+impl FrameSender {
     /// Sends a frame, with a descriptor if there is one.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ impl Sender {
     /// whose answers nobody takes does not go on either.
     ///
     /// # Errors
-    /// As [`Sender::send`].
+    /// As [`FrameSender::send`].
     pub fn send_and_receive(
         &mut self,
         body: Body,
@@ -185,9 +185,9 @@ impl Sender {
                     return Err(SocketError::Closed);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    let left = self.patience.saturating_sub(progress.elapsed());
+                    let left = self.timeout.saturating_sub(progress.elapsed());
                     if left.is_zero() {
-                        return Err(SocketError::TimedOut(self.patience));
+                        return Err(SocketError::TimedOut(self.timeout));
                     }
                     sleep(&self.stream, ready, left)?;
                     meanwhile();
@@ -205,7 +205,7 @@ impl Sender {
     }
 }
 
-impl Receiver {
+impl FrameReceiver {
     /// Whether the agent is in this process.
     pub fn agent_is_in_this_process(&self) -> bool {
         let peer = sockopt::socket_peercred(&self.stream).map(|peer| peer.pid.as_raw_nonzero().get());
@@ -271,7 +271,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    fn pair() -> (tempfile::TempDir, Sender, Receiver, UnixStream) {
+    fn pair() -> (tempfile::TempDir, FrameSender, FrameReceiver, UnixStream) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent.sock");
         let listener = UnixListener::bind(&path).unwrap();
@@ -311,7 +311,7 @@ mod tests {
         let (_dir, rank, _receiver, agent) = pair();
         let region = Region::create(1).unwrap();
         let mut descriptors = VecDeque::new();
-        for _ in 0..DESCRIPTORS {
+        for _ in 0..RECEIVE_DESCRIPTORS_MAX {
             send(&rank.stream, &[0], &[region.descriptor()]).unwrap();
             receive(&agent, &mut [0; 16], &mut descriptors).unwrap();
         }

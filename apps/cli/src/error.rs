@@ -2,7 +2,7 @@
 
 use crate::units;
 use cool_proto::control::Finished;
-use cool_proto::numbers;
+use cool_proto::job_ids;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -43,17 +43,15 @@ pub(crate) enum Error {
     Lost(String),
     #[error("the controller is shutting down")]
     Stopped,
-    #[error("lost track of job {short}: the controller stopped reporting before it finished", short = numbers::short(*.0))]
+    #[error("lost track of job {short}: the controller stopped reporting before it finished", short = job_ids::short(*.0))]
     Unfinished(u64),
-    #[error("job {short} had not started when its controller was lost, and no other controller has it; start it again", short = numbers::short(*.0))]
+    #[error("job {short} had not started when its controller was lost, and no other controller has it; start it again", short = job_ids::short(*.0))]
     NotStarted(u64),
-    #[error("{} failed: {}", if *job == 0 { "the job".to_owned() } else { format!("job {}", numbers::short(*job)) }, finished.reason)]
+    #[error("{} failed: {}", if *job == 0 { "the job".to_owned() } else { format!("job {}", job_ids::short(*job)) }, finished.reason)]
     Failed { job: u64, finished: Finished },
     #[error("interrupted; {}", if *ended { "the job has ended" } else { "the job is being ended" })]
     Interrupted { signal: i32, ended: bool },
-    #[error(
-        "--plan and --svg are for collectives; `cool copy --via` chooses how a copy is distributed"
-    )]
+    #[error("--plan and --svg are for collectives; `cool copy --via` chooses how a copy is distributed")]
     PlanOfCopy,
     #[error("--background works with broadcasts over trees only: omit --via, or use --via tree")]
     NoBackground,
@@ -75,9 +73,7 @@ pub(crate) enum Error {
     NotAResult(String),
     #[error("the job ended with {done} of {requested} results")]
     MissingResults { done: usize, requested: usize },
-    #[error(
-        "topology {path:?}: {reason}; name a file of `cool topology --json`, or write tree:RxK"
-    )]
+    #[error("topology {path:?}: {reason}; name a file of `cool topology --json`, or write tree:RxK")]
     TopologyFile { path: String, reason: io::Error },
     #[error("{path} {reason}; name a file that an embedded run has written with COOL_TRACE=FILE")]
     TraceFile { path: String, reason: String },

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::{cluster, units};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Group, Groups, GroupsRequest, Tree, tree::Scope};
-use cool_proto::numbers;
+use cool_proto::job_ids;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -76,8 +76,8 @@ fn describe(group: &Group) -> String {
     let nodes: BTreeSet<&str> = group.members.iter().map(|m| m.node.as_str()).collect();
     let mut text = format!(
         "group {} of job {}, epoch {}: {} on {} in {}\n",
-        numbers::short(group.id),
-        numbers::short(group.job),
+        job_ids::short(group.id),
+        job_ids::short(group.job),
         group.epoch,
         units::count(group.members.len(), "rank"),
         units::count(nodes.len(), "node"),

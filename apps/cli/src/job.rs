@@ -7,7 +7,7 @@ use cool_proto::control::{
     AttendRequest, CancelRequest, Exited, Group, JobEvent, JobSpec, Output, SignalRequest, job_event::Body,
     job_spec,
 };
-use cool_proto::numbers;
+use cool_proto::job_ids;
 use std::collections::HashMap;
 use std::error::Error as _;
 use std::future::poll_fn;
@@ -193,7 +193,7 @@ impl FollowedJob {
         if again || job == 0 {
             return Err(Error::Unfinished(job));
         }
-        eprintln!("cool: ending job {}; once more to leave it at once", numbers::short(job));
+        eprintln!("cool: ending job {}; once more to leave it at once", job_ids::short(job));
         match self.cancel().await {
             // The connection is about to be found broken: it is cancelled on the next one.
             Ok(()) | Err(Error::Lost(_)) => Ok(()),
@@ -210,7 +210,7 @@ impl FollowedJob {
     async fn leave(&mut self) {
         let ended = timeout(LEAVE_WITHIN, self.cancel()).await;
         if !matches!(ended, Ok(Ok(()))) {
-            let job = numbers::short(self.number);
+            let job = job_ids::short(self.number);
             eprintln!(
                 "cool: job {job} could not be cancelled; it ends when the controller has missed this command for its grace time"
             );
@@ -223,7 +223,7 @@ impl FollowedJob {
         if job == 0 || !matches!(why, Error::Lost(_) | Error::Stopped | Error::Unfinished(_)) {
             return Err(why);
         }
-        eprintln!("cool: {why}; job {} goes on, waiting for a controller", numbers::short(job));
+        eprintln!("cool: {why}; job {} goes on, waiting for a controller", job_ids::short(job));
         // The job goes on for as long as there is no controller, and so does this.
         let mut until = None;
         let mut tries = interval(TRY_EVERY);

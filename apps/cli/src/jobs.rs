@@ -6,7 +6,7 @@ use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     CancelRequest, DrainRequest, JobView, JobsRequest, SignalRequest, job_view::State,
 };
-use cool_proto::numbers;
+use cool_proto::job_ids;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -155,8 +155,8 @@ fn command(job: &JobView) -> String {
 
 /// A job's number: a short one, unless it would mean several.
 fn name(job: &JobView, jobs: &[JobView]) -> String {
-    let short = numbers::short(job.job);
-    let several = jobs.iter().filter(|other| numbers::short(other.job) == short).count() > 1;
+    let short = job_ids::short(job.job);
+    let several = jobs.iter().filter(|other| job_ids::short(other.job) == short).count() > 1;
     (if several { job.job } else { short }).to_string()
 }
 

@@ -4,7 +4,7 @@
 use super::{Agent, OUTBOX};
 use cool_proto::control::controller_message::Body;
 use cool_proto::control::{Acknowledged, ControllerMessage, Registered};
-use cool_proto::delivery::{self, Delivery, Miscounted};
+use cool_proto::delivery::{self, AcknowledgementError, Delivery};
 use cool_topology::Key;
 use parking_lot::Mutex;
 use std::pin::Pin;
@@ -95,7 +95,7 @@ impl Session {
     /// If the session has ended.
     pub fn send(&self, body: Body) -> Result<(), Gone> {
         let mut link = self.link.lock();
-        if !self.has_ended() && link.delivery.kept() < OUTBOX {
+        if !self.has_ended() && link.delivery.unacknowledged() < OUTBOX {
             link.delivery.send(body);
             link.wake();
             return Ok(());
@@ -128,7 +128,7 @@ impl Session {
             Some(said) => {
                 let mut link = self.link.lock();
                 link.delivery.resume(said)?;
-                Some(link.delivery.tell())
+                Some(link.delivery.report_received())
             }
             None => None,
         };
@@ -192,7 +192,7 @@ impl Session {
     ///
     /// # Errors
     /// If that cannot be.
-    pub fn acknowledge(&self, said: u64) -> Result<(), Miscounted> {
+    pub fn acknowledge(&self, said: u64) -> Result<(), AcknowledgementError> {
         self.link.lock().delivery.acknowledge(said)
     }
 
@@ -250,7 +250,7 @@ pub enum AttachError {
     Replaced,
     /// The agent does not remember what was said.
     #[error("the agent's session cannot go on: {0}")]
-    Miscounted(#[from] Miscounted),
+    AcknowledgementError(#[from] AcknowledgementError),
 }
 
 impl Stream for ControllerMessages {
@@ -274,7 +274,7 @@ impl Stream for ControllerMessages {
             Some(delivery::Outgoing::Received(received)) => message(acknowledged(received, false)),
             None if phase.ended => Poll::Ready(None),
             None if phase.stopping && !phase.connected => {
-                let received = link.delivery.tell();
+                let received = link.delivery.report_received();
                 drop(link);
                 // The next poll ends the stream.
                 self.connection = 0;

@@ -5,15 +5,15 @@
 //! [`crate::jobs::control`].
 
 use crate::agents::Session;
-use cool_fabric::Fabric;
 use crate::groups::{FIRST_EPOCH, Groups, Place, by_node};
 use crate::jobs::control::JobControl;
 use crate::jobs::follower::{Follower, Reaction};
+use cool_fabric::Fabric;
 use cool_proto::control::{
     Exited, Finished, Group, HoldOutput, JobSpec, Kill, Launch, Output, Started, controller_message::Body,
     job_event, job_view::State,
 };
-use cool_proto::numbers;
+use cool_proto::job_ids;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -264,7 +264,7 @@ impl Job {
         let (nodes, waited) = (self.names(unready), self.limits.group_ready);
         JobFailure::new(format!(
             "group {}: not ready on {nodes} within {waited:?}; look at the logs of the agents there",
-            numbers::short(self.group)
+            job_ids::short(self.group)
         ))
     }
 
@@ -340,7 +340,7 @@ impl Job {
                 let node = self.names(&[from].into());
                 Err(JobFailure::new(format!(
                     "group {} failed on {node}: {reason}",
-                    numbers::short(self.group)
+                    job_ids::short(self.group)
                 )))
             }
             SessionEvent::Output(output) if self.runs_on(output.rank, from) => {

@@ -8,14 +8,14 @@ pub mod follower;
 pub mod job;
 
 use crate::agents::{Agents, Session};
-use cool_fabric::Fabric;
 use crate::groups::{Groups, Place};
 use crate::jobs::allocate::{AllocateError, AllocationRequest, Host, Placement, allocate, natural};
 use crate::jobs::control::{ControlRequest, JobControl};
 use crate::jobs::follower::{CallerArrival, Follower};
 use crate::jobs::job::{Job, Limits, Post, Ranks, SessionEvent, is_set};
+use cool_fabric::Fabric;
 use cool_proto::control::{JobSpec, JobView, Submitted, job_event, job_spec, job_view};
-use cool_proto::numbers;
+use cool_proto::job_ids;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -147,13 +147,13 @@ struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
     /// It has ended, or its nodes have not come back yet.
-    #[error("no job {short} runs here, or its nodes have not come back yet", short = numbers::short(*.0))]
+    #[error("no job {short} runs here, or its nodes have not come back yet", short = job_ids::short(*.0))]
     NoJob(u64),
     /// Several jobs of several lives of the controller end with this number.
     #[error("several jobs are meant by {0}: {list}; give the whole number", list = list(.1))]
     Several(u64, Vec<u64>),
     /// Earlier orders wait.
-    #[error("job {short} has not taken note of earlier orders yet; try again", short = numbers::short(*.0))]
+    #[error("job {short} has not taken note of earlier orders yet; try again", short = job_ids::short(*.0))]
     Busy(u64),
     /// No such signal.
     #[error("there is no signal {0}; signals are {first} to {last}", first = SIGNALS.start(), last = SIGNALS.end())]
@@ -289,7 +289,7 @@ impl Jobs {
         if state.running.contains_key(&said) {
             return Ok(said);
         }
-        let meant = |(id, entry): &(&u64, &Entry)| numbers::short(**id) == said && of(&entry.user);
+        let meant = |(id, entry): &(&u64, &Entry)| job_ids::short(**id) == said && of(&entry.user);
         let meant: Vec<u64> = state.running.iter().filter(meant).map(|(id, _)| *id).collect();
         match meant[..] {
             [] => Err(JobError::NoJob(said)),

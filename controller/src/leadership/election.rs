@@ -7,7 +7,7 @@
 //! stands still; what a process does that has stood still, and does not know yet that it is late, is refused by its generation.
 
 use cool_machine::{Duration, Machine, Poll, Time};
-use cool_proto::numbers;
+use cool_proto::job_ids;
 use std::collections::VecDeque;
 
 /// Before the next try when etcd has not answered, or has refused.
@@ -304,7 +304,7 @@ fn usable(asked: Time, ttl: Duration) -> Time {
 
 /// As much as two generations are apart at least.
 fn tick_nanos() -> u64 {
-    u64::try_from(numbers::TICK.as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(job_ids::TICK.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Machine for Election {

@@ -3,7 +3,7 @@
 
 use super::election::{Answer, Leader, Record, Request};
 use cool_machine::Duration;
-use cool_proto::numbers;
+use cool_proto::job_ids;
 use cool_tls::ServiceConnector;
 use http::Uri;
 use parking_lot::Mutex;
@@ -126,7 +126,7 @@ impl Etcd {
                 .map_err(|_| EtcdError::NoGeneration { key: self.generation.clone(), value: text(&key) })?,
             None => 0,
         };
-        Ok(Answer::Read(Record { leader, generation, generation_revision, revision }, numbers::now()))
+        Ok(Answer::Read(Record { leader, generation, generation_revision, revision }, job_ids::now()))
     }
 
     async fn watch(&self, channel: Channel, revision: i64) -> Result<Answer, EtcdError> {

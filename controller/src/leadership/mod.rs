@@ -7,7 +7,7 @@ mod options;
 
 use cool_daemon::clock::Clock;
 use cool_machine::{Machine, Poll};
-use cool_proto::numbers;
+use cool_proto::job_ids;
 pub use election::LeadershipLost;
 use election::{Election, Input, Output};
 use etcd::Etcd;
@@ -49,7 +49,7 @@ impl Leadership {
     /// If the options are wrong.
     pub fn start(options: &LeadershipOptions, name: String) -> Result<Leadership, LeadershipOptionsError> {
         let Some(addresses) = &options.lead_by else {
-            let standing = watch::channel(Standing::Leads(numbers::now())).1;
+            let standing = watch::channel(Standing::Leads(job_ids::now())).1;
             return Ok(Leadership { standing, resign: None });
         };
         let etcd = Etcd::new(options.connector(addresses)?, &options.lead_prefix, name);

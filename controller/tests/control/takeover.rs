@@ -39,7 +39,7 @@ async fn back(
     });
     // As agents hold it that were told so, and as others do.
     let (whole, description) = match i {
-        3 => (None, Description::of(group).unwrap().encode_to_vec().into()),
+        3 => (None, Description::from_group(group).unwrap().encode_to_vec().into()),
         _ => (Some(group.clone()), Bytes::new()),
     };
     let held = Held {

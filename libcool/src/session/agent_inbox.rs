@@ -5,7 +5,7 @@ use super::heap::{CallMemory, SharedBlock};
 use cool_proto::RUNNING_INTERVAL;
 use cool_proto::frame::FrameError;
 use cool_proto::local::{Done, frame::Body};
-use cool_proto::socket::{Receiver, SocketError};
+use cool_proto::socket::{FrameReceiver, SocketError};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
@@ -54,7 +54,7 @@ enum ReplySlot {
 #[derive(Debug)]
 struct InboxState {
     /// Absent while somebody receives.
-    receiver: Option<Receiver>,
+    receiver: Option<FrameReceiver>,
     open: BTreeMap<u64, OpenCall>,
     /// Calls that are done and have not been asked for.
     done: BTreeMap<u64, Done>,
@@ -101,7 +101,7 @@ impl WeakAgentInbox {
 }
 
 impl AgentInbox {
-    pub(super) fn new(receiver: Receiver) -> AgentInbox {
+    pub(super) fn new(receiver: FrameReceiver) -> AgentInbox {
         let silence = if receiver.agent_is_in_this_process() { SILENCE_WITHIN } else { SILENCE };
         let stream = receiver.stream();
         let state = InboxState {
@@ -338,7 +338,7 @@ impl AgentInbox {
     fn receive<'a>(
         &'a self,
         state: MutexGuard<'a, InboxState>,
-        mut receiver: Receiver,
+        mut receiver: FrameReceiver,
         timeout: Duration,
         is_lost: impl FnOnce(&mut InboxState) -> bool,
     ) -> MutexGuard<'a, InboxState> {

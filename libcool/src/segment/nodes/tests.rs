@@ -77,7 +77,8 @@ fn check(nodes: &[u32], drawn: &[Drawn]) {
                 let index = node.index_of(Rank(rank as u32)).unwrap();
                 let mut calls = SegmentCalls::new(Arc::clone(&segment), index, node.ranks());
                 let mut waits = Patient(&segment);
-                let quick = |call: &Drawn| leaders.leader_call(&Call::new(call.operation, Rank(0), 4, 4)).is_some();
+                let quick =
+                    |call: &Drawn| leaders.leader_call(&Call::new(call.operation, Rank(0), 4, 4)).is_some();
                 for (number, call) in drawn.iter().enumerate().filter(|(_, call)| quick(call)) {
                     let found = call.call((number, rank, nodes.len()), |described, buffers| {
                         let number = number as u64;

@@ -7,7 +7,7 @@ use cool_proto::control::{
     Secret, agent_message::Body, controller_message::Body as Told,
 };
 use cool_proto::delivery::{self, Delivery, Outgoing};
-use cool_proto::{features, numbers};
+use cool_proto::{features, job_ids};
 use cool_topology::lldp::Announcement;
 use cool_topology::{Key, MacAddr};
 use prost::Message;

@@ -3,7 +3,7 @@
 use crate::local::{Dtype, Operation, ReduceOp};
 
 /// Makes each value of a type a value of the contract's, and the other way, where anything but `Unspecified` is one.
-macro_rules! same {
+macro_rules! conversions {
     ($wire:ident, $type:ty, [$($value:ident),* $(,)?]) => {
         impl From<$type> for $wire {
             fn from(value: $type) -> $wire {
@@ -25,19 +25,19 @@ macro_rules! same {
     };
 }
 
-same!(
+conversions!(
     Operation,
     cool_types::Operation,
     [Bcast, Reduce, Allreduce, Gather, Allgather, Scatter, ReduceScatter, Alltoall, Scan, Exscan, Barrier,]
 );
 
-same!(
+conversions!(
     Dtype,
     cool_types::ElementType,
     [I8, I16, I32, I64, U8, U16, U32, U64, F16, Bf16, F32, F64, C32, C64, I32Loc, I64Loc, F32Loc, F64Loc,]
 );
 
-same!(
+conversions!(
     ReduceOp,
     cool_types::ReduceOp,
     [Sum, Prod, Min, Max, LogicalAnd, LogicalOr, LogicalXor, BitAnd, BitOr, BitXor, MinLoc, MaxLoc, Average,]
