@@ -1,5 +1,5 @@
-//! How fast, and how much at a time: the rate of a source's multicast and its pacing, how long chunks wait in queues,
-//! and the window of chunks that a receiver asks for.
+//! Congestion control: the rate of a source's multicast and its pacing, the queueing delay of
+//! chunks, and the window of chunks that a receiver requests.
 
 pub(crate) mod queueing_delay;
 pub(crate) mod rate_control;

@@ -1,7 +1,8 @@
-//! What receivers tell the source, and what it makes of it: the rounds in which loss is measured, the tree along which
-//! reports are merged on their way, and the source's set of receivers.
+//! Feedback from receivers to the source: the rounds in which loss is measured, the tree along
+//! which reports are merged, and the source's receiver set.
 //!
-//! How fast the source then sends is [`crate::congestion`]'s matter; what is missing is [`crate::repair`]'s.
+//! The sending rate that results is in [`crate::congestion`]; the recovery of missing chunks is in
+//! [`crate::repair`].
 
 pub(crate) mod ack_tree;
 pub(crate) mod multicast_rx;

@@ -1,19 +1,19 @@
-//! Reads big-endian numbers off the front of bytes from outside. Both formats of this crate use it; what fields mean, and
-//! that nothing is left over, is theirs to check.
+//! Reads big-endian numbers from the front of untrusted bytes. Both wire formats of this crate use
+//! it. They must check the meaning of the fields, and that no bytes are left over.
 
-/// The fields that are left.
+/// A cursor over the fields that are left.
 pub(crate) struct FieldReader<'a> {
     rest: &'a [u8],
-    /// Bytes that there were at first.
+    /// Length of the bytes at the start.
     len: usize,
 }
 
 /// The bytes end within a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TruncatedField {
-    /// Bytes that there are.
+    /// Length of the bytes.
     pub(crate) len: usize,
-    /// Bytes that the fields up to this one need.
+    /// Length that the fields up to this one need.
     pub(crate) needed: usize,
 }
 
@@ -22,12 +22,12 @@ impl<'a> FieldReader<'a> {
         FieldReader { rest: bytes, len: bytes.len() }
     }
 
-    /// What has not been read.
+    /// Returns the bytes that have not been read.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Reads all that is left.
+    /// Reads and returns all bytes that are left.
     pub(crate) fn take_rest(&mut self) -> &'a [u8] {
         core::mem::take(&mut self.rest)
     }

@@ -1,4 +1,5 @@
-//! A set of numbers kept as ranges, so that what a stream has or lacks stays small however long it is.
+//! A set of numbers stored as ranges, so that the set of held or missing chunks stays small however
+//! long the stream is.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -6,38 +7,38 @@ use std::collections::BTreeMap;
 /// A set of numbers as ranges that are not empty and do not touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct IntervalSet {
-    /// Start of each range and one past its last number.
+    /// The start of each range and one past its last number.
     ranges: BTreeMap<u32, u32>,
     len: u32,
 }
 
 impl IntervalSet {
-    /// How many numbers are in it.
+    /// Returns how many numbers are in the set.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many ranges it takes.
+    /// Returns the number of ranges.
     pub(crate) fn range_count(&self) -> usize {
         self.ranges.len()
     }
 
-    /// The smallest number.
+    /// Returns the smallest number.
     pub(crate) fn first(&self) -> Option<u32> {
         self.ranges.first_key_value().map(|(start, _)| *start)
     }
 
-    /// Whether a number is in it.
+    /// Returns whether a number is in the set.
     pub(crate) fn contains(&self, number: u32) -> bool {
         self.ranges.range(..=number).next_back().is_some_and(|(_, end)| number < *end)
     }
 
-    /// Adds a range; tells how many of its numbers were new.
+    /// Adds a range. Returns how many of its numbers were new.
     pub(crate) fn insert(&mut self, range: Range<u32>) -> u32 {
         if range.is_empty() {
             return 0;
@@ -59,7 +60,7 @@ impl IntervalSet {
         new
     }
 
-    /// Takes a range out; tells how many of its numbers were in.
+    /// Removes a range. Returns how many of its numbers were in the set.
     pub(crate) fn remove(&mut self, range: Range<u32>) -> u32 {
         let mut removed = 0;
         while let Some((s, e)) = self.ranges.range(..range.end).next_back().map(|(s, e)| (*s, *e)) {
@@ -80,12 +81,12 @@ impl IntervalSet {
         removed
     }
 
-    /// Its ranges, ascending.
+    /// Returns the ranges, ascending.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u32>> + '_ {
         self.ranges.iter().map(|(start, end)| *start..*end)
     }
 
-    /// The parts of a range that are in it, ascending.
+    /// Returns the parts of a range that are in the set, ascending.
     pub(crate) fn overlaps(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> + '_ {
         let from = self.ranges.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
         let to = range.end.max(from);
@@ -95,7 +96,7 @@ impl IntervalSet {
             .filter(|part| !part.is_empty())
     }
 
-    /// The parts of a range that are not in it, ascending.
+    /// Returns the parts of a range that are not in the set, ascending.
     pub(crate) fn gaps(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> + '_ {
         let mut at = range.start;
         let end = range.end;

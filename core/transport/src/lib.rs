@@ -1,19 +1,20 @@
 //! Reliable multicast with chain repair, and unicast messages, as state machines.
 //!
-//! A *stream* is one message from a source node to the other nodes of a tree. The source ([`Sender`])
-//! multicasts it once, paced. Each receiver ([`Receiver`]) knows which chunks it lacks and pulls them from
-//! its predecessor in a rack-ordered chain while the stream still runs; what a whole rack has lost is multicast
-//! there by its first receiver, if the rack has a tree of its own; one that never hears the multicast
-//! completes by the chain alone, pipelined. Completion is reported rack by rack to the source, which then
-//! settles the stream.
+//! A *stream* is one message from a source node to the other nodes of a tree. The source
+//! ([`Sender`]) multicasts it once, at a controlled rate. Each receiver ([`Receiver`]) detects
+//! which chunks are missing and requests them by a NAK from its predecessor in a rack-ordered
+//! chain, while the stream is still running. Chunks that a whole rack is missing are multicast
+//! there by its first receiver, if the rack has a tree of its own. A receiver that the multicast
+//! does not reach completes through the chain alone, pipelined. Receivers report completion rack by
+//! rack to the source, which then settles the stream.
 //!
-//! What receivers tell the source and what it makes of it is in `feedback`, how fast it sends in `congestion`, what mends
-//! losses in `repair`, and how long who waits for what before trying again in `retry`. Who belongs to a group is
-//! `cool-membership`'s matter.
+//! The module `feedback` holds the reports of receivers and the source's view of them, `congestion`
+//! the sending rate, `repair` the recovery of losses, and `retry` all timeouts. The membership of
+//! groups is in `cool-membership`.
 //!
-//! The machines hold no payload: they name byte ranges and the driver moves the bytes. They never wait:
-//! pacing is a deadline like any other. Left to the driver: sockets, the clock, buffers, and packets that
-//! come for a stream which is not open yet.
+//! The machines hold no payload: they name byte ranges, and the driver moves the bytes. They never
+//! wait, because pacing is a deadline like any other. The driver owns the sockets, the clock, the
+//! buffers, and packets of streams that are not open yet.
 //!
 //! ```text
 //! driver:  datagram -> Packet::decode_all -> machine of packet.id: handle(now, Input::Packet{..})
@@ -21,12 +22,14 @@
 //!                                 Store    -> payload of the packet just handled into the buffer
 //! ```
 //!
-//! [`Packet::encode`] appends to a buffer that the driver gives, and the payload is to follow there: a driver that sends
-//! datagrams in batches has the packets encoded where they are sent from, without an allocation or a copy for each.
+//! [`Packet::encode`] appends to a buffer of the driver, and the driver must append the payload. A
+//! driver that sends datagrams in batches can thus encode packets in place, without an allocation
+//! or a copy for each.
 //!
-//! [`tagged`] is what datagrams of a group with a key look like, and which of them have come before.
+//! [`tagged`] is the wire format of the datagrams of a group with a key, and the detection of
+//! replays.
 //!
-//! [`unicast`] carries messages between two agents over a byte stream of their own, by the same rules.
+//! [`unicast`] carries messages between two agents over a byte stream.
 
 #![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what packets hold")]
 

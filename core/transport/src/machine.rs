@@ -1,84 +1,91 @@
-//! What goes into a stream's machines and what comes out of them.
+//! The inputs and outputs of a stream's machines.
 
 use crate::packet::{Packet, PacketBody};
 use core::ops::Range;
 use core::time::Duration;
 
-/// What may happen to a [`crate::Sender`] or a [`crate::Receiver`].
+/// An event for a [`crate::Sender`] or a [`crate::Receiver`].
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// A packet of this stream came, and its payload.
+    /// A packet of this stream arrived.
     Packet {
         /// The packet.
         packet: &'a Packet,
         /// Length of its payload in bytes.
         payload: usize,
     },
-    /// A receiver that joins late: packets of the stream came before it was open here and were not kept, so what they carried
-    /// is to be asked for.
+    /// The receiver joins late. Packets that arrived before the stream was open here were dropped,
+    /// so their chunks must be requested.
     LateJoin,
-    /// The source may send, once its receivers are ready (see [`crate::StreamSpec::on_hold`]).
+    /// The source may send once its receivers are ready (see [`crate::StreamSpec::on_hold`]).
     Proceed,
-    /// The source may send this many bytes per second from now on (see [`crate::RateSpec::ceiling`]).
+    /// The source may send this many bytes per second from now on (see
+    /// [`crate::RateSpec::ceiling`]).
     Ceiling(Option<u64>),
 }
 
-/// Where a packet goes.
+/// The destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketTarget {
     /// All receivers, over the stream's multicast tree.
     Tree,
-    /// The other nodes of the sender's rack, over that rack's own tree (see [`crate::StreamSpec::rack_tree`]).
+    /// The other nodes of the sender's rack, over the rack's own tree (see
+    /// [`crate::StreamSpec::rack_tree`]).
     Rack,
     /// One node.
     Node(u16),
 }
 
-/// What a machine asks its driver to do.
+/// An action that the driver must perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Send a packet, with these bytes of the message behind it. Sending may fail or the packet be lost.
+    /// Send a packet, followed by these bytes of the message. Sending may fail, and the packet may
+    /// be lost.
     Transmit {
-        /// Where to.
+        /// The destination.
         to: PacketTarget,
         /// The packet.
         packet: Packet,
-        /// Bytes of the message that are its payload; empty if none.
+        /// The bytes of the message that are the payload; empty if the packet has none.
         payload: Range<u64>,
     },
-    /// Copy the payload of the packet just handled to these bytes of the message.
+    /// Copy the payload of the packet that was just handled to these bytes of the message.
     Store(Range<u64>),
-    /// The message is here in full.
+    /// All bytes of the message are stored.
     Delivered,
-    /// Nobody needs the message from here any more; it may be dropped. Comes after `Delivered`.
+    /// No other node needs the message from this node any longer, so its buffer may be reused.
+    /// Follows `Delivered`.
     Released,
-    /// The stream is over; the machine may be dropped. For a source, [`crate::Sender::settled_reply`] goes on answering.
+    /// The stream is over, and the driver may drop the machine. For a source, the driver must
+    /// answer late reports with [`crate::Sender::settled_reply`].
     Closed,
-    /// A peer holds another call under this stream's name. Reported once for each peer.
+    /// A peer has another call under the name of this stream. Reported once for each peer.
     Mismatch {
         /// The peer.
         node: u16,
-        /// Its digest.
+        /// The peer's digest.
         digest: u64,
     },
-    /// The stream failed; the machine does nothing more but settle the others and close.
+    /// The stream failed. The machine only settles the other nodes and closes.
     Failed(StreamError),
 }
 
-/// Why a stream failed.
+/// The reason why a stream failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// The source of this name never began.
-    #[error("nothing came from source node {source_node} within {waited:?}; did its rank make the call?")]
+    /// No packet arrived from the source.
+    #[error(
+        "no packet arrived from source node {source_node} within {waited:?}; did its rank make the call?"
+    )]
     NotStarted {
         /// The source.
         source_node: u16,
-        /// How long it was waited for.
+        /// How long the receiver waited.
         waited: Duration,
     },
-    /// No chunk came any more.
+    /// No further chunk arrived.
     #[error(
-        "{missing} of {chunks} chunks from source node {source_node} are missing and none came for {waited:?}; \
+        "{missing} of {chunks} chunks from source node {source_node} are missing and none arrived for {waited:?}; \
          the last NAK went to node {last_upstream}"
     )]
     Stalled {
@@ -88,22 +95,22 @@ pub enum StreamError {
         missing: u32,
         /// Chunks of the message.
         chunks: u32,
-        /// The node asked last.
+        /// The node to which the last NAK was sent.
         last_upstream: u16,
-        /// How long nothing came.
+        /// Time since the last chunk arrived.
         waited: Duration,
     },
-    /// Some receivers fell silent before they had the message; all others have it.
-    #[error("nodes {nodes:?} did not take the message and were silent for {waited:?}")]
+    /// Some receivers sent nothing before they completed. All others have the message.
+    #[error("nodes {nodes:?} did not complete the message and sent nothing for {waited:?}")]
     Incomplete {
         /// The receivers that did not complete, in chain order.
         nodes: Vec<u16>,
-        /// How long they were silent.
+        /// How long they sent nothing.
         waited: Duration,
     },
 }
 
-/// The outputs that wait to be polled, and how to address them.
+/// Outputs that are ready to be polled, and the fields that all packets of the node have in common.
 #[derive(Debug)]
 pub(crate) struct StreamOutbox {
     template: Packet,
@@ -113,13 +120,13 @@ pub(crate) struct StreamOutbox {
 }
 
 impl StreamOutbox {
-    /// An empty box of the node `from`.
+    /// Returns an empty outbox for the node `from`.
     pub(crate) fn new(id: crate::StreamId, from: u16, digest: u64) -> StreamOutbox {
         let template = Packet { id, from, digest, body: PacketBody::DigestMismatch };
         StreamOutbox { template, queue: std::collections::VecDeque::new(), mismatched: Vec::new() }
     }
 
-    /// A packet from here that says `body`.
+    /// Returns a packet from this node with this body.
     pub(crate) fn packet(&self, body: PacketBody) -> Packet {
         Packet { body, ..self.template.clone() }
     }
@@ -135,22 +142,23 @@ impl StreamOutbox {
         self.queue.push_back(output);
     }
 
-    /// Whether nothing is queued.
+    /// Returns whether nothing is queued.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// How many outputs wait.
+    /// Returns the number of queued outputs.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// The next queued output.
+    /// Removes and returns the next output.
     pub(crate) fn pop(&mut self) -> Option<Output> {
         self.queue.pop_front()
     }
 
-    /// Whether a packet speaks of the same call. If not, says so once, to the driver and to the peer.
+    /// Returns whether a packet belongs to the same call. If not, reports the mismatch to the
+    /// driver and to the peer, once for each peer.
     pub(crate) fn is_same_call(&mut self, packet: &Packet) -> bool {
         if packet.digest == self.template.digest && packet.body != PacketBody::DigestMismatch {
             return true;

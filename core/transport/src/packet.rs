@@ -1,4 +1,5 @@
-//! The packets of a stream and their bytes. Decoding is strict: what is not exactly a packet is an error.
+//! The packets of a stream and their wire format. Decoding is strict: bytes that are not exactly a
+//! packet are an error.
 //!
 //! Numbers are big-endian. Every packet starts with the same 40 bytes:
 //!
@@ -15,7 +16,7 @@
 //! | 30..32 | node that sent this packet |
 //! | 32..40 | digest of the call |
 //!
-//! and goes on by type:
+//! The remaining bytes depend on the type:
 //!
 //! | type | name | bytes after the first 40 |
 //! | --- | --- | --- |
@@ -29,7 +30,7 @@
 //! | 8 | ping | nothing |
 //! | 9 | ping answer | incarnation u64 |
 //!
-//! Ranges are not empty, ascend and do not touch.
+//! Ranges must not be empty, must ascend, and must not touch.
 
 mod codec;
 
@@ -43,7 +44,7 @@ use core::ops::Range;
 pub const DATA_HEADER: usize = wire::STREAM_DATA_HEADER as usize;
 /// Bytes of Ethernet, IPv4 and UDP headers around a packet.
 pub const FRAMING: usize = wire::DATAGRAM_FRAMING as usize;
-/// Longest packet that is not data.
+/// Length of the longest packet that is not data.
 pub const MAX_CONTROL: usize = COMMON + 16 + 2 * MAX_RANGES * 4;
 /// Most ranges in a list of a packet.
 pub const MAX_RANGES: usize = 64;
@@ -61,122 +62,124 @@ pub struct Packet {
     pub from: u16,
     /// The digest that the sender of this packet holds.
     pub digest: u64,
-    /// What it says.
+    /// The body, which depends on the type.
     pub body: PacketBody,
 }
 
-/// What a packet says.
+/// The type of a packet, with its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PacketBody {
     /// A chunk; the payload follows.
     Data {
-        /// Which chunk.
+        /// The chunk.
         chunk: u32,
-        /// Serial of the request that it answers, zero if none; over the tree, the source's clock in units of
-        /// 2^14 nanoseconds.
+        /// The serial of the NAK that it answers, or zero. Over the tree, the source's clock in
+        /// units of 2^14 nanoseconds.
         echo: u16,
-        /// The way it came.
+        /// How the chunk was sent.
         via: Via,
     },
-    /// Source to receivers: how far the stream is.
+    /// Sent by the source to receivers: the progress of the stream.
     Announce {
         /// Chunks that have been multicast.
         sent: u32,
-        /// To be echoed in a report.
+        /// The serial that a report must echo.
         serial: u16,
-        /// Whether sending has begun; before, the source waits for receivers to be ready.
+        /// Whether sending has begun. Before that, the source waits for receivers to be ready.
         begun: bool,
-        /// Whether to answer the source at once, past the head of the rack.
+        /// Whether to answer the source at once, bypassing the head of the rack.
         answer: bool,
     },
-    /// To a node nearer the source: chunks that the sender of this packet lacks.
+    /// Sent to a node nearer the source: chunks that are missing at the sender of this packet.
     Nak {
-        /// To be echoed in the answers.
+        /// The serial that answers must echo.
         serial: u16,
-        /// Forward also what comes over the tree: the requester does not hear it.
+        /// Whether to forward chunks that arrive over the tree too, because the requester does not
+        /// receive them.
         forward_live: bool,
         /// The chunks.
         chunks: Vec<Range<u32>>,
     },
-    /// Answer to a request: these chunks are not here yet and will be forwarded when they come.
+    /// Confirms a NAK: these chunks are not held yet and will be forwarded when they arrive.
     NakConfirm {
-        /// Serial of the request; zero from a node that only says that it is there.
+        /// The serial of the NAK, or zero if the node only shows that it is alive.
         echo: u16,
         /// The chunks.
         chunks: Vec<Range<u32>>,
     },
-    /// Towards the source: how nodes are doing, by position.
+    /// Sent towards the source: the state of nodes, by position.
     Report {
-        /// Rounds of multicast chunks that have passed; zero if none is told of.
+        /// Rounds of multicast chunks that have passed, or zero if none is reported.
         rounds: u32,
-        /// Worst loss seen over the tree among those that hear at least half, in 65535ths.
+        /// Worst loss over the tree among nodes that receive at least half, in 65535ths.
         loss: u16,
-        /// Longest mean time between the chunks of that round in their order, in nanoseconds, among the same.
+        /// Longest mean time between the chunks of that round, in their order, in nanoseconds,
+        /// among the same nodes.
         spacing: u32,
-        /// Longest time that all chunks of that round waited in queues, in units of 2^14 nanoseconds, among the
-        /// same.
+        /// Longest queueing delay of the quickest chunk of that round, in units of 2^14
+        /// nanoseconds, among the same nodes.
         delay: u16,
-        /// Serial of the announcement that it answers; zero if none.
+        /// The serial of the announcement that it answers, or zero.
         echo: u16,
-        /// Positions that have been heard of since the last report.
+        /// Positions that have been heard from since the last report.
         alive: Vec<Range<u16>>,
         /// Positions that hold the whole message.
         complete: Vec<Range<u16>>,
     },
-    /// From the source outwards: positions of which it needs to hear no more.
+    /// Sent from the source outwards: positions that need not report any more.
     Settled {
         /// The positions.
         positions: Vec<Range<u16>>,
     },
-    /// The stream of this name is another call here; see the digest.
+    /// The stream of this name belongs to another call at the sender; see the digest.
     DigestMismatch,
-    /// Of no stream: is a node of the group there?
+    /// Asks whether a node of the group is alive. Belongs to no stream.
     Ping,
-    /// It is; otherwise the same as the ping that it answers.
+    /// Answers a ping. All other fields are those of the ping.
     PingAnswer {
-        /// Which of the node's agents, see [`crate::unicast::AgentId`]: a later one than that of the group knows nothing of
-        /// it.
+        /// The incarnation of the node's agent, see [`crate::unicast::AgentId`]. An agent with a
+        /// later incarnation than the group's does not know the group.
         incarnation: u64,
     },
 }
 
-/// The way a chunk came.
+/// How a chunk was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
     /// Multicast by the source.
     Tree,
-    /// Sent at once in answer to a request.
+    /// Sent at once in answer to a NAK.
     Answer,
-    /// Sent when the asked node had got it itself.
+    /// Forwarded when the node that confirmed the NAK received it.
     Forwarded,
-    /// Multicast in the rack by its first receiver, when that had got it itself.
+    /// Multicast in the rack by its first receiver, when that node received it.
     Rack,
 }
 
-/// Why bytes are no packet.
+/// The reason why bytes are not a packet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
-    /// Not ours.
+    /// The magic is wrong.
     #[error("not a stream packet (first bytes {0:02x?})")]
     Foreign(Vec<u8>),
-    /// Another version of the protocol.
+    /// The packet has another version of the protocol.
     #[error("stream packet of version {0}; this is version {VERSION}: run the same release on all nodes")]
     Version(u8),
-    /// A type that this version does not have.
+    /// The type is unknown.
     #[error("stream packet of unknown type {0}")]
     Type(u8),
-    /// Cut short.
+    /// The packet is truncated.
     #[error("stream packet of {len} bytes is cut short; {needed} are needed")]
     Short {
         /// Its length.
         len: usize,
-        /// What its fields need.
+        /// Length that its fields need.
         needed: usize,
     },
-    /// Bytes after the last field.
+    /// Bytes follow the last field.
     #[error("stream packet has {0} bytes too many")]
     Trailing(usize),
-    /// A field with a value that it cannot have.
+    /// A field has an invalid value.
     #[error("stream packet with a bad {0}")]
     Field(&'static str),
 }

@@ -1,4 +1,5 @@
-//! A receiver of a stream: stores what comes, asks for what is missing, repairs the nodes behind it, reports.
+//! A receiver of a stream: stores chunks, requests missing ones, retransmits to the nodes behind
+//! it, and reports.
 
 use crate::feedback::ack_tree::Reporter;
 use crate::feedback::multicast_rx::MulticastRx;
@@ -15,7 +16,8 @@ use crate::stats::StreamStats;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use core::ops::Range;
 
-/// A receiver of a stream: stores what comes, asks for what is missing, repairs the nodes behind it.
+/// A receiver of a stream: stores chunks, requests missing ones, and retransmits to the nodes
+/// behind it.
 #[derive(Debug)]
 pub struct Receiver {
     spec: StreamSpec,
@@ -31,10 +33,10 @@ pub struct Receiver {
     phase: ReceiverPhase,
     /// When the phase began or last made progress.
     since: Time,
-    /// Nothing is heard over the tree, so everything is asked for.
+    /// The tree delivers nothing, so all chunks are requested.
     tree_silent: bool,
-    /// Repairs along the chain are ahead of what was heard over the tree: who is asked is to forward here what comes live over
-    /// the tree, too.
+    /// Retransmissions along the chain are ahead of the multicast, so the upstream node must also
+    /// forward chunks that it receives over the tree.
     forward_live: bool,
     released: bool,
     stats: StreamStats,
@@ -42,21 +44,23 @@ pub struct Receiver {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReceiverPhase {
-    /// No sign of the stream yet.
+    /// No packet of the stream has arrived.
     Waiting,
     Receiving,
-    /// Everything is here.
+    /// All chunks are stored.
     Holding,
-    /// Everything is here, and the source knows of this node and those that report to it.
+    /// All chunks are stored, and the source knows the state of this node and of those that report
+    /// to it.
     Lingering,
     Closed,
 }
 
 impl Receiver {
-    /// Opens the stream at a position of its chain; the buffer is as long as the message.
+    /// Opens the stream at a position of its chain. The buffer must be as long as the message.
     ///
     /// # Errors
-    /// If the specification contradicts itself, or no receiver stands at the position.
+    /// Returns an error if the specification contradicts itself, or the position is not a
+    /// receiver's.
     pub fn new(now: Time, spec: StreamSpec, me: u16) -> Result<Receiver, SpecError> {
         let chunks = spec.check()?;
         let chain = &spec.chain;
@@ -87,23 +91,25 @@ impl Receiver {
         Ok(receiver)
     }
 
-    /// The retry timer as measured by now, for [`crate::StreamTimers::initial_rto`] of the next stream.
+    /// Returns the current retransmission timeout, for [`crate::StreamTimers::initial_rto`] of the
+    /// next stream.
     pub fn retransmission_timeout(&self) -> Duration {
         self.recovery.rtt().rto()
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn stats(&self) -> StreamStats {
         self.stats
     }
 
-    /// Entries of all lists of chunks, requests and packets: what it takes of memory that grows with what is lost.
+    /// Returns the entries of all lists of chunks, requests and packets. This measures the memory
+    /// that grows with losses.
     pub fn entries(&self) -> usize {
         let lists = self.recovery.entries() + self.retransmits.entries() + self.rack.entries();
         self.held.range_count() + lists + self.out.len()
     }
 
-    /// Whether the message is here in full.
+    /// Returns whether all chunks are stored.
     pub fn is_complete(&self) -> bool {
         self.held.len() == self.chunks
     }
@@ -198,7 +204,8 @@ impl Receiver {
         }
     }
 
-    /// A chunk that came by itself or on request goes to those who wait for it, unless they have it the same way.
+    /// Forwards a chunk to the nodes that requested it, except those that receive it by the same
+    /// multicast.
     fn forward(&mut self, chunk: u32, via: Via) {
         let (chain, rack) = (&self.spec.chain, &mut self.rack);
         let repairs = via != Via::Tree && !self.tree_silent && rack.repairs();
@@ -227,7 +234,7 @@ impl Receiver {
         }
     }
 
-    /// The stream is under way.
+    /// Starts receiving, if the receiver was waiting.
     fn begin(&mut self, now: Time) {
         if self.phase != ReceiverPhase::Waiting {
             return;
@@ -238,7 +245,8 @@ impl Receiver {
         if !self.spec.multicast {
             self.recovery.want(0..self.chunks, &self.held);
             if let Some(next) = self.me.checked_add(1).filter(|next| *next < self.spec.chain.len()) {
-                // Should it have asked before this node was there, it asks another now.
+                // If the next node sent a NAK before this node had opened the stream, it has turned
+                // to another node. This makes it return.
                 let node = self.spec.chain.node(next);
                 self.out
                     .send(PacketTarget::Node(node), PacketBody::NakConfirm { echo: 0, chunks: Vec::new() });
@@ -254,7 +262,7 @@ impl Receiver {
         self.out.send(PacketTarget::Node(self.spec.id.source), self.reporter.answer(serial));
     }
 
-    /// When the tree is to be taken for silent, if it is not already.
+    /// Returns when the tree counts as silent, unless it already does.
     fn silent_at(&self) -> Option<Time> {
         self.tree.silent_at(self.recovery.rtt().rto()).filter(|_| !self.tree_silent)
     }
@@ -315,7 +323,7 @@ impl Receiver {
         self.out.push(Output::Closed);
     }
 
-    /// The next packet that is to go out.
+    /// Returns the next packet to send.
     fn transmit(&mut self, now: Time) -> Option<Output> {
         if let Some(next) = self.retransmits.next().filter(|_| !self.released) {
             self.stats.served += 1;

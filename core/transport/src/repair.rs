@@ -1,5 +1,6 @@
-//! Mending what multicast lost: a receiver finds out what it lacks and asks for it (NAK) upstream in its chain, who is
-//! asked sends it again, and what a whole rack lacks is multicast there once.
+//! Recovery of chunks that the multicast lost. A receiver detects missing chunks and sends a NAK
+//! upstream in its chain, the upstream node retransmits them, and chunks that a whole rack is
+//! missing are multicast there once.
 
 pub(crate) mod local_repair;
 pub(crate) mod loss_recovery;

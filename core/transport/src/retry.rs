@@ -1,48 +1,53 @@
-//! The constants of retries and of failure detection between the nodes of a stream, in one table. RTO: the retransmission
-//! timer of RFC 6298, measured by [`crate::rtt`].
+//! All timeouts of a stream in one table: retries, and the detection of failed nodes. RTO is the
+//! retransmission timeout of RFC 6298, which `rtt` measures.
 
 use core::time::Duration;
 
-/// The shortest RTO: below it, timers of the machines that run us fire late anyway.
+/// Shortest RTO. Below it, the timers of the operating system fire late anyway.
 pub(crate) const RTO_MIN: Duration = Duration::from_millis(2);
-/// The longest RTO. A network with longer round trips is none that these protocols are for; and where three round trips in
-/// four are lost, many tries must fit the time after which a stream counts as stalled.
+/// Longest RTO. These protocols are not meant for networks with longer round trips. Where three
+/// round trips in four fail, many retries must fit into the time after which a stream counts as
+/// stalled.
 pub(crate) const RTO_MAX: Duration = Duration::from_millis(250);
-/// The most doublings of a timer (RFC 6298 section 5.5 is bounded by a minute): beyond, a retry is worth its packet.
+/// Most doublings of a timeout (compare RFC 6298, section 5.5, with its bound of a minute). Beyond
+/// this, a retry is worth its packet.
 pub(crate) const BACKOFF_DOUBLINGS_MAX: u32 = 2;
 
-/// The shortest reordering window (RFC 8985 section 6.2), after which what was passed over counts as lost.
+/// Shortest reordering window (RFC 8985, section 6.2). A chunk counts as missing once the window
+/// has passed.
 pub(crate) const REORDER_WINDOW_MIN: Duration = Duration::from_micros(500);
-/// The reordering window starts from a quarter of the shortest round trip, as in RACK, and doubles with each NAK that
-/// proves needless, up to this many times (RACK's `reo_wnd_mult`).
+/// The reordering window starts at a quarter of the shortest round trip, as in RACK, and doubles
+/// with each NAK that was not needed, up to this factor (`reo_wnd_mult` in RACK).
 pub(crate) const REORDER_WINDOW_MULT_MAX: u32 = 16;
-/// RTOs after which a chunk is asked for again whose NAK was confirmed (PGM's NAK_RDATA_IVL, RFC 3208).
+/// RTOs after which a chunk is requested again although its NAK was confirmed (NAK_RDATA_IVL of
+/// PGM, RFC 3208).
 pub(crate) const CONFIRMED_RTOS: u32 = 4;
 
-/// Unanswered RTOs until a node that has answered before is passed over and the next one upstream is asked.
+/// Unanswered RTOs until a node that has answered before is skipped and the next one upstream
+/// receives the NAKs.
 pub(crate) const UPSTREAM_TRIES_PROVEN: u32 = 4;
-/// The same for a node that never has answered.
+/// The same for a node that has never answered.
 pub(crate) const UPSTREAM_TRIES: u32 = 2;
-/// RTOs until a predecessor that was passed over is tried again.
+/// RTOs until a skipped predecessor is tried again.
 pub(crate) const PREDECESSOR_RETRY_RTOS: u32 = 16;
 
-/// Unanswered reports until the ACK parent is passed over and the source is told.
+/// Unanswered reports until the ACK parent is skipped and reports are sent to the source.
 pub(crate) const ACK_PARENT_TRIES: u32 = 3;
-/// How long a round waits for the report of a receiver that has reported before: above the longest queueing delay
-/// supported.
+/// How long a round waits for the report of a receiver that has reported before. It must exceed the
+/// longest queueing delay that is supported.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_millis(250);
-/// RTOs that a settled receiver stays to answer those who have not heard that they are settled. Who asks later asks the
-/// source.
+/// RTOs that a settled receiver stays open to answer nodes that missed the settled packet. Later
+/// requests go to the source.
 pub(crate) const LINGER_RTOS: u32 = 32;
 
-/// A receiver takes the multicast tree for silent after this many chunk times, or [`SILENT_RTOS`] if that is longer, without
-/// a packet. Ample, since asking for everything because a busy machine paused costs more than finding out late: the end of a
-/// stream is announced.
+/// Chunk times without a packet after which a receiver takes the multicast tree for silent, unless
+/// [`SILENT_RTOS`] is longer. This is generous, because requesting all chunks when a busy machine
+/// paused costs more than a late detection. The end of a stream is announced in any case.
 pub(crate) const SILENT_CHUNKS: u32 = 64;
 /// RTOs without a packet; see [`SILENT_CHUNKS`].
 pub(crate) const SILENT_RTOS: u32 = 4;
-/// The source gives the multicast tree up when no receiver has reported a round for this many RTOs and for [`DEAD_ROUNDS`]
-/// rounds, and who asks for chunks does not hear it.
+/// RTOs without a report of a new round after which the source gives up the multicast tree, if also
+/// [`DEAD_ROUNDS`] rounds have passed and the nodes that send NAKs do not receive the multicast.
 pub(crate) const DEAD_RTOS: u32 = 6;
 /// Rounds without a report; see [`DEAD_RTOS`].
 pub(crate) const DEAD_ROUNDS: u32 = 4;

@@ -1,34 +1,36 @@
-//! The retransmission timer (RTO) from measured round trips, as RFC 6298 section 2 computes it, without its floor of a
-//! second: in a data center a round trip takes microseconds to milliseconds.
+//! The retransmission timeout (RTO), computed from measured round trips as in RFC 6298, section 2.
+//! The RFC's minimum of one second does not apply, because a round trip in a data center takes
+//! microseconds to milliseconds.
 
 use crate::retry::{BACKOFF_DOUBLINGS_MAX, RTO_MAX, RTO_MIN};
 use cool_machine::{Duration, Time};
 use std::collections::VecDeque;
 
-/// Packets whose answers may still tell a round trip.
+/// Most packets for which an answer is still measured.
 const PROBES_MAX: usize = 64;
 
-/// The estimate of the round trip to a peer.
+/// The round-trip estimate to a peer, and the retransmission timeout that follows from it.
 #[derive(Debug)]
 pub(crate) struct Rtt {
-    /// Smoothed round trip and its variation, once there is a sample.
+    /// Smoothed round trip and its variation, once a sample exists.
     estimate: Option<(Duration, Duration)>,
     shortest: Duration,
     rto: Duration,
-    /// The number of the latest packet that is to be answered.
+    /// The serial of the latest packet that expects an answer.
     serial: u16,
     sent: VecDeque<(u16, Time)>,
 }
 
 impl Rtt {
-    /// No sample yet.
+    /// Returns an estimate without samples.
     pub(crate) fn new(initial_rto: Duration) -> Rtt {
         let rto = initial_rto.clamp(RTO_MIN, RTO_MAX);
         Rtt { estimate: None, shortest: rto, rto, serial: 0, sent: VecDeque::new() }
     }
 
-    /// The number, never zero, of a packet that leaves now and is to be answered. No number is used twice for
-    /// long, so unlike TCP's (Karn) every answer tells which packet it answers.
+    /// Returns the serial of a packet that is sent now and expects an answer. It is never zero.
+    /// Serials are not reused soon, so unlike in TCP (Karn's algorithm) every answer identifies its
+    /// packet.
     pub(crate) fn next_serial(&mut self, now: Time) -> u16 {
         self.serial = self.serial.checked_add(1).unwrap_or(1);
         self.sent.truncate(PROBES_MAX - 1);
@@ -36,17 +38,17 @@ impl Rtt {
         self.serial
     }
 
-    /// A packet came that answers this number. A number may have several answers, and how long the last of
-    /// them takes is what the timer has to cover.
+    /// Records an answer with this serial. A serial may have several answers, and the timeout must
+    /// cover the last of them.
     pub(crate) fn on_echo(&mut self, now: Time, serial: u16) {
         if let Some((_, at)) = self.sent.iter().find(|(sent, _)| *sent == serial) {
             self.sample(now - *at);
         }
     }
 
-    /// A round trip took this long.
+    /// Records a round trip.
     pub(crate) fn sample(&mut self, rtt: Duration) {
-        // Unlike the RFC's, the estimate starts from the first sample alone.
+        // Unlike in the RFC, the first estimate is the first sample alone.
         let (srtt, var) = match self.estimate {
             None => (rtt, rtt / 2),
             Some((srtt, var)) => (srtt * 7 / 8 + rtt / 8, var * 3 / 4 + srtt.abs_diff(rtt) / 4),
@@ -56,28 +58,28 @@ impl Rtt {
         self.rto = (srtt + 4 * var).clamp(RTO_MIN, RTO_MAX);
     }
 
-    /// Packets whose answers may still tell a round trip.
+    /// Returns the number of packets for which an answer is still measured.
     pub(crate) fn entries(&self) -> usize {
         self.sent.len()
     }
 
-    /// How long to wait for an answer.
+    /// Returns the retransmission timeout: how long to wait for an answer before a retry.
     pub(crate) fn rto(&self) -> Duration {
         self.rto
     }
 
-    /// The smoothed round trip; before a sample, what the retry timer starts from.
+    /// Returns the smoothed round trip, or the initial timeout before the first sample.
     pub(crate) fn smoothed(&self) -> Duration {
         self.estimate.map_or(self.rto, |(srtt, _)| srtt)
     }
 
-    /// The shortest round trip; before a sample, what the retry timer starts from.
+    /// Returns the shortest round trip, or the initial timeout before the first sample.
     pub(crate) fn shortest(&self) -> Duration {
         self.shortest
     }
 }
 
-/// `base` doubled `times` times, up to a bound.
+/// Returns `base` doubled `times` times, up to a bound (RFC 6298, section 5.5).
 pub(crate) fn backoff(base: Duration, times: u32) -> Duration {
     (base * (1 << times.min(BACKOFF_DOUBLINGS_MAX))).min(base.max(RTO_MAX))
 }
@@ -128,7 +130,7 @@ mod tests {
         assert_eq!(rtt.smoothed(), 30 * MS);
         rtt.on_echo(at(190), first);
         assert_eq!(rtt.smoothed(), 50 * MS);
-        // There is no packet 0, and what is too long ago is forgotten.
+        // There is no packet 0, and old packets are no longer measured.
         rtt.on_echo(at(500), 0);
         for _ in 0..PROBES_MAX {
             rtt.next_serial(at(200));

@@ -1,4 +1,5 @@
-//! The source of a stream: multicasts it, serves requests, and keeps it until all receivers have it.
+//! The source of a stream: multicasts the message, retransmits chunks on NAKs, and keeps the
+//! message until all receivers have it.
 
 use crate::congestion::queueing_delay;
 use crate::congestion::rate_control::{RateControl, RateSample};
@@ -15,12 +16,14 @@ use crate::spec::{SpecError, StreamSpec};
 use crate::stats::StreamStats;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 
-/// The source of a stream: multicasts it, serves requests, and keeps it until all receivers have it.
+/// The source of a stream: multicasts the message, retransmits chunks on NAKs, and keeps the
+/// message until all receivers have it.
 #[derive(Debug)]
 pub struct Sender {
     spec: StreamSpec,
     chunks: u32,
-    /// What the chain may be served: what has been multicast, or everything if there is no tree.
+    /// The chunks that may be retransmitted: those that have been multicast, or all if the stream
+    /// has no tree.
     held: IntervalSet,
     next: u32,
     tree: bool,
@@ -31,36 +34,36 @@ pub struct Sender {
     receivers: ReceiverSet,
     polls: PollTimer,
     rtt: Rtt,
-    /// When a receiver last told of a round.
+    /// When a receiver last reported a new round.
     last_report: Time,
-    /// Whether who last asked for chunks does not hear the tree.
+    /// Whether the node that sent the latest NAK does not receive the multicast.
     requester_off_tree: bool,
     /// When the last chunk was multicast.
     sent_all: Option<Time>,
-    /// Whether the receivers were told over the tree that everything has been sent.
+    /// Whether the end of the stream was announced over the tree.
     end_announced: bool,
     out: StreamOutbox,
     phase: SenderPhase,
-    /// When the phase began, or was allowed to end.
+    /// When the phase began, or became able to end.
     since: Time,
     stats: StreamStats,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SenderPhase {
-    /// Until the receivers are ready.
+    /// Waits until the receivers are ready.
     Gathering,
     Sending,
-    /// All have it, or will not; they are about to be told.
+    /// All receivers have completed or failed, and are about to be notified.
     Settling,
     Closed,
 }
 
 impl Sender {
-    /// Opens the stream; the message must be in its buffer.
+    /// Opens the stream. The message must be in its buffer.
     ///
     /// # Errors
-    /// If the specification contradicts itself.
+    /// Returns an error if the specification contradicts itself.
     pub fn new(now: Time, spec: StreamSpec) -> Result<Sender, SpecError> {
         let chunks = spec.check()?;
         let rate = RateControl::new(spec.rate, spec.frame());
@@ -97,14 +100,16 @@ impl Sender {
         Ok(sender)
     }
 
-    /// The retry timer as measured by now, for [`crate::StreamTimers::initial_rto`] of the next stream.
+    /// Returns the current retransmission timeout, for [`crate::StreamTimers::initial_rto`] of the
+    /// next stream.
     pub fn retransmission_timeout(&self) -> Duration {
         self.rtt.rto()
     }
 
-    /// What the source of a stream that is closed answers a packet of it, however late. A receiver whose word
-    /// that it is settled was lost reports until it has it, and how long that takes nobody can know; so the
-    /// source leaves at once, and whoever remembers that it has gone answers for it.
+    /// Returns the answer of a closed stream's source to a late packet of it, or `None` if the
+    /// packet needs none. A receiver that missed the settled packet repeats its report for an
+    /// unknown time. The source does not wait for that, so the owner of its closed streams must
+    /// answer instead.
     pub fn settled_reply(packet: &Packet) -> Option<Packet> {
         let PacketBody::Report { complete, .. } = &packet.body else { return None };
         let positions = vec![1..u16::MAX];
@@ -113,12 +118,13 @@ impl Sender {
         (!complete.is_empty()).then_some(settled)
     }
 
-    /// Entries of all lists of chunks, requests and packets: what it takes of memory that grows with what is lost.
+    /// Returns the entries of all lists of chunks, requests and packets. This measures the memory
+    /// that grows with losses.
     pub fn entries(&self) -> usize {
         self.held.range_count() + self.retransmits.entries() + self.rtt.entries() + self.out.len()
     }
 
-    /// What was counted, and how it does now.
+    /// Returns the counters and the current state of rate control.
     pub fn stats(&self) -> StreamStats {
         if !self.tree {
             return self.stats;
@@ -157,7 +163,8 @@ impl Sender {
                 let feedback = RoundFeedback { loss: *loss, spacing: *spacing, delay: *delay };
                 self.rtt.on_echo(now, *echo);
                 let new = self.receivers.on_report(now, alive, complete);
-                // A report may have waited for others, so it can only tell that the way is shorter than thought.
+                // A report may have waited for others on its way, so it can only lower the estimate
+                // of the round trip.
                 if let Some(at) = self.sent_all.take_if(|_| new).filter(|at| now - *at < self.rtt.rto() / 4) {
                     self.rtt.sample(now - at);
                     self.polls = PollTimer::new(now, 2 * self.answer_timeout());
@@ -168,7 +175,7 @@ impl Sender {
                 self.on_round(now, from, *rounds, feedback);
                 self.conclude(now);
             }
-            // Its rack is mended, and it hears so.
+            // A chunk that was retransmitted in the rack of the source needs no action here.
             PacketBody::Data { via: Via::Rack, .. } => {}
             _ => self.stats.refused += 1,
         }
@@ -201,7 +208,8 @@ impl Sender {
         }
     }
 
-    /// Applies the rate; without a tree only a ceiling is kept, since requests come no faster than they are served.
+    /// Applies the current rate to the token bucket. Without a tree only the ceiling applies,
+    /// because NAKs arrive no faster than they are answered.
     fn meter(&mut self, now: Time) {
         let rate = if self.tree { Some(self.rate.rate_for(self.next)) } else { self.spec.rate.ceiling };
         self.bucket.set_rate(now, rate);
@@ -218,7 +226,7 @@ impl Sender {
         }
     }
 
-    /// Tells receivers how far the stream is.
+    /// Sends an announcement of the stream's progress to these receivers.
     fn announce(&mut self, now: Time, positions: &[u16], answer: bool) {
         let serial = if answer { self.rtt.next_serial(now) } else { 0 };
         let begun = self.phase != SenderPhase::Gathering;
@@ -232,12 +240,13 @@ impl Sender {
         }
     }
 
-    /// How long a node may take to answer: the retry timer, and the wait for its tick.
+    /// Returns how long a node may take to answer: the retransmission timeout plus the ACK delay.
     fn answer_timeout(&self) -> Duration {
         self.rtt.rto() + self.spec.ack_delay()
     }
 
-    /// How long a receiver is not heard of before it is asked: it speaks at the end of each round.
+    /// Returns how long a receiver may send nothing before it is polled. Receivers report at the
+    /// end of each round.
     fn quiet_timeout(&self) -> Duration {
         let round = self.rounds.chunks(self.rounds.round_of(self.next)).len() as u64;
         let rounds = if self.next < self.chunks { 3 } else { 0 };
@@ -270,12 +279,12 @@ impl Sender {
         }
     }
 
-    /// Whether receivers are asked before the message goes.
+    /// Returns whether the source must wait for receivers to be ready before it sends.
     fn polls_receivers(&self) -> bool {
         self.spec.len > self.spec.eager && self.spec.chain.len() > 1
     }
 
-    /// Whether nobody is waited for any more.
+    /// Returns whether the source no longer waits for receivers to be ready.
     fn is_gathered(&self, now: Time) -> bool {
         !self.polls_receivers() || self.receivers.all_ready() || now >= self.since + self.spec.timers.ready
     }
@@ -283,7 +292,8 @@ impl Sender {
     fn look_for_silent(&mut self, now: Time) {
         let quiet_timeout = self.quiet_timeout();
         if self.tree && self.next == self.chunks && !self.end_announced {
-            // First over the tree: who lost only the end needs no more than to know that it was the end.
+            // Announce the end over the tree first, because a receiver that missed only the last
+            // chunks needs nothing else to request them.
             self.end_announced = true;
             self.out.send(
                 PacketTarget::Tree,
@@ -298,7 +308,8 @@ impl Sender {
         self.polls.on_poll(now, quiet_timeout);
     }
 
-    /// Receivers are there but none hears the tree, or too little of it: leave it all to the chain.
+    /// Stops using the tree if receivers are alive but the tree reaches none of them, or delivers
+    /// too few chunks. The chain then delivers all chunks.
     fn give_up_dead_tree(&mut self, now: Time) {
         let sent = self.rounds.round_of(self.next);
         let untold = sent >= self.receivers.rounds() + DEAD_ROUNDS
@@ -311,7 +322,7 @@ impl Sender {
         }
     }
 
-    /// Ends the stream if all have it.
+    /// Ends the stream if all receivers have completed.
     fn conclude(&mut self, now: Time) {
         if self.receivers.all_complete()
             && matches!(self.phase, SenderPhase::Gathering | SenderPhase::Sending)
@@ -340,7 +351,7 @@ impl Sender {
         self.out.push(Output::Closed);
     }
 
-    /// The next data packet, if the rate allows one now.
+    /// Returns the next data packet if the rate permits one now.
     fn transmit(&mut self, now: Time) -> Option<Output> {
         if self.send_at(now)? > now {
             return None;
@@ -371,7 +382,7 @@ impl Sender {
         Some(Output::Transmit { to, packet, payload })
     }
 
-    /// When the next data packet may go, if there is one.
+    /// Returns when the next data packet may be sent, if there is one.
     fn send_at(&mut self, now: Time) -> Option<Time> {
         let more = self.retransmits.is_busy() || self.tree && self.next < self.chunks;
         (self.phase == SenderPhase::Sending && more).then(|| self.bucket.ready_at(now))

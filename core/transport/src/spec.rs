@@ -1,4 +1,5 @@
-//! What a stream is before it runs: its name, its chain, its limits. Nothing here changes while it runs.
+//! The specification of a stream: its name, its chain and its limits. It does not change while the
+//! stream runs.
 
 use cool_types::wire::{DATAGRAM_FRAMING, STREAM_DATA_HEADER};
 use core::time::Duration;
@@ -9,43 +10,45 @@ use std::sync::Arc;
 pub struct StreamId {
     /// The group whose ranks made the call.
     pub group: u64,
-    /// The version of the group's membership.
+    /// The epoch of the group's membership.
     pub epoch: u32,
     /// The number of the call in its group.
     pub call: u64,
     /// The transfer in the call's schedule.
     pub transfer: u32,
-    /// The node that the message comes from.
+    /// The node that sends the message.
     pub source: u16,
 }
 
-/// One place in a chain.
+/// One position of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// The node, as packets name it.
     pub node: u16,
-    /// Its rack. Only equality matters; the nodes of a rack stand together.
+    /// Its rack. Only equality matters, and the nodes of a rack must be adjacent in the chain.
     pub rack: u16,
 }
 
-/// The nodes of a stream in repair order: the source, then the others rack after rack. A *position* is an
-/// index into it; a node is fed by the positions before its own, the nearest first.
+/// The nodes of a stream in repair order: the source, then the other nodes rack by rack. A
+/// *position* is an index into this list. A node requests missing chunks from the positions before
+/// its own, the nearest first.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Chain {
     hops: Vec<Hop>,
-    /// Node and position, by node.
+    /// Node and position, sorted by node.
     by_node: Vec<(u16, u16)>,
-    /// For each position the first and one past the last position of its rack.
+    /// For each position the first position of its rack and one past the last.
     racks: Vec<(u16, u16)>,
-    /// The most reports that meet at one node.
+    /// The most reports that arrive at one node.
     fan_in: u32,
 }
 
 impl Chain {
-    /// A chain of these nodes, the source first.
+    /// Returns a chain of these nodes, the source first.
     ///
     /// # Errors
-    /// If it is empty or too long, a node stands in it twice, or a rack is entered twice.
+    /// Returns an error if the chain is empty or too long, contains a node twice, or enters a rack
+    /// twice.
     pub fn new(hops: Vec<Hop>) -> Result<Arc<Chain>, SpecError> {
         if hops.is_empty() {
             return Err(SpecError::EmptyChain);
@@ -75,69 +78,75 @@ impl Chain {
         Ok(Arc::new(Chain { hops, by_node, racks, fan_in }))
     }
 
-    /// How many nodes stand in it, the source among them. At least one.
+    /// Returns the number of nodes, including the source. It is at least one.
     #[allow(clippy::len_without_is_empty, reason = "a chain is never empty")]
     pub fn len(&self) -> u16 {
         self.hops.len() as u16
     }
 
-    /// The node at a position of this chain.
+    /// Returns the node at a position. The position must be in the chain.
     pub fn node(&self, position: u16) -> u16 {
         self.hops[usize::from(position)].node
     }
 
-    /// Where a node stands, if it does.
+    /// Returns the position of a node, or `None` if it is not in the chain.
     pub fn position(&self, node: u16) -> Option<u16> {
         let found = self.by_node.binary_search_by_key(&node, |(node, _)| *node).ok()?;
         Some(self.by_node[found].1)
     }
 
-    /// The first position of the rack that a position is in: the head, to which the rack reports.
+    /// Returns the first position of the rack of a position. This is the head, to which the rack
+    /// reports.
     pub fn head(&self, position: u16) -> u16 {
         self.racks[usize::from(position)].0
     }
 
-    /// One past the last position of the rack that a position is in.
+    /// Returns one past the last position of the rack of a position.
     pub fn rack_end(&self, position: u16) -> u16 {
         self.racks[usize::from(position)].1
     }
 
-    /// The most reports that meet at one node: the size of the largest rack, or the number of racks.
+    /// Returns the most reports that arrive at one node: the size of the largest rack, or the
+    /// number of racks.
     pub(crate) fn fan_in(&self) -> u32 {
         self.fan_in
     }
 }
 
-/// How fast a source may send. Rates count whole Ethernet frames.
+/// The rate at which a source may send. Rates count whole Ethernet frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateSpec {
-    /// Bytes per second of Ethernet frames that this stream may put on the source's link, if it is known.
-    /// Without it the source starts modestly and finds out.
+    /// Bytes per second of Ethernet frames that this stream may put on the source's link, if known.
+    /// Without it, the source starts slowly and measures the rate of the path.
     pub ceiling: Option<u64>,
-    /// Whether the path is known to carry as much, so that the source starts there. Else it finds out what is carried
-    /// below the ceiling, which may be that of a fast port before a slow path. Rates that were given or measured are verified;
-    /// those of ports are not.
+    /// Whether the path is known to carry the ceiling, so that the source starts at it. Otherwise
+    /// the source measures the rate below the ceiling, which may belong to a fast port before a
+    /// slow path. Rates that were configured or measured are verified; rates of ports are not.
     pub verified: bool,
-    /// Whether it gives way to whoever else uses the path (a less-than-best-effort service, RFC 6297).
+    /// Whether the stream yields to all other traffic on the path (a less-than-best-effort service,
+    /// RFC 6297).
     pub background: bool,
 }
 
-/// How long a stream waits for what. Retries are timed by measured round trips; these are where it begins
-/// and where it gives up.
+/// The timeouts of a stream. Retransmission timeouts follow measured round trips; these values are
+/// where they start and when the stream gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamTimers {
-    /// The retry timer before any round trip has been measured; [`crate::Sender::retransmission_timeout`] and
-    /// [`crate::Receiver::retransmission_timeout`] tell what an earlier stream learned.
+    /// The retransmission timeout before any round trip has been measured.
+    /// [`crate::Sender::retransmission_timeout`] and [`crate::Receiver::retransmission_timeout`]
+    /// return the value that an earlier stream measured.
     pub initial_rto: Duration,
-    /// How long a receiver waits for the first sign of the stream. Longer than `ready`.
+    /// How long a receiver waits for the first packet of the stream. It must be longer than
+    /// `ready`.
     pub start: Duration,
-    /// How long the source of a long message waits for all receivers to be ready before it goes anyway.
+    /// How long the source of a long message waits for all receivers to be ready before it sends
+    /// anyway.
     pub ready: Duration,
-    /// How long without progress before the stream fails.
+    /// Time without progress after which the stream fails.
     pub stall: Duration,
-    /// ACK delay for messages up to [`StreamSpec::eager`]: their completion is reported on this grid of the clock, so that
-    /// reports of many streams share a datagram. What is lost at the end is noticed that much later. Each node's own affair;
-    /// zero: at once.
+    /// The ACK delay for messages up to [`StreamSpec::eager`]: completion is reported at multiples
+    /// of this time, so that reports of many streams share a datagram. Losses at the end are
+    /// detected that much later. Nodes may use different values; zero reports at once.
     pub ack_delay: Duration,
 }
 
@@ -156,58 +165,62 @@ impl Default for StreamTimers {
 /// All that the nodes of a stream agree on before it runs.
 #[derive(Clone, Debug)]
 pub struct StreamSpec {
-    /// Its name.
+    /// The name of the stream.
     pub id: StreamId,
-    /// Length of the message in bytes; zero is a message too.
+    /// Length of the message in bytes. It may be zero.
     pub len: u64,
-    /// Digest of the call that the stream belongs to. A peer with another digest is reported, not believed.
+    /// The digest of the call. A peer with another digest is reported as a mismatch and otherwise
+    /// ignored.
     pub digest: u64,
-    /// Payload bytes of a full packet. At MTU 1500 over IPv4: 1500 - 28 - [`crate::packet::DATA_HEADER`].
+    /// Payload bytes of a full packet. For example, at MTU 1500 over IPv4: 1500 - 28 -
+    /// [`crate::packet::DATA_HEADER`].
     pub chunk_bytes: u32,
-    /// Bytes that each packet has beside: the driver's tag behind it, and what IPv6's header is longer than IPv4's.
+    /// Further bytes of each packet: the driver's tag at its end, and the difference between the
+    /// IPv6 and IPv4 headers.
     pub further_bytes: u32,
-    /// Who takes part, in repair order.
+    /// The nodes of the stream, in repair order.
     pub chain: Arc<Chain>,
-    /// Whether there is a multicast tree from the source to the others. Without one the chain does it all.
+    /// Whether the stream has a multicast tree from the source to the others. Otherwise the chain
+    /// delivers all chunks.
     pub multicast: bool,
-    /// Whether this node's rack has a tree of its own, over which what the rack has lost is mended there for all
-    /// at once. Each node's own affair.
+    /// Whether this node's rack has a tree of its own, over which chunks that the rack is missing
+    /// are multicast there. Nodes may use different values.
     pub rack_tree: bool,
-    /// How fast the source may send.
+    /// The rate at which the source may send.
     pub rate: RateSpec,
     /// Messages up to this length are sent at once; longer ones wait until the receivers are ready.
     pub eager: u64,
-    /// Whether the source only gathers receivers until [`crate::Input::Proceed`].
+    /// Whether the source waits for [`crate::Input::Proceed`] before it sends.
     pub on_hold: bool,
-    /// How long to wait for what.
+    /// The timeouts.
     pub timers: StreamTimers,
 }
 
-/// Why a stream cannot be.
+/// The reason why a specification is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// There is no node in the chain.
+    /// The chain has no node.
     #[error("the chain is empty; it starts with the source")]
     EmptyChain,
-    /// The chain is longer than positions can say.
+    /// The chain is longer than the largest position.
     #[error("a chain of {nodes} nodes; at most 65535 fit")]
     LongChain {
         /// Its length.
         nodes: usize,
     },
-    /// A node stands in the chain more than once.
-    #[error("node {node} stands in the chain twice")]
+    /// A node is in the chain more than once.
+    #[error("node {node} is in the chain twice; list each node once")]
     NodeTwice {
         /// The node.
         node: u16,
     },
-    /// The nodes of a rack do not stand together.
+    /// The nodes of a rack are not adjacent.
     #[error("the chain enters rack {rack} twice; order it by rack")]
     RackTwice {
         /// The rack.
         rack: u16,
     },
-    /// The stream names another source than its chain.
+    /// The source in the stream's name is not the first node of the chain.
     #[error("the stream is named after source node {named}, but its chain starts with node {first}")]
     OtherSource {
         /// The node in the stream's name.
@@ -215,18 +228,18 @@ pub enum SpecError {
         /// The first node of the chain.
         first: u16,
     },
-    /// The receiver's position is the source's or not in the chain.
-    #[error("position {position} in a chain of {nodes} is no receiver's")]
+    /// The position is that of the source, or not in the chain.
+    #[error("position {position} in a chain of {nodes} nodes is not a receiver's")]
     NoReceiver {
         /// The position.
         position: u16,
         /// Length of the chain.
         nodes: u16,
     },
-    /// Chunks of no bytes.
+    /// Chunks have no bytes.
     #[error("chunks of zero bytes; at MTU 1500 they hold 1424")]
     NoChunk,
-    /// More chunks than can be numbered.
+    /// The message has more chunks than can be numbered.
     #[error("{len} bytes in chunks of {chunk_bytes} are too many chunks; use larger chunks")]
     TooLong {
         /// Length of the message.
@@ -237,15 +250,15 @@ pub enum SpecError {
 }
 
 impl StreamSpec {
-    /// The ACK delay of this message: only short ones wait for others.
+    /// Returns the ACK delay of this message. Only short messages are delayed.
     pub(crate) fn ack_delay(&self) -> Duration {
         if self.len > self.eager { Duration::ZERO } else { self.timers.ack_delay }
     }
 
-    /// How many chunks the message has; one, without bytes, if it is empty.
+    /// Returns the number of chunks of the message. An empty message has one chunk without bytes.
     ///
     /// # Errors
-    /// If the parts of the specification contradict each other.
+    /// Returns an error if parts of the specification contradict each other.
     pub(crate) fn check(&self) -> Result<u32, SpecError> {
         let first = self.chain.node(0);
         if self.id.source != first {
@@ -261,17 +274,17 @@ impl StreamSpec {
             .ok_or(SpecError::TooLong { len: self.len, chunk_bytes: self.chunk_bytes })
     }
 
-    /// Bytes of the Ethernet frame of a full chunk.
+    /// Returns the bytes of the Ethernet frame of a full chunk.
     pub fn frame(&self) -> u64 {
         u64::from(self.chunk_bytes) + self.headers()
     }
 
-    /// Bytes of the Ethernet frame of a chunk beside its payload.
+    /// Returns the bytes of the Ethernet frame of a chunk in addition to its payload.
     pub(crate) fn headers(&self) -> u64 {
         u64::from(self.further_bytes) + STREAM_DATA_HEADER + DATAGRAM_FRAMING
     }
 
-    /// The bytes of a chunk.
+    /// Returns the bytes of the message that a chunk holds.
     pub(crate) fn chunk_range(&self, chunk: u32) -> core::ops::Range<u64> {
         let start = u64::from(chunk) * u64::from(self.chunk_bytes);
         start.min(self.len)..(start + u64::from(self.chunk_bytes)).min(self.len)

@@ -1,46 +1,47 @@
-//! What a stream's machine counted and how it does, for operators and tests.
+//! Counters and state of a stream's machine, for operators and tests.
 
 use cool_machine::Duration;
 
-/// Packets and chunks that one end of a stream has seen.
+/// Packets and chunks that one end of a stream has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamStats {
-    /// Chunks that came over the tree and were new; at a source, chunks multicast.
+    /// New chunks that arrived over the tree; at a source, chunks multicast.
     pub by_tree: u64,
-    /// Chunks that came from a node of the chain and were new.
+    /// New chunks that arrived from a node of the chain.
     pub by_chain: u64,
-    /// Chunks that were here already.
+    /// Chunks that were already stored.
     pub duplicates: u64,
-    /// Chunks sent to nodes that asked for them.
+    /// Chunks that were retransmitted on NAKs.
     pub served: u64,
-    /// Requests for chunks (NAKs) sent.
+    /// NAKs sent.
     pub naks: u64,
-    /// Packets of this stream that made no sense: a chunk or a sender that it does not have.
+    /// Packets of this stream that were invalid: an unknown chunk or sender.
     pub refused: u64,
-    /// The rate of a source's multicast in bytes per second of Ethernet frames; zero at a receiver, and without a tree.
+    /// The rate of a source's multicast in bytes per second of Ethernet frames. It is zero at a
+    /// receiver, and without a tree.
     pub rate: u64,
-    /// How long even the quickest chunk of the round that was reported last waited in queues; at a source.
+    /// At a source, the queueing delay of the quickest chunk in the round that was reported last.
     pub queueing_delay: Duration,
-    /// What a source's rate control is at.
+    /// At a source, the phase of rate control.
     pub phase: RatePhase,
 }
 
-/// What the rate control of a source is at.
+/// The phase of a source's rate control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RatePhase {
-    /// There is no rate to control: a receiver, or a source without a tree.
+    /// The rate is not controlled: a receiver, or a source without a tree.
     #[default]
     None,
-    /// The spacing of the first packets is to tell what the path carries.
+    /// The spacing of the first packets is measured to estimate the rate of the path.
     PacketTrain,
-    /// Doubles the rate while more arrives.
+    /// The rate doubles while more arrives.
     SlowStart,
-    /// Raises the rate until a queue forms.
+    /// The rate increases until a queue forms.
     Increasing,
-    /// Lets its own queue drain.
+    /// The source lets its own queue drain.
     Draining,
-    /// Others keep a queue: goes by loss, as TCP does.
+    /// Other traffic keeps a queue, so the rate follows losses as in TCP.
     Competing,
-    /// In the background: gives way to others.
+    /// A background stream yields to other traffic.
     Yielding,
 }

@@ -1,12 +1,14 @@
 //! Unicast messages between two agents over one reliable ordered byte stream (TCP).
 //!
-//! A small message goes at once, within a credit for each group that bounds what the receiver has to
-//! keep; a larger one, or one beyond the credit, is announced and waits until its receive is posted. Nothing of a group
-//! goes before the other side has said on this stream that it has the group: if the stream ends before that, another
-//! one takes over all of it ([`PeerStream::resume_from`]). Groups take turns frame by frame, so that a small collective never
+//! A small message is sent at once, within a credit per group that bounds the memory of the
+//! receiver. A larger message, or one beyond the credit, is announced and waits until its receive
+//! is posted. Nothing of a group is sent before the other side has confirmed on this stream that it
+//! has the group open. If the stream ends before that, another stream takes over the whole group
+//! ([`PeerStream::resume_from`]). Groups take turns frame by frame, so a small collective never
 //! waits for a large one of another group.
-//! The machine names ranges of messages; its driver moves the bytes between them and the stream. Who
-//! connects, who may send what, and what [`Notice`]s mean is the engine's matter.
+//!
+//! The machine names ranges of messages, and its driver moves the bytes between them and the
+//! stream. Connecting, permissions, and the meaning of [`Notice`]s belong to the engine.
 
 mod api;
 mod frame;
@@ -31,9 +33,10 @@ use std::collections::{BTreeMap, VecDeque};
 /// A group that is open on this side.
 #[derive(Debug, Default)]
 struct OpenGroup {
-    /// Anything of it has come: the other side has it open, and will not give up the stream while it has.
+    /// A frame of the group has arrived, so the other side has it open and does not give up the
+    /// stream.
     confirmed: bool,
-    /// The other side has been told that something waits for it.
+    /// The other side was notified that something waits for it.
     waits: bool,
     deferred: Vec<Deferred>,
 }
@@ -46,7 +49,7 @@ pub struct PeerStream {
     failed: bool,
     decoder: FrameDecoder,
     open: BTreeMap<GroupEpoch, OpenGroup>,
-    /// Whether nothing of any open group has come.
+    /// Whether no frame of any open group has arrived.
     no_group_traffic: bool,
     inbound: Inbound,
     outbound: Outbound,
@@ -54,7 +57,8 @@ pub struct PeerStream {
 }
 
 impl PeerStream {
-    /// A new stream. `me` is this side, `peer` what to call the other until it says its name.
+    /// Returns a new stream. `me` is this side. `peer` names the other side in errors until it has
+    /// sent its name.
     pub fn new(me: &AgentId, peer: &str) -> PeerStream {
         let mut outbound = Outbound::default();
         outbound.control(ControlFrame::Hello(me.clone()));
@@ -71,18 +75,19 @@ impl PeerStream {
         }
     }
 
-    /// The groups that are open of which nothing has come over this stream; nor has anything of them been sent.
+    /// Returns the open groups of which no frame has arrived over this stream. Nothing of them has
+    /// been sent either.
     pub fn unconfirmed(&self) -> impl Iterator<Item = (u64, u32)> {
         self.open.iter().filter(|(_, open)| !open.confirmed).map(|(group, _)| *group)
     }
 
-    /// Whether nothing of any group that was open has come over this stream.
+    /// Returns whether no frame of any group that was open has arrived over this stream.
     pub fn no_group_traffic(&self) -> bool {
         self.no_group_traffic
     }
 
-    /// Takes over the groups of which nothing has come over a stream that has ended, with all that was to be sent and
-    /// is expected.
+    /// Takes over the unconfirmed groups of a stream that has ended, with all messages that are to
+    /// be sent or expected.
     pub fn resume_from(&mut self, mut ended: PeerStream) {
         for (group, open) in std::mem::take(&mut ended.open) {
             if !open.confirmed {
@@ -97,12 +102,13 @@ impl PeerStream {
         }
     }
 
-    /// Something of a group came: whether the group is open. What was held back for it goes.
+    /// Records a frame of a group, and sends everything that was deferred for it. Returns whether
+    /// the group is open.
     fn confirm(&mut self, group: GroupEpoch) -> bool {
         let Some(open) = self.open.get_mut(&group) else { return false };
         self.no_group_traffic = false;
         if !std::mem::replace(&mut open.confirmed, true) {
-            // The other side may have opened it only after it was told so first.
+            // The other side may have opened the group only after it received our first GroupOpen.
             self.outbound.control(ControlFrame::GroupOpen { group: group.0, epoch: group.1, waits: false });
             for deferred in std::mem::take(&mut open.deferred) {
                 self.outbound.deferred(deferred);
@@ -111,7 +117,7 @@ impl PeerStream {
         true
     }
 
-    /// Sends this, or holds it back until the other side is known to have the group.
+    /// Sends a message or notice, or defers it until the other side is known to have the group.
     fn send(&mut self, group: GroupEpoch, deferred: Deferred) {
         match self.open.get_mut(&group) {
             Some(open) if !open.confirmed => open.deferred.push(deferred),
@@ -120,7 +126,8 @@ impl PeerStream {
         self.wait(group);
     }
 
-    /// Tells the other side, once, that something waits for it, if it is not known to have the group.
+    /// Notifies the other side, once, that something waits for it, if it is not known to have the
+    /// group.
     fn wait(&mut self, group: GroupEpoch) {
         if let Some(open) = self.open.get_mut(&group)
             && !open.confirmed
@@ -155,8 +162,9 @@ impl PeerStream {
         }
     }
 
-    /// The payload that the next bytes of the stream are, if they are payload: the rest of a frame. Of which message it
-    /// is, the driver may know, and put it in its place by itself.
+    /// Returns the rest of the current frame's payload, or `None` if the next bytes of the stream
+    /// are not payload. A driver that knows the place of the message may store these bytes there
+    /// itself (see [`Input::Placed`]).
     pub fn payload(&self) -> Option<Payload> {
         self.decoder.payload().filter(|_| !self.failed)
     }
@@ -202,7 +210,7 @@ impl PeerStream {
         Ok(())
     }
 
-    /// Passes the grants and credits that the receiving half has decided on to the sending half.
+    /// Passes the grants and credits of the receiving half to the sending half.
     fn grant(&mut self) {
         while let Some(control) = self.inbound.answers.pop_front() {
             self.outbound.control(control);
@@ -210,10 +218,11 @@ impl PeerStream {
     }
 }
 
-/// Whom a stream's first bytes announce, once enough of them are there: whose [`PeerStream`] to give them to.
+/// Returns the agent that the first bytes of a stream announce, once enough bytes have arrived. The
+/// caller must pass the bytes to a [`PeerStream`] to that agent.
 ///
 /// # Errors
-/// If they are no greeting of this version.
+/// Returns an error if the bytes are not a greeting of this version.
 pub fn greeting(bytes: &[u8]) -> Result<Option<AgentId>, Violation> {
     match FrameDecoder::default().next(bytes, &mut 0)? {
         None => Ok(None),
@@ -253,7 +262,8 @@ impl Machine for PeerStream {
                 self.inbound.close((group, epoch));
                 self.outbound.close((group, epoch));
                 for deferred in open.deferred {
-                    // That it failed, most likely: the last chance to say so.
+                    // The notice most likely reports that the group failed, and this is the last
+                    // chance to send it.
                     if let Deferred::Notice(_) = deferred {
                         self.outbound.deferred(deferred);
                     }

@@ -1,4 +1,4 @@
-//! What the two ends of a stream do, input by input. Lossy networks are the simulator's part.
+//! Tests the two ends of a stream, input by input. Lossy networks are tested in the simulator.
 
 #![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what packets hold")]
 
@@ -42,10 +42,11 @@ fn drain(machine: &mut impl Machine<Output = Output>, now: Time) -> (Vec<Output>
             Poll::Idle(next) => return (outputs, next),
         }
     }
-    panic!("a machine that never rests: {:?}", &outputs[..5]);
+    panic!("a machine that never becomes idle: {:?}", &outputs[..5]);
 }
 
-/// All outputs until a machine that hears nothing more has closed or `until` is reached.
+/// Returns all outputs of a machine that receives no further packets, until it has closed or
+/// `until` is reached.
 fn alone(machine: &mut impl Machine<Output = Output>, until: Time) -> Vec<(Time, Output)> {
     let (mut now, mut all) = (Time::ZERO, Vec::new());
     loop {
@@ -103,7 +104,7 @@ fn small_messages_start_at_once_and_long_ones_when_ready() {
 fn a_long_message_starts_without_a_late_receiver() {
     let mut sender = Sender::new(at(0), spec(3, 50_000)).unwrap();
     let sent = alone(&mut sender, at(20_000));
-    let first = sent.iter().find(|(_, output)| is_data(output)).expect("it goes");
+    let first = sent.iter().find(|(_, output)| is_data(output)).expect("it must be sent");
     assert_eq!(first.0, at(0) + StreamTimers::default().ready);
 }
 
@@ -125,7 +126,7 @@ fn a_closed_source_still_settles_late_reports() {
     let mut receiver = Receiver::new(at(0), spec(2, 700), 1).unwrap();
     assert!(give(&mut receiver, at(0), &data(0), 700).contains(&Output::Delivered));
     assert!(give(&mut sender, at(1), &report(11, 1, true), 0).contains(&Output::Closed));
-    // That word is lost, and so are many more.
+    // The settled packet is lost, and so are many more.
     let reports = alone(&mut receiver, at(10_000));
     let Some((now, Output::Transmit { packet, .. })) = reports.last() else { panic!("{reports:?}") };
     assert!(*now > at(9_000));
@@ -149,7 +150,7 @@ fn chunks_are_stored_where_they_belong_in_any_order_and_once() {
     assert_eq!(stored(give(&mut receiver, at(0), &data(2), 500)), [Output::Store(2000..2500)]);
     assert_eq!(stored(give(&mut receiver, at(0), &data(2), 500)), []);
     assert_eq!(stored(give(&mut receiver, at(0), &data(0), 1000)), [Output::Store(0..1000)]);
-    // Of another length, or beyond the end: not of this message.
+    // A chunk of another length, or beyond the end, does not belong to this message.
     assert_eq!(stored(give(&mut receiver, at(0), &data(1), 999)), []);
     assert_eq!(stored(give(&mut receiver, at(0), &data(3), 1000)), []);
     assert_eq!(receiver.stats().refused, 2);
@@ -164,7 +165,7 @@ fn a_gap_is_nakked_after_the_reordering_window() {
     let outputs = give(&mut receiver, at(1), &data(3), 1000);
     assert_eq!(outputs, [Output::Store(3000..4000)]);
     let (_, next) = drain(&mut receiver, at(1));
-    let (outputs, _) = drain(&mut receiver, next.expect("it will ask"));
+    let (outputs, _) = drain(&mut receiver, next.expect("a NAK must be scheduled"));
     let [Output::Transmit { to: PacketTarget::Node(11), packet, .. }] = &outputs[..] else {
         panic!("{outputs:?}")
     };
@@ -213,7 +214,8 @@ fn chunks_missing_in_a_rack_are_multicast_there() {
         (&PacketBody::Data { chunk: 1, echo: 0, via: Via::Rack }, &(1000..2000))
     );
 
-    // The node behind the last one is of another rack: it gets what the rack got.
+    // The node behind the last one is in another rack, so it receives the chunk that was multicast
+    // here.
     give(&mut last, at(0), &ask(16), 0);
     let outputs = give(&mut last, at(1), packet, 1000);
     let [Output::Store(range), Output::Transmit { to: PacketTarget::Node(16), packet, .. }] = &outputs[..]
@@ -291,7 +293,7 @@ fn specifications_that_contradict_themselves_are_refused() {
     assert_eq!(error, SpecError::NoChunk);
 }
 
-/// Numbers near everything that matters, and far from it.
+/// Numbers near all limits, and far from them.
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![0u32..70, 0u32..6, Just(u32::MAX - 1), any::<u32>()]
 }
@@ -339,13 +341,14 @@ fn body() -> impl Strategy<Value = PacketBody> {
     ]
 }
 
-/// Milliseconds to wait, node that sends, what it says, length of the payload.
+/// Milliseconds to wait, the sending node, the body, and the length of the payload.
 fn hostile() -> impl Strategy<Value = Vec<(u64, u16, PacketBody, usize)>> {
     let payload = prop_oneof![Just(CHUNK as usize), Just(500), Just(0), 0usize..2000];
     prop::collection::vec((0u64..40, 9u16..18, body(), payload), 0..60)
 }
 
-/// Gives packets to a machine and sees that it keeps within its message, rests, and ends.
+/// Passes packets to a machine and checks that it stays within its message, becomes idle, and
+/// closes.
 fn endure<M>(
     mut machine: M,
     packets: Vec<(u64, u16, PacketBody, usize)>,

@@ -1,34 +1,38 @@
-//! How long chunks wait in queues on their way over the tree: what they took beyond the quickest.
+//! The queueing delay of chunks on their way over the tree: their transit time minus the shortest
+//! one.
 //!
-//! The source stamps what it multicasts with its clock. A receiver need not know by how much its own differs,
-//! since only differences of differences count.
+//! The source stamps each multicast chunk with its clock. The clocks need not be synchronized,
+//! because only differences of differences matter.
 
 use cool_machine::{Duration, Time};
 
-/// Nanoseconds of a unit, as a power of two: 16 microseconds, so that a stamp comes again after a second.
+/// Nanoseconds per unit, as a power of two: 16 microseconds, so that stamps repeat after one
+/// second.
 const UNIT_SHIFT: u32 = 14;
-/// Rounds over which the shortest delay is remembered, and then once more: clocks drift apart.
+/// Rounds over which the shortest delay is remembered, twice over. It must expire because clocks
+/// drift apart.
 const ROUNDS_REMEMBERED: u32 = 64;
 
-/// Shorter queues are not told from the noise of machines.
+/// Shortest queue that can be distinguished from the noise of the machines.
 pub(crate) const SHORTEST_QUEUE: Duration = Duration::from_micros(500);
 
-/// What the source's clock shows, in units, as much as a packet holds.
+/// Returns the source's clock in units, cut to the bits that a packet holds.
 pub(crate) fn stamp(now: Time) -> u16 {
     (now.as_nanos() >> UNIT_SHIFT) as u16
 }
 
-/// `count` units as a time.
+/// Returns `count` units as a duration.
 pub(crate) fn units(count: u16) -> Duration {
     Duration::from_nanos(u64::from(count) << UNIT_SHIFT)
 }
 
-/// The delay of the chunks of one stream at one receiver.
+/// The queueing delay of one stream's chunks at one receiver.
 #[derive(Debug, Default)]
 pub(crate) struct QueueingDelay {
-    /// The clocks' difference at the first chunk, which the others' are compared with.
+    /// The difference of the clocks at the first chunk. Later differences are relative to it.
     first: Option<u16>,
-    /// The quickest of the open round, of these rounds, and of those before.
+    /// The shortest delay of the open round, of the current memory of rounds, and of the one
+    /// before.
     round: Option<i16>,
     recent: i16,
     earlier: i16,
@@ -36,7 +40,7 @@ pub(crate) struct QueueingDelay {
 }
 
 impl QueueingDelay {
-    /// A chunk came that was stamped so.
+    /// Records a chunk that arrived with this stamp.
     pub(crate) fn on_chunk(&mut self, now: Time, stamp_then: u16) {
         let difference = stamp(now).wrapping_sub(stamp_then);
         let beyond = difference.wrapping_sub(*self.first.get_or_insert(difference)) as i16;
@@ -44,7 +48,7 @@ impl QueueingDelay {
         self.recent = self.recent.min(beyond);
     }
 
-    /// A round has ended: what even its quickest chunk waited, in units.
+    /// Ends a round. Returns the queueing delay of its quickest chunk, in units.
     pub(crate) fn end_round(&mut self) -> u16 {
         let waited = self.round.take().map_or(0, |round| round.abs_diff(self.recent.min(self.earlier)));
         self.rounds += 1;
@@ -61,7 +65,8 @@ mod tests {
 
     const UNITS: u64 = 1 << UNIT_SHIFT;
 
-    /// What the rounds of these delays, in units, are told to have waited by a clock that is ahead.
+    /// Returns the delays that are reported for rounds with these delays in units, measured by a
+    /// clock that is ahead.
     fn waited(rounds: &[&[u64]]) -> Vec<u16> {
         let mut delay = QueueingDelay::default();
         let mut sent = 0;

@@ -1,19 +1,22 @@
-//! How fast a source multicasts, from what receivers report of each round: how much of it was lost, how fast it
-//! came, and how long it waited in queues.
+//! Rate control of a source's multicast, from the receivers' reports on each round: its loss, its
+//! arrival rate, and its queueing delay.
 //!
-//! Loss alone is no sign of congestion here: a bad cable loses at any rate. A queue is. So the source finds out at
-//! first what the path carries: by the spacing of a *packet train*, then by *slow start*, as fast as reports let it.
-//! Then it *increases* its rate, a little each time, until a queue of some packets waits, and *drains* that by a rate
-//! a little below what came through. Sources that share a path see the same queue; who sends more drains at a shorter
-//! one, so that shares become equal, as in Copa (Arun and Balakrishnan, NSDI 2018). A queue that does not go away is
-//! others', who fill it until it overflows: then the source *competes* (Copa's competitive mode) as TCP does, by what
-//! is lost while the queue is long.
+//! Loss alone is no sign of congestion here, because a bad cable loses at any rate. A queue is. So
+//! the source first measures the rate of the path, by the spacing of a *packet train* and then by
+//! *slow start*, as fast as reports permit. Then it *increases* its rate in small steps until a
+//! queue of a few packets forms, and *drains* the queue by a rate slightly below the arrival rate.
+//! Sources that share a path see the same queue. A source that sends more drains at a shorter
+//! queue, so that shares become equal, as in Copa (Arun and Balakrishnan, NSDI 2018). A queue that
+//! does not drain belongs to other traffic, which fills it until it overflows. Then the source
+//! *competes* like TCP (Copa's competitive mode), by the losses while the queue is long.
 //!
-//! A stream in the *background* gives way instead (a less-than-best-effort service, RFC 6297, by delay as LEDBAT, RFC 6817): it begins
-//! slowly, lets a quarter as much wait, and goes ever slower as long as a queue stays.
+//! A *background* stream yields instead (a less-than-best-effort service, RFC 6297, by delay as in
+//! LEDBAT, RFC 6817): it starts slowly, accepts a quarter of the queue, and slows down as long as a
+//! queue remains.
 //!
-//! Where queues are too short to be seen, loss that rises is answered by a trial: at a slower rate, is it cured?
-//! If not, the path loses that much anyway and the old rate is taken up again.
+//! Where queues are too short to be measured, rising loss is answered by a trial at a slower rate.
+//! If this does not cure the loss, the path loses that much at any rate, and the old rate is
+//! restored.
 
 use crate::congestion::queueing_delay::SHORTEST_QUEUE;
 use crate::congestion::token_bucket::time_of;
@@ -23,65 +26,73 @@ use cool_machine::{Duration, Time};
 
 /// Loss in 65535ths.
 pub(crate) type Loss = u16;
-/// Stands for a loss that was not measured.
+/// Marks a loss that was not measured.
 pub(crate) const UNREPORTED: Loss = Loss::MAX;
 
-/// Everything was lost.
+/// All chunks were lost.
 const FULL_LOSS: u64 = Loss::MAX as u64;
-/// Bytes per second without a ceiling while no report is in: ten packets in ten milliseconds.
+/// Bytes per second without a ceiling before the first report: ten packets in ten milliseconds.
 const UNREPORTED_RATE: u64 = 1_500_000;
-/// Bytes per second of the first packets without a ceiling. By their spacing they tell how fast the path is.
+/// Bytes per second of the first packets without a ceiling. Their spacing at the receivers shows
+/// the rate of the path.
 const TRAIN_RATE: u64 = 5_000_000_000;
-/// Packets of the train. For each chunk that was reported on two more may go at the rate that is sought.
+/// Packets of the train. For each reported chunk, two more may be sent at the rate under test.
 const TRAIN_PACKETS: u32 = 16;
-/// The slowest rate, in bytes per second.
+/// Slowest rate, in bytes per second.
 const RATE_MIN: u64 = 64 * 1024;
 /// Packets of this stream that may wait in queues.
 const QUEUED_PACKETS: u64 = 16;
-/// A queue is gone when it is shorter than one part in this many of what may wait.
+/// A queue counts as empty when it is shorter than one part in this many of the permitted queue.
 const EMPTY_QUEUE_PART: u32 = 4;
-/// The rate is changed by one part in this many, or by up to eight times that when there is no queue.
+/// The rate changes by one part in this many, or by up to eight times as much while no queue
+/// exists.
 const STEP_PART: u64 = 16;
-/// Rounds of draining without curing the queue until it counts as others'; and in the background.
+/// Rounds of draining after which a remaining queue counts as that of other traffic; and the same
+/// for background streams.
 const DRAIN_ROUNDS: u32 = 6;
 const BACKGROUND_DRAIN_ROUNDS: u32 = 1;
-/// What a stream in the background begins with, and what it falls back to once a queue is others', is one part in as many.
+/// A background stream starts at one part in this many of the rate, and falls back to it when other
+/// traffic keeps a queue.
 const BACKGROUND_PART: u64 = 4;
-/// As many times fewer packets may wait in the background.
+/// A background stream may queue one part in this many of the packets.
 const BACKGROUND_QUEUE_PART: u64 = 4;
-/// Loss beyond the baseline, in 65535ths, that may be congestion: where there is no queue, and where it is long.
+/// Loss beyond the baseline, in 65535ths, that may be congestion: without a queue, and with a long
+/// queue.
 const CONGESTED: u64 = FULL_LOSS / 16;
 const OVERFLOW: u64 = FULL_LOSS / 64;
-/// Rounds before the first slow-down trial where the path is verified to carry the rate: there loss is probably random.
+/// Rounds before the first trial if the path is verified to carry the rate, because loss is then
+/// probably random.
 const VERIFIED_PAUSE_ROUNDS: u32 = 8;
-/// The most rounds between slow-down trials.
+/// Most rounds between trials.
 const PAUSE_ROUNDS_MAX: u32 = 64;
-/// Rounds in a row of which nobody heard half that make a tree useless; the rate is halved at each.
+/// Consecutive rounds of which no receiver got half after which the tree is useless. The rate is
+/// halved in each.
 const USELESS_ROUNDS: u32 = 6;
 
-/// What receivers reported of a round, the worst of each among those that count.
+/// The receivers' reports on a round: the worst value of each field among the receivers that count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateSample {
     pub(crate) loss: Loss,
-    /// Bytes per second at which it came, where it was slowest, if that was measured.
+    /// Bytes per second at which the round arrived at the slowest receiver, if measured.
     pub(crate) carried: Option<u64>,
-    /// How long all of it waited in queues.
+    /// The queueing delay of the quickest chunk.
     pub(crate) queue: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ControlPhase {
-    /// The first packets are to tell how fast the path is.
+    /// The spacing of the first packets is measured.
     PacketTrain,
-    /// Looks for what the path carries; what arrived of the round before, in bytes per second.
+    /// The rate of the path is sought. Holds the bytes per second that arrived in the round before.
     SlowStart(u64),
-    /// Goes faster; the rounds in a row in which there was no queue.
+    /// The rate increases. Holds the consecutive rounds without a queue.
     Increasing(u32),
-    /// Lets the queue drain that came at the rate `before`; the times that this was not enough.
+    /// The queue drains that formed at the rate `before`. Counts the rounds in which this was not
+    /// enough.
     Draining { before: u64, times: u32 },
-    /// Others fill the queue.
+    /// Other traffic keeps a queue.
     Competing,
-    /// As `Competing`, in the background: gives way, from the rate `before`.
+    /// Like `Competing` for a background stream, which yields, from the rate `before`.
     Yielding { before: u64 },
 }
 
@@ -94,33 +105,35 @@ pub(crate) struct RateControl {
     background: bool,
     current: u64,
     phase: ControlPhase,
-    /// One past the last chunk that has been reported on.
+    /// One past the last chunk that was reported.
     reported: u32,
-    /// Rounds that began before this chunk were sent at another rate and tell nothing of this one.
+    /// Rounds that began before this chunk were sent at another rate, so their reports do not
+    /// describe the current rate.
     since: u32,
-    /// When the rate was last looked at.
+    /// When the last report was handled.
     at: Time,
     /// The queue that was reported last.
     queue: Duration,
     /// The longest queue that was reported.
     longest: Duration,
-    /// Loss, smoothed: in a short round chance weighs more than congestion.
+    /// Smoothed loss, because in a short round chance weighs more than congestion.
     loss: u64,
-    /// What the path loses at any rate.
+    /// The loss of the path at any rate.
     baseline_loss: u64,
-    /// While a slower rate is tried: the rate and the loss before.
+    /// During a trial of a slower rate: the rate and the loss before.
     trial: Option<(u64, u64)>,
-    /// The rate that had been too fast when a trial last cured the loss.
+    /// The rate at which loss was congestion when a trial last cured it.
     last_congested_rate: u64,
-    /// Rounds since the last trial, and how many there are to be: ever more while trials are in vain.
+    /// Rounds since the last trial, and the rounds until the next. The pause grows with each trial
+    /// that does not help.
     untried: u32,
     pause: u32,
-    /// Rounds in a row of which nobody heard half.
+    /// Consecutive rounds of which no receiver got half.
     lossy_rounds: u32,
 }
 
 impl RateControl {
-    /// The rate to begin with, of packets of `frame` bytes each.
+    /// Returns the initial rate for packets of `frame` bytes each.
     pub(crate) fn new(spec: RateSpec, frame: u64) -> RateControl {
         let verified = spec.verified && spec.ceiling.is_some();
         let most = spec.ceiling.unwrap_or(TRAIN_RATE).max(1);
@@ -150,7 +163,7 @@ impl RateControl {
         }
     }
 
-    /// Bytes per second, the queue that receivers last reported, and what is done about it.
+    /// Returns the bytes per second, the queue that was reported last, and the phase.
     pub(crate) fn state(&self) -> (u64, Duration, RatePhase) {
         let phase = match self.phase {
             ControlPhase::PacketTrain => RatePhase::PacketTrain,
@@ -163,12 +176,13 @@ impl RateControl {
         (self.current, self.queue, phase)
     }
 
-    /// Bytes per second at which to send a chunk.
+    /// Returns the bytes per second at which a chunk must be sent.
     pub(crate) fn rate_for(&self, chunk: u32) -> u64 {
         if self.is_ahead(chunk) { self.current.min(UNREPORTED_RATE) } else { self.current }
     }
 
-    /// A chunk was sent. A round of which one was held back does not tell what the path carries.
+    /// Records a chunk that was sent. A round with a chunk that was held back does not show the
+    /// rate of the path.
     pub(crate) fn on_sent(&mut self, chunk: u32) {
         if self.is_ahead(chunk) && self.phase != ControlPhase::PacketTrain {
             self.since = chunk + 1;
@@ -185,12 +199,12 @@ impl RateControl {
         }
     }
 
-    /// Whether slowing down does not make the tree heard.
+    /// Returns whether the tree delivers too little at any rate.
     pub(crate) fn is_useless(&self) -> bool {
         self.lossy_rounds >= USELESS_ROUNDS
     }
 
-    /// The driver allows another rate.
+    /// Sets the ceiling.
     pub(crate) fn set_ceiling(&mut self, ceiling: Option<u64>) {
         let before = core::mem::replace(&mut self.ceiling, ceiling);
         let Some(ceiling) = ceiling else { return };
@@ -207,7 +221,8 @@ impl RateControl {
         }
     }
 
-    /// These chunks, a round, were reported on; `next` is to be sent next, and an answer takes `rtt` without queues.
+    /// Handles a report on a round of chunks. `next` is the next chunk to be sent, and `rtt` is the
+    /// round trip without queues.
     pub(crate) fn on_round(
         &mut self,
         now: Time,
@@ -218,7 +233,8 @@ impl RateControl {
     ) {
         self.reported = round.end;
         self.queue = sample.queue;
-        // What was held back or sent at another rate does not tell what the path carries. A queue is a queue.
+        // Rounds that were held back or sent at another rate do not show the rate of the path. A
+        // queue counts in any case.
         let found = matches!(self.phase, ControlPhase::SlowStart(_)) && sample.queue > self.long();
         if round.start < self.since && !found {
             return;
@@ -243,7 +259,7 @@ impl RateControl {
 
     fn step(&mut self, sample: RateSample, elapsed: Duration, rtt: Duration) {
         let loss = u64::from(sample.loss);
-        // What overflows a queue does not slow what is behind it.
+        // Chunks that overflow a queue do not slow the chunks behind them.
         let arrived = (FULL_LOSS - loss.saturating_sub(self.baseline_loss)) as f64 / FULL_LOSS as f64;
         let carried = sample.carried.map_or(self.current, |carried| carried.min(self.current));
         let through = (carried as f64 * arrived) as u64;
@@ -287,7 +303,7 @@ impl RateControl {
                 self.current -= self.current / 3;
             }
             ControlPhase::Competing => {
-                // One packet more in each round trip, in each round trip.
+                // One more packet per round trip, in each round trip.
                 let trip = (rtt + sample.queue).max(SHORTEST_QUEUE).as_secs_f64();
                 let more = self.frame as f64 / trip * (elapsed.as_secs_f64() / trip);
                 self.current += (more as u64).min(self.current / 2);
@@ -295,7 +311,7 @@ impl RateControl {
         }
     }
 
-    /// Takes the rate at which the first packets came, unless it is near the ceiling.
+    /// Takes the rate at which the first packets arrived, unless it is near the ceiling.
     fn measure_train(&mut self, carried: Option<u64>) {
         let Some(carried) = carried else { return };
         if self.ceiling.is_some() && self.keeps_up(carried) {
@@ -305,7 +321,7 @@ impl RateControl {
         }
     }
 
-    /// Goes twice as fast if that may bring more through.
+    /// Doubles the rate if more may arrive.
     fn slow_start(&mut self, before: u64, carried: u64, arrived: u64, waits: bool) {
         let keeps_up = self.keeps_up(carried) && !waits;
         if keeps_up && self.ceiling.is_some_and(|ceiling| self.current >= ceiling) {
@@ -319,35 +335,36 @@ impl RateControl {
         }
     }
 
-    /// The longest that packets are to wait in queues.
+    /// Returns the longest permitted queueing delay.
     fn long(&self) -> Duration {
         let packets = if self.background { QUEUED_PACKETS / BACKGROUND_QUEUE_PART } else { QUEUED_PACKETS };
-        // A stream that has given way is far slower than the path.
+        // A stream that has yielded is far slower than the path.
         let rate = if let ControlPhase::Yielding { before } = self.phase { before } else { self.current };
         SHORTEST_QUEUE.max(time_of(packets * self.frame, rate))
     }
 
-    /// Whether the path carries what is sent, as far as a single round tells.
+    /// Returns whether the path carries the current rate, as far as a single round can show.
     fn keeps_up(&self, carried: u64) -> bool {
         carried >= self.current - self.current / 4
     }
 
-    /// From the rate as it is now.
+    /// Returns the draining phase, which starts from the current rate.
     fn draining(&self) -> ControlPhase {
         ControlPhase::Draining { before: self.current, times: 0 }
     }
 
-    /// A little slower than what came through; but a single round may have been slow by chance.
+    /// Sets a rate slightly below the arrival rate, but limits the change, because a single round
+    /// may have been slow by chance.
     fn drain(&mut self, through: u64, full: bool) {
         let most = self.current / if full { 4 } else { 8 };
         self.current = (through - through / STEP_PART).max(self.current - most);
     }
 
-    /// Goes faster, unless that is what makes the path lose.
+    /// Increases the rate, unless a trial shows that this causes the loss.
     fn increase(&mut self, loss: u64, times: u32) {
         self.phase = ControlPhase::Increasing(times);
         if let Some((rate, loss_then)) = self.trial.take() {
-            // What would be lost if nothing were but what is too fast.
+            // The loss that would remain if all loss were congestion.
             let least = FULL_LOSS - ((FULL_LOSS - loss_then) * rate / self.current).min(FULL_LOSS);
             if 2 * loss <= loss_then + least {
                 (self.loss, self.pause, self.last_congested_rate) = (loss, 1, rate);
@@ -361,7 +378,7 @@ impl RateControl {
         self.untried += 1;
         self.loss = (self.loss * 3 + loss) / 4;
         if self.loss > self.baseline_loss + CONGESTED && self.untried >= self.pause {
-            // The latest loss is that of the latest rate, which the smoothed one lags behind.
+            // The latest loss belongs to the latest rate, which the smoothed loss lags behind.
             let loss = self.loss.max(loss);
             self.trial = Some((self.current, loss));
             let slower = self.current * (FULL_LOSS - loss) / (FULL_LOSS - self.baseline_loss);

@@ -1,35 +1,37 @@
-//! A token bucket that says when, and never waits.
+//! Pacing by a token bucket. It returns when a packet may be sent, and never waits.
 
 use cool_machine::{Duration, Time};
 
-/// The bucket holds what the rate gives in this time: a driver that wakes up late by less loses nothing. More
-/// would not do: streams of many sources meet in one shallow queue, each with its burst.
+/// The bucket holds the bytes of this time at the current rate, so a driver that wakes up late by
+/// less loses no throughput. It must not hold more, because the bursts of many sources meet in one
+/// shallow queue.
 const BURST_TIME: Duration = Duration::from_millis(6);
 
-/// Meters bytes to a rate.
+/// Limits the bytes that are sent to a rate.
 #[derive(Debug)]
 pub(crate) struct TokenBucket {
-    /// Bytes a second; none: no limit.
+    /// Bytes per second, or `None` for no limit.
     rate: Option<u64>,
-    /// Bytes that may leave at `at`. A packet may leave while it is not negative.
+    /// Bytes that may be sent at `at`. A packet may be sent while this is not negative.
     tokens: i64,
     at: Time,
 }
 
 impl TokenBucket {
-    /// An empty bucket, which lets one packet leave at once: a stream may follow right behind another.
+    /// Returns an empty bucket, which lets one packet leave at once, because a stream may directly
+    /// follow another.
     pub(crate) fn new(now: Time, rate: Option<u64>) -> TokenBucket {
         TokenBucket { rate, tokens: 0, at: now }
     }
 
-    /// Meters to another rate from now on.
+    /// Sets the rate from now on.
     pub(crate) fn set_rate(&mut self, now: Time, rate: Option<u64>) {
         self.refill(now);
         self.rate = rate.map(|rate| rate.max(1));
         self.tokens = self.tokens.min(self.depth());
     }
 
-    /// When the next packet may leave: now, or later.
+    /// Returns when the next packet may be sent: now or later.
     pub(crate) fn ready_at(&mut self, now: Time) -> Time {
         self.refill(now);
         match self.rate {
@@ -38,7 +40,7 @@ impl TokenBucket {
         }
     }
 
-    /// `bytes` bytes have left.
+    /// Records that `bytes` bytes have been sent.
     pub(crate) fn spend(&mut self, bytes: u64) {
         if self.rate.is_some() {
             self.tokens = self.tokens.saturating_sub_unsigned(bytes);
@@ -57,7 +59,7 @@ impl TokenBucket {
         };
         let earned = bytes_in(now - self.at, rate);
         self.tokens = self.tokens.saturating_add_unsigned(earned).min(self.depth());
-        // Time that did not make a whole byte is kept for the next call.
+        // Keeps the time that did not earn a whole byte for the next call.
         self.at += time_of(earned, rate);
     }
 }
@@ -66,7 +68,7 @@ fn bytes_in(time: Duration, rate: u64) -> u64 {
     u64::try_from(time.as_nanos() * u128::from(rate) / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
-/// How long `bytes` take at `rate`, rounded up.
+/// Returns how long `bytes` take at `rate`, rounded up.
 pub(crate) fn time_of(bytes: u64, rate: u64) -> Duration {
     let nanos = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(rate.max(1)));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -93,7 +95,7 @@ mod tests {
             }
             let allowed = bytes_in(now - start, rate) + size;
             prop_assert!(sent <= allowed, "{} of {} allowed", sent, allowed);
-            // And it is not slower than that either.
+            // The bucket must not be slower than the rate either.
             let needed = time_of(sent, rate) + Duration::from_nanos(packets as u64);
             prop_assert!(now - start <= needed + time_of(packets as u64, rate));
         }

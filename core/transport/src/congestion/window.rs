@@ -1,37 +1,39 @@
-//! How much a node asks for at a time.
+//! The congestion window of a receiver: how many chunks it may have requested at a time.
 //!
-//! Slow start, then one chunk more a round trip; after a loss back to twice what came through in the shortest
-//! round trip, as in TCP Westwood (Mascolo et al., MobiCom 2001), so that a lossy link that is not congested
-//! keeps its throughput. Twice, because what comes through is short of what was asked by the loss itself.
+//! It grows by slow start, then by one chunk per round trip. After a loss it falls back to twice
+//! the chunks that arrive in the shortest round trip, as in TCP Westwood (Mascolo et al., MobiCom
+//! 2001), so that a lossy link without congestion keeps its throughput. The factor is two because
+//! the loss itself reduces the arrivals.
 
 use crate::rtt::Rtt;
 use cool_machine::{Duration, Time};
 
-/// Chunks to ask for at first, and at the least.
+/// Chunks in the initial window and in the smallest.
 const INITIAL_CHUNKS: u32 = 16;
 const CHUNKS_MIN: u32 = 16;
-/// The most bytes to ask for at a time: 10 Gbit/s over 100 microseconds, and half of a shallow switch buffer.
+/// Bytes in the largest window: 10 Gbit/s over 100 microseconds, and half of a shallow switch
+/// buffer.
 const WINDOW_BYTES_MAX: u32 = 128 * 1024;
-/// Chunks of this many bytes and more, which no Ethernet frame holds, occur only on loopback, where no switch is in the way:
-/// there the window is [`LOOPBACK_WINDOW_CHUNKS`].
+/// Chunks of this many bytes or more do not fit an Ethernet frame, so they occur only on loopback,
+/// where no switch limits the window. There the largest window is [`LOOPBACK_WINDOW_CHUNKS`].
 const LOOPBACK_CHUNK_BYTES: u32 = 16 * 1024;
-/// The most chunks to ask for at a time on loopback.
+/// Chunks in the largest window on loopback.
 const LOOPBACK_WINDOW_CHUNKS: u32 = 48;
 /// Round trips over which the highest delivery rate is remembered.
 const TRIPS_REMEMBERED: usize = 8;
 
-/// The bound on outstanding chunks.
+/// The limit on chunks that are requested and have not arrived.
 #[derive(Debug)]
 pub(crate) struct CongestionWindow {
     size: u32,
     largest: u32,
     threshold: u32,
-    /// Chunks that came since the window last grew.
+    /// Chunks that arrived since the window last grew.
     credit: u32,
-    /// Chunks that came since `since`.
+    /// Chunks that arrived since `since`.
     delivered: u32,
     since: Time,
-    /// Nanoseconds a chunk took in recent round trips; the shortest counts.
+    /// Nanoseconds per chunk in recent round trips. The shortest counts.
     recent: [u64; TRIPS_REMEMBERED],
     trips: usize,
     reduced: Option<Time>,
@@ -56,12 +58,12 @@ impl CongestionWindow {
         }
     }
 
-    /// Chunks that may be outstanding.
+    /// Returns the number of chunks that may be outstanding.
     pub(crate) fn size(&self) -> u32 {
         self.size
     }
 
-    /// A chunk that was asked for came. `full`: the window was what kept from asking for more.
+    /// Records a requested chunk that arrived. `full` is whether the window limited the requests.
     pub(crate) fn on_delivered(&mut self, now: Time, rtt: &Rtt, full: bool) {
         self.delivered += 1;
         let elapsed = now - self.since;
@@ -82,7 +84,7 @@ impl CongestionWindow {
         }
     }
 
-    /// A chunk that was asked for was lost. Losses within a round trip count once.
+    /// Records that a requested chunk was lost. Losses within one round trip count once.
     pub(crate) fn on_loss(&mut self, now: Time, rtt: &Rtt) {
         if self.reduced.is_some_and(|at| now - at < rtt.smoothed()) {
             return;
@@ -94,7 +96,7 @@ impl CongestionWindow {
         self.size = self.size.min(self.threshold);
     }
 
-    /// Nothing came for a whole retry timer.
+    /// Records that nothing arrived for a whole retransmission timeout.
     pub(crate) fn on_silence(&mut self) {
         self.threshold = (self.size / 2).max(CHUNKS_MIN);
         self.size = CHUNKS_MIN;
@@ -118,7 +120,7 @@ mod tests {
         rtt
     }
 
-    /// Ten round trips with `each` between chunks.
+    /// Runs ten round trips with `each` between chunks. Returns the time at the end.
     fn fed(window: &mut CongestionWindow, mut now: Time, each: Duration) -> Time {
         for _ in 0..(10 * MS).as_nanos() / each.as_nanos() {
             now += each;

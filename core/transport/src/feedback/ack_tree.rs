@@ -1,6 +1,7 @@
-//! The tree along which receivers acknowledge (as in RMTP, Paul et al., IEEE JSAC 1997, and the tree-based ACKs of RFC 3048):
-//! members of a rack report to its head, the first of the rack in the chain, which reports for all of them to the source.
-//! What the source has heard it settles; what is not settled is reported again, and past a head that does not answer.
+//! The tree along which receivers acknowledge (compare RMTP, Paul et al., IEEE JSAC 1997, and the
+//! tree-based ACKs of RFC 3048). Members of a rack report to its head, the first node of the rack
+//! in the chain, which reports for all of them to the source. The source settles the reports that
+//! it received. Unsettled reports are repeated, and bypass a head that does not answer.
 
 use crate::feedback::rounds::RoundFeedback;
 use crate::intervals::IntervalSet;
@@ -12,35 +13,35 @@ use cool_machine::{Duration, Time};
 use core::ops::Range;
 use std::sync::Arc;
 
-/// Ranges of positions as a packet holds them.
+/// Returns ranges of positions as a packet holds them, cut to the number that fits.
 pub(crate) fn positions(set: impl Iterator<Item = Range<u32>>) -> Vec<Range<u16>> {
     set.take(MAX_RANGES).map(|range| range.start as u16..range.end as u16).collect()
 }
 
-/// The reporting side of a receiver.
+/// The reporting half of a receiver.
 #[derive(Debug)]
 pub(crate) struct Reporter {
     chain: Arc<Chain>,
     me: u16,
-    /// The position that is reported to: the head of the rack, or the source.
+    /// The position that receives the reports: the head of the rack, or the source.
     ack_parent: u16,
     alive: IntervalSet,
     complete: IntervalSet,
     settled: IntervalSet,
-    /// Positions of which news of the latest round is in.
+    /// Positions that have reported the latest round.
     reported: IntervalSet,
     rounds: u32,
     feedback: RoundFeedback,
     due: Option<Time>,
-    /// Reports since the parent was last heard.
+    /// Reports sent since the parent was last heard from.
     unanswered: u32,
-    /// Reports of what is complete.
+    /// Reports of completion that were sent.
     repeats: u32,
     ack_delay: Duration,
 }
 
 impl Reporter {
-    /// Reports at multiples of `ack_delay`.
+    /// Returns a reporter that sends reports at multiples of `ack_delay`.
     pub(crate) fn new(chain: Arc<Chain>, me: u16, ack_delay: Duration) -> Reporter {
         let head = chain.head(me);
         Reporter {
@@ -60,19 +61,20 @@ impl Reporter {
         }
     }
 
-    /// `rounds` rounds have passed over the multicast tree here.
+    /// Records that `rounds` rounds have passed over the multicast tree at this node.
     pub(crate) fn on_round(&mut self, now: Time, rounds: u32, feedback: RoundFeedback, rto: Duration) {
         self.merge_round(rounds, feedback);
         self.schedule_report(now, self.me, false, rto);
     }
 
-    /// The message is here in full.
+    /// Records that this node has completed.
     pub(crate) fn on_complete(&mut self, now: Time, rto: Duration) {
         self.complete.insert(one(self.me));
         self.schedule_report(now, self.me, true, rto);
     }
 
-    /// A member of the rack reported here. Tells whether it needs an answer, having reported before.
+    /// Records a report from a member of the rack. Returns whether the report repeats an earlier
+    /// one and must be answered.
     pub(crate) fn on_member(
         &mut self,
         now: Time,
@@ -97,64 +99,64 @@ impl Reporter {
         false
     }
 
-    /// The source, or a head for it, needs to hear no more of these.
+    /// Records positions for which the source needs no further reports.
     pub(crate) fn on_settled(&mut self, positions: &[Range<u16>]) {
         for range in positions {
             self.settled.insert(u32::from(range.start)..u32::from(range.end));
         }
     }
 
-    /// The parent was heard.
+    /// Records a packet from a position, which may be the ACK parent.
     pub(crate) fn on_contact(&mut self, position: u16) {
         if position == self.ack_parent {
             self.unanswered = 0;
         }
     }
 
-    /// The source asks who is complete.
+    /// Handles a poll of the source for completion.
     pub(crate) fn on_poll(&mut self, now: Time) {
         if self.complete.contains(u32::from(self.me)) && !self.is_settled(self.me) {
             self.due = Some(now);
         }
     }
 
-    /// Whether the source knows that a position is done.
+    /// Returns whether the source knows that a position has completed.
     pub(crate) fn is_settled(&self, position: u16) -> bool {
         self.settled.contains(u32::from(position))
     }
 
-    /// Whether nobody's report is missing or unsettled here.
+    /// Returns whether all reports of the rack have arrived and are settled.
     pub(crate) fn rack_is_settled(&self) -> bool {
         self.chain.head(self.me) != self.me || self.settled.gaps(self.rack()).next().is_none()
     }
 
-    /// Whether all is settled that this node has to know of before it may go: that it and the next have
-    /// everything, or its rack and the next if it is the head.
+    /// Returns whether everything is settled that this node must know before it may close: itself
+    /// and the next node, or, for a head, its rack and the next node.
     fn knows_enough(&self) -> bool {
         let last = if self.chain.head(self.me) == self.me { self.rack().end } else { u32::from(self.me) + 1 };
         let last = last.min(u32::from(self.chain.len()) - 1);
         self.settled.gaps(u32::from(self.me)..last + 1).next().is_none()
     }
 
-    /// What a member whose report came twice is to be told.
+    /// Returns the answer to a member that repeated its report.
     pub(crate) fn settled_for(&self, member: u16) -> PacketBody {
         let near = u32::from(member)..u32::from(member) + 2;
         PacketBody::Settled { positions: positions(self.settled.overlaps(near)) }
     }
 
-    /// When the next report is due.
+    /// Returns when the next report is due.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.due
     }
 
-    /// The report that is due, and the position that it goes to.
+    /// Returns the report that is due, and the position to which it must be sent.
     pub(crate) fn take(&mut self, now: Time, rto: Duration) -> Option<(u16, PacketBody)> {
         if self.due? > now {
             return None;
         }
         let mut open: Vec<Range<u32>> = self.complete.ranges().flat_map(|r| self.settled.gaps(r)).collect();
         if open.is_empty() && self.complete.contains(u32::from(self.me)) && !self.knows_enough() {
-            // What is told again is answered with what has been settled since.
+            // A repeated report is answered with all that has been settled since.
             open.push(one(self.me));
         }
         if open.is_empty() {
@@ -186,7 +188,7 @@ impl Reporter {
         Some((self.ack_parent, body))
     }
 
-    /// The answer to the source when it asks this node alone.
+    /// Returns the answer to a poll that the source sent to this node alone.
     pub(crate) fn answer(&self, echo: u16) -> PacketBody {
         let me = one(self.me);
         let complete = positions(self.complete.overlaps(me.clone()));
@@ -213,7 +215,8 @@ impl Reporter {
         self.feedback = self.feedback.worst(feedback);
     }
 
-    /// A head waits for the others' news of the same, for one retry timer and until they may speak.
+    /// Schedules the next report. A head waits for the same news from the others, for one
+    /// retransmission timeout plus the ACK delay.
     fn schedule_report(&mut self, now: Time, from: u16, completed: bool, rto: Duration) {
         self.reported.insert(one(from));
         let has_reported = |p| self.complete.contains(p) || !completed && self.reported.contains(p);

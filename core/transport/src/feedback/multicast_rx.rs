@@ -1,4 +1,5 @@
-//! Listening to the multicast: how far it is, what it passed over, whether it still speaks, what it loses.
+//! The receiving side of the multicast: its progress, the chunks that were skipped, its loss, and
+//! whether it has fallen silent.
 
 use crate::congestion::queueing_delay::QueueingDelay;
 use crate::congestion::rate_control::Loss;
@@ -7,22 +8,23 @@ use crate::retry::{SILENT_CHUNKS, SILENT_RTOS};
 use cool_machine::{Duration, Time};
 use core::ops::Range;
 
-/// What a receiver knows of the multicast.
+/// The state of the multicast at a receiver.
 #[derive(Debug)]
 pub(crate) struct MulticastRx {
     rounds: Rounds,
     chunks: u32,
     /// One past the last chunk that is known to have been multicast.
     horizon: u32,
-    /// When the latest news came.
+    /// When the latest packet arrived.
     last: Time,
     /// Smoothed time between chunks.
     spacing: Duration,
-    /// Chunks from here on are counted for the loss of the open round; before the first came, none.
+    /// First chunk that counts for the loss of the open round; `u32::MAX` before the first chunk
+    /// arrived.
     counted: u32,
-    /// Chunks heard in the open round.
+    /// Chunks that arrived in the open round.
     arrived: u32,
-    /// The first and the latest chunk heard in the open round, and when.
+    /// The first and the latest chunk that arrived in the open round, with their times.
     span: Option<[(u32, Time); 2]>,
     delay: QueueingDelay,
 }
@@ -42,23 +44,23 @@ impl MulticastRx {
         }
     }
 
-    /// The stream is under way from now on.
+    /// Records that the stream has begun.
     pub(crate) fn on_begin(&mut self, now: Time) {
         self.last = now;
     }
 
-    /// One past the last chunk that is known to have been multicast.
+    /// Returns one past the last chunk that is known to have been multicast.
     pub(crate) fn horizon(&self) -> u32 {
         self.horizon
     }
 
-    /// Whether `rounds` rounds can have passed.
+    /// Returns whether `rounds` rounds can have passed.
     pub(crate) fn has_rounds(&self, rounds: u32) -> bool {
         rounds <= self.rounds.round_of(self.chunks)
     }
 
-    /// A chunk came that the source stamped so. Returns the chunks passed over and, if rounds ended, how many have
-    /// by now and how they were heard.
+    /// Records a chunk with its stamp. Returns the chunks that were skipped and, if rounds ended,
+    /// the number of rounds that have ended so far and the feedback on them.
     pub(crate) fn on_chunk(
         &mut self,
         now: Time,
@@ -76,7 +78,7 @@ impl MulticastRx {
         }
         let round = self.rounds.chunks(self.rounds.round_of(chunk));
         let before = self.end_rounds(round.start);
-        // Who comes late has not lost what was before.
+        // A late receiver has not lost the chunks before its first one.
         self.counted = self.counted.min(chunk);
         self.arrived += 1;
         self.delay.on_chunk(now, stamp);
@@ -86,7 +88,8 @@ impl MulticastRx {
         (gap, ended.or(before))
     }
 
-    /// The source says that it has multicast the first `sent` chunks. Returns those passed over.
+    /// Records an announcement that the first `sent` chunks have been multicast. Returns those that
+    /// were skipped.
     pub(crate) fn on_announce(&mut self, now: Time, sent: u32) -> Range<u32> {
         match sent.min(self.chunks).checked_sub(1) {
             Some(last) if last >= self.horizon => {
@@ -97,7 +100,7 @@ impl MulticastRx {
         }
     }
 
-    /// When the tree counts as silent, if more is to come over it.
+    /// Returns when the tree counts as silent, or `None` if all chunks have been multicast.
     pub(crate) fn silent_at(&self, rto: Duration) -> Option<Time> {
         let timeout = (rto * SILENT_RTOS).max(self.spacing * SILENT_CHUNKS);
         (self.horizon < self.chunks).then(|| self.last + timeout)
@@ -110,7 +113,8 @@ impl MulticastRx {
         gap
     }
 
-    /// Ends the rounds before this chunk, the first of one, if any are open.
+    /// Ends the open rounds before this chunk, which must be the first of a round. Returns `None`
+    /// if no round was open.
     fn end_rounds(&mut self, first: u32) -> Option<(u32, RoundFeedback)> {
         let expected = first.checked_sub(self.counted).filter(|expected| *expected > 0)?;
         let lost = expected.saturating_sub(self.arrived);
@@ -141,7 +145,7 @@ mod tests {
         Time::from_nanos(ms * 1_000_000)
     }
 
-    /// The stamp of a chunk that was sent at this time in milliseconds.
+    /// Returns the stamp of a chunk that was sent at this time in milliseconds.
     fn stamp(ms: u32) -> u16 {
         crate::congestion::queueing_delay::stamp(at(u64::from(ms)))
     }

@@ -1,4 +1,4 @@
-//! What the source knows of its receivers: who is there, who is ready, who has everything.
+//! The source's receiver set: which receivers are alive, ready and complete.
 
 use crate::feedback::ack_tree::positions;
 use crate::feedback::rounds::RoundFeedback;
@@ -11,32 +11,32 @@ use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The most rounds that wait to be reported by all.
+/// Most rounds that wait for reports.
 const OPEN_ROUNDS_MAX: usize = 64;
 
-/// A round as far as it has been reported.
+/// A round that not all receivers have reported.
 #[derive(Debug)]
 struct OpenRound {
     round: u32,
-    /// The worst of how it was heard.
+    /// The worst feedback on the round so far.
     feedback: RoundFeedback,
-    /// When it was first told of.
+    /// When the round was first reported.
     since: Time,
 }
 
-/// The source's list of receivers.
+/// The source's receiver set.
 #[derive(Debug)]
 pub(crate) struct ReceiverSet {
     chain: Arc<Chain>,
     last_contact: Vec<Option<Time>>,
     ready: IntervalSet,
     complete: IntervalSet,
-    /// When a receiver that is not complete was last heard of.
+    /// When an incomplete receiver was last heard from.
     news: Time,
-    /// The rounds that not all have told of, in order.
+    /// The rounds that not all have reported, in order.
     open: VecDeque<OpenRound>,
-    /// Those who report to the source, its own rack and the heads of the others, and how many rounds have passed
-    /// as each told last.
+    /// The positions that report to the source, which are its own rack and the heads of the others,
+    /// with the number of rounds in their last report.
     reporters: BTreeMap<u16, u32>,
 }
 
@@ -56,7 +56,7 @@ impl ReceiverSet {
         }
     }
 
-    /// A receiver was heard.
+    /// Records a packet from a receiver.
     pub(crate) fn on_contact(&mut self, now: Time, position: u16) {
         self.last_contact[usize::from(position)] = Some(now);
         self.ready.insert(u32::from(position)..u32::from(position) + 1);
@@ -65,7 +65,8 @@ impl ReceiverSet {
         }
     }
 
-    /// A report came from one receiver about several. Tells whether any of them is newly complete.
+    /// Records a report from one receiver about several. Returns whether any of them is newly
+    /// complete.
     pub(crate) fn on_report(&mut self, now: Time, alive: &[Range<u16>], complete: &[Range<u16>]) -> bool {
         let last = self.chain.len();
         for position in alive.iter().flat_map(|range| range.start.max(1)..range.end.min(last)) {
@@ -81,8 +82,9 @@ impl ReceiverSet {
         new > 0
     }
 
-    /// What one reported of the last of the rounds that have passed. Returns the latest round that all have told
-    /// of now, or as many as are waited for: who never told of one is not waited for longer than `timeout`.
+    /// Records the feedback of one reporter on the last of the rounds that have passed. Returns the
+    /// latest round that is now reported by all, or by all that are waited for. Reporters that have
+    /// never reported are waited for until `timeout`.
     pub(crate) fn on_round(
         &mut self,
         now: Time,
@@ -91,13 +93,13 @@ impl ReceiverSet {
         timeout: Duration,
     ) -> Option<(u32, RoundFeedback)> {
         let round = rounds.checked_sub(1)?;
-        // One past a head that does not answer reports here, too.
+        // A member that bypasses its head reports here too, but is not one of the reporters.
         let reported = self.reporters.get_mut(&from)?;
         let before = std::mem::replace(reported, rounds.max(*reported));
         if before < rounds && self.open.back().is_none_or(|last| last.round < round) {
             self.open.push_back(OpenRound { round, feedback: RoundFeedback::NONE, since: now });
         }
-        // It may tell in parts, and what it told of others may have been lost.
+        // A reporter may report in parts, and its feedback on earlier rounds may have been lost.
         for reported in self
             .open
             .iter_mut()
@@ -119,44 +121,45 @@ impl ReceiverSet {
         passed
     }
 
-    /// How many rounds have passed, as far as anyone told.
+    /// Returns the largest number of rounds in any report.
     pub(crate) fn rounds(&self) -> u32 {
         self.reporters.values().max().copied().unwrap_or(0)
     }
 
-    /// When a receiver that is not complete was last heard of.
+    /// Returns when an incomplete receiver was last heard from.
     pub(crate) fn news(&self) -> Time {
         self.news
     }
 
-    /// Whether every receiver has been heard of.
+    /// Returns whether every receiver has been heard from.
     pub(crate) fn all_ready(&self) -> bool {
         self.ready.len() == self.receivers()
     }
 
-    /// Whether every receiver has everything.
+    /// Returns whether every receiver has completed.
     pub(crate) fn all_complete(&self) -> bool {
         self.complete.len() == self.receivers()
     }
 
-    /// Positions that are not complete and have not been heard of for `timeout`.
+    /// Returns the incomplete positions that have not been heard from for `timeout`.
     pub(crate) fn silent_for(&self, now: Time, timeout: Duration) -> Vec<u16> {
         let missing = self.complete.gaps(1..u32::from(self.chain.len())).flatten().map(|p| p as u16);
         missing.filter(|p| self.last_contact[usize::from(*p)].is_none_or(|at| now - at >= timeout)).collect()
     }
 
-    /// Positions that have not been heard of at all.
+    /// Returns the positions that have never been heard from.
     pub(crate) fn not_ready(&self) -> Vec<u16> {
         self.ready.gaps(1..u32::from(self.chain.len())).flatten().map(|p| p as u16).collect()
     }
 
-    /// The nodes that are not complete.
+    /// Returns the nodes that have not completed.
     pub(crate) fn incomplete(&self) -> Vec<u16> {
         let missing = self.complete.gaps(1..u32::from(self.chain.len())).flatten();
         missing.map(|position| self.chain.node(position as u16)).collect()
     }
 
-    /// What a receiver that reported is to be told: of itself and the next, or of its rack if it is the head.
+    /// Returns the settled packet for a receiver that reported: its own state and that of the next
+    /// position, or that of its rack if it is the head.
     pub(crate) fn settled_for(&self, position: u16) -> PacketBody {
         let from = u32::from(position);
         let to =
@@ -164,7 +167,8 @@ impl ReceiverSet {
         PacketBody::Settled { positions: positions(self.complete.overlaps(from..u32::from(to) + 1)) }
     }
 
-    /// What all are told at the end, also of those that did not complete.
+    /// Returns the settled packet that ends the stream. It covers receivers that did not complete
+    /// too.
     pub(crate) fn all_settled(&self) -> PacketBody {
         PacketBody::Settled { positions: vec![1..self.chain.len()] }
     }
@@ -174,7 +178,7 @@ impl ReceiverSet {
     }
 }
 
-/// When the source looks again for receivers that it has not heard of.
+/// When the source next polls the receivers from which it has not heard.
 #[derive(Debug)]
 pub(crate) struct PollTimer {
     at: Time,
@@ -182,7 +186,7 @@ pub(crate) struct PollTimer {
 }
 
 impl PollTimer {
-    /// The first after `wait`.
+    /// Returns a timer for the first poll after `wait`.
     pub(crate) fn new(now: Time, wait: Duration) -> PollTimer {
         PollTimer { at: now + wait, times: 0 }
     }
@@ -191,7 +195,7 @@ impl PollTimer {
         self.at
     }
 
-    /// It looks now, and again after a growing multiple of `wait`.
+    /// Records a poll now, and schedules the next after a growing multiple of `wait`.
     pub(crate) fn on_poll(&mut self, now: Time, wait: Duration) {
         self.at = now + crate::rtt::backoff(wait, self.times);
         self.times += 1;
@@ -205,7 +209,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// The source's rack has position 1; 2 is head of the other rack.
+    /// The rack of the source contains position 1; position 2 is the head of the other rack.
     fn receivers() -> ReceiverSet {
         let hop = |(node, rack)| Hop { node, rack };
         let chain = Chain::new([(0, 0), (1, 0), (2, 1), (3, 1)].into_iter().map(hop).collect()).unwrap();

@@ -1,8 +1,8 @@
-//! The rounds in which the loss of a multicast is measured: runs of chunks, the same at source and receivers,
-//! so that a packet need not say which round it is of.
+//! The rounds in which the loss of a multicast is measured. A round is a range of chunks that
+//! source and receivers compute alike, so packets need not name their round.
 //!
-//! They start short, so that a source that looks for its rate hears soon, and double up to a length at which
-//! all reports together are a small part of the stream.
+//! Rounds start short, because a source that is looking for its rate needs early reports. They
+//! double up to a length at which all reports together are a small part of the stream.
 
 use crate::congestion::queueing_delay::{self, SHORTEST_QUEUE};
 use crate::congestion::rate_control::{Loss, UNREPORTED};
@@ -11,32 +11,35 @@ use core::ops::Range;
 
 /// Chunks in the first round.
 const FIRST_ROUND_CHUNKS: u64 = 16;
-/// Chunks in a full round for each report that meets at one node: some 100 bytes against 16 packets.
+/// Chunks in a full round for each report that arrives at one node: about 100 bytes against 16
+/// packets.
 const CHUNKS_PER_REPORT: u32 = 16;
-/// A full round is not shorter than this.
+/// Fewest chunks in a full round.
 const FULL_ROUND_CHUNKS_MIN: u32 = 64;
 
-/// How a round was heard.
+/// The feedback of receivers on a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RoundFeedback {
     pub(crate) loss: Loss,
     /// Nanoseconds between its chunks.
     pub(crate) spacing: u32,
-    /// What even the quickest of them waited in queues (see [`crate::congestion::queueing_delay`]).
+    /// The queueing delay of the quickest chunk (see [`crate::congestion::queueing_delay`]).
     pub(crate) delay: u16,
 }
 
 impl RoundFeedback {
-    /// Nothing is known of how it was heard.
+    /// No feedback on the round exists.
     pub(crate) const NONE: RoundFeedback = RoundFeedback { loss: UNREPORTED, spacing: 0, delay: 0 };
 
-    /// Whether at least half of it came, or what did not was lost in a queue that slowing down makes shorter.
+    /// Returns whether at least half of the round arrived, or the rest was lost in a queue that a
+    /// slower rate would shorten.
     pub(crate) fn counts(self) -> bool {
         self.loss <= Loss::MAX / 2
             || self.loss != UNREPORTED && queueing_delay::units(self.delay) >= SHORTEST_QUEUE
     }
 
-    /// The worst of both among those that count: for the others there is the chain.
+    /// Returns the worse of two feedbacks, among those that count. The chain serves the receivers
+    /// that do not count.
     pub(crate) fn worst(self, other: RoundFeedback) -> RoundFeedback {
         match (self.counts(), other.counts()) {
             (true, true) => RoundFeedback {
@@ -55,7 +58,7 @@ impl RoundFeedback {
     }
 }
 
-/// Which chunks a round has.
+/// The chunks of each round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rounds {
     /// Rounds before the first full one.
@@ -63,7 +66,7 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// The rounds of a stream along this chain.
+    /// Returns the rounds of a stream along this chain.
     pub(crate) fn new(chain: &Chain) -> Rounds {
         let full = (CHUNKS_PER_REPORT * chain.fan_in()).max(FULL_ROUND_CHUNKS_MIN).next_power_of_two();
         Rounds { doublings: full.ilog2() - FIRST_ROUND_CHUNKS.ilog2() }
@@ -75,13 +78,13 @@ impl Rounds {
             + u64::from(round - short) * (FIRST_ROUND_CHUNKS << self.doublings)
     }
 
-    /// The chunks of a round, of however long a message.
+    /// Returns the chunks of a round, for a message of unbounded length.
     pub(crate) fn chunks(self, round: u32) -> Range<u32> {
         let clip = |chunk: u64| u32::try_from(chunk).unwrap_or(u32::MAX);
         clip(self.start(round))..clip(self.start(round.saturating_add(1)))
     }
 
-    /// The round of a chunk.
+    /// Returns the round of a chunk.
     pub(crate) fn round_of(self, chunk: u32) -> u32 {
         let chunk = u64::from(chunk);
         let full = self.start(self.doublings);

@@ -1,4 +1,4 @@
-//! Bytes to packets and back.
+//! Encodes and decodes packets.
 
 use super::{MAGIC, MAX_RANGES, Packet, PacketBody, PacketError, VERSION, Via};
 use crate::fields::{FieldReader, TruncatedField};
@@ -19,21 +19,21 @@ const BEGUN: u8 = 1;
 const ANSWER: u8 = 2;
 const FORWARD_LIVE: u8 = 1;
 
-/// The first bytes of a packet of a type.
+/// Returns the first bytes of a packet of a type.
 pub(crate) fn prefix(code: u8) -> [u8; 4] {
     [MAGIC[0], MAGIC[1], VERSION, code]
 }
 
-/// Whether it is the type of a chunk.
+/// Returns whether the type is that of a chunk.
 pub(crate) fn is_data(code: u8) -> bool {
     code == DATA
 }
 
 impl Packet {
-    /// Appends the packet's bytes; the payload, if any, is to forward_live them.
+    /// Appends the packet's bytes. The caller must append the payload, if any.
     ///
     /// # Panics
-    /// If a list holds more than [`MAX_RANGES`] ranges. The machines never make one.
+    /// Panics if a list holds more than [`MAX_RANGES`] ranges. The machines never produce one.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&prefix(self.body.code()));
         out.extend_from_slice(&self.id.group.to_be_bytes());
@@ -46,16 +46,17 @@ impl Packet {
         self.body.encode(out);
     }
 
-    /// Whether encoded packets are of the same group, of the same epoch.
+    /// Returns whether an encoded packet belongs to the same group and epoch.
     pub fn is_akin(&self, encoded: &[u8]) -> bool {
         encoded.get(4..12) == Some(&self.id.group.to_be_bytes())
             && encoded.get(12..16) == Some(&self.id.epoch.to_be_bytes())
     }
 
-    /// Reads the packets of a datagram, each with its payload: several without, or a single one with.
+    /// Decodes the packets of a datagram, each with its payload: one data packet with a payload, or
+    /// any number of other packets.
     ///
     /// # Errors
-    /// If what is left is not a packet of this version; then it is the last that is read.
+    /// The last item is an error if the remaining bytes are not a packet of this version.
     pub fn decode_all(datagram: &[u8]) -> impl Iterator<Item = Result<(Packet, &[u8]), PacketError>> {
         let mut rest = Some(datagram);
         core::iter::from_fn(move || {
@@ -70,10 +71,10 @@ impl Packet {
         })
     }
 
-    /// Reads a single packet; what is returned beside it is its payload.
+    /// Decodes a single packet. Returns it with its payload.
     ///
     /// # Errors
-    /// If the bytes are not exactly one packet of this version.
+    /// Returns an error if the bytes are not exactly one packet of this version.
     pub fn decode(bytes: &[u8]) -> Result<(Packet, &[u8]), PacketError> {
         match Packet::decode_first(bytes)? {
             (packet, after) if after.is_empty() || matches!(packet.body, PacketBody::Data { .. }) => {
@@ -83,7 +84,7 @@ impl Packet {
         }
     }
 
-    /// A packet and what follows it.
+    /// Returns the first packet and the bytes that follow it.
     fn decode_first(bytes: &[u8]) -> Result<(Packet, &[u8]), PacketError> {
         let foreign = || PacketError::Foreign(bytes[..bytes.len().min(4)].to_vec());
         if !bytes.starts_with(&MAGIC) {
@@ -273,7 +274,7 @@ fn ranges<T: PartialOrd>(
     Ok(ranges)
 }
 
-/// Ranges are not empty, ascend and do not touch.
+/// Checks that ranges are not empty, ascend and do not touch.
 fn ascending<T: PartialOrd>(ranges: &[Range<T>]) -> Result<(), PacketError> {
     if ranges.iter().all(|r| r.start < r.end) && ranges.windows(2).all(|w| w[0].end < w[1].start) {
         Ok(())
@@ -341,7 +342,7 @@ mod tests {
     proptest! {
         #[test]
         fn packets_of_one_datagram_are_all_read(packets in prop::collection::vec(packet(), 1..5)) {
-            // What follows a chunk is its payload.
+            // All bytes after a chunk are its payload.
             let data = |packet: &Packet| matches!(packet.body, PacketBody::Data { .. });
             let last = packets.iter().position(data).map_or(packets.len(), |at| at + 1);
             let datagram: Vec<u8> = packets.iter().flat_map(encoded).collect();

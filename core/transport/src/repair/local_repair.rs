@@ -1,40 +1,43 @@
-//! Mending what a rack has lost for all its nodes at once: which losses those are, and whether that works.
+//! Local repair: chunks that a whole rack is missing are multicast there once. Decides which losses
+//! those are, and whether the rack's tree works.
 //!
-//! What is lost at a rack's switch or before it, its first receiver lacks, and so do all behind it. That one has
-//! it from the rack before, once, and multicasts it in its rack in place of handing it from node to node. What
-//! is known there is that it lacked the chunk itself and that the next node waits for it. Where nodes lose on
-//! their own that is a coincidence, and the others would get what they have; but then the next node lacks few
-//! of the chunks that this one lacks.
+//! A chunk lost at or before a rack's switch is missing at the first receiver of the rack and at
+//! all nodes behind it. The first receiver gets it from the previous rack once, and multicasts it
+//! in its own rack instead of passing it from node to node. It only knows that it was missing the
+//! chunk and that the next node waits for it. If nodes lose independently this is a coincidence,
+//! and the other nodes would receive chunks that they already have; but then the next node is
+//! missing few of the chunks that this node is missing.
 
 use crate::intervals::IntervalSet;
 use crate::spec::Chain;
 use core::ops::Range;
 
-/// Chunks that may be asked for after all before the share of them counts.
+/// Multicast chunks that may be requested again before their share counts.
 const FREE_MISSES: u32 = 4;
-/// Losses of this node that are remembered, the latest most.
+/// Most losses of this node that are counted. Older losses weigh less.
 const LOSSES_REMEMBERED: u32 = 64;
 
-/// A receiver's rack, as far as repair goes.
+/// The rack of a receiver and its record of local repair.
 #[derive(Debug)]
 pub(crate) struct LocalRepair {
     positions: Range<u16>,
-    /// This node is its first receiver, and the tree of the rack is there and works.
+    /// Whether this node is the rack's first receiver, and the rack's tree exists and works.
     repairs: bool,
-    /// Multicast here, and not asked for since.
+    /// Chunks multicast here that have not been requested since.
     multicast: IntervalSet,
     sent: u32,
     missed: u32,
-    /// Chunks that this node lacked lately, and those of them that the next one waited for.
+    /// Chunks that this node lost recently, and those of them for which the next node waited.
     lost: u32,
     shared: u32,
 }
 
 impl LocalRepair {
-    /// The rack of a position; `tree`: it has a tree of its own.
+    /// Returns the rack of position `me`. `tree` is whether the rack has a tree of its own.
     pub(crate) fn new(chain: &Chain, me: u16, tree: bool) -> LocalRepair {
         let positions = chain.head(me)..chain.rack_end(me);
-        // Two behind this node, or there is nothing to save. The source, if it is here, lacks nothing.
+        // With fewer than two nodes behind this node a multicast saves nothing. The source, if it
+        // is in the rack, is missing nothing.
         let repairs = tree && me == positions.start.max(1) && positions.end - me > 2;
         LocalRepair {
             positions,
@@ -47,22 +50,23 @@ impl LocalRepair {
         }
     }
 
-    /// Whether a position is in this rack.
+    /// Returns whether a position is in this rack.
     pub(crate) fn contains(&self, position: u16) -> bool {
         self.positions.contains(&position)
     }
 
-    /// Whether this node mends what its rack has lost.
+    /// Returns whether this node repairs the losses of its rack.
     pub(crate) fn repairs(&self) -> bool {
         self.repairs
     }
 
-    /// Entries of its lists.
+    /// Returns the entries of its lists.
     pub(crate) fn entries(&self) -> usize {
         self.multicast.range_count()
     }
 
-    /// A chunk came that this node had asked for; `shared`: the next one waits for it too. Tells whether to multicast it.
+    /// Records a chunk that this node had requested and received. `shared` is whether the next node
+    /// waits for it too. Returns whether the chunk must be multicast in the rack.
     pub(crate) fn on_repaired(&mut self, chunk: u32, shared: bool) -> bool {
         if self.lost == LOSSES_REMEMBERED {
             (self.lost, self.shared) = (self.lost / 2, self.shared / 2);
@@ -77,7 +81,8 @@ impl LocalRepair {
         multicast
     }
 
-    /// The next node asks for these. Of what was multicast it may have lost some; if it lacks most, nobody hears it.
+    /// Records a NAK of the next node. A few of the multicast chunks may be lost again, but if most
+    /// are, the tree does not work.
     pub(crate) fn on_nak(&mut self, chunks: &[Range<u32>]) {
         self.missed += chunks.iter().map(|range| self.multicast.remove(range.clone())).sum::<u32>();
         self.repairs &= self.missed <= FREE_MISSES + self.sent / 2;
@@ -89,7 +94,7 @@ mod tests {
     use super::*;
     use crate::spec::Hop;
 
-    /// The rack of a position of a chain of nine, three to a rack.
+    /// Returns the rack of a position in a chain of nine nodes, three per rack.
     fn rack(me: u16) -> LocalRepair {
         let chain = Chain::new((0..9).map(|node| Hop { node, rack: node / 3 }).collect()).unwrap();
         LocalRepair::new(&chain, me, true)

@@ -1,9 +1,10 @@
-//! Loss recovery at a receiver: which missing chunks to ask the nodes nearer the source for (by a NAK), whom, how many at a
-//! time, and when again.
+//! Loss recovery at a receiver: which missing chunks to request by NAKs, from which node, how many
+//! at a time, and when to repeat a request.
 //!
-//! A chunk that is missing is *due*, then *asked* for; the node that is asked (the *upstream*) sends it at once, or
-//! *confirms* the NAK and forwards the chunk when it comes. Asked and confirmed chunks become due again by timers, or when
-//! packets that left the upstream later have come, as in RACK (RFC 8985).
+//! A missing chunk is first *due*, then *requested*. The node that receives the NAK (the
+//! *upstream*) sends the chunk at once, or *confirms* the NAK and forwards the chunk when it
+//! arrives. Requested and confirmed chunks become due again by timeouts, or when packets that the
+//! upstream sent later have arrived, as in RACK (RFC 8985).
 
 use super::upstream::Upstream;
 use crate::congestion::window::CongestionWindow;
@@ -16,7 +17,7 @@ use cool_machine::{Duration, Time, earliest};
 use core::ops::Range;
 use std::collections::VecDeque;
 
-/// One request that is under way.
+/// A NAK in flight.
 #[derive(Debug)]
 struct InflightNak {
     at: Time,
@@ -24,7 +25,7 @@ struct InflightNak {
     chunks: Range<u32>,
 }
 
-/// A request to be sent.
+/// A NAK to be sent.
 #[derive(Debug)]
 pub(crate) struct NakRequest {
     pub(crate) position: u16,
@@ -32,21 +33,23 @@ pub(crate) struct NakRequest {
     pub(crate) chunks: Vec<Range<u32>>,
 }
 
-/// The requesting side of a receiver.
+/// The loss recovery of a receiver.
 #[derive(Debug)]
 pub(crate) struct LossRecovery {
     upstream: Upstream,
     due: IntervalSet,
     requested: IntervalSet,
     confirmed: IntervalSet,
-    /// What was asked, in order of time; parts that came since are still in it.
+    /// The NAKs in flight, oldest first. Chunks that have arrived since are still listed.
     inflight: VecDeque<InflightNak>,
     confirmed_log: VecDeque<(Time, Range<u32>)>,
-    /// Gaps that are due when they are older than the reordering reorder_window.
+    /// Gaps that become due when they are older than the reordering window.
     gaps: VecDeque<(Time, Range<u32>)>,
-    /// The latest request that has been answered, and when: earlier ones have been answered before it left.
+    /// The latest NAK that was answered, and when. Earlier NAKs must have been answered before that
+    /// answer was sent.
     newest_answered: Option<(u16, Time)>,
-    /// When the upstream last sent a chunk: while it does, what was asked of it may stand behind that.
+    /// When the upstream last sent a chunk. While it sends, the requested chunks may be queued
+    /// behind others.
     last_chunk: Time,
     /// One past the last chunk that was forwarded here.
     forwarded: u32,
@@ -80,26 +83,26 @@ impl LossRecovery {
         &self.rtt
     }
 
-    /// Entries of its lists.
+    /// Returns the entries of its lists.
     pub(crate) fn entries(&self) -> usize {
         let sets = [&self.due, &self.requested, &self.confirmed].into_iter().map(IntervalSet::range_count);
         let logs = self.inflight.len() + self.confirmed_log.len() + self.gaps.len();
         sets.sum::<usize>() + logs + self.rtt.entries()
     }
 
-    /// The position asked last.
+    /// Returns the position that received the latest NAK.
     pub(crate) fn upstream(&self) -> u16 {
         self.upstream.position()
     }
 
-    /// These chunks were passed over; they may yet come.
+    /// Records that these chunks were skipped. They may still arrive.
     pub(crate) fn on_gap(&mut self, now: Time, chunks: Range<u32>) {
         if !chunks.is_empty() {
             self.gaps.push_back((now, chunks));
         }
     }
 
-    /// These of the chunks that are not in `held` will not come by themselves.
+    /// Records that the chunks which are not in `held` will not arrive without a NAK.
     pub(crate) fn want(&mut self, chunks: Range<u32>, held: &IntervalSet) {
         for gap in held.gaps(chunks) {
             let parts: Vec<Range<u32>> = self.requested.gaps(gap).collect();
@@ -111,12 +114,14 @@ impl LossRecovery {
         }
     }
 
-    /// These may come by themselves after all; what has been asked for stays asked for.
+    /// Records that these chunks may arrive over the tree after all. Chunks that were already
+    /// requested stay requested.
     pub(crate) fn unwant(&mut self, chunks: Range<u32>) {
         self.due.remove(chunks);
     }
 
-    /// A chunk came over the tree; if it had been asked for, that was too early.
+    /// Records a chunk that arrived over the tree. If it had been requested, that NAK was too
+    /// early.
     pub(crate) fn on_tree_chunk(&mut self, chunk: u32) {
         if self.requested.contains(chunk) {
             self.reorder_window_mult = (self.reorder_window_mult * 2).min(REORDER_WINDOW_MULT_MAX);
@@ -124,7 +129,7 @@ impl LossRecovery {
         self.settle(chunk);
     }
 
-    /// A chunk came from a node nearer the source.
+    /// Records a chunk that arrived from a node nearer the source.
     pub(crate) fn on_chain_chunk(&mut self, now: Time, position: u16, chunk: u32, echo: u16, via: Via) {
         self.on_echo(now, position, echo);
         if position == self.upstream.position() {
@@ -146,12 +151,12 @@ impl LossRecovery {
         }
     }
 
-    /// A node nearer the source is there, though it answers nothing by that.
+    /// Records that a node nearer the source is alive. This answers no NAK.
     pub(crate) fn on_contact(&mut self, now: Time, position: u16) {
         self.upstream.on_contact(now, position);
     }
 
-    /// A node nearer the source confirmed the NAK of these chunks.
+    /// Records that a node nearer the source confirmed the NAK of these chunks.
     pub(crate) fn on_nak_confirm(&mut self, now: Time, position: u16, echo: u16, chunks: &[Range<u32>]) {
         self.on_echo(now, position, echo);
         if position != self.upstream.position() || echo == 0 {
@@ -168,7 +173,7 @@ impl LossRecovery {
         self.record_answer(now, echo);
     }
 
-    /// Does what the time asks for.
+    /// Handles all timeouts that have expired.
     pub(crate) fn on_time(&mut self, now: Time, held: &IntervalSet) {
         self.age_gaps(now, held);
         while let Some(at) = self.nak_deadline().filter(|at| *at <= now) {
@@ -197,7 +202,7 @@ impl LossRecovery {
         }
     }
 
-    /// The request to send now, if any.
+    /// Returns the NAK to send now, if any.
     pub(crate) fn next_nak(&mut self, now: Time) -> Option<NakRequest> {
         if self.next_nak_at()? > now {
             return None;
@@ -225,7 +230,7 @@ impl LossRecovery {
         Some(NakRequest { position, serial, chunks })
     }
 
-    /// When to look again.
+    /// Returns when [`LossRecovery::on_time`] or [`LossRecovery::next_nak`] must be called next.
     pub(crate) fn deadline(&mut self) -> Option<Time> {
         let gap = self.gaps.front().map(|(at, _)| *at + self.reorder_window());
         let timers = earliest(self.nak_deadline(), self.confirmed_deadline());
@@ -236,7 +241,8 @@ impl LossRecovery {
         self.requested.len() + self.confirmed.len()
     }
 
-    /// When the next request may go: not for a few chunks while more are wanted, and not for each gap.
+    /// Returns when the next NAK may be sent. A NAK for a few chunks waits while more are due, and
+    /// gaps share a NAK.
     fn next_nak_at(&self) -> Option<Time> {
         let room = self.window.size().checked_sub(self.outstanding())?;
         let worth = (self.window.size() / 4).max(1);
@@ -255,12 +261,12 @@ impl LossRecovery {
         self.upstream.retry_after(self.rtt.rto())
     }
 
-    /// When a request of this time counts as unanswered.
+    /// Returns when a NAK sent at this time counts as unanswered.
     fn times_out(&self, requested: Time) -> Time {
         requested.max(self.last_chunk) + self.rto()
     }
 
-    /// Drops what is settled from the front of the log; tells when the rest is due.
+    /// Drops completed NAKs from the front of the list. Returns when the oldest other NAK expires.
     fn nak_deadline(&mut self) -> Option<Time> {
         while let Some(front) = self.inflight.front() {
             if self.requested.overlaps(front.chunks.clone()).next().is_some() {
@@ -290,13 +296,14 @@ impl LossRecovery {
                 break;
             }
             let Some((_, chunks)) = self.gaps.pop_front() else { break };
-            // What was confirmed was forwarded and lost, or it would be here.
+            // A confirmed chunk in the gap must have been forwarded and lost, because it would be
+            // here otherwise.
             self.confirmed.remove(chunks.clone());
             self.want(chunks, held);
         }
     }
 
-    /// Takes a chunk that came off all lists; tells whether it had been asked for.
+    /// Removes a chunk that arrived from all lists. Returns whether it had been requested.
     fn settle(&mut self, chunk: u32) -> bool {
         let it = chunk..chunk + 1;
         self.due.remove(it.clone());
@@ -326,7 +333,7 @@ impl LossRecovery {
     }
 }
 
-/// Whether a serial was given out before another, across their wrapping.
+/// Returns whether serial `a` was assigned before `b`, across wrapping.
 fn is_before(a: u16, b: u16) -> bool {
     (b.wrapping_sub(a) as i16) > 0
 }

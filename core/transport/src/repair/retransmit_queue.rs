@@ -1,4 +1,4 @@
-//! The retransmissions that nodes further down the chain have asked for, and their order.
+//! The retransmissions that nodes further down the chain have requested, and their order.
 
 use crate::intervals::IntervalSet;
 use crate::machine::PacketTarget;
@@ -6,12 +6,12 @@ use crate::packet::{MAX_RANGES, Via};
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Ranges remembered for one requester; what is beyond is asked for again.
+/// Most ranges that are stored for one requester. Further chunks must be requested again.
 const RANGES_MAX: usize = 1024;
-/// Stands for the serial of a request where a chunk came after it was asked for.
+/// The serial of chunks that arrived after they were requested.
 const FORWARDED: u16 = 0;
 
-/// A chunk to be sent.
+/// A chunk to be retransmitted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Retransmission {
     pub(crate) to: PacketTarget,
@@ -20,22 +20,22 @@ pub(crate) struct Retransmission {
     pub(crate) via: Via,
 }
 
-/// What one node asked for.
+/// The requests of one node.
 #[derive(Debug, Default)]
 struct NodeRequests {
-    /// What is to be sent, in the order in which it was asked for or came, on which the requester relies to
-    /// see what was lost: serial of the request, zero for what came later, and chunks.
+    /// The chunks to be sent, with the serial of their NAK, or zero for chunks that arrived later.
+    /// The order is that of the NAKs and arrivals, because the requester detects losses by it.
     queue: VecDeque<(u16, Range<u32>)>,
     /// The chunks in `queue`.
     queued: IntervalSet,
-    /// Is not here yet.
+    /// Requested chunks that are not held yet.
     pending: IntervalSet,
-    /// Forward what comes over the tree too.
+    /// Whether chunks that arrive over the tree must be forwarded too.
     forward_live: bool,
 }
 
 impl NodeRequests {
-    /// Queues those of the chunks that are not queued, as far as there is room.
+    /// Queues the chunks that are not queued yet, until the queue is full.
     fn enqueue(&mut self, serial: u16, chunks: Range<u32>) {
         let new: Vec<Range<u32>> = self.queued.gaps(chunks).collect();
         for part in new {
@@ -61,18 +61,19 @@ impl NodeRequests {
     }
 }
 
-/// All requests that are open here.
+/// All requests that are pending at this node.
 #[derive(Debug, Default)]
 pub(crate) struct RetransmitQueue {
     wants: BTreeMap<u16, NodeRequests>,
-    /// Chunks to be multicast in this rack; each has just come.
+    /// Chunks to be multicast in this rack, each of which has just arrived.
     to_rack: VecDeque<u32>,
-    /// The node served last, so that they take turns.
+    /// The node served last. Nodes take turns.
     last: u16,
 }
 
 impl RetransmitQueue {
-    /// A node of the stream asks for chunks; returns those that are not in `held`, as many as a packet tells.
+    /// Handles a NAK of a node. Returns the chunks that are not in `held`, up to the number that a
+    /// confirmation can hold.
     pub(crate) fn on_nak(
         &mut self,
         node: u16,
@@ -97,17 +98,18 @@ impl RetransmitQueue {
         missing
     }
 
-    /// Whether a node that hears the tree waits for a chunk that is not here.
+    /// Returns whether a node that receives the multicast waits for a chunk that is not held.
     pub(crate) fn is_awaited(&self, node: u16, chunk: u32) -> bool {
         self.wants.get(&node).is_some_and(|want| !want.forward_live && want.pending.contains(chunk))
     }
 
-    /// A chunk that has just come is to be multicast in this rack.
+    /// Queues a chunk that has just arrived for a multicast in this rack.
     pub(crate) fn multicast(&mut self, chunk: u32) {
         self.to_rack.push_back(chunk);
     }
 
-    /// A chunk is here now. Whom a multicast brings it need not be sent it, if multicasts are heard there.
+    /// Records a chunk that has arrived. `multicast_to` returns whether a node receives it by
+    /// multicast; such a node is not sent the chunk unless it cannot receive multicasts.
     pub(crate) fn on_chunk(&mut self, chunk: u32, multicast_to: impl Fn(u16) -> bool) {
         for (node, want) in self.wants.iter_mut().filter(|(_, want)| !want.pending.is_empty()) {
             if want.pending.remove(chunk..chunk + 1) == 1 && (want.forward_live || !multicast_to(*node)) {
@@ -116,7 +118,7 @@ impl RetransmitQueue {
         }
     }
 
-    /// Everything is here now.
+    /// Records that all chunks are held.
     pub(crate) fn on_all_chunks(&mut self) {
         for want in self.wants.values_mut() {
             for range in core::mem::take(&mut want.pending).ranges() {
@@ -125,19 +127,19 @@ impl RetransmitQueue {
         }
     }
 
-    /// Entries of its lists.
+    /// Returns the entries of its lists.
     pub(crate) fn entries(&self) -> usize {
         let of =
             |want: &NodeRequests| want.queue.len() + want.queued.range_count() + want.pending.range_count();
         self.wants.values().map(of).sum::<usize>() + self.to_rack.len()
     }
 
-    /// Whether something is to be sent.
+    /// Returns whether a chunk is queued.
     pub(crate) fn is_busy(&self) -> bool {
         self.wants.values().any(|want| !want.queue.is_empty())
     }
 
-    /// The next chunk to send.
+    /// Returns the next chunk to send.
     pub(crate) fn next(&mut self) -> Option<Retransmission> {
         if let Some(chunk) = self.to_rack.pop_front() {
             return Some(Retransmission { to: PacketTarget::Rack, chunk, echo: FORWARDED, via: Via::Rack });

@@ -1,22 +1,23 @@
-//! Whom to ask for repairs: the predecessor in the chain, or the next one up that answers, finally the source.
+//! Selects the node that receives NAKs: the predecessor in the chain, or, if it does not answer,
+//! nodes further up and finally the source.
 
 use crate::retry::{PREDECESSOR_RETRY_RTOS, UPSTREAM_TRIES, UPSTREAM_TRIES_PROVEN};
 use cool_machine::{Duration, Time};
 
-/// The node that is asked.
+/// The node that receives NAKs.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     me: u16,
     position: u16,
-    /// How far up to go next: doubles, so that a dead rack is soon passed.
+    /// How far up the next change goes. It doubles, so that a dead rack is soon skipped.
     leap: u16,
     tries: u32,
-    /// Times that even the source did not answer.
+    /// How often even the source did not answer.
     sweeps: u32,
     last_answer: Option<Time>,
-    /// When it was last found silent; requests before that do not count again.
+    /// When the upstream was last found silent. NAKs sent before that do not count again.
     silent: Option<Time>,
-    /// When the predecessor was last tried while another is asked.
+    /// When the predecessor was last tried while another node receives the NAKs.
     retried: Time,
 }
 
@@ -38,23 +39,24 @@ impl Upstream {
         self.position
     }
 
-    /// The position before this node's, which is asked first.
+    /// Returns the position before this node's, which receives the first NAKs.
     pub(crate) fn predecessor(&self) -> u16 {
         self.me - 1
     }
 
-    /// Whether it has answered after this instant.
+    /// Returns whether the upstream has answered after this instant.
     pub(crate) fn answered_since(&self, at: Time) -> bool {
         self.last_answer.is_some_and(|last_answer| last_answer > at)
     }
 
-    /// How long to wait for its answer. Doubled once and no more: what is asked again is little, and round
-    /// trips are learned from late answers too.
+    /// Returns how long to wait for an answer. The timeout doubles only once, because repeated NAKs
+    /// are small and round trips are measured from late answers too.
     pub(crate) fn retry_after(&self, rto: Duration) -> Duration {
         if self.tries + self.sweeps > 0 { 2 * rto } else { rto }
     }
 
-    /// Whether to try the predecessor again now: it was passed over a while ago, perhaps by bad luck.
+    /// Returns whether to send a NAK to the predecessor again. It may have been skipped because of
+    /// random losses.
     pub(crate) fn retries(&mut self, now: Time, rto: Duration) -> bool {
         let due = self.position + 1 < self.me && now - self.retried > PREDECESSOR_RETRY_RTOS * rto;
         if due {
@@ -63,7 +65,8 @@ impl Upstream {
         due
     }
 
-    /// A node nearer the source was heard. One nearer to here than the one that is asked takes its place again.
+    /// Records a packet from a position nearer the source. A node nearer to this one than the
+    /// current upstream replaces it.
     pub(crate) fn on_contact(&mut self, now: Time, position: u16) {
         if position < self.position || position >= self.me {
             return;
@@ -73,7 +76,7 @@ impl Upstream {
         (self.leap, self.tries, self.sweeps, self.silent) = (1, 0, 0, None);
     }
 
-    /// A request of this time was not answered. Tells whether another is to be asked from now on.
+    /// Records that a NAK sent at this time was not answered. Returns whether the upstream changed.
     pub(crate) fn on_silence(&mut self, now: Time, requested: Time) -> bool {
         if self.silent.is_some_and(|silent| requested < silent) {
             return false;
@@ -87,7 +90,8 @@ impl Upstream {
         self.last_answer = None;
         self.retried = now;
         if self.position == 0 {
-            // From now on only these two: others may have what is missing, but need not keep it.
+            // From now on only the predecessor and the source are tried. Other nodes may have the
+            // missing chunks, but need not keep them.
             self.position = self.predecessor();
             self.leap = u16::MAX;
             self.sweeps += 1;
@@ -107,7 +111,7 @@ mod tests {
         Time::from_nanos(n)
     }
 
-    /// The positions asked in turn while nobody answers.
+    /// Returns the upstream positions in turn while no node answers.
     fn swept(upstream: &mut Upstream, changes: usize) -> Vec<u16> {
         let mut requested = vec![upstream.position()];
         let mut now = 1;

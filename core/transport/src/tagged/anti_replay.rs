@@ -1,14 +1,17 @@
-//! Which datagrams of a sender have come.
+//! Detects datagrams that were received before.
 
-/// Numbers behind the highest of which is known whether they have come: more than a socket's buffer holds, since
-/// what comes over a tree waits in another one than what comes to the node alone.
+/// How far behind the highest sequence number receipts are recorded. It must exceed the datagrams
+/// in a socket's buffer, because multicast and unicast datagrams of a sender wait in different
+/// buffers.
 const WINDOW: u64 = 16 * 1024;
 
-/// Words of the bitmap. A word more than the window holds, so that a word is cleared before any of it counts again.
+/// Words of the bitmap. One word more than the window needs, so that a word is cleared before any
+/// of its bits counts again.
 const WINDOW_WORDS: usize = (WINDOW / 64) as usize + 1;
 
-/// Which sequence numbers of a sender have come (the anti-replay window of RFC 4303, kept as RFC 6479 does): each is taken once,
-/// in any order, and what lies further behind the highest than the window is long not at all.
+/// The sequence numbers that were received from a sender (the anti-replay window of RFC 4303,
+/// implemented as in RFC 6479). Each number is accepted once, in any order. Numbers further behind
+/// the highest than the window are not accepted.
 #[derive(Clone, Debug)]
 pub struct AntiReplay {
     highest: u64,
@@ -22,13 +25,13 @@ impl Default for AntiReplay {
 }
 
 impl AntiReplay {
-    /// Whether a number has not come, as far as is known.
+    /// Returns whether a number may be accepted.
     pub fn is_new(&self, sequence: u64) -> bool {
         sequence > self.highest
             || self.highest - sequence < WINDOW && self.seen[word(sequence)] & bit(sequence) == 0
     }
 
-    /// A number has come, with a tag that is right. Numbers behind the window change nothing.
+    /// Records the number of a datagram with a valid tag. Numbers behind the window change nothing.
     pub fn record(&mut self, sequence: u64) {
         if sequence > self.highest {
             let words = (sequence / 64 - self.highest / 64).min(WINDOW_WORDS as u64);
@@ -62,7 +65,7 @@ mod tests {
         fn each_number_is_taken_once_in_any_order(steps in proptest::collection::vec((-300i64..400, 1u64..40), 1..200)) {
             let (mut window, mut seen, mut at) = (AntiReplay::default(), BTreeSet::new(), 1_000u64);
             for (step, jump) in steps {
-                // Now and then far ahead, by more than a window.
+                // Some steps jump far ahead, by more than a window.
                 at = if jump == 39 { at + 2 * WINDOW + 7 } else { at.saturating_add_signed(step).max(1) };
                 let highest = seen.last().copied().unwrap_or(0);
                 let within = at + WINDOW > highest;

@@ -1,32 +1,32 @@
-//! The head of a tagged datagram.
+//! The header of a tagged datagram.
 
 use crate::packet::{self, DATA_HEADER};
 use cool_types::wire;
 use std::net::IpAddr;
 
-/// Bytes that packets and tagged datagrams begin with in forms of their own.
+/// Bytes at the start that differ between packets and tagged datagrams.
 const HEADER_BYTES: usize = 16;
 
 const TAGGED: u8 = 0xC2;
 const ENCRYPTED: u8 = 0xC3;
 
-/// Where the number of the sending node stands.
+/// Bytes with the number of the sending node.
 const FROM: core::ops::Range<usize> = 30..32;
 
-/// The largest sequence number. At ten million datagrams a second it is reached after 325 days.
+/// Largest sequence number. At ten million datagrams per second it is reached after 325 days.
 pub const SEQUENCE_MAX: u64 = (1 << 48) - 1;
 
-/// What is done for the datagrams of a group.
+/// How the datagrams of a group are protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// All bytes are covered by a tag.
+    /// A tag covers all bytes.
     Tagged,
     /// The payload of chunks is encrypted as well.
     Encrypted,
 }
 
 impl Protection {
-    /// Bytes of the tag.
+    /// Returns the bytes of the tag.
     pub const fn tag_bytes(self) -> usize {
         match self {
             Protection::Tagged => wire::STREAM_TAG as usize,
@@ -35,30 +35,32 @@ impl Protection {
     }
 }
 
-/// What a tagged datagram says before its tag is known to be right.
+/// The header of a tagged datagram. It must not be trusted before the tag has been verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaggedHeader {
-    /// What was done for it.
+    /// The protection.
     pub protection: Protection,
-    /// Its group.
+    /// The group.
     pub group: u64,
-    /// Its number.
+    /// The sequence number.
     pub sequence: u64,
     /// The place in the group of the node that sent it.
     pub from: u16,
-    /// Bytes before the payload that is encrypted, if it is: of all others the tag covers them as they are.
+    /// Bytes before the encrypted payload, or all bytes before the tag if the payload is not
+    /// encrypted.
     pub clear: usize,
 }
 
 impl TaggedHeader {
-    /// Turns a datagram of packets into a tagged one that lacks its tag.
+    /// Turns a datagram of packets into a tagged one, except for the tag, which the caller must
+    /// append. Returns its header.
     ///
     /// # Panics
-    /// If it does not begin with a packet, or the number is beyond [`SEQUENCE_MAX`].
+    /// Panics if the datagram does not begin with a packet, or the number exceeds [`SEQUENCE_MAX`].
     pub fn write(datagram: &mut [u8], protection: Protection, sequence: u64) -> TaggedHeader {
         assert!(
             datagram.len() >= packet::COMMON && sequence <= SEQUENCE_MAX,
-            "a packet and a number of 48 bits"
+            "a datagram must begin with a packet and have a sequence number of 48 bits"
         );
         let code = datagram[3];
         datagram.copy_within(4..12, 8);
@@ -68,7 +70,7 @@ impl TaggedHeader {
         TaggedHeader::parse(datagram, datagram.len(), protection)
     }
 
-    /// Reads the head of a tagged datagram; `None` if it is none.
+    /// Reads the header of a tagged datagram. Returns `None` if the datagram is not tagged.
     pub fn read(datagram: &[u8]) -> Option<TaggedHeader> {
         let protection = match *datagram.first()? {
             TAGGED => Protection::Tagged,
@@ -79,7 +81,8 @@ impl TaggedHeader {
         (covered >= packet::COMMON).then(|| TaggedHeader::parse(datagram, covered, protection))
     }
 
-    /// Of a datagram that holds at least a packet, `covered` bytes before its tag.
+    /// Returns the header of a datagram that has `covered` bytes before its tag, which must hold at
+    /// least a packet.
     fn parse(datagram: &[u8], covered: usize, protection: Protection) -> TaggedHeader {
         let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
         let encrypts = protection == Protection::Encrypted && packet::is_data(datagram[1]);
@@ -92,8 +95,8 @@ impl TaggedHeader {
         }
     }
 
-    /// What makes the tag one of its own: where the datagram goes to by IPv4, and its number. An address of IPv6 does not fit, and has a
-    /// key of its own.
+    /// Returns the nonce of the tag: the IPv4 destination and the sequence number. An IPv6 address
+    /// does not fit, so each IPv6 destination has a key of its own.
     pub fn nonce(&self, to: IpAddr) -> [u8; 12] {
         let mut nonce = [0; 12];
         if let IpAddr::V4(to) = to {
@@ -103,7 +106,7 @@ impl TaggedHeader {
         nonce
     }
 
-    /// Turns a datagram whose tag is right, and cut off, into the packets that it was made of.
+    /// Restores the packets of a datagram after its tag was verified and removed.
     pub fn restore(&self, datagram: &mut [u8], epoch: u32) {
         let code = datagram[1];
         datagram.copy_within(8..HEADER_BYTES, 4);
@@ -146,10 +149,7 @@ mod tests {
                 header.clear,
                 if protection == Protection::Tagged { plain.len() } else { DATA_HEADER }
             );
-            assert!(
-                Packet::decode(&bytes).is_err(),
-                "an agent that knows no tags takes it for something else"
-            );
+            assert!(Packet::decode(&bytes).is_err(), "an agent without tags must not accept it");
             bytes.truncate(plain.len());
             header.restore(&mut bytes, 9);
             assert_eq!(bytes, plain);

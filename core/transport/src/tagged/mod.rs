@@ -1,18 +1,21 @@
-//! Datagrams that prove of which group they are: their bytes, and which of them have come before. The
-//! [`Cipher`] that makes tags is the driver's.
+//! Datagrams with a tag that proves that they belong to a group: their wire format, and the
+//! detection of replays. The [`Cipher`] that makes tags belongs to the driver.
 //!
-//! A tagged datagram is one of [packets](crate::packet) whose first 16 bytes (magic, version, type, group, epoch) are
+//! A tagged datagram consists of [packets](crate::packet), but its first 16 bytes (magic, version,
+//! type, group, epoch) are replaced by
 //!
 //! | bytes | field |
 //! | --- | --- |
 //! | 0 | magic `C2`; `C3` if the payload is encrypted |
 //! | 1 | type of the first packet |
-//! | 2..8 | sequence number, from 1 on |
+//! | 2..8 | sequence number, starting at 1 |
 //! | 8..16 | group |
 //!
-//! and that ends with the tag. The key is the group's of this epoch and the sender's in it, so the epoch need not be said. The nonce is the
-//! address that the datagram goes to and its sequence number, of which an agent uses none twice: a datagram cannot be sent on to
-//! another place, nor a second time to the same. An address of IPv6, which is longer than a nonce, is in the key instead.
+//! and the tag follows at the end. The key is derived from the group's key, its epoch and the
+//! sender, so the epoch is not sent. The nonce consists of the destination address and the sequence
+//! number. An agent must use each number only once, so a datagram can be replayed neither to
+//! another destination nor to the same one. An IPv6 address is longer than a nonce, so it is part
+//! of the key instead.
 
 mod anti_replay;
 mod header;
@@ -24,48 +27,50 @@ use cool_types::Key;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A cipher that makes tags (AES-GCM), under one key.
+/// A cipher that makes tags (AES-GCM) under one key.
 pub trait Cipher {
-    /// With this key.
+    /// Returns a cipher with this key.
     fn new(key: &Key) -> Self;
 
-    /// The tag for bytes that stay as they are.
+    /// Returns the tag of bytes that stay in the clear.
     fn tag(&self, nonce: [u8; 12], clear: &[u8]) -> [u8; 16];
 
-    /// Encrypts a payload; the tag for it and for the bytes before it, which stay as they are.
+    /// Encrypts a payload. Returns the tag of the payload and of the clear bytes before it.
     fn encrypt(&self, nonce: [u8; 12], clear: &[u8], payload: &mut [u8]) -> [u8; 16];
 
-    /// Decrypts a payload with its tag behind it; whether the tag is right.
+    /// Decrypts a payload that is followed by its tag. Returns whether the tag is valid.
     fn decrypt(&self, nonce: [u8; 12], clear: &[u8], payload: &mut [u8]) -> bool;
 }
 
-/// The key of a group, which its agents have and nobody else.
+/// The key of a group. Only the agents of the group must have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupKey {
-    /// The secret.
+    /// The key.
     pub key: Key,
-    /// What it is used for.
+    /// The protection that it is used for.
     pub protection: Protection,
 }
 
-/// Why a datagram is refused.
+/// The reason why a tagged datagram is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TagError {
-    /// Its group is not here, or has no key or no such node.
-    #[error("it is of no group with a key here")]
+    /// The group is unknown, has no key, or has no such node.
+    #[error("it belongs to no group with a key on this node")]
     Unknown,
-    /// It was not made with the key, for this place, or was changed on the way.
+    /// The datagram was not made with the key or not for this destination, or was changed on the
+    /// way.
     #[error("its tag is wrong")]
     Forged,
-    /// It has come before, or is older than is remembered.
-    #[error("it has come before")]
+    /// The datagram was received before, or is too old to tell.
+    #[error("it was received before")]
     Replayed,
 }
 
-/// Tags the datagrams that an agent sends, and examines those that come.
+/// Tags the datagrams that an agent sends, and verifies those that it receives.
 #[derive(Debug)]
 pub struct Tagger<C> {
-    /// The last number. One sequence for all groups, so that no number is used twice even for a group that is made again.
+    /// The last sequence number. All groups share one sequence, because a group that is created
+    /// again must not reuse a number.
     sequence: u64,
     groups: BTreeMap<u64, TaggedGroup<C>>,
 }
@@ -75,25 +80,25 @@ pub struct Tagger<C> {
 struct TaggedGroup<C> {
     secret: GroupKey,
     epoch: u32,
-    /// The place of this agent's node in it.
+    /// The place of this agent's node in the group.
     me: u16,
-    /// How many nodes it has.
+    /// The number of nodes.
     nodes: u16,
-    /// Of the nodes that have sent or been heard, by their places.
+    /// The nodes that have sent or received datagrams, by their places.
     senders: BTreeMap<u16, SenderKeys<C>>,
 }
 
 /// A node of a group.
 #[derive(Debug)]
 struct SenderKeys<C> {
-    /// For what it sends by IPv4, and to each address of IPv6: this node's own and those of its trees; of this node itself, those that
-    /// it sends to.
+    /// The ciphers for its IPv4 datagrams and for each IPv6 destination. Destinations of other
+    /// nodes' datagrams are this node's own addresses and those of its trees.
     ciphers: BTreeMap<Option<Ipv6Addr>, C>,
     window: AntiReplay,
 }
 
 impl<C: Cipher> TaggedGroup<C> {
-    /// What a node of the group sends to an address with, and what has come of it.
+    /// Returns the cipher for a node's datagrams to an address, and the record of those received.
     fn sender(&mut self, place: u16, to: IpAddr) -> (&C, &mut AntiReplay) {
         let TaggedGroup { secret, epoch, senders, .. } = self;
         let new = || SenderKeys { ciphers: BTreeMap::new(), window: AntiReplay::default() };
@@ -118,33 +123,33 @@ impl<C> Default for Tagger<C> {
 }
 
 impl<C: Cipher> Tagger<C> {
-    /// A group of this epoch is here, in which this agent has a place among this number of nodes.
+    /// Adds a group of this epoch, in which this agent has place `me` among `nodes` nodes.
     pub fn insert(&mut self, (group, epoch): (u64, u32), secret: GroupKey, (me, nodes): (u16, u16)) {
         self.groups.insert(group, TaggedGroup { secret, epoch, me, nodes, senders: BTreeMap::new() });
     }
 
-    /// A group is here no more.
+    /// Removes a group.
     pub fn remove(&mut self, group: u64) {
         self.groups.remove(&group);
     }
 
-    /// Bytes that a group's datagrams are longer than their packets.
+    /// Returns the bytes that a group's datagrams have in addition to their packets.
     pub fn tag_bytes(&self, group: u64) -> usize {
         self.groups.get(&group).map_or(0, |keyed| keyed.secret.protection.tag_bytes())
     }
 
-    /// Tags what stands in `out` from `start` on: the packets of one group, from this agent to an address. Of a group without a
-    /// key they stay as they are.
+    /// Tags the packets of one group in `out` from `start` on, sent by this agent to an address.
+    /// Packets of a group without a key stay unchanged.
     ///
-    /// Packets in another's name are refused wherever they come: numbers are told apart by whose they are, so they
-    /// would pass for repeated, and two agents might use one nonce.
+    /// An agent must only send packets in its own name. Otherwise two agents might use the same
+    /// nonce, and receivers would take the packets for replays.
     pub fn seal(&mut self, (group, to): (u64, IpAddr), out: &mut Vec<u8>, start: usize) {
         let Some(keyed) = self.groups.get_mut(&group) else { return };
         self.sequence += 1;
         let protection = keyed.secret.protection;
         let header = TaggedHeader::write(&mut out[start..], protection, self.sequence);
         let (clear, payload) = out[start..].split_at_mut(header.clear);
-        debug_assert_eq!(header.from, keyed.me, "an agent sends in its own name");
+        debug_assert_eq!(header.from, keyed.me, "an agent must send in its own name");
         let (cipher, _) = keyed.sender(keyed.me, to);
         let tag = match payload.is_empty() {
             true => cipher.tag(header.nonce(to), clear),
@@ -153,10 +158,11 @@ impl<C: Cipher> Tagger<C> {
         out.extend_from_slice(&tag[..protection.tag_bytes()]);
     }
 
-    /// Examines what came to an address, and restores the packets: their length, and the group if they were tagged.
+    /// Verifies a datagram that arrived at an address and restores its packets. Returns their
+    /// length, and the group if they were tagged.
     ///
     /// # Errors
-    /// If they must not be believed.
+    /// Returns an error if the datagram must not be trusted.
     pub fn open(&mut self, datagram: &mut [u8], to: IpAddr) -> Result<(usize, Option<u64>), TagError> {
         let Some(header) = TaggedHeader::read(datagram) else { return Ok((datagram.len(), None)) };
         let keyed = self.groups.get_mut(&header.group).ok_or(TagError::Unknown)?;
@@ -183,7 +189,7 @@ impl<C: Cipher> Tagger<C> {
     }
 }
 
-/// Whether tags are the same; takes the same time for every wrong one.
+/// Returns whether two tags are equal. Takes the same time for every wrong tag.
 fn is_same(right: &[u8], tag: &[u8]) -> bool {
     right.len() == tag.len() && right.iter().zip(tag).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }

@@ -1,4 +1,4 @@
-//! Tags by a cipher that is none: HMAC over all, and a payload that is turned over.
+//! Tests tags with a fake cipher: HMAC over all bytes, and a payload with inverted bits.
 
 use super::*;
 use crate::packet::{Packet, PacketBody, Via};
@@ -34,14 +34,14 @@ impl Cipher for Hmac {
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const GROUP: u64 = 7;
 
-/// The agent of a node of a group of two.
+/// Returns the agent of a node in a group of two nodes.
 fn agent(protection: Protection, key: u8) -> Tagger<Hmac> {
     let mut tagger = Tagger::default();
     tagger.insert((GROUP, 3), GroupKey { key: [key; 32].into(), protection }, (0, 2));
     tagger
 }
 
-/// Packets from the first node: a chunk, or pings.
+/// Returns packets of the first node: a chunk, or pings.
 fn packets(chunk: bool, len: usize) -> Vec<u8> {
     let id = StreamId { group: GROUP, epoch: 3, call: 0, transfer: 0, source: 0 };
     let body = if chunk { PacketBody::Data { chunk: 1, echo: 0, via: Via::Tree } } else { PacketBody::Ping };
@@ -86,7 +86,7 @@ proptest! {
         let bytes = sealed(&mut sender, &packets(chunk, len));
         let mut changed = bytes.clone();
         changed[at.index(bytes.len())] ^= flip;
-        // Without its magic it claims no proof.
+        // Without its magic the datagram does not claim to be tagged.
         prop_assert!(!matches!(receiver.open(&mut changed, HERE), Ok((_, Some(_)))));
         prop_assert!(receiver.open(&mut bytes.clone(), HERE).is_ok());
     }

@@ -1,5 +1,5 @@
-//! The contract of a [`PeerStream`](super::PeerStream): its inputs, its outputs, its errors, and the constants
-//! that both halves of the stream share.
+//! The contract of a [`PeerStream`](super::PeerStream): its inputs, its outputs, its errors, and
+//! the constants that both halves of the stream share.
 
 use super::message::{AgentId, MessageName, Notice};
 use core::ops::Range;
@@ -7,87 +7,92 @@ use core::ops::Range;
 /// The version of the frames.
 pub(super) const VERSION: u32 = 5;
 
-/// How much may wait in the driver to be written for control frames to be handed over as well.
+/// Bytes that may wait in the driver while further control frames are handed over.
 pub(super) const DRIVER_WINDOW_BYTES: u64 = 256 * 1024;
 
-/// A version of a group's membership.
+/// A group with the epoch of its membership.
 pub(super) type GroupEpoch = (u64, u32);
 
-/// What happens to a [`PeerStream`].
+/// An event for a [`PeerStream`](super::PeerStream).
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// Bytes came from the stream. [`Output::Data`] points into them: poll until idle before the next.
+    /// Bytes arrived from the stream. [`Output::Data`] points into them, so the driver must poll
+    /// until idle before the next input.
     Bytes(&'a [u8]),
-    /// This many bytes came from the stream, of the payload that [`PeerStream::payload`] has named, and are in their place.
+    /// This many bytes of the payload that [`PeerStream::payload`](super::PeerStream::payload)
+    /// returned have been stored by the driver.
     Placed(u32),
     /// This many bytes of earlier [`Output::Write`]s have left the driver.
     Written(u64),
-    /// Messages of this group are welcome from now on.
+    /// Opens a group: its messages are accepted from now on.
     Open {
         /// The group.
         group: u64,
-        /// The version of its membership.
+        /// The epoch of its membership.
         epoch: u32,
     },
-    /// Forget this group and its messages.
+    /// Closes a group and drops its messages.
     Close {
         /// The group.
         group: u64,
-        /// The version of its membership.
+        /// The epoch of its membership.
         epoch: u32,
     },
-    /// Send this message; its name is new.
+    /// Send this message. Its name must be new.
     Send {
         /// The message.
         message: MessageName,
         /// The digest of its call.
         digest: u64,
-        /// Its length.
+        /// Its length in bytes.
         bytes: u64,
-        /// It is announced however short it is: [`Output::Sent`] then says that it was expected, too.
+        /// Whether to announce the message however short it is. [`Output::Sent`] then implies that
+        /// the message was expected.
         announce: bool,
     },
-    /// This message has a place to go to, or what came of it is no longer wanted.
+    /// The receive of this message is posted, or its data is no longer wanted.
     Expect(MessageName),
-    /// Tell the other side.
+    /// Send a notice to the other side.
     Notify(Notice),
 }
 
-/// What a [`PeerStream`] asks of its driver.
+/// An action that a [`PeerStream`](super::PeerStream) requires of its driver, or an event for the
+/// engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Write this to the stream: the head, then the payload if there is one.
+    /// Write this to the stream: the header, then the payload if there is one.
     Write {
-        /// Frame bytes.
+        /// Bytes of the frame before its payload.
         head: Vec<u8>,
-        /// The part of a message that follows them.
+        /// The part of a message that follows.
         payload: Option<Payload>,
     },
-    /// All of this message was in earlier [`Output::Write`]s, which have left the driver: its bytes may change.
+    /// All of this message was in earlier [`Output::Write`]s, which have left the driver, so its
+    /// buffer may be reused.
     Sent(MessageName),
-    /// The peer said who it is. Once, before anything else from it.
+    /// The peer's identity. Returned once, before any other output about the peer.
     Hello(AgentId),
-    /// A message is coming, or wants to.
+    /// A message begins: its data follows, or it was announced.
     Begin {
         /// The message.
         message: MessageName,
         /// The digest of its call.
         digest: u64,
-        /// Its length.
+        /// Its length in bytes.
         bytes: u64,
     },
     /// Bytes of a message that has begun.
     Data {
         /// The message.
         message: MessageName,
-        /// Where they belong.
+        /// Their offset in the message.
         offset: u64,
-        /// Where they lie in the input; empty if they are in their place.
+        /// Their range in the input; empty if the driver has stored them already.
         within: Range<usize>,
     },
     /// All of this message was in earlier [`Output::Data`]s.
     Received(MessageName),
-    /// The peer tells something.
+    /// A notice from the peer.
     Notice(Notice),
     /// A message of a group that is not open was dropped.
     UnknownGroup(MessageName),
@@ -95,12 +100,12 @@ pub enum Output {
     GroupOpen {
         /// The group.
         group: u64,
-        /// The version of its membership.
+        /// The epoch of its membership.
         epoch: u32,
-        /// Whether it waits with something for the group.
+        /// Whether the other side waits to send something for the group.
         waits: bool,
     },
-    /// The stream is useless: hang up. Nothing follows.
+    /// The stream is unusable, and the driver must close it. No output follows.
     Failed(PeerError),
 }
 
@@ -109,34 +114,34 @@ pub enum Output {
 pub struct Payload {
     /// The message.
     pub message: MessageName,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
     /// Number of bytes.
     pub len: u32,
 }
 
-/// A peer that does not keep to the protocol.
+/// The peer violates the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{peer} does not speak this version of the agents' protocol: {violation}; run the same version of the agent on all nodes"
+    "{peer} does not use this version of the agents' protocol: {violation}; run the same version of the agent on all nodes"
 )]
 pub struct PeerError {
-    /// Who: the name it gave, else what the driver called it.
+    /// The name that the peer sent, or the one that the driver gave it.
     pub peer: String,
-    /// What it did.
+    /// The violation.
     pub violation: Violation,
 }
 
-/// What is wrong with bytes from a peer.
+/// A violation of the protocol by a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A frame ends within a field, or is shorter than its kind.
+    /// A frame ends within a field, or is shorter than its kind requires.
     #[error("a frame is cut short")]
     Truncated,
-    /// A frame or text is longer than any may be.
+    /// A frame or text exceeds the maximum length.
     #[error("a frame or text of {len} bytes is too long")]
     TooLong {
-        /// Its length.
+        /// Its length in bytes.
         len: usize,
     },
     /// A frame has bytes after its last field.
@@ -144,36 +149,37 @@ pub enum Violation {
     Excess {
         /// The kind of frame.
         kind: u8,
-        /// How many bytes are left over.
+        /// Number of bytes left over.
         len: usize,
     },
-    /// There is no such kind of frame.
+    /// The kind of frame is unknown.
     #[error("unknown kind of frame {0}")]
     UnknownKind(u8),
     /// A text is not UTF-8.
     #[error("a text is not UTF-8")]
     NotText,
-    /// The other side speaks another version.
-    #[error("it speaks version {0}, this agent {VERSION}")]
+    /// The other side uses another version.
+    #[error("it uses version {0}, this agent version {VERSION}")]
     Version(u32),
-    /// The first frame must say who the peer is, and only the first.
-    #[error("its greeting is missing or comes twice")]
+    /// The first frame, and only the first, must be a greeting.
+    #[error("its greeting is missing or repeated")]
     Greeting,
-    /// A frame lies outside its message.
+    /// The payload of a frame lies outside its message.
     #[error("a frame lies outside its message {0:?}")]
     OutOfMessage(MessageName),
     /// A frame does not continue its message.
     #[error("a frame does not continue its message {0:?}")]
     OutOfOrder(MessageName),
-    /// A large message came without a grant, or a grant for a message that was not announced.
-    #[error("message {0:?} was not asked for")]
+    /// A large message arrived without a grant, or a grant for a message that was not announced.
+    #[error("message {0:?} was not requested")]
     Unrequested(MessageName),
-    /// More came unasked than the credit allows, or more credit came back than was used.
+    /// More arrived without a grant than the credit permits, or more credit was returned than was
+    /// used.
     #[error("the credit of group {0} is overdrawn")]
     Credit(u64),
 }
 
-/// What waits until the other side is known to have its group.
+/// A message or notice that waits until the other side is known to have its group.
 #[derive(Debug)]
 pub(super) enum Deferred {
     Message { message: MessageName, digest: u64, bytes: u64, announce: bool },

@@ -1,6 +1,6 @@
-//! The frames of a unicast stream as bytes: a 32-bit length of what follows, a kind, a body; numbers
-//! are big-endian. Decoding is strict and keeps at most one control frame; payload is never copied
-//! here. What frames mean is the machine's matter.
+//! The frames of a unicast stream as bytes: a 32-bit length of the rest, a kind, and a body, with
+//! big-endian numbers. Decoding is strict and buffers at most one control frame. Payload is never
+//! copied here. The meaning of frames belongs to the machine.
 
 use super::api::{Payload, VERSION, Violation};
 use super::message::{AgentId, MessageName, Notice};
@@ -8,19 +8,21 @@ use crate::fields::{FieldReader, TruncatedField};
 use cool_types::limits;
 use core::ops::Range;
 
-/// The most payload of one data frame. Messages that share a stream take turns by frames.
+/// Most payload bytes of one data frame. Messages that share a stream take turns by frames.
 pub(super) const FRAME_PAYLOAD: u32 = limits::TURN_BYTES as u32;
 
-/// The most bytes of a control frame after its length.
+/// Most bytes of a control frame after its length field.
 const CONTROL_BYTES_MAX: usize = 8 * 1024;
 
-/// Bytes of a data frame's head after its length: [`cool_types::wire::MESSAGE_DATA_HEADER`] without it, as a test shows.
+/// Bytes of a data frame's header after its length field. A test checks it against
+/// [`cool_types::wire::MESSAGE_DATA_HEADER`], which includes the length field.
 const DATA_HEADER_BYTES: usize = 1 + NAME_BYTES + 24;
 
 /// Bytes of a message's name.
 const NAME_BYTES: usize = 32;
 
-/// The longest text and the most ranks and pairs of a [`Notice`]; longer ones are cut when they are sent.
+/// Limits for the text, the ranks and the pairs of a [`Notice`]. Longer ones are cut when they are
+/// sent.
 const TEXT_BYTES_MAX: usize = 2 * 1024;
 const RANKS_MAX: usize = 1024;
 const PAIRS_MAX: usize = 256;
@@ -28,7 +30,7 @@ const PAIRS_MAX: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlFrame {
     Hello(AgentId),
-    /// The sender has this group open on this stream, and may have something for it that waits to be sent.
+    /// The sender has this group open on this stream, and may wait to send something for it.
     GroupOpen {
         group: u64,
         epoch: u32,
@@ -42,11 +44,11 @@ pub(super) enum ControlFrame {
     Grant {
         message: MessageName,
     },
-    /// The sender of this dropped the announcement and wants the message now.
+    /// The sender of this frame dropped the announcement and wants the message now.
     AnnounceAgain {
         message: MessageName,
     },
-    /// The sender of this dropped announcements and has room again.
+    /// The sender of this frame dropped announcements and has room again.
     AnnounceAll {
         group: u64,
         epoch: u32,
@@ -59,7 +61,7 @@ pub(super) enum ControlFrame {
     Notice(Notice),
 }
 
-/// The head of a data frame; `len` bytes of payload follow it.
+/// The header of a data frame, which `len` bytes of payload follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DataFrame {
     pub(super) message: MessageName,
@@ -87,7 +89,7 @@ const QUICK_CAPABILITY: u8 = 14;
 fn framed(kind: u8, payload: usize, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = vec![0, 0, 0, 0, kind];
     body(&mut out);
-    // A head is at most CONTROL_MAX, a payload at most FRAME_PAYLOAD.
+    // A header has at most CONTROL_BYTES_MAX bytes, and a payload at most FRAME_PAYLOAD.
     let len = (out.len() - 4 + payload) as u32;
     out[..4].copy_from_slice(&len.to_be_bytes());
     out
@@ -224,7 +226,7 @@ fn name(r: &mut FieldReader<'_>) -> Result<MessageName, Violation> {
     })
 }
 
-/// How many entries follow, of `bytes` each.
+/// Reads the number of entries that follow, of `bytes` bytes each.
 fn count(r: &mut FieldReader<'_>, most: usize, bytes: usize) -> Result<usize, Violation> {
     let count = r.u32()? as usize;
     if count > most || count * bytes > r.rest().len() { Err(Violation::Truncated) } else { Ok(count) }
@@ -238,7 +240,7 @@ fn pairs(r: &mut FieldReader<'_>) -> Result<Vec<(u32, u32)>, Violation> {
     (0..count(r, PAIRS_MAX, 8)?).map(|_| Ok((r.u32()?, r.u32()?))).collect()
 }
 
-/// All that is left, as text.
+/// Reads the remaining bytes as text.
 fn text(r: &mut FieldReader<'_>) -> Result<String, Violation> {
     let text = core::str::from_utf8(r.take_rest()).map_err(|_| Violation::NotText)?;
     if text.len() > TEXT_BYTES_MAX {
@@ -252,7 +254,7 @@ fn decode_control(kind: u8, body: &[u8]) -> Result<ControlFrame, Violation> {
     let control = match kind {
         HELLO => match r.u32()? {
             VERSION => ControlFrame::Hello(AgentId { incarnation: r.u64()?, node: text(&mut r)? }),
-            // Of which nothing else can be read.
+            // The other fields of another version cannot be read.
             other => return Err(Violation::Version(other)),
         },
         GROUP_OPEN => ControlFrame::GroupOpen { group: r.u64()?, epoch: r.u32()?, waits: r.u8()? != 0 },
@@ -291,13 +293,13 @@ fn decode_control(kind: u8, body: &[u8]) -> Result<ControlFrame, Violation> {
     }
 }
 
-/// What the next bytes of a stream are.
+/// The meaning of the next bytes of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DecodedFrame {
     Control(ControlFrame),
     /// A data frame begins.
     Data(DataFrame),
-    /// Payload of `message` from `offset` on, where it lies in the input.
+    /// Payload of `message` from `offset` on, with its range in the input.
     Payload {
         message: MessageName,
         offset: u64,
@@ -305,16 +307,17 @@ pub(super) enum DecodedFrame {
     },
 }
 
-/// Cuts a stream into frames. Keeps the part of a head or control frame that has come so far.
+/// Splits a stream into frames. Buffers the part of a header or control frame that has arrived.
 #[derive(Debug, Default)]
 pub(super) struct FrameDecoder {
     partial: Vec<u8>,
-    /// Of the data frame whose payload is being read: whose, where, and how much is to come.
+    /// The payload of the current data frame that has not arrived.
     payload: Option<Payload>,
 }
 
 impl FrameDecoder {
-    /// The next thing in `input` from `at` on, which moves behind it; `None` if all is read.
+    /// Returns the next item in `input` after `at`, which is moved behind it. Returns `None` if the
+    /// input is exhausted.
     pub(super) fn next(&mut self, input: &[u8], at: &mut usize) -> Result<Option<DecodedFrame>, Violation> {
         if self.payload.is_some() {
             let here = u32::try_from(input.len() - *at).unwrap_or(u32::MAX);
@@ -364,12 +367,12 @@ impl FrameDecoder {
         Ok(Some(decoded))
     }
 
-    /// What is to come of the payload that is being read.
+    /// Returns the payload of the current data frame that has not arrived.
     pub(super) fn payload(&self) -> Option<Payload> {
         self.payload
     }
 
-    /// Passes over at most `bytes` of payload; which.
+    /// Skips at most `bytes` bytes of payload. Returns the part that was skipped.
     pub(super) fn on_placed(&mut self, bytes: u32) -> Option<Payload> {
         let Payload { message, offset, len: left } = self.payload?;
         let len = bytes.min(left);
@@ -378,7 +381,7 @@ impl FrameDecoder {
         (len > 0).then_some(Payload { message, offset, len })
     }
 
-    /// Whether `partial` has `want` bytes, after taking what it lacks from the input.
+    /// Moves input to `partial` until that has `want` bytes. Returns whether it has.
     fn fill(&mut self, want: usize, input: &[u8], at: &mut usize) -> bool {
         let missing = want.saturating_sub(self.partial.len()).min(input.len() - *at);
         self.partial.extend_from_slice(&input[*at..*at + missing]);

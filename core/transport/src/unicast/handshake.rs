@@ -1,8 +1,9 @@
-//! How two agents that connect prove to each other who they are, before the first frame.
+//! The handshake by which two agents that connect prove their identities, before the first frame.
 //!
-//! Every agent has a key of its own, made when it starts, which the controller hands to the agents that share a group with it.
-//! Who connects shows that it knows the key of the agent that it connects to, and that one that it has it, each for a number that
-//! the other has just made, so that nothing heard before is of use:
+//! Every agent has a key of its own, which it makes when it starts. The controller hands the key to
+//! all agents that share a group with it. The initiator proves that it knows the responder's key,
+//! and the responder proves that it has the key. Each proof covers a fresh nonce of the other side,
+//! so recorded handshakes cannot be replayed:
 //!
 //! ```text
 //! initiator -> responder   hello:  magic "COOLKEY1", number (32 bytes), incarnation u64, length of the name u8, name
@@ -10,14 +11,17 @@
 //! initiator -> responder   proof:  HMAC("initiator", hello, number of the reply)
 //! ```
 //!
-//! Where all is to be encrypted the magic is "COOLKEY2", and hello and number are each followed by a public key of X25519 (RFC 7748) that was
-//! made for this connection. What follows is encrypted by keys made of the secret that only these two share: who learns an agent's
-//! key later, or shares a group with it, cannot read what he has recorded.
+//! If the connection is to be encrypted, the magic is "COOLKEY2", and hello and number are each
+//! followed by an X25519 public key (RFC 7748) that was made for this connection. All later bytes
+//! are encrypted under keys derived from the shared secret. An attacker that obtains an agent's key
+//! later, or shares a group with it, cannot decrypt recorded traffic, because only the two sides
+//! know the secret.
 //!
-//! Where a group is so large that it is told without its agents' keys, they are made of the group's ([`agent_key`]): the hello's magic
-//! is then "COOLKEY3", or "COOLKEY4" to encrypt, and its end the group's number (u64) and epoch (u32).
+//! The members of a large group do not receive the keys of its agents, but derive them from the
+//! group's key ([`agent_key`]). The magic of the hello is then "COOLKEY3", or "COOLKEY4" with
+//! encryption, and the hello ends with the group's number (u64) and epoch (u32).
 //!
-//! An agent that knows nothing of this begins with a frame, whose first byte is zero.
+//! An agent without this handshake begins with a frame, and the first byte of a frame is zero.
 
 use super::message::AgentId;
 use cool_types::{Key, NODE_NAME_MAX, TAG_BYTES};
@@ -31,46 +35,47 @@ const MAGIC_GROUP_ENCRYPTED: [u8; 8] = *b"COOLKEY4";
 /// Bytes by which a hello names a group.
 const GROUP_BYTES: usize = 12;
 
-/// Bytes of the numbers that are used once.
+/// Bytes of a nonce.
 pub const NONCE_BYTES: usize = 32;
 
 /// Bytes of a public key.
 pub const PUBLIC_KEY_BYTES: usize = 32;
 
-/// Bytes of a hello before the name, the last of which is the name's length.
+/// Bytes of a hello before the name. The last of them is the length of the name.
 pub const HELLO_HEADER_BYTES: usize = MAGIC.len() + NONCE_BYTES + 9;
 
 /// Bytes of the longest hello.
 pub const HELLO_BYTES_MAX: usize = HELLO_HEADER_BYTES + NODE_NAME_MAX + PUBLIC_KEY_BYTES + GROUP_BYTES;
 
-/// Lengths of names.
+/// Valid lengths of names.
 const NAME_LENGTHS: RangeInclusive<usize> = 1..=NODE_NAME_MAX;
 
-/// Whether a connection begins with a hello, by its first byte.
+/// Returns whether a connection with this first byte begins with a hello.
 pub fn begins_with_hello(first: u8) -> bool {
     first == MAGIC[0]
 }
 
-/// The key by which an agent proves who it is.
+/// The key by which an agent proves its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerKey {
     /// The key.
     pub key: Key,
-    /// The group, and its epoch, of whose key it is made; none if it is the agent's own.
+    /// The group, with its epoch, from whose key the agent's key is derived; `None` if it is the
+    /// agent's own key.
     pub group: Option<(u64, u32)>,
 }
 
-/// The key of an agent that is made of a group's.
+/// Returns the key of an agent that is derived from a group's key.
 pub fn agent_key(group: &Key, initiator: &AgentId) -> Key {
     group.derive(&[b"agent ", &initiator.incarnation.to_be_bytes()[..], initiator.node.as_bytes()].concat())
 }
 
-/// What one side has made for this connection alone.
+/// The values that one side makes for this connection only.
 #[derive(Clone, Debug)]
 pub struct Ephemeral {
-    /// A number that has never been used.
+    /// A nonce. It must never be used again.
     pub nonce: [u8; NONCE_BYTES],
-    /// Its public key, if what follows is to be encrypted.
+    /// The side's public key, if the connection is to be encrypted.
     pub public_key: Option<[u8; PUBLIC_KEY_BYTES]>,
 }
 
@@ -80,20 +85,22 @@ impl Ephemeral {
     }
 }
 
-/// A connection whose two sides have proven who they are.
+/// A connection on which both sides have proven their identities.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Established {
-    /// The other side's public key, if what follows is encrypted.
+    /// The other side's public key, if the connection is encrypted.
     pub peer: Option<[u8; PUBLIC_KEY_BYTES]>,
     key: Key,
-    /// All that was said.
+    /// The bytes of the handshake.
     transcript: Vec<u8>,
 }
 
 impl Established {
-    /// The keys of what the initiator sends and of what the responder sends, from what X25519 makes of both sides' keys.
+    /// Returns the keys for the initiator's and the responder's records, given the shared secret of
+    /// X25519.
     pub fn keys(&self, shared_secret: &[u8]) -> [Key; 2] {
-        // HKDF's extraction (RFC 5869), with the agent's key as the salt, and one block of its expansion.
+        // This is HKDF (RFC 5869): extraction with the agent's key as the salt, and one block of
+        // expansion.
         let secret = self.key.derive(&[shared_secret, &self.transcript].concat());
         ["initiator sends", "responder sends"].map(|purpose| secret.derive(purpose.as_bytes()))
     }
@@ -108,10 +115,10 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// The agent `me` connects to the one that has this key.
+    /// Returns the initiator for a connection from agent `me` to the agent with this key.
     ///
     /// # Panics
-    /// If its name is longer than any may be.
+    /// Panics if the name of `me` is too long.
     pub fn new(me: &AgentId, PeerKey { key, group }: PeerKey, ephemeral: &Ephemeral) -> Initiator {
         assert!(NAME_LENGTHS.contains(&me.node.len()), "a node's name has at most {NODE_NAME_MAX} bytes");
         let encrypts = ephemeral.public_key.is_some();
@@ -134,17 +141,18 @@ impl Initiator {
         Initiator { key, hello, encrypts }
     }
 
-    /// What to send first.
+    /// Returns the hello, which must be sent first.
     pub fn hello(&self) -> &[u8] {
         &self.hello
     }
 
-    /// Bytes of the reply.
+    /// Returns the bytes of the reply.
     pub fn reply_len(&self) -> usize {
         NONCE_BYTES + if self.encrypts { PUBLIC_KEY_BYTES } else { 0 } + TAG_BYTES
     }
 
-    /// What to send for the reply, and what is established by that; `None` if it is not of the agent whose key it is.
+    /// Returns the proof to send in answer to the reply, and the established connection. Returns
+    /// `None` if the reply was not made by the agent with the key.
     pub fn proof(&self, reply: &[u8]) -> Option<([u8; TAG_BYTES], Established)> {
         let (ephemeral, tag) = reply.split_last_chunk()?;
         let right = reply.len() == self.reply_len()
@@ -156,18 +164,18 @@ impl Initiator {
     }
 }
 
-/// The side that is connected to.
+/// The side that accepts the connection.
 #[derive(Debug)]
 pub struct Responder {
     key: Key,
     initiator: AgentId,
     hello: Vec<u8>,
-    /// The other side's, if what follows is to be encrypted.
+    /// The other side's public key, if the connection is to be encrypted.
     peer: Option<[u8; PUBLIC_KEY_BYTES]>,
 }
 
 impl Responder {
-    /// How many bytes a hello has after its head; `None` if it is no hello.
+    /// Returns how many bytes of a hello follow its header, or `None` if the header is invalid.
     pub fn remaining_len(head: &[u8; HELLO_HEADER_BYTES]) -> Option<usize> {
         let name = usize::from(head[HELLO_HEADER_BYTES - 1]);
         let more = match head.first_chunk() {
@@ -180,7 +188,8 @@ impl Responder {
         NAME_LENGTHS.contains(&name).then_some(name + more)
     }
 
-    /// The group, and its epoch, of whose key that of the responder is to be made; `None` if it is to be its own.
+    /// Returns the group, with its epoch, from whose key the responder's key must be derived, or
+    /// `None` if the responder must use its own key.
     pub fn group(hello: &[u8]) -> Option<(u64, u32)> {
         if !hello.starts_with(&MAGIC_GROUP) && !hello.starts_with(&MAGIC_GROUP_ENCRYPTED) {
             return None;
@@ -190,7 +199,7 @@ impl Responder {
         Some((u64::from_be_bytes(*group), u32::from_be_bytes(*epoch)))
     }
 
-    /// The agent with `key` is said hello to. `None` if it is none.
+    /// Returns the responder with `key` for a hello, or `None` if the hello is invalid.
     pub fn new(key: Key, hello: &[u8]) -> Option<Responder> {
         let (head, rest) = hello.split_first_chunk::<HELLO_HEADER_BYTES>()?;
         if Responder::remaining_len(head)? != rest.len() {
@@ -207,19 +216,20 @@ impl Responder {
         Some(Responder { key, initiator, hello: hello.to_vec(), peer: public_key.try_into().ok() })
     }
 
-    /// Whether what follows is to be encrypted, which takes a public key.
+    /// Returns whether the connection is to be encrypted, which requires a public key.
     pub fn encrypts(&self) -> bool {
         self.peer.is_some()
     }
 
-    /// What to send first.
+    /// Returns the reply, which must be sent first.
     pub fn reply(&self, ephemeral: &Ephemeral) -> Vec<u8> {
         let mut reply = ephemeral.bytes();
         reply.extend(self.key.tag(&transcript("responder", &self.hello, &reply)));
         reply
     }
 
-    /// Who it is that connected, and what is established; `None` if it does not know the key.
+    /// Returns the identity of the agent that connected, and the established connection. Returns
+    /// `None` if the proof was not made with the key.
     pub fn verify(self, ephemeral: &Ephemeral, proof: &[u8; TAG_BYTES]) -> Option<(AgentId, Established)> {
         let ephemeral = ephemeral.bytes();
         let right = self.key.verifies(&transcript("initiator", &self.hello, &ephemeral), proof);
@@ -249,12 +259,12 @@ mod tests {
         AgentId { node: "h1".to_owned(), incarnation: 77 }
     }
 
-    /// What sides make whose numbers and public keys are of these bytes.
+    /// Returns ephemeral values with these bytes.
     fn made(nonce: u8, public_key: Option<u8>) -> Ephemeral {
         Ephemeral { nonce: [nonce; NONCE_BYTES], public_key: public_key.map(|byte| [byte; PUBLIC_KEY_BYTES]) }
     }
 
-    /// The agent's own key, of these bytes.
+    /// Returns an agent's own key with these bytes.
     fn own(byte: u8) -> PeerKey {
         PeerKey { key: [byte; 32].into(), group: None }
     }

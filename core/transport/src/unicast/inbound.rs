@@ -1,4 +1,5 @@
-//! The receiving half: what has come of which message, and what to ask for.
+//! The receiving half: tracks the bytes that have arrived of each message, and grants messages and
+//! credit.
 
 use super::api::{GroupEpoch, Output, Violation};
 use super::frame::{ControlFrame, DataFrame};
@@ -7,8 +8,9 @@ use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES, MESSAGE_CREDIT_BYTES};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Announced messages without a posted receive that are kept, of all groups. Further ones are dropped, and announced again
-/// when there is room or their receives are posted. Messages within the credit need no such bound.
+/// Most announced messages of all groups that are stored without a posted receive. Further
+/// announcements are dropped, and repeated when there is room or their receives are posted.
+/// Messages within the credit need no such limit.
 pub(super) const ANNOUNCED_MAX: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -16,30 +18,30 @@ struct InboundMessage {
     digest: u64,
     bytes: u64,
     received: u64,
-    /// How it may come: within the credit, or once it is granted.
+    /// Whether the message was sent within the credit; otherwise it needs a grant.
     eager: bool,
     expected: bool,
 }
 
-/// A group's credit as its receiver sees it.
+/// A group's credit as its receiver counts it.
 #[derive(Clone, Copy, Debug, Default)]
 struct ReceiverCredit {
     used: u64,
-    /// Free again, and not yet told.
+    /// Credit that is free again and has not been returned to the sender.
     freed: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
     messages: BTreeMap<MessageName, InboundMessage>,
-    /// Expected before they began.
+    /// Messages that were expected before they began.
     expected: BTreeSet<MessageName>,
     credit: BTreeMap<GroupEpoch, ReceiverCredit>,
     /// Messages that are announced and not expected.
     waiting: usize,
-    /// Groups of which announcements were dropped for want of room.
+    /// Groups of which announcements were dropped because too many were stored.
     overflowed: BTreeSet<GroupEpoch>,
-    /// What to tell the sender.
+    /// Control frames for the sender.
     pub(super) answers: VecDeque<ControlFrame>,
 }
 
@@ -52,7 +54,7 @@ impl Inbound {
         events: &mut VecDeque<Output>,
     ) -> Result<(), Violation> {
         if let Some(known) = self.messages.get(&name) {
-            // Asked to announce it again, the other side may do so twice.
+            // After a request to announce it again, the other side may announce the message twice.
             let same = !known.eager && (known.digest, known.bytes) == (digest, bytes);
             return if same { Ok(()) } else { Err(Violation::OutOfOrder(name)) };
         }
@@ -70,7 +72,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// A data frame begins.
+    /// Handles the header of a data frame.
     pub(super) fn data(&mut self, data: &DataFrame, events: &mut VecDeque<Output>) -> Result<(), Violation> {
         let name = data.message;
         if !self.messages.contains_key(&name) {
@@ -92,7 +94,8 @@ impl Inbound {
             return Err(Violation::Unrequested(name));
         }
         if data.len == 0 {
-            // Only a message of no bytes has such a frame; others would never end.
+            // Only an empty message has a frame without payload, because such frames would never
+            // complete another message.
             if data.bytes > 0 {
                 return Err(Violation::OutOfOrder(name));
             }
@@ -101,7 +104,8 @@ impl Inbound {
         Ok(())
     }
 
-    /// `len` bytes of payload of the data frame that began last, from an offset in its message on.
+    /// Handles `len` bytes of payload of the current data frame, which belong at an offset of its
+    /// message.
     pub(super) fn payload(
         &mut self,
         (name, offset): (MessageName, u64),
@@ -109,7 +113,8 @@ impl Inbound {
         within: Range<usize>,
         events: &mut VecDeque<Output>,
     ) {
-        // It may be gone or another one if its group was closed and opened again within a frame.
+        // If the group was closed and opened again within a frame, the message may be missing or
+        // another one.
         let Some(message) = self.messages.get_mut(&name).filter(|m| m.received == offset) else { return };
         let received = offset + len;
         if received > message.bytes {
@@ -144,12 +149,12 @@ impl Inbound {
         }
     }
 
-    /// Takes what is expected of a group from a stream on which nothing of it came.
+    /// Takes over the expected messages of a group from a stream on which nothing of it arrived.
     pub(super) fn resume_from(&mut self, group: GroupEpoch, from: &Inbound) {
         self.expected.extend(from.expected.iter().filter(|name| (name.group, name.epoch) == group));
     }
 
-    /// Has dropped announcements made again once there is room for half of what may wait.
+    /// Requests dropped announcements once half of the room is free.
     fn request_dropped(&mut self) {
         if self.waiting <= ANNOUNCED_MAX / 2 {
             let groups = core::mem::take(&mut self.overflowed).into_iter();
@@ -183,7 +188,8 @@ impl Inbound {
         Ok(())
     }
 
-    /// All of it is here; it is done with if it was expected, else kept (by the driver) until it is.
+    /// Handles the last byte of a message. It is finished if it is expected; otherwise the driver
+    /// must keep its data.
     fn complete(&mut self, name: MessageName, events: &mut VecDeque<Output>) {
         if self.messages[&name].expected {
             self.finish(name, events);
@@ -198,7 +204,8 @@ impl Inbound {
             let cost = message.bytes + MESSAGE_CREDIT_BYTES;
             credit.used -= cost;
             credit.freed += cost;
-            // Told in quarters: the sender never starves, and small messages cost no answer each.
+            // Credit is returned in quarters, so that the sender never runs out and small messages
+            // do not need an answer each.
             if credit.freed >= CREDIT_BYTES / 4 {
                 self.answers.push_back(ControlFrame::Credit { group, epoch, bytes: credit.freed });
                 credit.freed = 0;

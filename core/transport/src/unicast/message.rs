@@ -1,22 +1,22 @@
-//! What agents name and tell each other over a unicast stream: who they are, the names of messages, and notices about groups.
-//! How they look as bytes is [`super::frame`]'s matter.
+//! The values that agents exchange over a unicast stream: identities, names of messages, and
+//! notices about groups. Their encoding is in [`super::frame`].
 
-/// Who an agent is.
+/// The identity of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentId {
     /// The name of its node.
     pub node: String,
-    /// Which of the agents that have run on the node, one after the other: of two the later one has the larger number
-    /// (SWIM: Das et al., DSN 2002).
+    /// The incarnation of the agent. Each restart of an agent on the node increases it (SWIM: Das
+    /// et al., DSN 2002).
     pub incarnation: u64,
 }
 
-/// Names a message for ever, on both sides.
+/// The name of a message, on both sides. It must never be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageName {
     /// The group.
     pub group: u64,
-    /// The version of its membership.
+    /// The epoch of its membership.
     pub epoch: u32,
     /// The number of the call in its group.
     pub call: u64,
@@ -28,81 +28,82 @@ pub struct MessageName {
     pub to: u32,
 }
 
-/// What agents tell each other about a group besides data; its meaning is the engine's.
+/// A message of one agent to another about a group. Its meaning belongs to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The group failed.
     Abort {
         /// The group.
         group: u64,
-        /// The version of its membership.
+        /// The epoch of its membership.
         epoch: u32,
-        /// The kind of failure, a number of the engine's.
+        /// The kind of failure, a number that the engine defines.
         kind: u8,
         /// The ranks concerned.
         ranks: Vec<u32>,
-        /// In words.
+        /// The reason, as text.
         text: String,
     },
-    /// Ranks of the sender's node have come to a call.
+    /// Ranks of the sender's node have entered a call.
     RanksArrived {
         /// The group.
         group: u64,
-        /// The version of its membership.
+        /// The epoch of its membership.
         epoch: u32,
         /// The number of the call.
         call: u64,
-        /// The digest of what they called.
+        /// The digest of their call.
         digest: u64,
         /// The ranks.
         ranks: Vec<u32>,
-        /// What they called, in words.
+        /// Their call, as text.
         text: String,
     },
-    /// A rank of the sender's node went away.
+    /// A rank of the sender's node is lost.
     RankLost {
         /// The group.
         group: u64,
-        /// The version of its membership.
+        /// The epoch of its membership.
         epoch: u32,
-        /// How many calls it made; it takes part in no later one.
+        /// The number of calls that it made. It takes part in no later call.
         call: u64,
         /// The rank.
         rank: u32,
-        /// Why, in words.
+        /// The reason, as text.
         text: String,
     },
-    /// The sender is about to give a call or message up: who waits there as well? Answered by [`Notice::WaitingRanks`].
+    /// The sender is about to give up a call or message, and asks which other ranks wait. The
+    /// answer is [`Notice::WaitingRanks`].
     WaitingQuery {
         /// The group.
         group: u64,
-        /// The version of its membership.
+        /// The epoch of its membership.
         epoch: u32,
     },
-    /// Ranks of the sender's node that wait themselves.
+    /// The ranks of the sender's node that wait.
     WaitingRanks {
         /// The group.
         group: u64,
-        /// The version of its membership.
+        /// The epoch of its membership.
         epoch: u32,
-        /// Those that wait in calls, or for a message from any rank.
+        /// The ranks that wait in calls, or for a message from any rank.
         ranks: Vec<u32>,
-        /// Those that wait for a message to go or to come, each with the rank at its other end.
+        /// The ranks that wait to send or receive a message, each with the rank at the other end.
         messages: Vec<(u32, u32)>,
     },
-    /// Whether the rank of the sender's node, which has come, can carry out quick calls.
+    /// Whether the rank of the sender's node, which has joined, can execute quick calls.
     QuickCapability {
         /// The group.
         group: u64,
-        /// The version of its membership.
+        /// The epoch of its membership.
         epoch: u32,
-        /// Whether.
+        /// Whether it can.
         able: bool,
     },
 }
 
 impl Notice {
-    /// The group it is about, with the version of its membership.
+    /// Returns the group that the notice is about, with the epoch of its membership.
     pub fn group(&self) -> (u64, u32) {
         match self {
             Notice::Abort { group, epoch, .. }

@@ -1,4 +1,4 @@
-//! The sending half: which message's frame goes next.
+//! The sending half: selects the next frame.
 
 use super::api::{DRIVER_WINDOW_BYTES, Deferred, GroupEpoch, Output, Payload, Violation};
 use super::frame::{ControlFrame, DataFrame, FRAME_PAYLOAD};
@@ -18,16 +18,17 @@ struct OutboundMessage {
 #[derive(Debug, Default)]
 pub(super) struct Outbound {
     control: VecDeque<ControlFrame>,
-    /// Messages under way, of each group. Groups take turns frame by frame; in a group, the earliest message of
-    /// the earliest call goes first: sent side by side, the segments of a pipeline would all arrive late.
+    /// The messages in progress of each group. Groups take turns frame by frame. Within a group the
+    /// earliest message of the earliest call is sent first, because the segments of a pipeline
+    /// would all arrive late if they were sent side by side.
     ready: BTreeMap<GroupEpoch, BTreeMap<MessageName, OutboundMessage>>,
     /// The group that had the last turn.
     last: GroupEpoch,
-    /// Announced, to be granted.
+    /// Announced messages that wait for a grant.
     announced: BTreeMap<MessageName, OutboundMessage>,
-    /// Of each group, how much of the credit is used.
+    /// The credit that each group has used.
     used: BTreeMap<GroupEpoch, u64>,
-    /// Messages whose last frame has gone.
+    /// Messages of which the last frame was handed to the driver.
     sent: VecDeque<MessageName>,
     in_driver: u64,
 }
@@ -54,8 +55,9 @@ impl Outbound {
             *used += cost;
             self.start(message);
         } else {
-            // Beyond the credit, too, a message is announced rather than held back: held back, it could be
-            // the very one that the receiver needs before it can use up the others.
+            // A message beyond the credit is announced too. It must not be held back silently,
+            // because it could be the very message that the receiver needs before it can free the
+            // credit of the others.
             self.announced.insert(name, message);
             self.control.push_back(ControlFrame::Announce { message: name, digest, bytes });
         }
@@ -67,14 +69,15 @@ impl Outbound {
         Ok(())
     }
 
-    /// The receiver dropped the announcement, for want of room; unless the message has been granted since.
+    /// Announces a message again, of which the receiver dropped the announcement. It may have been
+    /// granted since.
     pub(super) fn announce_again(&mut self, name: MessageName) {
         if let Some(OutboundMessage { digest, bytes, .. }) = self.announced.get(&name).copied() {
             self.control.push_back(ControlFrame::Announce { message: name, digest, bytes });
         }
     }
 
-    /// The same for all messages of a group.
+    /// Announces all messages of a group again.
     pub(super) fn announce_all(&mut self, group: GroupEpoch) {
         let of_group = |name: &&MessageName| (name.group, name.epoch) == group;
         let names: Vec<MessageName> = self.announced.keys().filter(of_group).copied().collect();
@@ -111,7 +114,8 @@ impl Outbound {
         }
         let (head, payload) = match self.control.pop_front_if(|_| self.in_driver < DRIVER_WINDOW_BYTES) {
             Some(control) => (control.encode(), None),
-            // One at a time: what follows it is chosen when it has left.
+            // Data frames are handed over one at a time, so that the next is chosen when the
+            // previous one has left.
             None if idle => self.frame()?,
             None => return None,
         };
@@ -119,7 +123,7 @@ impl Outbound {
         Some(Output::Write { head, payload })
     }
 
-    /// The next frame of the message whose turn it is.
+    /// Returns the next frame of the message that has the turn.
     fn frame(&mut self) -> Option<(Vec<u8>, Option<Payload>)> {
         let after = (Bound::Excluded(self.last), Bound::Unbounded);
         let group = *self.ready.range(after).next().or(self.ready.iter().next())?.0;
@@ -127,7 +131,7 @@ impl Outbound {
         let messages = self.ready.get_mut(&group)?;
         let mut message = messages.first_entry()?;
         let OutboundMessage { name, digest, bytes, sent: offset } = *message.get();
-        // At most FRAME_PAYLOAD, a u32.
+        // At most FRAME_PAYLOAD, which is a u32.
         let len = (bytes - offset).min(u64::from(FRAME_PAYLOAD)) as u32;
         message.get_mut().sent += u64::from(len);
         if message.get().sent == bytes {

@@ -1,13 +1,15 @@
-//! What two agents say over a connection whose bytes are encrypted: records, as TLS has them (RFC 8446, section 5.2).
+//! The records of an encrypted connection between two agents, similar to those of TLS (RFC 8446,
+//! section 5.2).
 //!
 //! | bytes | field |
 //! | --- | --- |
 //! | 0..4 | length of the payload, 1 to 32,768 |
 //! | 4.. | the payload, encrypted |
-//! | then 16 | the tag for it and its length |
+//! | then 16 | the tag of payload and length |
 //!
-//! Each side has a key of its own for what it sends, and the nonce is the number of the record, so none can be changed, left out,
-//! repeated or put elsewhere. Frames have no meaning here: a record may have parts of several.
+//! Each side has a key of its own for the records that it sends, and the nonce is the number of the
+//! record. Records can therefore not be changed, omitted, repeated or moved. Records and frames are
+//! independent: a record may hold parts of several frames.
 
 use crate::tagged::Cipher;
 use cool_types::Key;
@@ -19,17 +21,17 @@ const PAYLOAD_MAX: usize = 32 * 1024;
 const LENGTH: usize = 4;
 const TAG: usize = 16;
 
-/// Room for what has come and is not taken yet: more than the longest record.
+/// Bytes of the receive buffer, which must hold the longest record.
 const BUFFER: usize = 4 * (LENGTH + PAYLOAD_MAX + TAG);
 
-/// What came was not sent by the other side, in this order.
+/// The received bytes are not what the other side sent, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// No record is so long.
-    #[error("a record of {0} bytes")]
+    /// The length is out of range.
+    #[error("a record has {0} bytes; valid are 1 to {PAYLOAD_MAX}")]
     Length(u32),
-    /// It was changed on the way, or is another's.
-    #[error("a record with a wrong tag")]
+    /// The record was changed on the way, or was not made by the other side.
+    #[error("a record has a wrong tag")]
     Forged,
 }
 
@@ -39,25 +41,26 @@ fn nonce(record: u64) -> [u8; 12] {
     nonce
 }
 
-/// Encrypts what one side sends.
+/// Encrypts the bytes that one side sends.
 #[derive(Debug)]
 pub struct Sealer<C> {
     cipher: C,
-    /// Records so far.
+    /// Number of records so far.
     records: u64,
 }
 
 impl<C: Cipher> Sealer<C> {
-    /// With a key that nobody else sends with.
+    /// Returns a sealer with this key. No other sender must use the key.
     pub fn new(key: &Key) -> Sealer<C> {
         Sealer { cipher: C::new(key), records: 0 }
     }
 
-    /// The records with these bytes, to be sent in this order after those of before.
+    /// Returns the records that hold these bytes. They must be sent in this order, after all
+    /// earlier records.
     pub fn seal(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut sealed = Vec::with_capacity(bytes.len() + bytes.len().div_ceil(PAYLOAD_MAX) * (LENGTH + TAG));
         for part in bytes.chunks(PAYLOAD_MAX) {
-            // A part is shorter than PAYLOAD_MAX.
+            // A part has at most PAYLOAD_MAX bytes.
             let length = (part.len() as u32).to_be_bytes();
             sealed.extend(length);
             let start = sealed.len();
@@ -70,25 +73,25 @@ impl<C: Cipher> Sealer<C> {
     }
 }
 
-/// Decrypts what one side gets.
+/// Decrypts the bytes that one side receives.
 #[derive(Debug)]
 pub struct Opener<C> {
     cipher: C,
     records: u64,
     buffer: Vec<u8>,
-    /// Where in the buffer decrypted bytes are that were not taken.
+    /// Range of the decrypted bytes in the buffer that have not been consumed.
     plain: Range<usize>,
-    /// Where what has come and is not decrypted is.
+    /// Range of the received bytes that have not been decrypted.
     sealed: Range<usize>,
 }
 
 impl<C: Cipher> Opener<C> {
-    /// With the key that the other side sends with.
+    /// Returns an opener with the key of the other side's sealer.
     pub fn new(key: &Key) -> Opener<C> {
         Opener { cipher: C::new(key), records: 0, buffer: vec![0; BUFFER], plain: 0..0, sealed: 0..0 }
     }
 
-    /// Where to read to; never empty when all decrypted bytes were taken.
+    /// Returns the buffer to read into. It is not empty if all decrypted bytes have been consumed.
     pub fn room(&mut self) -> &mut [u8] {
         if self.plain.is_empty() {
             self.buffer.copy_within(self.sealed.clone(), 0);
@@ -97,15 +100,16 @@ impl<C: Cipher> Opener<C> {
         &mut self.buffer[self.sealed.end..]
     }
 
-    /// Bytes were read there.
+    /// Records that this many bytes were read into [`Opener::room`].
     pub fn received(&mut self, bytes: usize) {
         self.sealed.end += bytes;
     }
 
-    /// The next decrypted bytes; none if more have to come first.
+    /// Returns the next decrypted bytes, or an empty slice if more must be received first.
     ///
     /// # Errors
-    /// If what came must not be believed; then nothing that comes later may be either.
+    /// Returns an error if the received bytes must not be trusted. Later bytes must not be trusted
+    /// either.
     pub fn plain(&mut self) -> Result<&[u8], RecordError> {
         if self.plain.is_empty() {
             self.open()?;
@@ -113,7 +117,7 @@ impl<C: Cipher> Opener<C> {
         Ok(&self.buffer[self.plain.clone()])
     }
 
-    /// Of these the first are taken.
+    /// Consumes the first of the decrypted bytes.
     pub fn consume(&mut self, bytes: usize) {
         self.plain.start += bytes;
     }
@@ -144,7 +148,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Adds its key and the nonce to each byte, and sums up: enough to see what is sealed with what.
+    /// Adds its key and the nonce to each byte, and computes a sum as the tag, which shows which
+    /// key and nonce were used.
     struct Sum(u8);
 
     impl Sum {
@@ -190,7 +195,7 @@ mod tests {
         (Sealer::new(&key), Opener::new(&key))
     }
 
-    /// Reads as a connection does, in parts of these lengths at most, and takes in parts, too.
+    /// Reads and consumes the stream in parts of at most these lengths, as a connection would.
     fn opened(opener: &mut Opener<Sum>, mut sealed: &[u8], parts: &[usize]) -> Result<Vec<u8>, RecordError> {
         let (mut plain, mut parts) = (Vec::new(), parts.iter().cycle());
         loop {
@@ -244,7 +249,7 @@ mod tests {
             }
             let whole = [[1; 40], [2; 40], [3; 40]].concat();
             match opened(&mut opener, &sealed, &[1000]) {
-                // A longer length waits for what never comes.
+                // A longer length field waits for bytes that never arrive.
                 Ok(plain) => prop_assert!(plain.len() < whole.len() && whole.starts_with(&plain)),
                 Err(RecordError::Length(_) | RecordError::Forged) => {}
             }

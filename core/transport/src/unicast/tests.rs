@@ -1,4 +1,4 @@
-//! Unicast messages between two agents: credit, order, connections that end, and hostile frames.
+//! Tests unicast messages between two agents: credit, order, streams that end, and hostile frames.
 
 use super::api::VERSION;
 use super::frame::{ControlFrame, DataFrame};
@@ -29,7 +29,7 @@ fn drain(peer: &mut PeerStream) -> Vec<Output> {
     out
 }
 
-/// The byte of a message at an offset.
+/// Returns the byte of a message at an offset.
 fn byte(message: MessageName, offset: u64) -> u8 {
     (message.call * 31 + u64::from(message.transfer) * 7 + offset) as u8
 }
@@ -37,11 +37,12 @@ fn byte(message: MessageName, offset: u64) -> u8 {
 /// Two agents and the bytes between them.
 struct Pair {
     peers: [PeerStream; 2],
-    /// What each has received and seen begin.
+    /// The messages that each side has seen begin, with their data.
     got: [BTreeMap<MessageName, Vec<u8>>; 2],
     complete: [Vec<MessageName>; 2],
     sent: [Vec<MessageName>; 2],
-    /// Heads of frames in the order in which each wrote them.
+    /// The messages of the data frames, in the order in which each side wrote them; `None` for
+    /// control frames.
     wrote: [Vec<Option<MessageName>>; 2],
 }
 
@@ -69,7 +70,7 @@ impl Pair {
         self.peers[1].handle(NOW, Input::Expect(message));
     }
 
-    /// Until nothing moves; the stream hands over `step` bytes at a time.
+    /// Runs until nothing moves. The stream delivers `step` bytes at a time.
     fn run(&mut self, step: usize) {
         loop {
             let mut moved = false;
@@ -88,7 +89,7 @@ impl Pair {
                 moved |= !stream.is_empty();
                 for piece in stream.chunks(step) {
                     self.peers[1 - side].handle(NOW, Input::Bytes(piece));
-                    // Events come before anything to write, so nothing to write is lost here.
+                    // Events are returned before anything to write, so no write is lost here.
                     while self.peers[1 - side].events.front().is_some() {
                         let Poll::Output(o) = self.peers[1 - side].poll(NOW) else { unreachable!() };
                         self.take(1 - side, &o, piece);
@@ -188,7 +189,7 @@ fn a_new_stream_takes_over_only_unconfirmed_groups() {
     let mut pair = Pair::new();
     let message = |group, to| MessageName { group, to, ..name(0, 0) };
     for side in [0, 1] {
-        // Nothing of it comes over the stream.
+        // No frame of the group crosses this stream.
         pair.peers[side].handle(NOW, Input::Open { group: 8, epoch: 1 });
     }
     pair.send(message(8, 1), 100);
@@ -227,7 +228,7 @@ fn beyond_the_credit_messages_wait_and_none_is_held_back() {
     pair.run(10_000);
     let sent = pair.sent[0].len() as u64;
     assert!(sent < count && sent >= CREDIT_BYTES / (1024 + MESSAGE_CREDIT_BYTES), "{sent}");
-    // The last one is received first, though all the credit is used.
+    // The last message is received first, although all credit is used.
     pair.expect(name(count - 1, 0));
     pair.run(10_000);
     assert_eq!(pair.complete[1], [name(count - 1, 0)]);
@@ -236,13 +237,12 @@ fn beyond_the_credit_messages_wait_and_none_is_held_back() {
     }
     pair.run(10_000);
     assert_eq!(pair.complete[1].len() as u64, count);
-    // The credit has come back.
+    // All credit has been returned.
     pair.send(name(count, 0), 1024);
     pair.run(10_000);
     assert_eq!(pair.sent[0].len() as u64, count + 1);
 }
 
-/// Whose frames a peer writes first.
 #[test]
 fn messages_beyond_the_limit_are_announced_again() {
     let mut pair = Pair::new();
@@ -251,7 +251,7 @@ fn messages_beyond_the_limit_are_announced_again() {
     (0..count).for_each(|call| pair.send(name(call, 0), 0));
     pair.run(1 << 20);
     assert_eq!(pair.got[1].len() as u64, count - 1000, "what is beyond is dropped, and the stream goes on");
-    // Receives need not be posted in order: the last is among the dropped.
+    // Receives need not be posted in order: the last message is among those dropped.
     pair.expect(name(count - 1, 0));
     pair.run(1 << 20);
     assert_eq!(pair.complete[1], [name(count - 1, 0)]);
@@ -280,7 +280,7 @@ fn order(peer: &mut PeerStream) -> Vec<MessageName> {
     drain(peer).into_iter().filter_map(payload).map(|payload| payload.message).take(4).collect()
 }
 
-/// A large message is announced and granted, but nothing of it is written yet.
+/// Announces and grants a large message without writing any of it.
 fn granted(pair: &mut Pair, large: MessageName) {
     pair.send(large, 10 * EAGER_BYTES);
     pair.expect(large);
@@ -424,10 +424,11 @@ fn notices_arrive_as_they_were_sent() {
     assert_eq!(drain(&mut pair.peers[1]), notices.map(Output::Notice));
 }
 
-/// Feeds `pieces` of a stream from a hostile peer that has greeted well; as the fuzz target does.
+/// Feeds pieces of a stream from a hostile peer after a valid greeting, like the fuzz target.
 ///
 /// # Panics
-/// If the machine asks its driver for bytes outside the input or its message, or goes on after a failure.
+/// Panics if the machine returns bytes outside the input or the message, or continues after a
+/// failure.
 fn survive<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
     let mut peer = PeerStream::new(&agent("self"), "hostile");
     peer.handle(NOW, Input::Open { group: 0, epoch: 0 });
@@ -440,7 +441,7 @@ fn survive<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
     for piece in std::iter::once(&[][..]).chain(pieces) {
         peer.handle(NOW, Input::Bytes(piece));
         while let Poll::Output(output) = peer.poll(NOW) {
-            assert!(!failed, "goes on after a failure: {output:?}");
+            assert!(!failed, "continues after a failure: {output:?}");
             match output {
                 Output::Begin { message, bytes, .. } => {
                     lengths.insert(message, bytes);
@@ -504,7 +505,7 @@ proptest! {
 }
 
 proptest! {
-    /// The driver puts payload into its place by itself, as far as some number of bytes at a time reaches.
+    /// The driver stores payload itself, for some number of bytes at a time.
     #[test]
     fn payload_may_be_placed_by_the_driver(
         bytes in 1u64..400_000, steps in prop::collection::vec(1usize..100_000, 1..20),

@@ -1,19 +1,21 @@
-//! A source's rate under made-up reports: from its start to the path's rate, beside queues and losses.
+//! Tests a source's rate under simulated reports: how it reaches the rate of the path, with queues
+//! and losses.
 
 use super::*;
 
 const FRAME: u64 = 1514;
 const MS: Duration = Duration::from_millis(1);
 
-/// A path with a queue, and sources that send over it in rounds of 64 chunks and hear of them at once.
+/// A path with a queue, shared by sources that send rounds of 64 chunks and receive their reports
+/// at once.
 struct Path {
     carries: u64,
-    /// Bytes that fit its queue, and that are in it.
+    /// Bytes that fit into the queue, and bytes that are in it.
     queue: f64,
     waiting: f64,
-    /// What it loses anyway, in 65535ths.
+    /// Loss of the path at any rate, in 65535ths.
     loses: u64,
-    /// Bytes per second that others keep on it unless it overflows.
+    /// Bytes per second that other traffic keeps on the path until the queue overflows.
     others: f64,
     /// Steps so far.
     steps: u32,
@@ -24,7 +26,7 @@ impl Path {
         Path { carries, queue: carries as f64 / 10.0, waiting: 0.0, loses: 0, others: 0.0, steps: 0 }
     }
 
-    /// Lets the sources send for this many steps of 10 ms; returns the mean rates of the second half.
+    /// Runs the sources for this many steps of 10 ms. Returns the mean rates of the second half.
     fn run(&mut self, rates: &mut [RateControl], steps: u32) -> Vec<u64> {
         let mut sent = vec![0; rates.len()];
         for step in self.steps..self.steps + steps {
@@ -90,7 +92,7 @@ fn only_a_few_packets_leave_before_the_first_report() {
     let sample = RateSample { loss: 0, carried: Some(20_000_000), queue: Duration::ZERO };
     rate.on_round(Time::ZERO, 0..16, 20, sample, MS);
     assert_eq!((rate.rate_for(47), rate.rate_for(48)), (20_000_000, UNREPORTED_RATE));
-    // A round of which some was held back does not count.
+    // A round of which some packets were held back does not count.
     rate.on_sent(50);
     rate.on_round(Time::ZERO, 16..48, 51, RateSample { carried: Some(2_000_000), ..sample }, MS);
     assert_eq!(rate.rate_for(111), 20_000_000);
@@ -119,7 +121,7 @@ fn a_ceiling_that_is_not_verified_is_not_where_it_starts() {
 fn a_queue_ends_slow_start_although_packets_were_held_back() {
     let mut rate = rate(None);
     rate.on_round(Time::ZERO, 0..16, 20, RateSample { loss: 0, carried: Some(6_600_000), queue: MS }, MS);
-    // Nothing but the first two rounds was sent at that rate.
+    // Only the first two rounds were sent at that rate.
     (20..200).for_each(|chunk| rate.on_sent(chunk));
     rate.on_round(Time::ZERO, 48..112, 200, RateSample { loss: 0, carried: Some(2_500_000), queue: MS }, MS);
     assert_eq!(rate.phase, ControlPhase::SlowStart(0));
