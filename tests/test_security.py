@@ -40,7 +40,7 @@ def test_a_switch_and_a_tool_in_plain_text_are_turned_away_and_named(make_bed):
         while chunk := s.recv(4096):
             answer += chunk
     assert answer[:1] != b"\x04", "no OpenFlow is spoken"
-    wait_for(lambda: "switch at %s turned away: it does not speak TLS" % name in log_of(bed, "controller"), "the log names the switch")
+    wait_for(lambda: "switch turned away: it does not speak TLS peer=%s" % name in log_of(bed, "controller"), "the log names the switch")
     status, says = asks(bed, "--insecure-plaintext", "--controller", "http://127.0.0.1:7400")
     assert status == 1
     status, says = asks(bed, "--controller", "http://127.0.0.1:7400")

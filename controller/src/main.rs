@@ -3,7 +3,7 @@
 
 use cool_fabric::{FabricHandle, Key};
 use cool_controller::leadership::{Leadership, LeadershipLost, LeadershipOptionsError};
-use cool_daemon::listen::Listener;
+use cool_daemon::listen::ClientListener;
 use cool_controller::options::Options;
 use cool_controller::pages::standby;
 use cool_controller::server::{ServerConfig, WebPages, serve};
@@ -113,7 +113,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let secret = secret()?;
     let name = format!("{}:{}", uname().nodename().to_string_lossy(), grpc.port());
     let leadership = Leadership::start(&options.leadership, name)?;
-    let switches = Listener::new(switches, for_switches);
+    let switches = ClientListener::new(switches, for_switches);
     let fabric = FabricHandle::start(options.fabric(), secret.derive(b"switches"), switches);
     let (jobs_per_user, limit) = watch::channel(options.jobs_per_user);
     let events = log.events();
@@ -147,7 +147,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         fabric.lead(generation);
         let agents = agents.listen(BACKLOG).map_err(|error| taken(options.grpc, FOR_AGENTS, error))?;
         info!(%openflow, %grpc, "listening");
-        let agents = Listener::new(agents, for_agents);
+        let agents = ClientListener::new(agents, for_agents);
         let pages = pages.map(|listener| WebPages { listener, events });
         let config = ServerConfig { credentials, ..options.server(&secret, generation, limit) };
         tokio::select! {

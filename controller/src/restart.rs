@@ -4,12 +4,12 @@
 //! What switches still have is found by [`cool_fabric`].
 
 use crate::agents::Session;
+use cool_fabric::Fabric;
+use cool_fabric::{GroupRequest, TreeScope};
 use crate::groups::registrar::Registrar;
 use crate::groups::{self, Groups, Place};
 use crate::jobs::job::{Limits, Ranks};
 use crate::jobs::{Inlets, Jobs};
-use cool_fabric::Fabric;
-use cool_fabric::{GroupRequest, TreeScope};
 use cool_proto::control::{Group, Held, Kill, ReleaseGroup, controller_message::Body};
 use cool_proto::description::WireGroup;
 use parking_lot::Mutex;

@@ -5,20 +5,20 @@ use crate::agents::attendance::Attendance;
 use crate::agents::traces::Traces;
 use crate::costs::Given;
 use crate::costs::prober::Prober;
+use cool_fabric::Fabric;
 use crate::groups::Groups;
 use crate::groups::keys::GroupKeys;
 use crate::groups::registrar::Registrar;
 use crate::jobs::Jobs;
 use crate::jobs::job::Limits;
+use cool_daemon::listen::{ClientConnection, ClientListener};
 use crate::pages;
 use crate::pages::doctor::Doctor;
 use crate::pages::status::Watcher;
 use crate::restart::Takeover;
 use crate::service::Service;
-use cool_daemon::listen::{Connection, Listener};
-use cool_daemon::log::Events;
+use cool_daemon::log::EventLog;
 use cool_daemon::web;
-use cool_fabric::Fabric;
 use cool_proto::control::controller_server::ControllerServer;
 use cool_proto::{CONTROL_MESSAGE_BYTES_MAX, job_ids};
 use cool_tls::Credentials;
@@ -75,7 +75,7 @@ pub struct WebPages {
     /// Where.
     pub listener: TcpListener,
     /// What has happened.
-    pub events: Events,
+    pub events: EventLog,
 }
 
 /// Serves agents and tools on `listener`, and `pages` if there are any, until `shutdown` resolves; then hands over: connections end
@@ -86,12 +86,12 @@ pub struct WebPages {
 pub async fn serve(
     config: ServerConfig,
     network: Arc<dyn Fabric>,
-    listener: Listener,
+    listener: ClientListener,
     pages: Option<WebPages>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
-    let last = numbers::before_first(config.generation);
+    let last = job_ids::before_first(config.generation);
     let agents = Arc::new(Agents::new(interval, config.lldp_key, config.generation));
     let attendance = Arc::new(Attendance::new(config.limits.agent));
     let prober = Arc::new(Prober::new(network.clone(), agents.clone(), config.given));
@@ -178,7 +178,7 @@ pub async fn serve(
 }
 
 /// Takes connections until the server has ended.
-async fn listen(listener: Listener, taken: mpsc::Sender<Connection>) {
+async fn listen(listener: ClientListener, taken: mpsc::Sender<ClientConnection>) {
     let ended = taken.clone();
     let serve = move |connection| {
         let taken = taken.clone();

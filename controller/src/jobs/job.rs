@@ -5,10 +5,10 @@
 //! [`crate::jobs::control`].
 
 use crate::agents::Session;
+use cool_fabric::Fabric;
 use crate::groups::{FIRST_EPOCH, Groups, Place, by_node};
 use crate::jobs::control::JobControl;
 use crate::jobs::follower::{Follower, Reaction};
-use cool_fabric::Fabric;
 use cool_proto::control::{
     Exited, Finished, Group, HoldOutput, JobSpec, Kill, Launch, Output, Started, controller_message::Body,
     job_event, job_view::State,

@@ -8,12 +8,12 @@ pub mod follower;
 pub mod job;
 
 use crate::agents::{Agents, Session};
+use cool_fabric::Fabric;
 use crate::groups::{Groups, Place};
 use crate::jobs::allocate::{AllocateError, AllocationRequest, Host, Placement, allocate, natural};
 use crate::jobs::control::{ControlRequest, JobControl};
 use crate::jobs::follower::{CallerArrival, Follower};
 use crate::jobs::job::{Job, Limits, Post, Ranks, SessionEvent, is_set};
-use cool_fabric::Fabric;
 use cool_proto::control::{JobSpec, JobView, Submitted, job_event, job_spec, job_view};
 use cool_proto::job_ids;
 use parking_lot::Mutex;

@@ -205,7 +205,7 @@ fn findings(
 /// Certificates that end soon: the controller's and the CA's, and of the sessions that are there.
 fn of_certificates(own: &[Expiry], peers: &[CertifiedPeer], now: OffsetDateTime) -> Vec<Finding> {
     let own = own.iter().filter_map(|expiry| {
-        let about = format!("certificate of {}", expiry.of);
+        let about = format!("certificate of {}", expiry.holder);
         Some(finding(about, format!("it {}", expiring(expiry.until, now)?), expiry.remedy()))
     });
     let mut first: BTreeMap<String, OffsetDateTime> = BTreeMap::new();
@@ -377,7 +377,7 @@ mod tests {
     fn certificates_that_end_soon_are_told_once_for_each_holder() {
         let now = OffsetDateTime::UNIX_EPOCH + time::Duration::days(10_000);
         let at = |days| now + time::Duration::days(days);
-        let own = [Expiry { of: "controller", until: at(40) }, Expiry { of: "ca", until: at(-1) }];
+        let own = [Expiry { holder: "controller", until: at(40) }, Expiry { holder: "ca", until: at(-1) }];
         let peer = |identity, days| CertifiedPeer { identity, until: at(days) };
         let peers = [
             peer(Identity::for_role(Role::Switch), 5),

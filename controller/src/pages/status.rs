@@ -221,7 +221,7 @@ impl Watcher {
 
 /// When the certificates end, the first of each kind.
 fn certificates(credentials: &Credentials) -> BTreeMap<&'static str, i64> {
-    let own = credentials.expiries().into_iter().map(|expiry| (expiry.of, expiry.until));
+    let own = credentials.expiries().into_iter().map(|expiry| (expiry.holder, expiry.until));
     let peers = credentials.peers().into_iter().map(|peer| (peer.identity.role.name(), peer.until));
     let mut first = BTreeMap::new();
     for (of, until) in own.chain(peers) {

@@ -35,7 +35,7 @@ async fn what_agents_measure_when_they_have_joined_is_in_the_model_of_the_next_g
     h3.probed(700_000, 2_510_000).await;
     h1.probed(30_000, 12_500_000).await;
     h2.probed(50_000, 12_400_000).await;
-    let measured = controller.measured().await;
+    let measured = controller.probe_results().await;
     let (rack, core) = (measured.rack.unwrap(), measured.core.unwrap());
     assert_eq!((rack.probes, rack.latency_ns, rack.bytes_per_second), (2, 50_000, 12_500_000));
     assert_eq!((core.probes, core.latency_ns, core.bytes_per_second), (2, 700_000, 2_510_000));
@@ -67,7 +67,7 @@ async fn a_job_that_starts_stops_the_probe_and_none_is_made_while_it_runs() {
     h3.probed(1, 1).await;
     h1.probed(1, 1).await;
     h2.probed(1, 1).await;
-    assert_eq!(controller.measured().await.core.unwrap().probes, 2);
+    assert_eq!(controller.probe_results().await.core.unwrap().probes, 2);
 }
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn a_probe_that_fails_is_tried_twice_and_the_others_count() {
     h3.probed(1, 1).await;
     h1.probed(1, 1).await;
     h2.probed(1, 1).await;
-    assert_eq!(controller.measured().await.core.unwrap().probes, 1);
+    assert_eq!(controller.probe_results().await.core.unwrap().probes, 1);
 }
 
 #[tokio::test]
@@ -91,13 +91,13 @@ async fn nodes_that_leave_are_forgotten_and_measured_again_when_they_come_back()
     let (mut h1, mut h2) = (FakeAgent::join(&controller, 1).await, FakeAgent::join(&controller, 2).await);
     h1.probed(1, 10).await;
     h2.probed(1, 20).await;
-    assert_eq!(controller.measured().await.rack.unwrap().probes, 2);
+    assert_eq!(controller.probe_results().await.rack.unwrap().probes, 2);
     h2.leaves().await;
     let mut network = controller.network.watch();
     network.wait_for(|network| network.nodes.len() == 1).await.unwrap();
     let mut h4 = FakeAgent::join(&controller, 4).await;
     h1.probed(3, 30).await;
     h4.probed(4, 40).await;
-    let measured = controller.measured().await;
+    let measured = controller.probe_results().await;
     assert_eq!((measured.rack, measured.core.unwrap().bytes_per_second), (None, 40));
 }

@@ -3,7 +3,7 @@
 use cool_controller::costs::Given;
 use cool_fabric::Fabric;
 use cool_fabric::{
-    DatapathId, FabricError, GroupRequest, Location, Measurements, NodeRegistration, NodeView, Port,
+    DatapathId, FabricError, GroupRequest, Location, NodeRegistration, NodeView, Port,
     TopologySnapshot, TreeGrant, TreeScope,
 };
 use cool_controller::groups::keys::GroupKeys;
@@ -88,8 +88,8 @@ impl Fabric for Racks {
         self.snapshot.subscribe()
     }
 
-    fn measurements(&self) -> Measurements {
-        Measurements::default()
+    fn measurements(&self) -> cool_fabric::Measurements {
+        cool_fabric::Measurements::default()
     }
 
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
@@ -231,7 +231,7 @@ impl Controller {
     }
 
     /// What has been measured when no probe is left to be made.
-    pub(crate) async fn measurements(&self) -> Measurements {
+    pub(crate) async fn probe_results(&self) -> Measurements {
         let mut client = self.client().await;
         let all = async {
             loop {

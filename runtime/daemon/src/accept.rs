@@ -1,5 +1,8 @@
-//! Takes connections in, at most a given number at a time: a permit is taken before a connection is, so that who waits does so
-//! in the system's queue and holds no descriptor here. Who may connect, and what is served, is left to the caller.
+//! Accepts a limited number of connections at a time.
+//!
+//! A permit is acquired before a connection is accepted. Excess connections therefore wait in the
+//! kernel's queue and use no file descriptor of this process. The caller must authenticate and
+//! serve the connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,19 +13,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 use tracing::warn;
 
-/// Before the next try when the system gives no connection, most likely since too many files are open: nothing tells when
-/// that is over.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Delay after a failed accept. Most likely too many files are open, and no event reports when this
+/// changes.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// One of the connections that may be served at a time; given back when dropped.
+/// Permission to serve one connection. Dropping it permits another.
 pub type Permit = OwnedSemaphorePermit;
 
-/// A socket that listens.
+/// A listening socket.
 pub trait Listen {
-    /// What it gives.
+    /// The type of its connections.
     type Connection;
 
-    /// The next connection. May be dropped and called again without losing any.
+    /// Returns the next connection. Cancel-safe: no connection is lost if the future is dropped.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Connection>> + Send;
 }
 
@@ -50,33 +53,38 @@ impl Listen for UnixListener {
     }
 }
 
-/// Connections as they come in.
+/// Accepts connections from a listener, up to a limit.
 #[derive(Debug)]
-pub struct Incoming<L> {
+pub struct LimitedListener<L> {
     listener: L,
-    whom: &'static str,
+    client_kind: &'static str,
     permits: Arc<Semaphore>,
 }
 
-impl<L: Listen> Incoming<L> {
-    /// Those of a listener, at most `limit` at a time; `whom` says in the log who is awaited.
-    pub fn new(listener: L, whom: &'static str, limit: usize) -> Incoming<L> {
-        Incoming { listener, whom, permits: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))) }
+impl<L: Listen> LimitedListener<L> {
+    /// Accepts connections of `listener`, at most `limit` at a time. `client_kind` names the
+    /// expected clients in the log.
+    pub fn new(listener: L, client_kind: &'static str, limit: usize) -> LimitedListener<L> {
+        LimitedListener {
+            listener,
+            client_kind,
+            permits: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))),
+        }
     }
 
-    /// The next connection, with its permit, as soon as there is one. May be dropped and called again without losing any
-    /// connection. A system that gives none is asked again.
+    /// Returns the next connection and its permit. Retries after errors. Cancel-safe: no connection
+    /// is lost if the future is dropped.
     pub async fn next(&self) -> (L::Connection, Permit) {
         loop {
             let Ok(permit) = self.permits.clone().acquire_owned().await else {
-                // Closed by nobody.
+                // The semaphore is never closed.
                 std::future::pending().await
             };
             match self.listener.accept().await {
                 Ok(connection) => return (connection, permit),
                 Err(error) => {
-                    warn!(%error, "{}: cannot accept a connection", self.whom);
-                    sleep(PAUSE).await;
+                    warn!(%error, "{}: cannot accept a connection", self.client_kind);
+                    sleep(RETRY_DELAY).await;
                 }
             }
         }
@@ -90,7 +98,7 @@ mod tests {
     use std::sync::{Mutex, PoisonError};
     use std::task::{Context, Poll, Waker};
 
-    /// Gives what it was told to, then nothing.
+    /// Returns the given results in order, then never completes.
     struct Script(Mutex<VecDeque<io::Result<u32>>>);
 
     impl Listen for Script {
@@ -105,8 +113,8 @@ mod tests {
         }
     }
 
-    fn incoming(script: impl IntoIterator<Item = io::Result<u32>>, limit: usize) -> Incoming<Script> {
-        Incoming::new(Script(Mutex::new(script.into_iter().collect())), "a test", limit)
+    fn incoming(script: impl IntoIterator<Item = io::Result<u32>>, limit: usize) -> LimitedListener<Script> {
+        LimitedListener::new(Script(Mutex::new(script.into_iter().collect())), "a test", limit)
     }
 
     fn poll<T>(future: impl Future<Output = T>) -> Poll<T> {
@@ -114,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_connection_is_taken_before_there_is_a_permit_for_it() {
+    async fn no_connection_is_accepted_before_it_has_a_permit() {
         let incoming = incoming([Ok(1), Ok(2), Ok(3)], 2);
         let (first, second) = (incoming.next().await, incoming.next().await);
         assert_eq!((first.0, second.0), (1, 2));
@@ -126,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_system_that_gives_no_connection_is_asked_again() {
+    async fn accepting_is_retried_after_an_error() {
         let full = Err(io::Error::other("too many open files"));
         assert_eq!(incoming([full, Ok(1)], 1).next().await.0, 1);
     }

@@ -1,14 +1,14 @@
-//! The clock of what drives a machine: its time, and waits until one of its deadlines.
+//! Clock for the driver of a machine: the current time, and waiting for deadlines.
 
 use cool_machine::Time;
 use tokio::time::Instant;
 
-/// Time for machines, from a tokio instant.
+/// Converts between the time of a machine and tokio's instants.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Instant);
 
 impl Clock {
-    /// A clock whose time zero is now.
+    /// Returns a clock that starts at zero.
     pub fn start() -> Clock {
         Clock(Instant::now())
     }
@@ -18,12 +18,12 @@ impl Clock {
         Time::ZERO + self.0.elapsed()
     }
 
-    /// The tokio instant of a time.
+    /// Returns the tokio instant of a machine's time.
     pub fn instant(self, time: Time) -> Instant {
         self.0 + (time - Time::ZERO)
     }
 
-    /// Waits until `deadline`, or for ever if there is none.
+    /// Waits until `deadline`, or forever if there is none.
     pub async fn wait(self, deadline: Option<Time>) {
         match deadline {
             Some(deadline) => tokio::time::sleep_until(self.0 + (deadline - Time::ZERO)).await,

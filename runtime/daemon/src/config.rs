@@ -1,8 +1,9 @@
-//! Options of a program from its command line, the environment and a file, checked as a whole before anything starts, and read
-//! again while it runs.
+//! Options of a program from its command line, the environment and a file. All options are checked
+//! before anything starts, and the file can be reloaded.
 //!
-//! The file is TOML: a table for each program, in it the long flags by name. A flag on the command line counts more
-//! than the environment, that more than the file. Everything wrong is told at once, each with file and line.
+//! The file is in TOML. It has a table for each program, with the long flags as keys. The command
+//! line overrides the environment, which overrides the file. All errors are reported at once, each
+//! with file and line.
 
 use clap::builder::Resettable;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, Parser, value_parser};
@@ -13,16 +14,16 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The tables that a file may have: one for each program.
-const SECTIONS: [&str; 2] = ["controller", "agent"];
-/// Flags that only make sense on a command line.
-const CONFIG: &str = "config";
-const CHECK: &str = "check-config";
+/// Tables that a file may have, one for each program.
+const TABLES: [&str; 2] = ["controller", "agent"];
+/// Flags that can be used on the command line only.
+const CONFIG_FLAG: &str = "config";
+const CHECK_FLAG: &str = "check-config";
 
-/// Why a program does not start, or go on, with its options.
+/// Why the options of a program cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// There is no such file.
+    /// The file cannot be read.
     #[error("{path}: {source}; name another file with --config")]
     Read {
         /// The file.
@@ -30,43 +31,43 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
-    /// It says what cannot be.
+    /// The file contains errors.
     #[error("{0}")]
-    Wrong(Complaints),
-    /// As clap says it.
+    Invalid(FileErrors),
+    /// The command line contains an error, reported by clap.
     #[error(transparent)]
     Usage(#[from] clap::Error),
 }
 
-/// What is wrong in a file.
+/// The errors in a file.
 #[derive(Debug)]
-pub struct Complaints {
+pub struct FileErrors {
     path: PathBuf,
-    /// Line and what is wrong there.
+    /// Line number and error.
     lines: Vec<(usize, String)>,
 }
 
-impl fmt::Display for Complaints {
+impl fmt::Display for FileErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (line, what)) in self.lines.iter().enumerate() {
+        for (i, (line, problem)) in self.lines.iter().enumerate() {
             let end = if i == 0 { "" } else { "\n" };
-            write!(f, "{end}{}:{line}: {what}", self.path.display())?;
+            write!(f, "{end}{}:{line}: {problem}", self.path.display())?;
         }
         Ok(())
     }
 }
 
-/// Where the options of this process are from, and what they are.
+/// The sources of the options of this process, and their current values.
 #[derive(Clone, Debug)]
 pub struct Config {
     section: &'static str,
     arguments: Vec<OsString>,
-    /// By long flag, as they are written.
+    /// Raw values by long flag.
     values: BTreeMap<String, Vec<OsString>>,
 }
 
-/// The options of this program, whose table in the file is called `section`. Ends the process if there is no more to
-/// do: help was asked for, or something is wrong.
+/// Parses the options of this program. `section` is its table in the file. Exits the process if it
+/// only prints help or version, if it only checks the options, or if there is an error.
 pub fn parse<T: Parser>(section: &'static str) -> (T, Config) {
     let mut config = Config { section, arguments: std::env::args_os().collect(), values: BTreeMap::new() };
     let matches = match read::<T>(section, config.arguments.clone()) {
@@ -78,8 +79,8 @@ pub fn parse<T: Parser>(section: &'static str) -> (T, Config) {
         }
     };
     let options = T::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    if matches.get_flag(CHECK) {
-        println!("the options are right");
+    if matches.get_flag(CHECK_FLAG) {
+        println!("configuration OK");
         std::process::exit(0);
     }
     config.values = values(&T::command(), &matches);
@@ -87,23 +88,24 @@ pub fn parse<T: Parser>(section: &'static str) -> (T, Config) {
 }
 
 impl Config {
-    /// The options as they are now, and the flags whose values have changed since they were read last.
+    /// Reloads the options. Returns them with the flags that have changed since they were last
+    /// loaded.
     ///
     /// # Errors
-    /// If they cannot be read; then all is as before.
-    pub fn read_again<T: Parser>(&mut self) -> Result<(T, Vec<String>), ConfigError> {
+    /// Returns an error if the options cannot be loaded. The previous options then stay in effect.
+    pub fn reload<T: Parser>(&mut self) -> Result<(T, Vec<String>), ConfigError> {
         let matches = read::<T>(self.section, self.arguments.clone())?;
         let options = T::from_arg_matches(&matches)?;
         let values = values(&T::command(), &matches);
         let changed = values.iter().filter(|(flag, value)| self.values.get(*flag) != Some(value));
-        let gone = self.values.keys().filter(|flag| !values.contains_key(*flag));
-        let changed = changed.map(|(flag, _)| flag).chain(gone).cloned().collect();
+        let removed = self.values.keys().filter(|flag| !values.contains_key(*flag));
+        let changed = changed.map(|(flag, _)| flag).chain(removed).cloned().collect();
         self.values = values;
         Ok((options, changed))
     }
 }
 
-/// What is said of each flag.
+/// Returns the value of each flag.
 fn values(command: &Command, matches: &ArgMatches) -> BTreeMap<String, Vec<OsString>> {
     let value = |arg: &Arg| {
         let values = matches.get_raw(arg.get_id().as_str())?;
@@ -112,7 +114,7 @@ fn values(command: &Command, matches: &ArgMatches) -> BTreeMap<String, Vec<OsStr
     command.get_arguments().filter_map(value).collect()
 }
 
-/// The command line of a program, with the flags that name and check the file.
+/// Returns the command-line definition of a program, including the flags for its file.
 #[must_use]
 pub fn command<T: CommandFactory>() -> Command {
     T::command().arg(config_flag()).arg(check_flag())
@@ -120,9 +122,9 @@ pub fn command<T: CommandFactory>() -> Command {
 
 fn read<T: CommandFactory>(section: &str, arguments: Vec<OsString>) -> Result<ArgMatches, ConfigError> {
     let command = command::<T>();
-    // Only to find the file: what is wrong beside is told later.
+    // Find the file first. Other errors are reported later.
     let lenient = command.clone().ignore_errors(true).mut_args(|arg| arg.required(false));
-    let path = lenient.try_get_matches_from(&arguments)?.get_one::<PathBuf>(CONFIG).cloned();
+    let path = lenient.try_get_matches_from(&arguments)?.get_one::<PathBuf>(CONFIG_FLAG).cloned();
     let command = match path {
         Some(path) => {
             let text = std::fs::read_to_string(&path)
@@ -135,19 +137,19 @@ fn read<T: CommandFactory>(section: &str, arguments: Vec<OsString>) -> Result<Ar
 }
 
 fn config_flag() -> Arg {
-    Arg::new(CONFIG)
-        .long(CONFIG)
+    Arg::new(CONFIG_FLAG)
+        .long(CONFIG_FLAG)
         .env("COOL_CONFIG")
         .value_name("FILE")
         .value_parser(value_parser!(PathBuf))
-        .help("A TOML file of options: flags by name in a table [controller] or [agent]; flags given here count more")
+        .help("TOML file with options, by flag name, in a table [controller] or [agent]; command-line flags override it")
 }
 
 fn check_flag() -> Arg {
-    Arg::new(CHECK).long(CHECK).action(ArgAction::SetTrue).help("Check all options, and end")
+    Arg::new(CHECK_FLAG).long(CHECK_FLAG).action(ArgAction::SetTrue).help("Check all options and exit")
 }
 
-/// What the file says becomes what counts if nothing else is said.
+/// Uses the values in the file as defaults of the flags.
 fn with_defaults(
     mut command: Command,
     section: &str,
@@ -155,63 +157,65 @@ fn with_defaults(
     text: &str,
 ) -> Result<Command, ConfigError> {
     let line = |at: usize| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
-    let wrong = |lines| ConfigError::Wrong(Complaints { path: path.to_owned(), lines });
+    let wrong = |lines| ConfigError::Invalid(FileErrors { path: path.to_owned(), lines });
     let document = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(1, |span| line(span.start));
         wrong(vec![(at, error.message().to_owned())])
     })?;
-    let mut complaints: Vec<(usize, String)> = Vec::new();
+    let mut errors: Vec<(usize, String)> = Vec::new();
     for (name, value) in document.get_ref() {
         let at = line(name.span().start);
         let name: &str = name.get_ref();
         match value.get_ref() {
-            DeValue::Table(_) if name != section && SECTIONS.contains(&name) => {}
+            DeValue::Table(_) if name != section && TABLES.contains(&name) => {}
             DeValue::Table(flags) if name == section => {
                 for (flag, value) in flags {
                     match default(&command, flag.get_ref(), value) {
                         Ok((id, value)) => {
                             command = command.mut_arg(id, |arg| arg.required(false).default_value(value));
                         }
-                        Err(what) => complaints.push((line(flag.span().start), what)),
+                        Err(problem) => errors.push((line(flag.span().start), problem)),
                     }
                 }
             }
-            _ => complaints
-                .push((at, format!("there is no table [{name}]; there are [controller] and [agent]"))),
+            _ => {
+                errors.push((at, format!("unknown table [{name}]; the tables are [controller] and [agent]")))
+            }
         }
     }
-    complaints.sort();
-    if complaints.is_empty() { Ok(command) } else { Err(wrong(complaints)) }
+    errors.sort();
+    if errors.is_empty() { Ok(command) } else { Err(wrong(errors)) }
 }
 
-/// The argument that a key of the file is for, and its value; or what is wrong with it.
+/// Returns the argument for a key of the file, and its value. Returns a message if either is
+/// invalid.
 fn default(command: &Command, key: &str, value: &Spanned<DeValue<'_>>) -> Result<(String, String), String> {
     let flags = || {
         command
             .get_arguments()
-            .filter(|arg| !["help", "version", CONFIG, CHECK].contains(&arg.get_id().as_str()))
+            .filter(|arg| !["help", "version", CONFIG_FLAG, CHECK_FLAG].contains(&arg.get_id().as_str()))
     };
     let Some(arg) = flags().find(|arg| arg.get_long() == Some(key)) else {
         let mut known: Vec<&str> = flags().filter_map(Arg::get_long).collect();
         known.sort_unstable();
-        return Err(format!("there is no option {key}; there are {}", known.join(", ")));
+        return Err(format!("unknown option {key}; the options are {}", known.join(", ")));
     };
-    let switch = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::SetFalse);
+    let is_boolean = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::SetFalse);
     let text = match value.get_ref() {
-        DeValue::Boolean(on) if switch => return Ok((arg.get_id().to_string(), on.to_string())),
-        _ if switch => return Err(format!("{key} is true or false")),
+        DeValue::Boolean(on) if is_boolean => return Ok((arg.get_id().to_string(), on.to_string())),
+        _ if is_boolean => return Err(format!("{key} must be true or false")),
         DeValue::String(text) => text.to_string(),
         DeValue::Integer(number) => number.to_string(),
         DeValue::Float(number) => number.to_string(),
-        _ => return Err(format!("{key} is a text or a number")),
+        _ => return Err(format!("{key} must be a string or a number")),
     };
     let alone = arg.clone().required(false).env(Resettable::Reset);
     let parsed = Command::new("").arg(alone).try_get_matches_from(["", &format!("--{key}={text}")]);
     match parsed {
         Ok(_) => Ok((arg.get_id().to_string(), text)),
         Err(error) => {
-            let what = error.to_string();
-            let first = what.lines().next().unwrap_or_default();
+            let message = error.to_string();
+            let first = message.lines().next().unwrap_or_default();
             Err(first.trim_start_matches("error: ").to_owned())
         }
     }
@@ -235,8 +239,8 @@ mod tests {
     }
 
     fn options(file: Option<&str>, arguments: &[&str]) -> Result<Options, String> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("cool.toml");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cool.toml");
         let mut all: Vec<OsString> = vec!["program".into()];
         if let Some(text) = file {
             std::fs::write(&path, text).unwrap();
@@ -252,7 +256,7 @@ mod tests {
         "[controller]\nanything = 1\n[agent]\nname = \"h1\"\nport = 9\nplain = true\nrate = 2.5\n";
 
     #[test]
-    fn a_file_says_what_no_flag_says() {
+    fn a_flag_overrides_the_file() {
         let read = options(Some(FILE), &[]).unwrap();
         assert_eq!((read.name.as_str(), read.port, read.plain, read.rate), ("h1", 9, true, Some(2.5)));
         let read = options(Some(FILE), &["--name", "h2", "--port", "10"]).unwrap();
@@ -260,59 +264,59 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_flags_count_alone() {
+    fn options_come_from_flags_without_a_file() {
         assert_eq!(options(None, &["--name", "h2"]).unwrap().port, 7);
         assert!(options(None, &[]).unwrap_err().contains("--name"));
         assert!(options(Some("[agent]\n"), &[]).unwrap_err().contains("--name"));
     }
 
     #[test]
-    fn read_again_it_tells_what_has_changed_and_keeps_what_was_if_that_is_wrong() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("cool.toml");
-        let says = |text: &str| std::fs::write(&path, format!("[agent]\n{text}")).unwrap();
+    fn a_reload_returns_the_changed_flags_or_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cool.toml");
+        let write = |text: &str| std::fs::write(&path, format!("[agent]\n{text}")).unwrap();
         let arguments = ["program", "--name", "h1", "--config", path.to_str().unwrap()];
         let arguments = arguments.map(OsString::from).to_vec();
         let mut config = Config { section: "agent", arguments, values: BTreeMap::new() };
-        says("rate = 1\nname = \"h0\"\n");
-        config.read_again::<Options>().unwrap();
-        says("port = 9\nname = \"h2\"\nplain = true\n");
-        let (options, changed) = config.read_again::<Options>().unwrap();
+        write("rate = 1\nname = \"h0\"\n");
+        config.reload::<Options>().unwrap();
+        write("port = 9\nname = \"h2\"\nplain = true\n");
+        let (options, changed) = config.reload::<Options>().unwrap();
         assert_eq!((options.port, options.rate, options.name.as_str()), (9, None, "h1"));
         assert_eq!(changed, ["plain", "port", "rate"]);
-        says("port = many\n");
-        assert!(config.read_again::<Options>().unwrap_err().to_string().contains("cool.toml:2"));
-        says("port = 9\nplain = true\n");
-        assert!(config.read_again::<Options>().unwrap().1.is_empty());
+        write("port = many\n");
+        assert!(config.reload::<Options>().unwrap_err().to_string().contains("cool.toml:2"));
+        write("port = 9\nplain = true\n");
+        assert!(config.reload::<Options>().unwrap().1.is_empty());
     }
 
     #[test]
-    fn everything_wrong_is_told_with_its_line() {
+    fn every_error_in_a_file_is_reported_with_its_line() {
         let file =
             "[agent]\nname = [1]\n\nport = 70000\nplain = \"yes\"\nspeed = 1\nconfig = \"x\"\n[agents]\n";
-        let says = options(Some(file), &[]).unwrap_err();
+        let message = options(Some(file), &[]).unwrap_err();
         let expected = [
-            "cool.toml:2: name is a text or a number",
+            "cool.toml:2: name must be a string or a number",
             "cool.toml:4: invalid value '70000' for '--port <PORT>': 70000 is not in 0..=65535",
-            "cool.toml:5: plain is true or false",
-            "cool.toml:6: there is no option speed; there are name, plain, port, rate",
-            "cool.toml:7: there is no option config; there are name, plain, port, rate",
-            "cool.toml:8: there is no table [agents]; there are [controller] and [agent]",
+            "cool.toml:5: plain must be true or false",
+            "cool.toml:6: unknown option speed; the options are name, plain, port, rate",
+            "cool.toml:7: unknown option config; the options are name, plain, port, rate",
+            "cool.toml:8: unknown table [agents]; the tables are [controller] and [agent]",
         ];
-        assert_eq!(says.lines().collect::<Vec<_>>(), expected);
+        assert_eq!(message.lines().collect::<Vec<_>>(), expected);
     }
 
     #[test]
-    fn what_is_no_toml_is_told_with_its_line() {
-        let says = options(Some("[agent]\nname = \"h1\"\nname = \"h2\"\n"), &[]).unwrap_err();
-        assert!(says.starts_with("cool.toml:3: ") && says.contains("duplicate"), "{says}");
-        let says = options(Some("[agent\n"), &[]).unwrap_err();
-        assert!(says.starts_with("cool.toml:1: "), "{says}");
+    fn a_syntax_error_is_reported_with_its_line() {
+        let message = options(Some("[agent]\nname = \"h1\"\nname = \"h2\"\n"), &[]).unwrap_err();
+        assert!(message.starts_with("cool.toml:3: ") && message.contains("duplicate"), "{message}");
+        let message = options(Some("[agent\n"), &[]).unwrap_err();
+        assert!(message.starts_with("cool.toml:1: "), "{message}");
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
-        let says = options(None, &["--config", "/nonexistent/cool.toml"]).unwrap_err();
-        assert!(says.contains("/nonexistent/cool.toml") && says.contains("--config"), "{says}");
+    fn a_missing_file_is_named() {
+        let message = options(None, &["--config", "/nonexistent/cool.toml"]).unwrap_err();
+        assert!(message.contains("/nonexistent/cool.toml") && message.contains("--config"), "{message}");
     }
 }

@@ -1,5 +1,8 @@
-//! What the controller and the agent have in common as programs: options from flags and a file, accepting connections, the log
-//! with its events, what the service manager is told, and pages over HTTP. What is served, and what the pages say, is left to the programs.
+//! Parts that the controller and the agent share as programs: options from flags and a file,
+//! accepting connections, the log and its events, notifications to the service manager, and HTTP
+//! pages.
+//!
+//! The programs decide which connections to serve, and provide the content of the pages.
 
 pub mod accept;
 pub mod clock;
@@ -7,6 +10,7 @@ pub mod config;
 pub mod listen;
 pub mod log;
 mod process;
+mod rejections;
 pub mod reload;
 pub mod supervision;
 pub mod web;

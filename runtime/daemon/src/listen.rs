@@ -1,83 +1,97 @@
-//! Takes connections in, from switches as from agents and tools: each is served only once the other side has
-//! proved who it is, and one that does not is named in the log.
+//! Accepts connections from switches, agents and tools. Each client must authenticate before it is
+//! served, and rejected clients are logged.
 
-use crate::accept::Incoming;
+use crate::accept::LimitedListener;
+use crate::rejections::RejectionLog;
 use cool_tls::{AcceptedConnection, Acceptor, Identity, MaybeTlsStream};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use tonic::transport::server::Connected;
 use tracing::warn;
 
-/// Connections of one listener at a time that are served or prove themselves.
-const CONNECTIONS: usize = 1 << 16;
+/// Maximum number of connections of one listener, including those in their handshake.
+const MAX_CONNECTIONS: usize = 1 << 16;
 
-/// A socket that listens, and whom it is for.
+/// A listening socket that authenticates its clients.
 #[derive(Debug)]
-pub struct Listener {
+pub struct ClientListener {
     socket: TcpListener,
     acceptor: Acceptor,
 }
 
-/// Who calls: told of each connection.
+/// The client of a connection. Handlers of requests receive it with each request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// From where.
+    /// The client's address.
     pub address: SocketAddr,
-    /// Who it proved to be; `None` without TLS.
+    /// Its authenticated identity. `None` without TLS.
     pub identity: Option<Identity>,
 }
 
-/// A connection that was taken in.
+/// An accepted connection.
 #[derive(Debug)]
-pub struct Connection {
-    /// Who is on the other side.
+pub struct ClientConnection {
+    /// The client.
     pub client: Client,
-    /// The way to it.
+    /// The stream to the client.
     pub stream: MaybeTlsStream,
 }
 
-impl Listener {
-    /// Takes connections of `socket` as `acceptor` says.
-    pub fn new(socket: TcpListener, acceptor: Acceptor) -> Listener {
-        Listener { socket, acceptor }
+impl ClientListener {
+    /// Listens on `socket` and authenticates clients with `acceptor`.
+    pub fn new(socket: TcpListener, acceptor: Acceptor) -> ClientListener {
+        ClientListener { socket, acceptor }
     }
 
-    /// Without TLS.
-    pub fn plaintext(socket: TcpListener) -> Listener {
-        Listener::new(socket, Acceptor::Plaintext)
+    /// Listens on `socket` without TLS.
+    pub fn plaintext(socket: TcpListener) -> ClientListener {
+        ClientListener::new(socket, Acceptor::Plaintext)
     }
 
-    /// Serves each connection by a task of its own, until `closed`. `whom` says in the log who is awaited.
+    /// Serves each connection in its own task, until `closed` completes. `client_kind` names the
+    /// expected clients in the log.
     pub async fn run<F>(
         self,
-        whom: &'static str,
+        client_kind: &'static str,
         closed: impl Future<Output = ()>,
-        serve: impl Fn(Connection) -> F + Clone + Send + 'static,
+        serve: impl Fn(ClientConnection) -> F + Clone + Send + 'static,
     ) where
         F: Future<Output = ()> + Send,
     {
-        let incoming = Incoming::new(self.socket, whom, CONNECTIONS);
+        let incoming = LimitedListener::new(self.socket, client_kind, MAX_CONNECTIONS);
+        let rejections = Arc::new(RejectionLog::default());
         tokio::pin!(closed);
         loop {
             let ((socket, address), permit) = tokio::select! {
                 accepted = incoming.next() => accepted,
                 () = &mut closed => return,
             };
-            let (acceptor, serve) = (self.acceptor.clone(), serve.clone());
+            let (acceptor, serve, rejections) = (self.acceptor.clone(), serve.clone(), rejections.clone());
             tokio::spawn(async move {
                 if let Err(error) = socket.set_nodelay(true) {
-                    warn!(peer = %address, %error, "{whom}: cannot switch off Nagle's algorithm");
+                    warn!(peer = %address, %error, "{client_kind}: cannot disable Nagle's algorithm");
                 }
                 match acceptor.accept(socket).await {
                     Ok(AcceptedConnection { stream, identity }) => {
-                        serve(Connection { client: Client { address, identity }, stream }).await;
+                        serve(ClientConnection { client: Client { address, identity }, stream }).await;
                     }
-                    Err(why) => warn!(peer = %address, "{whom} at {address} turned away: {why}"),
+                    Err(why) => {
+                        let why = why.to_string();
+                        match rejections.record(address.ip(), &why, Instant::now()) {
+                            None => {}
+                            Some(0) => warn!(peer = %address, "{client_kind} turned away: {why}"),
+                            Some(repeated) => {
+                                warn!(peer = %address, repeated, "{client_kind} turned away again: {why}");
+                            }
+                        }
+                    }
                 }
                 drop(permit);
             });
@@ -85,7 +99,7 @@ impl Listener {
     }
 }
 
-impl Connected for Connection {
+impl Connected for ClientConnection {
     type ConnectInfo = Client;
 
     fn connect_info(&self) -> Client {
@@ -93,13 +107,13 @@ impl Connected for Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for ClientConnection {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_read(cx, into)
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for ClientConnection {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, from)
     }

@@ -1,5 +1,8 @@
-//! The log of a program: text for people on standard error, chosen by --log; and its events, one JSON document
-//! each, of which the last are kept in memory and all can go to a file. What is wrong is counted.
+//! The log of a program.
+//!
+//! It has two outputs: text on standard error, filtered by --log, and events as JSON documents. The
+//! last events are kept in memory, and all can be written to a file. Warnings and errors are
+//! counted.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -15,71 +18,71 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, registry, reload};
 
-/// Events that are kept.
-const KEPT: usize = 200;
-/// Longer ones are not.
-const MAX_KEPT_BYTES: usize = 4096;
+/// Number of events that are kept in memory.
+const MAX_EVENTS: usize = 200;
+/// Longer events are not kept in memory.
+const MAX_EVENT_BYTES: usize = 4096;
 
-/// Why there is no log.
+/// Why the log cannot be started or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The log has ended.
-    #[error("what is logged cannot be changed: {0}")]
+    /// The log has already shut down.
+    #[error("cannot change the log filter: {0}")]
     Ended(#[from] reload::Error),
     /// The file cannot be written.
     #[error("event log {}: {source}; name another file with --event-log", .path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// The process has a log.
+    /// The process already has a log.
     #[error("{0}")]
     Twice(#[from] TryInitError),
 }
 
-/// The flags of the log.
+/// Command-line flags of the log.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(skip)]
 pub struct Options {
-    /// What goes to standard error: error, warn, info, debug or trace, for all or for a part, as in
-    /// info,cool_fabric=debug [default: info]
+    /// Log level on standard error (error, warn, info, debug or trace), for all modules or per
+    /// module, for example info,cool_fabric=debug [default: info]
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", value_parser = check_filter)]
     pub log: Option<String>,
-    /// Append every event to this file, a JSON document a line; SIGHUP opens it anew, for logrotate
+    /// Append all events to this file, one JSON document per line; SIGHUP reopens it for logrotate
     #[arg(long, value_name = "FILE")]
     pub event_log: Option<PathBuf>,
 }
 
-/// The events of this process; clones are the same.
+/// The events of this process. Clones share their state.
 #[derive(Clone, Debug, Default)]
-pub struct Events {
-    state: Arc<Mutex<State>>,
+pub struct EventLog {
+    state: Arc<Mutex<EventLogState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct EventLogState {
     last: VecDeque<Arc<str>>,
     file: Option<File>,
-    /// The file could not be written, and that was told.
-    told: bool,
+    /// Whether a write failure has been reported.
+    failure_reported: bool,
 }
 
 /// The log of this process.
 pub struct Log {
-    events: Events,
+    events: EventLog,
     change: Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>,
 }
 
-/// Counts what is wrong.
-struct Counts;
+/// Counts warnings and errors.
+struct SeverityCounter;
 
-/// Warnings and errors of this process: its log is one, too.
+/// Number of warnings and errors. They are static because a process has only one log.
 static WARNINGS: AtomicU64 = AtomicU64::new(0);
 static ERRORS: AtomicU64 = AtomicU64::new(0);
 
-/// How many warnings and errors this process has logged, whatever goes to standard error.
+/// Returns how many warnings and errors this process has logged, independent of the log filter.
 pub(crate) fn counts() -> [(&'static str, u64); 2] {
     [("warn", &WARNINGS), ("error", &ERRORS)].map(|(level, count)| (level, count.load(Ordering::Relaxed)))
 }
@@ -96,34 +99,34 @@ impl Options {
     /// Starts the log of this process.
     ///
     /// # Errors
-    /// If there is one, or the file makes that impossible.
+    /// Returns an error if the process already has a log, or if the file cannot be opened.
     pub fn start(&self) -> Result<Log, LogError> {
-        let events = Events::default();
+        let events = EventLog::default();
         events.lock().file = self.event_log.as_deref().map(append).transpose()?;
         let (filter, handle) = reload::Layer::new(self.filter());
         let text = fmt::layer().with_writer(io::stderr).with_ansi(false).with_filter(filter);
         let json = fmt::layer().json().flatten_event(true).with_span_list(false);
         let json = json.with_writer(events.clone()).with_filter(LevelFilter::INFO);
-        registry().with(text).with(json).with(Counts.with_filter(LevelFilter::WARN)).try_init()?;
+        registry().with(text).with(json).with(SeverityCounter.with_filter(LevelFilter::WARN)).try_init()?;
         Ok(Log { events, change: Box::new(move |filter| handle.reload(filter)) })
     }
 
     fn filter(&self) -> EnvFilter {
-        // It was checked when it was read.
+        // The filter was checked when the options were parsed.
         filter(self.log.as_deref().unwrap_or_default()).unwrap_or_else(|_| EnvFilter::new("info"))
     }
 }
 
 impl Log {
-    /// Its events.
-    pub fn events(&self) -> Events {
+    /// Returns the events.
+    pub fn events(&self) -> EventLog {
         self.events.clone()
     }
 
-    /// Goes on as these options say, in a file that is opened anew: the one that was there may have another name now.
+    /// Applies new options and reopens the file, because logrotate may have renamed it.
     ///
     /// # Errors
-    /// If the file cannot be opened; then events go where they went.
+    /// Returns an error if the file cannot be opened. Events then go to the previous file.
     pub fn change(&self, options: &Options) -> Result<(), LogError> {
         (self.change)(options.filter())?;
         let file = options.event_log.as_deref().map(append).transpose()?;
@@ -132,7 +135,7 @@ impl Log {
     }
 }
 
-impl<S: Subscriber> Layer<S> for Counts {
+impl<S: Subscriber> Layer<S> for SeverityCounter {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let count = if *event.metadata().level() == Level::ERROR { &ERRORS } else { &WARNINGS };
         count.fetch_add(1, Ordering::Relaxed);
@@ -144,44 +147,43 @@ fn append(path: &Path) -> Result<File, LogError> {
     file.map_err(|source| LogError::File { path: path.to_owned(), source })
 }
 
-impl Events {
-    /// The last events, oldest first, each a JSON document.
+impl EventLog {
+    /// Returns the last events, oldest first, each as a JSON document.
     pub fn last(&self) -> Vec<Arc<str>> {
         self.lock().last.iter().cloned().collect()
     }
 
-    // A panic elsewhere leaves a list of whole lines.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, EventLogState> {
         self.state.lock()
     }
 }
 
-impl MakeWriter<'_> for Events {
-    type Writer = Events;
+impl MakeWriter<'_> for EventLog {
+    type Writer = EventLog;
 
-    fn make_writer(&self) -> Events {
+    fn make_writer(&self) -> EventLog {
         self.clone()
     }
 }
 
-/// Takes one event at a time.
-impl Write for Events {
+/// Each call must write exactly one event.
+impl Write for EventLog {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut state = self.lock();
-        if line.len() <= MAX_KEPT_BYTES {
-            if state.last.len() == KEPT {
+        if line.len() <= MAX_EVENT_BYTES {
+            if state.last.len() == MAX_EVENTS {
                 state.last.pop_front();
             }
             state.last.push_back(String::from_utf8_lossy(line).trim_end().into());
         }
         let written = state.file.as_mut().map_or(Ok(()), |file| file.write_all(line));
         if let Err(error) = &written
-            && !state.told
+            && !state.failure_reported
         {
-            // Through the log it would come back here.
-            eprintln!("the event log cannot be written: {error}");
+            // Print directly, because an event would be written to the same file.
+            eprintln!("cannot write the event log: {error}");
         }
-        state.told = written.is_err();
+        state.failure_reported = written.is_err();
         Ok(line.len())
     }
 
@@ -195,25 +197,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_events_are_kept_and_all_go_to_the_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("events");
-        let mut events = Events::default();
+    fn the_last_events_are_kept_and_all_are_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("events");
+        let mut events = EventLog::default();
         events.lock().file = Some(append(&path).unwrap());
-        for n in 0..KEPT + 5 {
+        for n in 0..MAX_EVENTS + 5 {
             events.write_all(format!("{{\"n\":{n}}}\n").as_bytes()).unwrap();
         }
-        events.write_all(&vec![b'x'; MAX_KEPT_BYTES + 1]).unwrap();
+        events.write_all(&vec![b'x'; MAX_EVENT_BYTES + 1]).unwrap();
         let kept = events.last();
-        assert_eq!((kept.len(), &*kept[0], &*kept[KEPT - 1]), (KEPT, "{\"n\":5}", "{\"n\":204}"));
+        assert_eq!((kept.len(), &*kept[0], &*kept[MAX_EVENTS - 1]), (MAX_EVENTS, "{\"n\":5}", "{\"n\":204}"));
         let file = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(file.lines().count(), KEPT + 6);
+        assert_eq!(file.lines().count(), MAX_EVENTS + 6);
     }
 
     #[test]
-    fn a_log_can_be_moved_aside_and_what_it_tells_changed_while_it_is_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let [path, old] = ["events", "events.1"].map(|name| folder.path().join(name));
+    fn the_file_can_be_rotated_and_the_filter_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, old] = ["events", "events.1"].map(|name| directory.path().join(name));
         let mut options = Options { log: Some("error".into()), event_log: Some(path.clone()) };
         let log = options.start().unwrap();
         tracing::warn!("first");
@@ -225,7 +227,7 @@ mod tests {
         let lines = |path| std::fs::read_to_string(path).unwrap().lines().count();
         assert_eq!((lines(&old), lines(&path), log.events().last().len()), (2, 1, 3));
         assert_eq!(counts(), [("warn", 1), ("error", 1)]);
-        options.event_log = Some(folder.path().join("none/events"));
+        options.event_log = Some(directory.path().join("none/events"));
         assert!(log.change(&options).unwrap_err().to_string().contains("none/events"));
         tracing::info!("fourth");
         assert_eq!(lines(&path), 2);
@@ -233,8 +235,8 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_is_named() {
-        let says = append(Path::new("/nonexistent/events")).unwrap_err().to_string();
-        assert!(says.contains("/nonexistent/events") && says.contains("--event-log"), "{says}");
+    fn an_unwritable_file_is_named() {
+        let message = append(Path::new("/nonexistent/events")).unwrap_err().to_string();
+        assert!(message.contains("/nonexistent/events") && message.contains("--event-log"), "{message}");
     }
 }

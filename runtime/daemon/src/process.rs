@@ -1,4 +1,5 @@
-//! What Prometheus' own client libraries tell of every process, under their names, and how much it has logged that is wrong.
+//! Metrics of this process, named as in Prometheus' own client libraries, and the number of logged
+//! warnings and errors.
 
 use crate::log;
 use procfs::process::Process;
@@ -11,19 +12,19 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt;
 
-/// A registry of them.
+/// Returns a registry with these metrics.
 pub(crate) fn registry() -> Registry {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(ThisProcess));
+    registry.register_collector(Box::new(ProcessCollector));
     registry
 }
 
 #[derive(Debug)]
-struct ThisProcess;
+struct ProcessCollector;
 
-/// As the kernel counts.
+/// Resource usage as reported by the kernel.
 struct Usage {
-    processor_seconds: f64,
+    cpu_seconds: f64,
     resident_bytes: u64,
     open_files: usize,
     files_max: Option<u64>,
@@ -39,7 +40,7 @@ impl Usage {
             procfs::process::LimitValue::Unlimited => None,
         };
         Ok(Usage {
-            processor_seconds: (stat.utime + stat.stime) as f64 / per_second,
+            cpu_seconds: (stat.utime + stat.stime) as f64 / per_second,
             resident_bytes: stat.rss_bytes().get(),
             open_files: process.fd_count()?,
             files_max,
@@ -48,23 +49,27 @@ impl Usage {
     }
 }
 
-impl Collector for ThisProcess {
+impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let help = "Warnings and errors that were logged";
+        let help = "Logged warnings and errors";
         let mut family = encoder.encode_descriptor("cool_log_events", help, None, MetricType::Counter)?;
         for (level, count) in log::counts() {
             ConstCounter::new(count).encode(family.encode_family(&[("level", level)])?)?;
         }
-        // Where /proc cannot be read there is nothing to tell.
+        // Without a readable /proc, report no resource usage.
         let Ok(usage) = Usage::read() else { return Ok(()) };
-        let help = "Processor time, of user and system";
+        let help = "CPU time, user and system";
         let metric = encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?;
-        ConstCounter::new(usage.processor_seconds).encode(metric)?;
+        ConstCounter::new(usage.cpu_seconds).encode(metric)?;
         let gauges = [
             ("process_resident_memory_bytes", "Memory in use", Some(usage.resident_bytes as f64)),
             ("process_open_fds", "Open file descriptors", Some(usage.open_files as f64)),
-            ("process_max_fds", "File descriptors that may be open", usage.files_max.map(|most| most as f64)),
-            ("process_start_time_seconds", "When it started, in Unix time", Some(usage.started)),
+            (
+                "process_max_fds",
+                "Maximum number of open file descriptors",
+                usage.files_max.map(|most| most as f64),
+            ),
+            ("process_start_time_seconds", "Start time of the process, in Unix time", Some(usage.started)),
         ];
         for (name, help, value) in gauges {
             let Some(value) = value else { continue };

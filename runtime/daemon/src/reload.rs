@@ -1,4 +1,4 @@
-//! SIGHUP: options are read again, and the log goes on in a file that is opened anew.
+//! Handles SIGHUP: reloads the options and reopens the event log.
 
 use crate::config::Config;
 use crate::log::{self, Log};
@@ -7,11 +7,12 @@ use std::convert::Infallible;
 use tokio::signal::unix::Signal;
 use tracing::{info, warn};
 
-/// What the log itself takes over.
-const OF_THE_LOG: [&str; 2] = ["log", "event-log"];
+/// Flags that the log applies itself.
+const LOG_FLAGS: [&str; 2] = ["log", "event-log"];
 
-/// Reads the options whenever `hangup` comes, and gives them to `apply`, which takes over those flags that are named in `applied`.
-/// Others that have changed are said to count from the next start, and wrong ones change nothing.
+/// Reloads the options at each `hangup` and passes them to `apply`, which must apply the flags in
+/// `applied`. If other flags have changed, logs that they take effect at the next start. Invalid
+/// options change nothing.
 pub async fn on_hangup<T: Parser>(
     mut hangup: Signal,
     mut config: Config,
@@ -20,26 +21,25 @@ pub async fn on_hangup<T: Parser>(
     (applied, apply): (&[&str], impl Fn(&T)),
 ) -> Infallible {
     while hangup.recv().await.is_some() {
-        let (options, changed) = match config.read_again::<T>() {
+        let (options, changed) = match config.reload::<T>() {
             Ok(read) => read,
             Err(error) => {
                 let why = error.to_string();
-                warn!(why = why.trim_end(), "the options are wrong, and stay as they were");
+                warn!(why = why.trim_end(), "invalid options; the previous ones stay in effect");
                 continue;
             }
         };
         if let Err(why) = log.change(log_options(&options)) {
-            warn!(%why, "the log stays as it was");
+            warn!(%why, "cannot change the log");
         }
         apply(&options);
-        let later =
-            |flag: &&String| !OF_THE_LOG.contains(&flag.as_str()) && !applied.contains(&flag.as_str());
+        let later = |flag: &&String| !LOG_FLAGS.contains(&flag.as_str()) && !applied.contains(&flag.as_str());
         let later: Vec<&String> = changed.iter().filter(later).collect();
         if !later.is_empty() {
-            warn!(?later, "these options have changed, and count from the next start");
+            warn!(?later, "these options have changed and take effect at the next start");
         }
-        info!(?changed, "options read again");
+        info!(?changed, "options reloaded");
     }
-    // No signal comes any more.
+    // No more signals will arrive.
     std::future::pending().await
 }

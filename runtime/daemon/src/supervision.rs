@@ -1,5 +1,5 @@
-//! What a program tells the service manager that started it (sd_notify(3)): that it is ready, that it stops, and, where a watchdog
-//! is wanted, that it is still of use. Without such a manager nothing is said.
+//! Notifications to the service manager that started this program (sd_notify(3)): ready, stopping
+//! and, if a watchdog is configured, alive. Without a service manager, nothing is sent.
 
 use sd_notify::NotifyState;
 use std::convert::Infallible;
@@ -7,38 +7,40 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-/// It serves from now on.
+/// Reports that the program is ready to serve.
 pub fn ready() {
-    tell(NotifyState::Ready);
+    notify(NotifyState::Ready);
 }
 
-/// It ends in order from now on.
+/// Reports that the program is shutting down.
 pub fn stopping() {
-    tell(NotifyState::Stopping);
+    notify(NotifyState::Stopping);
 }
 
-fn tell(state: NotifyState<'_>) {
+fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        debug!(%error, "the service manager does not hear");
+        debug!(%error, "cannot notify the service manager");
     }
 }
 
-/// Tells the watchdog that this program is of use, as often as it wants to hear that, as long as `answers` comes back.
-pub async fn watch<F: Future<Output = ()>>(answers: impl Fn() -> F) -> Infallible {
+/// Notifies the watchdog as often as it requires, as long as `check` completes in time. Never
+/// returns.
+pub async fn watch<F: Future<Output = ()>>(check: impl Fn() -> F) -> Infallible {
     let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
-    // An answer may take a quarter, and the next one is asked for after another: half of the time, as sd_watchdog_enabled(3) advises.
-    watch_every(limit / 4, answers, || tell(NotifyState::Watchdog)).await
+    // A check may take a quarter of the limit, and the next one starts a quarter later.
+    // Notifications are therefore sent at least every half, as sd_watchdog_enabled(3) recommends.
+    watch_every(limit / 4, check, || notify(NotifyState::Watchdog)).await
 }
 
 async fn watch_every<F: Future<Output = ()>>(
     every: Duration,
-    answers: impl Fn() -> F,
-    tell: impl Fn(),
+    check: impl Fn() -> F,
+    notify: impl Fn(),
 ) -> Infallible {
     loop {
-        match timeout(every, answers()).await {
-            Ok(()) => tell(),
-            Err(_) => warn!("no answer from within for {every:?}: the watchdog is not told that all is well"),
+        match timeout(every, check()).await {
+            Ok(()) => notify(),
+            Err(_) => warn!("the program did not respond within {every:?}; not notifying the watchdog"),
         }
         sleep(every).await;
     }
@@ -52,12 +54,12 @@ mod tests {
     use tokio::sync::Notify;
 
     #[tokio::test]
-    async fn the_watchdog_hears_nothing_of_a_program_that_hangs() {
-        let (asked, told, enough) = (Cell::new(0), Cell::new(0), Notify::new());
-        let answers = || {
-            asked.set(asked.get() + 1);
-            let hangs = asked.get() > 3;
-            if asked.get() == 6 {
+    async fn the_watchdog_is_not_notified_of_a_program_that_hangs() {
+        let (checks, notified, enough) = (Cell::new(0), Cell::new(0), Notify::new());
+        let check = || {
+            checks.set(checks.get() + 1);
+            let hangs = checks.get() > 3;
+            if checks.get() == 6 {
                 enough.notify_one();
             }
             async move {
@@ -67,9 +69,9 @@ mod tests {
             }
         };
         tokio::select! {
-            never = watch_every(Duration::from_millis(1), answers, || told.set(told.get() + 1)) => match never {},
+            never = watch_every(Duration::from_millis(1), check, || notified.set(notified.get() + 1)) => match never {},
             () = enough.notified() => {}
         }
-        assert_eq!(told.get(), 3, "and it is asked on");
+        assert_eq!(notified.get(), 3, "checks continue");
     }
 }

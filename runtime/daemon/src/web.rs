@@ -1,7 +1,9 @@
-//! Pages over HTTP/1.1, for people and for Prometheus, to be read only. Connections are few and short, so whoever holds
-//! many or sends nothing keeps nobody else away for long.
+//! Read-only HTTP/1.1 pages for people and for Prometheus.
+//!
+//! The number and the duration of connections are limited, so that a client with many idle
+//! connections cannot block others for long.
 
-use crate::accept::{Incoming, Listen};
+use crate::accept::{LimitedListener, Listen};
 use crate::process;
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
@@ -20,27 +22,28 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-/// Connections at a time; more wait in the system's queue.
-const CONNECTIONS: usize = 64;
-/// How long a request may take to come.
-const HEADER_WITHIN: Duration = Duration::from_secs(5);
-/// How long a connection may last: who wants more connects again.
-const LASTS: Duration = Duration::from_secs(30);
-/// What Prometheus expects.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Maximum number of simultaneous connections. Further ones wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 64;
+/// How long a client may take to send its request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum duration of a connection. Clients may reconnect.
+const MAX_CONNECTION_TIME: Duration = Duration::from_secs(30);
+/// Content type that Prometheus expects.
+const OPEN_METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The flag by which pages are served.
+/// Command-line flag of the HTTP pages.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(skip)]
 pub struct Options {
-    /// Serve pages to read at this address, among them /metrics for Prometheus [default: none]
+    /// Serve read-only HTTP pages at this address, including /metrics for Prometheus [default:
+    /// none]
     ///
-    /// Without TLS and for everybody who reaches it: a loopback or management address.
+    /// There is no TLS and no authentication: use a loopback or management address.
     #[arg(long, value_name = "IP:PORT")]
     pub http: Option<SocketAddr>,
 }
 
-/// The address cannot be had.
+/// The HTTP address cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve pages at {address}: {source}; choose another address with --http")]
 pub struct ListenError {
@@ -49,10 +52,10 @@ pub struct ListenError {
 }
 
 impl Options {
-    /// Takes the address, if one is given.
+    /// Binds the address, if one is given.
     ///
     /// # Errors
-    /// If it cannot be had.
+    /// Returns an error if the address cannot be used.
     pub async fn listen(&self) -> Result<Option<TcpListener>, ListenError> {
         let Some(address) = self.http else { return Ok(None) };
         let listener = TcpListener::bind(address).await;
@@ -60,35 +63,35 @@ impl Options {
     }
 }
 
-/// Serves the pages of `router` until dropped.
+/// Serves the pages of `router` until the future is dropped.
 pub async fn serve(
     listener: impl Listen<Connection = (TcpStream, SocketAddr)>,
     router: Router,
 ) -> Infallible {
-    let incoming = Incoming::new(listener, "reader of pages", CONNECTIONS);
+    let incoming = LimitedListener::new(listener, "HTTP client", MAX_CONNECTIONS);
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        let ((socket, _), place) = incoming.next().await;
+        let ((socket, _), permit) = incoming.next().await;
         let router = router.clone();
         connections.spawn(async move {
-            converse(socket, router).await;
-            drop(place);
+            serve_connection(socket, router).await;
+            drop(permit);
         });
     }
 }
 
-async fn converse(socket: TcpStream, router: Router) {
+async fn serve_connection(socket: TcpStream, router: Router) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_WITHIN)
+        .header_read_timeout(HEADER_TIMEOUT)
         .serve_connection(TokioIo::new(socket), TowerToHyperService::new(router));
-    if let Ok(Err(error)) = timeout(LASTS, connection).await {
-        debug!(%error, "a reader of pages went away");
+    if let Ok(Err(error)) = timeout(MAX_CONNECTION_TIME, connection).await {
+        debug!(%error, "an HTTP client disconnected");
     }
 }
 
-/// The page of metrics: these, and what is told of every process.
+/// Returns the metrics page: the metrics in `registry` and those of the process.
 pub fn metrics(registry: &Registry) -> Response {
     let mut text = String::new();
     let mut encode = || {
@@ -97,9 +100,9 @@ pub fn metrics(registry: &Registry) -> Response {
         encode_eof(&mut text)
     };
     match encode() {
-        Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS_TYPE)], text).into_response(),
         Err(error) => {
-            warn!(%error, "metrics cannot be written");
+            warn!(%error, "cannot encode the metrics");
             axum::http::StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
@@ -126,29 +129,29 @@ mod tests {
         tokio::spawn(serve(listener, router));
         let mut socket = TcpStream::connect(address).await.unwrap();
         socket.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).await.unwrap();
-        answer
+        let mut response = String::new();
+        socket.read_to_string(&mut response).await.unwrap();
+        response
     }
 
     #[tokio::test]
-    async fn metrics_are_what_prometheus_reads() {
-        let answer = page("GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-        assert!(answer.contains(OPEN_METRICS), "{answer}");
-        assert!(answer.contains("# TYPE things counter\nthings_total 1\n"), "{answer}");
+    async fn metrics_are_in_the_format_of_prometheus() {
+        let response = page("GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+        assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
+        assert!(response.contains(OPEN_METRICS_TYPE), "{response}");
+        assert!(response.contains("# TYPE things counter\nthings_total 1\n"), "{response}");
         assert!(
-            answer.contains("\nprocess_resident_memory_bytes ") && answer.ends_with("\n# EOF\n"),
-            "{answer}"
+            response.contains("\nprocess_resident_memory_bytes ") && response.ends_with("\n# EOF\n"),
+            "{response}"
         );
     }
 
     #[tokio::test]
-    async fn garbage_is_refused() {
+    async fn malformed_requests_are_refused() {
         for request in ["\0\0\0\0\r\n\r\n", "POST /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"]
         {
-            let answer = page(request).await;
-            assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+            let response = page(request).await;
+            assert!(response.starts_with("HTTP/1.1 4"), "{response}");
         }
     }
 }

@@ -1,0 +1,82 @@
+//! Limits how often the log reports rejected connections.
+//!
+//! A program with a wrong certificate reconnects about once a second, forever. Its first rejection is
+//! logged, then at most one per minute together with the number of rejections in between.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often the same rejection is logged.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum number of rejections that are counted separately. Further ones are logged each time.
+const MAX_ENTRIES: usize = 1024;
+
+/// Recent rejections, by source address and reason.
+#[derive(Debug, Default)]
+pub(crate) struct RejectionLog {
+    recent: Mutex<BTreeMap<(IpAddr, String), LoggedRejection>>,
+}
+
+#[derive(Debug)]
+struct LoggedRejection {
+    at: Instant,
+    /// Number of rejections that were not logged since then.
+    unlogged: u64,
+}
+
+impl RejectionLog {
+    /// Records a rejection. Returns whether it must be logged: the number of equal rejections that
+    /// were not logged before it, or `None` if it must not.
+    pub(crate) fn record(&self, source: IpAddr, reason: &str, now: Instant) -> Option<u64> {
+        let mut recent = self.recent.lock();
+        let is_recent = |logged: &LoggedRejection| now.duration_since(logged.at) < LOG_INTERVAL;
+        let key = (source, reason.to_owned());
+        if let Some(logged) = recent.get_mut(&key) {
+            if is_recent(logged) {
+                logged.unlogged += 1;
+                return None;
+            }
+            let unlogged = logged.unlogged;
+            *logged = LoggedRejection { at: now, unlogged: 0 };
+            return Some(unlogged);
+        }
+        if recent.len() >= MAX_ENTRIES {
+            recent.retain(|_, logged| is_recent(logged));
+        }
+        if recent.len() < MAX_ENTRIES {
+            recent.insert(key, LoggedRejection { at: now, unlogged: 0 });
+        }
+        Some(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_repeated_rejection_is_logged_once_a_minute_with_a_count() {
+        let log = RejectionLog::default();
+        let (start, source) = (Instant::now(), IpAddr::from([10, 0, 0, 1]));
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let logged: Vec<Option<u64>> =
+            [0, 1, 59, 60, 61].map(|seconds| log.record(source, "expired", at(seconds))).into();
+        assert_eq!(logged, [Some(0), None, None, Some(2), None]);
+        assert_eq!(log.record(source, "revoked", at(61)), Some(0), "another reason");
+        assert_eq!(log.record([10, 0, 0, 2].into(), "expired", at(61)), Some(0), "another source");
+    }
+
+    #[tokio::test]
+    async fn the_number_of_recorded_rejections_is_bounded() {
+        let (log, start) = (RejectionLog::default(), Instant::now());
+        for n in 0..=MAX_ENTRIES as u32 {
+            assert_eq!(log.record(IpAddr::from(n.to_be_bytes()), "expired", start), Some(0));
+        }
+        assert_eq!(log.recent.lock().len(), MAX_ENTRIES);
+        log.record([10, 0, 0, 1].into(), "expired", start + LOG_INTERVAL);
+        assert_eq!(log.recent.lock().len(), 1);
+    }
+}
