@@ -3,7 +3,7 @@
 
 use crate::codes::{cool_comm, cool_op, cool_type, elements_of_code, op_of};
 use crate::comm::COMMS;
-use crate::error::Wrong;
+use crate::error::CallError;
 use cool_rust::{
     Array, ArrayMut, Arrays, Collective, Comm, Elements, Error, Op, Operation, OwnCounts, Pending, Type,
 };
@@ -14,11 +14,11 @@ use std::sync::Arc;
 const IN_PLACE: usize = usize::MAX;
 
 /// One call as C gives it.
-pub(crate) struct Call {
+pub(crate) struct CallArguments {
     operation: Operation,
     send: *const c_void,
     recv: *mut c_void,
-    count: Count,
+    count: ElementCount,
     dtype: cool_type,
     op: Option<cool_op>,
     root: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Call {
 }
 
 /// How many elements.
-pub(crate) enum Count {
+pub(crate) enum ElementCount {
     /// As the operation counts them (cool.h).
     Each(usize),
     /// Of each part: one for each rank, or for each pair of ranks.
@@ -34,7 +34,7 @@ pub(crate) enum Count {
 }
 
 /// [`OwnCounts`], copied.
-pub(crate) enum Own {
+pub(crate) enum OwnedCounts {
     /// Of a root.
     OfRoot(Vec<usize>),
     /// Of each rank of an alltoall.
@@ -42,27 +42,27 @@ pub(crate) enum Own {
 }
 
 /// The communicator of a number.
-pub(crate) fn comm_of(number: cool_comm) -> Result<Arc<Comm>, Wrong> {
-    COMMS.look(number, Arc::clone)
+pub(crate) fn find_comm(number: cool_comm) -> Result<Arc<Comm>, CallError> {
+    COMMS.get(number, Arc::clone)
 }
 
 /// What an array of the type of a code holds.
-pub(crate) fn elements_of(code: cool_type) -> Result<Elements, Wrong> {
-    elements_of_code(code).ok_or_else(|| Wrong::Argument(format!("there is no type {code} of elements")))
+pub(crate) fn elements_of(code: cool_type) -> Result<Elements, CallError> {
+    elements_of_code(code).ok_or_else(|| CallError::Argument(format!("there is no type {code} of elements")))
 }
 
 /// Bytes of a range of memory that has elements of some bytes.
-pub(crate) fn bytes_of(element: usize, elements: usize) -> Result<usize, Wrong> {
+pub(crate) fn bytes_of(element: usize, elements: usize) -> Result<usize, CallError> {
     let bytes = elements.checked_mul(element).filter(|bytes| isize::try_from(*bytes).is_ok());
-    bytes.ok_or_else(|| Wrong::Argument(format!("{elements} elements are beyond any array")))
+    bytes.ok_or_else(|| CallError::Argument(format!("{elements} elements are beyond any array")))
 }
 
 /// # Safety
 /// Unless it is null, `bytes` bytes can be read there as long as the result is used.
-pub(crate) unsafe fn bytes<'a>(name: &str, data: *const c_void, bytes: usize) -> Result<&'a [u8], Wrong> {
+pub(crate) unsafe fn bytes<'a>(name: &str, data: *const c_void, bytes: usize) -> Result<&'a [u8], CallError> {
     match (data.is_null(), bytes) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(Wrong::Argument(format!("{name} is null, but has {bytes} bytes to it"))),
+        (true, _) => Err(CallError::Argument(format!("{name} is null, but has {bytes} bytes to it"))),
         // SAFETY: as promised.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(data.cast(), bytes) }),
     }
@@ -74,10 +74,10 @@ pub(crate) unsafe fn bytes_mut<'a>(
     name: &str,
     data: *mut c_void,
     bytes: usize,
-) -> Result<&'a mut [u8], Wrong> {
+) -> Result<&'a mut [u8], CallError> {
     match (data.is_null(), bytes) {
         (_, 0) => Ok(&mut []),
-        (true, _) => Err(Wrong::Argument(format!("{name} is null, but has {bytes} bytes to it"))),
+        (true, _) => Err(CallError::Argument(format!("{name} is null, but has {bytes} bytes to it"))),
         // SAFETY: as promised.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(data.cast(), bytes) }),
     }
@@ -85,7 +85,7 @@ pub(crate) unsafe fn bytes_mut<'a>(
 
 /// # Safety
 /// Unless it is null, `n` numbers can be read there.
-pub(crate) unsafe fn numbers(name: &str, data: *const usize, n: usize) -> Result<Vec<usize>, Wrong> {
+pub(crate) unsafe fn numbers(name: &str, data: *const usize, n: usize) -> Result<Vec<usize>, CallError> {
     // SAFETY: as promised; numbers may be copied byte by byte, wherever they begin.
     let raw = unsafe { bytes(name, data.cast(), n * size_of::<usize>()) }?;
     Ok(raw.as_chunks().0.iter().copied().map(usize::from_ne_bytes).collect())
@@ -93,7 +93,7 @@ pub(crate) unsafe fn numbers(name: &str, data: *const usize, n: usize) -> Result
 
 /// How memory that is read and memory that is written, each as where it begins and its bytes, lie to each other.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Lie {
+pub(crate) enum Overlap {
     /// They share nothing, or one is empty.
     Apart,
     /// One lies within the other: in that, where what is sent and what is received begin.
@@ -102,41 +102,41 @@ pub(crate) enum Lie {
 
 /// # Errors
 /// If they overlap otherwise.
-pub(crate) fn lie(send: (usize, usize), recv: (usize, usize)) -> Result<Lie, Wrong> {
+pub(crate) fn overlap(send: (usize, usize), recv: (usize, usize)) -> Result<Overlap, CallError> {
     let end = |(start, bytes): (usize, usize)| start.saturating_add(bytes);
     if send.1 == 0 || recv.1 == 0 || end(send) <= recv.0 || end(recv) <= send.0 {
-        return Ok(Lie::Apart);
+        return Ok(Overlap::Apart);
     }
     let is_within = |a: (usize, usize), b: (usize, usize)| b.0 <= a.0 && end(a) <= end(b);
     if is_within(send, recv) {
-        Ok(Lie::Within(send.0 - recv.0, 0))
+        Ok(Overlap::Within(send.0 - recv.0, 0))
     } else if is_within(recv, send) {
-        Ok(Lie::Within(0, recv.0 - send.0))
+        Ok(Overlap::Within(0, recv.0 - send.0))
     } else {
         let text = "send and recv overlap, and neither lies within the other; pass COOL_IN_PLACE as send, or other memory";
-        Err(Wrong::Argument(text.to_owned()))
+        Err(CallError::Argument(text.to_owned()))
     }
 }
 
-impl Call {
+impl CallArguments {
     /// One that combines nothing, with root 0.
     pub(crate) fn new(
         operation: Operation,
         send: *const c_void,
         recv: *mut c_void,
-        count: Count,
+        count: ElementCount,
         dtype: cool_type,
         comm: cool_comm,
-    ) -> Call {
-        Call { operation, send, recv, count, dtype, op: None, root: 0, comm }
+    ) -> CallArguments {
+        CallArguments { operation, send, recv, count, dtype, op: None, root: 0, comm }
     }
 
-    pub(crate) fn op(self, op: cool_op) -> Call {
-        Call { op: Some(op), ..self }
+    pub(crate) fn op(self, op: cool_op) -> CallArguments {
+        CallArguments { op: Some(op), ..self }
     }
 
-    pub(crate) fn root(self, root: usize) -> Call {
-        Call { root, ..self }
+    pub(crate) fn root(self, root: usize) -> CallArguments {
+        CallArguments { root, ..self }
     }
 
     /// Starts the call.
@@ -144,66 +144,69 @@ impl Call {
     /// # Safety
     /// What `send`, `recv` and the counts point to is there, is as long as the operation and the counts say, and is
     /// used by nobody else: `send` and the counts until this returns, `recv` until the call is done.
-    pub(crate) unsafe fn start(self) -> Result<Pending<'static>, Wrong> {
+    pub(crate) unsafe fn start(self) -> Result<Pending<'static>, CallError> {
         // SAFETY: as promised.
-        unsafe { self.carry_out(|comm, collective| comm.start().collective(collective)) }
+        unsafe { self.with_collective(|comm, collective| comm.start().collective(collective)) }
     }
 
     /// Runs the call to its end.
     ///
     /// # Safety
-    /// As for [`Call::start`], until this returns.
-    pub(crate) unsafe fn run(self) -> Result<(), Wrong> {
+    /// As for [`CallArguments::start`], until this returns.
+    pub(crate) unsafe fn run(self) -> Result<(), CallError> {
         // SAFETY: as promised.
-        unsafe { self.carry_out(Comm::collective) }
+        unsafe { self.with_collective(Comm::collective) }
     }
 
     /// # Safety
-    /// As for [`Call::start`].
-    unsafe fn carry_out<R>(
+    /// As for [`CallArguments::start`].
+    unsafe fn with_collective<R>(
         self,
         then: impl FnOnce(&Comm, Collective<'_, 'static>) -> Result<R, Error>,
-    ) -> Result<R, Wrong> {
+    ) -> Result<R, CallError> {
         let dtype = elements_of(self.dtype)?;
         // SAFETY: as promised.
-        unsafe { self.on(dtype, dtype.bytes(), then) }
+        unsafe { self.with_arrays(dtype, dtype.bytes(), then) }
     }
 
     /// Has a reduction by a function carried out, on elements of some bytes.
     ///
     /// # Safety
-    /// As for [`Call::start`], or [`Call::run`], by what `then` does.
+    /// As for [`CallArguments::start`], or [`CallArguments::run`], by what `then` does.
     pub(crate) unsafe fn fold<R>(
         self,
         element: usize,
         then: impl FnOnce(&Comm, Collective<'_, 'static>) -> Result<R, Error>,
-    ) -> Result<R, Wrong> {
+    ) -> Result<R, CallError> {
         if element == 0 || self.operation == Operation::Barrier {
-            return Err(Wrong::Argument("elements of 0 bytes, or of a barrier, are not combined".to_owned()));
+            return Err(CallError::Argument(
+                "elements of 0 bytes, or of a barrier, are not combined".to_owned(),
+            ));
         }
         // SAFETY: as promised.
-        unsafe { self.on(Type::U8.into(), element, then) }
+        unsafe { self.with_arrays(Type::U8.into(), element, then) }
     }
 
     /// # Safety
-    /// As for [`Call::start`].
-    unsafe fn on<R>(
+    /// As for [`CallArguments::start`].
+    unsafe fn with_arrays<R>(
         self,
         dtype: Elements,
         element: usize,
         then: impl FnOnce(&Comm, Collective<'_, 'static>) -> Result<R, Error>,
-    ) -> Result<R, Wrong> {
-        let comm = comm_of(self.comm)?;
+    ) -> Result<R, CallError> {
+        let comm = find_comm(self.comm)?;
         let (size, rank) = (comm.size(), comm.rank());
         if self.operation == Operation::Barrier {
             return Ok(then(&comm, Collective::new(self.operation, Arrays::None))?);
         }
-        let op = self.op.map(|op| op_of(op).ok_or_else(|| Wrong::Argument(format!("there is no op {op}"))));
+        let op =
+            self.op.map(|op| op_of(op).ok_or_else(|| CallError::Argument(format!("there is no op {op}"))));
         let op: Option<Op> = op.transpose()?;
         let pairs = if self.operation == Operation::Alltoall { size * size } else { size };
         let counts: Option<Vec<usize>> = match self.count {
-            Count::Each(_) => None,
-            Count::Parts(parts) => {
+            ElementCount::Each(_) => None,
+            ElementCount::Parts(parts) => {
                 // SAFETY: as promised.
                 Some(unsafe { numbers("counts", parts, pairs) }?)
             }
@@ -238,15 +241,15 @@ impl Call {
     /// The arrays of these many bytes at `send` and at `recv`.
     ///
     /// # Safety
-    /// As for [`Call::start`].
+    /// As for [`CallArguments::start`].
     unsafe fn arrays<'a>(
         &self,
         (dtype, element): (Elements, usize),
         send: usize,
         recv: usize,
-    ) -> Result<Arrays<'a, 'static>, Wrong> {
-        match lie((self.send.addr(), send), (self.recv.addr(), recv))? {
-            Lie::Apart => {
+    ) -> Result<Arrays<'a, 'static>, CallError> {
+        match overlap((self.send.addr(), send), (self.recv.addr(), recv))? {
+            Overlap::Apart => {
                 // SAFETY: as promised.
                 let send = unsafe { bytes("send", self.send, send) }?;
                 // SAFETY: as promised.
@@ -254,12 +257,12 @@ impl Call {
                 let (send, recv) = (Array::new(dtype, send), ArrayMut::new(dtype, recv));
                 Ok(Arrays::Apart(Some(whole(send)?), Some(whole(recv)?)))
             }
-            Lie::Within(send_at, recv_at) => {
+            Overlap::Within(send_at, recv_at) => {
                 let outer = if send_at == 0 && send >= recv { self.send.cast_mut() } else { self.recv };
                 // SAFETY: as promised. What is sent lies in the same memory as what is received, which may be written.
                 let data = unsafe { bytes_mut("recv", outer, send.max(recv)) }?;
                 if !send_at.is_multiple_of(element) || !recv_at.is_multiple_of(element) {
-                    return Err(Wrong::Argument("send and recv overlap within an element".to_owned()));
+                    return Err(CallError::Argument("send and recv overlap within an element".to_owned()));
                 }
                 let of = |at: usize, bytes: usize| at / element..(at + bytes) / element;
                 let data = whole(ArrayMut::new(dtype, data))?;
@@ -272,12 +275,12 @@ impl Call {
     /// elements of `send` and of `recv`.
     ///
     /// # Safety
-    /// As for [`Call::run`], as long as `own` says.
-    pub(crate) unsafe fn of_own(
+    /// As for [`CallArguments::run`], as long as `own` says.
+    pub(crate) unsafe fn run_with_own_counts(
         self,
-        own: impl FnOnce(&Comm) -> Result<(Own, usize, usize), Wrong>,
-    ) -> Result<(), Wrong> {
-        let (comm, dtype) = (comm_of(self.comm)?, elements_of(self.dtype)?);
+        own: impl FnOnce(&Comm) -> Result<(OwnedCounts, usize, usize), CallError>,
+    ) -> Result<(), CallError> {
+        let (comm, dtype) = (find_comm(self.comm)?, elements_of(self.dtype)?);
         let (own, send, recv) = own(&comm)?;
         let (send, recv) = (bytes_of(dtype.bytes(), send)?, bytes_of(dtype.bytes(), recv)?);
         let arrays = if self.send.addr() == IN_PLACE {
@@ -289,22 +292,27 @@ impl Call {
             unsafe { self.arrays((dtype, dtype.bytes()), send, recv) }?
         };
         let counts = match &own {
-            Own::OfRoot(counts) => OwnCounts::OfRoot(counts),
-            Own::OfRank(sent, received) => OwnCounts::OfRank(sent, received),
+            OwnedCounts::OfRoot(counts) => OwnCounts::OfRoot(counts),
+            OwnedCounts::OfRank(sent, received) => OwnCounts::OfRank(sent, received),
         };
         let collective = Collective { root: self.root, ..Collective::new(self.operation, arrays) };
         Ok(comm.collective_of_own(collective, counts)?)
     }
 
     /// The elements of `send` and of `recv`.
-    fn elements(&self, rank: usize, size: usize, counts: Option<&[usize]>) -> Result<(usize, usize), Wrong> {
+    fn elements(
+        &self,
+        rank: usize,
+        size: usize,
+        counts: Option<&[usize]>,
+    ) -> Result<(usize, usize), CallError> {
         let count = match (&self.count, counts) {
-            (Count::Each(count), _) => *count,
-            (Count::Parts(_), Some(parts)) if self.operation == Operation::Alltoall => {
+            (ElementCount::Each(count), _) => *count,
+            (ElementCount::Parts(_), Some(parts)) if self.operation == Operation::Alltoall => {
                 let out = sum(parts[rank * size..][..size].iter())?;
                 return Ok((out, sum(parts.iter().skip(rank).step_by(size))?));
             }
-            (Count::Parts(_), parts) => {
+            (ElementCount::Parts(_), parts) => {
                 let parts = parts.unwrap_or_default();
                 let (own, all) = (parts.get(rank).copied().unwrap_or(0), sum(parts.iter())?);
                 return Ok(match self.operation {
@@ -313,7 +321,7 @@ impl Call {
                 });
             }
         };
-        let all = || count.checked_mul(size).ok_or_else(beyond);
+        let all = || count.checked_mul(size).ok_or_else(too_many);
         Ok(match self.operation {
             Operation::Gather | Operation::Allgather => (count, all()?),
             Operation::Scatter | Operation::ReduceScatter => (all()?, count),
@@ -323,15 +331,15 @@ impl Call {
     }
 }
 
-pub(crate) fn sum<'a>(mut parts: impl Iterator<Item = &'a usize>) -> Result<usize, Wrong> {
-    parts.try_fold(0usize, |sum, part| sum.checked_add(*part)).ok_or_else(beyond)
+pub(crate) fn sum<'a>(mut parts: impl Iterator<Item = &'a usize>) -> Result<usize, CallError> {
+    parts.try_fold(0usize, |sum, part| sum.checked_add(*part)).ok_or_else(too_many)
 }
 
-fn beyond() -> Wrong {
-    Wrong::Argument("the counts are beyond any array".to_owned())
+fn too_many() -> CallError {
+    CallError::Argument("the counts are beyond any array".to_owned())
 }
 
 /// The bytes were counted by their elements.
-fn whole<A>(array: Option<A>) -> Result<A, Wrong> {
-    array.ok_or_else(|| Wrong::Argument("an array ends within an element".to_owned()))
+fn whole<A>(array: Option<A>) -> Result<A, CallError> {
+    array.ok_or_else(|| CallError::Argument("an array ends within an element".to_owned()))
 }

@@ -1,6 +1,6 @@
 //! The collectives that wait for their results.
 
-use crate::arguments::{Call, Count};
+use crate::arguments::{CallArguments, ElementCount};
 use crate::codes::{cool_comm, cool_op, cool_status, cool_type};
 use crate::error::guarded;
 use cool_rust::Operation;
@@ -10,8 +10,8 @@ use std::ptr;
 /// Runs a call to its end.
 ///
 /// # Safety
-/// As for [`Call::run`].
-unsafe fn run(call: Call) -> cool_status {
+/// As for [`CallArguments::run`].
+unsafe fn run(call: CallArguments) -> cool_status {
     // SAFETY: as promised.
     guarded(|| unsafe { call.run() })
 }
@@ -28,7 +28,9 @@ pub unsafe extern "C" fn cool_bcast(
     root: usize,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::Bcast, ptr::null(), data, Count::Each(count), dtype, comm).root(root);
+    let call =
+        CallArguments::new(Operation::Bcast, ptr::null(), data, ElementCount::Each(count), dtype, comm)
+            .root(root);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -47,7 +49,9 @@ pub unsafe extern "C" fn cool_reduce(
     root: usize,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::Reduce, send, recv, Count::Each(count), dtype, comm).op(op).root(root);
+    let call = CallArguments::new(Operation::Reduce, send, recv, ElementCount::Each(count), dtype, comm)
+        .op(op)
+        .root(root);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -65,7 +69,8 @@ pub unsafe extern "C" fn cool_allreduce(
     op: cool_op,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::Allreduce, send, recv, Count::Each(count), dtype, comm).op(op);
+    let call =
+        CallArguments::new(Operation::Allreduce, send, recv, ElementCount::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -83,7 +88,9 @@ pub unsafe extern "C" fn cool_reduce_scatter(
     op: cool_op,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::ReduceScatter, send, recv, Count::Each(count), dtype, comm).op(op);
+    let call =
+        CallArguments::new(Operation::ReduceScatter, send, recv, ElementCount::Each(count), dtype, comm)
+            .op(op);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -102,7 +109,9 @@ pub unsafe extern "C" fn cool_reduce_scatter_counts(
     op: cool_op,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::ReduceScatter, send, recv, Count::Parts(counts), dtype, comm).op(op);
+    let call =
+        CallArguments::new(Operation::ReduceScatter, send, recv, ElementCount::Parts(counts), dtype, comm)
+            .op(op);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -120,7 +129,7 @@ pub unsafe extern "C" fn cool_scan(
     op: cool_op,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::Scan, send, recv, Count::Each(count), dtype, comm).op(op);
+    let call = CallArguments::new(Operation::Scan, send, recv, ElementCount::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -138,7 +147,8 @@ pub unsafe extern "C" fn cool_exscan(
     op: cool_op,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::Exscan, send, recv, Count::Each(count), dtype, comm).op(op);
+    let call =
+        CallArguments::new(Operation::Exscan, send, recv, ElementCount::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -156,7 +166,8 @@ pub unsafe extern "C" fn cool_gather(
     root: usize,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::Gather, send, recv, Count::Each(count), dtype, comm).root(root);
+    let call =
+        CallArguments::new(Operation::Gather, send, recv, ElementCount::Each(count), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -175,7 +186,8 @@ pub unsafe extern "C" fn cool_gatherv(
     root: usize,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::Gather, send, recv, Count::Parts(counts), dtype, comm).root(root);
+    let call = CallArguments::new(Operation::Gather, send, recv, ElementCount::Parts(counts), dtype, comm)
+        .root(root);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -193,7 +205,7 @@ pub unsafe extern "C" fn cool_allgather(
     dtype: cool_type,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::Allgather, send, recv, Count::Each(count), dtype, comm);
+    let call = CallArguments::new(Operation::Allgather, send, recv, ElementCount::Each(count), dtype, comm);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -211,7 +223,7 @@ pub unsafe extern "C" fn cool_allgatherv(
     dtype: cool_type,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::Allgather, send, recv, Count::Parts(counts), dtype, comm);
+    let call = CallArguments::new(Operation::Allgather, send, recv, ElementCount::Parts(counts), dtype, comm);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -229,7 +241,8 @@ pub unsafe extern "C" fn cool_scatter(
     root: usize,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::Scatter, send, recv, Count::Each(count), dtype, comm).root(root);
+    let call =
+        CallArguments::new(Operation::Scatter, send, recv, ElementCount::Each(count), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -248,7 +261,8 @@ pub unsafe extern "C" fn cool_scatterv(
     root: usize,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::Scatter, send, recv, Count::Parts(counts), dtype, comm).root(root);
+    let call = CallArguments::new(Operation::Scatter, send, recv, ElementCount::Parts(counts), dtype, comm)
+        .root(root);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -265,7 +279,7 @@ pub unsafe extern "C" fn cool_alltoall(
     dtype: cool_type,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::Alltoall, send, recv, Count::Each(count), dtype, comm);
+    let call = CallArguments::new(Operation::Alltoall, send, recv, ElementCount::Each(count), dtype, comm);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -283,7 +297,7 @@ pub unsafe extern "C" fn cool_alltoallv(
     dtype: cool_type,
     comm: cool_comm,
 ) -> cool_status {
-    let call = Call::new(Operation::Alltoall, send, recv, Count::Parts(counts), dtype, comm);
+    let call = CallArguments::new(Operation::Alltoall, send, recv, ElementCount::Parts(counts), dtype, comm);
     // SAFETY: as promised.
     unsafe { run(call) }
 }
@@ -291,7 +305,8 @@ pub unsafe extern "C" fn cool_alltoallv(
 /// Returns when all ranks have called it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_barrier(comm: cool_comm) -> cool_status {
-    let call = Call::new(Operation::Barrier, ptr::null(), ptr::null_mut(), Count::Each(0), 0, comm);
+    let call =
+        CallArguments::new(Operation::Barrier, ptr::null(), ptr::null_mut(), ElementCount::Each(0), 0, comm);
     // SAFETY: there are no buffers.
     unsafe { run(call) }
 }

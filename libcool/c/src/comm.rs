@@ -1,9 +1,9 @@
 //! Communicators: where they come from and what they say of themselves.
 
-use crate::arguments::{bytes, comm_of};
+use crate::arguments::{bytes, find_comm};
 use crate::codes::{cool_comm, cool_operation, cool_status, operation_of};
-use crate::error::{Wrong, guarded};
-use crate::handles::Handles;
+use crate::error::{CallError, guarded};
+use crate::handles::HandleTable;
 use cool_rust::Comm;
 use std::borrow::Cow;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
@@ -13,15 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Of all ranks of this process.
-pub(crate) static COMMS: Handles<Arc<Comm>> = Handles::new("communicator");
+pub(crate) static COMMS: HandleTable<Arc<Comm>> = HandleTable::new("communicator");
 
 /// Writes a result where the caller wants it.
 ///
 /// # Safety
 /// Unless it is null, a `T` can be written there.
-pub(crate) unsafe fn put<T>(name: &str, place: *mut T, value: T) -> Result<(), Wrong> {
+pub(crate) unsafe fn put<T>(name: &str, place: *mut T, value: T) -> Result<(), CallError> {
     if place.is_null() {
-        return Err(Wrong::Argument(format!("{name} is null")));
+        return Err(CallError::Argument(format!("{name} is null")));
     }
     // SAFETY: as promised.
     unsafe { place.write(value) };
@@ -43,9 +43,9 @@ pub unsafe extern "C" fn cool_world(world: *mut cool_comm) -> cool_status {
 
 /// # Safety
 /// Unless it is null, there is a string.
-unsafe fn text<'a>(name: &str, string: *const c_char) -> Result<Cow<'a, str>, Wrong> {
+unsafe fn text<'a>(name: &str, string: *const c_char) -> Result<Cow<'a, str>, CallError> {
     if string.is_null() {
-        return Err(Wrong::Argument(format!("{name} is null")));
+        return Err(CallError::Argument(format!("{name} is null")));
     }
     // SAFETY: as promised.
     Ok(unsafe { CStr::from_ptr(string) }.to_string_lossy())
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn cool_with_timeout(
     again: *mut cool_comm,
 ) -> cool_status {
     guarded(|| {
-        let new = comm_of(comm)?.with_timeout(Duration::from_millis(milliseconds));
+        let new = find_comm(comm)?.with_timeout(Duration::from_millis(milliseconds));
         // SAFETY: as promised.
         unsafe { put("again", again, COMMS.add(Arc::new(new))) }
     })
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn cool_with_timeout(
 pub unsafe extern "C" fn cool_lending(comm: cool_comm, again: *mut cool_comm) -> cool_status {
     guarded(|| {
         // SAFETY: as promised.
-        let new = unsafe { comm_of(comm)?.lending() };
+        let new = unsafe { find_comm(comm)?.lending() };
         // SAFETY: as promised.
         unsafe { put("again", again, COMMS.add(Arc::new(new))) }
     })
@@ -123,14 +123,14 @@ pub type cool_program = Option<unsafe extern "C" fn(world: cool_comm, context: *
 
 /// What goes through threads that promise nothing of it.
 #[derive(Clone, Copy)]
-struct Context(*mut c_void);
+struct ProgramContext(*mut c_void);
 
 // SAFETY: it is only handed on; the caller of cool_launch has promised that its program may use it in threads.
-unsafe impl Send for Context {}
+unsafe impl Send for ProgramContext {}
 // SAFETY: as above.
-unsafe impl Sync for Context {}
+unsafe impl Sync for ProgramContext {}
 
-impl Context {
+impl ProgramContext {
     fn get(self) -> *mut c_void {
         self.0
     }
@@ -149,8 +149,8 @@ pub unsafe extern "C" fn cool_launch(
     result: *mut c_int,
 ) -> cool_status {
     guarded(|| {
-        let program = program.ok_or_else(|| Wrong::Argument("program is null".to_owned()))?;
-        let context = Context(context);
+        let program = program.ok_or_else(|| CallError::Argument("program is null".to_owned()))?;
+        let context = ProgramContext(context);
         let results = cool_rust::launch(|comm| {
             let world = COMMS.add(Arc::new(comm));
             // SAFETY: as promised.
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn cool_launch(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_rank(comm: cool_comm, rank: *mut usize) -> cool_status {
     // SAFETY: as promised.
-    guarded(|| unsafe { put("rank", rank, comm_of(comm)?.rank()) })
+    guarded(|| unsafe { put("rank", rank, find_comm(comm)?.rank()) })
 }
 
 /// The number of ranks of a group.
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn cool_rank(comm: cool_comm, rank: *mut usize) -> cool_st
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_size(comm: cool_comm, size: *mut usize) -> cool_status {
     // SAFETY: as promised.
-    guarded(|| unsafe { put("size", size, comm_of(comm)?.size()) })
+    guarded(|| unsafe { put("size", size, find_comm(comm)?.size()) })
 }
 
 /// The group's number in the network, as errors and `cool groups` have it.
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn cool_size(comm: cool_comm, size: *mut usize) -> cool_st
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_group(comm: cool_comm, group: *mut u64) -> cool_status {
     // SAFETY: as promised.
-    guarded(|| unsafe { put("group", group, comm_of(comm)?.group()) })
+    guarded(|| unsafe { put("group", group, find_comm(comm)?.group()) })
 }
 
 /// Where a rank runs: its node, counted over the group with racks in order, and its rack.
@@ -207,8 +207,9 @@ pub unsafe extern "C" fn cool_place(
     rack: *mut usize,
 ) -> cool_status {
     guarded(|| {
-        let comm = comm_of(comm)?;
-        let place = comm.place(rank).ok_or_else(|| Wrong::Argument(format!("there is no rank {rank}")))?;
+        let comm = find_comm(comm)?;
+        let place =
+            comm.place(rank).ok_or_else(|| CallError::Argument(format!("there is no rank {rank}")))?;
         // SAFETY: as promised.
         unsafe { put("node", node, place.node).and_then(|()| put("rack", rack, place.rack)) }
     })
@@ -227,7 +228,7 @@ pub unsafe extern "C" fn cool_split(
     part: *mut cool_comm,
 ) -> cool_status {
     guarded(|| {
-        let new = comm_of(comm)?.split(u64::try_from(color).ok(), key)?;
+        let new = find_comm(comm)?.split(u64::try_from(color).ok(), key)?;
         // SAFETY: as promised.
         unsafe { put("part", part, new.map_or(0, |comm| COMMS.add(Arc::new(comm)))) }
     })
@@ -240,7 +241,7 @@ pub unsafe extern "C" fn cool_split(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_dup(comm: cool_comm, copy: *mut cool_comm) -> cool_status {
     guarded(|| {
-        let new = COMMS.add(Arc::new(comm_of(comm)?.dup()?));
+        let new = COMMS.add(Arc::new(find_comm(comm)?.dup()?));
         // SAFETY: as promised.
         unsafe { put("copy", copy, new) }
     })
@@ -258,7 +259,7 @@ pub unsafe extern "C" fn cool_subset(
     part: *mut cool_comm,
 ) -> cool_status {
     guarded(|| {
-        let beyond = || Wrong::Argument(format!("{n} ranks are beyond any group"));
+        let beyond = || CallError::Argument(format!("{n} ranks are beyond any group"));
         let len = n
             .checked_mul(size_of::<usize>())
             .filter(|len| isize::try_from(*len).is_ok())
@@ -266,7 +267,7 @@ pub unsafe extern "C" fn cool_subset(
         // SAFETY: as promised; numbers may be copied byte by byte, wherever they begin.
         let raw = unsafe { bytes("ranks", ranks.cast(), len) }?;
         let ranks: Vec<usize> = raw.as_chunks().0.iter().copied().map(usize::from_ne_bytes).collect();
-        let new = comm_of(comm)?.subset(&ranks)?;
+        let new = find_comm(comm)?.subset(&ranks)?;
         // SAFETY: as promised.
         unsafe { put("part", part, new.map_or(0, |comm| COMMS.add(Arc::new(comm)))) }
     })
@@ -282,7 +283,7 @@ pub extern "C" fn cool_free(comm: cool_comm) -> cool_status {
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_set_timeout(comm: cool_comm, milliseconds: u64) -> cool_status {
     guarded(|| {
-        comm_of(comm)?.set_timeout(Duration::from_millis(milliseconds));
+        find_comm(comm)?.set_timeout(Duration::from_millis(milliseconds));
         Ok(())
     })
 }
@@ -292,7 +293,7 @@ pub extern "C" fn cool_set_timeout(comm: cool_comm, milliseconds: u64) -> cool_s
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_set_background(comm: cool_comm, background: c_int) -> cool_status {
     guarded(|| {
-        comm_of(comm)?.set_background(background != 0);
+        find_comm(comm)?.set_background(background != 0);
         Ok(())
     })
 }
@@ -310,9 +311,9 @@ pub unsafe extern "C" fn cool_set_plan(
 ) -> cool_status {
     guarded(|| {
         let operation = operation_of(operation)
-            .ok_or_else(|| Wrong::Argument(format!("there is no operation {operation}")))?;
+            .ok_or_else(|| CallError::Argument(format!("there is no operation {operation}")))?;
         // SAFETY: as promised.
         let plan = unsafe { text("plan", plan) }?;
-        Ok(comm_of(comm)?.set_plan(operation, &plan)?)
+        Ok(find_comm(comm)?.set_plan(operation, &plan)?)
     })
 }

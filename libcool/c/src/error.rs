@@ -9,18 +9,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The last error of a thread.
 #[derive(Default)]
-struct Last {
+struct LastError {
     message: CString,
     ranks: Vec<usize>,
 }
 
 thread_local! {
-    static LAST: RefCell<Last> = RefCell::default();
+    static LAST: RefCell<LastError> = RefCell::default();
 }
 
 /// An error of this interface.
 #[derive(Debug)]
-pub(crate) enum Wrong {
+pub(crate) enum CallError {
     /// The library's.
     Cool(Error),
     /// That of a command on files.
@@ -29,19 +29,19 @@ pub(crate) enum Wrong {
     Argument(String),
 }
 
-impl From<Error> for Wrong {
-    fn from(error: Error) -> Wrong {
-        Wrong::Cool(error)
+impl From<Error> for CallError {
+    fn from(error: Error) -> CallError {
+        CallError::Cool(error)
     }
 }
 
-impl Wrong {
+impl CallError {
     fn code(&self) -> cool_status {
         let error = match self {
-            Wrong::Argument(_) => return COOL_INVALID,
-            Wrong::Files(FilesError::Start { .. }) => return COOL_SYSTEM,
-            Wrong::Files(_) => return COOL_OTHER,
-            Wrong::Cool(error) => error,
+            CallError::Argument(_) => return COOL_INVALID,
+            CallError::Files(FilesError::Start { .. }) => return COOL_SYSTEM,
+            CallError::Files(_) => return COOL_OTHER,
+            CallError::Cool(error) => error,
         };
         match error {
             Error::NotLaunched | Error::Environment { .. } | Error::Plan { .. } => COOL_ENVIRONMENT,
@@ -62,12 +62,12 @@ impl Wrong {
         }
     }
 
-    fn note(self) -> cool_status {
+    fn record(self) -> cool_status {
         let code = self.code();
         let (message, ranks) = match self {
-            Wrong::Argument(reason) => (reason, Vec::new()),
-            Wrong::Files(error) => (error.to_string(), Vec::new()),
-            Wrong::Cool(error) => {
+            CallError::Argument(reason) => (reason, Vec::new()),
+            CallError::Files(error) => (error.to_string(), Vec::new()),
+            CallError::Cool(error) => {
                 let ranks = match &error {
                     Error::Collective { ranks, .. } => ranks.clone(),
                     _ => Vec::new(),
@@ -76,18 +76,18 @@ impl Wrong {
             }
         };
         let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
-        LAST.with_borrow_mut(|last| *last = Last { message, ranks });
+        LAST.with_borrow_mut(|last| *last = LastError { message, ranks });
         code
     }
 }
 
 /// Runs what a function does and makes a code of what came of it.
-pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Wrong>) -> cool_status {
+pub(crate) fn guarded(body: impl FnOnce() -> Result<(), CallError>) -> cool_status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => COOL_OK,
-        Ok(Err(wrong)) => wrong.note(),
+        Ok(Err(wrong)) => wrong.record(),
         Err(_) => {
-            Wrong::Argument("libcool panicked; what it said is on standard error".to_owned()).note();
+            CallError::Argument("libcool panicked; what it said is on standard error".to_owned()).record();
             COOL_OTHER
         }
     }

@@ -1,9 +1,9 @@
 //! Reductions by functions of the program.
 
-use crate::arguments::{Call, Count};
+use crate::arguments::{CallArguments, ElementCount};
 use crate::codes::{cool_comm, cool_operation, cool_request, cool_status, operation_of};
-use crate::error::{Wrong, guarded};
-use crate::requests::begin;
+use crate::error::{CallError, guarded};
+use crate::requests::start_request;
 use cool_rust::Operation;
 use std::ffi::c_void;
 
@@ -22,8 +22,8 @@ struct Function {
 }
 
 impl Function {
-    fn of(combine: cool_combine, context: *mut c_void, element: usize) -> Result<Function, Wrong> {
-        let combine = combine.ok_or_else(|| Wrong::Argument("combine is null".to_owned()))?;
+    fn new(combine: cool_combine, context: *mut c_void, element: usize) -> Result<Function, CallError> {
+        let combine = combine.ok_or_else(|| CallError::Argument("combine is null".to_owned()))?;
         Ok(Function { combine, context: context.expose_provenance(), element })
     }
 
@@ -32,18 +32,18 @@ impl Function {
     unsafe fn call(self, left: &mut [u8], right: &[u8]) {
         let count = left.len() / self.element;
         let (left, right) = (left.as_mut_ptr().cast(), right.as_ptr().cast());
-        // SAFETY: as promised; both have `count` elements, and begin where any element may.
+        // SAFETY: as promised; both have `count` elements, and start_request where any element may.
         unsafe { (self.combine)(left, right, count, std::ptr::with_exposed_provenance_mut(self.context)) };
     }
 }
 
-fn operation(code: cool_operation) -> Result<Operation, Wrong> {
-    operation_of(code).ok_or_else(|| Wrong::Argument("there is no such operation".to_owned()))
+fn operation(code: cool_operation) -> Result<Operation, CallError> {
+    operation_of(code).ok_or_else(|| CallError::Argument("there is no such operation".to_owned()))
 }
 
 /// # Safety
-/// As for [`Call::run`]; the function keeps to its arrays.
-unsafe fn wait(call: Call, function: Function) -> Result<(), Wrong> {
+/// As for [`CallArguments::run`]; the function keeps to its arrays.
+unsafe fn wait(call: CallArguments, function: Function) -> Result<(), CallError> {
     // SAFETY: as promised.
     let mut f = |left: &mut [u8], right: &[u8]| unsafe { function.call(left, right) };
     // SAFETY: as promised.
@@ -51,8 +51,8 @@ unsafe fn wait(call: Call, function: Function) -> Result<(), Wrong> {
 }
 
 /// # Safety
-/// As for [`Call::start`]; the function keeps to its arrays, and is there until the call is done.
-unsafe fn start(call: Call, function: Function) -> Result<cool_rust::Pending<'static>, Wrong> {
+/// As for [`CallArguments::start`]; the function keeps to its arrays, and is there until the call is done.
+unsafe fn start(call: CallArguments, function: Function) -> Result<cool_rust::Pending<'static>, CallError> {
     // SAFETY: as promised.
     let f = move |left: &mut [u8], right: &[u8]| unsafe { function.call(left, right) };
     // SAFETY: as promised.
@@ -80,8 +80,10 @@ pub unsafe extern "C" fn cool_fold(
     comm: cool_comm,
 ) -> cool_status {
     guarded(|| {
-        let function = Function::of(combine, context, element)?;
-        let call = Call::new(self::operation(operation)?, send, recv, Count::Each(count), 0, comm).root(root);
+        let function = Function::new(combine, context, element)?;
+        let call =
+            CallArguments::new(self::operation(operation)?, send, recv, ElementCount::Each(count), 0, comm)
+                .root(root);
         // SAFETY: as promised.
         unsafe { wait(call, function) }
     })
@@ -102,8 +104,9 @@ pub unsafe extern "C" fn cool_fold_counts(
     comm: cool_comm,
 ) -> cool_status {
     guarded(|| {
-        let function = Function::of(combine, context, element)?;
-        let call = Call::new(Operation::ReduceScatter, send, recv, Count::Parts(counts), 0, comm);
+        let function = Function::new(combine, context, element)?;
+        let call =
+            CallArguments::new(Operation::ReduceScatter, send, recv, ElementCount::Parts(counts), 0, comm);
         // SAFETY: as promised.
         unsafe { wait(call, function) }
     })
@@ -129,13 +132,15 @@ pub unsafe extern "C" fn cool_ifold(
     request: *mut cool_request,
 ) -> cool_status {
     let started = || {
-        let function = Function::of(combine, context, element)?;
-        let call = Call::new(self::operation(operation)?, send, recv, Count::Each(count), 0, comm).root(root);
+        let function = Function::new(combine, context, element)?;
+        let call =
+            CallArguments::new(self::operation(operation)?, send, recv, ElementCount::Each(count), 0, comm)
+                .root(root);
         // SAFETY: as promised.
         unsafe { start(call, function) }
     };
     // SAFETY: as promised.
-    unsafe { begin(request, started) }
+    unsafe { start_request(request, started) }
 }
 
 /// Starts cool_fold_counts; see cool_ifold.
@@ -154,11 +159,12 @@ pub unsafe extern "C" fn cool_ifold_counts(
     request: *mut cool_request,
 ) -> cool_status {
     let started = || {
-        let function = Function::of(combine, context, element)?;
-        let call = Call::new(Operation::ReduceScatter, send, recv, Count::Parts(counts), 0, comm);
+        let function = Function::new(combine, context, element)?;
+        let call =
+            CallArguments::new(Operation::ReduceScatter, send, recv, ElementCount::Parts(counts), 0, comm);
         // SAFETY: as promised.
         unsafe { start(call, function) }
     };
     // SAFETY: as promised.
-    unsafe { begin(request, started) }
+    unsafe { start_request(request, started) }
 }

@@ -1,24 +1,27 @@
 //! Numbers in place of pointers: what was freed is refused, not followed.
 
-use crate::error::Wrong;
+use crate::error::CallError;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// Values by numbers that are never used again.
-pub(crate) struct Handles<T> {
+pub(crate) struct HandleTable<T> {
     what: &'static str,
-    table: LazyLock<Mutex<Table<T>>>,
+    table: LazyLock<Mutex<HandleEntries<T>>>,
 }
 
-struct Table<T> {
+struct HandleEntries<T> {
     last: u64,
     values: HashMap<u64, T>,
 }
 
-impl<T> Handles<T> {
+impl<T> HandleTable<T> {
     /// None yet; `what` is the word for one.
-    pub(crate) const fn new(what: &'static str) -> Handles<T> {
-        Handles { what, table: LazyLock::new(|| Mutex::new(Table { last: 0, values: HashMap::new() })) }
+    pub(crate) const fn new(what: &'static str) -> HandleTable<T> {
+        HandleTable {
+            what,
+            table: LazyLock::new(|| Mutex::new(HandleEntries { last: 0, values: HashMap::new() })),
+        }
     }
 
     /// A new number for a value.
@@ -31,8 +34,8 @@ impl<T> Handles<T> {
     }
 
     /// Takes a value out.
-    pub(crate) fn take(&self, number: u64) -> Result<T, Wrong> {
-        self.with(|table| table.values.remove(&number)).ok_or_else(|| self.none(number))
+    pub(crate) fn take(&self, number: u64) -> Result<T, CallError> {
+        self.with(|table| table.values.remove(&number)).ok_or_else(|| self.unknown(number))
     }
 
     /// Puts a value back that was taken out.
@@ -41,16 +44,16 @@ impl<T> Handles<T> {
     }
 
     /// Looks at a value.
-    pub(crate) fn look<R>(&self, number: u64, f: impl FnOnce(&T) -> R) -> Result<R, Wrong> {
-        self.with(|table| table.values.get(&number).map(f)).ok_or_else(|| self.none(number))
+    pub(crate) fn get<R>(&self, number: u64, f: impl FnOnce(&T) -> R) -> Result<R, CallError> {
+        self.with(|table| table.values.get(&number).map(f)).ok_or_else(|| self.unknown(number))
     }
 
-    fn none(&self, number: u64) -> Wrong {
-        Wrong::Argument(format!("there is no {} {number}: it was freed, or never made", self.what))
+    fn unknown(&self, number: u64) -> CallError {
+        CallError::Argument(format!("there is no {} {number}: it was freed, or never made", self.what))
     }
 
     // Every change to the table is whole, so a panic elsewhere spoils nothing.
-    fn with<R>(&self, f: impl FnOnce(&mut Table<T>) -> R) -> R {
+    fn with<R>(&self, f: impl FnOnce(&mut HandleEntries<T>) -> R) -> R {
         f(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,9 +1,9 @@
 //! Memory that is shared with the agent.
 
-use crate::arguments::comm_of;
+use crate::arguments::find_comm;
 use crate::codes::{cool_comm, cool_status};
 use crate::comm::put;
-use crate::error::{Wrong, guarded};
+use crate::error::{CallError, guarded};
 use cool_rust::Buffer;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn cool_alloc(bytes: usize, comm: cool_comm, data: *mut *m
         // SAFETY: as promised; so it is not forgotten where the memory is.
         unsafe { put("data", data, ptr::null_mut()) }?;
         // Also of no bytes each has a place of its own.
-        let mut buffer = comm_of(comm)?.alloc::<u8>(bytes)?;
+        let mut buffer = find_comm(comm)?.alloc::<u8>(bytes)?;
         let start = buffer.as_mut_ptr();
         buffers(|buffers| buffers.insert(start.addr(), buffer));
         // SAFETY: as promised.
@@ -41,7 +41,7 @@ pub extern "C" fn cool_dealloc(data: *mut c_void) -> cool_status {
     guarded(|| match buffers(|buffers| buffers.remove(&data.addr())) {
         Some(_) => Ok(()),
         None if data.is_null() => Ok(()),
-        None => Err(Wrong::Argument(format!(
+        None => Err(CallError::Argument(format!(
             "{data:p} is nothing that cool_alloc gave, or it was given back before"
         ))),
     })

@@ -1,10 +1,10 @@
 //! Messages from rank to rank.
 
-use crate::arguments::{bytes, bytes_mut, bytes_of, comm_of, elements_of};
+use crate::arguments::{bytes, bytes_mut, bytes_of, elements_of, find_comm};
 use crate::codes::{cool_comm, cool_request, cool_status, cool_type};
 use crate::comm::put;
-use crate::error::{Wrong, guarded};
-use crate::requests::{REQUESTS, begin};
+use crate::error::{CallError, guarded};
+use crate::requests::{REQUESTS, start_request};
 use cool_rust::{Array, ArrayMut, Comm, Error, Message, Pending, Probed, Received};
 use std::ffi::{c_int, c_void};
 
@@ -60,15 +60,15 @@ unsafe fn sent<R>(
     (dest, tag, synchronous): (usize, u32, bool),
     comm: cool_comm,
     then: impl FnOnce(&Comm, Message<'_, 'static>) -> Result<R, Error>,
-) -> Result<R, Wrong> {
-    let comm = comm_of(comm)?;
+) -> Result<R, CallError> {
+    let comm = find_comm(comm)?;
     if tag == ANY_TAG {
-        return Err(Wrong::Argument("COOL_ANY_TAG is for receives; send with another tag".to_owned()));
+        return Err(CallError::Argument("COOL_ANY_TAG is for receives; send with another tag".to_owned()));
     }
     let dtype = elements_of(dtype)?;
     // SAFETY: as promised.
     let data = unsafe { bytes("data", data, bytes_of(dtype.bytes(), count)?) }?;
-    let data = Array::new(dtype, data).ok_or_else(|| Wrong::Argument("data is no array".to_owned()))?;
+    let data = Array::new(dtype, data).ok_or_else(|| CallError::Argument("data is no array".to_owned()))?;
     Ok(match synchronous {
         true => then(&comm, Message::SynchronousSend { data, dest, tag })?,
         false => then(&comm, Message::Send { data, dest, tag })?,
@@ -85,12 +85,13 @@ unsafe fn received<R>(
     tag: u32,
     comm: cool_comm,
     then: impl FnOnce(&Comm, Message<'_, 'static>) -> Result<R, Error>,
-) -> Result<R, Wrong> {
-    let comm = comm_of(comm)?;
+) -> Result<R, CallError> {
+    let comm = find_comm(comm)?;
     let dtype = elements_of(dtype)?;
     // SAFETY: as promised.
     let data = unsafe { bytes_mut("data", data, bytes_of(dtype.bytes(), count)?) }?;
-    let data = ArrayMut::new(dtype, data).ok_or_else(|| Wrong::Argument("data is no array".to_owned()))?;
+    let data =
+        ArrayMut::new(dtype, data).ok_or_else(|| CallError::Argument("data is no array".to_owned()))?;
     let (source, tag) = any(source, tag);
     Ok(then(&comm, Message::Receive { data, source, tag })?)
 }
@@ -149,7 +150,7 @@ pub unsafe extern "C" fn cool_probe(
 ) -> cool_status {
     guarded(|| {
         let (source, tag) = any(source, tag);
-        let found = comm_of(comm)?.probe(source, tag)?;
+        let found = find_comm(comm)?.probe(source, tag)?;
         // SAFETY: as promised.
         unsafe { put("probed", probed, found.into()) }
     })
@@ -169,7 +170,7 @@ pub unsafe extern "C" fn cool_iprobe(
 ) -> cool_status {
     guarded(|| {
         let (source, tag) = any(source, tag);
-        let is_there = comm_of(comm)?.iprobe(source, tag)?;
+        let is_there = find_comm(comm)?.iprobe(source, tag)?;
         // SAFETY: as promised.
         unsafe { put("found", found, c_int::from(is_there.is_some())) }?;
         if let Some(is_there) = is_there {
@@ -221,7 +222,7 @@ pub unsafe extern "C" fn cool_isend(
     request: *mut cool_request,
 ) -> cool_status {
     // SAFETY: as promised.
-    unsafe { begin(request, || sent(data, count, dtype, (dest, tag, false), comm, start)) }
+    unsafe { start_request(request, || sent(data, count, dtype, (dest, tag, false), comm, start)) }
 }
 
 /// Starts cool_ssend.
@@ -239,7 +240,7 @@ pub unsafe extern "C" fn cool_issend(
     request: *mut cool_request,
 ) -> cool_status {
     // SAFETY: as promised.
-    unsafe { begin(request, || sent(data, count, dtype, (dest, tag, true), comm, start)) }
+    unsafe { start_request(request, || sent(data, count, dtype, (dest, tag, true), comm, start)) }
 }
 
 /// Starts cool_recv.
@@ -257,7 +258,7 @@ pub unsafe extern "C" fn cool_irecv(
     request: *mut cool_request,
 ) -> cool_status {
     // SAFETY: as promised.
-    unsafe { begin(request, || received(data, count, dtype, source, tag, comm, start)) }
+    unsafe { start_request(request, || received(data, count, dtype, source, tag, comm, start)) }
 }
 
 /// cool_wait, for a request of cool_irecv; `message` gets what came.

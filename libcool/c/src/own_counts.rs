@@ -1,8 +1,8 @@
 //! The v-forms for ranks that know the lengths of their own parts only, as MPI's have them.
 
-use crate::arguments::{Call, Count, Own, numbers, sum};
+use crate::arguments::{CallArguments, ElementCount, OwnedCounts, numbers, sum};
 use crate::codes::{cool_comm, cool_status, cool_type};
-use crate::error::{Wrong, guarded};
+use crate::error::{CallError, guarded};
 use cool_rust::{Comm, Operation};
 use std::ffi::c_void;
 
@@ -10,12 +10,16 @@ use std::ffi::c_void;
 ///
 /// # Safety
 /// At the root `counts` has as many numbers as there are ranks.
-unsafe fn of_root(comm: &Comm, counts: *const usize, root: usize) -> Result<(Own, usize), Wrong> {
+unsafe fn root_counts(
+    comm: &Comm,
+    counts: *const usize,
+    root: usize,
+) -> Result<(OwnedCounts, usize), CallError> {
     let known = if comm.rank() == root { comm.size() } else { 0 };
     // SAFETY: as promised.
     let counts = unsafe { numbers("counts", counts, known) }?;
     let all = sum(counts.iter())?;
-    Ok((Own::OfRoot(counts), all))
+    Ok((OwnedCounts::OfRoot(counts), all))
 }
 
 /// cool_gatherv where only the root has `counts`, and each rank the `count` elements that it sends. The root tells the others
@@ -34,11 +38,12 @@ pub unsafe extern "C" fn cool_gatherv_of_own(
     comm: cool_comm,
 ) -> cool_status {
     guarded(|| {
-        let call = Call::new(Operation::Gather, send, recv, Count::Each(count), dtype, comm).root(root);
+        let call = CallArguments::new(Operation::Gather, send, recv, ElementCount::Each(count), dtype, comm)
+            .root(root);
         // SAFETY: as promised.
         unsafe {
-            call.of_own(|comm| {
-                let (own, all) = of_root(comm, counts, root)?;
+            call.run_with_own_counts(|comm| {
+                let (own, all) = root_counts(comm, counts, root)?;
                 Ok((own, count, all))
             })
         }
@@ -61,11 +66,12 @@ pub unsafe extern "C" fn cool_scatterv_of_own(
     comm: cool_comm,
 ) -> cool_status {
     guarded(|| {
-        let call = Call::new(Operation::Scatter, send, recv, Count::Each(count), dtype, comm).root(root);
+        let call = CallArguments::new(Operation::Scatter, send, recv, ElementCount::Each(count), dtype, comm)
+            .root(root);
         // SAFETY: as promised.
         unsafe {
-            call.of_own(|comm| {
-                let (own, all) = of_root(comm, counts, root)?;
+            call.run_with_own_counts(|comm| {
+                let (own, all) = root_counts(comm, counts, root)?;
                 Ok((own, all, count))
             })
         }
@@ -87,14 +93,14 @@ pub unsafe extern "C" fn cool_alltoallv_of_own(
     comm: cool_comm,
 ) -> cool_status {
     guarded(|| {
-        let call = Call::new(Operation::Alltoall, send, recv, Count::Each(0), dtype, comm);
+        let call = CallArguments::new(Operation::Alltoall, send, recv, ElementCount::Each(0), dtype, comm);
         // SAFETY: as promised.
         unsafe {
-            call.of_own(|comm| {
+            call.run_with_own_counts(|comm| {
                 let sent = numbers("sent", sent, comm.size())?;
                 let received = numbers("received", received, comm.size())?;
                 let (out, into) = (sum(sent.iter())?, sum(received.iter())?);
-                Ok((Own::OfRank(sent, received), out, into))
+                Ok((OwnedCounts::OfRank(sent, received), out, into))
             })
         }
     })

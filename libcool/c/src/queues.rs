@@ -3,7 +3,7 @@
 use crate::codes::{cool_queue, cool_request, cool_status};
 use crate::comm::put;
 use crate::error::guarded;
-use crate::handles::Handles;
+use crate::handles::HandleTable;
 use crate::messages::cool_message;
 use crate::requests::REQUESTS;
 use cool_rust::CompletionQueue;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Of all ranks of this process.
-static QUEUES: Handles<Arc<CompletionQueue<'static, u64>>> = Handles::new("queue");
+static QUEUES: HandleTable<Arc<CompletionQueue<'static, u64>>> = HandleTable::new("queue");
 
 /// A queue that tells which of many calls is done first; they may be of several communicators. Any number of threads may add
 /// calls and wait for the next; one suffices for all calls of a process.
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn cool_queue_new(queue: *mut cool_queue) -> cool_status {
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_queue_add(queue: cool_queue, request: cool_request, token: u64) -> cool_status {
     guarded(|| {
-        let queue = QUEUES.look(queue, Arc::clone)?;
+        let queue = QUEUES.get(queue, Arc::clone)?;
         Ok(queue.add(REQUESTS.take(request)?, token)?)
     })
 }
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn cool_queue_next(
     guarded(|| {
         // SAFETY: as promised; nothing is taken for done, whatever goes wrong.
         unsafe { put("done", done, 0).and_then(|()| put("token", token, 0)) }?;
-        let queue = QUEUES.look(queue, Arc::clone)?;
+        let queue = QUEUES.get(queue, Arc::clone)?;
         let Some(call) = queue.next(Duration::from_micros(microseconds)) else { return Ok(()) };
         // SAFETY: as promised.
         unsafe { put("done", done, 1).and_then(|()| put("token", token, call.token)) }?;

@@ -1,9 +1,9 @@
 //! Going on after a failure: who is left, and a group of those.
 
-use crate::arguments::comm_of;
+use crate::arguments::find_comm;
 use crate::codes::{cool_comm, cool_status};
 use crate::comm::{COMMS, put};
-use crate::error::{Wrong, guarded};
+use crate::error::{CallError, guarded};
 use std::sync::Arc;
 
 /// A group of the ranks that are left, in their old order; it works after calls of this group have failed. A rank is
@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_shrink(comm: cool_comm, rest: *mut cool_comm) -> cool_status {
     guarded(|| {
-        let new = COMMS.add(Arc::new(comm_of(comm)?.shrink()?));
+        let new = COMMS.add(Arc::new(find_comm(comm)?.shrink()?));
         // SAFETY: as promised.
         unsafe { put("rest", rest, new) }
     })
@@ -37,10 +37,10 @@ pub unsafe extern "C" fn cool_agree(
 ) -> cool_status {
     guarded(|| {
         if flags.is_null() {
-            return Err(Wrong::Argument("flags is null".to_owned()));
+            return Err(CallError::Argument("flags is null".to_owned()));
         }
         // SAFETY: as promised.
-        let agreed = comm_of(comm)?.agree(unsafe { flags.read() })?;
+        let agreed = find_comm(comm)?.agree(unsafe { flags.read() })?;
         // SAFETY: as promised.
         unsafe {
             put("flags", flags, agreed.flags)?;
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn cool_agree(
 /// and cool_shrink work afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_revoke(comm: cool_comm) -> cool_status {
-    guarded(|| Ok(comm_of(comm)?.revoke()?))
+    guarded(|| Ok(find_comm(comm)?.revoke()?))
 }
 
 /// The ranks of the group from which cool_shrink made this one that are not in it: as many as there is `room` for, and
@@ -69,14 +69,19 @@ pub unsafe extern "C" fn cool_gone(
     count: *mut usize,
 ) -> cool_status {
     // SAFETY: as promised.
-    guarded(|| unsafe { put_list(gone, room, count, comm_of(comm)?.gone()) })
+    guarded(|| unsafe { put_list(gone, room, count, find_comm(comm)?.gone()) })
 }
 
 /// # Safety
 /// As for cool_gone.
-unsafe fn put_list(list: *mut usize, room: usize, count: *mut usize, ranks: &[usize]) -> Result<(), Wrong> {
+unsafe fn put_list(
+    list: *mut usize,
+    room: usize,
+    count: *mut usize,
+    ranks: &[usize],
+) -> Result<(), CallError> {
     if list.is_null() && room > 0 {
-        return Err(Wrong::Argument(format!("gone is null, but has room for {room} ranks")));
+        return Err(CallError::Argument(format!("gone is null, but has room for {room} ranks")));
     }
     for (place, rank) in ranks.iter().take(room).enumerate() {
         // SAFETY: there are fewer than `room`, for which the caller has made room.

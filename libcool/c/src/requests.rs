@@ -2,22 +2,22 @@
 
 use crate::codes::{cool_request, cool_status};
 use crate::comm::put;
-use crate::error::{Wrong, guarded};
-use crate::handles::Handles;
+use crate::error::{CallError, guarded};
+use crate::handles::HandleTable;
 use cool_rust::Pending;
 use std::ffi::c_int;
 use std::time::Duration;
 
 /// Of all ranks of this process.
-pub(crate) static REQUESTS: Handles<Pending<'static>> = Handles::new("request");
+pub(crate) static REQUESTS: HandleTable<Pending<'static>> = HandleTable::new("request");
 
 /// Starts a call; where its request goes.
 ///
 /// # Safety
 /// `request` points to a request.
-pub(crate) unsafe fn begin(
+pub(crate) unsafe fn start_request(
     request: *mut cool_request,
-    start: impl FnOnce() -> Result<Pending<'static>, Wrong>,
+    start: impl FnOnce() -> Result<Pending<'static>, CallError>,
 ) -> cool_status {
     // SAFETY: as promised.
     guarded(|| unsafe { put("request", request, REQUESTS.add(start()?)) })
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn cool_wait_for(
 pub unsafe extern "C" fn cool_wait_all(requests: *const cool_request, n: usize) -> cool_status {
     guarded(|| {
         if requests.is_null() && n > 0 {
-            return Err(Wrong::Argument("requests is null".to_owned()));
+            return Err(CallError::Argument("requests is null".to_owned()));
         }
         let mut first = Ok(());
         for place in 0..n {
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn cool_wait_all(requests: *const cool_request, n: usize) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_test(request: cool_request, done: *mut c_int) -> cool_status {
     guarded(|| {
-        let is_done = REQUESTS.look(request, Pending::is_done)??;
+        let is_done = REQUESTS.get(request, Pending::is_done)??;
         // SAFETY: as promised.
         unsafe { put("done", done, c_int::from(is_done)) }
     })

@@ -1,8 +1,8 @@
 //! The collectives, started: as those of [`crate::collectives`], but they return when they have begun.
 
-use crate::arguments::{Call, Count};
+use crate::arguments::{CallArguments, ElementCount};
 use crate::codes::{cool_comm, cool_op, cool_request, cool_status, cool_type};
-use crate::requests::begin;
+use crate::requests::start_request;
 use cool_rust::Operation;
 use std::ffi::c_void;
 use std::ptr;
@@ -10,10 +10,10 @@ use std::ptr;
 /// Starts a call; where its request goes.
 ///
 /// # Safety
-/// As for [`Call::start`]; `request` points to a request.
-unsafe fn start(call: Call, request: *mut cool_request) -> cool_status {
+/// As for [`CallArguments::start`]; `request` points to a request.
+unsafe fn start(call: CallArguments, request: *mut cool_request) -> cool_status {
     // SAFETY: as promised.
-    unsafe { begin(request, || call.start()) }
+    unsafe { start_request(request, || call.start()) }
 }
 
 /// Starts cool_bcast.
@@ -30,7 +30,9 @@ pub unsafe extern "C" fn cool_ibcast(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::Bcast, ptr::null(), data, Count::Each(count), dtype, comm).root(root);
+    let call =
+        CallArguments::new(Operation::Bcast, ptr::null(), data, ElementCount::Each(count), dtype, comm)
+            .root(root);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -51,7 +53,9 @@ pub unsafe extern "C" fn cool_ireduce(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::Reduce, send, recv, Count::Each(count), dtype, comm).op(op).root(root);
+    let call = CallArguments::new(Operation::Reduce, send, recv, ElementCount::Each(count), dtype, comm)
+        .op(op)
+        .root(root);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -71,7 +75,8 @@ pub unsafe extern "C" fn cool_iallreduce(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::Allreduce, send, recv, Count::Each(count), dtype, comm).op(op);
+    let call =
+        CallArguments::new(Operation::Allreduce, send, recv, ElementCount::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -91,7 +96,9 @@ pub unsafe extern "C" fn cool_ireduce_scatter(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::ReduceScatter, send, recv, Count::Each(count), dtype, comm).op(op);
+    let call =
+        CallArguments::new(Operation::ReduceScatter, send, recv, ElementCount::Each(count), dtype, comm)
+            .op(op);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -111,7 +118,9 @@ pub unsafe extern "C" fn cool_ireduce_scatter_counts(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::ReduceScatter, send, recv, Count::Parts(counts), dtype, comm).op(op);
+    let call =
+        CallArguments::new(Operation::ReduceScatter, send, recv, ElementCount::Parts(counts), dtype, comm)
+            .op(op);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -131,7 +140,7 @@ pub unsafe extern "C" fn cool_iscan(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::Scan, send, recv, Count::Each(count), dtype, comm).op(op);
+    let call = CallArguments::new(Operation::Scan, send, recv, ElementCount::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -151,7 +160,8 @@ pub unsafe extern "C" fn cool_iexscan(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::Exscan, send, recv, Count::Each(count), dtype, comm).op(op);
+    let call =
+        CallArguments::new(Operation::Exscan, send, recv, ElementCount::Each(count), dtype, comm).op(op);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -171,7 +181,8 @@ pub unsafe extern "C" fn cool_igather(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::Gather, send, recv, Count::Each(count), dtype, comm).root(root);
+    let call =
+        CallArguments::new(Operation::Gather, send, recv, ElementCount::Each(count), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -191,7 +202,8 @@ pub unsafe extern "C" fn cool_igatherv(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::Gather, send, recv, Count::Parts(counts), dtype, comm).root(root);
+    let call = CallArguments::new(Operation::Gather, send, recv, ElementCount::Parts(counts), dtype, comm)
+        .root(root);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -210,7 +222,7 @@ pub unsafe extern "C" fn cool_iallgather(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::Allgather, send, recv, Count::Each(count), dtype, comm);
+    let call = CallArguments::new(Operation::Allgather, send, recv, ElementCount::Each(count), dtype, comm);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -229,7 +241,7 @@ pub unsafe extern "C" fn cool_iallgatherv(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::Allgather, send, recv, Count::Parts(counts), dtype, comm);
+    let call = CallArguments::new(Operation::Allgather, send, recv, ElementCount::Parts(counts), dtype, comm);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -249,7 +261,8 @@ pub unsafe extern "C" fn cool_iscatter(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::Scatter, send, recv, Count::Each(count), dtype, comm).root(root);
+    let call =
+        CallArguments::new(Operation::Scatter, send, recv, ElementCount::Each(count), dtype, comm).root(root);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -269,7 +282,8 @@ pub unsafe extern "C" fn cool_iscatterv(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::Scatter, send, recv, Count::Parts(counts), dtype, comm).root(root);
+    let call = CallArguments::new(Operation::Scatter, send, recv, ElementCount::Parts(counts), dtype, comm)
+        .root(root);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -288,7 +302,7 @@ pub unsafe extern "C" fn cool_ialltoall(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::Alltoall, send, recv, Count::Each(count), dtype, comm);
+    let call = CallArguments::new(Operation::Alltoall, send, recv, ElementCount::Each(count), dtype, comm);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -307,7 +321,7 @@ pub unsafe extern "C" fn cool_ialltoallv(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    let call = Call::new(Operation::Alltoall, send, recv, Count::Parts(counts), dtype, comm);
+    let call = CallArguments::new(Operation::Alltoall, send, recv, ElementCount::Parts(counts), dtype, comm);
     // SAFETY: as promised.
     unsafe { start(call, request) }
 }
@@ -318,7 +332,8 @@ pub unsafe extern "C" fn cool_ialltoallv(
 /// `request` points to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_ibarrier(comm: cool_comm, request: *mut cool_request) -> cool_status {
-    let call = Call::new(Operation::Barrier, ptr::null(), ptr::null_mut(), Count::Each(0), 0, comm);
+    let call =
+        CallArguments::new(Operation::Barrier, ptr::null(), ptr::null_mut(), ElementCount::Each(0), 0, comm);
     // SAFETY: as promised; there are no buffers.
     unsafe { start(call, request) }
 }

@@ -5,8 +5,8 @@
     reason = "the data of an array is reached by its pointer; every block says why it is there"
 )]
 
-use crate::dlpack::{Kind, Tensor};
-use crate::error::wrong;
+use crate::dlpack::{ElementKind, Tensor};
+use crate::error::argument_error;
 use cool_rust::{Array, ArrayMut, Arrays, Elements, Op, PairType, Type};
 use numpy::npyffi::NPY_ARRAY_WRITEABLE;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
@@ -25,7 +25,7 @@ pub(crate) struct Data {
     bytes: usize,
     writeable: bool,
     /// Of what is carried as u8 and is none.
-    kind: Kind,
+    kind: ElementKind,
     is_numpy: bool,
 }
 
@@ -33,7 +33,7 @@ impl Data {
     /// Takes an array; `name` is what the call names it.
     pub(crate) fn new(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Data> {
         if let Ok(array) = array.cast::<PyUntypedArray>() {
-            return Data::of_numpy(name, array);
+            return Data::from_numpy(name, array);
         }
         if array.hasattr("__dlpack__")? {
             let Tensor { capsule, dtype, kind, pointer, shape, writeable } = Tensor::new(name, array)?;
@@ -55,20 +55,20 @@ impl Data {
         let reason = format!(
             "{name} is a {found}, but must be a NumPy array, or a tensor that has __dlpack__; np.asarray makes one"
         );
-        Err(wrong(array.py(), reason))
+        Err(argument_error(array.py(), reason))
     }
 
-    fn of_numpy(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Data> {
+    fn from_numpy(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Data> {
         let py = array.py();
         let dtype = element_type(name, array)?;
         if !array.is_c_contiguous() {
             let reason = format!("{name} is not C-contiguous; np.ascontiguousarray makes a copy that is");
-            return Err(wrong(py, reason));
+            return Err(argument_error(py, reason));
         }
         let object = array.as_array_ptr();
         // SAFETY: the pointer is that of a live array, whose fields may be read while the interpreter lock is held.
         let (pointer, flags) = unsafe { ((*object).fields.data as usize, (*object).fields.flags) };
-        let kind = if array.dtype().kind() == b'b' { Kind::Boolean } else { Kind::Number };
+        let kind = if array.dtype().kind() == b'b' { ElementKind::Boolean } else { ElementKind::Number };
         Ok(Data {
             array: array.clone().into_any().unbind(),
             _capsule: None,
@@ -85,7 +85,11 @@ impl Data {
     /// As [`Data::new`], for an array that is to be overwritten.
     pub(crate) fn writeable(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Data> {
         let data = Data::new(name, array)?;
-        if data.writeable { Ok(data) } else { Err(wrong(array.py(), format!("{name} is read-only"))) }
+        if data.writeable {
+            Ok(data)
+        } else {
+            Err(argument_error(array.py(), format!("{name} is read-only")))
+        }
     }
 
     /// The shape of the array.
@@ -102,7 +106,7 @@ impl Data {
         } else {
             let make = if zeros { "new_zeros" } else { "new_empty" };
             if !array.hasattr(make)? {
-                return Err(wrong(
+                return Err(argument_error(
                     py,
                     format!("recv is missing: {} cannot make one", array.get_type().name()?),
                 ));
@@ -115,7 +119,10 @@ impl Data {
     /// Its NumPy dtype.
     pub(crate) fn numpy_dtype(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         if !self.is_numpy {
-            return Err(wrong(py, "a function combines NumPy arrays; np.from_dlpack(tensor) makes one"));
+            return Err(argument_error(
+                py,
+                "a function combines NumPy arrays; np.from_dlpack(tensor) makes one",
+            ));
         }
         Ok(self.array.bind(py).getattr("dtype")?.unbind())
     }
@@ -128,14 +135,14 @@ impl Data {
     /// Why a reduction of such elements does not give such elements, if so: bytes of a bool are 0 or 1, which a sum is not.
     pub(crate) fn why_not_combined_by(&self, op: Op) -> Option<&'static str> {
         match self.kind {
-            Kind::Boolean if op == Op::Sum => Some(
+            ElementKind::Boolean if op == Op::Sum => Some(
                 "send holds bool, which has no sum; op=\"logical_or\" tells whether any is true, \"logical_and\" \
                  whether all are, and a sum of send.astype(int) counts them",
             ),
-            Kind::Float8 => {
+            ElementKind::Float8 => {
                 Some("send holds floats of 8 bits, which are carried but not combined; widen them first")
             }
-            Kind::Boolean | Kind::Number => None,
+            ElementKind::Boolean | ElementKind::Number => None,
         }
     }
 
@@ -232,7 +239,7 @@ fn element_type(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Eleme
             "{name} holds {dtype}, which is not carried; numbers in this machine's byte order are, and dtypes of \
              cool.located and cool.pair"
         );
-        wrong(py, reason)
+        argument_error(py, reason)
     })
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "what a program that lends arrays promises stands in its documentation")]
 
-use crate::error::{duration, numbers, raised, wrong};
+use crate::error::{argument_error, duration, raised, unsigned};
 use crate::memory;
 use cool_rust::{Comm as Rank, Operation};
 use pyo3::prelude::*;
@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A rank's place in its group, and the way to the others. As a context manager, it is left at the end of the block.
-#[pyclass(module = "cool", frozen)]
-pub(crate) struct Comm {
+#[pyclass(module = "cool", name = "Comm", frozen)]
+pub(crate) struct PyComm {
     /// Shared with those that are the same again.
     rank: Arc<Mutex<Option<Arc<Rank>>>>,
     /// Of calls by this one, in place of the group's.
@@ -20,15 +20,15 @@ pub(crate) struct Comm {
     lends: bool,
 }
 
-impl Comm {
-    pub(crate) fn new(rank: Rank) -> Comm {
-        Comm { rank: Arc::new(Mutex::new(Some(Arc::new(rank)))), timeout: None, lends: false }
+impl PyComm {
+    pub(crate) fn new(rank: Rank) -> PyComm {
+        PyComm { rank: Arc::new(Mutex::new(Some(Arc::new(rank)))), timeout: None, lends: false }
     }
 
     /// The library's, unless it was freed.
     pub(crate) fn get_rank(&self, py: Python<'_>) -> PyResult<Arc<Rank>> {
         let rank = self.rank.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let rank = rank.ok_or_else(|| wrong(py, "this communicator was freed"))?;
+        let rank = rank.ok_or_else(|| argument_error(py, "this communicator was freed"))?;
         let rank =
             self.timeout.map_or_else(|| Arc::clone(&rank), |timeout| Arc::new(rank.with_timeout(timeout)));
         // SAFETY: whoever has made such a communicator was told to leave arrays alone, as for all other calls.
@@ -42,7 +42,7 @@ impl Comm {
 }
 
 #[pymethods]
-impl Comm {
+impl PyComm {
     /// This rank's number, from 0.
     #[getter]
     fn rank(&self, py: Python<'_>) -> PyResult<usize> {
@@ -65,10 +65,10 @@ impl Comm {
     fn place(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = numbers)] rank: usize,
+        #[pyo3(from_py_with = unsigned)] rank: usize,
     ) -> PyResult<(String, usize, usize)> {
         let comm = self.get_rank(py)?;
-        let place = comm.place(rank).ok_or_else(|| wrong(py, format!("there is no rank {rank}")))?;
+        let place = comm.place(rank).ok_or_else(|| argument_error(py, format!("there is no rank {rank}")))?;
         Ok((place.name.clone(), place.node, place.rack))
     }
 
@@ -108,22 +108,23 @@ impl Comm {
 
     /// This communicator again, whose calls fail when they make no progress for this many seconds, whatever `set_timeout`
     /// says: `world.with_timeout(5).barrier()`. It is freed with this one.
-    fn with_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<Comm> {
+    fn with_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<PyComm> {
         let timeout = duration(py, "timeout", seconds)?;
-        Ok(Comm { rank: Arc::clone(&self.rank), timeout: Some(timeout), lends: self.lends })
+        Ok(PyComm { rank: Arc::clone(&self.rank), timeout: Some(timeout), lends: self.lends })
     }
 
     /// This communicator again, to which calls that are started lend their arrays: those of `alloc` are used where they are,
     /// as by calls that wait, without a copy when a call starts and when it is done. Who starts a call by it promises to write
     /// nothing to `send` until that was waited for; and to leave `recv` alone, as always. It is freed with this one.
-    fn lending(&self) -> Comm {
-        Comm { rank: Arc::clone(&self.rank), timeout: self.timeout, lends: true }
+    fn lending(&self) -> PyComm {
+        PyComm { rank: Arc::clone(&self.rank), timeout: self.timeout, lends: true }
     }
 
     /// Forces the plan of later calls of an operation ("allreduce"), as `cool plan` writes it; "" leaves it to the
     /// agents again. All ranks force the same.
     fn set_plan(&self, py: Python<'_>, operation: &str, plan: &str) -> PyResult<()> {
-        let operation: Operation = operation.parse().map_err(|e| wrong(py, format!("set_plan: {e}")))?;
+        let operation: Operation =
+            operation.parse().map_err(|e| argument_error(py, format!("set_plan: {e}")))?;
         let rank = self.get_rank(py)?;
         py.detach(|| rank.set_plan(operation, plan)).map_err(|e| raised(py, &e))
     }
@@ -134,18 +135,18 @@ impl Comm {
     fn split(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = numbers)] color: Option<u64>,
+        #[pyo3(from_py_with = unsigned)] color: Option<u64>,
         key: i64,
-    ) -> PyResult<Option<Comm>> {
+    ) -> PyResult<Option<PyComm>> {
         let rank = self.get_rank(py)?;
         let part = py.detach(|| rank.split(color, key)).map_err(|e| raised(py, &e))?;
-        Ok(part.map(Comm::new))
+        Ok(part.map(PyComm::new))
     }
 
     /// A group of the same ranks, whose calls do not meet those of this one. All ranks of the group call this.
-    fn dup(&self, py: Python<'_>) -> PyResult<Comm> {
+    fn dup(&self, py: Python<'_>) -> PyResult<PyComm> {
         let rank = self.get_rank(py)?;
-        py.detach(|| rank.dup()).map(Comm::new).map_err(|e| raised(py, &e))
+        py.detach(|| rank.dup()).map(PyComm::new).map_err(|e| raised(py, &e))
     }
 
     /// A group of some of the ranks, in that order; None at the others. All ranks of the group call this alike.
@@ -153,19 +154,19 @@ impl Comm {
     fn subset(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = numbers)] ranks: Vec<usize>,
-    ) -> PyResult<Option<Comm>> {
+        #[pyo3(from_py_with = unsigned)] ranks: Vec<usize>,
+    ) -> PyResult<Option<PyComm>> {
         let rank = self.get_rank(py)?;
         let part = py.detach(|| rank.subset(&ranks)).map_err(|e| raised(py, &e))?;
-        Ok(part.map(Comm::new))
+        Ok(part.map(PyComm::new))
     }
 
     /// A group of the ranks that are left, in their old order; `gone` of it says who is not in it. It works after
     /// calls of this group have failed. A rank is gone if it has ended or freed its communicator, its agent is gone,
     /// or it does not come within the shortest timeout that any has set. All ranks that are left call this.
-    fn shrink(&self, py: Python<'_>) -> PyResult<Comm> {
+    fn shrink(&self, py: Python<'_>) -> PyResult<PyComm> {
         let rank = self.get_rank(py)?;
-        py.detach(|| rank.shrink()).map(Comm::new).map_err(|e| raised(py, &e))
+        py.detach(|| rank.shrink()).map(PyComm::new).map_err(|e| raised(py, &e))
     }
 
     /// The bitwise and of what all ranks give that are left (0 to 2**64 - 1), and a list of those who are gone. It
@@ -174,7 +175,7 @@ impl Comm {
     fn agree(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = numbers)] flags: u64,
+        #[pyo3(from_py_with = unsigned)] flags: u64,
     ) -> PyResult<(u64, Vec<usize>)> {
         let rank = self.get_rank(py)?;
         let agreed = py.detach(|| rank.agree(flags)).map_err(|e| raised(py, &e))?;
@@ -199,7 +200,7 @@ impl Comm {
         self.close();
     }
 
-    fn __enter__(this: Py<Comm>) -> Py<Comm> {
+    fn __enter__(this: Py<PyComm>) -> Py<PyComm> {
         this
     }
 

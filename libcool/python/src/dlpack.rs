@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "a capsule holds a C structure; every block says why it is there")]
 
-use crate::error::wrong;
+use crate::error::argument_error;
 use cool_rust::Type;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -44,7 +44,7 @@ pub(crate) struct Tensor {
     pub(crate) capsule: Py<PyCapsule>,
     pub(crate) dtype: Type,
     /// How its elements are to be understood, where the type does not say.
-    pub(crate) kind: Kind,
+    pub(crate) kind: ElementKind,
     pub(crate) pointer: usize,
     pub(crate) shape: Vec<usize>,
     pub(crate) writeable: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Tensor {
 
 /// Elements that are carried as those of another type.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ElementKind {
     Number,
     Boolean,
     /// Of 8 bits, carried as bytes.
@@ -67,7 +67,7 @@ impl Tensor {
         if !DEVICES.contains(&device) {
             let reason =
                 format!("{name} is not in the processor's memory; copy it there, by .cpu() in PyTorch");
-            return Err(wrong(py, reason));
+            return Err(argument_error(py, reason));
         }
         let capsule = exported(object)?;
         let versioned = capsule.pointer_checked(Some(c"dltensor_versioned"));
@@ -76,7 +76,10 @@ impl Tensor {
                 // SAFETY: a capsule of this name has such a structure, which stays as long as the capsule.
                 let managed = unsafe { pointer.cast::<DlManagedTensorVersioned>().as_ref() };
                 if managed.version[0] != 1 {
-                    return Err(wrong(py, format!("{name} speaks DLPack {}, not 1", managed.version[0])));
+                    return Err(argument_error(
+                        py,
+                        format!("{name} speaks DLPack {}, not 1", managed.version[0]),
+                    ));
                 }
                 (&managed.tensor, managed.flags & READ_ONLY == 0)
             }
@@ -91,10 +94,13 @@ impl Tensor {
             let reason = format!(
                 "{name} holds elements that are not carried (DLPack's code {code}, {bits} bits, {lanes} lanes)"
             );
-            return Err(wrong(py, reason));
+            return Err(argument_error(py, reason));
         };
         let Some(shape) = tensor.contiguous_shape() else {
-            return Err(wrong(py, format!("{name} is not C-contiguous; .contiguous() makes a copy that is")));
+            return Err(argument_error(
+                py,
+                format!("{name} is not C-contiguous; .contiguous() makes a copy that is"),
+            ));
         };
         let pointer = tensor.data as usize + tensor.byte_offset as usize;
         Ok(Tensor { dtype, kind, pointer, shape, writeable, capsule: capsule.unbind() })
@@ -115,7 +121,7 @@ fn exported<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyCapsule>> 
 }
 
 impl DlTensor {
-    fn element_type(&self) -> Option<(Type, Kind)> {
+    fn element_type(&self) -> Option<(Type, ElementKind)> {
         let number = match (self.code, self.bits) {
             (0, 8) => Type::I8,
             (0, 16) => Type::I16,
@@ -131,11 +137,11 @@ impl DlTensor {
             (4, 16) => Type::Bf16,
             (5, 64) => Type::C32,
             (5, 128) => Type::C64,
-            (6, 8) => return (self.lanes == 1).then_some((Type::U8, Kind::Boolean)),
-            (7..=14, 8) => return (self.lanes == 1).then_some((Type::U8, Kind::Float8)),
+            (6, 8) => return (self.lanes == 1).then_some((Type::U8, ElementKind::Boolean)),
+            (7..=14, 8) => return (self.lanes == 1).then_some((Type::U8, ElementKind::Float8)),
             _ => return None,
         };
-        (self.lanes == 1).then_some((number, Kind::Number))
+        (self.lanes == 1).then_some((number, ElementKind::Number))
     }
 
     /// Its shape, if its elements lie one after the other.

@@ -90,36 +90,36 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
 }
 
 /// An error of the arguments.
-pub(crate) fn wrong(py: Python<'_>, reason: impl Into<String>) -> PyErr {
+pub(crate) fn argument_error(py: Python<'_>, reason: impl Into<String>) -> PyErr {
     with_ranks(py, ArgumentError::new_err(reason.into()), &[])
 }
 
 /// An error of a job, with the ranks concerned.
-pub(crate) fn described(py: Python<'_>, text: String, ranks: &[usize]) -> PyErr {
+pub(crate) fn job_error(py: Python<'_>, text: String, ranks: &[usize]) -> PyErr {
     with_ranks(py, CoolError::new_err(text), ranks)
 }
 
 /// Seconds as a program gives them, of an argument of that name.
 pub(crate) fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds).map_err(|e| wrong(py, format!("{name}: {e}")))
+    Duration::try_from_secs_f64(seconds).map_err(|e| argument_error(py, format!("{name}: {e}")))
 }
 
 /// An error because something is not done in time.
-pub(crate) fn late(py: Python<'_>, text: String) -> PyErr {
+pub(crate) fn timeout_error(py: Python<'_>, text: String) -> PyErr {
     with_ranks(py, TimeoutError::new_err(text), &[])
 }
 
 /// An error because ranks are lost.
-pub(crate) fn lost(py: Python<'_>, text: String) -> PyErr {
+pub(crate) fn lost_error(py: Python<'_>, text: String) -> PyErr {
     with_ranks(py, LostError::new_err(text), &[])
 }
 
 /// Ranks, tags and counts as an argument has them, of which none is negative.
-pub(crate) fn numbers<'py, T: FromPyObjectOwned<'py>>(argument: &Bound<'py, PyAny>) -> PyResult<T> {
+pub(crate) fn unsigned<'py, T: FromPyObjectOwned<'py>>(argument: &Bound<'py, PyAny>) -> PyResult<T> {
     let py = argument.py();
     argument.extract().map_err(Into::into).map_err(|e: PyErr| {
         let beyond = e.is_instance_of::<PyOverflowError>(py);
-        if beyond { wrong(py, format!("{argument}: negative, or too large")) } else { e }
+        if beyond { argument_error(py, format!("{argument}: negative, or too large")) } else { e }
     })
 }
 

@@ -1,6 +1,6 @@
 //! Files to many nodes, by the installed program `cool`; `cool.files` is its face.
 
-use crate::error::{FilesError, described};
+use crate::error::{FilesError, job_error};
 use cool_rust::files::{self, run};
 use pyo3::prelude::*;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ fn run_files(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<String> {
         let raised = FilesError::new_err(error.to_string());
         let value = raised.value(py);
         let set = value.setattr("ranks", Vec::<usize>::new()).and_then(|()| value.setattr("outcome", json));
-        set.map_or_else(|_| described(py, error.to_string(), &[]), |()| raised)
+        set.map_or_else(|_| job_error(py, error.to_string(), &[]), |()| raised)
     })
 }
 

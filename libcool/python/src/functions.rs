@@ -3,23 +3,23 @@
 #![allow(unsafe_code, reason = "received data is put into arrays that the request holds")]
 
 use crate::arrays::Data;
-use crate::comm::Comm;
-use crate::error::{raised, wrong};
-use crate::operations::Call;
+use crate::comm::PyComm;
+use crate::error::{argument_error, raised};
+use crate::operations::CollectiveArguments;
 use cool_rust::{Arrays, Collective, Comm as Rank, Error, Operation};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-impl Call<'_, '_> {
+impl CollectiveArguments<'_, '_> {
     /// Has a function combine: what `then` gives, the array that is received into, and where the function's error is found.
-    pub(crate) fn carry_fold_out<R: Send>(
+    pub(crate) fn with_fold<R: Send>(
         self,
         py: Python<'_>,
-        comm: &Comm,
+        comm: &PyComm,
         function: Py<PyAny>,
-        then: impl FnOnce(&Rank, Collective<'_, 'static>, usize, Combine) -> Result<R, Error> + Send,
-    ) -> PyResult<(R, Data, Failed)> {
+        then: impl FnOnce(&Rank, Collective<'_, 'static>, usize, CombineFunction) -> Result<R, Error> + Send,
+    ) -> PyResult<(R, Data, FunctionError)> {
         let rank: Arc<Rank> = comm.get_rank(py)?;
         let send = Data::new("send", self.send)?;
         let recv = match self.recv {
@@ -34,11 +34,11 @@ impl Call<'_, '_> {
         };
         let tail: Vec<usize> = send.shape().into_iter().skip(axes).collect();
         let element = send.elements().bytes() * tail.iter().product::<usize>();
-        let kind = Kind { dtype: send.numpy_dtype(py)?, tail };
-        let failed = Failed::default();
+        let kind = FunctionArrays { dtype: send.numpy_dtype(py)?, tail };
+        let failed = FunctionError::default();
         let found = failed.clone();
-        let combine: Combine = Box::new(move |left: &mut [u8], right: &[u8]| {
-            found.or_note(|| Python::attach(|py| call(py, &function, &kind, left, right)));
+        let combine: CombineFunction = Box::new(move |left: &mut [u8], right: &[u8]| {
+            found.run_unless_failed(|| Python::attach(|py| call_function(py, &function, &kind, left, right)));
         });
         // A copy, so that they may overlap.
         let sent = send.bytes().to_vec();
@@ -58,15 +58,15 @@ impl Call<'_, '_> {
 }
 
 /// How two vectors combine, as the library calls it.
-pub(crate) type Combine = Box<dyn FnMut(&mut [u8], &[u8]) + Send + Sync>;
+pub(crate) type CombineFunction = Box<dyn FnMut(&mut [u8], &[u8]) + Send + Sync>;
 
 /// The first error that a function raised.
 #[derive(Clone, Default)]
-pub(crate) struct Failed(Arc<Mutex<Option<PyErr>>>);
+pub(crate) struct FunctionError(Arc<Mutex<Option<PyErr>>>);
 
-impl Failed {
+impl FunctionError {
     /// Does something unless it has failed before.
-    fn or_note(&self, act: impl FnOnce() -> PyResult<()>) {
+    fn run_unless_failed(&self, act: impl FnOnce() -> PyResult<()>) {
         // Not locked meanwhile: it takes the interpreter's lock, which others may hold that look here.
         if self.first().is_none() {
             let error = act().err();
@@ -86,14 +86,20 @@ impl Failed {
 }
 
 /// What a function gets arrays of.
-struct Kind {
+struct FunctionArrays {
     dtype: Py<PyAny>,
     /// The shape of an element; empty if it is a number.
     tail: Vec<usize>,
 }
 
 /// Calls a function on two vectors; the first is overwritten with the result.
-fn call(py: Python<'_>, function: &Py<PyAny>, kind: &Kind, left: &mut [u8], right: &[u8]) -> PyResult<()> {
+fn call_function(
+    py: Python<'_>,
+    function: &Py<PyAny>,
+    kind: &FunctionArrays,
+    left: &mut [u8],
+    right: &[u8],
+) -> PyResult<()> {
     let (numpy, dtype) = (py.import("numpy")?, kind.dtype.bind(py));
     let element = dtype.getattr("itemsize")?.extract::<usize>()? * kind.tail.iter().product::<usize>();
     let array = |bytes: &[u8]| {
@@ -106,7 +112,7 @@ fn call(py: Python<'_>, function: &Py<PyAny>, kind: &Kind, left: &mut [u8], righ
     let result = numpy.call_method1("ascontiguousarray", (result, dtype))?;
     let result = Data::new("the function's result", &result)?;
     if result.bytes().len() != left.len() {
-        return Err(wrong(py, "the function's result is not as long as its arguments"));
+        return Err(argument_error(py, "the function's result is not as long as its arguments"));
     }
     left.copy_from_slice(result.bytes());
     Ok(())

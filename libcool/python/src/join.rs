@@ -1,7 +1,7 @@
 //! Groups of processes that no launcher has started, and agents for them on one machine.
 
-use crate::comm::Comm;
-use crate::error::{duration, numbers, raised};
+use crate::comm::PyComm;
+use crate::error::{duration, raised, unsigned};
 use crate::queue::WAIT;
 use cool_rust::Comm as Rank;
 use cool_rust::embedded::EmbeddedAgents;
@@ -19,44 +19,44 @@ use std::time::Instant;
 pub(crate) fn join(
     py: Python<'_>,
     key: &str,
-    #[pyo3(from_py_with = numbers)] rank: usize,
-    #[pyo3(from_py_with = numbers)] size: usize,
+    #[pyo3(from_py_with = unsigned)] rank: usize,
+    #[pyo3(from_py_with = unsigned)] size: usize,
     timeout: f64,
     socket: Option<PathBuf>,
-) -> PyResult<Comm> {
+) -> PyResult<PyComm> {
     let timeout = duration(py, "timeout", timeout)?;
     let joined = py.detach(|| match &socket {
         Some(socket) => Rank::join_at(socket, key, rank, size, timeout),
         None => Rank::join(key, rank, size, timeout),
     });
-    joined.map(Comm::new).map_err(|e| raised(py, &e))
+    joined.map(PyComm::new).map_err(|e| raised(py, &e))
 }
 
 /// Agents of a cluster of `nodes` nodes in `racks` racks, in this process, on loopback: without root, switches and daemons,
 /// for ranks that are processes of this machine. They join groups by `sockets`. The agents are gone when it is closed, at the
 /// end of a `with` block too, or collected.
-#[pyclass(module = "cool", frozen)]
-pub(crate) struct Cluster {
+#[pyclass(module = "cool", name = "Cluster", frozen)]
+pub(crate) struct PyCluster {
     agents: Mutex<Option<Arc<EmbeddedAgents>>>,
 }
 
-impl Cluster {
+impl PyCluster {
     fn agents(&self) -> MutexGuard<'_, Option<Arc<EmbeddedAgents>>> {
         self.agents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[pymethods]
-impl Cluster {
+impl PyCluster {
     #[new]
     #[pyo3(signature = (nodes, racks = 1))]
     fn new(
         py: Python<'_>,
-        #[pyo3(from_py_with = numbers)] nodes: usize,
-        #[pyo3(from_py_with = numbers)] racks: usize,
-    ) -> PyResult<Cluster> {
+        #[pyo3(from_py_with = unsigned)] nodes: usize,
+        #[pyo3(from_py_with = unsigned)] racks: usize,
+    ) -> PyResult<PyCluster> {
         let agents = py.detach(|| EmbeddedAgents::start(nodes, racks)).map_err(|e| raised(py, &e))?;
-        Ok(Cluster { agents: Mutex::new(Some(Arc::new(agents))) })
+        Ok(PyCluster { agents: Mutex::new(Some(Arc::new(agents))) })
     }
 
     /// The socket of each node's agent, for `join`, or for COOL_SOCKET of another process; none if it was closed.
@@ -91,7 +91,7 @@ impl Cluster {
         py.detach(|| drop(self.agents().take()));
     }
 
-    fn __enter__(this: Py<Cluster>) -> Py<Cluster> {
+    fn __enter__(this: Py<PyCluster>) -> Py<PyCluster> {
         this
     }
 

@@ -1,8 +1,8 @@
 //! `cool.kmeans`: the library of `cool-kmeans` on NumPy's arrays. What scikit-learn's users expect of a class, the package's
 //! `kmeans.py` makes of it.
 
-use crate::comm::Comm;
-use crate::error::{described, lost, raised};
+use crate::comm::PyComm;
+use crate::error::{job_error, lost_error, raised};
 use cool_kmeans::Error;
 use cool_kmeans::grid::Reals;
 use cool_kmeans::in_memory::{Clustering, InputRows, nearest};
@@ -15,10 +15,10 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArra
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// What is asked for, as keywords.
+/// What is options for, as keywords.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct Asked {
+struct FitOptions {
     clusters: usize,
     /// "k-means||", "k-means++", "random", or the name of an .npy file.
     init: String,
@@ -35,9 +35,9 @@ struct Asked {
 }
 
 /// A run that is told of on the standard error output, or not.
-struct Told(bool);
+struct IterationPrinter(bool);
 
-impl ProgressObserver for Told {
+impl ProgressObserver for IterationPrinter {
     fn loading(&self, _: u64) {}
 
     fn loaded(&self, _: u64) {}
@@ -53,7 +53,7 @@ impl ProgressObserver for Told {
 }
 
 /// What came of it.
-struct Fitted {
+struct FitResult {
     found: Clustering,
     iterations: usize,
     converged: bool,
@@ -62,25 +62,25 @@ struct Fitted {
 fn error(py: Python<'_>, error: &Error) -> PyErr {
     match error {
         Error::Collective(error) => raised(py, error),
-        Error::Elsewhere { rank, .. } => described(py, error.to_string(), &[*rank]),
-        Error::Job(cool_map::Error::Lost(text)) => lost(py, text.clone()),
-        Error::Job(_) => described(py, error.to_string(), &[]),
+        Error::Elsewhere { rank, .. } => job_error(py, error.to_string(), &[*rank]),
+        Error::Job(cool_map::Error::Lost(text)) => lost_error(py, text.clone()),
+        Error::Job(_) => job_error(py, error.to_string(), &[]),
         _ => PyValueError::new_err(error.to_string()),
     }
 }
 
 /// What a clustering gives: centres, labels of this rank's rows, inertia, iterations, whether nothing was left to do.
-type Returned<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray1<i32>>, f64, usize, bool);
+type FitTuple<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray1<i32>>, f64, usize, bool);
 
 /// Clusters the rows that each rank has, of uint8 or float64, each as often as its weight says.
 #[pyfunction]
 fn kmeans_fit<'py>(
     py: Python<'py>,
-    comm: Option<&Bound<'py, Comm>>,
+    comm: Option<&Bound<'py, PyComm>>,
     rows: &Bound<'py, PyAny>,
     weights: Option<PyReadonlyArray1<'py, f64>>,
-    asked: Asked,
-) -> PyResult<Returned<'py>> {
+    options: FitOptions,
+) -> PyResult<FitTuple<'py>> {
     let rank = comm.map(|comm| comm.get().get_rank(py)).transpose()?;
     let reals = rows.extract::<PyReadonlyArray2<'_, f64>>();
     let bytes = rows.extract::<PyReadonlyArray2<'_, u8>>();
@@ -90,36 +90,40 @@ fn kmeans_fit<'py>(
         (Err(_), Err(_)) => return Err(PyValueError::new_err("rows are a table of uint8 or float64")),
     };
     let weights = weights.as_ref().map(PyReadonlyArray1::as_slice).transpose()?;
-    let rows = Table { given, dims, weights };
+    let rows = RankRows { given, dims, weights };
     let fitted = py.detach(|| match &rank {
-        Some(rank) => fit(&PeerRanks::from_comm(rank), rows, &asked),
-        None => fit(&PeerRanks::alone(), rows, &asked),
+        Some(rank) => fit(&PeerRanks::from_comm(rank), rows, &options),
+        None => fit(&PeerRanks::alone(), rows, &options),
     });
-    let Fitted { found, iterations, converged } = fitted.map_err(|e| error(py, &e))?;
-    let centres = PyArray1::from_vec(py, found.centers).reshape([asked.clusters, dims])?;
+    let FitResult { found, iterations, converged } = fitted.map_err(|e| error(py, &e))?;
+    let centres = PyArray1::from_vec(py, found.centers).reshape([options.clusters, dims])?;
     let labels = PyArray1::from_iter(py, found.labels.into_iter().map(|label| label as i32));
     Ok((centres, labels, found.inertia, iterations, converged))
 }
 
 /// A rank's rows.
 #[derive(Clone, Copy)]
-struct Table<'a> {
+struct RankRows<'a> {
     given: InputRows<'a>,
     dims: usize,
     weights: Option<&'a [f64]>,
 }
 
-fn fit(peers: &PeerRanks<'_>, rows: Table<'_>, asked: &Asked) -> Result<Fitted, Error> {
-    let mut seed = [asked.seed];
+fn fit(peers: &PeerRanks<'_>, rows: RankRows<'_>, options: &FitOptions) -> Result<FitResult, Error> {
+    let mut seed = [options.seed];
     peers.bcast(&mut seed, 0)?;
-    let threads = if asked.threads > 0 { asked.threads } else { peers.job().threads() };
-    let reals = peers.agree(reals(&asked.precision))?;
+    let threads = if options.threads > 0 { options.threads } else { peers.job().threads() };
+    let reals = peers.agree(reals(&options.precision))?;
     let share = PointShare::from_memory(peers, rows.given, rows.dims, rows.weights, reals)?;
-    let watch = Told(asked.verbose && peers.leads());
-    let clustered =
-        share.cluster(peers, &clustering(asked, seed[0], threads), &watch, &mut ClusteringProgress::new())?;
+    let watch = IterationPrinter(options.verbose && peers.leads());
+    let clustered = share.cluster(
+        peers,
+        &clustering(options, seed[0], threads),
+        &watch,
+        &mut ClusteringProgress::new(),
+    )?;
     let found = share.in_input_units(peers, rows.given, &clustered, threads)?;
-    Ok(Fitted { found, iterations: clustered.iterations.len(), converged: clustered.converged })
+    Ok(FitResult { found, iterations: clustered.iterations.len(), converged: clustered.converged })
 }
 
 /// How numbers are held, by name.
@@ -132,21 +136,21 @@ fn reals(name: &str) -> Result<Reals, Error> {
 }
 
 /// Points sampled in all, at least, for k-means++ to choose among.
-const LEAST_SAMPLE: usize = 20_000;
+const SAMPLE_POINTS_MIN: usize = 20_000;
 
-fn clustering(asked: &Asked, seed: u64, threads: usize) -> ClusteringOptions {
+fn clustering(options: &FitOptions, seed: u64, threads: usize) -> ClusteringOptions {
     ClusteringOptions {
-        restarts: asked.restarts,
-        iterations: asked.iterations,
-        movement: asked.movement,
-        sample: LEAST_SAMPLE.div_ceil(asked.clusters.max(1)).max(4),
-        init: Some(Init::from_name(&asked.init)),
-        ..ClusteringOptions::new(asked.clusters, seed, Tuning::with_threads(threads))
+        restarts: options.restarts,
+        iterations: options.iterations,
+        movement: options.movement,
+        sample: SAMPLE_POINTS_MIN.div_ceil(options.clusters.max(1)).max(4),
+        init: Some(Init::from_name(&options.init)),
+        ..ClusteringOptions::new(options.clusters, seed, Tuning::with_threads(threads))
     }
 }
 
 /// The labels of rows, and their squared distances from those centres.
-type Nearest<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<f64>>);
+type NearestCenters<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<f64>>);
 
 /// The nearest centre of each row, and the squared distance from it.
 #[pyfunction]
@@ -155,7 +159,7 @@ fn kmeans_nearest<'py>(
     rows: PyReadonlyArray2<'py, f64>,
     centres: PyReadonlyArray2<'py, f64>,
     threads: usize,
-) -> PyResult<Nearest<'py>> {
+) -> PyResult<NearestCenters<'py>> {
     let (numbers, centres) = (rows.as_slice()?, centres.as_slice()?);
     let dims = rows.shape()[1];
     let found = py.detach(|| nearest(numbers, centres, dims, threads));

@@ -23,8 +23,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// All ranks of the program, as the launcher started them. Waits until all have come.
 #[pyfunction]
-fn world(py: Python<'_>) -> PyResult<comm::Comm> {
-    py.detach(Rank::world).map(comm::Comm::new).map_err(|e| error::raised(py, &e))
+fn world(py: Python<'_>) -> PyResult<comm::PyComm> {
+    py.detach(Rank::world).map(comm::PyComm::new).map_err(|e| error::raised(py, &e))
 }
 
 /// The socket of this process' agent: that of COOL_SOCKET, or else the only one in /run/cool.
@@ -41,7 +41,7 @@ fn launch(py: Python<'_>, main: Py<PyAny>) -> PyResult<Vec<Py<PyAny>>> {
     let failed: Mutex<Option<PyErr>> = Mutex::new(None);
     let rank = |comm: Rank| {
         Python::attach(|py| {
-            let result = Py::new(py, comm::Comm::new(comm)).and_then(|comm| {
+            let result = Py::new(py, comm::PyComm::new(comm)).and_then(|comm| {
                 let result = main.call1(py, (comm.clone_ref(py),));
                 // Also if main has kept it, or an exception's traceback has: the others are not to wait for it.
                 comm.get().close();
@@ -66,10 +66,10 @@ fn _cool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(launch, module)?)?;
     module.add_function(wrap_pyfunction!(agent_socket, module)?)?;
     module.add_function(wrap_pyfunction!(join::join, module)?)?;
-    module.add_class::<join::Cluster>()?;
-    module.add_class::<comm::Comm>()?;
-    module.add_class::<queue::Queue>()?;
-    module.add_class::<request::Request>()?;
+    module.add_class::<join::PyCluster>()?;
+    module.add_class::<comm::PyComm>()?;
+    module.add_class::<queue::PyQueue>()?;
+    module.add_class::<request::PyRequest>()?;
     files::add(module)?;
     map::add(module)?;
     #[cfg(feature = "kmeans")]

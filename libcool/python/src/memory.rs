@@ -1,18 +1,18 @@
 //! NumPy arrays in memory that is shared with the agent.
 
-use crate::error::{raised, wrong};
+use crate::error::{argument_error, raised};
 use cool_rust::{Buffer, Comm as Rank};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 /// What such an array refers to, so that its memory stays as long as it does.
-#[pyclass(module = "cool", frozen)]
-struct Memory {
+#[pyclass(module = "cool", name = "Memory", frozen)]
+struct ArrayMemory {
     buffer: Buffer<u8>,
 }
 
 #[pymethods]
-impl Memory {
+impl ArrayMemory {
     /// By which NumPy finds the bytes.
     #[getter(__array_interface__)]
     fn array_interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -38,8 +38,9 @@ pub(crate) fn array<'py>(
     let shape: Vec<usize> = shape.extract::<usize>().map(|n| vec![n]).or_else(|_| shape.extract())?;
     let itemsize = dtype.getattr("itemsize")?.extract::<usize>()?;
     let bytes = shape.iter().try_fold(itemsize, |bytes, n| bytes.checked_mul(*n));
-    let bytes = bytes.ok_or_else(|| wrong(py, format!("no memory has room for {shape:?} of {dtype}")))?;
+    let bytes =
+        bytes.ok_or_else(|| argument_error(py, format!("no memory has room for {shape:?} of {dtype}")))?;
     let buffer = py.detach(|| rank.alloc::<u8>(bytes)).map_err(|e| raised(py, &e))?;
-    let flat = numpy.call_method1("asarray", (Memory { buffer },))?;
+    let flat = numpy.call_method1("asarray", (ArrayMemory { buffer },))?;
     flat.call_method1("view", (dtype,))?.call_method1("reshape", (PyTuple::new(py, shape)?,))
 }

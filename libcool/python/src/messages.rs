@@ -3,54 +3,55 @@
 #![allow(unsafe_code, reason = "received data is put into arrays that the request holds")]
 
 use crate::arrays::Data;
-use crate::comm::Comm;
-use crate::error::{numbers, raised, wrong};
-use crate::request::{Message, Request};
-use cool_rust::{Comm as Rank, Error, Message as PointToPoint, Pending};
+use crate::comm::PyComm;
+use crate::error::{argument_error, raised, unsigned};
+use crate::request::{MessageInfo, PyRequest};
+use cool_rust::{Comm as Rank, Error, Message as PointToPointMessage, Pending};
 use pyo3::prelude::*;
 
-fn start(rank: &Rank, message: PointToPoint<'_, 'static>) -> Result<Pending<'static>, Error> {
+fn start(rank: &Rank, message: PointToPointMessage<'_, 'static>) -> Result<Pending<'static>, Error> {
     rank.start().message(message)
 }
 
-impl Comm {
-    fn carry_send_out<R: Send>(
+impl PyComm {
+    fn with_send<R: Send>(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         (dest, tag, synchronous): (usize, u32, bool),
-        then: impl FnOnce(&Rank, PointToPoint<'_, 'static>) -> Result<R, Error> + Send,
+        then: impl FnOnce(&Rank, PointToPointMessage<'_, 'static>) -> Result<R, Error> + Send,
     ) -> PyResult<R> {
         let rank = self.get_rank(py)?;
         let data = Data::new("data", data)?;
-        let array = data.sent().ok_or_else(|| wrong(py, "data ends within an element"))?;
+        let array = data.sent().ok_or_else(|| argument_error(py, "data ends within an element"))?;
         let message = match synchronous {
-            true => PointToPoint::SynchronousSend { data: array, dest, tag },
-            false => PointToPoint::Send { data: array, dest, tag },
+            true => PointToPointMessage::SynchronousSend { data: array, dest, tag },
+            false => PointToPointMessage::Send { data: array, dest, tag },
         };
         py.detach(|| then(&rank, message)).map_err(|e| raised(py, &e))
     }
 
     /// What it gives, and the array that is received into.
-    fn carry_recv_out<R: Send>(
+    fn with_receive<R: Send>(
         &self,
         py: Python<'_>,
         recv: &Bound<'_, PyAny>,
         (source, tag): (Option<usize>, Option<u32>),
-        then: impl FnOnce(&Rank, PointToPoint<'_, 'static>) -> Result<R, Error> + Send,
+        then: impl FnOnce(&Rank, PointToPointMessage<'_, 'static>) -> Result<R, Error> + Send,
     ) -> PyResult<(R, Data)> {
         let rank = self.get_rank(py)?;
         let room = Data::writeable("recv", recv)?;
         // SAFETY: the array is held until the message has come: here, or by its request, before which the call goes.
         // Nobody else uses it, as the program was told.
-        let data = unsafe { room.received() }.ok_or_else(|| wrong(py, "recv ends within an element"))?;
-        let done = py.detach(|| then(&rank, PointToPoint::Receive { data, source, tag }));
+        let data =
+            unsafe { room.received() }.ok_or_else(|| argument_error(py, "recv ends within an element"))?;
+        let done = py.detach(|| then(&rank, PointToPointMessage::Receive { data, source, tag }));
         Ok((done.map_err(|e| raised(py, &e))?, room))
     }
 }
 
 #[pymethods]
-impl Comm {
+impl PyComm {
     /// Sends an array to a rank, which receives it with the same type and tag. Messages from one rank to another are
     /// received in the order in which they were sent, among those that a receive takes.
     #[pyo3(signature = (data, dest, tag = 0))]
@@ -58,10 +59,10 @@ impl Comm {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = numbers)] dest: usize,
-        #[pyo3(from_py_with = numbers)] tag: u32,
+        #[pyo3(from_py_with = unsigned)] dest: usize,
+        #[pyo3(from_py_with = unsigned)] tag: u32,
     ) -> PyResult<()> {
-        self.carry_send_out(py, data, (dest, tag, false), Rank::message).map(drop)
+        self.with_send(py, data, (dest, tag, false), Rank::message).map(drop)
     }
 
     /// Starts `send`.
@@ -70,10 +71,10 @@ impl Comm {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = numbers)] dest: usize,
-        #[pyo3(from_py_with = numbers)] tag: u32,
-    ) -> PyResult<Request> {
-        Ok(Request::new(self.carry_send_out(py, data, (dest, tag, false), start)?, None))
+        #[pyo3(from_py_with = unsigned)] dest: usize,
+        #[pyo3(from_py_with = unsigned)] tag: u32,
+    ) -> PyResult<PyRequest> {
+        Ok(PyRequest::new(self.with_send(py, data, (dest, tag, false), start)?, None))
     }
 
     /// `send`, done when a receive has taken the message.
@@ -82,10 +83,10 @@ impl Comm {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = numbers)] dest: usize,
-        #[pyo3(from_py_with = numbers)] tag: u32,
+        #[pyo3(from_py_with = unsigned)] dest: usize,
+        #[pyo3(from_py_with = unsigned)] tag: u32,
     ) -> PyResult<()> {
-        self.carry_send_out(py, data, (dest, tag, true), Rank::message).map(drop)
+        self.with_send(py, data, (dest, tag, true), Rank::message).map(drop)
     }
 
     /// Starts `ssend`.
@@ -94,10 +95,10 @@ impl Comm {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = numbers)] dest: usize,
-        #[pyo3(from_py_with = numbers)] tag: u32,
-    ) -> PyResult<Request> {
-        Ok(Request::new(self.carry_send_out(py, data, (dest, tag, true), start)?, None))
+        #[pyo3(from_py_with = unsigned)] dest: usize,
+        #[pyo3(from_py_with = unsigned)] tag: u32,
+    ) -> PyResult<PyRequest> {
+        Ok(PyRequest::new(self.with_send(py, data, (dest, tag, true), start)?, None))
     }
 
     /// Waits until there is a message from a rank (None: any) with a tag (None: any). Returns who sent it, its tag, and its
@@ -106,9 +107,9 @@ impl Comm {
     fn probe(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = numbers)] source: Option<usize>,
-        #[pyo3(from_py_with = numbers)] tag: Option<u32>,
-    ) -> PyResult<Message> {
+        #[pyo3(from_py_with = unsigned)] source: Option<usize>,
+        #[pyo3(from_py_with = unsigned)] tag: Option<u32>,
+    ) -> PyResult<MessageInfo> {
         let rank = self.get_rank(py)?;
         let found = py.detach(|| rank.probe(source, tag)).map_err(|e| raised(py, &e))?;
         Ok((found.source, found.tag, found.bytes))
@@ -119,9 +120,9 @@ impl Comm {
     fn iprobe(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = numbers)] source: Option<usize>,
-        #[pyo3(from_py_with = numbers)] tag: Option<u32>,
-    ) -> PyResult<Option<Message>> {
+        #[pyo3(from_py_with = unsigned)] source: Option<usize>,
+        #[pyo3(from_py_with = unsigned)] tag: Option<u32>,
+    ) -> PyResult<Option<MessageInfo>> {
         let rank = self.get_rank(py)?;
         let found = py.detach(|| rank.iprobe(source, tag)).map_err(|e| raised(py, &e))?;
         Ok(found.map(|found| (found.source, found.tag, found.bytes)))
@@ -135,10 +136,10 @@ impl Comm {
         &self,
         py: Python<'_>,
         recv: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = numbers)] source: Option<usize>,
-        #[pyo3(from_py_with = numbers)] tag: Option<u32>,
-    ) -> PyResult<Message> {
-        let (got, _) = self.carry_recv_out(py, recv, (source, tag), Rank::message)?;
+        #[pyo3(from_py_with = unsigned)] source: Option<usize>,
+        #[pyo3(from_py_with = unsigned)] tag: Option<u32>,
+    ) -> PyResult<MessageInfo> {
+        let (got, _) = self.with_receive(py, recv, (source, tag), Rank::message)?;
         Ok((got.source, got.tag, got.count))
     }
 
@@ -148,10 +149,10 @@ impl Comm {
         &self,
         py: Python<'_>,
         recv: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = numbers)] source: Option<usize>,
-        #[pyo3(from_py_with = numbers)] tag: Option<u32>,
-    ) -> PyResult<Request> {
-        let (pending, room) = self.carry_recv_out(py, recv, (source, tag), start)?;
-        Ok(Request::of_message(pending, room))
+        #[pyo3(from_py_with = unsigned)] source: Option<usize>,
+        #[pyo3(from_py_with = unsigned)] tag: Option<u32>,
+    ) -> PyResult<PyRequest> {
+        let (pending, room) = self.with_receive(py, recv, (source, tag), start)?;
+        Ok(PyRequest::for_message(pending, room))
     }
 }

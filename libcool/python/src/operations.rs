@@ -3,19 +3,19 @@
 #![allow(unsafe_code, reason = "received data is put into arrays that the request holds")]
 
 use crate::arrays::Data;
-use crate::comm::Comm;
-use crate::error::{numbers, raised, wrong};
-use crate::functions::Combine;
-use crate::request::Request;
+use crate::comm::PyComm;
+use crate::error::{argument_error, raised, unsigned};
+use crate::functions::CombineFunction;
+use crate::request::PyRequest;
 use cool_rust::{Arrays, Collective, Comm as Rank, Error, Op, Operation, Pending};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 /// What a call receives: an array, or nothing at a rank that is not the root.
-type Received = Option<Py<PyAny>>;
+type ReceivedArray = Option<Py<PyAny>>;
 
 /// One call as Python gives it.
-pub(crate) struct Call<'a, 'py> {
+pub(crate) struct CollectiveArguments<'a, 'py> {
     pub(crate) operation: Operation,
     pub(crate) send: &'a Bound<'py, PyAny>,
     pub(crate) recv: Option<&'a Bound<'py, PyAny>>,
@@ -28,30 +28,31 @@ fn start(rank: &Rank, collective: Collective<'_, 'static>) -> Result<Pending<'st
     rank.start().collective(collective)
 }
 
-impl Call<'_, '_> {
+impl CollectiveArguments<'_, '_> {
     /// Starts the call.
-    fn start(self, py: Python<'_>, comm: &Comm) -> PyResult<Request> {
+    fn start(self, py: Python<'_>, comm: &PyComm) -> PyResult<PyRequest> {
         if let Some(function) = self.op.filter(|op| op.is_callable()) {
             let function = function.clone().unbind();
-            let start = |rank: &Rank, collective: Collective<'_, 'static>, element, combine: Combine| {
-                rank.start().fold(collective, element, combine)
-            };
-            let (pending, recv, failed) = self.carry_fold_out(py, comm, function, start)?;
-            return Ok(Request::of_function(pending, recv, failed));
+            let start =
+                |rank: &Rank, collective: Collective<'_, 'static>, element, combine: CombineFunction| {
+                    rank.start().fold(collective, element, combine)
+                };
+            let (pending, recv, failed) = self.with_fold(py, comm, function, start)?;
+            return Ok(PyRequest::for_function(pending, recv, failed));
         }
-        let (pending, recv) = self.carry_out(py, comm, start)?;
-        Ok(Request::new(pending, recv))
+        let (pending, recv) = self.with_collective(py, comm, start)?;
+        Ok(PyRequest::new(pending, recv))
     }
 
     /// What it gives, and the array that is received into.
-    fn carry_out<R: Send>(
+    fn with_collective<R: Send>(
         self,
         py: Python<'_>,
-        comm: &Comm,
+        comm: &PyComm,
         then: impl FnOnce(&Rank, Collective<'_, 'static>) -> Result<R, Error> + Send,
     ) -> PyResult<(R, Option<Data>)> {
         let rank = comm.get_rank(py)?;
-        let op = self.op.map(|op| op_of(op)).transpose()?;
+        let op = self.op.map(|op| parse_op(op)).transpose()?;
         let to_root = matches!(self.operation, Operation::Reduce | Operation::Gather);
         let receives = !to_root || rank.rank() == self.root;
         let sends = self.operation != Operation::Scatter || rank.rank() == self.root;
@@ -59,13 +60,15 @@ impl Call<'_, '_> {
         if let (Some(op), Some(send)) = (op, &send)
             && let Some(reason) = send.why_not_combined_by(op)
         {
-            return Err(wrong(py, reason));
+            return Err(argument_error(py, reason));
         }
         let recv = match (self.recv, &send) {
             _ if !receives => None,
             (Some(recv), _) => Some(Data::writeable("recv", recv)?),
             (None, Some(send)) => Some(self.space(py, &rank, send)?),
-            (None, None) => return Err(wrong(py, "recv is missing: only the root knows how much comes")),
+            (None, None) => {
+                return Err(argument_error(py, "recv is missing: only the root knows how much comes"));
+            }
         };
         // SAFETY: the arrays are held until the call is done: here, or, of what is received, by its request, before which the
         // call goes. Nobody else uses them, as the program was told.
@@ -77,7 +80,7 @@ impl Call<'_, '_> {
                 unsafe { Data::within(send, recv) }.ok_or_else(|| {
                     let reason = "send and recv overlap, and neither lies within the other with the same type; pass the \
                                   same array as both to work in place";
-                    wrong(py, reason)
+                    argument_error(py, reason)
                 })?
             }
             _ => {
@@ -109,7 +112,7 @@ impl Call<'_, '_> {
                     if shape.first() != Some(&rank.size()) {
                         let reason =
                             format!("send must have one part for each rank, a shape ({}, ...)", rank.size());
-                        return Err(wrong(py, reason));
+                        return Err(argument_error(py, reason));
                     }
                     shape.remove(0);
                 }
@@ -121,22 +124,24 @@ impl Call<'_, '_> {
     }
 
     /// Runs the call to its end: by the agents, or by a function of the program.
-    fn run(self, py: Python<'_>, comm: &Comm) -> PyResult<Received> {
+    fn run(self, py: Python<'_>, comm: &PyComm) -> PyResult<ReceivedArray> {
         match self.op.filter(|op| op.is_callable()) {
             Some(function) => {
                 let function = function.clone().unbind();
-                let fold =
-                    |rank: &Rank, collective: Collective<'_, 'static>, element, mut combine: Combine| {
-                        rank.fold(collective, element, &mut combine)
-                    };
+                let fold = |rank: &Rank,
+                            collective: Collective<'_, 'static>,
+                            element,
+                            mut combine: CombineFunction| {
+                    rank.fold(collective, element, &mut combine)
+                };
                 let rank = comm.get_rank(py)?;
                 let nothing = self.operation == Operation::Reduce && rank.rank() != self.root;
-                let ((), recv, failed) = self.carry_fold_out(py, comm, function, fold)?;
+                let ((), recv, failed) = self.with_fold(py, comm, function, fold)?;
                 failed.check()?;
                 Ok((!nothing).then_some(recv.array))
             }
             None => {
-                let ((), recv) = self.carry_out(py, comm, Rank::collective)?;
+                let ((), recv) = self.with_collective(py, comm, Rank::collective)?;
                 Ok(recv.map(|data| data.array))
             }
         }
@@ -144,17 +149,18 @@ impl Call<'_, '_> {
 }
 
 /// An operation's name.
-fn op_of(op: &Bound<'_, PyAny>) -> PyResult<Op> {
-    let name: String =
-        op.extract().map_err(|_| wrong(op.py(), "op must be a name or, where calls wait, a function"))?;
+fn parse_op(op: &Bound<'_, PyAny>) -> PyResult<Op> {
+    let name: String = op
+        .extract()
+        .map_err(|_| argument_error(op.py(), "op must be a name or, where calls wait, a function"))?;
     Op::ALL.into_iter().find(|op| op.to_string() == name).ok_or_else(|| {
         let all: Vec<String> = Op::ALL.iter().map(Op::to_string).collect();
-        wrong(op.py(), format!("there is no op {name:?}; there are {}", all.join(", ")))
+        argument_error(op.py(), format!("there is no op {name:?}; there are {}", all.join(", ")))
     })
 }
 
-impl Comm {
-    fn carry_bcast_out<R: Send>(
+impl PyComm {
+    fn with_bcast<R: Send>(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
@@ -165,7 +171,7 @@ impl Comm {
         // At the root it is only read.
         let data =
             if rank.rank() == root { Data::new("data", data)? } else { Data::writeable("data", data)? };
-        // SAFETY: as in `Call::carry_out`.
+        // SAFETY: as in `CollectiveArguments::with_collective`.
         let arrays = unsafe { data.received() }.map_or(Arrays::None, Arrays::InPlace);
         let collective = Collective { root, ..Collective::new(Operation::Bcast, arrays) };
         let done = py.detach(|| then(&rank, collective));
@@ -174,7 +180,7 @@ impl Comm {
 }
 
 #[pymethods]
-impl Comm {
+impl PyComm {
     /// Combines all ranks' `send`, element by element; the root gets the result, the others None. `op` is a name
     /// (sum, prod, min, max, average, bit_and, ..., min_loc) or a function of two arrays, which need not be
     /// commutative. Arrays of bool have no sum: take logical_or, logical_and or logical_xor.
@@ -185,10 +191,10 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = numbers)] root: usize,
-    ) -> PyResult<Received> {
+        #[pyo3(from_py_with = unsigned)] root: usize,
+    ) -> PyResult<ReceivedArray> {
         let sum = PyString::new(py, "sum").into_any();
-        let call = Call {
+        let call = CollectiveArguments {
             operation: Operation::Reduce,
             send,
             recv,
@@ -199,7 +205,7 @@ impl Comm {
         call.run(py, self)
     }
 
-    /// Starts `reduce`: returns a Request at once. A function is called where it is waited for.
+    /// Starts `reduce`: returns a PyRequest at once. A function is called where it is waited for.
     #[pyo3(signature = (send, recv = None, op = None, root = 0))]
     fn ireduce(
         &self,
@@ -207,10 +213,10 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = numbers)] root: usize,
-    ) -> PyResult<Request> {
+        #[pyo3(from_py_with = unsigned)] root: usize,
+    ) -> PyResult<PyRequest> {
         let sum = PyString::new(py, "sum").into_any();
-        let call = Call {
+        let call = CollectiveArguments {
             operation: Operation::Reduce,
             send,
             recv,
@@ -230,9 +236,9 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Received> {
+    ) -> PyResult<ReceivedArray> {
         let sum = PyString::new(py, "sum").into_any();
-        let call = Call {
+        let call = CollectiveArguments {
             operation: Operation::Allreduce,
             send,
             recv,
@@ -243,7 +249,7 @@ impl Comm {
         call.run(py, self)
     }
 
-    /// Starts `allreduce`: returns a Request at once. A function is called where it is waited for.
+    /// Starts `allreduce`: returns a PyRequest at once. A function is called where it is waited for.
     #[pyo3(signature = (send, recv = None, op = None))]
     fn iallreduce(
         &self,
@@ -251,9 +257,9 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Request> {
+    ) -> PyResult<PyRequest> {
         let sum = PyString::new(py, "sum").into_any();
-        let call = Call {
+        let call = CollectiveArguments {
             operation: Operation::Allreduce,
             send,
             recv,
@@ -273,10 +279,10 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
-    ) -> PyResult<Received> {
+        #[pyo3(from_py_with = unsigned)] counts: Option<Vec<usize>>,
+    ) -> PyResult<ReceivedArray> {
         let sum = PyString::new(py, "sum").into_any();
-        let call = Call {
+        let call = CollectiveArguments {
             operation: Operation::ReduceScatter,
             send,
             recv,
@@ -287,7 +293,7 @@ impl Comm {
         call.run(py, self)
     }
 
-    /// Starts `reduce_scatter`: returns a Request at once. A function is called where it is waited for.
+    /// Starts `reduce_scatter`: returns a PyRequest at once. A function is called where it is waited for.
     #[pyo3(signature = (send, recv = None, op = None, counts = None))]
     fn ireduce_scatter(
         &self,
@@ -295,10 +301,10 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
-    ) -> PyResult<Request> {
+        #[pyo3(from_py_with = unsigned)] counts: Option<Vec<usize>>,
+    ) -> PyResult<PyRequest> {
         let sum = PyString::new(py, "sum").into_any();
-        let call = Call {
+        let call = CollectiveArguments {
             operation: Operation::ReduceScatter,
             send,
             recv,
@@ -317,9 +323,9 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Received> {
+    ) -> PyResult<ReceivedArray> {
         let sum = PyString::new(py, "sum").into_any();
-        let call = Call {
+        let call = CollectiveArguments {
             operation: Operation::Scan,
             send,
             recv,
@@ -330,7 +336,7 @@ impl Comm {
         call.run(py, self)
     }
 
-    /// Starts `scan`: returns a Request at once. A function is called where it is waited for.
+    /// Starts `scan`: returns a PyRequest at once. A function is called where it is waited for.
     #[pyo3(signature = (send, recv = None, op = None))]
     fn iscan(
         &self,
@@ -338,9 +344,9 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Request> {
+    ) -> PyResult<PyRequest> {
         let sum = PyString::new(py, "sum").into_any();
-        let call = Call {
+        let call = CollectiveArguments {
             operation: Operation::Scan,
             send,
             recv,
@@ -359,9 +365,9 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Received> {
+    ) -> PyResult<ReceivedArray> {
         let sum = PyString::new(py, "sum").into_any();
-        let call = Call {
+        let call = CollectiveArguments {
             operation: Operation::Exscan,
             send,
             recv,
@@ -372,7 +378,7 @@ impl Comm {
         call.run(py, self)
     }
 
-    /// Starts `exscan`: returns a Request at once. A function is called where it is waited for.
+    /// Starts `exscan`: returns a PyRequest at once. A function is called where it is waited for.
     #[pyo3(signature = (send, recv = None, op = None))]
     fn iexscan(
         &self,
@@ -380,9 +386,9 @@ impl Comm {
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
         op: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Request> {
+    ) -> PyResult<PyRequest> {
         let sum = PyString::new(py, "sum").into_any();
-        let call = Call {
+        let call = CollectiveArguments {
             operation: Operation::Exscan,
             send,
             recv,
@@ -401,24 +407,24 @@ impl Comm {
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
-        #[pyo3(from_py_with = numbers)] root: usize,
-    ) -> PyResult<Received> {
-        let call = Call { operation: Operation::Gather, send, recv, op: None, counts, root };
+        #[pyo3(from_py_with = unsigned)] counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = unsigned)] root: usize,
+    ) -> PyResult<ReceivedArray> {
+        let call = CollectiveArguments { operation: Operation::Gather, send, recv, op: None, counts, root };
         call.run(py, self)
     }
 
-    /// Starts `gather`: returns a Request at once.
+    /// Starts `gather`: returns a PyRequest at once.
     #[pyo3(signature = (send, recv = None, counts = None, root = 0))]
     fn igather(
         &self,
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
-        #[pyo3(from_py_with = numbers)] root: usize,
-    ) -> PyResult<Request> {
-        let call = Call { operation: Operation::Gather, send, recv, op: None, counts, root };
+        #[pyo3(from_py_with = unsigned)] counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = unsigned)] root: usize,
+    ) -> PyResult<PyRequest> {
+        let call = CollectiveArguments { operation: Operation::Gather, send, recv, op: None, counts, root };
         call.start(py, self)
     }
 
@@ -430,22 +436,24 @@ impl Comm {
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
-    ) -> PyResult<Received> {
-        let call = Call { operation: Operation::Allgather, send, recv, op: None, counts, root: 0 };
+        #[pyo3(from_py_with = unsigned)] counts: Option<Vec<usize>>,
+    ) -> PyResult<ReceivedArray> {
+        let call =
+            CollectiveArguments { operation: Operation::Allgather, send, recv, op: None, counts, root: 0 };
         call.run(py, self)
     }
 
-    /// Starts `allgather`: returns a Request at once.
+    /// Starts `allgather`: returns a PyRequest at once.
     #[pyo3(signature = (send, recv = None, counts = None))]
     fn iallgather(
         &self,
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
-    ) -> PyResult<Request> {
-        let call = Call { operation: Operation::Allgather, send, recv, op: None, counts, root: 0 };
+        #[pyo3(from_py_with = unsigned)] counts: Option<Vec<usize>>,
+    ) -> PyResult<PyRequest> {
+        let call =
+            CollectiveArguments { operation: Operation::Allgather, send, recv, op: None, counts, root: 0 };
         call.start(py, self)
     }
 
@@ -457,24 +465,24 @@ impl Comm {
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
-        #[pyo3(from_py_with = numbers)] root: usize,
-    ) -> PyResult<Received> {
-        let call = Call { operation: Operation::Scatter, send, recv, op: None, counts, root };
+        #[pyo3(from_py_with = unsigned)] counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = unsigned)] root: usize,
+    ) -> PyResult<ReceivedArray> {
+        let call = CollectiveArguments { operation: Operation::Scatter, send, recv, op: None, counts, root };
         call.run(py, self)
     }
 
-    /// Starts `scatter`: returns a Request at once.
+    /// Starts `scatter`: returns a PyRequest at once.
     #[pyo3(signature = (send, recv = None, counts = None, root = 0))]
     fn iscatter(
         &self,
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
-        #[pyo3(from_py_with = numbers)] root: usize,
-    ) -> PyResult<Request> {
-        let call = Call { operation: Operation::Scatter, send, recv, op: None, counts, root };
+        #[pyo3(from_py_with = unsigned)] counts: Option<Vec<usize>>,
+        #[pyo3(from_py_with = unsigned)] root: usize,
+    ) -> PyResult<PyRequest> {
+        let call = CollectiveArguments { operation: Operation::Scatter, send, recv, op: None, counts, root };
         call.start(py, self)
     }
 
@@ -486,22 +494,24 @@ impl Comm {
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
-    ) -> PyResult<Received> {
-        let call = Call { operation: Operation::Alltoall, send, recv, op: None, counts, root: 0 };
+        #[pyo3(from_py_with = unsigned)] counts: Option<Vec<usize>>,
+    ) -> PyResult<ReceivedArray> {
+        let call =
+            CollectiveArguments { operation: Operation::Alltoall, send, recv, op: None, counts, root: 0 };
         call.run(py, self)
     }
 
-    /// Starts `alltoall`: returns a Request at once.
+    /// Starts `alltoall`: returns a PyRequest at once.
     #[pyo3(signature = (send, recv = None, counts = None))]
     fn ialltoall(
         &self,
         py: Python<'_>,
         send: &Bound<'_, PyAny>,
         recv: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = numbers)] counts: Option<Vec<usize>>,
-    ) -> PyResult<Request> {
-        let call = Call { operation: Operation::Alltoall, send, recv, op: None, counts, root: 0 };
+        #[pyo3(from_py_with = unsigned)] counts: Option<Vec<usize>>,
+    ) -> PyResult<PyRequest> {
+        let call =
+            CollectiveArguments { operation: Operation::Alltoall, send, recv, op: None, counts, root: 0 };
         call.start(py, self)
     }
 
@@ -511,22 +521,22 @@ impl Comm {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = numbers)] root: usize,
-    ) -> PyResult<Received> {
-        let ((), data) = self.carry_bcast_out(py, data, root, Rank::collective)?;
+        #[pyo3(from_py_with = unsigned)] root: usize,
+    ) -> PyResult<ReceivedArray> {
+        let ((), data) = self.with_bcast(py, data, root, Rank::collective)?;
         Ok(Some(data.array))
     }
 
-    /// Starts `bcast`: returns a Request at once.
+    /// Starts `bcast`: returns a PyRequest at once.
     #[pyo3(signature = (data, root = 0))]
     fn ibcast(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = numbers)] root: usize,
-    ) -> PyResult<Request> {
-        let (pending, data) = self.carry_bcast_out(py, data, root, start)?;
-        Ok(Request::new(pending, Some(data)))
+        #[pyo3(from_py_with = unsigned)] root: usize,
+    ) -> PyResult<PyRequest> {
+        let (pending, data) = self.with_bcast(py, data, root, start)?;
+        Ok(PyRequest::new(pending, Some(data)))
     }
 
     /// Returns when all ranks have called it.
@@ -534,10 +544,10 @@ impl Comm {
         self.ibarrier(py)?.wait(py, None).map(drop)
     }
 
-    /// Starts `barrier`: returns a Request at once.
-    fn ibarrier(&self, py: Python<'_>) -> PyResult<Request> {
+    /// Starts `barrier`: returns a PyRequest at once.
+    fn ibarrier(&self, py: Python<'_>) -> PyResult<PyRequest> {
         let rank = self.get_rank(py)?;
         let started = py.detach(|| rank.start().barrier());
-        Ok(Request::new(started.map_err(|e| raised(py, &e))?, None))
+        Ok(PyRequest::new(started.map_err(|e| raised(py, &e))?, None))
     }
 }

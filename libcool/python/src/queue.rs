@@ -1,7 +1,7 @@
 //! Many calls under way, and which of them is done first.
 
 use crate::error::{duration, raised};
-use crate::request::Request;
+use crate::request::PyRequest;
 use cool_rust::CompletionQueue;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
@@ -11,41 +11,41 @@ pub(crate) const WAIT: Duration = Duration::from_millis(500);
 
 /// Requests, of any communicators, each with a token; `next` gives the first that is done. Any number of threads may add
 /// requests and wait for the next; one that does nothing else suffices for all calls of a process.
-#[pyclass(module = "cool", frozen)]
-pub(crate) struct Queue {
-    queue: CompletionQueue<'static, Entry>,
+#[pyclass(module = "cool", name = "Queue", frozen)]
+pub(crate) struct PyQueue {
+    queue: CompletionQueue<'static, QueuedRequest>,
 }
 
 /// A request in a queue.
-struct Entry {
+struct QueuedRequest {
     token: Py<PyAny>,
-    request: Py<Request>,
-    told: bool,
+    request: Py<PyRequest>,
+    reported: bool,
 }
 
 /// Whoever waits for the request waits no more.
-impl Drop for Entry {
+impl Drop for QueuedRequest {
     fn drop(&mut self) {
-        if !self.told {
+        if !self.reported {
             self.request.get().give_up();
         }
     }
 }
 
 #[pymethods]
-impl Queue {
+impl PyQueue {
     #[new]
-    fn new() -> Queue {
-        Queue { queue: CompletionQueue::new() }
+    fn new() -> PyQueue {
+        PyQueue { queue: CompletionQueue::new() }
     }
 
     /// Adds a request, with a token by which the program knows it (None: the request itself). Whoever waits for the request
     /// then waits until `next` has given it.
     #[pyo3(signature = (request, token = None))]
-    fn add(&self, py: Python<'_>, request: Py<Request>, token: Option<Py<PyAny>>) -> PyResult<()> {
+    fn add(&self, py: Python<'_>, request: Py<PyRequest>, token: Option<Py<PyAny>>) -> PyResult<()> {
         let pending = request.get().take(py)?;
         let token = token.unwrap_or_else(|| request.clone_ref(py).into_any());
-        let entry = Entry { token, request, told: false };
+        let entry = QueuedRequest { token, request, reported: false };
         py.detach(|| self.queue.add(pending, entry)).map_err(|e| raised(py, &e))
     }
 
@@ -53,7 +53,7 @@ impl Queue {
     /// `wait()` then returns what was received or raises at once. None if there is none within `timeout` seconds (None: no
     /// limit). Each is given once, in the order in which they end.
     #[pyo3(signature = (timeout = None))]
-    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<(Py<PyAny>, Py<Request>)>> {
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<(Py<PyAny>, Py<PyRequest>)>> {
         let timeout = timeout.map(|seconds| duration(py, "timeout", seconds)).transpose()?;
         let timeout = timeout.unwrap_or(Duration::MAX);
         let begun = Instant::now();
@@ -61,7 +61,7 @@ impl Queue {
             let left = timeout.saturating_sub(begun.elapsed());
             let done = py.detach(|| {
                 let mut done = self.queue.next(left.min(WAIT))?;
-                done.token.told = true;
+                done.token.reported = true;
                 done.token.request.get().finish(done.result);
                 Some(done.token)
             });

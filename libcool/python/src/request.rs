@@ -1,30 +1,30 @@
 //! Calls under way, and the arrays that they use.
 
 use crate::arrays::Data;
-use crate::error::{duration, late, raised, wrong};
-use crate::functions::Failed;
+use crate::error::{argument_error, duration, raised, timeout_error};
+use crate::functions::FunctionError;
 use cool_rust::{Error, Pending, Received};
 use pyo3::prelude::*;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A call that was started. `wait()` gives what was received; so does `await`. The arrays must be left alone until then.
-#[pyclass(module = "cool", frozen)]
-pub(crate) struct Request {
+#[pyclass(module = "cool", name = "Request", frozen)]
+pub(crate) struct PyRequest {
     // The call goes before the array that it writes into.
-    state: Mutex<State>,
+    state: Mutex<RequestState>,
     /// The state has changed.
     changed: Condvar,
     received: Option<Data>,
     receives: bool,
     /// Of a reduction by a function.
-    failed: Failed,
+    failed: FunctionError,
 }
 
 /// Who sent a message, with which tag, and how many elements.
-pub(crate) type Message = (usize, u32, usize);
+pub(crate) type MessageInfo = (usize, u32, usize);
 
-enum State {
+enum RequestState {
     /// Nobody waits for it.
     Open(Pending<'static>),
     /// A thread waits for it, or a queue has it.
@@ -37,31 +37,41 @@ enum State {
     Done(Result<Received, PyErr>),
 }
 
-impl Request {
+impl PyRequest {
     /// A call that writes into `received`.
-    pub(crate) fn new(pending: Pending<'static>, received: Option<Data>) -> Request {
-        let state = Mutex::new(State::Open(pending));
-        Request { state, changed: Condvar::new(), received, receives: false, failed: Failed::default() }
+    pub(crate) fn new(pending: Pending<'static>, received: Option<Data>) -> PyRequest {
+        let state = Mutex::new(RequestState::Open(pending));
+        PyRequest {
+            state,
+            changed: Condvar::new(),
+            received,
+            receives: false,
+            failed: FunctionError::default(),
+        }
     }
 
     /// A message that is received into `received`.
-    pub(crate) fn of_message(pending: Pending<'static>, received: Data) -> Request {
-        Request { receives: true, ..Request::new(pending, Some(received)) }
+    pub(crate) fn for_message(pending: Pending<'static>, received: Data) -> PyRequest {
+        PyRequest { receives: true, ..PyRequest::new(pending, Some(received)) }
     }
 
     /// A reduction by a function, which may fail.
-    pub(crate) fn of_function(pending: Pending<'static>, received: Data, failed: Failed) -> Request {
-        Request { failed, ..Request::new(pending, Some(received)) }
+    pub(crate) fn for_function(
+        pending: Pending<'static>,
+        received: Data,
+        failed: FunctionError,
+    ) -> PyRequest {
+        PyRequest { failed, ..PyRequest::new(pending, Some(received)) }
     }
 
     /// The call, for a queue that tells by [`Request::finish`] what came of it, or by [`Request::give_up`] that it does not.
     pub(crate) fn take(&self, py: Python<'_>) -> PyResult<Pending<'static>> {
         let mut state = self.state();
-        match std::mem::replace(&mut *state, State::Awaited) {
-            State::Open(pending) => Ok(pending),
+        match std::mem::replace(&mut *state, RequestState::Awaited) {
+            RequestState::Open(pending) => Ok(pending),
             other => {
                 *state = other;
-                Err(wrong(py, "this request is waited for already, or in a queue"))
+                Err(argument_error(py, "this request is waited for already, or in a queue"))
             }
         }
     }
@@ -69,13 +79,13 @@ impl Request {
     /// The call is done.
     pub(crate) fn finish(&self, result: Result<Received, Error>) {
         let result = result.map_err(|e| Python::attach(|py| raised(py, &e)));
-        *self.state() = State::Done(result);
+        *self.state() = RequestState::Done(result);
         self.changed.notify_all();
     }
 
     /// Nobody will tell what came of the call.
     pub(crate) fn give_up(&self) {
-        *self.state() = State::Dropped;
+        *self.state() = RequestState::Dropped;
         self.changed.notify_all();
     }
 
@@ -85,14 +95,14 @@ impl Request {
         let mut state = self.state();
         loop {
             let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
-            match std::mem::replace(&mut *state, State::Awaited) {
-                State::Open(pending) => {
+            match std::mem::replace(&mut *state, RequestState::Awaited) {
+                RequestState::Open(pending) => {
                     // Others ask meanwhile whether it is done.
                     drop(state);
                     return self.wait_alone(pending, left);
                 }
-                State::Awaited if left == Some(Duration::ZERO) => return false,
-                State::Awaited => {
+                RequestState::Awaited if left == Some(Duration::ZERO) => return false,
+                RequestState::Awaited => {
                     let most = left.unwrap_or(Duration::MAX);
                     state = self.changed.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0;
                 }
@@ -111,7 +121,7 @@ impl Request {
             Ok(true) => self.finish(pending.received()),
             Err(e) => self.finish(Err(e)),
             Ok(false) => {
-                *self.state() = State::Open(pending);
+                *self.state() = RequestState::Open(pending);
                 // One of those who wait meanwhile is to take it over.
                 self.changed.notify_all();
                 return false;
@@ -121,13 +131,13 @@ impl Request {
     }
 
     // Every change to it is whole.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RequestState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[pymethods]
-impl Request {
+impl PyRequest {
     /// Waits until the call is done; returns the array that it received, if any, or raises why it failed. May be called
     /// again, and by several threads. If it is not done within `timeout` seconds (None: no limit), raises TimeoutError, and
     /// the call goes on.
@@ -136,11 +146,13 @@ impl Request {
         let limit = timeout.map(|seconds| duration(py, "timeout", seconds)).transpose()?;
         if !py.detach(|| self.wait_for_end(limit)) {
             let after = limit.unwrap_or_default();
-            return Err(late(py, format!("the call is not done after {after:?}, and goes on")));
+            return Err(timeout_error(py, format!("the call is not done after {after:?}, and goes on")));
         }
         match &*self.state() {
-            State::Done(Err(e)) => return Err(e.clone_ref(py)),
-            State::Dropped => return Err(wrong(py, "the queue that had this request is gone")),
+            RequestState::Done(Err(e)) => return Err(e.clone_ref(py)),
+            RequestState::Dropped => {
+                return Err(argument_error(py, "the queue that had this request is gone"));
+            }
             _ => {}
         }
         self.failed.check()?;
@@ -150,28 +162,28 @@ impl Request {
     /// Takes a receive back: whether nothing has come that it takes. Else it is done, as after `wait()`.
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
         if !self.receives {
-            return Err(wrong(py, "only a receive can be cancelled"));
+            return Err(argument_error(py, "only a receive can be cancelled"));
         }
         let pending = self.take(py)?;
         let cancelled = py.detach(|| pending.cancel());
         let (end, is_cancelled) = match cancelled {
-            Ok(None) => (State::Cancelled, true),
-            Ok(Some(got)) => (State::Done(Ok(got)), false),
-            Err(e) => (State::Done(Err(raised(py, &e))), false),
+            Ok(None) => (RequestState::Cancelled, true),
+            Ok(Some(got)) => (RequestState::Done(Ok(got)), false),
+            Err(e) => (RequestState::Done(Err(raised(py, &e))), false),
         };
         *self.state() = end;
         self.changed.notify_all();
         match &*self.state() {
-            State::Done(Err(e)) => Err(e.clone_ref(py)),
+            RequestState::Done(Err(e)) => Err(e.clone_ref(py)),
             _ => Ok(is_cancelled),
         }
     }
 
     /// Of a receive that was waited for: who sent what came, with which tag, and how many elements.
     #[getter]
-    pub(crate) fn message(&self) -> Option<Message> {
+    pub(crate) fn message(&self) -> Option<MessageInfo> {
         match &*self.state() {
-            State::Done(Ok(got)) if self.receives => Some((got.source, got.tag, got.count)),
+            RequestState::Done(Ok(got)) if self.receives => Some((got.source, got.tag, got.count)),
             _ => None,
         }
     }
@@ -179,14 +191,14 @@ impl Request {
     /// Whether the call is done. It never waits, also while another thread waits for the call.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         let done = py.detach(|| match &*self.state() {
-            State::Open(pending) => pending.is_done(),
-            State::Awaited => Ok(false),
-            State::Dropped | State::Cancelled | State::Done(_) => Ok(true),
+            RequestState::Open(pending) => pending.is_done(),
+            RequestState::Awaited => Ok(false),
+            RequestState::Dropped | RequestState::Cancelled | RequestState::Done(_) => Ok(true),
         });
         done.map_err(|e| raised(py, &e))
     }
 
-    fn __await__<'py>(this: Py<Request>, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn __await__<'py>(this: Py<PyRequest>, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         py.import("cool")?.call_method1("_awaited", (this,))?.call_method0("__await__")
     }
 }

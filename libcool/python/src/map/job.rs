@@ -1,12 +1,12 @@
 //! A job's stages, as Python calls them.
 
-use super::failed::Failed;
+use super::job_failure::JobFailure;
 use super::partitions::PyPartitions;
 use super::pickled::Object;
 use super::progress::PyProgress;
 use super::table::{AnyMapped, MappedTo, PyTable, WithTable, with_kind};
 use super::{in_job, in_task};
-use crate::error::{numbers, wrong};
+use crate::error::{argument_error, unsigned};
 use pyo3::prelude::*;
 use std::sync::{Mutex, PoisonError};
 
@@ -59,30 +59,30 @@ impl PyJob {
         empty: &Bound<'_, PyAny>,
         task: Py<PyAny>,
     ) -> PyResult<PyMapped> {
-        with_kind(empty, Map { py, partitions: partitions.get(), empty, task: &task })
+        with_kind(empty, MapStage { py, partitions: partitions.get(), empty, task: &task })
     }
 
     /// Brings the values of each key together at the rank that owns it, merged in the order of partitions; a table of
     /// this rank's keys.
     fn regroup(&self, py: Python<'_>, mapped: &Bound<'_, PyMapped>) -> PyResult<Py<PyAny>> {
         let tables = mapped.get().tables.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let tables = tables.ok_or_else(|| wrong(py, "this was regrouped already"))?;
+        let tables = tables.ok_or_else(|| argument_error(py, "this was regrouped already"))?;
         in_job(py, |job| tables.regroup(job))
     }
 
     /// Gives all ranks what the owners have: the tables of `regroup`, or what was made of them key by key.
     fn combine(&self, py: Python<'_>, mine: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
-        with_kind(mine, Combine { py, mine, rank: None })
+        with_kind(mine, CombineStage { py, mine, rank: None })
     }
 
     /// The same at one rank only; None at others.
     fn combine_at(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = numbers)] rank: usize,
+        #[pyo3(from_py_with = unsigned)] rank: usize,
         mine: &Bound<'_, PyAny>,
     ) -> PyResult<Option<Py<PyAny>>> {
-        with_kind(mine, Combine { py, mine, rank: Some(rank) })
+        with_kind(mine, CombineStage { py, mine, rank: Some(rank) })
     }
 
     /// Gives all ranks an object of rank `root`; what others pass is not looked at.
@@ -91,7 +91,7 @@ impl PyJob {
         &self,
         py: Python<'_>,
         value: Option<Py<PyAny>>,
-        #[pyo3(from_py_with = numbers)] root: usize,
+        #[pyo3(from_py_with = unsigned)] root: usize,
     ) -> PyResult<Py<PyAny>> {
         let value = Object(value.unwrap_or_else(|| py.None()));
         in_job(py, |job| {
@@ -102,7 +102,7 @@ impl PyJob {
 
     /// Iterates: `step(state, iterations)` makes the next state out of the last, which is the same at all ranks, until there
     /// were `most` iterations or `until(state, iterations)` is true; the last state. The first one is made by `first()`,
-    /// unless any rank has come further before others were lost, or a run before this one.
+    /// unless any rank has come further before others were lost_error, or a run before this one.
     #[pyo3(signature = (progress, first, step, most = None, until = None))]
     #[allow(clippy::needless_pass_by_value, reason = "as it comes from Python")]
     fn iterate(
@@ -115,7 +115,7 @@ impl PyJob {
         until: Option<Py<PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         if most.is_none() && until.is_none() {
-            return Err(wrong(py, "iterate: most or until must say when it ends"));
+            return Err(argument_error(py, "iterate: most or until must say when it ends"));
         }
         let progress = progress.get();
         in_job(py, |job| {
@@ -131,9 +131,9 @@ impl PyJob {
                     true
                 })
             };
-            let first = || Python::attach(|py| Ok::<_, Failed>(Object(first.call0(py)?)));
+            let first = || Python::attach(|py| Ok::<_, JobFailure>(Object(first.call0(py)?)));
             let step = |state: &Object, done: usize| {
-                Python::attach(|py| Ok::<_, Failed>(Object(step.call1(py, (&state.0, done))?)))
+                Python::attach(|py| Ok::<_, JobFailure>(Object(step.call1(py, (&state.0, done))?)))
             };
             let mut progress = progress.lock()?;
             let last = job.iterate(&mut progress, first, ends, step)?.clone_object();
@@ -143,19 +143,19 @@ impl PyJob {
 }
 
 /// Mapping, with a table of any kind.
-struct Map<'a, 'py> {
+struct MapStage<'a, 'py> {
     py: Python<'py>,
     partitions: &'a PyPartitions,
     empty: &'a Bound<'py, PyAny>,
     task: &'a Py<PyAny>,
 }
 
-impl WithTable for Map<'_, '_> {
+impl WithTable for MapStage<'_, '_> {
     type Result = PyMapped;
 
-    fn of<T: PyTable>(self) -> PyResult<PyMapped> {
-        let Map { py, partitions, empty, task } = self;
-        let empty = T::of(empty)?.empty();
+    fn apply<T: PyTable>(self) -> PyResult<PyMapped> {
+        let MapStage { py, partitions, empty, task } = self;
+        let empty = T::from_object(empty)?.empty();
         in_job(py, |job| {
             let task = |part: &mut Py<PyAny>, table: &mut T| {
                 in_task(|py| table.take(task.call1(py, (&*part,))?.bind(py)))
@@ -168,18 +168,18 @@ impl WithTable for Map<'_, '_> {
 }
 
 /// Combining, with a table of any kind.
-struct Combine<'a, 'py> {
+struct CombineStage<'a, 'py> {
     py: Python<'py>,
     mine: &'a Bound<'py, PyAny>,
     /// Where to; none for all.
     rank: Option<usize>,
 }
 
-impl WithTable for Combine<'_, '_> {
+impl WithTable for CombineStage<'_, '_> {
     type Result = Option<Py<PyAny>>;
 
-    fn of<T: PyTable>(self) -> PyResult<Self::Result> {
-        let table = T::of(self.mine)?;
+    fn apply<T: PyTable>(self) -> PyResult<Self::Result> {
+        let table = T::from_object(self.mine)?;
         let empty = table.empty();
         in_job(self.py, |job| {
             let all = match self.rank {

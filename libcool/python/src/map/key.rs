@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// A key. Tables are in this order: None, numbers, texts, bytes, tuples.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum Key {
+pub(crate) enum PyKey {
     /// None.
     None,
     /// An int of 64 bits; True is 1, as for Python's dict.
@@ -17,26 +17,30 @@ pub(crate) enum Key {
     /// Bytes.
     Bytes(Vec<u8>),
     /// A tuple of keys.
-    Tuple(Vec<Key>),
+    Tuple(Vec<PyKey>),
 }
 
-impl Key {
+impl PyKey {
     /// The key that an object is.
-    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Key> {
+    pub(crate) fn from_object(object: &Bound<'_, PyAny>) -> PyResult<PyKey> {
         if let Ok(text) = object.cast::<PyString>() {
-            return Ok(Key::Text(text.extract()?));
+            return Ok(PyKey::Text(text.extract()?));
         }
         if let Ok(tuple) = object.cast::<PyTuple>() {
-            return tuple.iter().map(|part| Key::of(&part)).collect::<PyResult<_>>().map(Key::Tuple);
+            return tuple
+                .iter()
+                .map(|part| PyKey::from_object(&part))
+                .collect::<PyResult<_>>()
+                .map(PyKey::Tuple);
         }
         if let Ok(bytes) = object.cast::<PyBytes>() {
-            return Ok(Key::Bytes(bytes.as_bytes().to_vec()));
+            return Ok(PyKey::Bytes(bytes.as_bytes().to_vec()));
         }
         if object.is_none() {
-            return Ok(Key::None);
+            return Ok(PyKey::None);
         }
         // NumPy's integers are no int, but index as one.
-        object.extract().map(Key::Int).map_err(|error| Key::refused(object, &error))
+        object.extract().map(PyKey::Int).map_err(|error| PyKey::refused(object, &error))
     }
 
     fn refused(object: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
@@ -54,11 +58,11 @@ impl Key {
     /// The object that it is.
     pub(crate) fn object<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(match self {
-            Key::None => py.None().into_bound(py),
-            Key::Int(number) => PyInt::new(py, *number).into_any(),
-            Key::Text(text) => PyString::new(py, text).into_any(),
-            Key::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
-            Key::Tuple(parts) => {
+            PyKey::None => py.None().into_bound(py),
+            PyKey::Int(number) => PyInt::new(py, *number).into_any(),
+            PyKey::Text(text) => PyString::new(py, text).into_any(),
+            PyKey::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
+            PyKey::Tuple(parts) => {
                 let parts = parts.iter().map(|part| part.object(py)).collect::<PyResult<Vec<_>>>()?;
                 PyTuple::new(py, parts)?.into_any()
             }

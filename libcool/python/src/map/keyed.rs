@@ -1,7 +1,7 @@
 //! Tables of any keys with any values of Python, which merge by a function of the program.
 
-use super::failed::Failed;
-use super::key::Key;
+use super::job_failure::JobFailure;
+use super::key::PyKey;
 use super::pickled::{dumps, loads, not_sent};
 use super::table::PyTable;
 use cool_map::{Error, Job, Malformed, Table, owner};
@@ -22,14 +22,14 @@ struct Merge {
 }
 
 impl Merge {
-    fn note(&self, error: PyErr) {
+    fn record(&self, error: PyErr) {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 
     /// The merged value. After an exception, of which all will hear, it is the first one.
     fn merged(&self, py: Python<'_>, value: &Py<PyAny>, later: &Py<PyAny>) -> Py<PyAny> {
         self.function.call1(py, (value, later)).unwrap_or_else(|error| {
-            self.note(error);
+            self.record(error);
             value.clone_ref(py)
         })
     }
@@ -39,11 +39,11 @@ impl Merge {
 #[derive(Debug)]
 pub(crate) struct Objects {
     merge: Arc<Merge>,
-    values: BTreeMap<Key, Py<PyAny>>,
+    values: BTreeMap<PyKey, Py<PyAny>>,
 }
 
 impl Objects {
-    fn add(&mut self, py: Python<'_>, key: Key, value: Py<PyAny>) {
+    fn add(&mut self, py: Python<'_>, key: PyKey, value: Py<PyAny>) {
         match self.values.entry(key) {
             Entry::Occupied(mut known) => {
                 let merged = self.merge.merged(py, known.get(), &value);
@@ -93,10 +93,10 @@ impl Table for Objects {
     fn merge_bytes(&mut self, mut bytes: &[u8]) -> Result<(), Malformed> {
         Python::attach(|py| {
             while !bytes.is_empty() {
-                let ((key, value), rest) = postcard::take_from_bytes::<(Key, &[u8])>(bytes)?;
+                let ((key, value), rest) = postcard::take_from_bytes::<(PyKey, &[u8])>(bytes)?;
                 match loads(py, value) {
                     Ok(value) => self.add(py, key, value),
-                    Err(error) => self.merge.note(error),
+                    Err(error) => self.merge.record(error),
                 }
                 bytes = rest;
             }
@@ -106,7 +106,7 @@ impl Table for Objects {
 }
 
 impl PyTable for Objects {
-    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+    fn from_object(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (function, name) = (object.getattr("_function")?.unbind(), object.getattr("merge")?.unbind());
         let merge = Arc::new(Merge { function, name, failed: Mutex::default() });
         let mut table = Self { merge, values: BTreeMap::new() };
@@ -117,7 +117,7 @@ impl PyTable for Objects {
     fn take(&mut self, result: &Bound<'_, PyAny>) -> PyResult<()> {
         for pair in result.cast::<PyMapping>()?.items()? {
             let (key, value) = pair.extract::<(Bound<'_, PyAny>, Py<PyAny>)>()?;
-            self.add(result.py(), Key::of(&key)?, value);
+            self.add(result.py(), PyKey::from_object(&key)?, value);
         }
         Ok(())
     }
@@ -130,8 +130,8 @@ impl PyTable for Objects {
         Ok(py.import("cool.map")?.call_method1("Keyed", (&self.merge.name, values))?.unbind())
     }
 
-    fn settle(&self, job: &Job<'_>) -> Result<(), Failed> {
+    fn settle(&self, job: &Job<'_>) -> Result<(), JobFailure> {
         let failed = self.merge.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        job.agree(failed.map_or(Ok(()), |error| Err(Failed::Raised(error))))
+        job.agree(failed.map_or(Ok(()), |error| Err(JobFailure::Raised(error))))
     }
 }

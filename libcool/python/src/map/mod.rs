@@ -3,8 +3,8 @@
 //! A job is borrowed for as long as `run` runs, so Python's `Job` is but a name for it: its methods find the job of their
 //! thread. The interpreter lock is free while a stage works or waits; map tasks take it in turn, and NumPy frees it.
 
-mod failed;
 mod job;
+mod job_failure;
 mod key;
 mod keyed;
 mod partitions;
@@ -13,10 +13,10 @@ mod progress;
 mod rows;
 mod table;
 
-use crate::comm::Comm;
-use crate::error::{duration, wrong};
+use crate::comm::PyComm;
+use crate::error::{argument_error, duration};
 use cool_map::{Job, MapEvent, Options};
-use failed::Failed;
+use job_failure::JobFailure;
 use pyo3::prelude::*;
 use scoped_tls_hkt::scoped_thread_local;
 
@@ -26,16 +26,19 @@ scoped_thread_local!(
 );
 
 /// Does something with the job that this thread runs, while other threads may have the interpreter.
-fn in_job<R: Send>(py: Python<'_>, work: impl FnOnce(&Job<'_>) -> Result<R, Failed> + Send) -> PyResult<R> {
+fn in_job<R: Send>(
+    py: Python<'_>,
+    work: impl FnOnce(&Job<'_>) -> Result<R, JobFailure> + Send,
+) -> PyResult<R> {
     let done = py.detach(|| if JOB.is_set() { JOB.with(|job| job.map(work)) } else { None });
     let reason = "a job's methods are for the thread that runs its program, while it runs; map tasks return what they have \
                   found";
-    done.ok_or_else(|| wrong(py, reason))?.map_err(PyErr::from)
+    done.ok_or_else(|| argument_error(py, reason))?.map_err(PyErr::from)
 }
 
 /// Does what may be done by several threads at once, in which there is no job.
-fn in_task<R>(work: impl FnOnce(Python<'_>) -> PyResult<R>) -> Result<R, Failed> {
-    JOB.set(None, || Python::attach(work)).map_err(Failed::from)
+fn in_task<R>(work: impl FnOnce(Python<'_>) -> PyResult<R>) -> Result<R, JobFailure> {
+    JOB.set(None, || Python::attach(work)).map_err(JobFailure::from)
 }
 
 /// Runs `program(job)` as a rank of a group, or, without one, in this process alone. If other ranks are lost meanwhile, it
@@ -44,33 +47,33 @@ fn in_task<R>(work: impl FnOnce(Python<'_>) -> PyResult<R>) -> Result<R, Failed>
 ///
 /// `threads` are those of this rank, by default an even share of its node's processors; `patience` is how many seconds a rank
 /// may load or map while others wait for it; `watch` is called with a line of text for each iteration, and when ranks are
-/// lost, at rank 0.
+/// lost_error, at rank 0.
 #[pyfunction]
 #[pyo3(name = "run_job", signature = (comm, program, threads = 0, patience = 3600.0, watch = None))]
 #[allow(clippy::needless_pass_by_value, reason = "as it comes from Python")]
 fn run(
     py: Python<'_>,
-    comm: Option<&Bound<'_, Comm>>,
+    comm: Option<&Bound<'_, PyComm>>,
     program: Py<PyAny>,
     threads: usize,
     patience: f64,
     watch: Option<Py<PyAny>>,
 ) -> PyResult<Py<PyAny>> {
     if JOB.is_set() {
-        return Err(wrong(py, "a program of a job cannot run another job"));
+        return Err(argument_error(py, "a program of a job cannot run another job"));
     }
     let rank = comm.map(|comm| comm.get().get_rank(py)).transpose()?;
     let patience = duration(py, "patience", patience)?;
-    let tell = |event: &MapEvent<'_>| tell(watch.as_ref(), event);
+    let notify_watch = |event: &MapEvent<'_>| notify_watch(watch.as_ref(), event);
     let options = Options {
         threads,
         patience,
-        watch: if watch.is_some() { Some(&tell) } else { None },
+        watch: if watch.is_some() { Some(&notify_watch) } else { None },
         ..Options::default()
     };
     let program =
         |job: &Job<'_>| JOB.set(Some(job), || Python::attach(|py| Ok(program.call1(py, (job::PyJob,))?)));
-    let done: Result<_, Failed> = py.detach(|| match rank {
+    let done: Result<_, JobFailure> = py.detach(|| match rank {
         Some(rank) => cool_map::run(rank, options, program),
         None => program(&Job::alone(options)),
     });
@@ -78,7 +81,7 @@ fn run(
 }
 
 /// What `watch` raises is printed, since nobody waits for it.
-fn tell(watch: Option<&Py<PyAny>>, event: &MapEvent<'_>) {
+fn notify_watch(watch: Option<&Py<PyAny>>, event: &MapEvent<'_>) {
     let Some(watch) = watch else { return };
     Python::attach(|py| {
         if let Err(error) = watch.call1(py, (event.to_string(),)) {

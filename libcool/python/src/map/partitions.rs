@@ -1,7 +1,7 @@
 //! The pieces of a job's input that a rank holds, as Python has them.
 
-use super::failed::Failed;
-use crate::error::wrong;
+use super::job_failure::JobFailure;
+use crate::error::argument_error;
 use cool_map::Partitions;
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard};
@@ -16,8 +16,8 @@ pub(crate) struct PyPartitions {
 
 impl PyPartitions {
     /// Them, unless they are being loaded or mapped.
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Partitions<Py<PyAny>>>, Failed> {
-        let busy = |_| Python::attach(|py| wrong(py, "these partitions are being loaded or mapped"));
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Partitions<Py<PyAny>>>, JobFailure> {
+        let busy = |_| Python::attach(|py| argument_error(py, "these partitions are being loaded or mapped"));
         Ok(self.held.try_lock().map_err(busy)?)
     }
 }

@@ -1,8 +1,8 @@
 //! How far a job has come, as Python has it.
 
-use super::failed::Failed;
+use super::job_failure::JobFailure;
 use super::pickled::Object;
-use crate::error::wrong;
+use crate::error::argument_error;
 use cool_map::{Checkpoint, Progress, Report, Stage};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -21,8 +21,8 @@ pub(crate) struct PyProgress {
 
 impl PyProgress {
     /// It, unless iterations are under way.
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Progress<Object>>, Failed> {
-        let busy = |_| Python::attach(|py| wrong(py, "iterations are under way"));
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Progress<Object>>, JobFailure> {
+        let busy = |_| Python::attach(|py| argument_error(py, "iterations are under way"));
         Ok(self.progress.try_lock().map_err(busy)?)
     }
 }
@@ -55,12 +55,12 @@ impl PyProgress {
     /// `busiest_link_bytes` and `stages`, of which each has `stage`, `rows`, `bytes`, `busiest_link_bytes` and `seconds`.
     #[getter]
     fn reports<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.lock()?.reports().iter().map(|report| of_iteration(py, report)).collect()
+        self.lock()?.reports().iter().map(|report| iteration_dict(py, report)).collect()
     }
 }
 
-fn of_iteration<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
-    let stages = report.stages.iter().map(|stage| of_stage(py, stage)).collect::<PyResult<Vec<_>>>()?;
+fn iteration_dict<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
+    let stages = report.stages.iter().map(|stage| stage_dict(py, stage)).collect::<PyResult<Vec<_>>>()?;
     let dict = PyDict::new(py);
     dict.set_item("iteration", report.iteration)?;
     dict.set_item("seconds", report.seconds)?;
@@ -69,7 +69,7 @@ fn of_iteration<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, Py
     Ok(dict)
 }
 
-fn of_stage<'py>(py: Python<'py>, stage: &Stage) -> PyResult<Bound<'py, PyDict>> {
+fn stage_dict<'py>(py: Python<'py>, stage: &Stage) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("stage", stage.kind.name())?;
     dict.set_item("rows", stage.rows)?;

@@ -16,7 +16,7 @@ fn add<N: Number + Element>(
 }
 
 impl<N: Number + Element> PyTable for Rows<N> {
-    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+    fn from_object(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut rows = Rows::new(object.getattr("count")?.extract()?, object.getattr("width")?.extract()?);
         add(&mut rows, (object.getattr("keys")?.extract()?, object.getattr("values")?.extract()?))?;
         Ok(rows)

@@ -1,6 +1,6 @@
 //! What tables of `cool-map` must do for Python besides.
 
-use super::failed::Failed;
+use super::job_failure::JobFailure;
 use super::keyed::Objects;
 use cool_map::{Job, Rows, Table};
 use pyo3::exceptions::PyTypeError;
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 /// A table that Python has as an object of a class of its own.
 pub(crate) trait PyTable: Table + Sync + 'static {
     /// The table that an object is.
-    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self>;
+    fn from_object(object: &Bound<'_, PyAny>) -> PyResult<Self>;
 
     /// Adds what a map task has returned.
     fn take(&mut self, result: &Bound<'_, PyAny>) -> PyResult<()>;
@@ -18,7 +18,7 @@ pub(crate) trait PyTable: Table + Sync + 'static {
     fn object(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
 
     /// Lets the ranks go on only if all have merged without an exception, where merging may raise one.
-    fn settle(&self, _job: &Job<'_>) -> Result<(), Failed> {
+    fn settle(&self, _job: &Job<'_>) -> Result<(), JobFailure> {
         Ok(())
     }
 }
@@ -26,7 +26,7 @@ pub(crate) trait PyTable: Table + Sync + 'static {
 /// What partitions were mapped to, of any kind of table.
 pub(crate) trait AnyMapped: Send {
     /// Regroups it.
-    fn regroup(self: Box<Self>, job: &Job<'_>) -> Result<Py<PyAny>, Failed>;
+    fn regroup(self: Box<Self>, job: &Job<'_>) -> Result<Py<PyAny>, JobFailure>;
 }
 
 /// With a table of the kind that was mapped.
@@ -36,7 +36,7 @@ pub(crate) struct MappedTo<T: PyTable> {
 }
 
 impl<T: PyTable> AnyMapped for MappedTo<T> {
-    fn regroup(self: Box<Self>, job: &Job<'_>) -> Result<Py<PyAny>, Failed> {
+    fn regroup(self: Box<Self>, job: &Job<'_>) -> Result<Py<PyAny>, JobFailure> {
         let table = job.regroup(self.mapped)?;
         self.empty.settle(job)?;
         Ok(Python::attach(|py| table.object(py))?)
@@ -49,14 +49,14 @@ pub(crate) trait WithTable {
     type Result;
 
     /// Does it with tables of one kind.
-    fn of<T: PyTable>(self) -> PyResult<Self::Result>;
+    fn apply<T: PyTable>(self) -> PyResult<Self::Result>;
 }
 
 /// Does something with the kind of table that an object is.
 pub(crate) fn with_kind<W: WithTable>(table: &Bound<'_, PyAny>, work: W) -> PyResult<W::Result> {
     let kinds = table.py().import("cool.map")?;
     if table.is_instance(&kinds.getattr("Keyed")?)? {
-        return work.of::<Objects>();
+        return work.apply::<Objects>();
     }
     if !table.is_instance(&kinds.getattr("Rows")?)? {
         let kind = table.get_type().name()?;
@@ -65,10 +65,10 @@ pub(crate) fn with_kind<W: WithTable>(table: &Bound<'_, PyAny>, work: W) -> PyRe
         )));
     }
     match table.getattr("dtype")?.getattr("name")?.extract::<String>()?.as_str() {
-        "int32" => work.of::<Rows<i32>>(),
-        "int64" => work.of::<Rows<i64>>(),
-        "float32" => work.of::<Rows<f32>>(),
-        "float64" => work.of::<Rows<f64>>(),
+        "int32" => work.apply::<Rows<i32>>(),
+        "int64" => work.apply::<Rows<i64>>(),
+        "float32" => work.apply::<Rows<f32>>(),
+        "float64" => work.apply::<Rows<f64>>(),
         name => Err(PyTypeError::new_err(format!(
             "rows of {name} are not carried; int32, int64, float32 and float64 are"
         ))),
