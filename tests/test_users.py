@@ -52,7 +52,7 @@ def test_ranks_run_as_the_user_of_the_certificate_whatever_the_caller_says(bed):
     job = start(bed, "ann", "run", "-n", "2", "--workdir", "/usr", "--env", "MORE=1", "--", "sh", "-c", SELF)
     status, out, errors = ended(job)
     assert status == 0, errors
-    variables = "COOL_GROUP COOL_JOB COOL_RANK COOL_SIZE COOL_SOCKET HOME LOGNAME MORE PATH SHELL USER"
+    variables = "COOL_GROUP COOL_JOB COOL_NODE COOL_RANK COOL_SIZE COOL_SOCKET HOME LOGNAME MORE PATH SHELL USER"
     expected = "%d 4101 4101 4200 /usr 0022 %s" % (ANN, variables)
     assert [line.split("] ")[1] for line in out.splitlines()] == [expected] * 2
     status, out, errors = ended(start(bed, "bob", "run", "-n", "1", "--", "sh", "-c", "id -u; id -G; echo $HOME $USER $LOGNAME $SHELL"))

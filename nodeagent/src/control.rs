@@ -78,6 +78,15 @@ pub struct AgentRegistration {
     pub features: u64,
 }
 
+/// Checks the addresses of the controller, so that a wrong one is reported before anything else starts.
+///
+/// # Errors
+/// Returns an error if an address is malformed, or does not fit the credentials.
+pub fn check_address(controller: &str, credentials: Option<&Credentials>) -> Result<(), ControlError> {
+    Connector::to(controller, credentials.cloned())?;
+    Ok(())
+}
+
 /// Serves the controller until the agent is `leaving`: then it says so.
 ///
 /// # Errors

@@ -11,6 +11,10 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
+/// The remedy if the agent may not send raw frames.
+const NO_PERMISSION: &str = "no permission to send Ethernet frames; give the agent CAP_NET_RAW (its systemd unit \
+                             does so with AmbientCapabilities; by hand: setcap cap_net_raw+ep PROGRAM)";
+
 /// The longest a send may wait for room in the interface's queue.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -65,9 +69,7 @@ fn send(interface: &str, frame: &[u8]) -> io::Result<()> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the interface is gone"))?;
     let config = Config { promiscuous: false, write_timeout: Some(SEND_TIMEOUT), ..Config::default() };
     let channel = datalink::channel(&found, config).map_err(|e| match e.kind() {
-        io::ErrorKind::PermissionDenied => {
-            io::Error::new(e.kind(), "no permission to send Ethernet frames: run as root or with CAP_NET_RAW")
-        }
+        io::ErrorKind::PermissionDenied => io::Error::new(e.kind(), NO_PERMISSION),
         _ => e,
     })?;
     let Channel::Ethernet(mut sender, _) = channel else {

@@ -23,6 +23,9 @@ use tracing::warn;
 pub use user::UserLimits;
 use user::{ConnectionShare, User, UserTable};
 
+/// The directory of agents' sockets, unless --socket names another one.
+pub const DEFAULT_DIRECTORY: &str = "/run/cool";
+
 /// Connections at once; more wait in the system's queue.
 const CONNECTIONS_MAX: usize = 4096;
 
@@ -33,7 +36,7 @@ pub enum ServeError {
     #[error("{} is another running agent's socket; stop it or choose another --socket", .0.display())]
     InUse(PathBuf),
     /// The socket cannot be made.
-    #[error("cannot make the socket {}: {source}; choose another --socket", .path.display())]
+    #[error("cannot make the socket {}: {source}; create its directory, or choose another --socket", .path.display())]
     Bind {
         /// Where.
         path: PathBuf,
@@ -58,7 +61,7 @@ impl LocalServer {
     pub fn bind(path: &Path, limits: UserLimits) -> Result<LocalServer, ServeError> {
         let error = |source| ServeError::Bind { path: path.to_path_buf(), source };
         if let Some(directory) = path.parent() {
-            std::fs::create_dir_all(directory).map_err(error)?;
+            make_default_directory(directory).map_err(error)?;
         }
         match UnixStream::connect(path) {
             Ok(_) => return Err(ServeError::InUse(path.to_path_buf())),
@@ -99,6 +102,19 @@ impl LocalServer {
             }
         }
     }
+}
+
+/// Creates the directory of a socket if it is the default directory. Any other directory must exist, so that a mistyped
+/// path is reported instead of creating directories.
+fn make_default_directory(directory: &Path) -> io::Result<()> {
+    if directory == Path::new(DEFAULT_DIRECTORY) {
+        return std::fs::create_dir_all(directory);
+    }
+    if !directory.as_os_str().is_empty() && !directory.exists() {
+        let text = format!("there is no directory {}", directory.display());
+        return Err(io::Error::new(io::ErrorKind::NotFound, text));
+    }
+    Ok(())
 }
 
 /// Whose process has connected, and its share of that user's connections, if there is one.

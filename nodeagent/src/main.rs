@@ -12,13 +12,13 @@ use cool_nodeagent::control::{self, AgentRegistration, ControlError};
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, StartError};
 use cool_nodeagent::interface::{Interface, InterfaceError};
 use cool_nodeagent::launcher::{JobLauncher, Supervisors};
-use cool_nodeagent::local::{LocalServer, ServeError, UserLimits};
+use cool_nodeagent::local::{DEFAULT_DIRECTORY, LocalServer, ServeError, UserLimits};
 use cool_nodeagent::options::Options;
 use cool_nodeagent::probe::Reflector;
 use cool_proto::features;
 use cool_tls::{CertificateDirError, Credentials, Role};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -101,6 +101,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let credentials = options.tls.credentials(Role::Agent)?;
+    control::check_address(&options.controller, credentials.as_ref())?;
     let interface = Interface::read(&options.interface, options.ipv6)?;
     let engine = EngineHandle::start(EngineConfig {
         node: options.name.clone(),
@@ -117,7 +118,8 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let reflector = reflector.map_err(|source| Error::Probe { port, source })?;
     let agent = Agent::new(&options.name, engine, sender.clone());
     let pages = options.pages.listen().await?;
-    let socket = options.socket.unwrap_or_else(|| PathBuf::from(format!("/run/cool/{}.sock", options.name)));
+    let socket =
+        options.socket.unwrap_or_else(|| Path::new(DEFAULT_DIRECTORY).join(format!("{}.sock", options.name)));
     // Ranks look for it from directories of their own.
     let socket = std::path::absolute(&socket).map_err(|source| ServeError::Bind { path: socket, source })?;
     let limits = UserLimits {
@@ -130,7 +132,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     }
     info!(
         node = options.name, interface = interface.name, ip = %interface.ip, mtu = interface.mtu,
-        socket = %socket.display(), "ready"
+        socket = %socket.display(), "serving ranks; not joined yet"
     );
 
     let supervisors = match options.launcher {

@@ -57,9 +57,10 @@ async fn end(events: &mut mpsc::Receiver<Body>) -> Exited {
 #[tokio::test]
 async fn a_rank_runs_in_its_environment_and_its_output_comes_before_its_end() {
     let (mut launcher, mut events) = launcher();
-    let script = "echo $COOL_SOCKET $COOL_JOB $COOL_GROUP $COOL_RANK $COOL_SIZE $GREETING; exit 3";
+    let script =
+        "echo $COOL_SOCKET $COOL_JOB $COOL_GROUP $COOL_RANK $COOL_SIZE $GREETING on $COOL_NODE; exit 3";
     launcher.launch(shell(script, &[2]));
-    assert_eq!(line(&mut events).await, "/run/h1.sock 7 9 2 4 hello");
+    assert_eq!(line(&mut events).await, "/run/h1.sock 7 9 2 4 hello on h1");
     let exited = Exited { job: 7, rank: 2, code: 3, stdout_lines: 1, ..Exited::default() };
     assert_eq!(next(&mut events).await, Body::Exited(exited));
 }
@@ -80,6 +81,7 @@ async fn a_program_that_does_not_exist_is_told_of_by_name() {
     for _ in 0..2 {
         let exited = end(&mut events).await;
         assert!(exited.error.contains("/no/such/program on node h1"), "{}", exited.error);
+        assert!(exited.error.contains("there is no such program") && exited.error.contains("--stage"));
         assert_eq!(exited.code, -1);
         ranks.push(exited.rank);
     }
@@ -93,6 +95,7 @@ async fn a_directory_that_does_not_exist_is_named() {
     launcher.launch(Launch { workdir: "/no/such/place".into(), ..shell("true", &[0]) });
     let error = end(&mut events).await.error;
     assert!(error.contains("/bin/sh in /no/such/place on node h1"), "{error}");
+    assert!(error.contains("the directory /no/such/place does not exist"), "{error}");
 }
 
 #[tokio::test]

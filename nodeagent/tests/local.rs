@@ -51,7 +51,7 @@ struct Node {
 impl Node {
     async fn start() -> Node {
         let directory = tempfile::tempdir().unwrap();
-        let socket = directory.path().join("run").join("h1.sock");
+        let socket = directory.path().join("h1.sock");
         let config = EngineConfig::on_loopback("h1");
         let agent = Agent::new("h1", EngineHandle::start(config).unwrap(), mpsc::channel(1).0);
         let server = LocalServer::bind(&socket, UserLimits::NONE).unwrap();

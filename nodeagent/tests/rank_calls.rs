@@ -7,7 +7,7 @@ use cool_nodeagent::local::{LocalServer, UserLimits};
 use cool_proto::VERSION;
 use cool_proto::local::watched::{StillWaits, What};
 use cool_proto::local::{self, Attach, Attached, Revoke, Watched, frame::Body};
-use cool_proto::socket::{self, Receiver, Sender, SocketError};
+use cool_proto::socket::{self, FrameReceiver, FrameSender, SocketError};
 use cool_shm::segment::Segment;
 use cool_shm::segment::records::{self, ARRIVALS, RankPlan, RankRecord, RankTraffic};
 use cool_types::{ElementType, Operation};
@@ -22,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A rank that has attached.
 struct Rank {
-    sender: Sender,
-    receiver: Receiver,
+    sender: FrameSender,
+    receiver: FrameReceiver,
     segment: Segment,
     rank: usize,
 }

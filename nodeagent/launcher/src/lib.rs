@@ -16,6 +16,7 @@ mod descendants;
 pub mod options;
 pub mod policy;
 mod spawn;
+mod start_failure;
 pub mod supervisor;
 
 pub use policy::Policy;

@@ -8,6 +8,7 @@ use crate::account::Account;
 use crate::cgroup::Cgroup;
 use crate::policy::Policy;
 use crate::spawn::{SpawnConditions, child_ends, spawn};
+use crate::start_failure::explain;
 use crate::{LAUNCHER_VERSION, descendants};
 use cool_proto::launcher::reply::Body as Answer;
 use cool_proto::launcher::request::Body;
@@ -209,8 +210,18 @@ impl SupervisedJob {
                 self.reply(Answer::Started(Started { rank, pid: process.unsigned_abs() }))?;
             }
             Err(e) => {
-                warn!(job = self.number, rank, user, uid, gid, program = start.program, why = %e, "not started");
-                self.reply(Answer::NotStarted(NotStarted { rank, error: e.to_string() }))?;
+                let e = explain(&start, &e);
+                warn!(
+                    job = self.number,
+                    rank,
+                    user,
+                    uid,
+                    gid,
+                    program = start.program,
+                    why = e,
+                    "not started"
+                );
+                self.reply(Answer::NotStarted(NotStarted { rank, error: e }))?;
             }
         }
         Ok(())

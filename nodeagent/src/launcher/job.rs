@@ -152,6 +152,7 @@ impl LaunchedJob {
             ("COOL_GROUP", launch.group.to_string()),
             ("COOL_RANK", rank.to_string()),
             ("COOL_SIZE", launch.size.to_string()),
+            ("COOL_NODE", self.agent.node().to_owned()),
         ];
         let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
         launch.env.clone().into_iter().chain(own).collect()

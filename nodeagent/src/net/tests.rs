@@ -384,7 +384,7 @@ async fn datagrams_that_somebody_else_makes_or_repeats_change_nothing() {
     .await;
     let refusals = engines[0].refusals();
     for why in [RefusalReason::Unproven, RefusalReason::Forged, RefusalReason::Replayed] {
-        assert!(refusals.of(why) > 0, "{why:?}");
+        assert!(refusals.get(why) > 0, "{why:?}");
     }
 }
 
@@ -415,6 +415,6 @@ async fn connections_in_the_name_of_another_agent_disturb_nobody() {
     .await;
     let refusals = engines[0].refusals();
     for why in [RefusalReason::Unproven, RefusalReason::Handshake] {
-        assert!(refusals.of(why) > 0, "{why:?}");
+        assert!(refusals.get(why) > 0, "{why:?}");
     }
 }
