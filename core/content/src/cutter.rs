@@ -1,4 +1,4 @@
-//! Blocks: where they are cut, and by which hash they are known.
+//! Blocks: content-defined chunking, and the hashes that identify them.
 
 use crate::{BLOCK_BYTES, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
 use fastcdc::v2020;
@@ -12,26 +12,26 @@ use std::str::FromStr;
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Of some bytes.
+    /// Returns the hash of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Digest {
         Digest(*blake3::hash(bytes).as_bytes())
     }
 }
 
-/// In hexadecimal, as `b3sum` prints it.
+/// Hexadecimal, as `b3sum` prints it.
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-/// Why a text is no hash.
+/// The text is not a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a hash has 64 hexadecimal digits")]
 pub struct DigestError;
 
-/// As it is displayed, in lower case.
+/// Parses the displayed form, in lower case.
 impl FromStr for Digest {
     type Err = DigestError;
 
@@ -57,38 +57,39 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// The hash of bytes that come one after the other.
+/// Computes the hash of bytes that arrive in parts.
 #[derive(Clone, Debug, Default)]
 pub struct Digester(blake3::Hasher);
 
 impl Digester {
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The hash of all that came.
+    /// Returns the hash of all bytes added so far.
     #[must_use]
     pub fn digest(&self) -> Digest {
         Digest(*self.0.finalize().as_bytes())
     }
 }
 
-/// A piece of a file's data, 1 to [`BLOCK_BYTES_MAX`] bytes.
+/// A part of a file's data, 1 to [`BLOCK_BYTES_MAX`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
-    /// Of its bytes.
+    /// Hash of its bytes.
     pub digest: Digest,
-    /// How many they are.
+    /// Length in bytes.
     pub bytes: u32,
 }
 
-/// Cuts what a reader gives into blocks where the content says (FastCDC, Xia et al., IEEE TPDS 2020): where bytes are changed, or
-/// come in or go out, the blocks before and some way behind are the same as ever.
+/// Divides the data of a reader into blocks at positions that the content determines (FastCDC, Xia et
+/// al., IEEE TPDS 2020). If bytes are changed, inserted or removed, the blocks before that place and most
+/// blocks after it stay the same, because cuts depend only on nearby bytes.
 pub struct Cutter<R: Read>(v2020::StreamCDC<R>);
 
 impl<R: Read> Cutter<R> {
-    /// Of all that the reader gives.
+    /// Returns an iterator over the blocks of all data of the reader.
     pub fn new(reader: R) -> Cutter<R> {
         Cutter(v2020::StreamCDC::new(reader, BLOCK_BYTES_MIN, BLOCK_BYTES, BLOCK_BYTES_MAX))
     }
@@ -101,7 +102,7 @@ impl<R: Read> fmt::Debug for Cutter<R> {
 }
 
 impl<R: Read> Iterator for Cutter<R> {
-    /// A block with its bytes, or what the reader failed with.
+    /// A block with its bytes, or the error of the reader.
     type Item = io::Result<(Block, Vec<u8>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -110,7 +111,7 @@ impl<R: Read> Iterator for Cutter<R> {
             Err(v2020::Error::IoError(error)) => return Some(Err(error)),
             Err(other) => return Some(Err(io::Error::other(other))),
         };
-        // No longer than `BLOCK_BYTES_MAX`.
+        // The length is at most `BLOCK_BYTES_MAX`.
         Some(Ok((Block { digest: Digest::of(&data), bytes: data.len() as u32 }, data)))
     }
 }
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_digest_is_blake3() {
-        // Of nothing: from the test vectors of BLAKE3.
+        // The hash of no bytes, from the test vectors of BLAKE3.
         let nothing = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
         assert_eq!(Digest::of(b"").to_string(), nothing);
         assert_eq!(nothing.parse(), Ok(Digest::of(b"")));
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn of_8_mib_with_1_percent_changed_less_than_3_percent_are_new() {
+    fn a_change_of_1_percent_makes_at_most_3_percent_new() {
         let before = noise(1, 8 << 20);
         let known: BTreeSet<Digest> = blocks(&before).iter().map(|block| block.digest).collect();
         let mut after = before.clone();
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_fails_is_heard() {
+    fn an_error_of_the_reader_is_reported() {
         struct Fails;
         impl Read for Fails {
             fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {

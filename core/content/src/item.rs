@@ -1,66 +1,67 @@
-//! One file, folder or symbolic link of a source.
+//! Items of a source: files, directories and symbolic links.
 
 use crate::Digest;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt;
 
-/// The bits of a mode that are copied: those for reading, writing and executing, and the sticky bit. Under another owner
-/// set-user-ID and set-group-ID bits would mean something else.
+/// The bits of a mode that are copied: read, write, execute, and the sticky bit. Set-user-ID and
+/// set-group-ID bits are not copied, because the copy may have another owner.
 pub const MODE_BITS: u32 = 0o1777;
 
-/// Where an item is in its source: names with `/` between; nothing for the source itself. Sorted, a folder comes before all that is in it.
+/// Path of an item in its source: names separated by `/`, or empty for the source itself. In sorted
+/// order a directory precedes all its entries.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ItemPath(Vec<u8>);
 
-/// Why some bytes are no path within a source.
+/// The bytes are not a path within a source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{:?} is no path within a folder: each name has a byte at least, no NUL, and is neither . nor ..", String::from_utf8_lossy(.0))]
+#[error("{:?} is no path within a directory: names must not be empty, `.` or `..`, or contain NUL", String::from_utf8_lossy(.0))]
 pub struct PathError(Vec<u8>);
 
 impl ItemPath {
-    /// The source itself.
+    /// Returns the path of the source itself.
     #[must_use]
     pub fn root() -> ItemPath {
         ItemPath::default()
     }
 
-    /// Where a name leads from here.
+    /// Returns the path of an entry of this directory.
     ///
     /// # Errors
-    /// If it is no name, or more than one.
+    /// If `name` is not a single valid name.
     pub fn join(&self, name: &[u8]) -> Result<ItemPath, PathError> {
         let before: &[&[u8]] = if self.is_root() { &[] } else { &[&self.0, b"/"] };
         let path = [before, &[name]].concat().concat();
         if is_name(name) { Ok(ItemPath(path)) } else { Err(PathError(path)) }
     }
 
-    /// As names with `/` between.
+    /// Returns the names, separated by `/`.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether it is the source itself.
+    /// Whether this is the path of the source itself.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The folder that it is in; nothing of the source itself.
+    /// Returns the directory of the item, or `None` for the source itself.
     #[must_use]
     pub fn parent(&self) -> Option<ItemPath> {
         let end = self.0.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         (!self.is_root()).then(|| ItemPath(self.0[..end].to_vec()))
     }
 
-    /// Whether it stays within its source; what was decoded may not.
+    /// Checks that the path stays within its source, which a decoded path need not do.
     pub(crate) fn check(&self) -> Result<(), PathError> {
         let names = || self.0.split(|byte| *byte == b'/');
         if self.is_root() || names().all(is_name) { Ok(()) } else { Err(PathError(self.0.clone())) }
     }
 
-    /// By which paths are sorted.
+    /// Returns the sort key: `/` precedes all other bytes, so that entries follow their directory.
     fn key(&self) -> impl Iterator<Item = u8> {
         self.0.iter().map(|byte| if *byte == b'/' { 0 } else { *byte })
     }
@@ -94,56 +95,56 @@ impl fmt::Debug for ItemPath {
     }
 }
 
-/// When something was changed last, since 1970.
+/// Time of the last modification, since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Modified {
-    /// Seconds, which may be negative.
+    /// Seconds; negative before 1970.
     pub seconds: i64,
-    /// And nanoseconds after them, less than a second.
+    /// Nanoseconds after the second, less than 1,000,000,000.
     pub nanoseconds: u32,
 }
 
-/// A file, folder or symbolic link.
+/// A file, directory or symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// Where it is.
+    /// Path in the source.
     pub path: ItemPath,
-    /// Those of [`MODE_BITS`] that are set; none for a symbolic link.
+    /// Mode, restricted to [`MODE_BITS`]; 0 for a symbolic link.
     pub mode: u32,
-    /// When it was changed last.
+    /// Time of its last modification.
     pub modified: Modified,
-    /// What it is.
+    /// Kind and content.
     pub content: ItemContent,
 }
 
-/// What an item is.
+/// Kind and content of an item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ItemContent {
-    /// A folder; what is in it are items of their own.
+    /// A directory. Its entries are separate items.
     Folder,
-    /// A symbolic link, and where it leads.
+    /// A symbolic link and its target.
     Link(Vec<u8>),
     /// A file.
     File(FileContent),
 }
 
-/// What is in a file.
+/// Content of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileContent {
-    /// Its length, holes included.
+    /// Length in bytes, holes included.
     pub size: u64,
-    /// Its data, ascending; what is between them are holes, which read as zeros.
+    /// Data of the file, ascending. The ranges between extents are holes, which read as zeros.
     pub extents: Vec<Extent>,
-    /// Of its data without the holes: of a file that has none, as `b3sum` prints it.
+    /// Hash of the data without holes. For a file without holes it equals the output of `b3sum`.
     pub digest: Digest,
 }
 
-/// Data of a file between two holes.
+/// A range of a file without holes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
-    /// Where it begins in the file.
+    /// Position in the file.
     pub offset: u64,
-    /// Its blocks, by their numbers in the manifest.
+    /// Numbers of its blocks in the manifest.
     pub blocks: Vec<u32>,
 }
 
@@ -165,12 +166,12 @@ mod tests {
             assert!(path(bad).check().is_err(), "{bad}");
         }
         let error = path("a").join(b"..").unwrap_err().to_string();
-        assert!(error.starts_with("\"a/..\" is no path within a folder"), "{error}");
+        assert!(error.starts_with("\"a/..\" is no path within a directory"), "{error}");
         assert!(ItemPath::root().join(b"a/b").is_err());
     }
 
     #[test]
-    fn a_folder_comes_before_what_is_in_it_and_that_before_its_neighbours() {
+    fn a_directory_precedes_its_entries_and_they_its_neighbors() {
         let mut paths = ["a.b", "a/b/c", "", "a-", "a", "a/b"].map(path);
         paths.sort();
         assert_eq!(paths, ["", "a", "a/b", "a/b/c", "a-", "a.b"].map(path));
@@ -178,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn joined_paths_have_their_parents(names in proptest::collection::vec("[a-z.]{3,5}", 1..4)) {
+        fn a_joined_path_has_the_directory_as_its_parent(names in proptest::collection::vec("[a-z.]{3,5}", 1..4)) {
             let mut at = ItemPath::root();
             prop_assert_eq!(at.parent(), None);
             for name in names {

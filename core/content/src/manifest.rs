@@ -1,4 +1,4 @@
-//! Manifests: all that is known of a source but its bytes, made, checked, and as bytes.
+//! Manifests: the description of a source without its bytes; construction, checks and encoding.
 
 use crate::{
     BLOCK_BYTES_MAX, Block, Digest, Extent, FileContent, Item, ItemContent, ItemPath, MODE_BITS, Modified,
@@ -8,51 +8,51 @@ use postcard::Error as Codec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a source consists of. Its items are sorted by their paths, the first is the source itself; its blocks are those of all
-/// files in this order, each once.
+/// Description of a source. Items are sorted by path, and the first is the source itself. Blocks are those
+/// of all files in this order, each once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     items: Vec<Item>,
     blocks: Vec<Block>,
 }
 
-/// Why a manifest is none.
+/// A manifest is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// The bytes are of something else, or some are lacking.
-    #[error("it is no manifest: {0}")]
+    /// The bytes are not a manifest, or some are missing.
+    #[error("not a manifest: {0}")]
     Decode(Codec),
-    /// There are bytes behind it.
+    /// Bytes follow the manifest.
     #[error("{0} bytes follow the manifest")]
     Rest(usize),
-    /// A path leads out of the source.
+    /// A path leaves the source.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// An item is not where it can be.
+    /// An item is invalid, for the given reason.
     #[error("item {0:?} {1}")]
     Item(ItemPath, &'static str),
-    /// There are no items, or the first is not the source itself.
+    /// There are no items, or the first one is not the source itself.
     #[error("it does not begin with the source itself")]
     Root,
-    /// A block has an impossible length, is there twice, or is not used in the order of numbers.
+    /// A block is invalid, for the given reason: its length is impossible, it occurs twice, or it is unused.
     #[error("block {0} {1}")]
     Block(usize, &'static str),
 }
 
 impl Manifest {
-    /// Files, folders and links, the source itself first.
+    /// Returns files, directories and links, the source itself first.
     #[must_use]
     pub fn items(&self) -> &[Item] {
         &self.items
     }
 
-    /// The blocks of all files, each once, in the order of their first use.
+    /// Returns the blocks of all files, each once, in the order of their first use.
     #[must_use]
     pub fn blocks(&self) -> &[Block] {
         &self.blocks
     }
 
-    /// The files, by the numbers of their items.
+    /// Returns the files with the numbers of their items.
     pub fn files(&self) -> impl Iterator<Item = (usize, &FileContent)> {
         self.items.iter().enumerate().filter_map(|(number, item)| match &item.content {
             ItemContent::File(file) => Some((number, file)),
@@ -60,19 +60,19 @@ impl Manifest {
         })
     }
 
-    /// Bytes of all files' data, holes left out.
+    /// Returns the total length of all files' data in bytes, without holes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.files().map(|(_, file)| self.data_bytes(file)).sum()
     }
 
-    /// Bytes of a file's data.
+    /// Returns the length of a file's data in bytes, without holes.
     fn data_bytes(&self, file: &FileContent) -> u64 {
         let blocks = file.extents.iter().flat_map(|extent| &extent.blocks);
         blocks.map(|block| u64::from(self.blocks[*block as usize].bytes)).sum()
     }
 
-    /// The blocks of a file, each with its place in the file, ascending.
+    /// Returns the blocks of a file, each with its position in the file, ascending.
     pub fn blocks_of<'m>(&'m self, file: &'m FileContent) -> impl Iterator<Item = (u64, u32)> + 'm {
         file.extents.iter().flat_map(|extent| {
             extent.blocks.iter().scan(extent.offset, |at, block| {
@@ -83,23 +83,24 @@ impl Manifest {
         })
     }
 
-    /// The identity of all of it: paths, modes, times and bytes.
+    /// Returns a hash that identifies the source: paths, modes, times and bytes.
     #[must_use]
     pub fn identity(&self) -> Digest {
         Digest::of(&self.encode())
     }
 
-    /// As bytes.
+    /// Returns the encoded manifest.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        // Into memory that grows, of types that have a length: it cannot fail.
+        // Encoding into growing memory cannot fail for types of known length.
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
-    /// What bytes say, whoever sent them.
+    /// Decodes and checks a manifest. The bytes may be from an untrusted sender.
     ///
     /// # Errors
-    /// If they are no manifest, or one that no source has: one with paths that lead out of it, above all.
+    /// If the bytes are not a manifest, or one that no source can have. In particular, paths must not leave
+    /// the source.
     pub fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
         let (manifest, rest) = postcard::take_from_bytes::<Manifest>(bytes).map_err(ManifestError::Decode)?;
         if !rest.is_empty() {
@@ -115,16 +116,16 @@ impl Manifest {
             return Err(ManifestError::Root);
         }
         self.check_blocks()?;
-        // The numbers of blocks begin anew nowhere: the next that is used for the first time.
+        // The lowest number of a block that has not been used yet; blocks are numbered by first use.
         let mut next = 0;
         for (number, item) in self.items.iter().enumerate() {
             item.path.check()?;
             let wrong = |why| Err(ManifestError::Item(item.path.clone(), why));
             if number > 0 && self.items[number - 1].path >= item.path {
-                return wrong("is not behind the one before");
+                return wrong("does not follow the previous one in order");
             }
             if item.path.parent().is_some_and(|parent| !self.is_folder(&parent)) {
-                return wrong("is in no folder");
+                return wrong("is in no directory");
             }
             if item.mode & !MODE_BITS != 0 || item.modified.nanoseconds >= 1_000_000_000 {
                 return wrong("has an impossible mode or time");
@@ -157,13 +158,14 @@ impl Manifest {
         Ok(())
     }
 
-    /// Whether there is such a folder.
+    /// Whether the source has this directory.
     fn is_folder(&self, path: &ItemPath) -> bool {
         let found = self.items.binary_search_by(|item| item.path.cmp(path));
         found.is_ok_and(|number| self.items[number].content == ItemContent::Folder)
     }
 
-    /// Whether a file's blocks are there, and its extents lie within it, one behind the other.
+    /// Checks that a file's blocks exist, and that its extents are ascending and within the file.
+    /// Updates the number of the next unused block.
     fn check_file(&self, file: &FileContent, next: &mut usize) -> Result<(), &'static str> {
         let mut end = 0;
         for extent in &file.extents {
@@ -176,7 +178,7 @@ impl Manifest {
                 if number > *next {
                     return Err("has a block out of turn");
                 }
-                let block = self.blocks.get(number).ok_or("has a block that is not there")?;
+                let block = self.blocks.get(number).ok_or("has a block that does not exist")?;
                 *next += usize::from(number == *next);
                 end = end.checked_add(block.bytes.into()).ok_or("is longer than any file")?;
             }
@@ -188,7 +190,7 @@ impl Manifest {
     }
 }
 
-/// A manifest that is being made.
+/// Builds a manifest.
 #[derive(Debug, Default)]
 pub struct Builder {
     items: Vec<Item>,
@@ -197,7 +199,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Adds a folder.
+    /// Adds a directory.
     pub fn folder(&mut self, path: ItemPath, mode: u32, modified: Modified) {
         self.add(path, mode, modified, ItemContent::Folder);
     }
@@ -207,7 +209,7 @@ impl Builder {
         self.add(path, 0, modified, ItemContent::Link(to));
     }
 
-    /// Adds a file: its size, and its data between holes, each with where it begins and its blocks; and the hash of all of it.
+    /// Adds a file: its size, its extents (position and blocks of each), and the hash of its data.
     pub fn file(
         &mut self,
         (path, mode, modified): (ItemPath, u32, Modified),
@@ -224,7 +226,7 @@ impl Builder {
     }
 
     fn number(&mut self, block: Block) -> u32 {
-        // A manifest of 2^32 blocks has 280 TB.
+        // 2^32 blocks would be 280 TB.
         let next = self.blocks.len() as u32;
         *self.numbers.entry(block.digest).or_insert_with(|| {
             self.blocks.push(block);
@@ -236,10 +238,10 @@ impl Builder {
         self.items.push(Item { path, mode: mode & MODE_BITS, modified, content });
     }
 
-    /// The manifest of what was added, in the order of its paths.
+    /// Returns the manifest. Items must have been added in the order of their paths.
     ///
     /// # Errors
-    /// If that is no source.
+    /// If the items do not form a valid source.
     pub fn finish(self) -> Result<Manifest, ManifestError> {
         let manifest = Manifest { items: self.items, blocks: self.blocks };
         manifest.check()?;
@@ -261,7 +263,7 @@ pub(crate) mod tests {
         names.fold(ItemPath::root(), |at, name| at.join(name.as_bytes()).unwrap())
     }
 
-    /// A folder with two files that share a block, a hole between others, an empty file and a link.
+    /// Returns a directory with two files that share a block, a hole, an empty file and a link.
     pub(crate) fn folder() -> Manifest {
         let mut made = Builder::default();
         let when = Modified { seconds: -5, nanoseconds: 7 };
@@ -276,7 +278,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_manifest_is_what_was_added_and_has_each_block_once() {
+    fn a_manifest_has_all_added_items_and_each_block_once() {
         let manifest = folder();
         assert_eq!(manifest.blocks(), [block(0), block(1), block(2)]);
         assert_eq!(manifest.bytes(), 300 + 300 + 200);
@@ -287,14 +289,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_identity_is_of_modes_and_times_too() {
+    fn the_identity_depends_on_modes_and_times() {
         let (one, mut other) = (folder(), folder());
         assert_eq!(one.identity(), other.identity());
         other.items[2].modified.nanoseconds += 1;
         assert_ne!(one.identity(), other.identity());
     }
 
-    /// What is refused when an item or a block of a manifest is changed.
+    /// Returns the error for a manifest after a change.
     fn refused(change: impl FnOnce(&mut Manifest)) -> String {
         let mut manifest = folder();
         change(&mut manifest);
@@ -316,22 +318,22 @@ pub(crate) mod tests {
     fn paths_that_lead_out_of_the_source_are_refused() {
         for out in ["/etc/passwd", "d/../../x", "..", "d//x"] {
             let text = refused(|m| m.items[5].path = decoded(out));
-            assert!(text.contains("no path within a folder"), "{out}: {text}");
+            assert!(text.contains("no path within a directory"), "{out}: {text}");
         }
-        // What would be written through a link is in no folder.
+        // An item below a link would be written through it.
         let text = refused(|m| {
             m.items[1].content = ItemContent::Link(b"/etc".to_vec());
             m.items[1].mode = 0;
         });
-        assert_eq!(text, "item \"d/a\" is in no folder");
+        assert_eq!(text, "item \"d/a\" is in no directory");
     }
 
     #[test]
-    fn what_no_source_has_is_refused() {
+    fn impossible_sources_are_refused() {
         assert!(refused(|m| m.items.clear()).contains("begin with the source"));
         assert!(refused(|m| m.items[0].content = ItemContent::Link(b"x".to_vec())).contains("begin with"));
-        assert!(refused(|m| m.items.swap(4, 5)).contains("is not behind"));
-        assert!(refused(|m| m.items[4].path = m.items[3].path.clone()).contains("is not behind"));
+        assert!(refused(|m| m.items.swap(4, 5)).contains("does not follow"));
+        assert!(refused(|m| m.items[4].path = m.items[3].path.clone()).contains("does not follow"));
         assert!(refused(|m| m.items[2].mode = 0o4755).contains("impossible mode"));
         assert!(refused(|m| m.items[2].modified.nanoseconds = 1_000_000_000).contains("impossible"));
         assert!(refused(|m| m.items[5].content = ItemContent::Link(vec![])).contains("no symbolic link"));
@@ -346,7 +348,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn cut_short_or_with_more_behind_it_is_refused() {
+    fn truncated_or_longer_bytes_are_refused() {
         let bytes = folder().encode();
         for n in 0..bytes.len() {
             assert!(Manifest::decode(&bytes[..n]).is_err(), "{n}");

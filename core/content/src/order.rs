@@ -1,18 +1,18 @@
-//! In which order blocks are sent, and where each of them goes.
+//! The order in which blocks are sent, and the places where each of them occurs.
 
 use crate::{BlockSet, Digest, Manifest};
 
-/// Blocks that are sent together.
+/// Blocks that are broadcast together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// Their numbers, ascending; never none.
+    /// Numbers of the blocks; not empty.
     pub blocks: Vec<u32>,
-    /// Their bytes in all.
+    /// Total length of the blocks in bytes.
     pub bytes: usize,
 }
 
 impl Piece {
-    /// Whether these are its bytes, by the hashes of its blocks.
+    /// Whether `bytes` are the bytes of this piece, according to the hashes of its blocks.
     pub fn is_right(&self, manifest: &Manifest, bytes: &[u8]) -> bool {
         let mut rest = bytes;
         let right = self.blocks.iter().all(|block| {
@@ -27,8 +27,8 @@ impl Piece {
     }
 }
 
-/// Blocks in the order of their numbers, which is that of the files, in pieces of at most `bytes`, or of one block that is longer.
-/// All nodes that know the same blocks make the same pieces.
+/// Returns the blocks in the order of their numbers, which is that of the files, in pieces of at most
+/// `bytes`. A longer block forms a piece of its own. All nodes with the same set make the same pieces.
 pub fn pieces<'m>(
     manifest: &'m Manifest,
     blocks: &'m BlockSet,
@@ -37,8 +37,10 @@ pub fn pieces<'m>(
     cut(manifest, blocks.iter(), bytes)
 }
 
-/// [`pieces`] of the blocks from `first` on, then of those before it: a data carousel, which goes on where it was when somebody comes
-/// who lacks what has gone by.
+/// Returns [`pieces`] of the blocks from `first` on, then of those before it.
+///
+/// This is a data carousel (FLUTE, RFC 6726): when a node joins late, the source continues where it is and
+/// sends the earlier blocks at the end.
 pub fn pieces_from<'m>(
     manifest: &'m Manifest,
     blocks: &'m BlockSet,
@@ -67,26 +69,26 @@ fn cut<'m>(
     })
 }
 
-/// Where a block is in a source.
+/// One occurrence of a block in a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Occurrence {
     block: u32,
-    /// The item's number.
+    /// Number of the item.
     pub item: u32,
-    /// Where in the file.
+    /// Position in the file.
     pub offset: u64,
 }
 
-/// Where all blocks are.
+/// All occurrences of all blocks.
 #[derive(Clone, Debug)]
 pub struct Occurrences(Vec<Occurrence>);
 
 impl Occurrences {
-    /// In all files of a manifest.
+    /// Returns the occurrences in all files of a manifest.
     #[must_use]
     pub fn new(manifest: &Manifest) -> Occurrences {
         let found = manifest.files().flat_map(|(item, file)| {
-            // As many items as fit in memory.
+            // A manifest in memory has fewer than 2^32 items.
             let item = item as u32;
             manifest.blocks_of(file).map(move |(offset, block)| Occurrence { block, item, offset })
         });
@@ -95,7 +97,7 @@ impl Occurrences {
         Occurrences(found)
     }
 
-    /// Of one block, in the order of files.
+    /// Returns the occurrences of one block, in the order of files.
     #[must_use]
     pub fn of(&self, block: u32) -> &[Occurrence] {
         let first = self.0.partition_point(|occurrence| occurrence.block < block);
@@ -111,7 +113,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn each_block_is_found_wherever_it_is() {
+    fn each_block_is_found_at_all_its_places() {
         let occurrences = Occurrences::new(&folder());
         let found = |block| occurrences.of(block).iter().map(|o| (o.item, o.offset)).collect::<Vec<_>>();
         assert_eq!(found(0), [(2, 0), (3, 1000), (3, 1100)]);
@@ -120,11 +122,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_are_all_that_is_lacking_and_no_longer_than_asked(bits in 0u64..8, bytes in 1usize..700) {
+        fn pieces_are_all_missing_blocks_within_the_given_length(bits in 0u64..8, bytes in 1usize..700) {
             let manifest = folder();
-            let lacking = BlockSet::from_words(3, &[bits]);
-            let pieces: Vec<Piece> = pieces(&manifest, &lacking, bytes).collect();
-            prop_assert!(pieces.iter().flat_map(|piece| &piece.blocks).copied().eq(lacking.iter()));
+            let missing = BlockSet::from_words(3, &[bits]);
+            let pieces: Vec<Piece> = pieces(&manifest, &missing, bytes).collect();
+            prop_assert!(pieces.iter().flat_map(|piece| &piece.blocks).copied().eq(missing.iter()));
             for piece in pieces {
                 let long: u32 = piece.blocks.iter().map(|b| manifest.blocks()[*b as usize].bytes).sum();
                 prop_assert_eq!(piece.bytes, long as usize);
@@ -133,12 +135,12 @@ mod tests {
         }
 
         #[test]
-        fn a_carousel_begins_anywhere_and_brings_all_that_is_lacking_once(bits in 0u64..8, first in 0u32..5, bytes in 1usize..700) {
+        fn a_carousel_sends_all_missing_blocks_once_from_any_start(bits in 0u64..8, first in 0u32..5, bytes in 1usize..700) {
             let manifest = folder();
-            let lacking = BlockSet::from_words(3, &[bits]);
-            let came: Vec<u32> = pieces_from(&manifest, &lacking, first, bytes).flat_map(|piece| piece.blocks).collect();
-            let (later, before): (Vec<u32>, Vec<u32>) = lacking.iter().partition(|block| *block >= first);
-            prop_assert_eq!(came, [later, before].concat());
+            let missing = BlockSet::from_words(3, &[bits]);
+            let sent: Vec<u32> = pieces_from(&manifest, &missing, first, bytes).flat_map(|piece| piece.blocks).collect();
+            let (later, before): (Vec<u32>, Vec<u32>) = missing.iter().partition(|block| *block >= first);
+            prop_assert_eq!(sent, [later, before].concat());
         }
     }
 }
