@@ -102,14 +102,14 @@ def test_survivors_of_killed_ranks_and_agents_end_with_the_centroids_of_an_undis
     job.wait_for(r"iteration +2 ")
     there = places("losses")
     os.kill(there[3][0], signal.SIGKILL)
-    job.wait_for(r"rank 3 .*; 5 ranks go on")
+    job.wait_for(r"rank 3 .*; 5 ranks continue")
     # Which racks come first depends on which were found first.
     lost = there[4][1]
     bed.agents[lost].signal(signal.SIGKILL)
     try:
-        job.wait_for(lost + r".*; 4 ranks go on")
+        job.wait_for(lost + r".*; 4 ranks continue")
         os.kill(there[0][0], signal.SIGKILL)
-        job.wait_for(r"rank 0 .*; 3 ranks go on")
+        job.wait_for(r"rank 0 .*; 3 ranks continue")
         assert job.status() == 0, job.text
         assert same(alone, together), job.text
     finally:
@@ -136,7 +136,7 @@ def test_centroids_are_the_same_whatever_random_faults_leave_of_the_ranks(make_b
             victim = chance.choice(sorted(set(there) - {victim for _, victim in struck}))
             struck.append((fault, victim))
             fault.strike(bed, job, victim)
-            job.wait_for(r"; %d ranks go on" % left)
+            job.wait_for(r"; %d ranks continue" % left)
         assert job.status() == 0, job.text
     finally:
         for fault, victim in struck:

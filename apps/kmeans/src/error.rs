@@ -1,67 +1,67 @@
-//! What can go wrong, each naming the thing and what to do about it.
+//! Errors of a clustering. Each message must name the affected file or option, and the remedy.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Why a clustering could not be done.
+/// Why a clustering failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file or folder could not be read or written.
+    /// A file or directory could not be read or written.
     #[error("{}: {source}{}", path.display(), remedy(source))]
     File {
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A picture does not decode.
-    #[error("{}: not a picture that can be read ({source}); mend or remove it, or pass --skip-bad-images", path.display())]
+    /// A picture cannot be decoded.
+    #[error("{}: not a readable picture ({source}); repair or remove it, or pass --skip-bad-images", path.display())]
     Picture {
         /// The picture.
         path: PathBuf,
-        /// What the decoder said.
+        /// Error of the decoder.
         source: image::ImageError,
     },
-    /// A line of the text form is wrong.
+    /// A line of a text file is invalid.
     #[error("{}:{line}: {problem}", path.display())]
     Line {
         /// The text file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// A file does not hold what it should.
+    /// The contents of a file are invalid.
     #[error("{}: {problem}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// A file is no model that can be used.
-    #[error("{}: {problem}; cool-kmeans fit and cool-kmeans classify train write such files", path.display())]
+    /// A file is not a usable model.
+    #[error("{}: {problem}; use a file of cool-kmeans fit or cool-kmeans classify train", path.display())]
     Model {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// The inputs do not go together, or hold nothing.
+    /// The inputs do not fit together, or are empty.
     #[error("{0}")]
     Input(String),
-    /// More clusters asked for than there are points.
+    /// There are fewer points than requested clusters.
     #[error(
-        "{k} clusters were asked for but there are only {points} points; lower -k or give more data (for pictures: a smaller --stride)"
+        "{k} clusters were requested but there are only {points} points; lower -k or provide more data (for pictures: a smaller --stride)"
     )]
     TooManyClusters {
-        /// Clusters asked for.
+        /// Number of requested clusters.
         k: usize,
-        /// Points there are.
+        /// Number of points.
         points: u64,
     },
-    /// An option has a value that makes no sense.
+    /// An option has an invalid value.
     #[error("{0}")]
     Option(String),
     /// Another rank failed.
@@ -69,13 +69,13 @@ pub enum Error {
     Elsewhere {
         /// The smallest rank that failed.
         rank: usize,
-        /// Why.
+        /// Its error message.
         message: String,
     },
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] cool::Error),
-    /// The job of all ranks failed.
+    /// The Map-Collective job failed.
     #[error(transparent)]
     Job(cool_map::Error),
 }
@@ -91,18 +91,18 @@ impl From<cool_map::Error> for Error {
 }
 
 impl Error {
-    /// For `map_err` on the file operations of `path`.
+    /// Returns a function for `map_err` on the file operations of `path`.
     pub fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::File { path: path.to_owned(), source }
     }
 }
 
-/// What to do about a file that cannot be read or written.
+/// Returns the remedy for a file that cannot be read or written.
 fn remedy(error: &std::io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::NotFound => "; check the name, which must be the same at every rank",
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "; make room or name another place: nothing half-written was kept"
+            "; free some space or choose another location; no partial file was left"
         }
         _ => "",
     }

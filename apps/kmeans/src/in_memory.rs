@@ -1,8 +1,9 @@
-//! Points that a program has in memory, and their clustering in its own numbers: centres that are the means of the points as they
-//! were given, and each point at the nearest of them.
+//! Clustering of points that a program has in memory, in the units of the input: centers are the
+//! means of the points as the program passed them, and each point belongs to the nearest of them.
 //!
-//! The iterations work on the grid. What is rounded there is not rounded here: sums are taken of the given numbers, as
-//! integers of 53 bits, so that they, too, are the same bits on any ranks and threads.
+//! The iterations work on the grid, which rounds coordinates. The final means must not be rounded
+//! that way, so they are computed from the original numbers. The numbers are converted to integers
+//! of 53 bits, because sums of integers are the same on any ranks and threads.
 
 use crate::algorithm::lloyd::GridClustering;
 use crate::data::grid::{Grid, MAX_DIMS, PointValues, Reals};
@@ -16,16 +17,16 @@ use cool::Op;
 use cool_map::Rows;
 use cool_map::threads;
 
-/// Bits of the integers that stand for real numbers, but for the sign.
+/// Bits of the integers that represent real numbers, without the sign.
 const BITS: i32 = 53;
 
-/// Bits of the lower of the two parts in which sums are kept.
+/// Bits of the lower of the two parts of a sum.
 const LOW_BITS: u32 = 34;
 
-/// Rows that a thread takes at a time.
+/// Number of rows per unit of work of a thread.
 const PIECE: usize = 1024;
 
-/// Numbers of a row whose squares are added up side by side.
+/// Number of squares that are added in parallel.
 const LANES: usize = 8;
 
 /// Rows of numbers, one after the other.
@@ -45,7 +46,7 @@ impl InputRows<'_> {
         }
     }
 
-    /// Hands each row to `take`.
+    /// Passes each row to `take`.
     fn each(&self, dims: usize, mut take: impl FnMut(usize, &[f64])) {
         match self {
             Self::Reals(numbers) => {
@@ -62,20 +63,21 @@ impl InputRows<'_> {
     }
 }
 
-/// A clustering in the numbers of the points.
+/// A clustering in the units of the points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clustering {
-    /// The coordinates of the centres; all ranks have them.
+    /// Coordinates of the centers, at all ranks.
     pub centers: Vec<f64>,
-    /// For each of this rank's points, the nearest centre; of equally near ones the first.
+    /// The nearest center of each of this rank's points; of equally near centers, the first.
     pub labels: Vec<u32>,
-    /// Sum of squared distances of all ranks' points from their centres.
+    /// Sum of squared distances between all ranks' points and their centers.
     pub inertia: f64,
 }
 
 impl PointShare {
-    /// The rows that each rank gives, in the order of ranks, and how many times each counts: finite numbers of at least 0, or
-    /// once. A rank may have none. Numbers that are no bytes are held as `reals` says.
+    /// Collects the rows that each rank passes, in the order of ranks, with their weights: finite
+    /// numbers of at least 0, or 1 by default. A rank may have no rows. `reals` determines how
+    /// numbers other than bytes are stored.
     pub fn from_memory(
         peers: &PeerRanks<'_>,
         rows: InputRows<'_>,
@@ -87,7 +89,7 @@ impl PointShare {
         let checked = if (1..=most).contains(&dims) {
             Ok(())
         } else {
-            Err(Error::Input(format!("points of {dims} coordinates; they have 1 to {most}")))
+            Err(Error::Input(format!("points of {dims} coordinates; 1 to {most} are supported")))
         };
         peers.agree(checked)?;
         let kind = u64::from(matches!(rows, InputRows::Bytes(_))) + 2 * u64::from(weights.is_some());
@@ -95,7 +97,7 @@ impl PointShare {
         let each: Vec<&[u64]> = all.chunks_exact(3).collect();
         if let Some(other) = each.iter().position(|one| one[1..] != each[0][1..]) {
             return Err(Error::Input(format!(
-                "rank {other} gives points of {} coordinates, or of another type than rank 0, which gives {}, or only one of them weights",
+                "rank {other} passed points of {} coordinates, rank 0 of {}, or they differ in the type of numbers or in whether they have weights",
                 each[other][1], each[0][1]
             )));
         }
@@ -127,7 +129,7 @@ impl PointShare {
         Ok(Self { source, chosen, range, grid, points, weights })
     }
 
-    /// The clustering of these points in the numbers that were given. All ranks call it.
+    /// Returns the clustering of these points in the units of the input. All ranks must call this.
     pub fn in_input_units(
         &self,
         peers: &PeerRanks<'_>,
@@ -153,7 +155,8 @@ impl PointShare {
         Ok(Clustering { centers, labels, inertia: unit * fixed.real(joined_sum(all[0], all[1])) })
     }
 
-    /// The mean of the points of each cluster; a cluster without points has its centroid.
+    /// Returns the mean of the points of each cluster. For a cluster without points it is the
+    /// centroid.
     fn means(
         &self,
         peers: &PeerRanks<'_>,
@@ -165,7 +168,7 @@ impl PointShare {
         rows.each(dims, |_, row| most.iter_mut().zip(row).for_each(|(most, x)| *most = most.max(x.abs())));
         let fixed: Vec<FixedPoint> =
             peers.combine(most, Op::Max)?.into_iter().map(FixedPoint::holding).collect();
-        // Of each coordinate the high and the low part, and the points' weights.
+        // For each coordinate the high and the low part, then the weight of the points.
         let mut sums = Rows::<i64>::new(k, 2 * dims + 1);
         rows.each(dims, |i, row| {
             let (sum, weight) = (sums.row_mut(clustered.labels[i] as usize), self.points.weight(i));
@@ -188,7 +191,7 @@ impl PointShare {
     }
 }
 
-/// The grid that spans all ranks' rows.
+/// Returns the grid that spans all ranks' rows.
 fn spanning(peers: &PeerRanks<'_>, reals: Reals, rows: InputRows<'_>, dims: usize) -> Result<Grid, Error> {
     let mut bounds = (vec![f64::MAX; dims], vec![f64::MIN; dims]);
     rows.each(dims, |_, row| {
@@ -198,7 +201,8 @@ fn spanning(peers: &PeerRanks<'_>, reals: Reals, rows: InputRows<'_>, dims: usiz
     grid_between(peers, reals, bounds.0, bounds.1)
 }
 
-/// The nearest centre of each row, of equally near ones the first, and the squared distance from it.
+/// Returns the nearest center of each row, of equally near ones the first, and its squared
+/// distance.
 pub fn nearest(rows: &[f64], centers: &[f64], dims: usize, threads: usize) -> Vec<(u32, f64)> {
     let piece = |i: usize| {
         let rows = &rows[i * PIECE * dims..rows.len().min((i + 1) * PIECE * dims)];
@@ -218,7 +222,7 @@ fn nearest_of(row: &[f64], centers: &[f64], dims: usize) -> (u32, f64) {
     nearest
 }
 
-/// A squared distance, added up in an order that vector instructions can keep.
+/// Returns a squared distance, summed in an order that vector instructions can keep.
 fn squared(row: &[f64], center: &[f64]) -> f64 {
     let mut lanes = [0.0; LANES];
     let (rows, row_rest) = row.as_chunks::<LANES>();
@@ -232,17 +236,19 @@ fn squared(row: &[f64], center: &[f64]) -> f64 {
     lanes.iter().sum::<f64>() + rest
 }
 
-/// Real numbers as integers, whose sums are the same in any order.
+/// Conversion of real numbers to integers, because sums of integers are the same in any order.
 #[derive(Clone, Copy, Debug)]
 struct FixedPoint {
-    /// What the integer 1 stands for: a power of two.
+    /// The real number that the integer 1 represents, a power of two.
     unit: f64,
 }
 
 impl FixedPoint {
-    /// For numbers up to a magnitude, of which the largest lose nothing.
+    /// Returns the conversion for numbers up to a magnitude. The largest numbers are converted
+    /// exactly.
     fn holding(most: f64) -> Self {
-        // The power of two above it, by the exponent of IEEE 754; the smallest numbers have a coarser unit.
+        // The next larger power of two, from the exponent of IEEE 754. The smallest numbers get a
+        // coarser unit.
         let exponent = ((most.to_bits() >> 52) & 0x7ff) as i32 - 1022;
         Self { unit: 2f64.powi(exponent.max(BITS - 1021) - BITS) }
     }
@@ -256,12 +262,13 @@ impl FixedPoint {
     }
 }
 
-/// A sum's high and low part: parts of 2^28 sums can be added up, each by itself.
+/// Splits a sum into a high and a low part. The parts of 2^28 sums can be added separately without
+/// overflow.
 fn parts(sum: i128) -> (i64, i64) {
     ((sum >> LOW_BITS) as i64, (sum & ((1 << LOW_BITS) - 1)) as i64)
 }
 
-/// The sum whose parts were added up.
+/// Returns the sum, given the sums of its parts.
 fn joined_sum(high: i64, low: i64) -> i128 {
     (i128::from(high) << LOW_BITS) + i128::from(low)
 }
@@ -290,7 +297,7 @@ mod tests {
 
         #[test]
         fn a_number_is_restored_from_its_integer(x in prop::num::f64::NORMAL) {
-            // Below, the unit is coarser.
+            // For smaller numbers the unit is coarser.
             prop_assume!(x.abs() > 1e-290);
             prop_assert_eq!(FixedPoint::holding(x.abs()).real(FixedPoint::holding(x.abs()).integer(x).into()), x);
         }

@@ -1,4 +1,4 @@
-//! `cool-kmeans`: the command around the library of the same name.
+//! The program `cool-kmeans`, a wrapper of the library of the same name.
 
 use cool_kmeans::commands;
 use std::process::ExitCode;
@@ -7,7 +7,8 @@ fn main() -> ExitCode {
     match commands::run(&commands::CommandLine::from_arguments(std::env::args_os())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // In one piece: whoever ends the job at the first failure must not cut it.
+            // One write: the line must not be cut if the launcher kills the job at the first
+            // failure.
             let line = format!("cool-kmeans: {error}\n");
             eprint!("{line}");
             ExitCode::FAILURE

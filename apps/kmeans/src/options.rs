@@ -1,69 +1,73 @@
-//! What a clustering is asked for.
+//! Options of a clustering.
 
 use crate::algorithm::tuning::Tuning;
 use crate::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What to do with the points.
+/// Options of a clustering.
 #[derive(Clone, Debug)]
 pub struct ClusteringOptions {
-    /// Clusters.
+    /// Number of clusters.
     pub k: usize,
-    /// Iterations at most.
+    /// Maximum number of iterations.
     pub iterations: usize,
     /// Stop when inertia falls by less than this share of itself; 0 never stops early.
     pub tolerance: f64,
-    /// Stop when the sum of the centroids' squared movements is at most this share of the points' variance (the mean over
-    /// coordinates), as scikit-learn's `tol`; 0 never stops early.
+    /// Stop when the sum of the centroids' squared movements is at most this share of the points'
+    /// variance (the mean over coordinates), as scikit-learn's `tol`; 0 never stops early.
     pub movement: f64,
-    /// Stop after the first iteration that ends later than this. How far a run comes then depends on the machine.
+    /// Stop after the first iteration that ends later than this. The number of iterations then
+    /// depends on the machine.
     pub time_limit: Option<Duration>,
-    /// Names the first centroids.
+    /// Seed of the first centroids.
     pub seed: u64,
-    /// Runs, each from first centroids of its own, of which the one of the least inertia counts; at least 1.
+    /// Number of runs, each with its own first centroids; at least 1. The run with the least
+    /// inertia is returned.
     pub restarts: usize,
-    /// Points sampled for each first centroid.
+    /// Points sampled per first centroid.
     pub sample: usize,
-    /// Where the first centroids come from; by default [`Init::for_clusters`] the clusters.
+    /// Origin of the first centroids; by default [`Init::for_clusters`] of the number of clusters.
     pub init: Option<Init>,
-    /// Before the first iteration, move the centroids once by all points, this number at a time (Sculley, WWW 2010).
+    /// Before the first iteration, move the centroids by one pass over all points, this number at a
+    /// time (Sculley, WWW 2010).
     pub mini_batch: Option<u64>,
-    /// What becomes of centroids without points.
+    /// Treatment of centroids without points.
     pub empty: Empty,
-    /// What decides how fast it goes, and about nothing else.
+    /// Options that affect the run time only.
     pub tuning: Tuning,
-    /// Where rank 0 writes how far it has come, after every iteration.
+    /// File to which rank 0 writes the state after every iteration.
     pub checkpoint: Option<PathBuf>,
-    /// Go on from there, if anything is there.
+    /// Continue from the checkpoint, if it exists.
     pub resume: bool,
 }
 
-/// Where the first centroids come from.
+/// Origin of the first centroids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Init {
-    /// k-means|| over a sample, by all ranks.
+    /// k-means|| over a sample, on all ranks.
     Parallel,
-    /// k-means++ over a sample, by rank 0.
+    /// k-means++ over a sample, at rank 0.
     PlusPlus,
-    /// Points drawn evenly, as they are.
+    /// Random points, evenly spread over the input.
     Random,
-    /// An `.npy` file that rank 0 finds.
+    /// An `.npy` file that rank 0 can read.
     File(PathBuf),
 }
 
-/// What becomes of centroids without points.
+/// Treatment of centroids without points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Empty {
-    /// They stay where they are.
+    /// They keep their positions.
     #[default]
     Keep,
-    /// Each gets half of the largest cluster, as in FAISS: a little apart from its centroid, which goes the other way.
+    /// Each gets half of the largest cluster, as in FAISS: it is placed next to that cluster's
+    /// centroid, which moves in the opposite direction.
     Split,
 }
 
 impl Init {
-    /// By its name on the command line, or the name of a file.
+    /// Returns the method of a name on the command line. Other names are those of files.
     pub fn from_name(name: &str) -> Self {
         match name {
             "k-means||" => Self::Parallel,
@@ -73,14 +77,15 @@ impl Init {
         }
     }
 
-    /// What suits this number of clusters: time and traffic of k-means++ at one rank grow with their square.
+    /// Returns the method that suits the number of clusters. Time and traffic of k-means++ at one
+    /// rank grow with the square of the number, so k-means|| is used for many clusters.
     pub fn for_clusters(clusters: usize) -> Self {
         if clusters > 1000 { Self::Parallel } else { Self::PlusPlus }
     }
 }
 
 impl ClusteringOptions {
-    /// Into `k` clusters, with all that can be left open as the program has it by default.
+    /// Returns options for `k` clusters, with the program's default values.
     pub fn new(k: usize, seed: u64, tuning: Tuning) -> Self {
         Self {
             k,
@@ -100,30 +105,30 @@ impl ClusteringOptions {
         }
     }
 
-    /// Where the first centroids come from.
+    /// Returns the origin of the first centroids.
     pub fn init(&self) -> Init {
         self.init.clone().unwrap_or(Init::for_clusters(self.k))
     }
 
-    /// The seed of a run, of which there are [`ClusteringOptions::restarts`].
+    /// Returns the seed of a run. There are [`ClusteringOptions::restarts`] runs.
     pub fn seed_of(&self, run: usize) -> u64 {
         self.seed.wrapping_add(run as u64)
     }
 
-    /// Whether this can be done with this number of points.
+    /// Checks that the options are valid for this number of points.
     pub(crate) fn check(&self, points: u64) -> Result<(), Error> {
         let wrong = |what: String| Err(Error::Option(what));
         if self.k == 0 {
-            return wrong("-k 0: there must be one cluster at least".into());
+            return wrong("-k 0: must be at least 1".into());
         }
         if self.sample == 0 {
-            return wrong("--sample 0: one point for each first centroid is the least".into());
+            return wrong("--sample 0: must be at least 1 point per first centroid".into());
         }
         if self.restarts == 0 {
-            return wrong("--restarts 0: one run is the least".into());
+            return wrong("--restarts 0: must be at least 1".into());
         }
         if self.mini_batch == Some(0) {
-            return wrong("--mini-batch 0: one point at a time is the least".into());
+            return wrong("--mini-batch 0: must be at least 1 point".into());
         }
         for (name, share) in [("tolerance", self.tolerance), ("movement", self.movement)] {
             if share.is_nan() || share < 0.0 {
@@ -131,9 +136,7 @@ impl ClusteringOptions {
             }
         }
         if self.restarts > 1 && matches!(self.init(), Init::File(_)) {
-            return wrong(
-                "--restarts with --init FILE: all runs would be the same; leave one of them out".into(),
-            );
+            return wrong("--restarts with --init FILE: all runs would be the same; omit one of them".into());
         }
         if self.k as u64 > points {
             return Err(Error::TooManyClusters { k: self.k, points });

@@ -1,4 +1,4 @@
-//! The other ranks: the few collectives that the clustering needs, counted and timed, on a Map-Collective job.
+//! The collectives that the clustering needs, counted and timed, on a Map-Collective job.
 
 use crate::error::Error;
 use cool::{Comm, Element, Op, Stats};
@@ -9,18 +9,18 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// What communication cost so far, as this rank saw it.
+/// Cost of communication so far, at this rank.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CommunicationCost {
-    /// Time in collectives, with the time spent waiting for ranks that still computed.
+    /// Time in collectives, including the time spent waiting for ranks that still compute.
     pub time: Duration,
-    /// Bytes of messages that went to all ranks.
+    /// Bytes of messages that were sent to all ranks.
     pub bytes_broadcast: u64,
-    /// Bytes that this rank has sent to be added up.
+    /// Bytes that this rank has sent for reductions.
     pub bytes_reduced: u64,
 }
 
-/// All ranks of the clustering, or none but this one.
+/// All ranks of the clustering, or just this process.
 pub struct PeerRanks<'a> {
     job: JobHandle<'a>,
     tally: Cell<CommunicationCost>,
@@ -31,8 +31,8 @@ enum JobHandle<'a> {
     Lent(&'a Job<'a>),
 }
 
-/// Lets a rank of a group do its part; if others are lost meanwhile, once more as one of those that are left. What
-/// need not be done again, `part` keeps.
+/// Executes `part` as a rank of a group. If other ranks are lost, `part` is executed again on the
+/// smaller group of survivors. It must keep any results that need not be computed again.
 pub fn surviving<T>(
     comm: Comm,
     options: Options<'_>,
@@ -58,17 +58,17 @@ impl<'a> PeerRanks<'a> {
         Self { job: JobHandle::Own(Box::new(Job::alone(Options::default()))), tally: Cell::default() }
     }
 
-    /// A clustering by all ranks of a group, which fails when one is lost.
+    /// A clustering on all ranks of a group. It fails when a rank is lost.
     pub fn from_comm(comm: &'a Comm) -> Self {
         Self::with_options(comm, Options::default())
     }
 
-    /// The same with options of the job.
+    /// Does the same with options of the job.
     pub fn with_options(comm: &'a Comm, options: Options<'a>) -> Self {
         Self { job: JobHandle::Own(Box::new(Job::new(comm, options))), tally: Cell::default() }
     }
 
-    /// The job that they do.
+    /// Returns the job of the ranks.
     pub fn job(&self) -> &Job<'a> {
         match &self.job {
             JobHandle::Own(job) => job,
@@ -76,38 +76,38 @@ impl<'a> PeerRanks<'a> {
         }
     }
 
-    /// This rank.
+    /// Returns the number of this rank.
     pub fn rank(&self) -> usize {
         self.job().rank()
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.job().size()
     }
 
-    /// Whether this is rank 0, which speaks for all.
+    /// Returns whether this is rank 0, which reports for all.
     pub fn leads(&self) -> bool {
         self.job().is_driver()
     }
 
-    /// Ranks on this rank's node, this one among them, and whether it is the first of them.
+    /// Returns the number of ranks on this rank's node, and whether this rank is the first of them.
     pub fn on_node(&self) -> (usize, bool) {
         let here = self.job().ranks_on_node();
         (here.len(), here.first() == Some(&self.rank()))
     }
 
-    /// What communication cost so far.
+    /// Returns the cost of communication so far.
     pub fn tally(&self) -> CommunicationCost {
         self.tally.get()
     }
 
-    /// What the calls so far cost this node.
+    /// Returns the cost of the calls so far to this node.
     pub fn stats(&self) -> Stats {
         self.job().stats()
     }
 
-    /// Gives all ranks what one of them has.
+    /// Sends `data` from rank `root` to all ranks.
     pub fn bcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
         let bytes = size_of_val::<[T]>(data) as u64;
         self.timed(|job| job.call(|comm| comm.bcast(data, root)))?;
@@ -115,14 +115,14 @@ impl<'a> PeerRanks<'a> {
         Ok(())
     }
 
-    /// Gives all ranks what rank 0 has, however much that is; what others pass is not looked at.
+    /// Sends a value of any size from rank 0 to all ranks. The values of other ranks are ignored.
     pub fn broadcast<T: Serialize + DeserializeOwned>(&self, value: T) -> Result<T, Error> {
         let value = self.timed(|job| job.broadcast(0, Some(value)))?;
         self.count(|tally| tally.bytes_broadcast += self.last_stage_bytes());
         Ok(value)
     }
 
-    /// The sum of what all ranks have, at rank 0; other ranks get nothing.
+    /// Returns the sum over all ranks, at rank 0. Other ranks return an empty vector.
     pub fn sum<T: Element>(&self, mine: Vec<T>) -> Result<Vec<T>, Error> {
         self.count(|tally| tally.bytes_reduced += size_of_val::<[T]>(&mine) as u64);
         let mut all = if self.leads() { mine.clone() } else { Vec::new() };
@@ -130,27 +130,28 @@ impl<'a> PeerRanks<'a> {
         Ok(all)
     }
 
-    /// What all ranks have, combined element by element.
+    /// Returns the values of all ranks, combined element by element.
     pub fn combine<T: Element>(&self, mine: Vec<T>, op: Op) -> Result<Vec<T>, Error> {
         self.timed(|job| job.allreduce(&mine, op))
     }
 
-    /// The rows of all ranks, added up; this rank gets those that it owns.
+    /// Sums the rows of all ranks. Returns those that this rank owns.
     pub fn regroup<T: Table>(&self, table: T) -> Result<T, Error> {
         let mine = self.timed(|job| job.regroup(Mapped::whole(table)))?;
         self.count(|tally| tally.bytes_reduced += self.last_stage_bytes());
         Ok(mine)
     }
 
-    /// Gives all ranks the rows that each of them has.
+    /// Returns the rows of all ranks, at every rank.
     pub fn share<T: Table>(&self, table: T) -> Result<T, Error> {
         let all = self.timed(|job| job.combine(table))?;
         self.count(|tally| tally.bytes_broadcast += self.last_stage_bytes());
         Ok(all)
     }
 
-    /// The same in parts, if they are many, of which `take` gets one after the other while the next ones travel; and the sum of a number
-    /// of each rank. See [`Job::combine_in_parts`].
+    /// Does the same in parts, if there are many rows: `take` processes one part while the next
+    /// ones are in transit. Returns the sum of `number` over all ranks. See
+    /// [`Job::combine_in_parts`].
     pub fn share_in_parts<N: Number>(
         &self,
         rows: Rows<N>,
@@ -172,14 +173,16 @@ impl<'a> PeerRanks<'a> {
         Ok(sum)
     }
 
-    /// What all ranks have, in order of ranks, at rank 0; other ranks get nothing.
+    /// Returns the values of all ranks in the order of ranks, at rank 0. Every rank must pass as
+    /// many values. Other ranks return an empty vector.
     pub fn gather<T: Element>(&self, mine: Vec<T>) -> Result<Vec<T>, Error> {
         let mut all = if self.leads() { mine.repeat(self.size()) } else { Vec::new() };
         self.timed(|job| job.call(|comm| comm.gather(&mine, &mut all, 0)))?;
         Ok(all)
     }
 
-    /// What all ranks have, in order of ranks, however much each has.
+    /// Returns the values of all ranks in the order of ranks. Ranks may pass different numbers of
+    /// values.
     pub fn all_gather<T: Element + Default>(&self, mine: Vec<T>) -> Result<Vec<T>, Error> {
         if self.size() == 1 {
             return Ok(mine);
@@ -190,7 +193,8 @@ impl<'a> PeerRanks<'a> {
         Ok(all)
     }
 
-    /// What all ranks have, in order of ranks, however much each has, at rank 0; other ranks get nothing.
+    /// Returns the values of all ranks in the order of ranks, at rank 0. Ranks may pass different
+    /// numbers of values. Other ranks return an empty vector.
     pub fn gather_all<T: Element + Default>(&self, mine: Vec<T>) -> Result<Vec<T>, Error> {
         if self.size() == 1 {
             return Ok(mine);
@@ -201,14 +205,14 @@ impl<'a> PeerRanks<'a> {
         Ok(all)
     }
 
-    /// How many elements each rank has.
+    /// Returns the number of elements of each rank.
     fn counts(&self, mine: usize) -> Result<Vec<usize>, Error> {
         let counts = self.timed(|job| job.allgather(&[mine as u64]))?;
         Ok(counts.into_iter().map(|count| count as usize).collect())
     }
 
-    /// What all ranks have computed for every item of a list, of which each rank did those whose number leaves its own as the
-    /// rest of a division by the number of ranks.
+    /// Distributes the items of a list over the ranks in turn. Returns the results of all items, in
+    /// order, at every rank.
     pub fn deal<T: Serialize + DeserializeOwned>(
         &self,
         items: usize,
@@ -220,7 +224,7 @@ impl<'a> PeerRanks<'a> {
             return Ok(computed);
         }
         let differ =
-            |_| Error::Input("ranks differ in what they compute; do all run the same version?".into());
+            |_| Error::Input("ranks computed different things; run the same version at all ranks".into());
         let all = self.all_gather(postcard::to_allocvec(&computed).map_err(differ)?)?;
         let mut rest = all.as_slice();
         let mut done: Vec<Option<T>> = (0..items).map(|_| None).collect();
@@ -234,8 +238,9 @@ impl<'a> PeerRanks<'a> {
         all.ok_or_else(|| differ(postcard::Error::DeserializeUnexpectedEnd))
     }
 
-    /// Lets all ranks go on only if all can. If some have failed, all get the error of the smallest such rank, so
-    /// that its message is seen whichever rank is the first to end.
+    /// Returns the results of all ranks only if none has failed. If some have failed, all return
+    /// the error of the smallest such rank, so that its message is seen regardless of which rank
+    /// ends first.
     pub fn agree<T>(&self, mine: Result<T, Error>) -> Result<T, Error> {
         let start = Instant::now();
         let agreed = self.job().agree(mine);
@@ -243,7 +248,7 @@ impl<'a> PeerRanks<'a> {
         agreed
     }
 
-    /// Bytes that this rank sent in the job's last stage.
+    /// Returns the bytes that this rank sent in the job's last stage.
     fn last_stage_bytes(&self) -> u64 {
         self.job().stages().last().map_or(0, |stage| stage.bytes)
     }

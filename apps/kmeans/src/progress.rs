@@ -1,73 +1,75 @@
-//! How far a clustering has come: what survivors of lost ranks, and later runs, go on from.
+//! The state of a clustering, from which survivors of lost ranks and later runs continue.
 
 use serde::{Deserialize, Serialize};
 
-/// Who wants to hear how it goes.
+/// Receives reports of the progress.
 pub trait ProgressObserver: Sync {
-    /// This rank will read this number of points.
+    /// This rank is about to read this number of points.
     fn loading(&self, points: u64);
-    /// It has read this number of further points.
+    /// This rank has read this number of further points.
     fn loaded(&self, points: u64);
-    /// An iteration is done and kept.
+    /// An iteration is complete, and its state is stored.
     fn iteration(&self, iteration: &Iteration);
 }
 
-/// An iteration. Its times are those of one rank.
+/// Figures of an iteration. Its times are those of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Iteration {
-    /// Its number, from 1.
+    /// Number of the iteration, from 1.
     pub number: usize,
-    /// Sum of squared distances of the points from the centroids it began with.
+    /// Sum of squared distances between the points and the centroids at its start.
     pub inertia: f64,
-    /// Points whose centroid is another than in the iteration before; all, in the first after ranks were lost.
+    /// Points that changed their centroid. In the first iteration after a loss of ranks, these are
+    /// all points.
     pub moved_points: u64,
-    /// Distances of points from centroids that it measured.
+    /// Measured distances between points and centroids.
     pub measured: u64,
-    /// Centroids that it moved.
+    /// Centroids that moved.
     pub moved_centroids: usize,
-    /// How far it moved them, squared and added up.
+    /// Sum of their squared movements.
     pub movement: f64,
     /// Centroids without points.
     pub empty: usize,
-    /// Bytes that the busiest link of a node or rack had to carry in one direction.
+    /// Bytes on the busiest link of a node or rack in one direction.
     pub busiest_link_bytes: u64,
-    /// Time spent in computing.
+    /// Seconds of computation.
     pub seconds_computing: f64,
-    /// Time spent in collectives, with waiting for slower ranks.
+    /// Seconds of collectives, including waiting for slower ranks.
     pub seconds_communicating: f64,
 }
 
-/// Centroids and the iterations that led to them: the state of a clustering, which all ranks have.
+/// The state of a clustering, which all ranks hold: the centroids, and the iterations that led to
+/// them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunState {
     /// Coordinates of the centroids after the iterations so far.
     pub centroids: Vec<i16>,
-    /// The iterations so far, of this run.
+    /// The iterations of this run so far.
     pub iterations: Vec<Iteration>,
-    /// Which of several runs it is, from 0.
+    /// Number of the run, from 0.
     pub run: usize,
-    /// The best of the runs before it.
+    /// The best of the previous runs.
     pub best: Option<FinishedRun>,
-    /// Whether the time allowed is over.
+    /// Whether the time limit has passed.
     pub late: bool,
 }
 
-/// A run that has come to its end.
+/// A completed run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FinishedRun {
     /// Coordinates of its centroids.
     pub centroids: Vec<i16>,
     /// Its iterations.
     pub iterations: Vec<Iteration>,
-    /// Sum of squared distances of the points from the centroids.
+    /// Sum of squared distances between the points and their centroids.
     pub inertia: f64,
 }
 
-/// How far a clustering has come.
+/// State and checkpoint of a clustering.
 pub type ClusteringProgress = cool_map::Progress<RunState>;
 
 impl RunState {
-    /// Of a first run that begins with these centroids.
+    /// Returns the state of a first run with these initial centroids.
     pub(crate) fn first(centroids: Vec<i16>) -> Self {
         Self { centroids, iterations: Vec::new(), run: 0, best: None, late: false }
     }

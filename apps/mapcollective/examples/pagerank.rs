@@ -1,16 +1,21 @@
-//! PageRank (Page, Brin, Motwani and Winograd, 1999): `pagerank LINKS` reads lines "FROM TO" of page numbers and prints the rank of
-//! each page. Pages without links count as linking to all.
+//! PageRank (Page, Brin, Motwani and Winograd, 1999). Pages without links count as linking to all
+//! pages.
 
 use cool_map::{Error, Options, Partitions, Progress, Rows};
 use std::error::Error as Any;
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "Usage: pagerank LINKS
+Prints the rank of each page, given a file with a link \"FROM TO\" of page numbers on each line.";
 
 const DAMPING: f64 = 0.85;
-/// Pieces of the links, whichever ranks hold them.
+/// Number of pieces of the links, regardless of the number of ranks.
 const PARTITIONS: usize = 64;
-/// Iterations end when all ranks together change by less.
+/// Iterations end when the sum of all changes is less.
 const TOLERANCE: f64 = 1e-12;
 
-/// The ranks of pages `0..pages`, which add up to 1.
+/// Returns the ranks of pages `0..pages`, which sum to 1.
 fn rank_pages(comm: cool::Comm, links: &[(usize, usize)], pages: usize) -> Result<Vec<f64>, Error> {
     let mut degrees = vec![0.0; pages];
     links.iter().for_each(|(from, _)| degrees[*from] += 1.0);
@@ -41,12 +46,12 @@ fn rank_pages(comm: cool::Comm, links: &[(usize, usize)], pages: usize) -> Resul
     .map(|(ranks, _)| ranks)
 }
 
-fn main() -> Result<(), Box<dyn Any>> {
-    let path = std::env::args_os().nth(1).ok_or("pagerank LINKS: a file with a link on each line")?;
+fn run(path: &Path) -> Result<(), Box<dyn Any>> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut links: Vec<(usize, usize)> = Vec::new();
-    for line in std::fs::read_to_string(&path)?.lines() {
+    for line in text.lines() {
         let link = line.split_once(' ').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
-        links.push(link.ok_or_else(|| format!("{}: {line:?} is no link", path.to_string_lossy()))?);
+        links.push(link.ok_or_else(|| format!("{}: {line:?} is not a link", path.display()))?);
     }
     let pages = links.iter().map(|(from, to)| from.max(to) + 1).max().unwrap_or(0);
     let results = cool::launch(|comm| (comm.rank() == 0, rank_pages(comm, &links, pages)));
@@ -56,8 +61,27 @@ fn main() -> Result<(), Box<dyn Any>> {
     Ok(())
 }
 
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "-h" || argument == "--help") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    let done = match &arguments[..] {
+        [links] => run(links.as_ref()),
+        _ => Err(USAGE.into()),
+    };
+    done.map_or_else(
+        |error| {
+            eprintln!("pagerank: {error}");
+            ExitCode::FAILURE
+        },
+        |()| ExitCode::SUCCESS,
+    )
+}
+
 #[test]
-fn ranks_are_what_they_should_be_by_their_definition() {
+fn ranks_satisfy_their_definition() {
     let links: Vec<_> = (0..500).map(|i| (i * 7 % 31, (i * i + 3 * i) % 37)).collect();
     let all = cool::launch(|comm| rank_pages(comm, &links, 40)).expect("agents start");
     let ranks = all

@@ -1,29 +1,34 @@
-//! Multidimensional scaling by SMACOF (de Leeuw, 1977; Borg and Groenen, "Modern Multidimensional Scaling", chapter 8): places
-//! points in the plane so that their distances are as given. `smacof DISTANCES` reads a matrix, a row on each line, and prints
-//! the stress, then the points.
+//! Multidimensional scaling by SMACOF (de Leeuw, 1977; Borg and Groenen, "Modern Multidimensional
+//! Scaling", chapter 8): points in the plane that approximate given distances.
 
 use cool_map::{Error, Options, Partitions, Progress, Rows};
 use std::error::Error as Any;
+use std::path::Path;
+use std::process::ExitCode;
 
-/// Rows of the matrix in a partition.
+const USAGE: &str = "Usage: smacof DISTANCES
+Prints the stress, then points in the plane that approximate a matrix of distances. The file
+contains one row of the matrix on each line.";
+
+/// Rows of the matrix per partition.
 const BLOCK: usize = 16;
-/// Iterations end when stress falls by a smaller share.
+/// Iterations end when stress falls by less than this share.
 const TOLERANCE: f64 = 1e-9;
-/// Points in the plane, and the stress of those before them, and of those before these.
+/// Points in the plane, and the stress of the previous points and of those before.
 type State = (Vec<[f64; 2]>, [f64; 2]);
 
-/// Points whose distances are near those given, row by row; and their stress, the sum of squared differences.
+/// Returns points that approximate the distances, and their stress, the sum of squared differences.
 fn scale(comm: cool::Comm, distances: &[Vec<f64>]) -> Result<(Vec<[f64; 2]>, f64), Error> {
     let n = distances.len();
     let (mut parts, mut progress) = (Partitions::new(n.div_ceil(BLOCK)), Progress::new());
     cool_map::run(comm, Options::default(), |job| {
         job.deal(&mut parts, |i| Ok::<_, Error>(i * BLOCK..n.min((i + 1) * BLOCK)))?;
-        // Any points that are not all the same will do: a spiral.
+        // Any points that are not all equal are a valid start, for example a spiral.
         let spiral = |i: usize| (1.0 + i as f64, 2.4 * i as f64);
         let first = (0..n).map(spiral).map(|(r, angle)| [r * angle.cos(), r * angle.sin()]).collect();
         let until = |(_, [new, old]): &State, i| i > 2 && old - new <= TOLERANCE * old;
         let step = |(points, [before, _]): &State, _| {
-            // The Guttman transform, row by row; row n is for the stress.
+            // The Guttman transform, row by row. Row n contains the stress.
             let rows = job.map(&mut parts, &Rows::<f64>::new(n + 1, 2), |block, out| {
                 let pairs = block.clone().flat_map(|i| (0..n).map(move |j| (i, j)));
                 for (i, j) in pairs.filter(|(i, j)| i != j) {
@@ -47,12 +52,14 @@ fn scale(comm: cool::Comm, distances: &[Vec<f64>]) -> Result<(Vec<[f64; 2]>, f64
     .map(|(points, [stress, _])| (points, stress))
 }
 
-fn main() -> Result<(), Box<dyn Any>> {
-    let path = std::env::args_os().nth(1).ok_or("smacof DISTANCES: a file with a row on each line")?;
+fn run(path: &Path) -> Result<(), Box<dyn Any>> {
+    let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
     let row = |line: &str| line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>();
-    let rows: Vec<Vec<f64>> = std::fs::read_to_string(&path)?.lines().map(row).collect::<Result<_, _>>()?;
+    let rows: Result<Vec<Vec<f64>>, _> = text.lines().map(row).collect();
+    let rows = rows.map_err(|error| wrong(&error))?;
     if rows.iter().any(|row| row.len() != rows.len()) {
-        return Err(format!("{}: not as many columns as rows", path.to_string_lossy()).into());
+        return Err(wrong(&"the matrix must have as many columns as rows").into());
     }
     for (driver, scaled) in cool::launch(|comm| (comm.rank() == 0, scale(comm, &rows)))? {
         let (points, stress) = scaled?;
@@ -60,6 +67,25 @@ fn main() -> Result<(), Box<dyn Any>> {
         print!("{}", if driver { format!("{stress:e}{lines}\n") } else { String::new() });
     }
     Ok(())
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "-h" || argument == "--help") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    let done = match &arguments[..] {
+        [distances] => run(distances.as_ref()),
+        _ => Err(USAGE.into()),
+    };
+    done.map_or_else(
+        |error| {
+            eprintln!("smacof: {error}");
+            ExitCode::FAILURE
+        },
+        |()| ExitCode::SUCCESS,
+    )
 }
 
 #[test]

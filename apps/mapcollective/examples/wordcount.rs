@@ -1,10 +1,14 @@
-//! WordCount: how often each word stands in some texts. `wordcount FILE...` prints them, the most frequent first.
+//! WordCount: how often each word occurs in some texts.
 
 use cool_map::{Error, Keyed, Options, Partitions, Sum};
 use std::error::Error as Any;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
-/// How often each word stands in the files: a partition each.
+const USAGE: &str = "Usage: wordcount FILE...
+Prints the words of text files with their numbers of occurrences, the most frequent first.";
+
+/// Returns how often each word occurs in the files. Each file is a partition.
 fn count(comm: cool::Comm, files: &[PathBuf]) -> Result<Keyed<String, Sum<u64>>, Error> {
     let mut texts = Partitions::new(files.len());
     cool_map::run(comm, Options::default(), |job| {
@@ -21,11 +25,10 @@ fn count(comm: cool::Comm, files: &[PathBuf]) -> Result<Keyed<String, Sum<u64>>,
     })
 }
 
-fn main() -> Result<(), Box<dyn Any>> {
-    let files: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+fn run(files: &[PathBuf]) -> Result<(), Box<dyn Any>> {
     let counts = cool::launch(|comm| {
         let driver = comm.rank() == 0;
-        count(comm, &files).map(|words| driver.then_some(words))
+        count(comm, files).map(|words| driver.then_some(words))
     })?;
     for words in counts {
         let mut words: Vec<_> = words?.into_iter().flatten().collect();
@@ -35,13 +38,32 @@ fn main() -> Result<(), Box<dyn Any>> {
     Ok(())
 }
 
+fn main() -> ExitCode {
+    let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    if arguments.iter().any(|argument| argument.as_os_str() == "-h" || argument.as_os_str() == "--help") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    let done = match &arguments[..] {
+        [] => Err(USAGE.into()),
+        files => run(files),
+    };
+    done.map_or_else(
+        |error| {
+            eprintln!("wordcount: {error}");
+            ExitCode::FAILURE
+        },
+        |()| ExitCode::SUCCESS,
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn words_of_all_files_are_counted() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let files: Vec<_> = (0..5).map(|i| directory.path().join(i.to_string())).collect();
         for (i, file) in files.iter().enumerate() {
             std::fs::write(file, format!("A rose is a rose; {}", "is a rose? ".repeat(i))).expect("written");

@@ -1,5 +1,6 @@
-//! The state of a job in a file that is whole at any time: a new one takes the place of the old one when all of it is
-//! on the disk. A line of JSON says what the file belongs to; the state follows in postcard's form.
+//! The state of a job in a file that is complete at any time: a new file replaces the old one only
+//! when it is completely on disk. A line of JSON identifies the run; the state follows in
+//! postcard's encoding.
 
 use crate::error::Error;
 use crate::files::replace_file;
@@ -11,14 +12,16 @@ use std::path::PathBuf;
 
 const FORMAT: &str = "cool-map checkpoint 1";
 
-/// Where rank 0 keeps the state after each iteration.
+/// Where rank 0 stores the state after each iteration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The file. All ranks must reach it if rank 0 may be lost.
+    /// The file. All ranks must be able to access it, because another rank becomes rank 0 if rank 0
+    /// is lost.
     pub path: PathBuf,
-    /// What must be the same of a run that goes on from it: of input, options and seed whatever the results depend on.
+    /// Identifies the run: everything in input, options and seed on which results depend. It must
+    /// be the same in a run that resumes.
     pub run: String,
-    /// Whether to go on from it, if it is there.
+    /// Whether to resume from the file if it exists.
     pub resume: bool,
 }
 
@@ -28,12 +31,13 @@ struct CheckpointHeader {
     run: String,
     /// Bytes of the state.
     bytes: usize,
-    /// Of the state's bytes (FNV-1a).
+    /// Hash of the state's bytes (FNV-1a).
     hash: u64,
 }
 
 impl Checkpoint {
-    /// What a run before this one has reached; none if there is no file or it is not to be looked at.
+    /// Returns the state that an earlier run reached, or `None` if there is no file or the run
+    /// should not resume.
     pub(crate) fn resumed<S: DeserializeOwned>(&self) -> Result<Option<IterationState<S>>, Error> {
         if !self.resume {
             return Ok(None);
@@ -43,7 +47,7 @@ impl Checkpoint {
             read => read.map_err(Error::file(&self.path))?,
         };
         let wrong = |problem: String| Error::Checkpoint { path: self.path.clone(), problem };
-        let none = || wrong(format!("it is no \"{FORMAT}\""));
+        let none = || wrong(format!("it is not a \"{FORMAT}\""));
         let end = bytes.iter().position(|byte| *byte == b'\n').ok_or_else(none)?;
         let header: CheckpointHeader = serde_json::from_slice(&bytes[..end]).map_err(|_| none())?;
         let state = &bytes[end + 1..];
@@ -51,12 +55,12 @@ impl Checkpoint {
             return Err(none());
         }
         if header.run != self.run {
-            return Err(wrong(format!("it is of {}, but this run is of {}", header.run, self.run)));
+            return Err(wrong(format!("it belongs to {}, but this run is {}", header.run, self.run)));
         }
         if (header.bytes, header.hash) != (state.len(), hash(state)) {
             return Err(wrong("it is damaged".into()));
         }
-        postcard::from_bytes(state).map(Some).map_err(|_| wrong("it is of another program".into()))
+        postcard::from_bytes(state).map(Some).map_err(|_| wrong("it belongs to another program".into()))
     }
 
     /// Replaces the file.
@@ -104,24 +108,24 @@ mod tests {
 
     #[test]
     fn a_checkpoint_is_read_back_and_leaves_no_other_file() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let file = checkpoint(directory.path());
         assert_eq!(file.resumed::<Vec<f64>>().expect("no file"), None);
         file.write(&reached()).expect("written");
         assert_eq!(file.resumed().expect("read"), Some(reached()));
         assert_eq!(Checkpoint { resume: false, ..file }.resumed::<Vec<f64>>().expect("not read"), None);
-        assert_eq!(std::fs::read_dir(directory.path()).expect("a folder").count(), 1);
+        assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 1);
     }
 
     #[test]
     fn checkpoints_of_other_runs_are_refused_with_the_reason() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let file = checkpoint(directory.path());
         file.write(&reached()).expect("written");
         let message = refusal(&Checkpoint { run: "seed 6".into(), ..file.clone() });
         assert!(
-            message.contains("of seed 5")
-                && message.contains("of seed 6")
+            message.contains("belongs to seed 5")
+                && message.contains("this run is seed 6")
                 && message.contains("remove the file"),
             "{message}"
         );
@@ -134,7 +138,7 @@ mod tests {
         }
         for garbage in [&b""[..], b"{}", b"{}\n", b"\xff\n\n", &whole[..40]] {
             std::fs::write(&file.path, garbage).expect("written");
-            assert!(refusal(&file).contains("no \"cool-map checkpoint 1\""), "{}", refusal(&file));
+            assert!(refusal(&file).contains("not a \"cool-map checkpoint 1\""), "{}", refusal(&file));
         }
     }
 

@@ -1,4 +1,4 @@
-//! The stages that bring values from owners to all ranks or to one, and from one to all.
+//! The stages that move values from owners to all ranks or to one rank, and from one rank to all.
 
 use crate::cost::{LinkBytes, share};
 use crate::error::Error;
@@ -12,25 +12,26 @@ use std::ops::Range;
 use std::sync::mpsc;
 use std::time::Instant;
 
-/// The length of a message that its sender could not make.
+/// The length of a message that its sender could not serialize.
 const FAILED: u64 = u64::MAX;
 
-/// Parts of what all ranks get, at most: while one is worked with, the next travels.
+/// Maximum number of parts: the program processes one part while the next is in transit.
 const MOST_PARTS: u64 = 8;
 
 impl Job<'_> {
-    /// Gives all ranks what the owners have: the tables of [`Job::regroup`], or whatever was made of them key by key.
+    /// Returns the values of all owners at every rank: the tables of [`Job::regroup`], or other
+    /// values per key.
     ///
     /// # Errors
-    /// If ranks are lost, or a key or value does not become bytes.
+    /// If ranks are lost, or a key or value cannot be serialized.
     pub fn combine<T: Table>(&self, mine: T) -> Result<T, Error> {
         self.combine_to(None, mine)
     }
 
-    /// The same at one rank only; others get nothing.
+    /// Returns the values of all owners at one rank, and `None` at the others.
     ///
     /// # Errors
-    /// If there is no such rank, ranks are lost, or a key or value does not become bytes.
+    /// If there is no such rank, ranks are lost, or a key or value cannot be serialized.
     pub fn combine_at<T: Table>(&self, rank: usize, mine: T) -> Result<Option<T>, Error> {
         let all = self.combine_to(Some(rank), mine)?;
         Ok((rank == self.rank()).then_some(all))
@@ -67,12 +68,13 @@ impl Job<'_> {
         Ok(table)
     }
 
-    /// Gives all ranks the rows that the owners have, as [`Job::combine`], but in parts, if they are many: while one part is taken, the
-    /// next ones travel. `take` gets each part's rows, and in which runs of rows no other part has any. Of rows that this rank
-    /// does not own it may have none. What comes back is the sum over all ranks of a number of each, which travels with the lengths.
+    /// Does the same as [`Job::combine`], but in parts if there are many rows: `take` processes one
+    /// part while the next ones are in transit. It receives the rows of the part, and the runs of
+    /// row numbers that belong to this part only. Parts may omit rows that this rank does not own.
+    /// Returns the sum of `number` over all ranks, which is sent with the lengths.
     ///
     /// # Errors
-    /// As [`Job::combine`].
+    /// See [`Job::combine`].
     pub fn combine_in_parts<N: Number>(
         &self,
         mine: Rows<N>,
@@ -104,7 +106,7 @@ impl Job<'_> {
         Ok(reported.iter().map(|[_, number]| number).sum())
     }
 
-    /// What this rank has for each of some parts: of the owner's run of rows each part has a run.
+    /// Returns this rank's piece of each part. A part contains one run of each owner's rows.
     fn split_into_parts<N: Number>(
         &self,
         mine: &Rows<N>,
@@ -127,7 +129,8 @@ impl Job<'_> {
         Ok(parts.into_iter().enumerate().map(piece).collect())
     }
 
-    /// Gives all ranks one piece after the other, and hands each to `take` while the next ones travel.
+    /// Sends one piece after the other to all ranks, and passes each to `take` while the next ones
+    /// are in transit.
     fn exchange_in_turn(
         &self,
         comm: &Comm,
@@ -143,7 +146,8 @@ impl Job<'_> {
                 for piece in pieces {
                     let all = piece.to_all(comm);
                     let failed = all.is_err();
-                    // Others wait for the rest also if nobody listens here any more, because what came was wrong.
+                    // If the receiver has stopped because of bad data, the exchange must continue,
+                    // because other ranks wait for it.
                     let _unheard = done.send(all);
                     if failed {
                         return;
@@ -154,10 +158,11 @@ impl Job<'_> {
         })
     }
 
-    /// Gives all ranks a value of rank `root`; what others pass is not looked at.
+    /// Returns the value of rank `root` at every rank. The values of other ranks are ignored.
     ///
     /// # Errors
-    /// If there is no such rank, ranks are lost, or the value does not become bytes and back.
+    /// If there is no such rank, ranks are lost, or the value cannot be serialized and
+    /// deserialized.
     pub fn broadcast<V: Serialize + DeserializeOwned>(
         &self,
         root: usize,
@@ -171,11 +176,12 @@ impl Job<'_> {
         postcard::from_bytes(&bytes).map_err(Error::Value)
     }
 
-    /// Gives all ranks a table of rank `root`: of rows that stand for a state, those that changed are enough. Others
-    /// pass one of the same kind, whose values are not looked at.
+    /// Returns the table of rank `root` at every rank. If its rows represent a state, it need only
+    /// contain the changed ones. Other ranks must pass a table of the same shape; its values are
+    /// ignored.
     ///
     /// # Errors
-    /// If there is no such rank, ranks are lost, or a key or value does not become bytes.
+    /// If there is no such rank, ranks are lost, or a key or value cannot be serialized.
     pub fn broadcast_table<T: Table>(&self, root: usize, table: T) -> Result<T, Error> {
         let bytes = if self.rank() == root { table.to_bytes(1).map(|p| p.concat()) } else { Ok(Vec::new()) };
         let bytes = self.broadcast_bytes(root, bytes)?;
@@ -204,27 +210,27 @@ impl Job<'_> {
 
     fn check_none_failed(&self, lengths: &[u64]) -> Result<(), Error> {
         match lengths.iter().position(|length| *length == FAILED) {
-            Some(rank) => Err(Error::Elsewhere { rank, message: "a value cannot be sent".into() }),
+            Some(rank) => Err(Error::Elsewhere { rank, message: "a value cannot be serialized".into() }),
             None => Ok(()),
         }
     }
 }
 
-/// What this rank has for all others, and how many bytes each has.
+/// The bytes that this rank sends to all others, and the number of bytes of each rank.
 struct RankPieces {
     bytes: Vec<u8>,
     counts: Vec<usize>,
 }
 
 impl RankPieces {
-    /// What all ranks have.
+    /// Returns the bytes of all ranks.
     fn to_all(&self, comm: &Comm) -> Result<Vec<u8>, cool::Error> {
         let mut all = vec![0; self.counts.iter().sum()];
         comm.allgatherv(&self.bytes, &mut all, &self.counts)?;
         Ok(all)
     }
 
-    /// Adds what all ranks have to a table.
+    /// Merges the bytes of all ranks into a table.
     fn merge<T: Table>(&self, mut all: &[u8], table: &mut T) -> Result<(), Error> {
         for (rank, count) in self.counts.iter().enumerate() {
             let (part, more) = all.split_at(*count);

@@ -1,9 +1,10 @@
-//! What an exchange puts on the network, counted before anything is sent, and by all ranks alike.
+//! The network load of an exchange, computed before the exchange, and with the same result at all
+//! ranks.
 
 use cool::Comm;
 use std::ops::Range;
 
-/// A rank's run of `count` things, of as even lengths as can be.
+/// Returns a rank's run of `count` items. All runs have nearly equal lengths.
 pub(crate) fn share(count: usize, ranks: usize, rank: usize) -> Range<usize> {
     let start = |rank: usize| (count as u128 * rank as u128 / ranks as u128) as usize;
     start(rank)..start(rank + 1)
@@ -12,14 +13,14 @@ pub(crate) fn share(count: usize, ranks: usize, rank: usize) -> Range<usize> {
 /// Where each rank of a group runs.
 #[derive(Clone, Debug)]
 pub(crate) struct RankLayout {
-    /// Of each rank, its node.
+    /// Node of each rank.
     nodes: Vec<usize>,
-    /// Of each rank, its rack.
+    /// Rack of each rank.
     racks: Vec<usize>,
 }
 
 impl RankLayout {
-    /// Of a process without others.
+    /// Returns the layout of a single process.
     pub(crate) fn alone() -> RankLayout {
         RankLayout { nodes: vec![0], racks: vec![0] }
     }
@@ -33,24 +34,24 @@ impl RankLayout {
         self.nodes.len()
     }
 
-    /// The ranks of a rank's node, itself among them.
+    /// Returns the ranks on a rank's node, including itself.
     pub(crate) fn ranks_on_node_of(&self, rank: usize) -> Vec<usize> {
         (0..self.ranks()).filter(|other| self.nodes[*other] == self.nodes[rank]).collect()
     }
 
-    /// Whether some ranks share a node.
+    /// Returns whether any ranks share a node.
     pub(crate) fn shares_nodes(&self) -> bool {
         (0..self.ranks()).any(|rank| self.nodes[..rank].contains(&self.nodes[rank]))
     }
 
-    /// The ranks of a rank's rack, itself among them.
+    /// Returns the ranks in a rank's rack, including itself.
     pub(crate) fn ranks_in_rack_of(&self, rank: usize) -> Vec<usize> {
         (0..self.ranks()).filter(|other| self.racks[*other] == self.racks[rank]).collect()
     }
 
-    /// For each rack and each owner of keys, the rank of the rack that merges what its ranks have for that owner. The first
-    /// rank of each node takes part; for owners of this rack it is the one on the owner's node, so that nothing moves twice
-    /// within a rack.
+    /// Returns, for each rack and each owner of keys, the rank of the rack that merges its ranks'
+    /// values for that owner. The first rank of each node takes part. For an owner in the same
+    /// rack, it is the rank on the owner's node, so that no value moves twice within a rack.
     fn mergers(&self) -> Vec<Vec<usize>> {
         let mut firsts = vec![Vec::new(); empty_links(&self.racks).len()];
         for rank in (0..self.ranks()).filter(|rank| !self.nodes[..*rank].contains(&self.nodes[*rank])) {
@@ -65,26 +66,28 @@ impl RankLayout {
         firsts.iter().map(|firsts| if firsts.is_empty() { Vec::new() } else { of_rack(firsts) }).collect()
     }
 
-    /// For each owner, the rank of this rank's rack that merges what is for it.
+    /// Returns, for each owner, the rank in this rank's rack that merges the values for it.
     pub(crate) fn mergers_for(&self, rank: usize) -> Vec<usize> {
         self.mergers().swap_remove(self.racks[rank])
     }
 
-    /// What links carry when rank i sends `bytes(i, j)` to rank j.
+    /// Returns the load of links when rank i sends `bytes(i, j)` to rank j.
     pub(crate) fn exchange(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
         let mut links = LinkBytes::none(self);
         self.each_pair(|from, to| links.carry(self, from, to, bytes(from, to)));
         links
     }
 
-    /// What links of nodes carry when each rack's carriers get what its ranks have for owners.
+    /// Returns the load of node links when each rack's mergers collect their ranks' values for the
+    /// owners.
     pub(crate) fn mergers_gather(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
         let (mut links, mergers) = (LinkBytes::none(self), self.mergers());
         self.each_pair(|from, to| links.carry(self, from, mergers[self.racks[from]][to], bytes(from, to)));
         links
     }
 
-    /// The most that links carry when owners get it from there: if there was nothing to merge.
+    /// Returns the maximum load of links when mergers send the values to the owners, which occurs
+    /// if nothing could be merged.
     pub(crate) fn mergers_send(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
         let (mut links, mergers) = (LinkBytes::none(self), self.mergers());
         self.each_pair(|from, to| links.carry(self, mergers[self.racks[from]][to], to, bytes(from, to)));
@@ -95,7 +98,8 @@ impl RankLayout {
         (0..self.ranks()).for_each(|from| (0..self.ranks()).for_each(|to| visit(from, to)));
     }
 
-    /// The same when every rank's own `bytes` go to all others, once over each link.
+    /// Returns the load of links when every rank sends its `bytes` to all others, once over each
+    /// link.
     pub(crate) fn to_all(&self, bytes: &[u64]) -> LinkBytes {
         let total: u64 = bytes.iter().sum();
         let links = |places: &[usize]| {
@@ -107,8 +111,8 @@ impl RankLayout {
         LinkBytes { nodes: links(&self.nodes), racks: links(&self.racks) }
     }
 
-    /// The same when equally long vectors of `bytes` are added up and spread over all nodes, each node's ranks first, in a
-    /// ring that passes each rack once.
+    /// Returns the load of links when vectors of `bytes` are summed and distributed over all nodes:
+    /// first within each node, then in a ring that enters each rack once.
     pub(crate) fn reduce_scatter(&self, bytes: u64) -> LinkBytes {
         let nodes = empty_links(&self.nodes).len() as u64;
         let links = |places: &[usize]| {
@@ -120,7 +124,7 @@ impl RankLayout {
     }
 }
 
-/// Bytes that links carry, of payload: for each node, and for each rack, out of it to the others and into it.
+/// Payload bytes on links: for each node and each rack, out of it and into it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkBytes {
     nodes: Vec<[u64; 2]>,
@@ -128,12 +132,12 @@ pub struct LinkBytes {
 }
 
 impl LinkBytes {
-    /// None on any of a layout's links.
+    /// Returns no load on the links of a layout.
     fn none(layout: &RankLayout) -> LinkBytes {
         LinkBytes { nodes: empty_links(&layout.nodes), racks: empty_links(&layout.racks) }
     }
 
-    /// Bytes go from one rank to another.
+    /// Adds the load of a message from one rank to another.
     fn carry(&mut self, layout: &RankLayout, from: usize, to: usize, bytes: u64) {
         for (links, places) in [(&mut self.nodes, &layout.nodes), (&mut self.racks, &layout.racks)] {
             if places[from] != places[to] {
@@ -143,17 +147,17 @@ impl LinkBytes {
         }
     }
 
-    /// What the busiest link of a node carries in one direction.
+    /// Returns the load of the busiest node link in one direction.
     pub(crate) fn busiest_of_nodes(&self) -> u64 {
         self.nodes.iter().flatten().copied().max().unwrap_or(0)
     }
 
-    /// What the busiest link carries in one direction.
+    /// Returns the load of the busiest link in one direction.
     pub fn busiest(&self) -> u64 {
         self.nodes.iter().chain(&self.racks).flatten().copied().max().unwrap_or(0)
     }
 
-    /// Of several stages together.
+    /// Returns the total load of several stages.
     pub fn sum<'a>(stages: impl IntoIterator<Item = &'a LinkBytes>) -> LinkBytes {
         let mut all = LinkBytes::default();
         for stage in stages {
@@ -168,7 +172,7 @@ impl LinkBytes {
     }
 }
 
-/// A link without bytes for each of the places.
+/// Returns one link without load per place.
 fn empty_links(places: &[usize]) -> Vec<[u64; 2]> {
     vec![[0; 2]; places.iter().max().map_or(1, |last| last + 1)]
 }
@@ -177,7 +181,7 @@ fn empty_links(places: &[usize]) -> Vec<[u64; 2]> {
 mod tests {
     use super::*;
 
-    /// Two racks of two nodes of two ranks.
+    /// Two racks with two nodes each and two ranks per node.
     fn layout() -> RankLayout {
         let by = |n: usize| (0..8).map(|rank| rank / n).collect();
         RankLayout { nodes: by(2), racks: by(4) }
@@ -194,7 +198,8 @@ mod tests {
 
     #[test]
     fn a_racks_link_carries_what_all_its_ranks_send_to_other_racks() {
-        // To each of the 6 ranks of other nodes from 2 ranks; to each of 4 ranks of the other rack from 4.
+        // Each of the 6 ranks of other nodes receives from 2 ranks; each of the 4 ranks of the
+        // other rack receives from 4.
         assert_eq!(layout().exchange(|_, _| 1).busiest(), 16);
         assert_eq!(layout().exchange(|from, to| u64::from(from / 4 == to / 4)).busiest(), 4);
         assert_eq!(layout().to_all(&[1; 8]).busiest(), 6);
@@ -214,7 +219,7 @@ mod tests {
     fn mergers_are_on_the_owners_node_or_alternate() {
         assert_eq!(layout().mergers_for(1), [0, 0, 2, 2, 0, 0, 2, 2]);
         assert_eq!(layout().mergers_for(7), [4, 4, 6, 6, 4, 4, 6, 6]);
-        // A rack without ranks, as there may be after losses, and one of a single node.
+        // A rack without ranks, as can occur after losses, and a rack with a single node.
         let uneven = RankLayout { nodes: vec![0, 1, 2, 4], racks: vec![0, 0, 0, 2] };
         assert_eq!(uneven.mergers(), [vec![0, 1, 2, 0], vec![], vec![3; 4]]);
     }

@@ -1,43 +1,46 @@
-//! Why a job did not work, and what to do.
+//! Errors of a job, with the remedy.
 
 use std::path::{Path, PathBuf};
 
-/// Why a job did not work.
+/// Why a job failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] cool::Error),
-    /// A collective failed because ranks are lost: [`run`](crate::run) takes note, and begins again once the program
-    /// has returned with this or any other error.
+    /// A collective failed because ranks are lost. [`run`](crate::run) records this, and starts the
+    /// program again once it has returned this or any other error.
     #[error("{0}")]
     Lost(String),
-    /// Another rank failed; its error in words.
+    /// Another rank failed.
     #[error("rank {rank}: {message}")]
     Elsewhere {
         /// The smallest rank that failed.
         rank: usize,
-        /// What it said.
+        /// Its error message.
         message: String,
     },
-    /// What a rank sent is no table as this rank has it: the ranks run different programs.
-    #[error("what rank {rank} sent is no table of this program ({source}); do all ranks run the same one?")]
+    /// A rank sent data that is not a table of this program, because the ranks run different
+    /// programs.
+    #[error(
+        "rank {rank} sent data that is not a table of this program ({source}); run the same program at all ranks"
+    )]
     Table {
         /// The sender.
         rank: usize,
-        /// What is wrong.
+        /// The problem.
         source: Malformed,
     },
-    /// A value does not become bytes.
-    #[error("a value cannot be sent or written: {0}")]
+    /// A value cannot be serialized.
+    #[error("a value cannot be serialized: {0}")]
     Value(postcard::Error),
-    /// A checkpoint belongs to something else, or is damaged.
-    #[error("{}: {problem}; remove the file, or name another, to begin anew", .path.display())]
+    /// A checkpoint belongs to another run, or is damaged.
+    #[error("{}: {problem}; remove the file, or choose another, to start from the beginning", .path.display())]
     Checkpoint {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// A file cannot be read or written.
@@ -45,7 +48,7 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
 }
@@ -56,21 +59,21 @@ impl Error {
     }
 }
 
-/// Bytes that are no table of the expected shape.
+/// Bytes that are not a table of the expected shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// They end within a key or a value.
+    /// The bytes end within a key or a value.
     #[error("it ends too early")]
     Short,
-    /// A key or a value is not as it was written.
-    #[error("a key or a value has no such form")]
+    /// A key or a value has an invalid encoding.
+    #[error("a key or a value has an invalid encoding")]
     Form,
-    /// A row has a number that is not below the number of rows.
+    /// The number of a row is too large.
     #[error("there is no row {0}")]
     Row(u64),
-    /// Not all partitions are in it, or some twice: not every rank has mapped its part.
-    #[error("its partitions are not each there once")]
+    /// Partitions are missing or occur twice, because not every rank has mapped its part.
+    #[error("partitions are missing or occur twice")]
     Partitions,
 }
 

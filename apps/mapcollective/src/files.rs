@@ -1,52 +1,55 @@
-//! Files that are whole at any time.
+//! Files that are complete at any time.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// A file under way, which takes the place of an old one when all of it is on the disk ([`NewFile::keep`]). A crash or a full disk
-/// leaves the old one, or none; nothing half-written stays of one that is dropped.
+/// A file that is being written. It replaces the old file only when it is completely on disk and
+/// the caller calls [`NewFile::commit`]. After a crash or on a full disk, the old file, if any,
+/// still exists. A file that is dropped before leaves nothing.
 ///
-/// What is no file of a disk, such as a pipe, is written as it stands; a link stays one, and leads to the new file.
+/// Special files such as pipes are written directly. A symbolic link is kept, and then refers to
+/// the new file.
 #[derive(Debug)]
 pub struct NewFile {
     path: PathBuf,
-    /// Where it is written, unless it is no file of a disk or is kept already.
-    beside: Option<PathBuf>,
+    /// Path of the temporary file, or `None` for a special file or after the commit.
+    temporary: Option<PathBuf>,
     file: BufWriter<File>,
 }
 
 impl NewFile {
-    /// Begins one.
+    /// Starts a file.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If the file cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
         let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let special = std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
-        let beside = (!special).then(|| {
+        let temporary = (!special).then(|| {
             let mut name = path.to_owned().into_os_string();
             name.push(".new");
             PathBuf::from(name)
         });
-        let file = match &beside {
-            Some(beside) => File::create(beside)?,
+        let file = match &temporary {
+            Some(temporary) => File::create(temporary)?,
             None => File::options().write(true).open(path)?,
         };
-        Ok(Self { path: path.to_owned(), beside, file: BufWriter::new(file) })
+        Ok(Self { path: path.to_owned(), temporary, file: BufWriter::new(file) })
     }
 
-    /// Puts it in its place.
+    /// Moves the complete file to its final place.
     ///
     /// # Errors
-    /// If it cannot be written to its end; nothing of it stays.
-    pub fn keep(mut self) -> io::Result<()> {
+    /// If the file cannot be written completely. In this case, no partial file is left.
+    pub fn commit(mut self) -> io::Result<()> {
         self.file.flush()?;
-        let Some(beside) = &self.beside else { return Ok(()) };
+        let Some(temporary) = &self.temporary else { return Ok(()) };
         self.file.get_ref().sync_all()?;
-        std::fs::rename(beside, &self.path)?;
-        self.beside = None;
-        // The name, too, is to outlast a crash of the machine.
+        std::fs::rename(temporary, &self.path)?;
+        self.temporary = None;
+        // The directory must be synchronized too, because otherwise a crash of the machine could
+        // lose the new name.
         let directory = self.path.parent().filter(|directory| !directory.as_os_str().is_empty());
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     }
@@ -64,21 +67,22 @@ impl Write for NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        if let Some(beside) = &self.beside {
-            // Half of a file is of no use; the error to tell is why it was not written.
-            let _ = std::fs::remove_file(beside);
+        if let Some(temporary) = &self.temporary {
+            // A partial file is useless. An error is ignored, because the caller reports why the
+            // write failed.
+            let _ = std::fs::remove_file(temporary);
         }
     }
 }
 
-/// Writes the parts, one behind the other, as a [`NewFile`].
+/// Writes the parts one after the other as a [`NewFile`].
 ///
 /// # Errors
-/// If it cannot be written; nothing half-written stays.
+/// If the file cannot be written. In this case, no partial file is left.
 pub fn replace_file(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let mut file = NewFile::create(path)?;
     parts.iter().try_for_each(|part| file.write_all(part))?;
-    file.keep()
+    file.commit()
 }
 
 #[cfg(test)]
@@ -87,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_failed_write_leaves_only_the_old_file() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("model");
         replace_file(&path, &[b"one"]).expect("written");
         replace_file(&path, &[b"tw", b"o"]).expect("replaced");
@@ -100,7 +104,7 @@ mod tests {
 
     #[test]
     fn dropped_files_vanish_and_devices_are_written_in_place() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let mut file = NewFile::create(&directory.path().join("table")).expect("begun");
         file.write_all(b"half").expect("written");
         drop(file);

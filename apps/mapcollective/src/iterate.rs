@@ -1,4 +1,4 @@
-//! Iterations: each makes a new state out of the last, which all ranks have.
+//! Iterations: each computes a new state from the previous one. All ranks hold the state.
 
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
@@ -9,14 +9,14 @@ use serde::de::DeserializeOwned;
 use std::fmt::Display;
 use std::time::Instant;
 
-/// How far a job has come. It stands outside of the program given to [`run`](crate::run), so that it is still there
-/// when ranks are lost.
+/// The state of a job's iterations. It must be created outside of the program that is passed to
+/// [`run`](crate::run), because it has to survive the loss of ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress<S> {
     /// The state after the iterations so far.
     reached: Option<IterationState<S>>,
     checkpoint: Option<Checkpoint>,
-    /// Of the iterations that this rank has seen in this run.
+    /// Reports of the iterations that this rank has executed in this run.
     reports: Vec<Report>,
 }
 
@@ -33,40 +33,45 @@ impl<S> Default for Progress<S> {
 }
 
 impl<S> Progress<S> {
-    /// Of a job that has not begun.
+    /// Starts with a job without iterations.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Rank 0 keeps the state in a file, after each iteration from now on; all ranks say so.
+    /// From now on, rank 0 stores the state in a file after each iteration. All ranks must call
+    /// this.
     pub fn keep_in(&mut self, checkpoint: Checkpoint) {
         self.checkpoint = Some(checkpoint);
     }
 
-    /// The state after the iterations so far; none before the first state was there.
+    /// Returns the state after the iterations so far, or `None` before the first state.
     pub fn state(&self) -> Option<&S> {
         self.reached.as_ref().map(|reached| &reached.state)
     }
 
-    /// The iterations so far, those of earlier runs too.
+    /// Returns the number of iterations so far, including those of earlier runs.
     pub fn iterations(&self) -> usize {
         self.reached.as_ref().map_or(0, |reached| reached.iterations as usize)
     }
 
-    /// What the iterations did that this rank has seen in this run, in their order.
+    /// Returns the reports of the iterations that this rank has executed in this run, in order.
     pub fn reports(&self) -> &[Report] {
         &self.reports
     }
 }
 
 impl Job<'_> {
-    /// Iterates until `until` is true of the state and the number of iterations that led to it; the last state. It is
-    /// asked before each iteration, when the one before is kept. `step` is given the same and makes the next state;
-    /// states are the same at all ranks. The first one is made by `first`, unless any rank has come further before
-    /// others were lost, or a run before this one ([`Checkpoint::resume`]).
+    /// Iterates until `until` returns true, and returns the final state. `until` receives the state
+    /// and the number of iterations so far; it is called before each iteration, after the state of
+    /// the previous one has been stored. `step` receives the same and must return the next state,
+    /// which must be equal at all ranks. `first` returns the initial state. It is not called if any
+    /// rank has a state, from before a loss of ranks or from an earlier run (see
+    /// [`Checkpoint::resume`]).
+    ///
+    /// For example, `until` can be `|_, done| done == 10` for ten iterations.
     ///
     /// # Errors
-    /// An error of `first` or `step`; if ranks are lost, or a checkpoint cannot be read or written.
+    /// Errors of `first` or `step`; if ranks are lost, or a checkpoint cannot be read or written.
     pub fn iterate<'p, S, E>(
         &self,
         progress: &'p mut Progress<S>,
@@ -106,7 +111,7 @@ impl Job<'_> {
         Ok(&current.state)
     }
 
-    /// Gives all ranks what that of them has which has come furthest.
+    /// Sends the state of the most advanced rank to all ranks.
     fn catch_up<S: Serialize + DeserializeOwned>(
         &self,
         reached: &mut Option<IterationState<S>>,

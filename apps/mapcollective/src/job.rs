@@ -1,4 +1,5 @@
-//! A job on the ranks of a group: how ranks that are left go on when others are lost, and what all stages need.
+//! A job on the ranks of a group: how survivors continue when other ranks are lost, and the shared
+//! parts of all stages.
 
 use crate::cost::{LinkBytes, RankLayout};
 use crate::error::Error;
@@ -10,59 +11,63 @@ use std::fmt::Display;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::{Duration, Instant};
 
-/// Bytes of a message that tells other ranks of an error; longer ones are cut.
+/// Maximum bytes of an error message that is sent to other ranks. Longer messages are truncated.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
-/// How often in a row a group may fail though none of its ranks is gone.
+/// How often in a row a group may fail although none of its ranks is lost.
 const UNEXPLAINED_FAILURES: usize = 3;
 
-/// How a job runs.
+/// Options of a job.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// Threads of a rank; 0 for an even share of its node's processors.
+    /// Threads per rank; 0 for an equal share of the node's CPUs.
     pub threads: usize,
-    /// How long a rank may load or map while others wait for it; one that dies is noticed at once all the same.
+    /// How long a rank may load or map while others wait for it. A rank that dies is detected
+    /// immediately.
     pub patience: Duration,
-    /// Is told how the job goes. `Some(&|event| eprintln!("{event}"))` prints it.
+    /// Receives reports of the progress. For example, `Some(&|event| eprintln!("{event}"))` prints
+    /// them.
     pub watch: Option<&'a (dyn Fn(&MapEvent<'_>) + Sync)>,
-    /// Bytes of a part of what [`Job::combine_in_parts`] gives all ranks, at least.
+    /// Minimum bytes of a part of [`Job::combine_in_parts`].
     pub part: u64,
 }
 
-/// Of 10 Gbit/s a link carries this in some 800 microseconds, four times what a call takes to begin.
+/// At 10 Gbit/s, a link transfers this in about 800 microseconds, four times the latency of a call.
 const PART_BYTES: u64 = 1 << 20;
 
 impl Default for Options<'_> {
-    /// All processors, an hour's patience, nobody who watches, parts of a mebibyte.
+    /// Returns the default: all CPUs, an hour of patience, no reports, and parts of one mebibyte.
     fn default() -> Self {
         Options { threads: 0, patience: Duration::from_secs(3600), watch: None, part: PART_BYTES }
     }
 }
 
-/// A rank's part in a job, given to the program by [`run`]. All ranks call its methods alike.
+/// A rank's part in a job, which [`run`] passes to the program. All ranks must call its methods in
+/// the same order.
 pub struct Job<'a> {
     comm: Option<&'a Comm>,
     pub(crate) options: Options<'a>,
     layout: RankLayout,
-    /// The ranks of this node, once they were needed; none if no node has several.
+    /// The ranks of this node, once they are needed, or `None` if no node has several ranks.
     on_node: OnceCell<Option<Comm>>,
-    /// The ranks of this rack, once they were needed.
+    /// The ranks of this rack, once they are needed.
     in_rack: OnceCell<Option<Comm>>,
-    /// The error by which it was noticed that ranks are lost.
+    /// The error that revealed a loss of ranks.
     lost: RefCell<Option<cool::Error>>,
-    /// Since the last iteration.
+    /// Stages since the last iteration.
     stages: RefCell<Vec<Stage>>,
-    /// What calls of the groups before this one cost.
+    /// Cost of the calls of previous groups.
     before: Stats,
 }
 
-/// Runs a program as a rank of a group; if others are lost meanwhile, again as one of those that are left, which
-/// shrink the group. Where one rank may fail alone, all have to know of it ([`Job::agree`]); stages see to that
-/// themselves. What the program need not do again stands outside of it: [`Partitions`](crate::Partitions)
-/// that it holds and how far it has come ([`Progress`](crate::Progress)).
+/// Runs a program as a rank of a group. If other ranks are lost, the survivors shrink the group and
+/// run the program again. If a step can fail at one rank only, the program must call
+/// [`Job::agree`], so that all ranks learn of the failure; stages do this themselves. Results that
+/// need not be computed again must be kept outside of the program: its
+/// [`Partitions`](crate::Partitions) and its [`Progress`](crate::Progress).
 ///
 /// # Errors
-/// What the program ends with, unless that is because ranks are lost. If the group cannot be shrunk, why.
+/// The program's error, unless it is caused by a loss of ranks; or why the group cannot be shrunk.
 pub fn run<T, E: From<Error>>(
     comm: impl Borrow<Comm>,
     options: Options<'_>,
@@ -82,17 +87,17 @@ pub fn run<T, E: From<Error>>(
     }
 }
 
-/// A program that is run again whenever ranks are lost.
+/// A program that is run again after each loss of ranks.
 struct ProgramRuns<'a> {
     options: Options<'a>,
-    /// What calls of the groups before cost.
+    /// Cost of the calls of previous groups.
     before: Stats,
-    /// How often in a row a group has failed of which no rank was gone.
+    /// How often in a row a group has failed without a lost rank.
     unexplained: usize,
 }
 
 impl ProgramRuns<'_> {
-    /// Runs it once: its result or, when ranks are lost, the group of those that are left.
+    /// Runs the program once. Returns its result or, if ranks are lost, the group of survivors.
     fn run<T, E: From<Error>>(
         &mut self,
         comm: &Comm,
@@ -116,13 +121,13 @@ impl ProgramRuns<'_> {
 }
 
 impl<'a> Job<'a> {
-    /// A job of a group that fails when ranks are lost; [`run`] makes those that go on.
+    /// Creates a job on a group. It fails when ranks are lost; [`run`] creates jobs that continue.
     pub fn new(comm: &'a Comm, options: Options<'a>) -> Self {
         comm.set_timeout(options.patience);
         Job { comm: Some(comm), layout: RankLayout::from_comm(comm), ..Job::alone(options) }
     }
 
-    /// A job of this process alone.
+    /// Creates a job of this process only.
     pub fn alone(options: Options<'a>) -> Self {
         Job {
             comm: None,
@@ -136,36 +141,37 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// This rank.
+    /// Returns the number of this rank.
     pub fn rank(&self) -> usize {
         self.comm.map_or(0, Comm::rank)
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.comm.map_or(1, Comm::size)
     }
 
-    /// Whether this is rank 0, the papers' driver.
+    /// Returns whether this is rank 0, which the papers call the driver.
     pub fn is_driver(&self) -> bool {
         self.rank() == 0
     }
 
-    /// The ranks on this rank's node, this one among them.
+    /// Returns the ranks on this rank's node, including itself.
     pub fn ranks_on_node(&self) -> Vec<usize> {
         self.layout.ranks_on_node_of(self.rank())
     }
 
-    /// Threads of this rank.
+    /// Returns the number of threads of this rank.
     pub fn threads(&self) -> usize {
         if self.options.threads > 0 {
             return self.options.threads;
         }
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        (processors / self.ranks_on_node().len()).max(1)
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        (cpus / self.ranks_on_node().len()).max(1)
     }
 
-    /// What the job's calls cost this node so far, those of larger groups before ranks were lost among them.
+    /// Returns the cost of the job's calls to this node so far, including those of larger groups
+    /// before a loss.
     pub fn stats(&self) -> Stats {
         let (now, before) = (self.comm.map(Comm::stats).unwrap_or_default(), self.before);
         Stats {
@@ -178,8 +184,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Any call of libcool, on the job's group; not done where there is but this process. Its failure because of lost ranks is noticed
-    /// by [`run`].
+    /// Executes a call of libcool on the job's group. Without other processes, the call is skipped.
+    /// [`run`] detects failures that are caused by lost ranks.
     ///
     /// # Errors
     /// If the call fails.
@@ -187,7 +193,7 @@ impl<'a> Job<'a> {
         self.comm.map_or(Ok(()), |comm| self.record_loss(call(comm)))
     }
 
-    /// What all ranks have, combined element by element.
+    /// Returns the values of all ranks, combined element by element.
     ///
     /// # Errors
     /// If the call fails.
@@ -197,7 +203,7 @@ impl<'a> Job<'a> {
         Ok(all)
     }
 
-    /// What all ranks have, in their order.
+    /// Returns the values of all ranks, in the order of ranks.
     ///
     /// # Errors
     /// If the call fails.
@@ -207,11 +213,11 @@ impl<'a> Job<'a> {
         Ok(all)
     }
 
-    /// Lets all ranks go on only if all can. If some have failed, all get the error of the smallest such rank, so
-    /// that its message is seen whichever rank is the first to end.
+    /// Returns `mine` only if no rank has failed. If some have failed, all ranks return the error
+    /// of the smallest such rank, so that its message is seen regardless of which rank ends first.
     ///
     /// # Errors
-    /// This rank's error, or that of another, in words.
+    /// This rank's error, or the message of another rank's error.
     pub fn agree<T, E: From<Error> + Display>(&self, mine: Result<T, E>) -> Result<T, E> {
         let none = self.size() as u64;
         let failed = if mine.is_err() { self.rank() as u64 } else { none };
@@ -237,7 +243,8 @@ impl<'a> Job<'a> {
         &self.layout
     }
 
-    /// The ranks of this node, if any node has several. All ranks of the job call this.
+    /// Returns the ranks of this node, or `None` if no node has several ranks. All ranks of the job
+    /// must call this.
     pub(crate) fn on_node(&self) -> Result<Option<&Comm>, Error> {
         if !self.layout.shares_nodes() {
             return Ok(None);
@@ -245,12 +252,12 @@ impl<'a> Job<'a> {
         self.part(&self.on_node, &self.ranks_on_node())
     }
 
-    /// The ranks of this rack. All ranks of the job call this.
+    /// Returns the ranks of this rack. All ranks of the job must call this.
     pub(crate) fn in_rack(&self) -> Result<Option<&Comm>, Error> {
         self.part(&self.in_rack, &self.layout.ranks_in_rack_of(self.rank()))
     }
 
-    /// A group of some ranks, this one among them, made when it is asked for the first time.
+    /// Returns a group of some ranks, including this one. It is created at the first call.
     fn part<'c>(&self, made: &'c OnceCell<Option<Comm>>, ranks: &[usize]) -> Result<Option<&'c Comm>, Error> {
         if let (Some(comm), None) = (self.comm, made.get()) {
             let group = self.record_loss(comm.split(ranks.first().map(|rank| *rank as u64), 0))?;
@@ -259,14 +266,14 @@ impl<'a> Job<'a> {
         Ok(made.get().and_then(Option::as_ref))
     }
 
-    /// Lets calls of the groups that were made of this one's ranks fail: others may wait there for this rank, since they do not
-    /// know yet that ranks are lost, and would not come to shrink the group.
+    /// Makes calls on the node and rack groups fail. Other ranks may wait there for this rank,
+    /// because they have not detected the loss, and would never shrink the group.
     fn revoke_parts(&self) -> Result<(), Error> {
         let parts = [&self.on_node, &self.in_rack];
         parts.into_iter().filter_map(|made| made.get()?.as_ref()).try_for_each(|part| Ok(part.revoke()?))
     }
 
-    /// Remembers that ranks were lost.
+    /// Records that ranks were lost.
     pub(crate) fn record_loss<T>(&self, result: Result<T, cool::Error>) -> Result<T, Error> {
         result.map_err(|error| {
             if error.is_loss() {
@@ -278,7 +285,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Notes what a stage did that began at `start`.
+    /// Records a stage that started at `start`.
     pub(crate) fn record_stage(
         &self,
         kind: StageKind,
@@ -291,12 +298,12 @@ impl<'a> Job<'a> {
         self.stages.borrow_mut().push(Stage { kind, rows, bytes, links, seconds });
     }
 
-    /// The stages since the last iteration.
+    /// Returns the stages since the last iteration.
     pub fn stages(&self) -> Vec<Stage> {
         self.stages.borrow().clone()
     }
 
-    /// Forgets the stages so far.
+    /// Returns the stages since the last iteration, and removes them.
     pub(crate) fn take_stages(&self) -> Vec<Stage> {
         self.stages.take()
     }
@@ -309,7 +316,8 @@ mod tests {
 
     #[test]
     fn a_rank_waiting_in_its_rack_is_released_by_a_loss() {
-        // Rank 3 ends. Rank 0 hears of it in a call of all, rank 1 waits for rank 0 in their rack.
+        // Rank 3 ends. Rank 0 detects that in a call of all ranks, while rank 1 waits for rank 0 in
+        // their rack.
         let program = |job: &Job<'_>| {
             if job.size() == 3 {
                 return Ok(job.allreduce(&[1], Op::Sum)?[0]);

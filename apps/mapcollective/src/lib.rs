@@ -1,10 +1,12 @@
-//! Map-Collective: iterative MapReduce whose stages are collectives, after Zhang, Ruan and Qiu's generalisation of
-//! Twister ("Large-Scale Image Classification using High Performance Clustering", section 3).
+//! Map-Collective: iterative MapReduce with collectives as its stages, after Zhang, Ruan and Qiu's
+//! generalization of Twister ("Large-Scale Image Classification using High Performance Clustering",
+//! section 3).
 //!
-//! A job's input is cut into partitions, which stay in the memory of the ranks ([`Partitions`]). An iteration
-//! [maps](Job::map) them on all threads, each into a [`Table`] of keys and values, merges the tables of a node,
-//! [regroups](Job::regroup) values by key to the ranks that own the keys, and [combines](Job::combine) what the
-//! owners made of them, at all ranks or at one. [`Job::iterate`] repeats that from the state that it led to.
+//! The input of a job is divided into partitions, which stay in the memory of the ranks
+//! ([`Partitions`]). An iteration [maps](Job::map) them on all threads, each into a [`Table`] of
+//! keys and values, merges the tables of a node, [regroups](Job::regroup) values by key at the
+//! ranks that own the keys, and [combines](Job::combine) the owners' results at all ranks or at
+//! one. [`Job::iterate`] repeats this with the new state.
 //!
 //! ```
 //! # fn main() -> Result<(), cool_map::Error> {
@@ -28,15 +30,17 @@
 //! # }
 //! ```
 //!
-//! **The same bits on any number of threads and ranks**, of floating-point numbers too: where the order of merges
-//! matters, they follow a binary tree over the partitions ([`Table::ANY_ORDER`]).
+//! **Results have the same bits on any number of threads and ranks**, even with floating-point
+//! numbers: where the order of merges matters, they follow a binary tree over the partitions
+//! ([`Table::ANY_ORDER`]).
 //!
-//! **Failures.** When ranks are lost, [`run`] lets those that are left do the program again as a smaller group: what
-//! was in the lost ranks' memory is dealt out and loaded anew, and iterations go on from the last whole one that any
-//! of them knows. A [`Checkpoint`] lets a later run go on when all are lost. An error at one rank ends the job at all.
+//! **Failures.** When ranks are lost, [`run`] runs the program again on the smaller group of
+//! survivors. Partitions of lost ranks are distributed and loaded again, and iterations continue
+//! from the last complete one at any survivor. A [`Checkpoint`] allows a later run to resume if all
+//! ranks are lost. An error at one rank ends the whole job.
 //!
-//! It moves data by libcool's collectives alone, and leaves to the program what partitions are and where they come
-//! from; every rank must be able to load every partition.
+//! The crate moves data by libcool's collectives only. The program decides what a partition is;
+//! every rank must be able to load every partition.
 
 mod checkpoint;
 mod combine;

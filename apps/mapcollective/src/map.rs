@@ -1,4 +1,5 @@
-//! The map stage: tasks on threads, one for each partition, whose tables are merged within the rank.
+//! The map stage: one task per partition on the rank's threads. The tables of the tasks are merged
+//! within the rank.
 
 use crate::cost::LinkBytes;
 use crate::error::Error;
@@ -12,7 +13,8 @@ use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// What the partitions of a rank were mapped to, merged as far as can be without those of other ranks.
+/// The results of mapping a rank's partitions, merged as far as possible without those of other
+/// ranks.
 #[derive(Debug)]
 pub struct Mapped<T> {
     pub(crate) empty: T,
@@ -20,10 +22,10 @@ pub struct Mapped<T> {
 }
 
 impl<T: Table> Mapped<T> {
-    /// A table that this rank has made in its own way, with threads of its own.
+    /// Wraps a table that this rank has computed on its own.
     ///
     /// # Panics
-    /// If the order of merges matters in such tables: only [`Job::map`] keeps it.
+    /// If the order of merges matters for such tables, because only [`Job::map`] knows the order.
     pub fn whole(table: T) -> Self {
         assert!(T::ANY_ORDER, "made without partitions, it has no place in their order");
         let mapped = Self::new(table.empty(), 1);
@@ -31,19 +33,19 @@ impl<T: Table> Mapped<T> {
         mapped
     }
 
-    /// Nothing yet.
+    /// Starts without tables.
     pub(crate) fn new(empty: T, leaves: usize) -> Self {
         Self { empty, forest: MergeForest::new(leaves) }
     }
 }
 
 impl Job<'_> {
-    /// Maps each partition that this rank holds by `task`, which adds keys and values to a table; tables begin as
-    /// `empty`. The rank's threads take partitions one by one, so that uneven ones keep none of them waiting. If a task
-    /// fails, at any rank, all ranks fail.
+    /// Maps each partition of this rank by `task`, which adds keys and values to a table that
+    /// starts as `empty`. Threads take one partition at a time, so that no thread waits for a slow
+    /// partition. If a task fails at any rank, all ranks fail.
     ///
     /// # Errors
-    /// A task's error, or that ranks are lost.
+    /// A task's error, or if ranks are lost.
     pub fn map<P: Send, T: Table + Sync, E: From<Error> + Display + Send>(
         &self,
         partitions: &mut Partitions<P>,
@@ -53,7 +55,8 @@ impl Job<'_> {
         let start = Instant::now();
         let mapped = Mapped::new(empty.empty(), partitions.count());
         let forest = &mapped.forest;
-        // Tables that nobody adds to at the moment: of tables that merge in any order, threads need no more than one each.
+        // Tables that are not in use. If tables can be merged in any order, there is at most one
+        // per thread.
         let spare = Mutex::new(Vec::new());
         let lock = || spare.lock().unwrap_or_else(PoisonError::into_inner);
         let done = threads::try_map_mut(

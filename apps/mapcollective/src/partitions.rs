@@ -1,4 +1,4 @@
-//! The partitions of a job's input: which rank holds which, in memory, for as long as the job runs.
+//! The partitions of a job's input: which rank holds which in memory for the duration of the job.
 
 use crate::cost::share;
 use crate::error::Error;
@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt::Display;
 
-/// What this rank holds of a job's partitions. It stands outside of the program given to [`run`](crate::run), so that
-/// it is still there when ranks are lost.
+/// The partitions that this rank holds. They must be created outside of the program that is passed
+/// to [`run`](crate::run), because they have to survive the loss of ranks.
 #[derive(Debug)]
 pub struct Partitions<P> {
     count: usize,
@@ -18,9 +18,10 @@ pub struct Partitions<P> {
 }
 
 impl<P> Partitions<P> {
-    /// `count` partitions of a job, numbered from 0, none of which is loaded. The count must not depend on how many
-    /// ranks or threads there are: results may, where the order of merges matters. Some 4 to 16 for each
-    /// thread let fast threads take over from slow ones.
+    /// Creates `count` partitions, numbered from 0, none of which is loaded. The count must not
+    /// depend on the number of ranks or threads, because results depend on it where the order of
+    /// merges matters. About 4 to 16 partitions per thread let fast threads take over work from
+    /// slow ones.
     ///
     /// # Panics
     /// If there are 2^32 or more.
@@ -29,29 +30,29 @@ impl<P> Partitions<P> {
         Self { count, held: BTreeMap::new() }
     }
 
-    /// How many partitions the job has, on all ranks.
+    /// Returns the number of partitions on all ranks.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Those that this rank holds, in order of their numbers.
+    /// Returns the partitions of this rank, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &P)> {
         self.held.iter().map(|(index, part)| (*index, part))
     }
 
-    /// The same, to be changed.
+    /// Returns the same partitions for modification.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut P)> {
         self.held.iter_mut().map(|(index, part)| (*index, part))
     }
 }
 
 impl Job<'_> {
-    /// Deals out partitions that no rank holds: all at first, in runs of even lengths; after losses those of
-    /// the lost ranks, to whoever holds the fewest. Each is loaded where it goes, with all threads of the rank. All ranks call
-    /// this. If one fails to load, all fail.
+    /// Distributes partitions that no rank holds: at first all of them, in runs of equal length,
+    /// and after losses those of the lost ranks, to the ranks with the fewest. Each rank loads its
+    /// partitions with all threads. All ranks must call this. If one fails to load, all fail.
     ///
     /// # Errors
-    /// If a partition does not load, or ranks are lost.
+    /// If a partition cannot be loaded, or ranks are lost.
     pub fn deal<P: Send, E: From<Error> + Display + Send>(
         &self,
         partitions: &mut Partitions<P>,
@@ -70,7 +71,8 @@ impl Job<'_> {
     }
 }
 
-/// Which partitions each rank is to load, given for each partition who holds it: 0 for nobody, else the rank plus 1.
+/// Returns the partitions that each rank must load. `holders` contains, for each partition, 0 if no
+/// rank holds it, and otherwise the rank plus 1.
 fn assign_missing(holders: &[u32], ranks: usize) -> Vec<Vec<usize>> {
     let mut missing = (0..holders.len()).filter(|index| holders[*index] == 0);
     if holders.iter().all(|holder| *holder == 0) {

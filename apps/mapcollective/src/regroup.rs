@@ -1,12 +1,13 @@
-//! The regroup stage: values go to the ranks that own their keys, and meet there, on the way that puts least on the
-//! busiest link. In all of them the result is the same bits.
+//! The regroup stage: values move to the ranks that own their keys and are merged there, by the
+//! method that puts the least load on the busiest link. All methods give the same bits.
 //!
-//! 1. Where ranks share nodes, the first rank of each node merges what the node's ranks have.
-//! 2. Ranks tell each other how many bytes each has for whom, so all know what each way costs.
-//! 3. If links between racks would be the busiest, ranks of each rack merge what they have, each the keys of
-//!    some owners (the papers' aggregation in stages, with the rack between node and cluster), and count again.
-//! 4. Either only keys that have values go, straight to their owners (sparse), or, if that is more, whole
-//!    vectors of all keys are added up by the agents on their way (dense).
+//! 1. Where ranks share nodes, the first rank of each node merges the tables of the node's ranks.
+//! 2. Ranks exchange how many bytes they have for each owner, so all know the load of each method.
+//! 3. If links between racks would be the busiest, ranks of each rack merge their tables first,
+//!    each the keys of some owners (the papers' aggregation in stages, with the rack between node
+//!    and cluster), and exchange the numbers again.
+//! 4. Either only keys with values are sent, directly to their owners (sparse), or, if that is
+//!    more, the agents sum whole vectors of all keys in transit (dense).
 
 use crate::cost::LinkBytes;
 use crate::error::{Error, Malformed};
@@ -19,18 +20,18 @@ use cool::Comm;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What ranks tell each other of a table that the agents cannot add up.
+/// The magnitude of a table that the agents cannot sum.
 const NO_MAGNITUDE: u64 = u64::MAX;
 
-/// What a rank tells the others when its table does not become bytes.
+/// The size of a table that cannot be serialized.
 const FAILED: u64 = u64::MAX - 1;
 
 impl Job<'_> {
-    /// Brings the values of each key together at the rank that owns it, merged in the order of partitions; this rank's
-    /// keys with their values.
+    /// Collects the values of each key at the rank that owns it, merged in the order of partitions.
+    /// Returns this rank's keys with their values.
     ///
     /// # Errors
-    /// If ranks are lost, or a key or value does not become bytes.
+    /// If ranks are lost, or a key or value cannot be serialized.
     pub fn regroup<T: Table>(&self, mapped: Mapped<T>) -> Result<T, Error> {
         let mapped = self.merge_on_node(mapped)?;
         let mut start = Instant::now();
@@ -66,7 +67,7 @@ impl Job<'_> {
         Ok(mine)
     }
 
-    /// Makes tables bytes, and tells all ranks how many.
+    /// Serializes tables, and exchanges their sizes between all ranks.
     fn count<T: Table>(&self, comm: &Comm, mapped: Mapped<T>) -> Result<CountedTables<T>, Error> {
         let Mapped { empty, forest } = mapped;
         let (leaves, tables) = (forest.leaves(), forest.into_tables());
@@ -80,16 +81,17 @@ impl Job<'_> {
         Ok(CountedTables { empty, leaves, tables, pieces: pieces?, sizes })
     }
 
-    /// What links carry if whole vectors are added up; none if they cannot be.
+    /// Returns the load of links if whole vectors are summed, or `None` if they cannot be.
     fn dense_links<T: Table>(&self, counted: &CountedTables<T>) -> Option<LinkBytes> {
         let magnitude = counted.sizes.magnitude;
         (magnitude != NO_MAGNITUDE)
             .then(|| self.layout().reduce_scatter(counted.empty.dense_bytes(magnitude)))
     }
 
-    /// Whether ranks of a rack should merge what they have before it goes to others: if that puts less on the links of nodes
-    /// than is on the busiest link without, with what it takes to count anew. Tables that merge in the order of partitions are left
-    /// out: hardly any of theirs meet before the owner has them.
+    /// Returns whether the ranks of a rack should merge their tables before sending. They should if
+    /// the load of node links, including that of exchanging the sizes again, is less than the load
+    /// of the busiest link otherwise. Tables that must be merged in the order of partitions are
+    /// excluded, because hardly any of them can be merged before the owner.
     fn should_merge_in_rack<T: Table>(&self, counted: &CountedTables<T>) -> bool {
         if !T::ANY_ORDER {
             return false;
@@ -101,7 +103,7 @@ impl Job<'_> {
         LinkBytes::sum(links.iter().chain([&counted.sizes.links(self)])).busiest_of_nodes() < without
     }
 
-    /// Merges the tables of a rack's ranks, each rank the keys of some owners.
+    /// Merges the tables of a rack's ranks. Each rank merges the keys of some owners.
     fn merge_in_rack<T: Table>(&self, start: Instant, counted: CountedTables<T>) -> Result<Mapped<T>, Error> {
         let CountedTables { empty, leaves, tables, pieces, sizes } = counted;
         drop(tables);
@@ -123,7 +125,7 @@ impl Job<'_> {
         Ok(merged)
     }
 
-    /// Merges the tables of a node's ranks at the first of them; the others are left with none.
+    /// Merges the tables of a node's ranks at the first of them. The others return no table.
     fn merge_on_node<T: Table>(&self, mapped: Mapped<T>) -> Result<Mapped<T>, Error> {
         let Some(node) = self.on_node()? else { return Ok(mapped) };
         let start = Instant::now();
@@ -151,7 +153,7 @@ impl Job<'_> {
         Ok(merged)
     }
 
-    /// Tells all ranks how many bytes each has for each.
+    /// Exchanges the number of bytes from each rank to each rank.
     fn exchange_sizes(
         &self,
         pieces: Result<&[Vec<u8>], &Error>,
@@ -165,7 +167,7 @@ impl Job<'_> {
         let all = self.allgather(&mine)?;
         let failed = (0..ranks).find(|rank| all[*rank * (ranks + 1)] == FAILED);
         if let (Some(rank), Ok(_)) = (failed, pieces) {
-            return Err(Error::Elsewhere { rank, message: "a value cannot be sent".into() });
+            return Err(Error::Elsewhere { rank, message: "a value cannot be serialized".into() });
         }
         let magnitudes = all.iter().skip(ranks).step_by(ranks + 1);
         let magnitude = magnitudes.fold(0, |sum: u64, magnitude| sum.saturating_add(*magnitude));
@@ -191,8 +193,9 @@ impl Job<'_> {
         forest.into_root(&empty).map_err(|source| Error::Table { rank: self.rank(), source })
     }
 
-    /// Sends each rank of a group, which are `ranks` of the job, a piece, and merges what comes and this one's own into
-    /// `merged`. `bytes` says how many go from one to another.
+    /// Sends a piece to each rank of a group, which consists of `ranks` of the job. Merges the
+    /// received pieces and this rank's own into `merged`. `bytes` must return the number of bytes
+    /// between two ranks.
     fn deliver<T: Table>(
         &self,
         group: &Comm,
@@ -222,29 +225,29 @@ impl Job<'_> {
     }
 }
 
-/// Tables as bytes, and how many bytes all ranks have.
+/// Serialized tables, and the sizes at all ranks.
 struct CountedTables<T> {
     empty: T,
     leaves: usize,
     tables: BTreeMap<MergeNode, T>,
-    /// For each owner.
+    /// Serialized tables for each owner.
     pieces: Vec<Vec<u8>>,
     sizes: PieceSizes,
 }
 
 impl<T> CountedTables<T> {
-    /// What links carry if the pieces go straight to the owners.
+    /// Returns the load of links if the pieces are sent directly to the owners.
     fn links(&self, job: &Job<'_>) -> LinkBytes {
         job.layout().exchange(|from, to| self.sizes.get(from, to))
     }
 }
 
-/// Bytes that each rank has for each.
+/// Number of bytes from each rank to each rank.
 struct PieceSizes {
     ranks: usize,
-    /// Of each rank: for each rank, and a magnitude.
+    /// For each rank, its bytes for each rank, and a magnitude.
     all: Vec<u64>,
-    /// That no sum over all ranks exceeds.
+    /// An upper limit of every sum over all ranks.
     magnitude: u64,
 }
 
@@ -253,14 +256,14 @@ impl PieceSizes {
         self.all[from * (self.ranks + 1) + to]
     }
 
-    /// What links carried to exchange them.
+    /// Returns the load of links that exchanging the sizes caused.
     fn links(&self, job: &Job<'_>) -> LinkBytes {
         job.layout().to_all(&vec![(size_of::<u64>() * (self.ranks + 1)) as u64; self.ranks])
     }
 }
 
-/// The tables of several nodes of the tree as bytes, in one piece for each owner: of each table a head that tells its
-/// place and length, then itself. Of tables that merge in any order, empty ones are left out.
+/// Serializes the tables of several nodes of the tree into one piece per owner. Each table follows
+/// a header with its position and length. Empty tables that can be merged in any order are omitted.
 fn pieces<T: Table>(tables: &BTreeMap<MergeNode, T>, owners: usize) -> Result<Vec<Vec<u8>>, Error> {
     let mut pieces = vec![Vec::new(); owners];
     for (node, table) in tables {
@@ -275,7 +278,7 @@ fn pieces<T: Table>(tables: &BTreeMap<MergeNode, T>, owners: usize) -> Result<Ve
     Ok(pieces)
 }
 
-/// Adds what several ranks have sent, one after the other, to a forest.
+/// Merges the pieces of several ranks into a forest.
 fn read<T: Table>(
     empty: &T,
     forest: &MergeForest<T>,
@@ -291,7 +294,7 @@ fn read<T: Table>(
     Ok(())
 }
 
-/// Adds what one rank has sent.
+/// Merges the piece of one rank.
 fn read_piece<T: Table>(empty: &T, forest: &MergeForest<T>, mut bytes: &[u8]) -> Result<(), Malformed> {
     while !bytes.is_empty() {
         let ((level, index, length), rest) = postcard::take_from_bytes::<(u8, u32, u64)>(bytes)?;

@@ -1,29 +1,29 @@
-//! What an iteration did: rows, bytes and seconds of each of its stages, for people and programs.
+//! Report of an iteration: rows, bytes and seconds of each of its stages, for users and programs.
 
 use crate::cost::LinkBytes;
 use std::fmt;
 
-/// A stage of an iteration, in the papers' words.
+/// A stage of an iteration, named as in the papers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StageKind {
-    /// One rank's value went to all.
+    /// One rank's value was sent to all ranks.
     Broadcast,
     /// Partitions were mapped.
     Map,
-    /// Ranks of a node merged their tables.
+    /// The ranks of a node merged their tables.
     MergeOnNode,
-    /// Ranks of a rack merged their tables, each the keys of some owners.
+    /// The ranks of a rack merged their tables, each the keys of some owners.
     MergeInRack,
-    /// Values went to the owners of their keys: only those that are there.
+    /// Existing values were sent to the owners of their keys.
     RegroupSparse,
-    /// Values of all keys, zeros too, were added up on their way to the owners.
+    /// Values of all keys, including zeros, were summed on the way to the owners.
     RegroupDense,
-    /// What the owners had went to one rank or to all.
+    /// The owners' values were sent to one rank or to all.
     Combine,
 }
 
 impl StageKind {
-    /// As reports have it.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             StageKind::Broadcast => "broadcast",
@@ -37,40 +37,40 @@ impl StageKind {
     }
 }
 
-/// What a stage did, as one rank saw it.
+/// Report of a stage at one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
-    /// Which it was.
+    /// Kind of the stage.
     pub kind: StageKind,
-    /// Keys with values that this rank had at its end.
+    /// Number of keys with values at this rank, at the end of the stage.
     pub rows: u64,
-    /// Bytes that this rank gave to the network.
+    /// Bytes that this rank sent.
     pub bytes: u64,
-    /// Bytes that all links must carry: of payload, without headers.
+    /// Payload bytes on all links, without headers.
     pub links: LinkBytes,
-    /// Time that this rank spent in it, with waiting for slower ranks.
+    /// Seconds of this rank, including waiting for slower ranks.
     pub seconds: f64,
 }
 
-/// What an iteration did, as one rank saw it.
+/// Report of an iteration at one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Its number, from 1.
+    /// Number of the iteration, from 1.
     pub iteration: usize,
-    /// Its stages, in their order.
+    /// Its stages, in order.
     pub stages: Vec<Stage>,
-    /// Time from its beginning to its end.
+    /// Seconds from its start to its end.
     pub seconds: f64,
 }
 
 impl Report {
-    /// Bytes of payload that the busiest link of a node or of a rack must carry in one direction.
+    /// Returns the payload bytes on the busiest link of a node or rack in one direction.
     pub fn busiest_link_bytes(&self) -> u64 {
         LinkBytes::sum(self.stages.iter().map(|stage| &stage.links)).busiest()
     }
 }
 
-/// On one line.
+/// In one line.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "iteration {:3}: {:.3} s", self.iteration, self.seconds)?;
@@ -85,27 +85,27 @@ impl fmt::Display for Report {
     }
 }
 
-/// What a job tells of while it runs.
+/// Events of a job that are reported while it runs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MapEvent<'a> {
-    /// An iteration is whole; only rank 0 tells of it.
+    /// An iteration is complete. Only rank 0 reports this.
     Iteration(&'a Report),
-    /// Ranks were lost; only rank 0 of those that are left tells of it.
+    /// Ranks were lost. Only rank 0 of the survivors reports this.
     Lost {
-        /// The error by which this was noticed.
+        /// The error that revealed the loss.
         error: &'a cool::Error,
-        /// The ranks that go on.
+        /// Number of survivors.
         left: usize,
     },
 }
 
-/// On one line.
+/// In one line.
 impl fmt::Display for MapEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MapEvent::Iteration(report) => report.fmt(f),
-            MapEvent::Lost { error, left } => write!(f, "{error}; {left} ranks go on"),
+            MapEvent::Lost { error, left } => write!(f, "{error}; {left} ranks continue"),
         }
     }
 }

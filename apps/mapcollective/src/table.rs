@@ -1,5 +1,6 @@
-//! What map tasks emit and what ranks exchange: tables of keys with values, of two kinds. [`Keyed`] has any keys and
-//! values; [`Rows`] has rows of numbers, which are numbered from 0 and added up.
+//! Tables of keys with values, which map tasks produce and ranks exchange. There are two kinds:
+//! [`Keyed`] has any keys and values; [`Rows`] has rows of numbers, which are numbered from 0 and
+//! summed.
 
 mod keyed;
 mod number;
@@ -16,51 +17,54 @@ use cool::Comm;
 
 /// Keys with values, each key once.
 pub trait Table: Sized + Send {
-    /// Whether merges in any order and grouping give the same bits, as sums of integers do. If not, tables are merged
-    /// along a tree over the partitions, in their order: the merge of values must be associative, but for rounding,
-    /// and need not be commutative. A rank then sends up to 2 log2(partitions) tables in place of one.
+    /// Whether merges in any order and grouping give the same bits, as sums of integers do. If not,
+    /// tables are merged along a tree over the partitions, in their order. Merging values must then
+    /// be associative except for rounding, but need not be commutative. A rank then sends up to 2
+    /// log2(partitions) tables instead of one.
     const ANY_ORDER: bool;
 
-    /// One without values, otherwise as this one.
+    /// Returns a table of the same shape without values.
     fn empty(&self) -> Self;
 
-    /// Keys that have a value.
+    /// Returns the number of keys with a value.
     fn len(&self) -> usize;
 
-    /// Whether no key has a value.
+    /// Returns whether no key has a value.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds a table of later partitions: where both have a value, the two are merged, this one's first.
+    /// Merges a table of later partitions into this one. Where both have a value, this table's
+    /// value is first.
     fn merge(&mut self, later: Self);
 
-    /// As bytes, in one piece for each owner: every rank gives a key to the same owner.
+    /// Serializes the table into one piece per owner. Every rank must assign a key to the same
+    /// owner.
     ///
     /// # Errors
-    /// If a key or a value has no form as bytes.
+    /// If a key or a value cannot be serialized.
     fn to_bytes(&self, owners: usize) -> Result<Vec<Vec<u8>>, Error>;
 
-    /// As [`Table::merge`] of the table that the bytes stand for.
+    /// Merges a serialized table of later partitions into this one, as [`Table::merge`] does.
     ///
     /// # Errors
-    /// If they are none. The table may then have a part of it.
+    /// If the bytes are not a table of this shape. A part of it may have been merged in this case.
     fn merge_bytes(&mut self, bytes: &[u8]) -> Result<(), Malformed>;
 
-    /// Of tables whose values the agents can add on the way, and that merge in any order: the largest magnitude of
-    /// a number in it.
+    /// Returns the largest magnitude of a number in the table, if the agents can sum its values and
+    /// tables can be merged in any order; otherwise `None`.
     fn magnitude(&self) -> Option<u64> {
         None
     }
 
-    /// Bytes of the whole table with a value for every key, zeros too, if its numbers have up to this magnitude; of
-    /// tables with [`Table::magnitude`].
+    /// Returns the bytes of the whole table with a value for every key, including zeros, if its
+    /// numbers have at most this magnitude. It is called only for tables with [`Table::magnitude`].
     fn dense_bytes(&self, _magnitude: u64) -> u64 {
         u64::MAX
     }
 
-    /// Adds up all ranks' tables with a value for every key, by the agents; the keys that this rank owns. Of tables
-    /// with [`Table::magnitude`].
+    /// Sums all ranks' tables with a value for every key, by the agents. Returns the keys that this
+    /// rank owns. It is called only for tables with [`Table::magnitude`].
     ///
     /// # Errors
     /// If the call fails.

@@ -1,13 +1,14 @@
-//! Work shared out among threads of a rank: pieces are taken one by one, so that none waits for a slower one.
+//! Distribution of work over the threads of a rank. Threads take one piece at a time, so that none
+//! waits for a slower one.
 
 use std::sync::{Mutex, PoisonError};
 
-/// What each of `count` pieces comes to, in their order, done by at most `threads` threads.
+/// Returns the results of `count` pieces, in their order, computed by at most `threads` threads.
 pub fn map<T: Send>(threads: usize, count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     share_out(threads, (0..count).collect(), |_, i| work(i), |_| false)
 }
 
-/// The same, where each piece comes with something of its own that it may change.
+/// Does the same with a value per piece that `work` may change.
 pub fn map_mut<P: Send, T: Send>(
     threads: usize,
     pieces: Vec<P>,
@@ -16,10 +17,10 @@ pub fn map_mut<P: Send, T: Send>(
     share_out(threads, pieces, work, |_| false)
 }
 
-/// The same, until a piece fails; no more are begun then.
+/// Does the same until a piece fails. No further pieces are started then.
 ///
 /// # Errors
-/// Of several, that of the first piece that fails, on any number of threads.
+/// The error of the first piece that fails, on any number of threads.
 pub fn try_map_mut<P: Send, T: Send, E: Send>(
     threads: usize,
     pieces: Vec<P>,
@@ -28,7 +29,7 @@ pub fn try_map_mut<P: Send, T: Send, E: Send>(
     share_out(threads, pieces, work, Result::is_err).into_iter().collect()
 }
 
-/// What pieces come to, up to one that is the last.
+/// Returns the results of the pieces, up to one for which `is_last` returns true.
 fn share_out<P: Send, T: Send>(
     threads: usize,
     pieces: Vec<P>,
@@ -36,7 +37,8 @@ fn share_out<P: Send, T: Send>(
     is_last: impl Fn(&T) -> bool + Sync,
 ) -> Vec<T> {
     let threads = threads.min(pieces.len());
-    // None once the last was done. Pieces are taken in their order: whatever comes before the last one is done too.
+    // `None` after the last piece. Pieces are taken in order, so all pieces before the last are
+    // completed too.
     let left = Mutex::new(Some(pieces.into_iter().enumerate()));
     let lock = || left.lock().unwrap_or_else(PoisonError::into_inner);
     let worker = || {
@@ -59,7 +61,7 @@ fn share_out<P: Send, T: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A thread's result; its panic goes on in the caller.
+/// Returns the result of a thread. A panic of the thread continues in the caller.
 fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

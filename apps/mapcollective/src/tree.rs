@@ -1,15 +1,18 @@
-//! The order of merges: a binary tree over a job's partitions, in order, whose shape depends on their number alone.
+//! The order of merges: a binary tree over a job's partitions. Its shape depends only on their
+//! number.
 //!
-//! A node stands for a run of partitions. Whenever the tables of both halves of a node are in one place, they
-//! become the node's: within a rank when it has mapped both, within a node of the network, and at last at the owner of
-//! the keys. So numbers are added in the same grouping wherever their partitions are.
+//! A node of the tree represents a run of partitions. When the tables of both halves of a node meet
+//! in one place, they are merged into the node's table: within a rank that has mapped both, within
+//! a node of the network, and finally at the owner of the keys. Therefore numbers are summed in the
+//! same grouping regardless of where their partitions are.
 
 use crate::error::Malformed;
 use crate::table::Table;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A node of the tree: partitions `index << level` up to `(index + 1) << level`, as far as there are such.
+/// A node of the tree. It represents the existing partitions from `index << level` up to `(index +
+/// 1) << level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MergeNode {
     pub(crate) level: u8,
@@ -17,7 +20,7 @@ pub(crate) struct MergeNode {
 }
 
 impl MergeNode {
-    /// A partition.
+    /// Returns the node of a single partition.
     pub(crate) fn leaf(partition: usize) -> MergeNode {
         MergeNode { level: 0, index: partition as u32 }
     }
@@ -31,20 +34,20 @@ impl MergeNode {
     }
 }
 
-/// Tables of nodes none of which is within another.
+/// Tables of disjoint nodes.
 #[derive(Debug)]
 pub(crate) struct MergeForest<T> {
     leaves: usize,
     tables: Mutex<BTreeMap<MergeNode, T>>,
 }
 
-/// What a table meets at its node.
+/// The next step for a table at its node.
 enum MergeStep<T> {
-    /// Nothing yet: it waits for its sibling there.
+    /// The sibling's table is missing, so this table waits at its node.
     Placed,
-    /// There is no sibling: it is its parent's table too.
+    /// There is no sibling, so this table is also that of the parent.
     Promoted(T),
-    /// A table to merge with, and whether that comes before it.
+    /// Another table to merge with, and whether it is first.
     Merges { table: T, other: T, before: bool, at: MergeNode },
 }
 
@@ -57,19 +60,21 @@ impl<T: Table> MergeForest<T> {
         self.leaves
     }
 
-    /// The root, which stands for all partitions.
+    /// Returns the root, which represents all partitions.
     pub(crate) fn root(&self) -> MergeNode {
         let level = self.leaves.max(1).next_power_of_two().trailing_zeros() as u8;
         MergeNode { level, index: 0 }
     }
 
-    /// Whether a node of this tree is meant: what comes from outside may say anything.
+    /// Returns whether the node belongs to this tree. Received nodes must be checked, because they
+    /// may be arbitrary.
     pub(crate) fn has(&self, node: MergeNode) -> bool {
         let first = u64::from(node.index).checked_shl(u32::from(node.level)).unwrap_or(u64::MAX);
         node.level <= self.root().level && (first < self.leaves as u64 || node == self.root())
     }
 
-    /// Adds the table of a node. Threads may do so at once: merging is done outside of the lock.
+    /// Adds the table of a node. Threads may call this concurrently, because tables are merged
+    /// outside of the lock.
     pub(crate) fn insert(&self, mut at: MergeNode, mut table: T) {
         loop {
             match self.meet(at, table) {
@@ -89,7 +94,7 @@ impl<T: Table> MergeForest<T> {
 
     fn meet(&self, at: MergeNode, table: T) -> MergeStep<T> {
         let mut tables = self.lock();
-        // Two of the same node: only of tables that merge in any order.
+        // Two tables of the same node occur only if tables can be merged in any order.
         if let Some(other) = tables.remove(&at) {
             return MergeStep::Merges { table, other, before: true, at };
         }
@@ -106,7 +111,7 @@ impl<T: Table> MergeForest<T> {
         MergeStep::Placed
     }
 
-    /// Adds to the table of a node what its bytes say.
+    /// Merges a serialized table into the table of a node.
     pub(crate) fn insert_bytes(&self, at: MergeNode, empty: &T, bytes: &[u8]) -> Result<(), Malformed> {
         let known = T::ANY_ORDER.then(|| self.lock().remove(&at)).flatten();
         let mut table = known.unwrap_or_else(|| empty.empty());
@@ -115,17 +120,17 @@ impl<T: Table> MergeForest<T> {
         Ok(())
     }
 
-    /// Keys with values, those of several tables counted in each.
+    /// Returns the number of keys with values, summed over the tables.
     pub(crate) fn rows(&self) -> usize {
         self.lock().values().map(Table::len).sum()
     }
 
-    /// The tables that are left.
+    /// Returns the remaining tables.
     pub(crate) fn into_tables(self) -> BTreeMap<MergeNode, T> {
         self.tables.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The table of all partitions.
+    /// Returns the table of all partitions.
     pub(crate) fn into_root(self, empty: &T) -> Result<T, Malformed> {
         let root = self.root();
         let mut tables = self.into_tables();
@@ -148,7 +153,7 @@ mod tests {
     use crate::{Keyed, List};
     use proptest::prelude::*;
 
-    /// The partitions in the order and grouping in which they were merged.
+    /// Returns the partitions in the order and grouping of their merges.
     fn grouped(leaves: usize, order: &[usize], places: usize) -> String {
         let leaf = |i: usize| {
             let mut table = Keyed::new();
@@ -169,7 +174,7 @@ mod tests {
         table.get(&0).map(|value| value.0.clone()).unwrap_or_default()
     }
 
-    /// Remembers how it was merged.
+    /// Records the grouping of its merges.
     #[derive(Debug, serde::Serialize, serde::Deserialize)]
     struct Grouping(String);
 

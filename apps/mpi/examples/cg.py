@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Conjugate gradients by mpi4py, as programs of it are: every rank has rows of the matrix, and all gather the vector that it is multiplied by.
+"""Conjugate gradients with mpi4py. Every rank holds rows of the matrix; all ranks gather the vector
+by which it is multiplied.
 
     mpirun -n 4 cg.py [WIDTH [TOLERANCE]]
 
-The matrix is that of Poisson's equation on a square of WIDTH x WIDTH points, five numbers in a row.
+The matrix is that of Poisson's equation on a square of WIDTH x WIDTH points, with five numbers per
+row.
 """
 import sys
 
@@ -12,7 +14,7 @@ from mpi4py import MPI
 
 
 def times(vector, width, rows):
-    """Rows of the matrix, which are rows of the square, times the whole vector."""
+    """Returns rows of the matrix, which are rows of the square, times the whole vector."""
     square = np.zeros((width + 2, width + 2))
     square[1:-1, 1:-1] = vector.reshape(width, width)
     own = square[rows.start:rows.stop + 2]

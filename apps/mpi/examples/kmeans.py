@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""K-means by mpi4py, as programs of it are: every rank has its points, and all sum what they have found of each centre.
+"""K-means with mpi4py. Every rank holds some points; all ranks sum the points of each center.
 
-    mpirun -n 4 kmeans.py [POINTS OF A RANK [CENTRES [DIMENSIONS [ROUNDS]]]]
+    mpirun -n 4 kmeans.py [POINTS PER RANK [CENTERS [DIMENSIONS [ROUNDS]]]]
 
-Coordinates are whole numbers, so that sums do not depend on their order: whatever adds them up, the result is the same to the last bit.
+Coordinates are integers, so that sums do not depend on their order: the result is the same to the
+last bit with any MPI library.
 """
 import sys
 
@@ -11,9 +12,9 @@ import numpy as np
 from mpi4py import MPI
 
 
-def nearest(points, centres):
-    """The number of the nearest centre of each point, and the square of its distance."""
-    squares = (points ** 2).sum(axis=1)[:, None] - 2 * points @ centres.T + (centres ** 2).sum(axis=1)
+def nearest(points, centers):
+    """Returns the number of the nearest center of each point, and the squared distance."""
+    squares = (points ** 2).sum(axis=1)[:, None] - 2 * points @ centers.T + (centers ** 2).sum(axis=1)
     return squares.argmin(axis=1), squares.min(axis=1)
 
 
@@ -22,22 +23,22 @@ def main():
     world = MPI.COMM_WORLD
     random = np.random.default_rng(world.rank)
     points = random.integers(-1000, 1000, (count, dimensions)).astype(np.float64)
-    centres = points[:k].copy()
-    world.Bcast(centres)
+    centers = points[:k].copy()
+    world.Bcast(centers)
     sums, totals = np.empty((k, dimensions + 1)), np.empty((k, dimensions + 1))
     for _ in range(rounds):
-        labels, _ = nearest(points, centres)
+        labels, _ = nearest(points, centers)
         sums[:] = 0
         np.add.at(sums[:, :-1], labels, points)
         sums[:, -1] = np.bincount(labels, minlength=k)
         world.Allreduce(sums, totals)
         filled = totals[:, -1] > 0
-        centres[filled] = totals[filled, :-1] / totals[filled, -1:]
-    labels, squares = nearest(points, centres)
+        centers[filled] = totals[filled, :-1] / totals[filled, -1:]
+    labels, squares = nearest(points, centers)
     sizes = world.reduce(np.bincount(labels, minlength=k))
     inertia = world.reduce(squares.sum())
     if world.rank == 0:
-        print("%d points, sizes %d to %d, sum of centres %.9g, inertia %.9g" % (sizes.sum(), sizes.min(), sizes.max(), centres.sum(), inertia))
+        print("%d points, sizes %d to %d, sum of centers %.9g, inertia %.9g" % (sizes.sum(), sizes.min(), sizes.max(), centers.sum(), inertia))
 
 
 main()

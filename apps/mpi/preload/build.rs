@@ -1,4 +1,5 @@
-//! The name by which the system's loader knows the library. Nothing is linked with it, so it has no version.
+//! Sets the name by which the dynamic loader knows the library. It has no version, because nothing
+//! is linked with it.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcool_mpi.so");

@@ -1,18 +1,19 @@
-//! The three binary interfaces of MPI libraries, and the constants in which they differ. Handles are numbers here: MPICH's are
-//! `int`s, the standard's and Open MPI's are pointers, of which Open MPI's predefined ones are addresses of symbols.
+//! The three binary interfaces of MPI libraries, and the constants in which they differ. Handles
+//! are numbers here: those of MPICH are `int`s, those of the standard interface and of Open MPI are
+//! pointers. Open MPI's predefined handles are addresses of symbols.
 
 /// A binary interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abi {
-    /// MPICH's, and that of its relatives: `libmpi.so.12`.
+    /// The interface of MPICH and its derivatives: `libmpi.so.12`.
     Mpich,
-    /// Open MPI's: `libmpi.so.40`.
+    /// The interface of Open MPI: `libmpi.so.40`.
     OpenMpi,
-    /// That of MPI 5.0, chapter 20: `libmpi_abi.so.1`.
+    /// The interface of MPI 5.0, chapter 20: `libmpi_abi.so.1`.
     Standard,
 }
 
-/// What an error is about, by which a communicator's error handler is called.
+/// The class of an error, which is passed to a communicator's error handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
     /// `MPI_ERR_BUFFER`.
@@ -28,10 +29,10 @@ pub enum ErrorClass {
 }
 
 impl Abi {
-    /// All of them.
+    /// All interfaces.
     pub const ALL: [Abi; 3] = [Abi::Mpich, Abi::OpenMpi, Abi::Standard];
 
-    /// The name by which the system's loader knows the library.
+    /// Returns the name by which the dynamic loader knows the library.
     pub fn soname(self) -> &'static str {
         match self {
             Abi::Mpich => "libmpi.so.12",
@@ -40,7 +41,8 @@ impl Abi {
         }
     }
 
-    /// A handle as it comes in a register, of which an `int` fills one half.
+    /// Returns the handle in a register. An `int` fills only the lower half, so the upper half must
+    /// be ignored.
     pub fn handle(self, register: usize) -> usize {
         match self {
             Abi::Mpich => register & 0xffff_ffff,
@@ -48,7 +50,7 @@ impl Abi {
         }
     }
 
-    /// `MPI_IN_PLACE`.
+    /// Returns `MPI_IN_PLACE`.
     pub fn in_place(self) -> usize {
         match self {
             Abi::Mpich => usize::MAX,
@@ -56,7 +58,7 @@ impl Abi {
         }
     }
 
-    /// `MPI_ANY_SOURCE`.
+    /// Returns `MPI_ANY_SOURCE`.
     pub fn any_source(self) -> i32 {
         match self {
             Abi::Mpich => -2,
@@ -64,7 +66,7 @@ impl Abi {
         }
     }
 
-    /// `MPI_ANY_TAG`.
+    /// Returns `MPI_ANY_TAG`.
     pub fn any_tag(self) -> i32 {
         match self {
             Abi::Mpich | Abi::OpenMpi => -1,
@@ -72,7 +74,7 @@ impl Abi {
         }
     }
 
-    /// The code of an error class.
+    /// Returns the code of an error class.
     pub fn error(self, class: ErrorClass) -> i32 {
         match (self, class) {
             (_, ErrorClass::Buffer) => 1,
@@ -86,7 +88,8 @@ impl Abi {
         }
     }
 
-    /// `MPI_COMBINER_NAMED`, `MPI_COMBINER_DUP` and `MPI_COMBINER_CONTIGUOUS`, which have these numbers one after the other.
+    /// Returns `MPI_COMBINER_NAMED`. `MPI_COMBINER_DUP` and `MPI_COMBINER_CONTIGUOUS` are the next
+    /// two numbers.
     pub fn first_combiner(self) -> i32 {
         match self {
             Abi::Mpich => 1,
@@ -95,8 +98,8 @@ impl Abi {
         }
     }
 
-    /// Whether types of this combiner are predefined without having a name (`MPI_Type_create_f90_real` and its like,
-    /// `MPI_Type_get_value_index`), and so must not be freed.
+    /// Returns whether types of this combiner are predefined without a name (for example by
+    /// `MPI_Type_create_f90_real` or `MPI_Type_get_value_index`) and must not be freed.
     pub fn is_unnamed_predefined(self, combiner: i32) -> bool {
         match self {
             Abi::Mpich => matches!(combiner, 15..=17 | 20),

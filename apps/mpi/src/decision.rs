@@ -1,33 +1,35 @@
-//! Which calls are taken. All ranks of a communicator must come to one answer without asking each other, so only that counts which MPI
-//! makes equal at all of them: the operation, the communicator and where its ranks are, the reduction, the bytes of the signature. Never
-//! how a rank has described its memory: another rank may have described the same bytes otherwise.
+//! Which calls are intercepted. All ranks of a communicator must reach the same decision without
+//! communication, so it depends only on facts that MPI guarantees to be equal at all of them: the
+//! operation, the communicator and the racks of its ranks, the reduction, and the bytes of the
+//! signature. It must not depend on how a rank describes its memory, because another rank may
+//! describe the same bytes differently.
 
 use crate::settings::{InterceptMode, MpiSettings, RankOrder};
 use cool_types::Operation;
 use std::fmt;
 
-/// Why a call is left to the host's MPI library.
+/// Why a call is passed through to the host's MPI library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FallbackReason {
     /// `COOL_MPI=off`.
     Off,
-    /// `COOL_MPI_OPS` has other operations.
+    /// `COOL_MPI_OPS` does not include the operation.
     NotChosen,
-    /// Fewer bytes than `COOL_MPI_MIN`, or than those from which COOL is the faster one in the operation.
+    /// Fewer bytes than `COOL_MPI_MIN`, or than the size from which COOL is faster.
     Small,
-    /// More than [`LARGEST_CALL_BYTES`], or than those up to which COOL is the faster one.
+    /// More bytes than [`LARGEST_CALL_BYTES`], or than the size up to which COOL is faster.
     Large,
-    /// A reduction that the program has made, or one of which COOL has no like.
+    /// A reduction of the program, or one that COOL does not support.
     Reduction,
-    /// Elements that COOL cannot combine.
+    /// Elements that COOL cannot reduce.
     Elements,
-    /// Between two groups.
+    /// An intercommunicator.
     Intercommunicator,
     /// A communicator of one rank.
     Alone,
-    /// There is no group for the communicator: no agent, or too many groups.
+    /// The communicator has no group, because there is no agent or there are too many groups.
     NoGroup,
-    /// The arguments are wrong: the host's library says how.
+    /// Invalid arguments, which the host's library reports.
     Arguments,
 }
 
@@ -49,10 +51,10 @@ impl fmt::Display for FallbackReason {
 }
 
 impl MpiSettings {
-    /// Whether a call may be taken, by what is known before its communicator is looked at.
+    /// Decides whether a call may be intercepted, before its communicator is examined.
     ///
     /// # Errors
-    /// If not, why.
+    /// The reason for passing the call through.
     pub fn admit(&self, operation: Operation) -> Result<(), FallbackReason> {
         match (self.mode, self.operations.contains(&operation)) {
             (InterceptMode::Off, _) => Err(FallbackReason::Off),
@@ -61,10 +63,11 @@ impl MpiSettings {
         }
     }
 
-    /// Whether a call of so long a signature is taken: of bcast and the reductions the vector's bytes, else those of all parts.
+    /// Decides whether a call with a signature of this length is intercepted. For bcast and
+    /// reductions the length is that of the vector, otherwise that of all parts together.
     ///
     /// # Errors
-    /// If not, why.
+    /// The reason for passing the call through.
     pub fn admit_bytes(&self, operation: Operation, bytes: u64) -> Result<(), FallbackReason> {
         match bytes {
             _ if bytes < self.smallest(operation) => Err(FallbackReason::Small),
@@ -75,10 +78,11 @@ impl MpiSettings {
 }
 
 impl MpiSettings {
-    /// Whether a call of this length, of ranks that lie so, is taken; it is asked when its communicator has a group.
+    /// Decides whether a call of this length is intercepted, given the order of the ranks. The
+    /// communicator must have a group.
     ///
     /// # Errors
-    /// If not, why.
+    /// The reason for passing the call through.
     pub fn admit_order(
         &self,
         operation: Operation,

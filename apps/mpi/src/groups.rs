@@ -1,25 +1,25 @@
-//! How the ranks of a communicator come to a group of COOL, all or none: what they vote, the key under which they meet, the reason
-//! that one has when it cannot; and which communicators are known.
+//! How all ranks of a communicator join a group of COOL, or none does: their vote, the key under
+//! which they join, and the reason why a rank cannot join. Also the table of known communicators.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
-/// Bytes of a reason on its way to the other ranks.
+/// Maximum bytes of a reason that is sent to the other ranks.
 pub const REASON_BYTES: usize = 400;
 
-/// What a rank gives to an allreduce by `MPI_MIN`.
+/// Returns a rank's contribution to an allreduce by `MPI_MIN`.
 pub fn vote(can: bool, rank: usize, size: usize) -> i32 {
     i32::try_from(if can { size } else { rank }).unwrap_or(i32::MAX)
 }
 
-/// The first rank that cannot, of the allreduce's result.
+/// Returns the first rank that cannot join, given the result of the allreduce.
 pub fn first_to_fail(least: i32, size: usize) -> Option<usize> {
     usize::try_from(least).ok().filter(|rank| *rank < size)
 }
 
-/// The key of random bytes: in letters, since keys are text.
+/// Returns a key made of random bytes, as hexadecimal digits, because keys are text.
 pub fn group_key(random: [u8; KEY_BYTES / 2]) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     for (letters, byte) in key.chunks_exact_mut(2).zip(random) {
@@ -28,7 +28,7 @@ pub fn group_key(random: [u8; KEY_BYTES / 2]) -> [u8; KEY_BYTES] {
     key
 }
 
-/// A reason as it is sent, cut to its length.
+/// Returns a reason as it is sent, truncated to the maximum length.
 pub fn reason_bytes(reason: &str) -> [u8; REASON_BYTES] {
     let mut bytes = [0; REASON_BYTES];
     let cut = &reason[..reason.floor_char_boundary(REASON_BYTES)];
@@ -36,42 +36,43 @@ pub fn reason_bytes(reason: &str) -> [u8; REASON_BYTES] {
     bytes
 }
 
-/// A reason that was sent.
+/// Returns a received reason.
 pub fn reason(bytes: &[u8; REASON_BYTES]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(REASON_BYTES);
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// Communicators by their handles, each until it is freed: the handle may then be another one's.
+/// Communicators by their handles. A communicator must be removed when it is freed, because its
+/// handle may be reused.
 #[derive(Debug)]
 pub struct Communicators<C> {
     known: BTreeMap<usize, Arc<C>>,
 }
 
 impl<C> Communicators<C> {
-    /// None yet.
+    /// Creates an empty table.
     pub const fn new() -> Communicators<C> {
         Communicators { known: BTreeMap::new() }
     }
 
-    /// What is known of one.
+    /// Returns the state of a communicator.
     pub fn get(&self, handle: usize) -> Option<Arc<C>> {
         self.known.get(&handle).map(Arc::clone)
     }
 
-    /// Notes what is known of one from now on.
+    /// Adds the state of a communicator.
     pub fn insert(&mut self, handle: usize, communicator: C) -> Arc<C> {
         let communicator = Arc::new(communicator);
         self.known.insert(handle, Arc::clone(&communicator));
         communicator
     }
 
-    /// It is freed.
+    /// Removes a communicator that was freed.
     pub fn remove(&mut self, handle: usize) -> Option<Arc<C>> {
         self.known.remove(&handle)
     }
 
-    /// All are freed.
+    /// Removes all communicators.
     pub fn take_all(&mut self) -> Vec<Arc<C>> {
         std::mem::take(&mut self.known).into_values().collect()
     }

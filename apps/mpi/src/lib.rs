@@ -1,6 +1,7 @@
-//! What COOL has to know of an MPI library to carry out its calls: its constants ([`Abi`]), what its types and reductions are for COOL
-//! ([`NumberClass`], [`reduce_ops`]), which calls are taken ([`MpiSettings`], [`FallbackReason`]), the communicators that have groups
-//! ([`Communicators`]), and what became of all calls ([`CallTally`]). Nothing here calls an MPI library; `apps/mpi/preload` does.
+//! Facts and decisions about MPI libraries: their constants ([`Abi`]), the correspondence of types
+//! and reductions ([`NumberClass`], [`reduce_ops`]), which calls are intercepted ([`MpiSettings`],
+//! [`FallbackReason`]), the communicators with groups ([`Communicators`]), and statistics of all
+//! calls ([`CallTally`]). This crate must not call an MPI library; `apps/mpi/preload` does.
 
 mod abi;
 mod decision;

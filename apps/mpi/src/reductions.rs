@@ -1,10 +1,11 @@
-//! MPI's predefined reductions, and which of COOL's they are.
+//! MPI's predefined reductions, and the corresponding reductions of COOL.
 
 use crate::abi::Abi;
 use cool_types::ReduceOp;
 use std::collections::BTreeMap;
 
-/// A reduction, MPICH's handle, the standard's, and the symbol whose address is Open MPI's.
+/// A reduction, its handle in MPICH and in the standard interface, and the symbol with the address
+/// that is Open MPI's handle.
 const OPS: [(ReduceOp, usize, usize, &str); 12] = [
     (ReduceOp::Sum, 0x5800_0003, 0x21, "ompi_mpi_op_sum"),
     (ReduceOp::Min, 0x5800_0002, 0x22, "ompi_mpi_op_min"),
@@ -20,7 +21,8 @@ const OPS: [(ReduceOp, usize, usize, &str); 12] = [
     (ReduceOp::MaxLoc, 0x5800_000c, 0x39, "ompi_mpi_op_maxloc"),
 ];
 
-/// The reductions by their handles. `symbol` has the addresses of Open MPI's.
+/// Returns the reductions by their handles. `symbol` must return the addresses of Open MPI's
+/// symbols.
 pub fn reduce_ops(abi: Abi, symbol: impl Fn(&str) -> Option<usize>) -> BTreeMap<usize, ReduceOp> {
     let handles = OPS.iter().filter_map(|(op, mpich, standard, open_mpi)| {
         let handle = match abi {
@@ -44,7 +46,7 @@ mod tests {
         assert_eq!(mpich.get(&0x5800_0003), Some(&ReduceOp::Sum));
         assert_eq!(standard.get(&0x21), Some(&ReduceOp::Sum));
         assert_eq!(open_mpi, BTreeMap::from([(0x7f00, ReduceOp::Max)]));
-        // MPI_REPLACE, and one that the program has made.
+        // MPI_REPLACE, and a reduction of a program.
         assert!([0x5800_000d, 0x9800_0000].iter().all(|handle| !mpich.contains_key(handle)));
     }
 }

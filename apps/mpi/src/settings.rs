@@ -1,58 +1,60 @@
-//! What the user says by variables of the environment, the same at all ranks.
+//! Settings from environment variables. They must be the same at all ranks.
 
 use cool_types::Operation;
 use std::collections::BTreeSet;
 
-/// Each has a connection to the agent, memory, and rules in switches.
+/// Each group needs a connection to the agent, memory, and rules in switches.
 const GROUPS_DEFAULT: usize = 64;
 
-/// The bytes of the largest call that is taken: what is not contiguous is packed by functions that count in `int`.
+/// Bytes of the largest intercepted call, because noncontiguous data is packed by functions that
+/// count in `int`.
 pub const LARGEST_CALL_BYTES: u64 = i32::MAX as u64;
 
 /// Whether COOL is used (`COOL_MPI`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterceptMode {
-    /// It is not.
+    /// Never.
     Off,
-    /// Where it can be.
+    /// Where possible.
     Auto,
-    /// It is an error if it cannot be.
+    /// Always; it is an error if COOL cannot be used.
     Require,
 }
 
-/// How the ranks of a communicator lie over racks: the same at all of them.
+/// How the ranks of a communicator are distributed over racks. All ranks compute the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankOrder {
-    /// Most have the next rank in their own rack.
+    /// Most ranks have the next rank in their own rack.
     Racked,
-    /// Most have it in another one.
+    /// Most ranks have the next rank in another rack.
     Interleaved,
 }
 
 impl RankOrder {
-    /// Of ranks in these racks.
+    /// Returns the order of ranks in the given racks.
     pub fn from_racks(racks: &[usize]) -> RankOrder {
         let apart = racks.windows(2).filter(|pair| pair[0] != pair[1]).count();
         if 2 * apart > racks.len() { RankOrder::Interleaved } else { RankOrder::Racked }
     }
 }
 
-/// What the user says.
+/// The settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MpiSettings {
     /// `COOL_MPI`: `off`, `auto` or `require`.
     pub mode: InterceptMode,
-    /// `COOL_MPI_MIN`: the bytes of the smallest call that is taken; if it is not said, each operation has its own.
+    /// `COOL_MPI_MIN`: bytes of the smallest intercepted call. By default it depends on the
+    /// operation.
     pub min: Option<u64>,
-    /// `COOL_MPI_OPS`: the operations that are taken, with commas between.
+    /// `COOL_MPI_OPS`: the intercepted operations, separated by commas.
     pub operations: BTreeSet<Operation>,
-    /// `COOL_MPI_GROUPS`: how many communicators of a rank may have groups at a time.
+    /// `COOL_MPI_GROUPS`: how many communicators of a rank may have groups at the same time.
     pub groups: usize,
-    /// `COOL_MPI_STATS`: whether it is told at the end what was taken.
+    /// `COOL_MPI_STATS`: whether to print statistics of the calls at the end.
     pub stats: bool,
 }
 
-/// A variable that makes no sense.
+/// A variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsError {
     variable: &'static str,
@@ -62,14 +64,14 @@ pub struct SettingsError {
 
 impl std::fmt::Display for SettingsError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} is {:?}, but should be {}", self.variable, self.value, self.expected)
+        write!(f, "{} is {:?}, but must be {}", self.variable, self.value, self.expected)
     }
 }
 
 impl std::error::Error for SettingsError {}
 
 impl MpiSettings {
-    /// Those by which nothing is taken.
+    /// Returns settings that intercept no call.
     pub fn off() -> MpiSettings {
         let (operations, stats) = (BTreeSet::new(), false);
         MpiSettings { mode: InterceptMode::Off, min: None, operations, groups: GROUPS_DEFAULT, stats }
@@ -78,7 +80,7 @@ impl MpiSettings {
     /// Reads the variables.
     ///
     /// # Errors
-    /// If one makes no sense.
+    /// If a value is invalid.
     pub fn read(lookup: impl Fn(&'static str) -> Option<String>) -> Result<MpiSettings, SettingsError> {
         let parsed = |variable, expected: &str, parse: &dyn Fn(&str) -> Option<u64>| {
             let Some(value) = lookup(variable).filter(|value| !value.is_empty()) else { return Ok(None) };
@@ -94,7 +96,7 @@ impl MpiSettings {
             1 => InterceptMode::Auto,
             _ => InterceptMode::Require,
         };
-        let min = parsed("COOL_MPI_MIN", "bytes, as 16384, 64K or 1M", &bytes)?;
+        let min = parsed("COOL_MPI_MIN", "a size in bytes, for example 16384, 64K or 1M", &bytes)?;
         let number = |text: &str| text.parse().ok();
         let groups = parsed("COOL_MPI_GROUPS", "a number", &number)?;
         let yes = |text: &str| ["0", "1"].iter().position(|known| *known == text).map(|yes| yes as u64);
@@ -111,13 +113,13 @@ impl MpiSettings {
 }
 
 impl MpiSettings {
-    /// The bytes of the smallest call of an operation that is taken: unless it is said, those from which COOL is the faster one, as far
-    /// as was measured (docs/guide/mpi.md).
+    /// Returns the bytes of the smallest intercepted call of an operation. The default is the size
+    /// from which COOL is faster in measurements (docs/guide/mpi.md).
     pub fn smallest(&self, operation: Operation) -> u64 {
         self.min.unwrap_or(match operation {
             Operation::Allreduce | Operation::Allgather | Operation::ReduceScatter => 64 << 10,
-            // Every part has one destination: whoever carries that out has the same bytes to send, and COOL gains only by the order in
-            // which they go.
+            // Every part has a single destination, so both libraries must send the same bytes, and
+            // COOL saves time only by their order.
             Operation::Alltoall => 128 << 10,
             Operation::Gather => 256 << 10,
             Operation::Scatter => 512 << 10,
@@ -127,27 +129,28 @@ impl MpiSettings {
 }
 
 impl MpiSettings {
-    /// [`MpiSettings::smallest`] of ranks that lie so.
+    /// Returns [`MpiSettings::smallest`] for ranks in the given order.
     pub(crate) fn least_for_order(&self, operation: Operation, order: RankOrder) -> u64 {
         self.smallest(operation).max(match (self.min, operation, order) {
-            // What the host's algorithm sends to the nearest ranks stays within racks.
+            // The host's algorithm sends most data to neighboring ranks, which are within the rack
+            // in this order.
             (None, Operation::Allreduce, RankOrder::Racked) => 128 << 10,
             (None, Operation::ReduceScatter, RankOrder::Interleaved) => 128 << 10,
             _ => 0,
         })
     }
 
-    /// The bytes of the largest call of an operation that is taken.
+    /// Returns the bytes of the largest intercepted call of an operation.
     pub(crate) fn largest(&self, operation: Operation) -> u64 {
         match (self.min, operation) {
-            // The host's library fills the links as well.
+            // For longer calls the host's library also fills the links.
             (None, Operation::Alltoall) => (1 << 20) - 1,
             _ => LARGEST_CALL_BYTES,
         }
     }
 }
 
-/// Bytes from `64K`, `1M` or a number.
+/// Parses bytes such as `64K`, `1M` or a plain number.
 fn bytes(text: &str) -> Option<u64> {
     let (digits, factor) = match text.char_indices().last()? {
         (at, 'K' | 'k') => (&text[..at], 1 << 10),
@@ -158,7 +161,7 @@ fn bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// Those that carry something: a barrier is not taken.
+/// Parses a list of operations. Barriers have no data, so they are not intercepted.
 fn operations(list: Option<String>) -> Result<BTreeSet<Operation>, SettingsError> {
     let all = Operation::ALL.into_iter().filter(|operation| *operation != Operation::Barrier);
     let Some(value) = list.filter(|list| !list.is_empty()) else { return Ok(all.collect()) };
@@ -169,7 +172,7 @@ fn operations(list: Option<String>) -> Result<BTreeSet<Operation>, SettingsError
     let named: Option<BTreeSet<Operation>> = named.collect();
     named.ok_or_else(|| {
         let names: Vec<String> = all.map(|operation| operation.to_string()).collect();
-        let expected = format!("some of {}, with commas between", names.join(", "));
+        let expected = format!("some of {}, separated by commas", names.join(", "));
         SettingsError { variable: "COOL_MPI_OPS", value, expected }
     })
 }
@@ -199,7 +202,7 @@ mod tests {
         assert_eq!(min("2M"), Ok(2 << 20));
         assert_eq!(min("0"), Ok(0));
         let e = min("much").unwrap_err();
-        assert_eq!(e, "COOL_MPI_MIN is \"much\", but should be bytes, as 16384, 64K or 1M");
+        assert_eq!(e, "COOL_MPI_MIN is \"much\", but must be a size in bytes, for example 16384, 64K or 1M");
     }
 
     #[test]

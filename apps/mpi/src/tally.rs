@@ -1,30 +1,32 @@
-//! What became of a rank's calls: how many of each operation were taken, how many were left, and why.
+//! Statistics of a rank's calls: how many of each operation were intercepted, how many were passed
+//! through, and why.
 
 use crate::decision::FallbackReason;
 use cool_types::Operation;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Calls and their bytes.
+/// Number of calls, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CallTotals {
     calls: u64,
     bytes: u64,
 }
 
-/// Calls by operation and by what became of them.
+/// Calls by operation and outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallTally {
     sums: BTreeMap<(Operation, Option<FallbackReason>), CallTotals>,
 }
 
 impl CallTally {
-    /// None yet.
+    /// Creates empty statistics.
     pub const fn new() -> CallTally {
         CallTally { sums: BTreeMap::new() }
     }
 
-    /// A call was taken, or left for a reason. Of what is left before it is measured, the bytes are 0.
+    /// Counts a call. `left` is the reason if it was passed through. If that was decided before the
+    /// length was known, `bytes` must be 0.
     pub fn count(&mut self, operation: Operation, left: Option<FallbackReason>, bytes: u64) {
         let sum = self.sums.entry((operation, left)).or_default();
         sum.calls += 1;
@@ -32,7 +34,7 @@ impl CallTally {
     }
 }
 
-/// A line for each operation and outcome.
+/// One line per operation and outcome. Programs parse these lines, so their format must not change.
 impl fmt::Display for CallTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for ((operation, left), CallTotals { calls, bytes }) in &self.sums {

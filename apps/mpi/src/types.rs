@@ -1,14 +1,15 @@
-//! The predefined types of MPI whose elements COOL can combine, and what they are in each binary interface. What only moves goes as
-//! bytes and needs no table.
+//! The predefined types of MPI with elements that COOL can reduce, in each binary interface. Data
+//! that is only moved is sent as bytes and needs no table.
 
 use crate::abi::Abi;
 use cool_types::{ElementType, ReduceOp};
 use std::collections::BTreeMap;
 
-/// What the elements of a predefined type are; with their length, which the MPI library says, COOL's type.
+/// Class of a predefined type's elements. Together with their length, which the MPI library
+/// returns, it determines the type in COOL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberClass {
-    /// Signed integers, of C, Fortran and of all languages (`MPI_AINT`).
+    /// Signed integers of C, Fortran, or all languages (`MPI_AINT`).
     Signed,
     /// Unsigned integers.
     Unsigned,
@@ -16,43 +17,44 @@ pub enum NumberClass {
     Floating,
     /// Pairs of floating-point numbers.
     Complex,
-    /// C's and C++'s `bool`.
+    /// `bool` of C and C++.
     Bool,
     /// `MPI_BYTE`.
     Byte,
-    /// A signed integer and an `int`, which says where it is.
+    /// A signed integer and an `int` that contains its location.
     SignedPair,
-    /// A floating-point number and an `int`.
+    /// A floating-point number and an `int` that contains its location.
     FloatingPair,
 }
 
-/// The value of a pair, which has an `int` beside it.
+/// The value in a pair of a value and an `int`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PairValue {
-    /// 2 bytes, signed.
+    /// A signed integer of 2 bytes.
     I16,
-    /// 4 bytes, signed.
+    /// A signed integer of 4 bytes.
     I32,
-    /// 8 bytes, signed.
+    /// A signed integer of 8 bytes.
     I64,
     /// A floating-point number of 4 bytes.
     F32,
-    /// One of 8 bytes.
+    /// A floating-point number of 8 bytes.
     F64,
 }
 
-/// What COOL combines.
+/// A type that COOL can reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReducedType {
-    /// Elements that agents know.
+    /// Elements that agents support.
     Element(ElementType),
-    /// Pairs, as C lays them out.
+    /// Pairs in the layout of C.
     Pair(PairValue),
 }
 
 impl NumberClass {
-    /// What elements are for COOL whose signature is `bytes` long, if it knows them and can combine them by `op` as MPI says.
-    /// Pairs have gaps beyond their signature, where C lays them out so.
+    /// Returns the type in COOL of elements with a signature of `bytes` bytes, or `None` if COOL
+    /// cannot reduce them by `op` as MPI defines it. Pairs have gaps in addition to their signature
+    /// if C lays them out so.
     pub fn elements(self, bytes: usize, op: ReduceOp) -> Option<ReducedType> {
         if let Some(pairs) = self.pairs(bytes) {
             return matches!(op, ReduceOp::MinLoc | ReduceOp::MaxLoc).then_some(ReducedType::Pair(pairs));
@@ -60,7 +62,7 @@ impl NumberClass {
         self.element(bytes, op).map(ReducedType::Element)
     }
 
-    /// Those of a value and an `int`.
+    /// Returns the type of pairs of a value and an `int`.
     fn pairs(self, bytes: usize) -> Option<PairValue> {
         match (self, bytes) {
             (NumberClass::SignedPair, 6) => Some(PairValue::I16),
@@ -104,15 +106,15 @@ impl NumberClass {
 /// A predefined type.
 #[derive(Clone, Copy, Debug)]
 struct PredefinedType {
-    /// Without `MPI_`.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for whoever reads the table, and tests"))]
+    /// Name without `MPI_`.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for readers of the table, and tests"))]
     name: &'static str,
     class: NumberClass,
-    /// MPICH's handle.
+    /// Handle in MPICH.
     mpich: usize,
-    /// The standard's handle.
+    /// Handle in the standard interface.
     standard: usize,
-    /// The symbol whose address is Open MPI's handle.
+    /// Symbol with the address that is the handle in Open MPI.
     open_mpi: &'static str,
 }
 
@@ -128,7 +130,8 @@ const fn predefined(
 
 use NumberClass::{Bool, Byte, Complex, Floating, FloatingPair, Signed, SignedPair, Unsigned};
 
-/// The predefined types of numbers. `MPI_CHAR` and `MPI_WCHAR` are text; Fortran's `LOGICAL` has values of its compiler's own.
+/// The predefined types of numbers. `MPI_CHAR` and `MPI_WCHAR` are text. Fortran's `LOGICAL` is
+/// omitted, because its values depend on the compiler.
 const PREDEFINED: [PredefinedType; 51] = [
     predefined("SIGNED_CHAR", Signed, 0x4c00_0118, 0x244, "ompi_mpi_signed_char"),
     predefined("SHORT", Signed, 0x4c00_0203, 0x208, "ompi_mpi_short"),
@@ -183,13 +186,14 @@ const PREDEFINED: [PredefinedType; 51] = [
     predefined("DOUBLE_INT", FloatingPair, 0x8c00_0001, 0x229, "ompi_mpi_double_int"),
 ];
 
-/// What the elements of each type are, by its handle. `symbol` has the addresses of Open MPI's.
+/// Returns the class of each type by its handle. `symbol` must return the addresses of Open MPI's
+/// symbols.
 pub fn number_classes(abi: Abi, symbol: impl Fn(&str) -> Option<usize>) -> BTreeMap<usize, NumberClass> {
     let handles = PREDEFINED.iter().filter_map(|of| {
         let handle = match abi {
             Abi::Mpich => of.mpich,
             Abi::Standard => of.standard,
-            // One without Fortran has none of its types.
+            // An Open MPI without Fortran does not have its types.
             Abi::OpenMpi => symbol(of.open_mpi)?,
         };
         Some((handle, of.class))
@@ -204,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_types_length_is_part_of_mpichs_handle() {
-        // Pairs with gaps have handles of another kind.
+        // Pairs with gaps have another kind of handle.
         for of in PREDEFINED.iter().filter(|of| of.mpich >> 24 == 0x4c) {
             let bytes = (of.mpich >> 8) & 0xff;
             let combined = ReduceOp::ALL.into_iter().any(|op| of.class.elements(bytes, op).is_some());
@@ -221,7 +225,7 @@ mod tests {
         );
         let floating = [8, 12].map(|bytes| FloatingPair.elements(bytes, ReduceOp::MaxLoc));
         assert_eq!(floating, [PairValue::F32, PairValue::F64].map(|value| Some(ReducedType::Pair(value))));
-        // MPI_LONG_DOUBLE_INT would have 20.
+        // MPI_LONG_DOUBLE_INT would have 20 bytes.
         assert_eq!(FloatingPair.elements(20, ReduceOp::MaxLoc), None);
         assert_eq!(SignedPair.elements(8, ReduceOp::Max), None);
         assert_eq!(Signed.elements(4, ReduceOp::MaxLoc), None);

@@ -107,7 +107,7 @@ def test_what_makes_no_sense_is_refused_in_words():
             call()
 
     def unlike(world):
-        with pytest.raises(ValueError, match="rank 1 gives points of 5 coordinates"):
+        with pytest.raises(ValueError, match="rank 1 passed points of 5 coordinates"):
             KMeans(3).fit(points[:, : 7 - 2 * world.rank], comm=world)
 
     on(2, unlike)

@@ -197,7 +197,7 @@ def test_ranks_that_are_left_come_to_the_same_result(when):
     left, told = result(4, True)
     assert len(left) == 3 and {bits for bits, _ in left} == {whole}
     assert sum(loads for _, loads in left) == PARTS, "partitions that are held are not loaded again"
-    assert any("3 ranks go on" in line for line in told) and any(line.startswith("iteration ") for line in told)
+    assert any("3 ranks continue" in line for line in told) and any(line.startswith("iteration ") for line in told)
 
 
 def test_a_later_run_goes_on_from_a_checkpoint(tmp_path):
@@ -216,7 +216,7 @@ def test_a_later_run_goes_on_from_a_checkpoint(tmp_path):
     assert after(3, run="a") == ([0, 0, 1, 2], 3)
     assert after(5, run="a", resume=True) == ([0, 0, 1, 2, 3, 4], 2)
     assert after(2, run="a") == ([0, 0, 1], 2)
-    with pytest.raises(cool.Error, match="it is of a, but this run is of b; remove the file"):
+    with pytest.raises(cool.Error, match="it belongs to a, but this run is b; remove the file"):
         after(3, run="b", resume=True)
 
 
@@ -235,13 +235,13 @@ def fails_alone(text):
         ),
         (
             lambda job: job.regroup(job.map(dealt(job), cool.map.Keyed(max), lambda part: {part % 2: lambda: part})),
-            "pickle|not supported between|cannot be sent",
+            "pickle|not supported between|cannot be serialized",
         ),
         (
             lambda job: job.regroup(job.map(dealt(job), cool.map.Keyed("sum"), lambda part: {part: lambda: part})),
-            "[Pp]ickle|cannot be sent",
+            "[Pp]ickle|cannot be serialized",
         ),
-        (lambda job: job.broadcast(lambda: 0), "[Pp]ickle|cannot be sent"),
+        (lambda job: job.broadcast(lambda: 0), "[Pp]ickle|cannot be serialized"),
         (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: {0.5: part}), "a float cannot be a key; int, str"),
         (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: {2**70: part}), "does not fit 64 bits"),
         (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: [part]), "list"),

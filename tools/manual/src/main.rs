@@ -1,6 +1,6 @@
-//! `cool-manual FOLDER`: writes what a system shows of the installed programs, their man pages and the completion of their command
-//! lines in bash, zsh and fish, below a folder that stands for /usr/share. Made from the command lines themselves, so that they say
-//! what `--help` says.
+//! `cool-manual DIRECTORY`: writes the man pages of all installed programs, and the completion of
+//! their command lines in bash, zsh and fish, below a directory that represents /usr/share. They are
+//! generated from the command lines themselves, because they must agree with `--help`.
 
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
@@ -10,22 +10,22 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Section of the manual for commands of users, and for what the system runs: man(1).
+/// Sections of the manual for commands of users and for system services; see man(1).
 const USERS: &str = "1";
 const SYSTEM: &str = "8";
 
-/// Where Debian's shells look for completion, below /usr/share.
+/// Directories below /usr/share in which Debian's shells look for completions.
 const SHELLS: [(Shell, &str); 3] = [
     (Shell::Bash, "bash-completion/completions"),
     (Shell::Zsh, "zsh/vendor-completions"),
     (Shell::Fish, "fish/vendor_completions.d"),
 ];
 
-/// The command lines of the programs that are installed, each with its section.
+/// Returns the command lines of all installed programs, with their sections.
 fn programs() -> [(Command, &'static str); 5] {
     [
         (cool_cli::command(), USERS),
-        (cool_kmeans::commands::Program::command(), USERS),
+        (cool_kmeans::commands::CommandLine::command(), USERS),
         (config::command::<cool_controller::options::Options>(), SYSTEM),
         (config::command::<cool_nodeagent::options::Options>(), SYSTEM),
         (cool_launcher::options::Options::command(), SYSTEM),
@@ -34,45 +34,45 @@ fn programs() -> [(Command, &'static str); 5] {
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    let (Some(folder), None) = (arguments.next(), arguments.next()) else {
-        eprintln!("usage: cool-manual FOLDER");
+    let (Some(directory), None) = (arguments.next(), arguments.next()) else {
+        eprintln!("usage: cool-manual DIRECTORY");
         return ExitCode::from(2);
     };
-    match write(Path::new(&folder)) {
+    match write(Path::new(&directory)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("cool-manual: cannot write below {}: {error}", folder.display());
+            eprintln!("cool-manual: cannot write below {}: {error}", directory.display());
             ExitCode::FAILURE
         }
     }
 }
 
-fn write(folder: &Path) -> io::Result<()> {
+fn write(directory: &Path) -> io::Result<()> {
     for (mut command, section) in programs() {
-        for (shell, place) in SHELLS {
-            let place = folder.join(place);
-            std::fs::create_dir_all(&place)?;
+        for (shell, subdirectory) in SHELLS {
+            let subdirectory = directory.join(subdirectory);
+            std::fs::create_dir_all(&subdirectory)?;
             let name = command.get_name().to_owned();
-            clap_complete::generate_to(shell, &mut command, name, place)?;
+            clap_complete::generate_to(shell, &mut command, name, subdirectory)?;
         }
-        pages(command, section, &folder.join(format!("man/man{section}")))?;
+        pages(command, section, &directory.join(format!("man/man{section}")))?;
     }
     Ok(())
 }
 
-/// A page of a command, and one of each of its commands: cool(1), cool-run(1).
-fn pages(command: Command, section: &str, folder: &Path) -> io::Result<()> {
-    std::fs::create_dir_all(folder)?;
+/// Writes the page of a command and those of its subcommands, for example cool(1) and cool-run(1).
+fn pages(command: Command, section: &str, directory: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
     let mut command = command.disable_help_subcommand(true);
     command.build();
-    page(&command, section, folder)
+    page(&command, section, directory)
 }
 
-fn page(command: &Command, section: &str, folder: &Path) -> io::Result<()> {
+fn page(command: &Command, section: &str, directory: &Path) -> io::Result<()> {
     for part in command.get_subcommands().filter(|part| !part.is_hide_set()) {
-        page(part, section, folder)?;
+        page(part, section, directory)?;
     }
-    Man::new(command.clone()).section(section).generate_to(folder).map(drop)
+    Man::new(command.clone()).section(section).generate_to(directory).map(drop)
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs;
 
-    /// A command and its commands, with the names that their pages have.
+    /// Returns a command and its subcommands, with the names of their pages.
     fn all(command: &Command, name: &str) -> Vec<(String, Command)> {
         let visible = command.get_subcommands().filter(|part| !part.is_hide_set());
         let parts = visible.flat_map(|part| all(part, &format!("{name}-{}", part.get_name())));
@@ -101,17 +101,17 @@ mod tests {
 
     #[test]
     fn every_command_has_a_page_that_names_every_option() {
-        let folder = tempfile::tempdir().unwrap();
-        write(folder.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path()).unwrap();
         for (command, section) in programs() {
             for (name, command) in all(&command, command.get_name()) {
-                let path = folder.path().join(format!("man/man{section}/{name}.{section}"));
+                let path = directory.path().join(format!("man/man{section}/{name}.{section}"));
                 let text =
                     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
                 assert!(text.contains(&format!(".TH {name} {section}")), "{name}: {text}");
                 for flag in flags(&command) {
                     let written = format!("\\-\\-{}", flag.replace('-', "\\-"));
-                    assert!(text.contains(&written), "{name} says nothing of --{flag}");
+                    assert!(text.contains(&written), "{name} does not mention --{flag}");
                 }
             }
         }
@@ -119,19 +119,19 @@ mod tests {
 
     #[test]
     fn every_shell_completes_every_option() {
-        let folder = tempfile::tempdir().unwrap();
-        write(folder.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path()).unwrap();
         for (command, _) in programs() {
             let name = command.get_name();
-            for (shell, place) in SHELLS {
-                let path = folder.path().join(place).join(shell.file_name(name));
+            for (shell, subdirectory) in SHELLS {
+                let path = directory.path().join(subdirectory).join(shell.file_name(name));
                 let text =
                     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
                 for (of, command) in all(&command, name) {
                     for flag in flags(&command) {
                         let written =
                             if shell == Shell::Fish { format!("-l {flag}") } else { format!("--{flag}") };
-                        assert!(text.contains(&written), "{shell} does not know --{flag} of {of}");
+                        assert!(text.contains(&written), "{shell} does not complete --{flag} of {of}");
                     }
                 }
             }

@@ -1,30 +1,32 @@
-//! How often a classifier is right.
+//! The accuracy of a classifier.
 
-/// Pictures of each class by the class that they were taken for.
+/// Counts of pictures by true class and predicted class.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ConfusionMatrix {
-    /// Row: the true class; column: the class that was predicted.
+    /// Row: the true class; column: the predicted class.
     pub counts: Vec<Vec<u64>>,
 }
 
 impl ConfusionMatrix {
-    /// None yet, of that many classes.
+    /// Returns an empty matrix for the given number of classes.
     pub fn new(classes: usize) -> ConfusionMatrix {
         ConfusionMatrix { counts: vec![vec![0; classes]; classes] }
     }
 
-    /// Takes note of a picture.
+    /// Records a picture.
     pub fn add(&mut self, class: usize, predicted: usize) {
         self.counts[class][predicted] += 1;
     }
 
-    /// The share of a class's pictures that were recognised; none if there is no picture of it.
+    /// Returns the share of a class's pictures that were recognized, or `None` if the class has no
+    /// picture.
     pub fn recall(&self, class: usize) -> Option<f64> {
         let all: u64 = self.counts[class].iter().sum();
         (all > 0).then(|| self.counts[class][class] as f64 / all as f64)
     }
 
-    /// The mean of the classes' recalls, so that a class counts as much as another whatever its size; none without pictures.
+    /// Returns the mean of the classes' recalls, or `None` without pictures. Every class counts the
+    /// same, regardless of its size.
     pub fn accuracy(&self) -> Option<f64> {
         let recalls: Vec<f64> = (0..self.counts.len()).filter_map(|class| self.recall(class)).collect();
         (!recalls.is_empty()).then(|| recalls.iter().sum::<f64>() / recalls.len() as f64)

@@ -1,43 +1,47 @@
-//! Maps of histograms into spaces in which a linear machine compares them as a kernel made for histograms would.
+//! Maps from histograms to feature spaces in which a linear machine compares them as a histogram
+//! kernel would.
 
 use crate::SparseRow;
 use std::f64::consts::PI;
 
-/// How a histogram's numbers become features.
+/// How the numbers of a histogram become features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum FeatureMap {
-    /// As they are.
+    /// Unchanged.
     None,
-    /// Their square roots: the linear kernel of these is the histograms' Bhattacharyya coefficient (Hellinger's kernel).
+    /// Square roots, because their linear kernel is the Bhattacharyya coefficient of the histograms
+    /// (Hellinger's kernel).
     Hellinger,
-    /// Three features a number, whose linear kernel is nearly the additive chi-squared kernel `sum 2xy / (x + y)` (Vedaldi and
-    /// Zisserman, "Efficient Additive Kernels via Explicit Feature Maps", PAMI 2012, order 1).
+    /// Three features per number; their linear kernel approximates the additive chi-squared kernel
+    /// `sum 2xy / (x + y)` (Vedaldi and Zisserman, "Efficient Additive Kernels via Explicit Feature
+    /// Maps", PAMI 2012, order 1).
     ChiSquared,
 }
 
-/// The interval at which the kernel's spectrum is sampled. At 0.65 the product of two numbers' features differs from
-/// `2xy / (x + y)` by at most 0.034 of the larger number, the least of all intervals at order 1.
+/// Interval at which the spectrum of the kernel is sampled. At 0.65 the product of two numbers'
+/// features differs from `2xy / (x + y)` by at most 0.034 of the larger number, which is the
+/// minimum over all intervals at order 1.
 const INTERVAL: f64 = 0.65;
 
 impl FeatureMap {
-    /// All, as options name them.
+    /// All maps, with their names in options.
     pub const ALL: [(FeatureMap, &str); 3] = [
         (FeatureMap::None, "linear"),
         (FeatureMap::Hellinger, "hellinger"),
         (FeatureMap::ChiSquared, "chi2"),
     ];
 
-    /// Its name, after the kernel that it stands for.
+    /// Returns the name of the map, which is that of the kernel.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(map, _)| *map == self).map_or("", |(_, name)| name)
     }
 
-    /// Features of a histogram of that many numbers.
+    /// Returns the number of features of a histogram of `numbers` numbers.
     pub fn len(self, numbers: usize) -> usize {
         numbers * self.width()
     }
 
-    /// Maps a histogram, whose numbers are not negative.
+    /// Returns the features of a histogram. Its numbers must not be negative.
     pub fn apply(self, histogram: &SparseRow) -> SparseRow {
         let width = self.width() as u32;
         let entries = histogram.entries.iter().filter(|(_, x)| *x > 0.0);
@@ -60,7 +64,7 @@ impl FeatureMap {
             FeatureMap::None => [x, 0.0, 0.0],
             FeatureMap::Hellinger => [x.sqrt(), 0.0, 0.0],
             FeatureMap::ChiSquared => {
-                // The chi-squared kernel's spectrum is sech(pi lambda).
+                // The spectrum of the chi-squared kernel is sech(pi lambda).
                 let density = |frequency: f64| INTERVAL / libm::cosh(PI * frequency);
                 let (even, turned) = ((x * density(0.0)).sqrt(), (2.0 * x * density(INTERVAL)).sqrt());
                 let phase = INTERVAL * libm::log(x);

@@ -1,49 +1,51 @@
-//! How often each word occurs in a picture, in all of it or in each cell of a spatial pyramid (Lazebnik, Schmid and Ponce, "Beyond
-//! Bags of Features", CVPR 2006).
+//! How often each word occurs in a picture: in the whole picture, or in each cell of a spatial
+//! pyramid (Lazebnik, Schmid and Ponce, "Beyond Bags of Features", CVPR 2006).
 
 use crate::SparseRow;
 use std::collections::BTreeMap;
 
-/// Into which cells a picture is cut.
+/// The cells into which a picture is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SpatialPyramid {
     /// Level `l` has `2^l x 2^l` cells; 1 level is the whole picture.
     pub levels: u32,
 }
 
-/// Levels at most: the cells of further ones hold hardly a patch.
+/// Maximum number of levels. The cells of further levels would contain hardly a patch.
 pub const MAX_LEVELS: u32 = 4;
 
-/// A patch in a picture.
+/// A patch of a picture.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WordOccurrence {
-    /// Its word's number.
+    /// Number of its word.
     pub word: u32,
-    /// Its middle, as a share of the picture's width, from 0 to less than 1.
+    /// Horizontal center, as a share of the picture's width, from 0 to less than 1.
     pub x: f32,
-    /// Its middle, as a share of the picture's height.
+    /// Vertical center, as a share of the picture's height.
     pub y: f32,
 }
 
 impl SpatialPyramid {
-    /// Cells of all levels.
+    /// Returns the number of cells of all levels.
     pub fn cells(self) -> usize {
         (0..self.levels).map(|level| 1 << (2 * level)).sum()
     }
 
-    /// Numbers in a histogram over a vocabulary of that many words.
+    /// Returns the length of a histogram over a vocabulary of `words` words.
     pub fn len(self, words: usize) -> usize {
         self.cells() * words
     }
 
-    /// A level's weight: half of the next finer one's, and the two coarsest alike (Lazebnik et al., equation 3), so that all sum to 1.
+    /// Returns the weight of a level: half of the next finer level's, and the same for the two
+    /// coarsest (Lazebnik et al., equation 3). All weights sum to 1.
     fn weight(self, level: u32) -> f64 {
         let halvings = self.levels - level.max(1);
         if self.levels == 1 { 1.0 } else { 1.0 / f64::from(1u32 << halvings) }
     }
 
-    /// The weighted histograms of all cells, each level's shares summing to its weight; nothing for a picture without patches.
-    /// Number `cell * words + word`, the cells level by level, row by row.
+    /// Returns the weighted histograms of all cells. The numbers of each level sum to its weight; a
+    /// picture without patches has none. Entry `cell * words + word` belongs to a word in a cell,
+    /// with cells ordered level by level and row by row.
     pub fn histogram(self, occurrences: &[WordOccurrence], words: usize) -> SparseRow {
         let mut counts = BTreeMap::<u32, u32>::new();
         for occurrence in occurrences {
@@ -58,7 +60,7 @@ impl SpatialPyramid {
         SparseRow { entries: counts.into_iter().map(share).collect() }
     }
 
-    /// Where a patch counts: once on each level.
+    /// Returns the entries in which a patch counts: one per level.
     fn places(self, patch: &WordOccurrence, words: usize) -> impl Iterator<Item = u32> {
         let (word, x, y) = (patch.word as usize, patch.x, patch.y);
         (0..self.levels).map(move |level| {
@@ -99,7 +101,8 @@ mod tests {
     fn finer_levels_count_by_quarter() {
         let patches = [occurrence(0, 0.1, 0.1), occurrence(1, 0.9, 0.6)];
         let row = SpatialPyramid { levels: 2 }.histogram(&patches, 2);
-        // The whole picture, then the upper left quarter's word 0 and the lower right one's word 1.
+        // The whole picture, then word 0 in the upper left quarter and word 1 in the lower right
+        // quarter.
         assert_eq!(row.entries, [(0, 0.25), (1, 0.25), (2, 0.25), (9, 0.25)]);
     }
 

@@ -1,23 +1,25 @@
-//! Linear support vector machines, one for each class against all others, by dual coordinate descent (Hsieh, Chang, Lin, Keerthi and
-//! Sundararajan, "A Dual Coordinate Descent Method for Large-scale Linear SVM", ICML 2008, algorithm 1 for squared hinge loss).
+//! Linear support vector machines, one per class against all others, trained by dual coordinate
+//! descent (Hsieh, Chang, Lin, Keerthi and Sundararajan, "A Dual Coordinate Descent Method for
+//! Large-scale Linear SVM", ICML 2008, algorithm 1 for squared hinge loss).
 //!
-//! Minimises `|w|^2 / 2 + C sum max(0, 1 - y w.x)^2`, where `w` has one more number than the features, the bias, and `x` a 1 there.
+//! Training minimizes `|w|^2 / 2 + C sum max(0, 1 - y w.x)^2`. The last element of `w` is the bias,
+//! for which `x` is 1.
 
 use crate::SparseRow;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-/// How to train.
+/// Options of training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainingOptions {
-    /// The cost of an error, C.
+    /// Cost of an error, C.
     pub cost: f64,
-    /// Training ends when no dual variable's projected gradient is farther than this from another's.
+    /// Training ends when the projected gradients of all dual variables differ by at most this.
     pub tolerance: f64,
-    /// Passes over all rows at most.
+    /// Maximum number of passes over all rows.
     pub passes: usize,
-    /// Names the order in which rows are visited.
+    /// Seed of the order in which rows are visited.
     pub seed: u64,
 }
 
@@ -27,16 +29,16 @@ impl Default for TrainingOptions {
     }
 }
 
-/// One class's machine.
+/// The machine of one class.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct LinearSvm {
-    /// The features' weights.
+    /// Weights of the features.
     pub weights: Vec<f64>,
-    /// What is added to all scores.
+    /// Constant that is added to every score.
     pub bias: f64,
 }
 
-/// How a machine was trained.
+/// The course of a training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainingOutcome {
     /// Passes over all rows.
@@ -46,12 +48,14 @@ pub struct TrainingOutcome {
 }
 
 impl LinearSvm {
-    /// How surely a row is of the class: above 0 if more likely than not.
+    /// Returns the confidence that a row belongs to the class; it does more likely than not if the
+    /// score is above 0.
     pub fn score(&self, row: &SparseRow) -> f64 {
         row.dot(&self.weights) + self.bias
     }
 
-    /// Trains on rows of `features` numbers; `is_member` says which rows are of the class.
+    /// Trains on rows of `features` numbers. `is_member` must return whether a row belongs to the
+    /// class.
     pub fn train(
         rows: &[SparseRow],
         features: usize,
@@ -61,7 +65,7 @@ impl LinearSvm {
         let mut descent = CoordinateDescent {
             rows,
             sides: (0..rows.len()).map(|i| if is_member(i) { 1.0 } else { -1.0 }).collect(),
-            // The bias adds 1 to every row's squared length, the loss 1 / 2C.
+            // The bias adds 1 to every row's squared length, the loss adds 1 / 2C.
             curvature: rows.iter().map(|row| row.squared() + 1.0 + 0.5 / options.cost).collect(),
             slack: 0.5 / options.cost,
             dual: vec![0.0; rows.len()],
@@ -79,7 +83,7 @@ impl LinearSvm {
     }
 }
 
-/// The class of the largest score, the first of several; none without machines.
+/// Returns the class with the largest score, the first of several, or `None` without machines.
 pub fn predict(machines: &[LinearSvm], row: &SparseRow) -> Option<usize> {
     let scores = machines.iter().map(|machine| machine.score(row));
     let best = scores.enumerate().reduce(|best, next| if next.1 > best.1 { next } else { best });
@@ -90,7 +94,7 @@ struct CoordinateDescent<'a> {
     rows: &'a [SparseRow],
     /// 1 for members of the class, -1 for others.
     sides: Vec<f64>,
-    /// The dual function's second derivative, by row.
+    /// Second derivative of the dual function, by row.
     curvature: Vec<f64>,
     slack: f64,
     dual: Vec<f64>,
@@ -98,7 +102,8 @@ struct CoordinateDescent<'a> {
 }
 
 impl CoordinateDescent<'_> {
-    /// One step for each row; the distance between the largest and the smallest projected gradient.
+    /// Takes one step per row. Returns the difference between the largest and the smallest
+    /// projected gradient.
     fn pass(&mut self, order: &[usize]) -> f64 {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for &i in order {

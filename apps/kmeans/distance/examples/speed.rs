@@ -1,5 +1,5 @@
-//! Products a nanosecond of one thread's processor time, by level, and what a distance measured by itself costs beside one of a whole
-//! row: `speed [points [dims [centroids]]]`.
+//! Measures products per nanosecond of one thread's CPU time at each level, and the cost of a
+//! single distance relative to one of a whole row: `speed [points [dims [centroids]]]`.
 
 use cool_distance::{PairDistances, Panels, PointRows, RowSelection, SimdLevel};
 use rustix::time::{ClockId, clock_gettime};
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bytes: Vec<u8> = (0..n * dims).map(|_| noise() as u8).collect();
     let wide: Vec<i16> = (0..n * dims).map(|_| noise() as i16).collect();
     let centroids: Vec<i16> = (0..k * dims).map(|_| (noise() % 32_641) as i16).collect();
-    // Of each upper word the same lower one.
+    // Every upper word gets the same lower word.
     let fine = |upper: &[i16]| -> Vec<i16> {
         upper.chunks(dims).flat_map(|row| [row, &vec![77; dims]].concat()).collect()
     };
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Err(_) => SimdLevel::available(),
         };
         for level in levels {
-            // The slowest level takes its time for the rest.
+            // The slowest level gets fewer points, so that it does not dominate the run time.
             let count = if level == SimdLevel::Scalar { n.min(100) } else { n };
             let start = nanoseconds();
             let panels = Panels::new(level, rows.precision(), centroids, dims);
@@ -51,7 +51,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Nanoseconds of a distance measured by itself: some of each point's, as bounds leave them.
+/// Returns the nanoseconds per single distance, measured on a few centroids per point, as in an
+/// assignment by bounds.
 fn single(pairs: &PairDistances<'_>, rows: PointRows<'_>, count: usize, k: usize) -> f64 {
     const EACH: usize = 20;
     let (start, mut sum) = (nanoseconds(), 0);
@@ -65,7 +66,7 @@ fn single(pairs: &PairDistances<'_>, rows: PointRows<'_>, count: usize, k: usize
     (nanoseconds() - start) / (count * EACH) as f64
 }
 
-/// This thread's processor time, in which others do not count.
+/// Returns this thread's CPU time in nanoseconds, which other processes do not affect.
 fn nanoseconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64

@@ -8,7 +8,8 @@
 use std::arch::x86_64::__cpuid_count;
 use std::sync::OnceLock;
 
-/// Whether the processor has tile registers with byte products, and the system lets this process use them.
+/// Returns whether the CPU has tile registers with byte products and the system lets this process
+/// use them. The result is cached, because the request to the system must be made only once.
 pub(crate) fn is_permitted() -> bool {
     static PERMITTED: OnceLock<bool> = OnceLock::new();
     *PERMITTED.get_or_init(|| has_tiles() && request_permission())
@@ -20,12 +21,14 @@ fn has_tiles() -> bool {
     __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & BOTH == BOTH
 }
 
-/// Asks Linux for the tile registers, for all threads of this process.
+/// Requests the tile registers from Linux for all threads of this process. Returns whether the
+/// system grants them.
 #[cfg(target_os = "linux")]
 fn request_permission() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
     const XFEATURE_XTILEDATA: libc::c_ulong = 18;
-    // SAFETY: the call takes two numbers and changes nothing of this process but what it may use.
+    // SAFETY: the call takes two numbers and changes nothing in this process except its
+    // permissions.
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
 }
 

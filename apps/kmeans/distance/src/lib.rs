@@ -1,14 +1,18 @@
-//! Squared distances of points from centroids in exact integers, as fast as the processor multiplies.
+//! Squared distances between points and centroids in exact integers, as fast as the CPU multiplies.
 //!
-//! Points lie on a grid of integers ([`PointRows`]: of 8, 16 or 24 bits), centroids on the same grid with some more bits behind
-//! the point. `|x - c|^2 = |x|^2 - 2 x.c + |c|^2`, so all the time goes into dot products, done as a blocked matrix
-//! product (Goto and van de Geijn, ACM TOMS 2008): centroids are packed once into [`Panels`], points into tiles, and a
-//! tile is multiplied with a panel while both are in the first-level cache, its sums in registers.
+//! Points lie on a grid of integers ([`PointRows`]: 8, 16 or 24 bits); centroids lie on the same
+//! grid with additional fraction bits. Because `|x - c|^2 = |x|^2 - 2 x.c + |c|^2`, nearly all the
+//! time goes into dot products, which are computed as a blocked matrix product (Goto and van de
+//! Geijn, ACM TOMS 2008): centroids are packed once into [`Panels`], points into tiles, and a tile
+//! is multiplied with a panel while both are in the first-level cache and the sums are in
+//! registers.
 //!
-//! **The result does not depend on the processor.** Every [`SimdLevel`] computes the same integers as `scalar`, the
-//! definition, since sums of integers are exact in any order; of equally near centroids the first is chosen.
+//! **The result does not depend on the CPU.** Every [`SimdLevel`] must return the same integers as
+//! `scalar`, which is the definition. It can, because sums of integers are exact in any order. Of
+//! equally near centroids, the first is chosen.
 //!
-//! No I/O and no threads: callers share out the rows among theirs. `unsafe` is in `simd` and `amx_permission` only.
+//! The crate does no I/O and starts no threads: callers distribute the rows among their threads.
+//! `unsafe` occurs only in `simd` and `amx_permission`.
 
 #[cfg(target_arch = "x86_64")]
 mod amx_permission;

@@ -3,8 +3,8 @@
 /// A point's nearest centroid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NearestCentroid {
-    /// Its number; of equally near centroids, the first's.
+    /// Number of the centroid; of equally near centroids, the first.
     pub index: u32,
-    /// Its squared distance, in units of the centroids' grid, squared.
+    /// Squared distance, in squared units of the centroids' grid.
     pub squared: i64,
 }

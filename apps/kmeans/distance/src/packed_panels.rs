@@ -6,29 +6,31 @@ use crate::point_rows::{PointRows, RowSelection};
 use crate::simd::{Kernel, NearestTwo, Scores, TileOrder};
 use std::ops::Range;
 
-/// Bytes of packed points that go past a panel before the next one's turn: half of a small second-level cache.
+/// Bytes of packed points that are multiplied with one panel before the next panel follows: half of
+/// a small second-level cache.
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// Centroids in panels.
 pub(crate) struct PackedPanels {
     kernel: &'static Kernel,
     scheme: PackingScheme,
-    /// Words of a row of one plane, with those that fill up the kernel's step.
+    /// Words of a row in one plane, padded to a multiple of the kernel's step.
     steps: usize,
-    /// The weights of the layers of products, as powers of two: each term's, as often as its sums must be cut.
+    /// Weight of each layer of products, as a power of two. A term has several layers if its sums
+    /// must be split.
     shifts: Vec<u32>,
-    /// By panel, plane, step and lane.
+    /// All packed words, ordered by panel, plane, step and lane.
     words: Vec<u32>,
-    /// What is left of each centroid's squared distances but for the products; no distance at all where a panel's last
-    /// lanes are empty.
+    /// The part of each centroid's squared distances that does not depend on the products. Empty
+    /// lanes of the last panel hold `i64::MAX`, so that they are never the nearest.
     offsets: Vec<i64>,
 }
 
-/// Points packed for a while.
+/// A block of packed points, reused for each block.
 struct PointBlock {
-    /// By tile, plane, and as the kernel wants a tile's words ordered.
+    /// Words by tile and plane, in the kernel's tile order.
     words: Vec<u32>,
-    /// What all squared distances of each point have in common.
+    /// The term that all squared distances of a point have in common.
     offsets: Vec<i64>,
 }
 
@@ -79,7 +81,8 @@ impl PackedPanels {
         });
     }
 
-    /// Hands the nearest centroids of the picked rows to `take`, a block at a time, with the place of the first among them.
+    /// Passes the nearest two centroids of the selected rows to `take`, one block at a time, with
+    /// the index of the block's first row within the selection.
     pub(crate) fn nearest_two(
         &self,
         rows: PointRows<'_>,
@@ -115,7 +118,7 @@ impl PackedPanels {
         self.for_each_block(rows, picked, |first, block| {
             self.for_each_tile(block, panels.clone(), |points, centroids, scores| {
                 (self.kernel.write)(&scores, &mut tile);
-                // Of the first and the last panel, only some lanes may be asked for.
+                // Of the first and the last panel, only some lanes may belong to the run.
                 let requested = run.start.max(centroids)..run.end.min(centroids + lanes);
                 let offsets = block.offsets[points..].iter();
                 for (i, (scores, offset)) in tile.chunks_exact(lanes).zip(offsets).enumerate() {
@@ -129,12 +132,13 @@ impl PackedPanels {
         });
     }
 
-    /// All of them.
+    /// Returns the range of all panels.
     fn panels(&self) -> Range<usize> {
         0..self.offsets.len() / self.kernel.lanes
     }
 
-    /// Packs the picked rows, a block at a time; `visit` gets the place of the first among them.
+    /// Packs the selected rows, one block at a time. `visit` receives the index of the block's
+    /// first row within the selection.
     fn for_each_block(
         &self,
         rows: PointRows<'_>,
@@ -163,8 +167,8 @@ impl PackedPanels {
         }
     }
 
-    /// Hands the place in the block of each tile's first point, the number of the first centroid of each panel of a run, and
-    /// their scores to `visit`.
+    /// Passes to `visit`, for each tile and each panel of a run, the index of the tile's first
+    /// point within the block, the number of the panel's first centroid, and their scores.
     fn for_each_tile(
         &self,
         block: &PointBlock,
@@ -186,7 +190,8 @@ impl PackedPanels {
         }
     }
 
-    /// A tile times a panel, term by term, cut so that no sum overflows.
+    /// Multiplies a tile with a panel, term by term, in spans that are short enough for 32-bit
+    /// sums.
     fn multiply(&self, points: &[u32], centroids: &[u32], layers: &mut [i32]) {
         let (kernel, span) = (self.kernel, self.scheme.span);
         let mut layers = layers.chunks_exact_mut(kernel.rows * kernel.lanes);
@@ -201,7 +206,7 @@ impl PackedPanels {
 }
 
 impl TileOrder {
-    /// Writes a row's words into a tile of `rows`.
+    /// Writes a row's words into a tile of `rows` rows.
     fn place(self, words: &[u32], row: usize, rows: usize, tile: &mut [u32]) {
         match self {
             Self::ByRow => tile[row * words.len()..][..words.len()].copy_from_slice(words),

@@ -1,10 +1,12 @@
-//! How numbers become the 32-bit words that the processor multiplies, and why their sums fit 32 bits.
+//! How coordinates become the 32-bit words that the CPU multiplies, and why their sums fit 32 bits.
 //!
-//! Instructions multiply pairs of `i16` (`pmaddwd`) or quads of an unsigned and a signed byte (`vpdpbusd`, `tdpbusd`)
-//! and add up to `i32`. Coordinates wider than that are cut into planes, as digits: `x = 256 high + low`. Both sides
-//! are shifted by a constant where that makes them signed or unsigned as needed:
+//! Instructions multiply pairs of `i16` (`pmaddwd`) or quads of an unsigned and a signed byte
+//! (`vpdpbusd`, `tdpbusd`) and add up to `i32`. Wider coordinates are split into planes, as into
+//! digits: `x = 256 high + low`. Both sides are shifted by a constant where they must become signed
+//! or unsigned:
 //!
-//! `x = X + a` and `c = C + b`, so `x.c = X.C + b sum(x) + a sum(c) - a b d`, of which only `X.C` takes time.
+//! `x = X + a` and `c = C + b`, so `x.c = X.C + b sum(x) + a sum(c) - a b d`, of which only `X.C`
+//! takes time.
 //!
 //! | form, precision | X | planes of X | C | planes of C | largest product | coordinates to 2^31 |
 //! | --- | --- | --- | --- | --- | --- | --- |
@@ -17,7 +19,7 @@
 
 use crate::point_rows::{PointRows, Precision, RowValues};
 
-/// What a 32-bit word holds.
+/// The contents of a 32-bit word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WordFormat {
     /// Two `i16`.
@@ -26,12 +28,12 @@ pub(crate) enum WordFormat {
     Quads,
 }
 
-/// One product of a plane of points with one of centroids.
+/// The product of one plane of points with one plane of centroids.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlaneProduct {
     pub(crate) point: usize,
     pub(crate) centroid: usize,
-    /// Its weight as a power of two.
+    /// Weight of the product, as a power of two.
     pub(crate) shift: u32,
 }
 
@@ -39,7 +41,7 @@ const fn term(point: usize, centroid: usize, shift: u32) -> PlaneProduct {
     PlaneProduct { point, centroid, shift }
 }
 
-/// A row of the table above.
+/// One row of the table above.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PackingScheme {
     form: WordFormat,
@@ -47,9 +49,9 @@ pub(crate) struct PackingScheme {
     pub(crate) point_planes: usize,
     pub(crate) centroid_planes: usize,
     pub(crate) terms: &'static [PlaneProduct],
-    /// Words whose products a 32-bit sum holds.
+    /// Number of words of which one 32-bit sum can hold the products.
     pub(crate) span: usize,
-    /// `a` and `b`.
+    /// The shifts `a` and `b` of the table above.
     shifts: (i64, i64),
 }
 
@@ -87,7 +89,7 @@ impl PackingScheme {
         self.precision
     }
 
-    /// Words of a row of one plane.
+    /// Returns the number of words of a row in one plane.
     pub(crate) fn words(&self, dims: usize) -> usize {
         match self.form {
             WordFormat::Pairs => dims.div_ceil(2),
@@ -95,7 +97,8 @@ impl PackingScheme {
         }
     }
 
-    /// What all squared distances of a point have in common: `|x|^2 4^f - 2^(f+1) (b sum(x) - a b d)`.
+    /// Returns the term that all squared distances of a point have in common: `|x|^2 4^f - 2^(f+1)
+    /// (b sum(x) - a b d)`.
     pub(crate) fn point_offset(&self, rows: PointRows<'_>, i: usize) -> i64 {
         let (a, b) = self.shifts;
         let fraction = self.precision.fraction();
@@ -103,14 +106,15 @@ impl PackingScheme {
         (rows.norm(i) << (2 * fraction)) - (rest << (fraction + 1))
     }
 
-    /// What is left of a centroid's squared distances but for `X.C`: `|c|^2 - 2^(f+1) a sum(c)`.
+    /// Returns the part of a centroid's squared distances that does not depend on `X.C`: `|c|^2 -
+    /// 2^(f+1) a sum(c)`.
     pub(crate) fn centroid_offset(&self, centroid: &[i16]) -> i64 {
         let norm: i64 = self.precision.coordinates(centroid).map(|c| c * c).sum();
         let sum: i64 = self.precision.coordinates(centroid).sum();
         norm - ((self.shifts.0 * sum) << (self.precision.fraction() + 1))
     }
 
-    /// Writes a plane of a point; words beyond its coordinates stay as they are.
+    /// Writes one plane of a point. Words beyond its coordinates keep their values.
     pub(crate) fn pack_point(&self, rows: PointRows<'_>, i: usize, plane: usize, words: &mut [u32]) {
         let row = match rows.values {
             RowValues::Byte(v) => return self.pack_bytes(&v[rows.at(i)], words),
@@ -137,7 +141,7 @@ impl PackingScheme {
         }
     }
 
-    /// Writes a plane of a centroid; words beyond its coordinates stay as they are.
+    /// Writes one plane of a centroid. Words beyond its coordinates keep their values.
     pub(crate) fn pack_centroid(&self, row: &[i16], plane: usize, words: &mut [u32]) {
         let shifted = |c: i16| i32::from(c) - 16_384;
         let high = |c: i16| (shifted(c) + 128) >> 8;

@@ -1,10 +1,10 @@
-//! Distances of single points from single centroids, for those who know already which few they need.
+//! Distances between single points and single centroids, for callers that need only a few of them.
 
 use crate::point_rows::{PointRows, Precision, RowValues};
 use crate::simd::{self, DotProducts};
 use crate::simd_level::SimdLevel;
 
-/// Centroids whose distances from single points are asked for.
+/// Centroids prepared for distances from single points.
 pub struct PairDistances<'a> {
     dots: &'static DotProducts,
     centroids: &'a [i16],
@@ -14,10 +14,10 @@ pub struct PairDistances<'a> {
 }
 
 impl<'a> PairDistances<'a> {
-    /// Of centroids as rows of `dims` coordinates on the grid of `precision`.
+    /// Prepares centroids, given as rows of `dims` coordinates on the grid of `precision`.
     ///
     /// # Panics
-    /// If this processor does not have the level.
+    /// If this CPU does not support the level.
     pub fn new(level: SimdLevel, precision: Precision, centroids: &'a [i16], dims: usize) -> Self {
         let width = dims * precision.words();
         let norm = |row: &[i16]| precision.coordinates(row).map(|c| c * c).sum();
@@ -25,7 +25,9 @@ impl<'a> PairDistances<'a> {
         Self { dots: simd::dots(level), centroids, width, norms }
     }
 
-    /// The squared distance of the `i`th point, whose length squared is `norm` ([`PointRows::norm`]), from a centroid.
+    /// Returns the squared distance between the `i`th point and a centroid. `norm` must be the
+    /// point's squared length, as [`PointRows::norm`] returns it: callers measure several distances
+    /// of a point, so they compute it once.
     pub fn squared(&self, rows: PointRows<'_>, i: usize, norm: i64, centroid: usize) -> i64 {
         let c = &self.centroids[centroid * self.width..][..self.width];
         let dot = match rows.values {

@@ -1,5 +1,5 @@
-//! Points times centroids, block by block: panels of centroids stay in the first-level cache while tiles of points,
-//! which stay in the second-level cache, go past them.
+//! The blocked product of points and centroids: panels of centroids stay in the first-level cache
+//! while tiles of points stream past them from the second-level cache.
 
 use crate::nearest::NearestCentroid;
 use crate::packed_panels::PackedPanels;
@@ -11,7 +11,7 @@ use crate::simd_level::SimdLevel;
 use crate::upper_word_filter::UpperWordFilter;
 use std::ops::Range;
 
-/// Centroids made ready for comparing many points with them.
+/// Centroids prepared for comparison with many points.
 pub struct Panels<'a> {
     precision: Precision,
     dims: usize,
@@ -26,17 +26,18 @@ enum PanelStorage<'a> {
 }
 
 impl<'a> Panels<'a> {
-    /// Packs centroids (rows of `dims` coordinates on the grid of `precision`), of which there must be one at least.
+    /// Packs centroids, given as rows of `dims` coordinates on the grid of `precision`. There must
+    /// be at least one.
     ///
     /// # Panics
-    /// If there is none, a row is not whole, one of [`Precision::Byte`] is not within 0 to 32,640, or this processor does not
-    /// have the level.
+    /// If there is no centroid, a row is incomplete, a centroid of [`Precision::Byte`] is not
+    /// within 0 to 32,640, or this CPU does not support the level.
     pub fn new(level: SimdLevel, precision: Precision, centroids: &'a [i16], dims: usize) -> Self {
         let width = dims * precision.words();
         let count = centroids.len() / width;
         assert!(count > 0 && centroids.len() == count * width, "{} words, {width} a row", centroids.len());
         let in_range = |c: &i16| precision != Precision::Byte || (0..=32_640).contains(c);
-        assert!(centroids.iter().all(in_range), "a centroid of bytes is beyond 255");
+        assert!(centroids.iter().all(in_range), "a centroid of bytes exceeds 255");
         let work = match simd::kernel(level) {
             None => PanelStorage::Plain(centroids),
             Some(kernel) => {
@@ -54,17 +55,18 @@ impl<'a> Panels<'a> {
         Self { precision, dims, count, work }
     }
 
-    /// How many centroids there are.
+    /// Returns the number of centroids.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none: never.
+    /// Returns whether there are no centroids, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Hands each picked row's place among them and its nearest centroid to `take`, in order.
+    /// Passes each selected row's index within the selection and its nearest centroid to `take`, in
+    /// order.
     pub fn nearest(
         &self,
         rows: PointRows<'_>,
@@ -81,10 +83,12 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// Writes the squared distances of the picked rows from a run of the centroids, row by row, to `table`.
+    /// Writes the squared distances between the selected rows and a run of the centroids to
+    /// `table`, row by row.
     ///
     /// # Panics
-    /// If there are no such centroids, or the table has not a place for every distance.
+    /// If the run exceeds the centroids, or if the table does not have exactly one place per
+    /// distance.
     pub fn all(&self, rows: PointRows<'_>, picked: RowSelection<'_>, run: Range<usize>, table: &mut [i64]) {
         self.check(rows);
         assert!(run.start < run.end && run.end <= self.count, "{run:?} of {} centroids", self.count);
@@ -118,7 +122,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Points of all precisions and centroids, noise or the extremes of their ranges.
+    /// Points of any precision and centroids: noise, or the extremes of their ranges.
     #[derive(Clone, Debug)]
     struct Case {
         precision: Precision,
@@ -167,7 +171,7 @@ mod tests {
     fn case(precision: Precision) -> impl Strategy<Value = Case> {
         let ends = |(least, largest): (i64, i64)| prop_oneof![4 => least..=largest, 1 => Just(least), 1 => Just(largest)];
         let anywhere = (ends(precision.range()).boxed(), ends(precision.centroid_range()).boxed());
-        // So near together that upper words alone do not tell which is the nearest.
+        // So near to each other that the upper words alone do not determine the nearest.
         let together = ((0..=255i64).boxed(), (0..=255i64).boxed());
         let values = prop_oneof![3 => Just(anywhere), 1 => Just(together)];
         (values, 1usize..140, 0usize..60, 1usize..80).prop_flat_map(move |((x, c), dims, n, k)| {

@@ -1,29 +1,31 @@
-//! Points as rows of integers, borrowed from whoever holds them.
+//! Points as rows of integers, borrowed from their owner.
 
 use std::ops::Range;
 
-/// Most coordinates of a point of any precision: with more, a 32-bit sum of byte products could overflow (`pack`).
+/// Maximum number of coordinates of a point at any precision. With more, a 32-bit sum of byte
+/// products could overflow (see `packing`).
 pub const MAX_DIMS: usize = 65_536;
 
-/// The largest magnitude of a coordinate of [`Precision::Fine`], whose upper word then fits `i16`.
+/// Largest magnitude of a coordinate of [`Precision::Fine`]; its upper word then fits `i16`.
 const FINEST: i64 = 32_767 * 256;
 
-/// What a coordinate of a point is, and how much finer the centroids' grid is.
+/// The range of a point's coordinates, and how much finer the centroids' grid is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Precision {
-    /// 0 to 255; centroids from 0 to 32,640 stand for these with 7 bits behind the point.
+    /// 0 to 255. Centroids range from 0 to 32,640, because they have 7 fraction bits.
     Byte,
-    /// -32,767 to 32,767; centroids the same.
+    /// -32,767 to 32,767, for centroids too.
     Wide,
-    /// -8,388,352 to 8,388,352, as fine as the mantissas of 32-bit floating-point numbers; centroids the same.
+    /// -8,388,352 to 8,388,352, for centroids too: as fine as the mantissas of 32-bit
+    /// floating-point numbers.
     ///
-    /// A coordinate is two `i16`: an upper word, which counts 256, and a lower one from -128 to 127. A row has all upper words
-    /// first, then all lower ones.
+    /// A coordinate consists of two `i16`: an upper word, which counts 256, and a lower word from
+    /// -128 to 127. A row contains all upper words first, then all lower words.
     Fine,
 }
 
 impl Precision {
-    /// Bits that a centroid's coordinate has behind the point.
+    /// Returns the number of fraction bits of a centroid's coordinate.
     pub fn fraction(self) -> u32 {
         match self {
             Self::Byte => 7,
@@ -31,7 +33,7 @@ impl Precision {
         }
     }
 
-    /// Words of 16 bits that a centroid's coordinate takes.
+    /// Returns the number of 16-bit words of a centroid's coordinate.
     pub fn words(self) -> usize {
         match self {
             Self::Byte | Self::Wide => 1,
@@ -39,7 +41,8 @@ impl Precision {
         }
     }
 
-    /// Most coordinates of a point: with more, a squared distance could overflow 62 bits.
+    /// Returns the maximum number of coordinates of a point. With more, a squared distance could
+    /// overflow 62 bits.
     pub fn max_dims(self) -> usize {
         match self {
             Self::Byte | Self::Wide => MAX_DIMS,
@@ -47,7 +50,7 @@ impl Precision {
         }
     }
 
-    /// The least and the largest coordinate of a point.
+    /// Returns the smallest and the largest coordinate of a point.
     pub fn range(self) -> (i64, i64) {
         match self {
             Self::Byte => (0, 255),
@@ -56,13 +59,13 @@ impl Precision {
         }
     }
 
-    /// The least and the largest coordinate of a centroid.
+    /// Returns the smallest and the largest coordinate of a centroid.
     pub fn centroid_range(self) -> (i64, i64) {
         let (least, largest) = self.range();
         (least << self.fraction(), largest << self.fraction())
     }
 
-    /// A row of words as coordinates.
+    /// Returns the coordinates of a row of words.
     pub fn coordinates(self, words: &[i16]) -> impl Iterator<Item = i64> + use<'_> {
         let (upper, lower) = words.split_at(words.len() / self.words());
         let unit = if lower.is_empty() { 1 } else { 256 };
@@ -70,7 +73,7 @@ impl Precision {
         upper.iter().zip(lower).map(move |(&upper, lower)| unit * i64::from(upper) + i64::from(lower))
     }
 
-    /// Coordinates, which must be within the range, as a row of words.
+    /// Returns coordinates as a row of words. They must be within the range.
     pub fn to_words(self, coordinates: impl Iterator<Item = i64> + Clone) -> Vec<i16> {
         match self {
             Self::Byte | Self::Wide => coordinates.map(|x| x as i16).collect(),
@@ -88,7 +91,7 @@ impl Precision {
 pub struct PointRows<'a> {
     pub(crate) values: RowValues<'a>,
     dims: usize,
-    /// Numbers from one row to the next.
+    /// Numbers from the start of one row to the start of the next.
     stride: usize,
 }
 
@@ -103,8 +106,8 @@ impl<'a> PointRows<'a> {
     /// Points of `dims` bytes each.
     ///
     /// # Panics
-    /// If the dimensions are not 1 to [`Precision::max_dims`], or the last row is not whole; so do [`PointRows::wide`] and
-    /// [`PointRows::fine`].
+    /// If `dims` is not within 1 to [`Precision::max_dims`], or if the last row is incomplete. The
+    /// same holds for [`PointRows::wide`] and [`PointRows::fine`].
     pub fn bytes(values: &'a [u8], dims: usize) -> Self {
         Self::checked(values.len(), Self { values: RowValues::Byte(values), dims, stride: dims })
     }
@@ -114,7 +117,8 @@ impl<'a> PointRows<'a> {
         Self::checked(values.len(), Self { values: RowValues::Wide(values), dims, stride: dims })
     }
 
-    /// Points of `dims` coordinates each, as [`Precision::Fine`] has them: twice as many words.
+    /// Points of `dims` coordinates each in the form of [`Precision::Fine`], with two words per
+    /// coordinate.
     pub fn fine(values: &'a [i16], dims: usize) -> Self {
         Self::checked(values.len(), Self { values: RowValues::Fine(values), dims, stride: 2 * dims })
     }
@@ -126,7 +130,7 @@ impl<'a> PointRows<'a> {
         rows
     }
 
-    /// The upper words of [`Precision::Fine`], as points of [`Precision::Wide`].
+    /// Returns the upper words of [`Precision::Fine`] as points of [`Precision::Wide`].
     pub(crate) fn upper(self) -> Self {
         match self.values {
             RowValues::Fine(values) => Self { values: RowValues::Wide(values), ..self },
@@ -134,12 +138,12 @@ impl<'a> PointRows<'a> {
         }
     }
 
-    /// Numbers of a row.
+    /// Returns how many numbers a row has.
     pub(crate) fn width(&self) -> usize {
         self.dims * self.precision().words()
     }
 
-    /// What the coordinates are.
+    /// Returns the precision of the coordinates.
     pub fn precision(&self) -> Precision {
         match self.values {
             RowValues::Byte(_) => Precision::Byte,
@@ -148,12 +152,12 @@ impl<'a> PointRows<'a> {
         }
     }
 
-    /// Coordinates of a point.
+    /// Returns the number of coordinates of a point.
     pub fn dims(&self) -> usize {
         self.dims
     }
 
-    /// How many points there are.
+    /// Returns the number of points.
     pub fn len(&self) -> usize {
         match self.values {
             RowValues::Byte(values) => values.len() / self.stride,
@@ -161,12 +165,12 @@ impl<'a> PointRows<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no points.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The `i`th row as numbers.
+    /// Returns the coordinates of the `i`th row.
     pub fn row(&self, i: usize) -> impl Iterator<Item = i64> + use<'a> {
         let (bytes, words) = match self.values {
             RowValues::Byte(values) => (&values[self.at(i)], &[][..]),
@@ -175,12 +179,12 @@ impl<'a> PointRows<'a> {
         bytes.iter().map(|&x| i64::from(x)).chain(self.precision().coordinates(words))
     }
 
-    /// Where the numbers of the `i`th row are.
+    /// Returns the range of the `i`th row's numbers.
     pub(crate) fn at(&self, i: usize) -> Range<usize> {
         i * self.stride..i * self.stride + self.width()
     }
 
-    /// The `i`th point's length squared.
+    /// Returns the squared length of the `i`th point.
     pub fn norm(&self, i: usize) -> i64 {
         let at = self.at(i);
         match self.values {
@@ -197,22 +201,22 @@ impl<'a> PointRows<'a> {
     }
 }
 
-/// Which rows are meant.
+/// A selection of rows.
 #[derive(Clone, Copy, Debug)]
 pub enum RowSelection<'a> {
-    /// A run of them.
+    /// Consecutive rows.
     Run {
-        /// The first.
+        /// The first row.
         first: usize,
-        /// How many.
+        /// How many rows.
         count: usize,
     },
-    /// These, in this order.
+    /// The listed rows, in this order.
     List(&'a [u32]),
 }
 
 impl RowSelection<'_> {
-    /// How many there are.
+    /// Returns the number of selected rows.
     pub fn len(&self) -> usize {
         match self {
             Self::Run { count, .. } => *count,
@@ -220,12 +224,12 @@ impl RowSelection<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether no row is selected.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The row that the `i`th is.
+    /// Returns the row that is the `i`th of the selection.
     pub fn row(&self, i: usize) -> usize {
         match self {
             Self::Run { first, .. } => first + i,

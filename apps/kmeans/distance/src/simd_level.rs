@@ -1,4 +1,4 @@
-//! Which instructions do the work: the best that the processor has, or the ones asked for.
+//! The vector instructions to use: the best that the CPU supports, or those that the user requests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// A set of vector instructions, from the slowest to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SimdLevel {
-    /// One product at a time: the definition of what all others compute.
+    /// One product at a time: the definition of all other levels.
     Scalar,
     /// `pmaddwd` on 128 bits: every 64-bit x86.
     Sse2,
@@ -20,28 +20,28 @@ pub enum SimdLevel {
     Amx,
 }
 
-/// No such level, or none that this processor has.
+/// The name of no level that this CPU supports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given}: not a SIMD level of this processor; name one of {}", names(&SimdLevel::available()))]
+#[error("{given}: not a SIMD level that this CPU supports; use one of {}", names(&SimdLevel::available()))]
 pub struct UnknownSimdLevel {
     given: String,
 }
 
 impl SimdLevel {
-    /// All of them.
+    /// All levels.
     pub const ALL: [Self; 6] = [Self::Scalar, Self::Sse2, Self::Avx2, Self::Avx512, Self::Vnni, Self::Amx];
 
-    /// Those that this processor and its system have.
+    /// Returns the levels that this CPU and its operating system support.
     pub fn available() -> Vec<Self> {
         Self::ALL.into_iter().filter(|level| level.is_available()).collect()
     }
 
-    /// The fastest of this processor.
+    /// Returns the fastest level that this CPU supports.
     pub fn best() -> Self {
         Self::available().last().copied().unwrap_or(Self::Scalar)
     }
 
-    /// Whether this processor and its system have it.
+    /// Returns whether this CPU and its operating system support the level.
     #[cfg(target_arch = "x86_64")]
     pub fn is_available(self) -> bool {
         match self {
@@ -53,7 +53,7 @@ impl SimdLevel {
         }
     }
 
-    /// Whether this processor and its system have it.
+    /// Returns whether this CPU supports the level.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn is_available(self) -> bool {
         self == Self::Scalar

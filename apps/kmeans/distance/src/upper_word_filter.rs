@@ -1,9 +1,11 @@
 //! The nearest centroids of points of [`Precision::Fine`], mostly by their upper words alone.
 //!
-//! Without its lower word a coordinate is off by 128 steps at most, so a distance of `d` coordinates is off by
-//! `128 sqrt(d)` for the point and as much for the centroid (triangle inequality): by `sqrt(d)` in steps of upper words. Who is farther
-//! than the nearest by more than twice that, is farther in truth. Where that holds of all others, the nearest is
-//! known, and one product tells how far it is; the other points are compared by all words.
+//! Without its lower word a coordinate is off by at most 128 steps, so a distance of `d`
+//! coordinates is off by `128 sqrt(d)` for the point and by as much for the centroid (triangle
+//! inequality), which is `sqrt(d)` in steps of upper words. A centroid that is farther than the
+//! nearest by more than twice that must also be farther by all words. If this holds for all other
+//! centroids, the nearest is known and only its own distance is measured; otherwise the point is
+//! compared with all centroids by all words.
 
 use crate::nearest::NearestCentroid;
 use crate::packed_panels::PackedPanels;
@@ -27,8 +29,8 @@ impl<'a> UpperWordFilter<'a> {
         Self { upper: PackedPanels::new(kernel, scheme, rows, dims), pairs }
     }
 
-    /// Hands each picked row's place among them and its nearest centroid to `take`, in order; `exact` has the centroids with all
-    /// words.
+    /// Passes each selected row's index within the selection and its nearest centroid to `take`, in
+    /// order. `exact` must contain the same centroids with all words.
     pub(crate) fn nearest(
         &self,
         exact: &PackedPanels,
@@ -58,7 +60,8 @@ impl<'a> UpperWordFilter<'a> {
     }
 }
 
-/// Whether the nearest by upper words is so by all words: whether `sqrt(next) > sqrt(nearest) + 2 sqrt(dims)`.
+/// Returns whether the nearest centroid by upper words is also the nearest by all words, which
+/// holds if `sqrt(next) > sqrt(nearest) + 2 sqrt(dims)`.
 fn is_sure(two: &NearestTwo, dims: usize) -> bool {
     let (nearest, next, dims) = (two.nearest.squared as u128, two.next as u128, dims as u128);
     next > nearest + (16 * nearest * dims).isqrt() + 1 + 4 * dims

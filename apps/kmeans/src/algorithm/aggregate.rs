@@ -1,5 +1,6 @@
-//! The sums of each centroid's points, over all ranks, in the papers' three stages: within a rank's memory, by
-//! centroid to the ranks that own them, and from these, which move them, to all.
+//! Sums of each centroid's points over all ranks, in the three stages of the papers: within a
+//! rank's memory, then by centroid at the ranks that own them, and from the owners, which move the
+//! centroids, to all ranks.
 
 use crate::algorithm::assign::{self, NO_LABEL};
 use crate::algorithm::tuning::Tuning;
@@ -13,24 +14,25 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
-/// The stream of numbers that deals points to batches.
+/// The stream of random numbers that distributes points over batches.
 const BATCHES: u64 = 0x5eed_3000;
 
-/// What an iteration did to the centroids.
+/// How an iteration changed the centroids.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CentroidUpdate {
-    /// Centroids that are elsewhere now.
+    /// Centroids that moved.
     pub(crate) centroids: usize,
-    /// How far they went, squared and added up, in units of their grid.
+    /// Sum of their squared movements, in units of their grid.
     pub(crate) squared: u128,
-    /// Centroids that had no points.
+    /// Centroids without points.
     pub(crate) empty: usize,
 }
 
-/// The sums of the centroids that this rank owns, kept from one iteration to the next. They are exact, so points that
-/// have another centroid can be taken out of one sum and put into another.
+/// The sums of the centroids that this rank owns, kept from one iteration to the next. Because sums
+/// are exact, a point that changes its centroid can be subtracted from one sum and added to
+/// another.
 pub(crate) struct Aggregation {
-    /// Of each centroid, the sum of its points' coordinates, and their weight.
+    /// For each centroid, the sum of its points' coordinates, then their weight.
     owned: Rows<i64>,
     /// The centroid to which each of this rank's points was added.
     labels: Vec<u32>,
@@ -40,21 +42,23 @@ pub(crate) struct Aggregation {
 }
 
 impl Aggregation {
-    /// Of points that have no centroids yet.
+    /// Starts with points that have no centroids yet.
     pub(crate) fn new(points: &Points, k: usize, metric: Metric, empty: Empty, threads: usize) -> Self {
         let labels = vec![NO_LABEL; points.len()];
         Self { owned: Rows::new(k, points.dims + 1), labels, metric, empty, threads }
     }
 
-    /// Rows that this rank would have to send: of changes since the last time, and of all its sums.
+    /// Returns how many rows this rank would have to send: those of the changes since the last
+    /// iteration, and those of all its sums.
     pub(crate) fn rows(&self, labels: &[u32]) -> [i64; 2] {
         let pairs = self.labels.iter().zip(labels).filter(|(old, new)| old != new);
         let changes = self.rows_of(pairs.flat_map(|(old, new)| [*old, *new]));
         [changes, self.rows_of(labels.iter().copied())]
     }
 
-    /// Moves centroids to the means of their points, by all sums anew or by their changes, which is the same. `moved` is told of runs
-    /// of centroids that are where they will be, while it is not known yet where others go.
+    /// Moves the centroids to the means of their points, either by summing all points anew or by
+    /// the changes only; both return the same. `moved` is called with runs of centroids that are
+    /// already in their final positions while others are still in transit.
     pub(crate) fn update(
         &mut self,
         peers: &PeerRanks<'_>,
@@ -86,14 +90,14 @@ impl Aggregation {
         Ok(CentroidUpdate { centroids, squared, ..moved })
     }
 
-    /// How many different centroids there are among labels.
+    /// Returns how many different centroids occur among the labels.
     fn rows_of(&self, labels: impl Iterator<Item = u32>) -> i64 {
         let mut seen = vec![false; self.owned.keys()];
         labels.filter(|label| *label != NO_LABEL).for_each(|label| seen[label as usize] = true);
         seen.into_iter().map(i64::from).sum()
     }
 
-    /// What has to be added to the sums because points have other centroids now.
+    /// Returns the changes to the sums that result from the points' new centroids.
     fn changes(&self, points: &Points, labels: &[u32]) -> Rows<i64> {
         let mut table = self.owned.empty();
         for (i, (old, new)) in self.labels.iter().zip(labels).enumerate().filter(|(_, l)| l.0 != l.1) {
@@ -106,8 +110,8 @@ impl Aggregation {
         table
     }
 
-    /// Adds to the owners' sums what each rank has, and moves the centroids whose sums changed. One without points stays
-    /// where it is.
+    /// Adds the ranks' tables to the owners' sums, and moves the centroids with changed sums. A
+    /// centroid without points keeps its position.
     fn move_centroids(
         &mut self,
         peers: &PeerRanks<'_>,
@@ -140,7 +144,7 @@ impl Aggregation {
         Ok(CentroidUpdate { empty: self.owned.keys() - owners as usize, ..all })
     }
 
-    /// Gives each centroid without points half of the largest cluster.
+    /// Moves each centroid without points into half of the largest cluster.
     fn split(&self, peers: &PeerRanks<'_>, centroids: &mut Centroids) -> Result<CentroidUpdate, Error> {
         let mut weights = Rows::<i64>::new(self.owned.keys(), 1);
         self.owned.iter().for_each(|(j, row)| weights.add(j, &row[centroids.dims..]));
@@ -161,9 +165,10 @@ impl Aggregation {
     }
 }
 
-/// Moves centroids by one pass over all points, of which this rank's begin with the one numbered `first`: the points of
-/// a batch are added to the centroids that are nearest at that time, and these go to the means of all that they have got so
-/// far (Sculley, "Web-scale k-means clustering", WWW 2010). Points are dealt to `batches` by the seed.
+/// Moves the centroids by one pass over all points, of which this rank's start with number `first`.
+/// The points of a batch are added to their nearest centroids, which then move to the means of all
+/// points that they have received so far (Sculley, "Web-scale k-means clustering", WWW 2010). The
+/// seed distributes the points over `batches`.
 pub(crate) fn mini_batches(
     peers: &PeerRanks<'_>,
     (points, first): (&Points, u64),

@@ -7,32 +7,33 @@ use cool_map::threads;
 use std::ops::Range;
 use std::time::Instant;
 
-/// A label that no centroid has: of points that are not assigned.
+/// The label of points that are not assigned to a centroid.
 pub const NO_LABEL: u32 = u32::MAX;
 
-/// Points that a thread takes at a time.
+/// Number of points per unit of work of a thread.
 pub(crate) const PIECE: usize = 1024;
 
-/// What the choice of centroids found.
+/// Statistics of an assignment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AssignmentStats {
-    /// Points whose centroid is another than before.
+    /// Points that changed their centroid.
     pub changed: i64,
-    /// Sum of squared distances, each as often as its point counts, in units of the centroids' grid, squared.
+    /// Sum of squared distances, each multiplied by the point's weight, in squared units of the
+    /// centroids' grid.
     pub inertia: u128,
-    /// Distances that were measured.
+    /// Number of distances that were measured.
     pub measured: u64,
 }
 
 impl AssignmentStats {
-    /// Takes note of a point that counts `weight` times.
+    /// Records a point of the given weight, and sets its label.
     pub(crate) fn record(&mut self, label: &mut u32, (squared, index): (i64, u32), weight: i64) {
         self.changed += i64::from(*label != index);
         self.inertia += u128::from(squared.unsigned_abs()) * u128::from(weight.unsigned_abs());
         *label = index;
     }
 
-    /// Of several parts of the points.
+    /// Returns the sum over several parts of the points.
     pub(crate) fn total(parts: impl IntoIterator<Item = Self>) -> Self {
         parts.into_iter().fold(Self::default(), |a, b| Self {
             changed: a.changed + b.changed,
@@ -42,45 +43,45 @@ impl AssignmentStats {
     }
 }
 
-/// The labels of a run of points.
+/// The labels of consecutive points.
 pub struct LabelRun<'a> {
-    /// The number of the first point.
+    /// Number of the first point.
     pub first: usize,
-    /// Of each.
+    /// Label of each point.
     pub labels: &'a mut [u32],
 }
 
 impl<'a> LabelRun<'a> {
-    /// The labels of all points, `piece` points at a time.
+    /// Splits the labels of all points into runs of `piece` points.
     pub fn pieces(labels: &'a mut [u32], piece: usize) -> impl Iterator<Item = Self> {
         labels.chunks_mut(piece).enumerate().map(move |(i, labels)| Self { first: i * piece, labels })
     }
 
-    /// The numbers of its points.
+    /// Returns the numbers of the points.
     pub fn rows(&self) -> Range<usize> {
         self.first..self.first + self.labels.len()
     }
 }
 
-/// What was found, and what that took.
+/// Statistics of an assignment, and its cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TimedStats {
-    /// What was found.
+    /// The statistics.
     pub found: AssignmentStats,
-    /// Of how many points.
+    /// Number of points.
     pub points: usize,
-    /// Seconds of all threads.
+    /// Sum of the threads' seconds.
     pub seconds: f64,
 }
 
 impl TimedStats {
-    /// What a thread finds of some points.
+    /// Measures the time that `find` takes to assign `points` points.
     pub(crate) fn measure(points: usize, find: impl FnOnce() -> AssignmentStats) -> Self {
         let start = Instant::now();
         Self { found: find(), points, seconds: start.elapsed().as_secs_f64() }
     }
 
-    /// Of several parts of the points.
+    /// Returns the sum over several parts of the points.
     pub(crate) fn total(parts: impl IntoIterator<Item = Self>) -> Self {
         parts.into_iter().fold(Self::default(), |a, b| Self {
             found: AssignmentStats::total([a.found, b.found]),
@@ -90,7 +91,8 @@ impl TimedStats {
     }
 }
 
-/// Gives each point the number of its nearest centroid, the smallest of several equally near, by all distances.
+/// Assigns each point to its nearest centroid by measuring all distances. Of equally near
+/// centroids, the one with the smallest number is chosen. Returns the statistics.
 pub fn assign(
     points: &Points,
     centroids: &Centroids,
@@ -101,7 +103,7 @@ pub fn assign(
     assign_runs(points, centroids, LabelRun::pieces(labels, PIECE).collect(), level, threads).found
 }
 
-/// The same for some runs of points.
+/// Does the same for some runs of points. Returns the statistics and the time.
 pub fn assign_runs(
     points: &Points,
     centroids: &Centroids,
@@ -128,7 +130,7 @@ pub fn assign_runs(
     }))
 }
 
-/// Gives some points the numbers of their nearest centroids, as [`assign`] does.
+/// Assigns some points to their nearest centroids, as [`assign`] does.
 pub(crate) fn assign_some(
     points: &Points,
     some: &[u32],
@@ -147,9 +149,11 @@ pub(crate) fn assign_some(
     some.iter().zip(found.into_iter().flatten()).for_each(|(i, label)| labels[*i as usize] = label);
 }
 
-/// Sums of each centroid's points, by coordinate, and their weight behind them; one set whatever the threads.
+/// Returns the sums of each centroid's points by coordinate, followed by their weight. There is one
+/// set of sums, regardless of the number of threads.
 ///
-/// Points are taken centroid by centroid, so that a sum stays in the first-level cache until it is complete.
+/// Points are processed centroid by centroid, so that a sum stays in the first-level cache until it
+/// is complete.
 pub fn sum(points: &Points, labels: &[u32], k: usize, threads: usize) -> Rows<i64> {
     let (starts, members) = by_label(labels, k);
     let members = |j: usize| &members[starts[j]..starts[j + 1]];
@@ -167,7 +171,8 @@ pub fn sum(points: &Points, labels: &[u32], k: usize, threads: usize) -> Rows<i6
     table
 }
 
-/// The points in order of their labels (counting sort), and where each label's begin.
+/// Sorts the points by label (counting sort). Returns the index at which each label starts, and the
+/// points.
 fn by_label(labels: &[u32], k: usize) -> (Vec<usize>, Vec<u32>) {
     let labeled = || (0u32..).zip(labels).filter(|(_, label)| **label != NO_LABEL);
     let mut starts = vec![0; k + 1];
@@ -181,7 +186,7 @@ fn by_label(labels: &[u32], k: usize) -> (Vec<usize>, Vec<u32>) {
     (starts, members)
 }
 
-/// Adds the given points.
+/// Adds the given points to a sum.
 fn add(points: &Points, members: &[u32], sums: &mut [i64]) {
     if points.weights.is_some() {
         for &i in members {
@@ -203,7 +208,7 @@ fn add(points: &Points, members: &[u32], sums: &mut [i64]) {
     }
 }
 
-/// Adds rows by 32-bit sums, which hold 65,536 of the largest numbers.
+/// Adds rows by 32-bit sums, which can hold 65,536 of the largest numbers.
 fn add_rows<'a, T: Copy + Into<i32> + 'a>(rows: impl Iterator<Item = &'a [T]>, sums: &mut [i64]) {
     let mut narrow = vec![0i32; sums.len()];
     let mut flush = |narrow: &mut [i32]| {

@@ -1,6 +1,8 @@
-//! All distances by the blocked product, or only some by bounds: whichever takes less time, by the clock.
+//! The choice between two ways of assigning points: all distances by the blocked product, or only
+//! some distances by bounds, whichever takes less time.
 //!
-//! The labels are the same either way, so each rank chooses for itself, and what the clock says decides about nothing but time.
+//! Both ways return the same labels. Each rank must therefore not ask the others: it chooses by its
+//! own clock, which affects nothing but the run time.
 
 use crate::algorithm::assign::{self, AssignmentStats, LabelRun, PIECE, TimedStats};
 use crate::algorithm::bounds::{BoundCoverage, Bounds};
@@ -9,42 +11,43 @@ use crate::algorithm::tuning::{AssignMethod, Tuning};
 use crate::data::grid::{Centroids, Points};
 use std::ops::Range;
 
-/// One point of this number is tried by bounds while the others are assigned by all distances.
+/// One point in this many tries bounds while the others are assigned by all distances.
 const TRIAL: usize = 32;
 
-/// Points of a trial's piece at least.
+/// Minimum number of points in a trial's piece.
 const LEAST_PIECE: usize = 32;
 
 /// Assigns a rank's points, iteration after iteration.
 ///
-/// Whether bounds pay is tried on a few of the points, for which they are kept from the beginning. They are kept for all when those few
-/// have spared, for each point, what it costs to begin; and given up in the same way (as one who rents skis buys
-/// them when the rents come to their price: that takes at most twice the time of who knows the future).
+/// Bounds are first tried on a few of the points. They are extended to all points once those few
+/// have saved, per point, the cost of starting bounds, and they are given up by the same rule. As
+/// in the ski rental problem (buy the skis when the rent has reached their price), this takes at
+/// most twice the time of the best choice in hindsight.
 pub struct Assigner {
     tuning: Tuning,
     bounds: Option<(BoundCoverage, Bounds)>,
     /// Whether bounds are kept for all points.
     everywhere: bool,
     costs: AssignmentCosts,
-    /// The nearest of those centroids that have arrived.
-    ahead: Option<Prefetch>,
+    /// The nearest of the centroids that have arrived so far.
+    prefetch: Option<Prefetch>,
 }
 
-/// Seconds that a thread takes for a point.
+/// Seconds of thread time per point.
 #[derive(Clone, Copy, Debug, Default)]
 struct AssignmentCosts {
     /// By all distances.
     full: f64,
-    /// To begin bounds.
+    /// To start bounds.
     begin: f64,
-    /// What the other way than the present one would have spared since it was taken.
+    /// Time that the other way would have saved since the present one was chosen.
     regret: f64,
 }
 
 impl AssignmentCosts {
-    /// Takes note of what an iteration took by bounds. Says whether the other way is to be taken from now on.
-    fn learn(&mut self, assign_by_bounds: f64, everywhere: bool) -> bool {
-        let gain = if everywhere { assign_by_bounds - self.full } else { self.full - assign_by_bounds };
+    /// Records the cost of an iteration by bounds. Returns whether to switch to the other way.
+    fn learn(&mut self, by_bounds: f64, everywhere: bool) -> bool {
+        let gain = if everywhere { by_bounds - self.full } else { self.full - by_bounds };
         self.regret = (self.regret + gain).max(0.0);
         let changes = self.regret > (self.begin - self.full).max(0.0);
         if changes {
@@ -55,52 +58,55 @@ impl AssignmentCosts {
 }
 
 impl Assigner {
-    /// For points that have not been assigned yet.
+    /// Starts with points that have not been assigned yet.
     pub fn new(tuning: Tuning) -> Self {
         let everywhere = tuning.method == AssignMethod::Bounds;
-        Self { tuning, bounds: None, everywhere, costs: AssignmentCosts::default(), ahead: None }
+        Self { tuning, bounds: None, everywhere, costs: AssignmentCosts::default(), prefetch: None }
     }
 
-    /// Looks for the nearest of runs of centroids, for points that are compared with all: the others are on their way, and
-    /// [`Assigner::assign`] will be called when the last of them has been looked at.
+    /// Compares points with runs of centroids that have arrived while others are in transit. Only
+    /// points that are compared with all centroids take part. The caller must call
+    /// [`Assigner::assign`] after the last run.
     pub fn look_ahead(&mut self, points: &Points, centroids: &Centroids, runs: &[Range<usize>]) {
-        let cover = self.cover(points, centroids.len()).map(|(_, cover)| cover);
-        // Of few centroids all may come in one part, and none in the others.
+        let coverage = self.coverage(points, centroids.len()).map(|(_, coverage)| coverage);
+        // If there are few centroids, one part may contain all of them and the others none.
         let some = (1..centroids.len()).contains(&runs.iter().map(Range::len).sum());
-        if some && cover != Some(BoundCoverage::ALL) {
+        if some && coverage != Some(BoundCoverage::ALL) {
             let Tuning { level, threads, .. } = self.tuning;
-            let ahead = self.ahead.get_or_insert_with(|| Prefetch::new(cover, points.len()));
-            ahead.compare(points, centroids, runs, level, threads);
+            let prefetch = self.prefetch.get_or_insert_with(|| Prefetch::new(coverage, points.len()));
+            prefetch.compare(points, centroids, runs, level, threads);
         }
     }
 
-    /// How many near centroids have bounds, and which points do; none if there are no bounds.
-    fn cover(&self, points: &Points, clusters: usize) -> Option<(usize, BoundCoverage)> {
+    /// Returns how many near centroids have bounds and which points have them, or `None` if there
+    /// are no bounds.
+    fn coverage(&self, points: &Points, clusters: usize) -> Option<(usize, BoundCoverage)> {
         let near = self.tuning.near(points, clusters).filter(|_| self.tuning.method != AssignMethod::Full)?;
         Some((near, if self.everywhere { BoundCoverage::ALL } else { trial(points.len()) }))
     }
 
-    /// Gives each point the number of its nearest centroid, the smallest of several equally near.
+    /// Assigns each point to its nearest centroid, of equally near ones to that with the smallest
+    /// number. Returns the statistics.
     pub fn assign(&mut self, points: &Points, centroids: &Centroids, labels: &mut [u32]) -> AssignmentStats {
         let Tuning { method, level, threads, .. } = self.tuning;
-        let ahead = self.ahead.take();
-        let all = |runs: Vec<LabelRun<'_>>| match ahead {
-            Some(ahead) => ahead.assign(points, centroids, runs),
+        let prefetch = self.prefetch.take();
+        let all = |runs: Vec<LabelRun<'_>>| match prefetch {
+            Some(prefetch) => prefetch.assign(points, centroids, runs),
             None => assign::assign_runs(points, centroids, runs, level, threads),
         };
-        let Some((near, cover)) = self.cover(points, centroids.len()) else {
+        let Some((near, coverage)) = self.coverage(points, centroids.len()) else {
             return all(LabelRun::pieces(labels, PIECE).collect()).found;
         };
-        let [with, without] = cover.split(labels);
+        let [with, without] = coverage.split(labels);
         let full = all(without);
-        let kept = self.bounds.as_mut().filter(|(covered, _)| *covered == cover);
+        let kept = self.bounds.as_mut().filter(|(covered, _)| *covered == coverage);
         let begins = kept.is_none();
         let bounded = match kept {
             Some((_, bounds)) => bounds.assign(points, centroids, with, level, threads),
             None => {
                 self.bounds = None;
                 let (bounds, found) = Bounds::begin(points, centroids, near, with, level, threads);
-                self.bounds = Some((cover, bounds));
+                self.bounds = Some((coverage, bounds));
                 found
             }
         };
@@ -110,7 +116,7 @@ impl Assigner {
         AssignmentStats::total([full.found, bounded.found])
     }
 
-    /// Decides how the next iteration is done.
+    /// Decides how the next iteration assigns points.
     fn learn(&mut self, begins: bool, full: TimedStats, bounded: TimedStats) {
         let each = |timed: TimedStats| timed.seconds / timed.points.max(1) as f64;
         if full.points > 0 {
@@ -124,7 +130,7 @@ impl Assigner {
     }
 }
 
-/// Some points that have bounds while the others have none.
+/// Returns a coverage in which only some points have bounds.
 fn trial(points: usize) -> BoundCoverage {
     BoundCoverage { piece: points.div_ceil(TRIAL).clamp(LEAST_PIECE, PIECE), every: TRIAL }
 }

@@ -1,33 +1,35 @@
-//! Where a clustering keeps its state, and which runs may continue from it.
+//! Where a clustering stores its state, and which runs may continue from it.
 
 use crate::data::grid::Metric;
 use crate::data::point_share::PointShare;
 use crate::options::{ClusteringOptions, Empty, Init};
 use cool_map::Checkpoint;
 
-/// What must be the same, so that going on gives what the first run would have given.
+/// The parameters that must be equal for a run to continue from a checkpoint, because otherwise its
+/// result would differ from that of an uninterrupted run. The type's name and its fields are part
+/// of the file format.
 #[derive(Debug)]
 #[expect(dead_code, reason = "printed")]
 struct Identity {
     k: usize,
     seed: u64,
     restarts: usize,
-    /// Where the first centroids came from.
+    /// Origin of the first centroids.
     init: Init,
     mini_batch: Option<u64>,
     empty: Empty,
     metric: Metric,
-    /// How the points' weights are scaled, if they have some.
+    /// Scale of the points' weights, if they have weights.
     weight_unit: Option<f64>,
     sample: usize,
     rows: u64,
     points: u64,
     dims: usize,
-    /// Stands for the grid (FNV-1a).
+    /// Hash of the grid (FNV-1a).
     grid: u64,
 }
 
-/// Where a clustering keeps how far it has come, if it does.
+/// Returns the checkpoint of a run, if it has one.
 pub(crate) fn for_run(share: &PointShare, options: &ClusteringOptions) -> Option<Checkpoint> {
     let numbers = share.grid.origin.iter().chain([&share.grid.step]);
     let bytes = numbers.flat_map(|number| number.to_bits().to_le_bytes());

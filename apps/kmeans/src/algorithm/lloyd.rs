@@ -1,6 +1,7 @@
 //! Lloyd's iterations over all ranks.
 //!
-//! [`PointShare::cluster`] runs the iterations over the points that [`PointShare::load`] gave each rank. All ranks call both alike.
+//! [`PointShare::cluster`] runs the iterations over the points that [`PointShare::load`] loaded at
+//! each rank. All ranks must call both.
 
 use crate::algorithm::aggregate::{self, Aggregation};
 use crate::algorithm::assign::{self, AssignmentStats, NO_LABEL};
@@ -21,26 +22,26 @@ use cool::Op;
 use cool_map::LinkBytes;
 use std::time::Instant;
 
-/// A clustering.
+/// A clustering in units of the points' integer grid.
 #[derive(Debug)]
 pub struct GridClustering {
-    /// The centroids; all ranks have them.
+    /// The centroids, at all ranks.
     pub centroids: Centroids,
-    /// For each of this rank's points, its centroid.
+    /// The centroid of each of this rank's points.
     pub labels: Vec<u32>,
-    /// The iterations.
+    /// All iterations.
     pub iterations: Vec<Iteration>,
-    /// At rank 0: points of each cluster.
+    /// Number of points of each cluster; at rank 0 only.
     pub sizes: Vec<i64>,
-    /// At rank 0: sum of squared distances of the points from the centroids.
+    /// Sum of squared distances between the points and their centroids; at rank 0 only.
     pub inertia: f64,
     /// Whether the last iteration moved no centroid, or improved less than the tolerance.
     pub converged: bool,
 }
 
 impl PointShare {
-    /// Groups the points. How far it has come is in `progress`: if ranks are lost, those that are left call this
-    /// again with theirs, and end as if nothing had happened.
+    /// Clusters the points. `progress` holds the state: if ranks are lost, the survivors must call
+    /// this again with their own `progress`, and they return the same result as an undisturbed run.
     pub fn cluster(
         &self,
         peers: &PeerRanks<'_>,
@@ -57,13 +58,16 @@ impl PointShare {
         let ends =
             StopRule::new(options, if options.movement > 0.0 { self.variance(peers, options)? } else { 0.0 });
         let mut work = RankWork::new(self, options);
-        // Asked before each step, and thus when the one before it is kept. What was before this run is not told.
-        let mut told = None;
+        // `until` is called before each step, and thus after the previous iteration has been
+        // stored. Iterations of earlier runs are not reported.
+        let mut reported = None;
         let until = |state: &RunState, done: usize| {
-            if let Some(last) = state.iterations.last().filter(|_| told.is_some_and(|told| told < done)) {
+            if let Some(last) =
+                state.iterations.last().filter(|_| reported.is_some_and(|reported| reported < done))
+            {
                 watch.iteration(last);
             }
-            told = Some(done);
+            reported = Some(done);
             ends.is_complete(state) && (state.run + 1 == options.restarts || state.late)
         };
         let step = |state: &RunState, _| match ends.is_complete(state) {
@@ -79,7 +83,8 @@ impl PointShare {
         let state = peers.job().iterate(progress, first, until, step)?;
         let (best, last) = self.finish(peers, &mut work, state)?;
         if !last {
-            // Labels are those of the last run: once more, by the best one's centroids.
+            // The labels are those of the last run, so the points are assigned once more to the
+            // best run's centroids.
             work.assign(self, &self.centroids(best.centroids.clone()));
         }
         let mut sizes = vec![0i64; options.k];
@@ -94,7 +99,7 @@ impl PointShare {
         })
     }
 
-    /// The best run so far, the state's among them, and whether it is this one.
+    /// Returns the best run so far, including the present one, and whether it is the present one.
     fn finish(
         &self,
         peers: &PeerRanks<'_>,
@@ -112,12 +117,12 @@ impl PointShare {
         }
     }
 
-    /// A sum of squared distances on the grid as one of real distances.
+    /// Converts a sum of squared distances on the grid to real units.
     fn real_inertia(&self, squared: u128) -> f64 {
         self.grid.real_squared(squared) * self.weights.as_ref().map_or(1.0, |weights| weights.unit)
     }
 
-    /// The mean over the coordinates of the points' variance, of real numbers.
+    /// Returns the variance of the points in real units, averaged over the coordinates.
     fn variance(&self, peers: &PeerRanks<'_>, options: &ClusteringOptions) -> Result<f64, Error> {
         let mine = assign::sum(&self.points, &vec![0; self.points.len()], 1, options.tuning.threads);
         let sums = mine.iter().next().map_or(vec![0; self.points.dims + 1], |(_, sums)| sums.to_vec());
@@ -132,23 +137,23 @@ impl PointShare {
         Ok(variance * self.grid.step * self.grid.step)
     }
 
-    /// Whether the work fits the memory that is allowed.
+    /// Checks that the work fits the allowed memory.
     fn fits(&self, options: &ClusteringOptions) -> Result<(), Error> {
         let least = Tuning::least_memory(&self.points, options.k);
         match options.tuning.memory {
             Some(memory) if memory < least => Err(Error::Option(format!(
-                "--memory {memory}: points, centroids and sums of this rank take {least} bytes; allow more, or use more ranks"
+                "--memory {memory}: points, centroids and sums of this rank take {least} bytes; raise the limit, or use more ranks"
             ))),
             _ => Ok(()),
         }
     }
 
-    /// Centroids of these points.
+    /// Returns centroids on the grid of these points.
     fn centroids(&self, values: Vec<i16>) -> Centroids {
         Centroids { precision: self.points.precision(), dims: self.points.dims, values }
     }
 
-    /// One of Lloyd's iterations.
+    /// Executes one of Lloyd's iterations.
     fn iterate(
         &self,
         peers: &PeerRanks<'_>,
@@ -164,11 +169,12 @@ impl PointShare {
         let (found, more) = total(peers, found, [late.into(), changes, sums])?;
         let [late, changes, sums] = more;
         let changed = found.changed as u64;
-        // Of as many rows the way of fewer additions: a point that changes is taken out of one sum and put into another.
+        // With equal numbers of rows, the way with fewer additions is taken: a changed point is
+        // subtracted from one sum and added to another.
         let by_changes = (changes, changed.saturating_mul(4)) < (sums, self.chosen.len());
         let RankWork { assigner, labels, sums } = work;
-        let ahead = |centroids: &Centroids, runs: &[_]| assigner.look_ahead(&self.points, centroids, runs);
-        let moved = sums.update(peers, &self.points, labels, &mut centroids, by_changes, ahead)?;
+        let prefetch = |centroids: &Centroids, runs: &[_]| assigner.look_ahead(&self.points, centroids, runs);
+        let moved = sums.update(peers, &self.points, labels, &mut centroids, by_changes, prefetch)?;
         let communicating = peers.tally().time - before;
         let stages = peers.job().stages();
         iterations.push(Iteration {
@@ -186,7 +192,7 @@ impl PointShare {
         Ok(RunState { centroids: centroids.values, iterations, run, best, late: late > 0 })
     }
 
-    /// The first centroids of a run.
+    /// Returns the first centroids of a run.
     fn first(
         &self,
         peers: &PeerRanks<'_>,
@@ -204,11 +210,11 @@ impl PointShare {
         Ok(centroids.values)
     }
 
-    /// The first centroids, at rank 0.
+    /// Returns the first centroids, at rank 0.
     fn choose(&self, peers: &PeerRanks<'_>, options: &ClusteringOptions) -> Result<Centroids, Error> {
         match options.init() {
-            Init::PlusPlus => self.sampled(peers, options, options.sample),
-            Init::Random => self.sampled(peers, options, 1),
+            Init::PlusPlus => self.sampled_centroids(peers, options, options.sample),
+            Init::Random => self.sampled_centroids(peers, options, 1),
             Init::Parallel => parallel_seeding::choose(self, peers, options.k, options.seed, &options.tuning),
             Init::File(path) => {
                 let elsewhere = || Ok(self.centroids(vec![0; options.k * self.points.width()]));
@@ -221,9 +227,9 @@ impl PointShare {
         }
     }
 
-    /// The first centroids by k-means++ over a sample, at rank 0: every rank puts in the sample's points that it holds, and
-    /// nothing elsewhere.
-    fn sampled(
+    /// Returns the first centroids by k-means++ over a sample, at rank 0. Every rank contributes
+    /// the sample's points that it holds, and zeros elsewhere.
+    fn sampled_centroids(
         &self,
         peers: &PeerRanks<'_>,
         options: &ClusteringOptions,
@@ -259,7 +265,7 @@ impl PointShare {
     }
 }
 
-/// What a rank knows of its points from one iteration to the next.
+/// State that a rank keeps from one iteration to the next.
 struct RankWork {
     assigner: Assigner,
     labels: Vec<u32>,
@@ -267,7 +273,7 @@ struct RankWork {
 }
 
 impl RankWork {
-    /// Nothing yet.
+    /// Starts without labels.
     fn new(share: &PointShare, options: &ClusteringOptions) -> Self {
         let sums = Aggregation::new(
             &share.points,
@@ -284,13 +290,13 @@ impl RankWork {
     }
 }
 
-/// What the assignments of all ranks found, and the sums of some more numbers of theirs.
+/// Returns the sum of all ranks' statistics, and the sums of `more`.
 fn total<const N: usize>(
     peers: &PeerRanks<'_>,
     found: AssignmentStats,
     more: [i64; N],
 ) -> Result<(AssignmentStats, [i64; N]), Error> {
-    // Two numbers carry the sum of 128 bits without overflow for 2^15 ranks.
+    // A sum of 128 bits is sent as two numbers, which cannot overflow for up to 2^15 ranks.
     const LOW: u32 = 48;
     let low = (found.inertia & ((1 << LOW) - 1)) as i64;
     let high = (found.inertia >> LOW) as i64;

@@ -1,11 +1,13 @@
-//! The first centroids of many clusters: k-means|| (Bahmani et al., VLDB 2012), by all ranks and threads.
+//! The first centroids of many clusters: k-means|| (Bahmani et al., VLDB 2012), on all ranks and
+//! threads.
 //!
-//! In few rounds, each over all points of a sample, every point becomes a candidate with a chance in proportion to its
-//! squared distance from the candidates so far. What is left is a small clustering: of the candidates, each as heavy as
-//! the points that are nearest to it. Rank 0 does that, by k-means++ in batches and some of Lloyd's iterations.
+//! In a few rounds over all points of a sample, every point becomes a candidate with a probability
+//! proportional to its squared distance from the candidates so far. The result is a small
+//! clustering problem: the candidates, each weighted by the points that are nearest to it. Rank 0
+//! solves it by k-means++ in batches and some of Lloyd's iterations.
 //!
-//! Chances are drawn by point numbers and compared as single IEEE operations, weights are integers: the result is the
-//! same on any ranks and threads.
+//! The result must not depend on ranks or threads. Therefore random numbers depend only on the
+//! points' numbers, probabilities are compared in single IEEE operations, and weights are integers.
 
 use crate::algorithm::seeding::weighted;
 use crate::algorithm::tuning::Tuning;
@@ -18,27 +20,28 @@ use cool::Op;
 use cool_distance::{NearestCentroid, Panels, RowSelection};
 use cool_map::threads;
 
-/// Points of the sample for each cluster: with more, the start gets little better.
+/// Points of the sample per cluster. More points hardly improve the start.
 const SAMPLE: u64 = 32;
 
-/// Rounds, of which each makes as many candidates as half the clusters, on average.
+/// Number of rounds. Each adds half as many candidates as there are clusters, on average.
 const ROUNDS: u64 = 3;
 
 /// Lloyd's iterations over the candidates.
 const ITERATIONS: usize = 4;
 
-/// Points that a thread takes at a time.
+/// Number of points per unit of work of a thread.
 const PIECE: usize = 2048;
 
-/// Nothing is near yet.
+/// The nearest candidate before there is one.
 const FAR: NearestCentroid = NearestCentroid { index: 0, squared: i64::MAX };
 
-/// Streams of numbers drawn by the seed; each round has one of its own.
+/// Streams of random numbers, one per purpose; each round has its own.
 const FIRST: u64 = 0x5eed_0000;
 const FILL: u64 = 0x5eed_1000;
 const REDUCE: u64 = 0x5eed_2000;
 
-/// The first `k` centroids, at rank 0; other ranks get as many that mean nothing. All ranks call it.
+/// Returns the first `k` centroids at rank 0. Other ranks return as many placeholders. All ranks
+/// must call this.
 pub(crate) fn choose(
     share: &PointShare,
     peers: &PeerRanks<'_>,
@@ -66,16 +69,16 @@ pub(crate) fn choose(
     Ok(Centroids { precision, dims, values: vec![0; k * candidates.width()] })
 }
 
-/// What a rank knows of the candidates so far.
+/// State of a rank's search for candidates.
 struct CandidateSearch<'a> {
     share: &'a PointShare,
     peers: &'a PeerRanks<'a>,
     tuning: Tuning,
     seed: u64,
     clusters: usize,
-    /// Which of all points are looked at.
+    /// The sample of all points.
     sample: Subsample,
-    /// The numbers of this rank's among them, and where they are among its points.
+    /// Positions of this rank's points in the sample, and their positions among this rank's points.
     mine: std::ops::Range<u64>,
     rows: Vec<u32>,
     /// The nearest candidate of each.
@@ -86,7 +89,7 @@ struct CandidateSearch<'a> {
 impl<'a> CandidateSearch<'a> {
     fn new(share: &'a PointShare, peers: &'a PeerRanks<'a>, k: usize, seed: u64, tuning: Tuning) -> Self {
         let sample = Subsample::new(share.chosen.len(), SAMPLE.saturating_mul(k as u64), seed ^ SAMPLE);
-        // The sample rises, so a rank's part of it is a run.
+        // The sample is sorted, so a rank's part of it is contiguous.
         let first = |end: u64| {
             let (mut low, mut high) = (0, sample.len());
             while low < high {
@@ -102,12 +105,13 @@ impl<'a> CandidateSearch<'a> {
         Self { share, peers, tuning, seed, clusters: k, sample, mine, rows, nearest, candidates }
     }
 
-    /// Whether a point of the sample is this rank's.
+    /// Returns whether a point of the sample belongs to this rank.
     fn has(&self, i: u64) -> bool {
         self.mine.contains(&i)
     }
 
-    /// Makes the points of the sample that each rank picks candidates, and finds out who is nearest to them.
+    /// Makes candidates of the sample's points that `pick` selects at each rank, and updates each
+    /// point's nearest candidate.
     fn add(&mut self, pick: impl Fn(&Self) -> Vec<u64>) -> Result<(), Error> {
         let mut picked = self.share.grid.empty_points();
         for i in pick(self).into_iter().filter(|i| self.has(*i)) {
@@ -125,13 +129,14 @@ impl<'a> CandidateSearch<'a> {
         Ok(())
     }
 
-    /// The squared distances of this rank's points from the candidates, each as often as its point counts.
+    /// Returns the squared distances between this rank's points and their nearest candidates,
+    /// multiplied by the points' weights.
     fn distances(&self) -> impl Iterator<Item = u128> {
         let weight = |row: &u32| self.share.points.weight(*row as usize) as u128;
         self.nearest.iter().zip(&self.rows).map(move |(n, row)| n.squared as u128 * weight(row))
     }
 
-    /// Their sum over all ranks.
+    /// Returns the sum of the distances over all ranks.
     fn total(&self) -> Result<f64, Error> {
         const LOW: u32 = 48;
         let mine: u128 = self.distances().sum();
@@ -140,19 +145,19 @@ impl<'a> CandidateSearch<'a> {
         Ok(((u128::from(all[1]) << LOW) + u128::from(all[0])) as f64)
     }
 
-    /// This rank's points that become candidates in a round.
+    /// Returns this rank's points that become candidates in a round.
     fn draw_round(&self, round: u64, total: f64) -> Vec<u64> {
         let wanted = self.clusters as f64 / 2.0;
         let stream = draw(self.seed, round);
         let drawn = |(i, distance): (u64, u128)| {
-            // 53 bits, as many as a number of IEEE has.
+            // 53 bits, because an IEEE double has as many.
             let number = (draw(stream, i) >> 11) as f64 / (1u64 << 53) as f64;
             (number * total < wanted * distance as f64).then_some(i)
         };
         self.mine.clone().zip(self.distances()).filter_map(drawn).collect()
     }
 
-    /// The weight of the points that are nearest to each candidate.
+    /// Returns, for each candidate, the weight of the points that are nearest to it.
     fn weights(&self) -> Result<Vec<i64>, Error> {
         let mut weights = vec![0i64; self.candidates.len()];
         for (nearest, row) in self.nearest.iter().zip(&self.rows) {
@@ -162,7 +167,7 @@ impl<'a> CandidateSearch<'a> {
     }
 }
 
-/// All ranks' points, in order of ranks.
+/// Returns all ranks' points, in the order of ranks.
 fn gathered(peers: &PeerRanks<'_>, mine: Points) -> Result<Points, Error> {
     let values = match mine.values {
         PointValues::Byte(values) => PointValues::Byte(peers.all_gather(values)?),
@@ -172,7 +177,8 @@ fn gathered(peers: &PeerRanks<'_>, mine: Points) -> Result<Points, Error> {
     Ok(Points { values, ..mine })
 }
 
-/// Takes note of which points (all, or the picked ones) have their nearest among new centroids, numbered from `first`.
+/// Updates the nearest centroid of all or of the picked points, given new centroids with numbers
+/// from `first`.
 fn nearer(
     points: &Points,
     picked: Option<&[u32]>,
@@ -201,7 +207,7 @@ fn nearer(
     );
 }
 
-/// The centroids of `k` clusters of weighted points, of which there are `k` at least.
+/// Returns the centroids of `k` clusters of weighted points. There must be at least `k` points.
 fn reduce(
     points: &Points,
     weights: &[i64],
@@ -228,7 +234,8 @@ fn reduce(
     centroids
 }
 
-/// k-means++ over weighted points, in batches that grow with what is there, so that distances are measured by blocks.
+/// Runs k-means++ over weighted points. Batches grow with the number of chosen points, so that
+/// distances can be measured by blocks.
 fn batches(points: &Points, weights: &[i64], k: usize, seed: u64, tuning: &Tuning) -> Centroids {
     let (precision, dims) = (points.precision(), points.dims);
     let mut all = Centroids { precision, dims, values: Vec::with_capacity(k * points.width()) };
@@ -252,7 +259,8 @@ fn batches(points: &Points, weights: &[i64], k: usize, seed: u64, tuning: &Tunin
     all
 }
 
-/// In what proportion points are drawn: by weight and squared distance; if all have distance 0, those not taken yet alike.
+/// Returns the relative probability of each point: weight times squared distance. If all distances
+/// are 0, the points that are not chosen yet have equal probabilities.
 fn chances(nearest: &[NearestCentroid], weights: &[i64], taken: &[bool]) -> Vec<u128> {
     let chance = |(nearest, weight): (&NearestCentroid, &i64)| nearest.squared as u128 * *weight as u128;
     let chances: Vec<u128> = nearest.iter().zip(weights).map(chance).collect();

@@ -1,4 +1,4 @@
-//! Points compared with the centroids that have arrived, while the others are on their way.
+//! Comparison of points with the centroids that have arrived, while others are in transit.
 
 use crate::algorithm::assign::{AssignmentStats, LabelRun, PIECE, TimedStats};
 use crate::algorithm::bounds::BoundCoverage;
@@ -7,24 +7,24 @@ use cool_distance::{NearestCentroid, Panels, RowSelection, SimdLevel};
 use cool_map::threads;
 use std::ops::Range;
 
-/// Farther than all centroids.
+/// Farther than any centroid.
 const NONE: NearestCentroid = NearestCentroid { index: u32::MAX, squared: i64::MAX };
 
-/// Of each point without bounds, the nearest centroid so far.
+/// The nearest centroid so far of each point without bounds.
 pub(crate) struct Prefetch {
-    /// Points that have bounds, which wait for all centroids.
-    cover: Option<BoundCoverage>,
+    /// Which points have bounds; those wait for all centroids.
+    coverage: Option<BoundCoverage>,
     nearest: Vec<NearestCentroid>,
     centroids: usize,
     seconds: f64,
 }
 
 impl Prefetch {
-    pub(crate) fn new(cover: Option<BoundCoverage>, points: usize) -> Self {
-        Self { cover, nearest: vec![NONE; points], centroids: 0, seconds: 0.0 }
+    pub(crate) fn new(coverage: Option<BoundCoverage>, points: usize) -> Self {
+        Self { coverage, nearest: vec![NONE; points], centroids: 0, seconds: 0.0 }
     }
 
-    /// Compares points with some runs of centroids.
+    /// Compares the points with some runs of centroids.
     pub(crate) fn compare(
         &mut self,
         points: &Points,
@@ -36,15 +36,16 @@ impl Prefetch {
         let labels: Vec<u32> = runs.iter().flat_map(|run| run.start as u32..run.end as u32).collect();
         let values: Vec<i16> = labels.iter().flat_map(|j| centroids.row(*j as usize)).copied().collect();
         let panels = Panels::new(level, centroids.precision, &values, centroids.dims);
-        let piece = self.cover.map_or(PIECE, |cover| cover.piece);
+        let piece = self.coverage.map_or(PIECE, |coverage| coverage.piece);
         let pieces = self.nearest.chunks_mut(piece).enumerate();
-        let pieces: Vec<_> = pieces.filter(|(i, _)| self.cover.is_none_or(|cover| !cover.has(*i))).collect();
+        let pieces: Vec<_> =
+            pieces.filter(|(i, _)| self.coverage.is_none_or(|coverage| !coverage.has(*i))).collect();
         let timed = threads::map_mut(threads, pieces, |_, (i, best): (usize, &mut [NearestCentroid])| {
             let picked = RowSelection::Run { first: i * piece, count: best.len() };
             TimedStats::measure(picked.len(), || {
                 panels.nearest(points.rows(), picked, |i, found| {
                     let found = NearestCentroid { index: labels[found.index as usize], ..found };
-                    // Of equally near ones the first, though it came later.
+                    // Of equally near centroids the first counts, even if it arrives later.
                     if (found.squared, found.index) < (best[i].squared, best[i].index) {
                         best[i] = found;
                     }
@@ -56,7 +57,7 @@ impl Prefetch {
         self.seconds += TimedStats::total(timed).seconds;
     }
 
-    /// Gives points the nearest centroids, when there is none left to compare them with.
+    /// Assigns the points to their nearest centroids. All centroids must have been compared.
     pub(crate) fn assign(
         self,
         points: &Points,

@@ -1,7 +1,9 @@
-//! The first centroids: k-means++ (Arthur and Vassilvitskii, SODA 2007) over a sample of the points.
+//! The first centroids: k-means++ (Arthur and Vassilvitskii, SODA 2007) over a sample of the
+//! points.
 //!
-//! The sample is drawn from the global point numbers by the seed, so it is the same whatever ranks hold the
-//! points; with a sample of `k` points this is a plain random choice. Weights are exact integers.
+//! The seed draws the sample from the global point numbers, so it does not depend on the
+//! distribution of the points over ranks. With a sample of `k` points this is a plain random
+//! choice. Weights are exact integers.
 
 use crate::data::grid::{Centroids, Grid, Points};
 use crate::data::inputs::array::ArrayFile;
@@ -9,9 +11,8 @@ use crate::data::partition::draw;
 use crate::error::Error;
 use std::path::Path;
 
-/// Picks `k` of the sample's points, each with a chance in proportion to its squared distance from those picked, and its
-/// weight.
-/// The sample must hold `k` points at least.
+/// Returns `k` of the sample's points, each chosen with a probability proportional to its weight
+/// and its squared distance from those chosen before. The sample must hold at least `k` points.
 pub fn choose(sample: &Points, k: usize, seed: u64) -> Centroids {
     let all = Centroids::at(sample);
     if k == sample.len() {
@@ -31,16 +32,17 @@ pub fn choose(sample: &Points, k: usize, seed: u64) -> Centroids {
         for (j, nearest) in left.iter_mut().enumerate() {
             *nearest = (*nearest).min(sample.squared(j, all.row(pick)) as u128);
         }
-        // With fewer than `k` different points the first is taken again, and its twin will own no points.
+        // If there are fewer than `k` different points, the first is chosen again; its duplicate
+        // will own no points.
         pick = weighted(&chances(&left), draw(seed, 2 * i), draw(seed, 2 * i + 1)).unwrap_or(0);
     }
     Centroids { precision: sample.precision(), dims: sample.dims, values: chosen }
 }
 
-/// An index drawn by weight, by 128 random bits; none if no weight is left.
+/// Returns an index drawn by weight from 128 random bits, or `None` if all weights are 0.
 pub(crate) fn weighted(weights: &[u128], high: u64, low: u64) -> Option<usize> {
     let total: u128 = weights.iter().sum();
-    // What the remainder favours is far below 2^-20 of a chance.
+    // The bias of the remainder is far below 2^-20 of a probability.
     let mut mark = (u128::from(high) << 64 | u128::from(low)).checked_rem(total)?;
     weights.iter().position(|&weight| match mark.checked_sub(weight) {
         Some(rest) => {
@@ -51,13 +53,13 @@ pub(crate) fn weighted(weights: &[u128], high: u64, low: u64) -> Option<usize> {
     })
 }
 
-/// First centroids from an `.npy` file, put onto the grid.
+/// Reads the first centroids from an `.npy` file and rounds them to the grid.
 pub(crate) fn read(path: &Path, grid: &Grid, k: usize) -> Result<Centroids, Error> {
     let array = ArrayFile::open(path)?;
     let dims = grid.origin.len();
     if (array.rows, array.dims) != (k as u64, dims) {
         let problem = format!(
-            "has {} rows of {} numbers; -k {k} of points of {dims} coordinates are asked for",
+            "has {} rows of {} numbers; expected {k} (-k) rows of {dims} coordinates",
             array.rows, array.dims
         );
         return Err(Error::Content { path: path.to_owned(), problem });

@@ -3,16 +3,16 @@
 use crate::options::ClusteringOptions;
 use crate::progress::{Iteration, RunState};
 
-/// When a run ends.
+/// Limits at which a run ends.
 pub(crate) struct StopRule {
     iterations: usize,
     tolerance: f64,
-    /// Of centroids, squared and added up.
+    /// Sum of the centroids' squared movements.
     movement: f64,
 }
 
 impl StopRule {
-    /// For points of such a variance.
+    /// Derives the limits from the options and the variance of the points.
     pub(crate) fn new(options: &ClusteringOptions, variance: f64) -> Self {
         Self {
             iterations: options.iterations,
@@ -21,7 +21,8 @@ impl StopRule {
         }
     }
 
-    /// Whether the last iteration moved no centroid, or no farther or for no more gain than is asked for.
+    /// Returns whether the last iteration moved no centroid, or moved or improved no more than the
+    /// limits require.
     pub(crate) fn converged(&self, iterations: &[Iteration]) -> bool {
         let Some((last, before)) = iterations.split_last() else { return false };
         let little =
@@ -31,7 +32,7 @@ impl StopRule {
         last.moved_centroids == 0 || moves_little || gains_little
     }
 
-    /// Whether there is no more iteration to do in a run.
+    /// Returns whether a run needs no further iteration.
     pub(crate) fn is_complete(&self, state: &RunState) -> bool {
         state.late || self.converged(&state.iterations) || state.iterations.len() >= self.iterations
     }

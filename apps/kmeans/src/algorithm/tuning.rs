@@ -1,4 +1,4 @@
-//! How fast points are assigned, and at what cost in memory. Nothing here changes a result.
+//! How fast points are assigned, and how much memory that takes. Nothing here changes a result.
 
 use crate::algorithm::bounds::Bounds;
 use crate::data::grid::Points;
@@ -7,44 +7,48 @@ use cool_distance::{Precision, SimdLevel};
 /// How nearest centroids are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum AssignMethod {
-    /// By whichever of the others takes less time.
+    /// By the faster of the other two.
     #[default]
     Auto,
     /// By all distances.
     Full,
-    /// By bounds that spare most distances once centroids move little.
+    /// By bounds, which avoid most distances once centroids move little.
     Bounds,
 }
 
-/// What decides how fast points are assigned, and about nothing else.
+/// Options that affect the run time only.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
     /// How nearest centroids are found.
     pub method: AssignMethod,
-    /// Centroids of which a point keeps bounds one by one; none for as many as there is room for.
+    /// Number of centroids for which a point keeps individual bounds; by default as many as fit the
+    /// memory.
     pub near: Option<usize>,
-    /// Bytes that this rank may take; without a limit, bounds take three eighths of the points' memory.
+    /// Maximum bytes of memory of this rank. Without a limit, bounds take three eighths of the
+    /// points' memory.
     pub memory: Option<u64>,
-    /// The instructions that do the work.
+    /// The vector instructions to use.
     pub level: SimdLevel,
     /// Threads of this rank.
     pub threads: usize,
 }
 
 impl Tuning {
-    /// The best of this machine, on `threads` threads.
+    /// Returns the fastest tuning of this machine, on `threads` threads.
     pub fn with_threads(threads: usize) -> Self {
         Self { method: AssignMethod::Auto, near: None, memory: None, level: SimdLevel::best(), threads }
     }
 
-    /// Bytes that are needed in any case: points, labels, and sums, centroids and their packed copies.
+    /// Returns the minimum memory in bytes: points, labels, sums, centroids and their packed
+    /// copies.
     pub fn least_memory(points: &Points, clusters: usize) -> u64 {
         let each = points.dims * coordinate_bytes(points) + 2 * size_of::<u32>();
         let centroid = points.width() * WORD_BYTES + points.dims * size_of::<i64>();
         (points.len() * each + clusters * centroid) as u64
     }
 
-    /// Centroids of which each point keeps bounds, if there is room for bounds.
+    /// Returns for how many centroids each point keeps bounds, or `None` if there is no room for
+    /// bounds.
     pub fn near(&self, points: &Points, clusters: usize) -> Option<usize> {
         let room = match self.memory {
             None => points.dims * coordinate_bytes(points) * 3 / 8,
@@ -63,14 +67,14 @@ impl Tuning {
     }
 }
 
-/// Bytes of a word of a centroid's coordinate in all its copies: one to send, three to compare, two planes of panels. The
-/// coordinate's sum comes on top.
+/// Bytes per word of a centroid's coordinate over all its copies: one to send, three to compare,
+/// two planes of panels. The coordinate's sum is counted separately.
 const WORD_BYTES: usize = 10;
 
-/// With fewer near centroids bounds hardly spare a distance.
+/// With fewer near centroids, bounds hardly avoid a distance.
 const LEAST_NEAR: usize = 4;
 
-/// As many as the papers keep.
+/// Maximum number of near centroids, as in the papers.
 const MOST_NEAR: usize = 400;
 
 fn coordinate_bytes(points: &Points) -> usize {

@@ -1,4 +1,4 @@
-//! A picture as the bag of its words.
+//! A picture as the bag of its visual words.
 
 use crate::data::grid::Points;
 use crate::data::inputs::entry::InputEntry;
@@ -11,13 +11,15 @@ use cool_classify::histogram::WordOccurrence;
 use cool_distance::{Panels, RowSelection, SimdLevel};
 use cool_map::threads;
 
-/// A vocabulary, ready to read pictures by.
+/// A vocabulary, prepared for reading pictures.
 pub(crate) struct VocabularyReader<'a> {
     panels: Panels<'a>,
     cut: PatchLayout,
 }
 
 impl<'a> VocabularyReader<'a> {
+    /// Prepares the clusters as a vocabulary.
+    ///
     /// # Errors
     /// If the clusters are not those of patches.
     pub(crate) fn new(clusters: &'a Clusters, level: SimdLevel) -> Result<Self, Error> {
@@ -26,12 +28,12 @@ impl<'a> VocabularyReader<'a> {
         Ok(Self { panels: Panels::new(level, words.precision, &words.values, words.dims), cut })
     }
 
-    /// Words in the vocabulary.
+    /// Returns the number of words in the vocabulary.
     pub(crate) fn words(&self) -> usize {
         self.panels.len()
     }
 
-    /// The words of a picture's patches.
+    /// Returns the words of a picture's patches.
     pub(crate) fn read(&self, entry: &InputEntry) -> Result<Vec<WordOccurrence>, Error> {
         let picture = Pictures::one(entry, self.cut)?;
         let rows: Vec<u64> = (0..picture.rows()).collect();
@@ -56,7 +58,8 @@ impl<'a> VocabularyReader<'a> {
     }
 }
 
-/// The features of all pictures, described by all ranks and known to each; `done` hears of each picture of this rank.
+/// Returns the features of all pictures at each rank. All ranks share the work. `done` is called
+/// for each picture of this rank.
 pub(super) fn describe_pictures(
     peers: &PeerRanks<'_>,
     entries: &[&InputEntry],

@@ -1,24 +1,25 @@
-//! Pictures in folders, one folder a class.
+//! Pictures in directories, one directory per class.
 
 use crate::data::inputs::entry::InputEntry;
 use crate::error::Error;
 use crate::peer_ranks::PeerRanks;
 use std::path::{Path, PathBuf};
 
-/// Classes by name, and which picture is of which.
+/// Classes by name, and the pictures of each class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassDirectories {
-    /// Their folders' names, in order.
+    /// Names of the directories, in order.
     pub names: Vec<String>,
-    /// Every picture with the number of its class, class by class, each class's in order of their names.
+    /// Every picture with the number of its class, ordered by class and name.
     pub pictures: Vec<(InputEntry, usize)>,
 }
 
 impl ClassDirectories {
-    /// The folders in a folder or a tar file, and the pictures below each. In a tar file, all may be in one more folder.
+    /// Opens the directories in a directory or tar file, with the pictures below each. In a tar
+    /// file, a further directory may enclose them all.
     ///
     /// # Errors
-    /// If there is no folder in it, or no picture in one of them.
+    /// If there is no directory, or one of them contains no picture.
     pub fn open(peers: &PeerRanks<'_>, directory: &Path) -> Result<ClassDirectories, Error> {
         peers.agree(if peers.leads() { check_no_empty_class(directory) } else { Ok(()) })?;
         let entries = InputEntry::find(peers, &[directory.to_owned()])?;
@@ -35,18 +36,18 @@ impl ClassDirectories {
             classes.pictures.push((entry.clone(), classes.names.len() - 1));
         }
         if classes.names.is_empty() {
-            let problem = "no folders in it; pictures go into one folder for each class";
+            let problem = "no directories in it; put the pictures into one directory per class";
             return Err(Error::Input(format!("{}: {problem}", directory.display())));
         }
         Ok(classes)
     }
 
-    /// All pictures.
+    /// Returns all pictures.
     pub fn entries(&self) -> Vec<&InputEntry> {
         self.pictures.iter().map(|(entry, _)| entry).collect()
     }
 
-    /// Pictures of each class.
+    /// Returns the number of pictures of each class.
     pub fn sizes(&self) -> Vec<usize> {
         let mut sizes = vec![0; self.names.len()];
         self.pictures.iter().for_each(|(_, class)| sizes[*class] += 1);
@@ -54,14 +55,15 @@ impl ClassDirectories {
     }
 }
 
-/// The folder of a picture's class, if it is in one.
+/// Returns the directory of a picture's class, or `None` if the picture is in no class.
 fn class_directory(root: &Path, entry: &InputEntry) -> Option<PathBuf> {
     let mut parts = entry.name.strip_prefix(root).ok()?.components();
     let first = parts.next()?;
     parts.next().map(|_| root.join(first))
 }
 
-/// The folder that has the classes' folders in it, where nothing is around it but folders.
+/// Returns the directory that contains the directories of the classes, below directories that
+/// contain nothing else.
 fn innermost(mut root: PathBuf, entries: &[InputEntry]) -> PathBuf {
     loop {
         let mut directories = entries.iter().map(|entry| class_directory(&root, entry));
@@ -74,7 +76,8 @@ fn innermost(mut root: PathBuf, entries: &[InputEntry]) -> PathBuf {
     }
 }
 
-/// Complains of a folder in this one without a picture, which would else be no class.
+/// Returns an error if a directory contains no picture, because it would otherwise silently be no
+/// class.
 fn check_no_empty_class(directory: &Path) -> Result<(), Error> {
     if !directory.is_dir() {
         return Ok(());
@@ -106,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_class_is_a_directory_and_an_empty_one_is_named() {
-        let root = tempfile::tempdir().expect("a folder");
+        let root = tempfile::tempdir().expect("a directory");
         write(root.path(), &["wood/b.jpg", "wood/deep/a.png", "sea/c.jpeg", "sea/notes.txt", "beside.jpg"]);
         let classes = open(root.path()).expect("opened");
         assert_eq!(classes.names, ["sea", "wood"]);
@@ -117,12 +120,12 @@ mod tests {
         let message = open(root.path()).expect_err("refused").to_string();
         assert!(message.contains("void") && message.contains("no pictures"), "{message}");
         let message = open(&root.path().join("wood/deep")).expect_err("refused").to_string();
-        assert!(message.contains("one folder for each class"), "{message}");
+        assert!(message.contains("one directory per class"), "{message}");
     }
 
     #[test]
     fn a_tar_file_has_the_same_classes_as_its_directory() {
-        let root = tempfile::tempdir().expect("a folder");
+        let root = tempfile::tempdir().expect("a directory");
         write(&root.path().join("scenes"), &["wood/b.jpg", "sea/c.jpeg", "sea/d.jpeg"]);
         let archive = root.path().join("scenes.tar");
         let mut tar = tar::Builder::new(std::fs::File::create(&archive).expect("made"));

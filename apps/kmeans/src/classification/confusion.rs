@@ -1,5 +1,5 @@
-//! A confusion matrix with pictures, as one HTML file (after Zhang, Qiu et al., "Large-Scale Image Classification using High Performance
-//! Clustering", figure 11).
+//! A confusion matrix with pictures, as one HTML file (after Zhang, Qiu et al., "Large-Scale Image
+//! Classification using High Performance Clustering", figure 11).
 
 use super::{ClassDirectories, TestResult};
 use crate::data::inputs::entry::InputEntry;
@@ -14,7 +14,7 @@ use std::fmt::Write;
 /// Side of a picture in the matrix, in pixels.
 const SIDE: u32 = 72;
 
-/// Of a picture in the matrix, of 100.
+/// JPEG quality of a picture in the matrix, of 100.
 const JPEG_QUALITY: u8 = 75;
 
 const STYLE: &str = "
@@ -30,10 +30,11 @@ td.right { outline: 2px solid #18222d; outline-offset: -2px; }
 td.sum { border: 0; white-space: nowrap; width: auto; padding-left: 12px; vertical-align: middle; text-align: right; }
 ";
 
-/// The page: of each pair of a true and a predicted class how many pictures, and the first of them.
+/// Returns the page: for each pair of a true and a predicted class, the number of pictures and the
+/// first of them.
 ///
 /// # Errors
-/// If a picture that is shown does not decode.
+/// If a picture that is shown cannot be decoded.
 pub fn page(tested: &TestResult, classes: &ClassDirectories) -> Result<String, Error> {
     let mut shown = BTreeMap::new();
     for ((entry, _), pair) in classes.pictures.iter().zip(&tested.predicted) {
@@ -63,13 +64,13 @@ pub fn page(tested: &TestResult, classes: &ClassDirectories) -> Result<String, E
     let (accuracy, pictures) = (100.0 * tested.accuracy, tested.pictures);
     Ok(format!(
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>Confusion matrix</title><style>{STYLE}</style></head>\n<body>\
-         <h1>{accuracy:.1} % of {pictures} pictures</h1>\n<p>Mean over classes. A row for each true class, a column for what its pictures were \
-         taken for: how many, and one of them. On the right the share of each class that was recognised.</p>\n\
+         <h1>{accuracy:.1} % of {pictures} pictures</h1>\n<p>Mean over classes. One row per true class, one column per predicted class, with \
+         the number of pictures and one of them. On the right, the share of each class that was recognized.</p>\n\
          <table><thead><tr><th></th>{heads}</tr></thead>\n<tbody>\n{rows}</tbody></table></body></html>\n"
     ))
 }
 
-/// A cell, the darker the larger its share of its row.
+/// Returns a cell, which is darker for a larger share of its row.
 fn cell(right: bool, count: u64, all: u64, picture: &str) -> String {
     if count == 0 {
         return "<td></td>".to_owned();
@@ -79,7 +80,7 @@ fn cell(right: bool, count: u64, all: u64, picture: &str) -> String {
     format!("<td{class} style=\"background:rgba({color},{:.2})\">{picture}{count}</td>", 0.1 + 0.6 * share)
 }
 
-/// A small copy of a picture, as an address that holds it.
+/// Returns a small copy of a picture as a data URL.
 fn thumbnail(entry: &InputEntry) -> Result<String, Error> {
     let small = pictures::decode(entry)?.thumbnail(SIDE, SIDE).into_rgb8();
     let mut bytes = Vec::new();
@@ -99,7 +100,7 @@ mod tests {
 
     #[test]
     fn each_pair_of_classes_is_shown_by_a_picture_of_it() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let save = |name: &str| {
             let path = directory.path().join(name);
             image::RgbImage::new(100, 50).save(&path).expect("saved");

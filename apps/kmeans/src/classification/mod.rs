@@ -1,8 +1,10 @@
-//! From folders of pictures, one a class, to a tested classifier (Zhang, Qiu et al., "Large-Scale Image Classification using High
-//! Performance Clustering", section 6): patches, a vocabulary by clustering on all ranks, histograms of words, linear machines.
+//! From directories of pictures, one per class, to a tested classifier (Zhang, Qiu et al.,
+//! "Large-Scale Image Classification using High Performance Clustering", section 6): patches, a
+//! vocabulary by clustering on all ranks, histograms of words, and linear machines.
 //!
-//! The arithmetic of histograms and machines is that of `cool-classify`; here are the pictures ([`ClassDirectories`]) and the sharing of the
-//! work: each rank describes some pictures and trains some classes' machines. The result is the same to the bit on any number of
+//! The crate `cool-classify` contains the arithmetic of histograms and machines. This module reads
+//! the pictures ([`ClassDirectories`]) and distributes the work: each rank describes some pictures
+//! and trains the machines of some classes. The result is the same to the bit on any number of
 //! ranks and threads.
 
 pub(crate) mod bag;

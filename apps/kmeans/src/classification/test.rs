@@ -1,4 +1,4 @@
-//! How often a classifier is right about pictures whose classes are known.
+//! Accuracy of a classifier on pictures of known classes.
 
 use super::ClassDirectories;
 use super::bag::describe_pictures;
@@ -12,23 +12,23 @@ use cool_distance::SimdLevel;
 /// The result of a test.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct TestResult {
-    /// The mean over classes of the share of their pictures that were recognised.
+    /// Share of recognized pictures, averaged over the classes.
     pub accuracy: f64,
-    /// The model's classes, in order.
+    /// Classes of the model, in order.
     pub classes: Vec<String>,
     /// Pictures by true class (row) and predicted class (column).
     pub confusion: Vec<Vec<u64>>,
-    /// Pictures in all.
+    /// Total number of pictures.
     pub pictures: usize,
     /// True and predicted class of each picture.
     #[serde(skip)]
     pub predicted: Vec<(usize, usize)>,
 }
 
-/// Names the class of each picture, on all ranks, and compares.
+/// Predicts the class of each picture on all ranks. Returns a comparison with the true classes.
 ///
 /// # Errors
-/// If a folder is none of the model's classes, a picture cannot be read, or ranks are lost.
+/// If a directory is not a class of the model, a picture cannot be read, or ranks are lost.
 pub fn test(
     peers: &PeerRanks<'_>,
     model: &Model,
@@ -42,7 +42,7 @@ pub fn test(
         place.ok_or_else(|| {
             let classes = classifier.classes.join(", ");
             Error::Input(format!(
-                "folder {name}: the model knows no such class, but {classes}; remove or rename it"
+                "directory {name}: not a class of the model ({classes}); remove or rename it"
             ))
         })
     };

@@ -1,4 +1,4 @@
-//! Training: a vocabulary of all classes' patches, then a machine for each class.
+//! Training: a vocabulary of all classes' patches, then a machine per class.
 
 use super::ClassDirectories;
 use super::bag::describe_pictures;
@@ -15,27 +15,28 @@ use cool_classify::histogram::MAX_LEVELS;
 use cool_classify::svm::{LinearSvm, TrainingOptions};
 use cool_map::threads;
 
-/// How to train.
+/// Options of a training.
 #[derive(Clone, Debug)]
 pub struct TrainingPlan {
     /// How patches are cut out.
     pub cut: PatchLayout,
-    /// Patches drawn at random from each picture, of which the vocabulary is made in place of all.
+    /// Use random patches of each picture for the vocabulary instead of all patches.
     pub sampling: Option<PatchSampling>,
     /// How a picture's words become features.
     pub features: HistogramFeatures,
-    /// How the vocabulary is clustered; its `k` is the number of words.
+    /// Options of the vocabulary's clustering. Its `k` is the number of words.
     pub vocabulary: ClusteringOptions,
-    /// Patches that are clustered, at most; evenly thinned over all pictures.
+    /// Maximum number of patches that are clustered. If there are more, an even subsample over all
+    /// pictures is used.
     pub patches: u64,
-    /// How the machines are trained.
+    /// Options of the machines' training.
     pub machines: TrainingOptions,
 }
 
-/// Trains a classifier by the pictures of some classes, on all ranks, which all have it in the end.
+/// Trains a classifier with the pictures of some classes, on all ranks. Returns it at each rank.
 ///
 /// # Errors
-/// If options make no sense, a picture cannot be read, or ranks are lost.
+/// If options are invalid, a picture cannot be read, or ranks are lost.
 pub fn train(
     peers: &PeerRanks<'_>,
     classes: &ClassDirectories,
@@ -71,12 +72,12 @@ fn check(classes: &ClassDirectories, plan: &TrainingPlan) -> Result<(), Error> {
     }
     if classes.names.len() < 2 {
         let class = &classes.names[0];
-        return Err(Error::Input(format!("only one class, {class}: there must be another to tell it from")));
+        return Err(Error::Input(format!("only one class, {class}; there must be at least two")));
     }
     Ok(())
 }
 
-/// The words, known to all ranks.
+/// Returns the vocabulary, at all ranks.
 fn vocabulary(
     peers: &PeerRanks<'_>,
     classes: &ClassDirectories,
@@ -97,7 +98,7 @@ fn vocabulary(
     ))
 }
 
-/// A machine for each class.
+/// Returns a machine per class.
 fn machines(
     peers: &PeerRanks<'_>,
     classes: &ClassDirectories,

@@ -1,4 +1,4 @@
-//! `assign`: the clusters of points by a model.
+//! The command `assign`: assigns points to the clusters of a model.
 
 use super::options::{InputFiles, WorkOptions, create_parent};
 use super::terminal::Terminal;
@@ -15,23 +15,24 @@ use std::path::{Path, PathBuf};
 
 /// Assign points to the clusters of a model, on all ranks.
 ///
-/// The model says how patches are cut out of pictures. Points that were clustered get the labels that the clustering gave them.
+/// The model determines how patches are cut out of pictures. Points that were clustered get the
+/// labels of the clustering.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct AssignCommand {
     #[command(flatten)]
     files: InputFiles,
 
-    /// What fit or classify train has written.
+    /// Model file of `fit` or `classify train`.
     #[arg(long, value_name = "FILE.cool")]
     model: PathBuf,
 
-    /// Write each point's cluster, in order of the points: .npy of <i4, or text; - is standard output. This is what is done if neither
-    /// labels nor distances are asked for.
+    /// Write the cluster of each point, in the order of the points: .npy with <i4, or text; - is
+    /// standard output. This is the default if neither labels nor distances are requested.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
 
-    /// Write each point's distance from the centroid of its cluster: .npy of <f8, or text.
+    /// Write the distance of each point from the centroid of its cluster: .npy with <f8, or text.
     #[arg(long, value_name = "FILE")]
     distances: Option<PathBuf>,
 
@@ -43,14 +44,14 @@ const EXAMPLES: &str = "\
 Examples:
   cool-kmeans assign --model points.cool --labels labels.npy --distances distances.npy more.npy
   cool-kmeans assign --model points.cool more.csv | sort -n | uniq -c
-      how many points each cluster gets";
+      counts the points of each cluster";
 
 impl AssignCommand {
-    /// What each rank does.
+    /// Executes the command as one rank.
     pub(crate) fn run(&self, peers: &PeerRanks<'_>) -> Result<(), Error> {
         let model = Model::read(peers, &self.model)?;
         let threads = self.work.threads(peers);
-        // Of another model's patches there is no telling; pictures are refused then.
+        // A model of numbers has no patch layout; pictures are then refused below.
         let cut = model.clusters.cut.map_or_else(|| PatchLayout::new(5, 40, 20), Ok)?;
         let source = PointSource::open(peers, &self.files.input(cut, None), threads)?;
         let mut tables = peers.agree(if peers.leads() {
@@ -62,7 +63,7 @@ impl AssignCommand {
         let work = (self.work.level(), threads);
         apply::assign(peers, &model.clusters, &source, work, &terminal, |found| tables.write(found))?;
         terminal.finish();
-        peers.agree(tables.keep())?;
+        peers.agree(tables.commit())?;
         terminal.print_line(&format!(
             "{} points assigned to {} clusters",
             source.rows(),
@@ -85,7 +86,7 @@ impl AssignCommand {
     }
 }
 
-/// What rank 0 writes; other ranks nothing.
+/// Tables that rank 0 writes; other ranks have none.
 #[derive(Default)]
 struct OutputTables {
     labels: Option<TableFile>,
@@ -93,7 +94,7 @@ struct OutputTables {
 }
 
 impl OutputTables {
-    /// Whether standard output is one of them.
+    /// Returns whether one of them goes to standard output.
     fn print(&self) -> bool {
         [&self.labels, &self.distances].into_iter().flatten().any(TableFile::is_stdout)
     }
@@ -108,7 +109,7 @@ impl OutputTables {
         Ok(())
     }
 
-    fn keep(self) -> Result<(), Error> {
-        [self.labels, self.distances].into_iter().flatten().try_for_each(TableFile::keep)
+    fn commit(self) -> Result<(), Error> {
+        [self.labels, self.distances].into_iter().flatten().try_for_each(TableFile::commit)
     }
 }

@@ -15,35 +15,38 @@ use cool_classify::svm::TrainingOptions;
 use cool_map::replace_file;
 use std::path::PathBuf;
 
-/// Train a classifier with folders of pictures, one folder for each class.
+/// Train a classifier with pictures in one directory per class.
 ///
-/// Patches of all pictures are clustered into visual words; how often each occurs in a picture is what a linear support vector machine
-/// for each class learns. The result is the same to the bit on any number of ranks and threads.
+/// Patches of all pictures are clustered into visual words. A linear support vector machine per
+/// class learns from the number of occurrences of each word in a picture. The result is the same to
+/// the bit on any number of ranks and threads.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct TrainCommand {
-    /// The folder, or tar file, in which each class has a folder of its own.
+    /// Directory or tar file that contains one directory per class.
     #[arg(value_name = "DIR")]
     pictures: PathBuf,
 
-    /// The file to write.
+    /// Model file to write.
     #[arg(long, value_name = "FILE.cool")]
     model: PathBuf,
 
-    /// Words in the vocabulary. More tell finer differences, from some thousands on those of single pictures.
+    /// Number of words in the vocabulary. More words distinguish finer details; from some thousands
+    /// on, they describe individual pictures.
     #[arg(long, default_value_t = 400, value_name = "N")]
     words: usize,
 
-    /// Patches for each word that are clustered, at most; evenly thinned over all pictures.
+    /// Maximum number of patches per word for the clustering. If there are more, an even subsample
+    /// over all pictures is used.
     #[arg(long, default_value_t = 200, value_name = "N")]
     patches_per_word: u64,
 
-    /// Most iterations of the clustering.
+    /// Maximum number of iterations of the clustering.
     #[arg(long, default_value_t = 20, value_name = "N")]
     iterations: usize,
 
-    /// Levels of a spatial pyramid: level l counts words in 2^l x 2^l cells of the picture. 3 tells where things are, too, at 21 times
-    /// the features of 1.
+    /// Levels of a spatial pyramid: level l counts words in 2^l x 2^l cells of the picture. For
+    /// example, 3 levels also capture where things are, with 21 times the features of 1 level.
     #[arg(long, default_value_t = 1, value_name = "LEVELS")]
     pyramid: u32,
 
@@ -51,15 +54,15 @@ pub(crate) struct TrainCommand {
     #[arg(long, value_enum, default_value_t = KernelOption::Chi2)]
     kernel: KernelOption,
 
-    /// What an error costs the machines (C): more fits the training pictures more closely.
+    /// Cost of an error (C): a larger value fits the training pictures more closely.
     #[arg(long, default_value_t = 1.0, value_name = "C")]
     cost: f64,
 
-    /// Names the run: the same seed and pictures give the same model.
+    /// Seed of the run. The same seed and pictures give the same model.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
 
-    /// Print accuracy (mean over classes), classes and confusion (rows: true class) as JSON, and nothing else.
+    /// Print only accuracy (mean over classes), classes and confusion (rows: true class), as JSON.
     #[arg(long)]
     json: bool,
 
@@ -70,23 +73,23 @@ pub(crate) struct TrainCommand {
     pub(crate) work: WorkOptions,
 }
 
-/// Test a classifier with other pictures of its classes, in folders of the classes' names.
+/// Test a classifier with other pictures, in directories named after its classes.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct TestCommand {
-    /// The folder, or tar file, in which each class has a folder of its own.
+    /// Directory or tar file that contains one directory per class.
     #[arg(value_name = "DIR")]
     pictures: PathBuf,
 
-    /// What `classify train` has written.
+    /// Model file of `classify train`.
     #[arg(long, value_name = "FILE.cool")]
     model: PathBuf,
 
-    /// Write what was taken for what as a page, with a picture of each case.
+    /// Write the confusion matrix as an HTML page, with a picture of each case.
     #[arg(long, value_name = "FILE.html")]
     confusion: Option<PathBuf>,
 
-    /// Print accuracy (mean over classes), classes and confusion (rows: true class) as JSON, and nothing else.
+    /// Print only accuracy (mean over classes), classes and confusion (rows: true class), as JSON.
     #[arg(long)]
     json: bool,
 
@@ -100,25 +103,25 @@ enum KernelOption {
     Linear,
     /// By their square roots.
     Hellinger,
-    /// By the chi-squared kernel, nearly; three times the features.
+    /// By an approximation of the chi-squared kernel, with three times the features.
     Chi2,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   cool-kmeans classify train --model scenes.cool train/
-      where train/ has a folder of pictures for each class: train/coast/1.jpg, train/forest/7.jpg ...
+      where train/ has one directory of pictures per class: train/coast/1.jpg, train/forest/7.jpg ...
   cool-kmeans classify test --model scenes.cool --confusion scenes.html test/
-      with other pictures of the same classes; the page shows what was taken for what
+      with other pictures of the same classes; the page shows the confusion matrix
   cool run -n 16 -- cool-kmeans classify train --words 2000 --pyramid 3 --model /shared/scenes.cool /data/train
-      by 16 ranks on the nodes of a cluster";
+      with 16 ranks on the nodes of a cluster";
 
 impl TrainCommand {
-    /// What each rank does.
+    /// Executes the command as one rank.
     pub(crate) fn run(&self, peers: &PeerRanks<'_>) -> Result<(), Error> {
         let plan = peers.agree(self.training_plan(peers))?;
         let terminal = Terminal::new(peers.leads() && !self.json, plan.vocabulary.iterations);
-        // What would spoil a long run at its end is better found out before it.
+        // Creates the directory now, because a long run should not fail at its end.
         peers.agree(if peers.leads() { create_parent(&self.model) } else { Ok(()) })?;
         let classes = ClassDirectories::open(peers, &self.pictures)?;
         terminal.print_line(&format!(
@@ -139,10 +142,7 @@ impl TrainCommand {
         )?;
         terminal.finish();
         peers.agree(if peers.leads() { model.write(&self.model) } else { Ok(()) })?;
-        terminal.print_line(&format!(
-            "wrote {}; of the pictures that it was trained with:",
-            self.model.display()
-        ));
+        terminal.print_line(&format!("wrote {}; accuracy on the training pictures:", self.model.display()));
         print_result(peers, &tested, self.json)
     }
 
@@ -172,7 +172,7 @@ impl TrainCommand {
 }
 
 impl TestCommand {
-    /// What each rank does.
+    /// Executes the command as one rank.
     pub(crate) fn run(&self, peers: &PeerRanks<'_>) -> Result<(), Error> {
         let terminal = Terminal::new(peers.leads() && !self.json, 0);
         let model = Model::read(peers, &self.model)?;
@@ -196,7 +196,7 @@ impl TestCommand {
     }
 }
 
-/// Rank 0 prints the result.
+/// Prints the result at rank 0.
 fn print_result(peers: &PeerRanks<'_>, tested: &TestResult, json: bool) -> Result<(), Error> {
     let print = || -> Result<(), Error> {
         if json {
@@ -210,7 +210,7 @@ fn print_result(peers: &PeerRanks<'_>, tested: &TestResult, json: bool) -> Resul
     peers.agree(if peers.leads() { print() } else { Ok(()) })
 }
 
-/// Each class's share that was recognised, and what it was most often taken for.
+/// Returns a table of each class's recall and its most frequent confusions.
 fn table(tested: &TestResult) -> String {
     let wide = tested.classes.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
@@ -227,8 +227,11 @@ fn table(tested: &TestResult) -> String {
             .take(3)
             .map(|&(count, other)| format!("{} {count}", tested.classes[other]))
             .collect();
-        let taken =
-            if mistakes.is_empty() { String::new() } else { format!("   taken for {}", mistakes.join(", ")) };
+        let taken = if mistakes.is_empty() {
+            String::new()
+        } else {
+            format!("   confused with {}", mistakes.join(", "))
+        };
         let share = 100.0 * row[class] as f64 / all as f64;
         text += &format!("{name:wide$}  {:>5} of {all:<5} {share:>6.1} %{taken}\n", row[class]);
     }
@@ -253,7 +256,7 @@ mod tests {
             predicted: Vec::new(),
         };
         let text = table(&tested);
-        assert!(text.contains("sea       3 of 4       75.0 %   taken for wood 1\n"), "{text}");
+        assert!(text.contains("sea       3 of 4       75.0 %   confused with wood 1\n"), "{text}");
         assert!(text.ends_with("accuracy 62.5 % of 6 pictures, mean over classes\n"), "{text}");
         assert!(!text.contains("void"), "a class without pictures has no share");
     }

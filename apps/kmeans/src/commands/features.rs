@@ -1,4 +1,5 @@
-//! `features`: the numbers that describe patches of pictures, and `histogram`: the words of pictures.
+//! The commands `features`, which writes the numbers that describe patches of pictures, and
+//! `histogram`, which counts the words of pictures.
 
 use super::options::{InputFiles, PatchOptions, WorkOptions, create_parent};
 use super::terminal::Terminal;
@@ -21,12 +22,13 @@ pub(crate) struct FeaturesCommand {
     #[command(flatten)]
     patches: PatchOptions,
 
-    /// The file to write: .npy (|u1 of pictures and bytes, else <f8), or text with a point a line, as the papers have it: pictureID rowID
-    /// colID f1 f2 ..., with _ for blanks in names. - is standard output.
+    /// Output file: .npy (|u1 for pictures and bytes, otherwise <f8), or text with one point per
+    /// line in the papers' format: pictureID rowID colID f1 f2 ..., where _ replaces blanks in
+    /// names. - is standard output.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 
-    /// Names the places that --patches draws.
+    /// Seed of the positions that --patches draws.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
 
@@ -34,18 +36,18 @@ pub(crate) struct FeaturesCommand {
     pub(crate) work: WorkOptions,
 }
 
-/// Count the visual words of pictures: a row of counts for each picture, in order of their names.
+/// Count the visual words of pictures: one row of counts per picture, sorted by name.
 #[derive(Debug, Args)]
 pub(crate) struct HistogramCommand {
     #[command(flatten)]
     files: InputFiles,
 
-    /// What fit of pictures or classify train has written.
+    /// Model file of `fit` (of pictures) or `classify train`.
     #[arg(long, value_name = "FILE.cool")]
     model: PathBuf,
 
-    /// The file to write: .npy of <i4, or text with a picture's name and its counts on each line, with _ for blanks in names. - is standard
-    /// output.
+    /// Output file: .npy with <i4, or text with a picture's name and its counts on each line, where
+    /// _ replaces blanks in names. - is standard output.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 
@@ -54,7 +56,7 @@ pub(crate) struct HistogramCommand {
 }
 
 impl FeaturesCommand {
-    /// What each rank does.
+    /// Executes the command as one rank.
     pub(crate) fn run(&self, peers: &PeerRanks<'_>) -> Result<(), Error> {
         let cut = self.patches.cut().and_then(|cut| Ok((cut, self.patches.sampling(self.seed)?)));
         let (cut, sampling) = peers.agree(cut)?;
@@ -67,20 +69,20 @@ impl FeaturesCommand {
             let Some(table) = &mut table else { return Ok(()) };
             let mut names = Vec::new();
             if table.is_text() {
-                let places = source.places(&rows.collect::<Vec<_>>())?;
-                names.extend(places.iter().map(|p| format!("{} {} {}", one_word(&p.file), p.row, p.column)));
+                let origins = source.origins(&rows.collect::<Vec<_>>())?;
+                names.extend(origins.iter().map(|p| format!("{} {} {}", one_word(&p.file), p.row, p.column)));
             }
             table.write(&bytes, &names)
         })?;
         terminal.finish();
-        peers.agree(table.map_or(Ok(()), TableFile::keep))?;
+        peers.agree(table.map_or(Ok(()), TableFile::commit))?;
         terminal.print_line(&format!("{} points of {} numbers", source.rows(), source.dims()));
         Ok(())
     }
 }
 
 impl HistogramCommand {
-    /// What each rank does.
+    /// Executes the command as one rank.
     pub(crate) fn run(&self, peers: &PeerRanks<'_>) -> Result<(), Error> {
         let model = Model::read(peers, &self.model)?;
         let cut = peers.agree(model.clusters.patches())?;
@@ -88,7 +90,7 @@ impl HistogramCommand {
         let source = PointSource::open(peers, &self.files.input(cut, None), threads)?;
         let PointSource::Pictures(pictures) = &source else {
             return Err(Error::Input(format!(
-                "{}: no picture; words are counted in pictures",
+                "{}: not a picture; words can be counted in pictures only",
                 source.name()
             )));
         };
@@ -104,13 +106,13 @@ impl HistogramCommand {
             table.write(&bytes, &names[rows.start as usize..rows.end as usize])
         })?;
         terminal.finish();
-        peers.agree(table.map_or(Ok(()), TableFile::keep))?;
+        peers.agree(table.map_or(Ok(()), TableFile::commit))?;
         terminal.print_line(&format!("{} pictures, {words} words", names.len()));
         Ok(())
     }
 }
 
-/// Rank 0's table.
+/// Creates the table at rank 0.
 fn begin(
     peers: &PeerRanks<'_>,
     path: &Path,
@@ -124,7 +126,7 @@ fn begin(
     peers.agree(if peers.leads() { begin() } else { Ok(None) })
 }
 
-/// Silent where the table goes to standard output.
+/// Returns a terminal, which must be silent if the table goes to standard output.
 fn terminal(peers: &PeerRanks<'_>, table: Option<&TableFile>) -> Terminal {
     Terminal::new(peers.leads() && !table.is_some_and(TableFile::is_stdout), 0)
 }

@@ -1,4 +1,4 @@
-//! `fit`: clusters points.
+//! The command `fit`: clusters points.
 
 use super::on_all_ranks;
 use super::options::{InputFiles, PatchOptions, WorkOptions, bytes, create_parent, seconds};
@@ -22,10 +22,11 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Groups image patches, or any points, into clusters, on as many nodes as there are.
+/// Cluster image patches, or any points, on many nodes.
 ///
-/// Pictures are cut into patches, each described by 512 numbers (histograms of oriented gradients); the clusters' centres
-/// are the pictures' visual words. The result is the same to the bit on any number of ranks and threads.
+/// Pictures are cut into patches, each described by 512 numbers (histograms of oriented gradients).
+/// The centers of the clusters are the visual words of the pictures. The result is the same to the
+/// bit on any number of ranks and threads.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct FitCommand {
@@ -39,109 +40,122 @@ pub(crate) struct FitCommand {
     #[arg(short, long = "clusters", value_name = "N")]
     k: usize,
 
-    /// Most iterations; fewer if no centroid moves any more.
+    /// Maximum number of iterations. The run ends earlier if no centroid moves.
     #[arg(short, long, default_value_t = 20, value_name = "N")]
     iterations: usize,
 
-    /// Stop as soon as an iteration lowers the inertia by less than this share of it; 0 goes on until nothing moves.
+    /// Stop when an iteration lowers the inertia by less than this share of it; 0 continues until
+    /// no centroid moves.
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     tolerance: f64,
 
-    /// Stop as soon as an iteration moves the centroids by no more than this share of the points' variance: scikit-learn's
-    /// `tol`. 0 goes on until nothing moves.
+    /// Stop when an iteration moves the centroids by no more than this share of the points'
+    /// variance, as scikit-learn's `tol`. 0 continues until no centroid moves.
     ///
-    /// Compared are the sum of the squared distances that centroids move, and the mean of the variances of all coordinates.
+    /// The sum of the centroids' squared movements is compared with the mean variance of the
+    /// coordinates.
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     movement: f64,
 
     /// Stop after the first iteration that ends later than this.
     ///
-    /// How far the run comes then depends on the machine; all else does not.
+    /// The number of iterations then depends on the machine, but nothing else does.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     time_limit: Option<Duration>,
 
-    /// Runs, of which the one of the least inertia counts; each has first centroids of its own, by the next seed.
+    /// Number of runs with different first centroids, from consecutive seeds. The run with the
+    /// least inertia is returned.
     #[arg(long, default_value_t = 1, value_name = "N")]
     restarts: usize,
 
-    /// What distance is; with cosine, points and centroids are scaled to length 1 (spherical K-means).
+    /// How distance is defined. With cosine, points and centroids are scaled to length 1 (spherical
+    /// K-means).
     #[arg(long, value_name = "METRIC", default_value = "euclidean")]
     metric: Metric,
 
-    /// How numbers that are no bytes are held: in 16 bits, 65,535 steps over their range, or as floats, 2^24 steps, as fine as
-    /// the mantissas of 32-bit floating-point numbers.
+    /// How numbers other than bytes are stored: in 16 bits, with 65,535 steps over their range, or
+    /// as floats, with 2^24 steps, as fine as the mantissas of 32-bit floating-point numbers.
     ///
-    /// With float a coordinate takes 4 bytes in place of 2, and distances more time. Bytes are exact either way.
+    /// With float, a coordinate takes 4 bytes instead of 2, and distances take more time. Bytes are
+    /// exact either way.
     #[arg(long, value_name = "HOW", default_value = "short")]
     precision: Reals,
 
-    /// How many times each point counts: a number for each row of the input, at least 0.
+    /// Weights of the points: a number for each row of the input, at least 0.
     ///
-    /// Whole numbers up to 65,535 are taken as they are; of others the largest becomes 65,535, and the rest are rounded.
+    /// Whole numbers up to 65,535 are used as they are. Otherwise the largest weight becomes
+    /// 65,535, and the others are rounded.
     #[arg(long, value_name = "FILE.npy")]
     weights: Option<PathBuf>,
 
-    /// What becomes of centroids without points: they stay where they are, or each gets half of the largest cluster.
+    /// Treatment of centroids without points: they keep their positions, or each gets half of the
+    /// largest cluster.
     #[arg(long, value_name = "HOW", default_value = "keep")]
     empty: Empty,
 
     /// Before the first iteration, move the centroids by one pass over all points, N at a time.
     ///
-    /// That costs about as much as an iteration and spares several: centroids follow their points within the pass.
+    /// The pass takes about as long as an iteration and saves several, because centroids follow
+    /// their points within the pass.
     #[arg(long, value_name = "N")]
     mini_batch: Option<u64>,
 
-    /// Names the run: the same seed and inputs give the same result.
+    /// Seed of the run. The same seed and inputs give the same result.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
 
-    /// Where the first centroids come from: k-means||, k-means++, random, or an .npy file of as many rows.
+    /// Origin of the first centroids: k-means||, k-means++, random, or an .npy file with as many
+    /// rows.
     ///
-    /// By default k-means++ up to 1000 clusters, and k-means|| above. k-means|| looks at 32 points a cluster, by all ranks,
-    /// and lets rank 0 choose among some of them.
+    /// The default is k-means++ up to 1000 clusters, and k-means|| above. k-means|| examines 32
+    /// points per cluster on all ranks; rank 0 then chooses among some of them.
     #[arg(long, value_name = "HOW", value_parser = |name: &str| Ok::<_, std::convert::Infallible>(Init::from_name(name)))]
     init: Option<Init>,
 
-    /// Points sampled for each first centroid, among which k-means++ chooses; 1 takes random points as they are.
+    /// Points sampled per first centroid, among which k-means++ chooses. 1 uses random points.
     ///
-    /// A larger sample starts nearer to a good result; rank 0 computes, and all send, in proportion.
+    /// A larger sample gives a better start. The work of rank 0 and the traffic grow in proportion.
     #[arg(long, default_value_t = 4, value_name = "N")]
     sample: usize,
 
-    /// Most points; if there are more, they are thinned evenly over all inputs.
+    /// Maximum number of points. If there are more, an even subsample over all inputs is used.
     #[arg(long, value_name = "N")]
     max_points: Option<u64>,
 
-    /// How nearest centroids are found: by all distances, by bounds that spare most of them once centroids move little, or
-    /// by whichever takes less time. The result is the same.
+    /// How nearest centroids are found: by all distances, by bounds, which avoid most distances
+    /// once centroids move little, or by the faster of the two. The result is the same.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     assign: AssignMethod,
 
-    /// Centroids for which each point keeps a bound of its own, of 12 bytes; by default as many as there is room for.
+    /// Number of centroids for which each point keeps an individual bound of 12 bytes; by default
+    /// as many as fit the memory.
     #[arg(long, value_name = "N")]
     near: Option<usize>,
 
-    /// Memory that each rank may take, as 4G or 512M: bounds take what points, centroids and sums leave of it.
+    /// Maximum memory of each rank, for example 4G or 512M. Bounds use the memory that points,
+    /// centroids and sums leave.
     ///
-    /// Without it, bounds take three eighths of the points' memory.
+    /// By default, bounds take three eighths of the points' memory.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     memory: Option<u64>,
 
-    /// Write how far the run has come to this file after every iteration; a crash leaves the last one whole.
+    /// Write the state to this file after every iteration. A crash leaves the last complete state.
     ///
-    /// If ranks are lost, another one may be rank 0 and write it: use a folder that all nodes share.
+    /// If ranks are lost, another rank may become rank 0 and write the file, so it should be in a
+    /// directory that all nodes share.
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
 
-    /// Go on from the checkpoint, if there is one, with the result of a run that was never interrupted.
+    /// Continue from the checkpoint, if it exists. The result is that of an uninterrupted run.
     #[arg(long, requires = "checkpoint")]
     resume: bool,
 
-    /// Write all that is needed to assign other points to the clusters: cool-kmeans assign, histogram, inspect.
+    /// Write a model file, with which other points can be assigned to the clusters (see cool-kmeans
+    /// assign, histogram and inspect).
     #[arg(long, value_name = "FILE.cool")]
     model: Option<PathBuf>,
 
-    /// Write each point's cluster, in order of the points: .npy of <i4, or text.
+    /// Write the cluster of each point, in the order of the points: .npy with <i4, or text.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
 
@@ -153,15 +167,16 @@ pub(crate) struct FitCommand {
     #[arg(long, value_name = "FILE.json")]
     summary: Option<PathBuf>,
 
-    /// Write the points nearest to some centroids, of large clusters to small; for pictures also their mosaic, FILE.png.
+    /// Write the points nearest to some centroids, from large clusters to small ones. For pictures,
+    /// also write a mosaic of them to FILE.png.
     #[arg(long, value_name = "FILE.json")]
     words: Option<PathBuf>,
 
-    /// How many clusters --words shows.
+    /// Number of clusters that --words shows.
     #[arg(long, default_value_t = 24, value_name = "N")]
     word_count: usize,
 
-    /// How many points --words shows of each.
+    /// Number of points per cluster that --words shows.
     #[arg(long, default_value_t = 10, value_name = "N")]
     word_points: usize,
 
@@ -172,16 +187,16 @@ pub(crate) struct FitCommand {
 const EXAMPLES: &str = "\
 Examples:
   cool-kmeans -k 256 --words words.json photographs/
-      on this machine alone
+      on this machine only
   cool run -n 16 -- cool-kmeans -k 1000 --max-points 1000000 --summary run.json /data/photographs
-      by 16 ranks on the nodes of a cluster
+      with 16 ranks on the nodes of a cluster
   cool run --survive -- cool-kmeans -k 1000 --checkpoint /shared/run.ckpt --resume --centroids /shared/c.npy /data/photographs
-      goes on when nodes are lost, and, started again, when all were
+      survives the loss of nodes and, started again, resumes after the loss of all
   cool-kmeans -k 10 --tolerance 1e-4 --model points.cool --labels labels.npy points.npy
-      any points, their labels, and a model that assigns others: cool-kmeans assign --model points.cool more.npy";
+      clusters any points; the model assigns others: cool-kmeans assign --model points.cool more.npy";
 
 impl FitCommand {
-    /// Runs on all ranks.
+    /// Executes the command on all ranks.
     pub(crate) fn start(&self) -> Result<(), Error> {
         on_all_ranks(self.work.alone, || {
             let mut kept = SurvivingState::default();
@@ -189,7 +204,7 @@ impl FitCommand {
         })
     }
 
-    /// What to read.
+    /// Returns which points to load.
     fn loading(&self, threads: usize) -> Result<LoadOptions, Error> {
         Ok(LoadOptions {
             input: self.files.input(self.patches.cut()?, self.patches.sampling(self.seed)?),
@@ -204,7 +219,7 @@ impl FitCommand {
         })
     }
 
-    /// What to do with it.
+    /// Returns the options of the clustering.
     fn clustering(&self, threads: usize) -> ClusteringOptions {
         ClusteringOptions {
             k: self.k,
@@ -230,7 +245,7 @@ impl FitCommand {
         }
     }
 
-    /// The files to be written.
+    /// Returns the output files.
     fn outputs(&self) -> impl Iterator<Item = &PathBuf> {
         [&self.model, &self.labels, &self.centroids, &self.summary, &self.words, &self.checkpoint]
             .into_iter()
@@ -238,7 +253,7 @@ impl FitCommand {
     }
 }
 
-/// What a rank keeps when others are lost.
+/// State that a rank keeps when other ranks are lost.
 #[derive(Default)]
 struct SurvivingState {
     start: Option<Instant>,
@@ -246,20 +261,20 @@ struct SurvivingState {
     progress: ClusteringProgress,
 }
 
-/// What each rank does, again whenever others are lost.
+/// Executes the command as one rank, again after each loss of ranks.
 fn rank(fit: &FitCommand, peers: &PeerRanks<'_>, kept: &mut SurvivingState) -> Result<(), Error> {
     let start = *kept.start.get_or_insert_with(Instant::now);
     let threads = fit.work.threads(peers);
     let options = fit.clustering(threads);
     let terminal = Terminal::new(peers.leads(), options.iterations);
-    // What would spoil a long run at its end is better found out before it.
+    // Creates the directories now, because a long run should not fail at its end.
     let ready = if peers.leads() { fit.outputs().try_for_each(|path| create_parent(path)) } else { Ok(()) };
     let loading = peers.agree(ready.and_then(|()| fit.loading(threads)))?;
 
     let share = PointShare::reload(&mut kept.share, peers, &loading, &terminal)?;
     let loaded = start.elapsed().as_secs_f64();
     for path in share.source.skipped() {
-        terminal.print_line(&format!("left out, as it does not decode: {}", path.display()));
+        terminal.print_line(&format!("skipped, because it cannot be decoded: {}", path.display()));
     }
     terminal.print_line(&format!(
         "{} points of {} coordinates, {} ranks of {threads} threads; loaded in {loaded:.1} s",
@@ -291,24 +306,24 @@ fn rank(fit: &FitCommand, peers: &PeerRanks<'_>, kept: &mut SurvivingState) -> R
             RunInfo { seed: options.seed, threads, loading: loaded, total: start.elapsed().as_secs_f64() };
         finish(fit, peers, share, &clustered, &run, network, &terminal)
     };
-    // The others stay until it is done: if rank 0 is lost, one of them does it.
+    // The other ranks wait until rank 0 has written: if rank 0 is lost, one of them must write.
     peers.agree(if peers.leads() { write() } else { Ok(()) })
 }
 
-/// What was chosen to make it fast.
+/// Describes the instructions and bounds that will be used.
 fn plan(share: &PointShare, options: &ClusteringOptions) -> String {
     let bounds = match options.tuning.near(&share.points, options.k) {
         Some(near) if options.tuning.method != AssignMethod::Full => {
             let (near, bytes) =
                 (near.min(options.k), Bounds::bytes_per_point(near.min(options.k), options.k));
-            format!("bounds for {near} centroids a point, {bytes} bytes each")
+            format!("bounds for {near} centroids per point, {bytes} bytes per point")
         }
         _ => "no bounds".to_owned(),
     };
     format!("{} instructions; {bounds}", options.tuning.level)
 }
 
-/// Rank 0's last words and files.
+/// Writes the output files at rank 0, and prints the result.
 fn finish(
     fit: &FitCommand,
     peers: &PeerRanks<'_>,
@@ -344,5 +359,5 @@ fn write_labels(path: &Path, labels: &[u32]) -> Result<(), Error> {
     let mut table = TableFile::create(path, ElementKind::I32, labels.len() as u64, 1)?;
     let bytes: Vec<u8> = labels.iter().flat_map(|label| label.to_le_bytes()).collect();
     table.write(&bytes, &[])?;
-    table.keep()
+    table.commit()
 }

@@ -1,4 +1,4 @@
-//! `inspect`: what a model file says of itself.
+//! The command `inspect`: describes a model file.
 
 use crate::Error;
 use crate::data::grid::{Metric, Precision};
@@ -9,14 +9,14 @@ use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Say what is in a model file.
+/// Describe a model file.
 #[derive(Debug, Args)]
 pub(crate) struct InspectCommand {
-    /// What fit or classify train has written.
+    /// Model file of `fit` or `classify train`.
     #[arg(value_name = "MODEL.cool")]
     model: PathBuf,
 
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -38,7 +38,7 @@ impl InspectCommand {
     }
 }
 
-/// What there is to say, by name.
+/// Returns the fields of a model by name.
 fn fields(model: &Model) -> Vec<(&'static str, serde_json::Value)> {
     let (clusters, made) = (&model.clusters, &model.provenance);
     let mut fields = vec![

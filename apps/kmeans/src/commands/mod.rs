@@ -1,4 +1,4 @@
-//! The commands of the program, a file each, and how they are run on all ranks.
+//! The commands of the program, one file each, and their execution on all ranks.
 
 mod assign;
 mod classify;
@@ -14,7 +14,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use cool_map::Options;
 use std::ffi::{OsStr, OsString};
 
-/// K-means over image features or any points, and classifiers of pictures, on as many nodes as there are.
+/// K-means over image features or any points, and classification of pictures, on many nodes.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct CommandLine {
@@ -23,7 +23,7 @@ pub struct CommandLine {
 }
 
 const EXAMPLES: &str = "\
-Without a command: fit.
+The default command is fit.
 
 Examples:
   cool-kmeans -k 256 --words words.json photographs/
@@ -32,7 +32,7 @@ Examples:
   cool-kmeans classify train --model scenes.cool train/
   cool run -n 16 -- cool-kmeans -k 1000 --centroids /shared/c.npy /data/points.npy
 
-cool-kmeans COMMAND --help tells all about a command.";
+cool-kmeans COMMAND --help describes a command in full.";
 
 #[derive(Debug, Subcommand)]
 enum KmeansCommand {
@@ -41,7 +41,7 @@ enum KmeansCommand {
     Features(Box<features::FeaturesCommand>),
     Histogram(Box<features::HistogramCommand>),
     Inspect(inspect::InspectCommand),
-    /// Learns to tell classes of pictures apart, and tests what was learnt.
+    /// Train a classifier of pictures, or test one.
     #[command(subcommand)]
     Classify(ClassifyCommand),
 }
@@ -53,7 +53,7 @@ enum ClassifyCommand {
 }
 
 impl CommandLine {
-    /// From the command line, in which `fit` may be left out.
+    /// Parses the command line, in which `fit` may be omitted.
     #[must_use]
     pub fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Self {
         let mut arguments: Vec<OsString> = arguments.into_iter().collect();
@@ -70,10 +70,10 @@ impl CommandLine {
     }
 }
 
-/// Does what the command line says.
+/// Executes the command of the command line.
 ///
 /// # Errors
-/// As [`Error`] says.
+/// See [`Error`].
 pub fn run(program: &CommandLine) -> Result<(), Error> {
     match &program.command {
         KmeansCommand::Fit(fit) => fit.start(),
@@ -86,8 +86,8 @@ pub fn run(program: &CommandLine) -> Result<(), Error> {
     }
 }
 
-/// Runs as the rank that `cool run` started, as ranks in this process, or alone. `part` makes what a rank does, which it does
-/// again whenever others are lost.
+/// Runs as the rank that `cool run` started, as several ranks in this process, or alone. `part`
+/// must return the function that a rank executes, which is called again after each loss of ranks.
 fn on_all_ranks<P: FnMut(&PeerRanks<'_>) -> Result<(), Error>>(
     alone: bool,
     part: impl Fn() -> P + Sync,

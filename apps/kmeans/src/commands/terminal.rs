@@ -1,10 +1,10 @@
-//! What a person sees of a run: a bar while there is a terminal, a line for each iteration.
+//! Progress of a run for the user: a bar if there is a terminal, and a line per iteration.
 
 use crate::progress::{Iteration, ProgressObserver};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
-/// Rank 0's words; other ranks are silent.
+/// Output of rank 0; other ranks print nothing.
 pub(crate) struct Terminal {
     prints: bool,
     bar: ProgressBar,
@@ -12,7 +12,8 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// For a rank that `prints` or is silent, in a run of at most `iterations`.
+    /// Creates the output of a rank in a run of at most `iterations` iterations. `prints` should be
+    /// false at ranks other than 0.
     pub(crate) fn new(prints: bool, iterations: usize) -> Self {
         let bar = if prints && std::io::stderr().is_terminal() {
             ProgressBar::new(0)
@@ -29,13 +30,13 @@ impl Terminal {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 
     fn begin(&self, what: &'static str, length: u64) {
-        // The template is a constant; a wrong one would only lose the style.
+        // The template is constant; an invalid one would only lose the style.
         if let Ok(style) = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} {eta}") {
             self.bar.set_style(style);
         }
@@ -72,7 +73,7 @@ impl ProgressObserver for Terminal {
     }
 }
 
-/// Seven digits, without an exponent where that stays short.
+/// Returns a number with seven digits, in exponent notation if it would be long otherwise.
 pub(crate) fn significant(x: f64) -> String {
     let digits = if x == 0.0 { 0 } else { x.abs().log10().floor() as i32 };
     if (-3..9).contains(&digits) {

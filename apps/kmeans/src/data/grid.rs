@@ -1,31 +1,34 @@
 //! Points and centroids as integers on a grid, so that every sum of them is exact.
 //!
-//! The result of a clustering must not depend on how many ranks and threads shared the work, so nothing may
-//! depend on the order of additions. Integers give that: as in Zhang and Qiu's image clustering, coordinates are
-//! small integers and their sums are exact. A coordinate `v` of dimension `d` is held as the integer
-//! `x = round((v - origin[d]) / step)`:
+//! The result of a clustering must not depend on the number of ranks and threads, so nothing may
+//! depend on the order of additions. Integers ensure that: as in Zhang and Qiu's image clustering,
+//! coordinates are small integers and their sums are exact. A coordinate `v` of dimension `d` is
+//! stored as the integer `x = round((v - origin[d]) / step)`:
 //!
-//! - [`Precision::Byte`]: 0 to 255, for HOG vectors (step 1/255) and for data that is bytes already (step 1).
-//! - [`Precision::Wide`]: -32767 to 32767, for other numbers. The dimension of the largest range fills the grid, and
-//!   each dimension is centred on its own middle; so a coordinate is off by at most range / 131,068.
-//! - [`Precision::Fine`]: the same with 256 times as many steps, as fine as the mantissas of 32-bit floating-point numbers: off by
-//!   at most range / 33,553,408.
+//! - [`Precision::Byte`]: 0 to 255, for HOG vectors (step 1/255) and for data that consists of
+//!   bytes (step 1).
+//! - [`Precision::Wide`]: -32767 to 32767, for other numbers. The dimension with the largest range
+//!   fills the grid, and each dimension is centered on its own middle, so a coordinate is off by at
+//!   most range / 131,068.
+//! - [`Precision::Fine`]: the same with 256 times as many steps, as fine as the mantissas of 32-bit
+//!   floating-point numbers. A coordinate is off by at most range / 33,553,408.
 //!
-//! A centroid is held on the same grid with [`Precision::fraction`] further bits, rounded to nearest, in
-//! [`Precision::words`] of 16 bits a coordinate. This is all that is lost: distances, sums, inertia and choices are
-//! exact from there on.
+//! A centroid is stored on the same grid with [`Precision::fraction`] additional bits, rounded to
+//! nearest, in [`Precision::words`] words of 16 bits per coordinate. Only this rounding loses
+//! information: distances, sums, inertia and choices are exact.
 
 pub use cool_distance::{MAX_DIMS, Precision};
 use cool_distance::{PointRows, scalar};
 use std::ops::Range;
 
-/// How numbers that are no bytes are held.
+/// How numbers other than bytes are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Reals {
     /// In 16 bits: 65,535 steps over their range.
     #[default]
     Short,
-    /// In 32 bits: as finely as the mantissas of 32-bit floating-point numbers, 2^24 steps over their range.
+    /// In 32 bits: as fine as the mantissas of 32-bit floating-point numbers, 2^24 steps over their
+    /// range.
     Float,
 }
 
@@ -37,13 +40,13 @@ impl Reals {
         }
     }
 
-    /// Most coordinates of such points.
+    /// Returns the maximum number of coordinates of such points.
     pub fn max_dims(self) -> usize {
         self.precision().max_dims()
     }
 }
 
-/// What distance is.
+/// How distance is defined.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum,
 )]
@@ -51,49 +54,51 @@ pub enum Metric {
     /// The length of the line between two points.
     #[default]
     Euclidean,
-    /// That of their directions: points and centroids have length 1 (spherical K-means; Dhillon and Modha, Machine Learning
-    /// 2001). A point of zeros stays one, as far from all.
+    /// The distance of directions: points and centroids are scaled to length 1 (spherical K-means;
+    /// Dhillon and Modha, Machine Learning 2001). A point of zeros stays unchanged, at the same
+    /// distance from all centroids.
     Cosine,
 }
 
-/// Where the integers lie among the real numbers.
+/// The mapping between integers and real numbers.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Grid {
-    /// What distance on it is; of [`Metric::Cosine`], points and centroids have length 1.
+    /// The metric on the grid. With [`Metric::Cosine`], points and centroids have length 1.
     pub metric: Metric,
-    /// How fine it is.
+    /// The precision of the grid.
     pub precision: Precision,
     /// The real number at integer 0, by dimension.
     pub origin: Vec<f64>,
-    /// The distance between neighbouring integers, in all dimensions.
+    /// The distance between neighboring integers, in all dimensions.
     pub step: f64,
 }
 
 impl Grid {
-    /// The grid of vectors that are bytes, 255 standing for `step * 255`.
+    /// Returns the grid of vectors of bytes, where 255 represents `step * 255`.
     pub fn bytes(dims: usize, step: f64) -> Self {
         Self { metric: Metric::Euclidean, precision: Precision::Byte, origin: vec![0.0; dims], step }
     }
 
-    /// The finest grid that holds coordinates between `low` and `high`, which must be finite and at most 1e300.
+    /// Returns the finest grid that contains coordinates between `low` and `high`, which must be
+    /// finite and at most 1e300.
     pub fn spanning(reals: Reals, low: &[f64], high: &[f64]) -> Self {
         let precision = reals.precision();
         let range = low.iter().zip(high).map(|(l, h)| h - l).fold(0.0, f64::max);
         let step = range / (2 * precision.range().1) as f64;
-        // Points that are all equal (or nearer than f64 can divide) still need a step.
+        // Equal points (or points nearer to each other than f64 can divide) also need a step.
         let step = if step > 0.0 { step } else { 1.0 };
         let origin = low.iter().zip(high).map(|(l, h)| l + (h - l) / 2.0).collect();
         Self { metric: Metric::Euclidean, precision, origin, step }
     }
 
-    /// The grid of vectors of length 1.
+    /// Returns the grid of vectors of length 1.
     pub fn directions(reals: Reals, dims: usize) -> Self {
         let precision = reals.precision();
         let step = 1.0 / precision.range().1 as f64;
         Self { metric: Metric::Cosine, precision, origin: vec![0.0; dims], step }
     }
 
-    /// Real numbers as this grid has them: of length 1, if the metric says so.
+    /// Returns a row as the metric requires it: scaled to length 1 if the metric is cosine.
     fn scaled(&self, row: &[f64]) -> Vec<f64> {
         match self.metric {
             Metric::Euclidean => row.to_vec(),
@@ -101,7 +106,7 @@ impl Grid {
         }
     }
 
-    /// Puts rows of real numbers onto this grid, behind the points that are there.
+    /// Rounds rows of real numbers to the grid, and appends them to `points`.
     pub fn quantize(&self, rows: &[f64], points: &mut Points) {
         let (least, most) = self.bounds();
         let place = |(v, o): (&f64, &f64)| ((v - o) / self.step).round().clamp(least, most);
@@ -116,19 +121,20 @@ impl Grid {
         }
     }
 
-    /// The least and the largest coordinate of a point.
+    /// Returns the smallest and the largest coordinate of a point.
     fn bounds(&self) -> (f64, f64) {
         let (least, most) = self.precision.range();
         (least as f64, most as f64)
     }
 
-    /// Whether a row of real numbers is within its bounds, so that it is as near to others on the grid as off it.
+    /// Returns whether a row of real numbers is within the grid, so that its distances on the grid
+    /// are correct.
     pub fn contains(&self, row: &[f64]) -> bool {
         let (least, most) = self.bounds();
         row.iter().zip(&self.origin).all(|(v, o)| (least..=most).contains(&((v - o) / self.step).round()))
     }
 
-    /// The centroids nearest to real ones that the grid has.
+    /// Returns the grid's centroids that are nearest to real ones.
     pub fn centroids(&self, real: &[f64]) -> Centroids {
         let unit = self.step / f64::from(1 << self.precision.fraction());
         let (least, most) = self.precision.centroid_range();
@@ -139,8 +145,8 @@ impl Grid {
         Centroids { precision: self.precision, dims, values }
     }
 
-    /// Bytes as points of this grid.
-    pub(crate) fn from_bytes(&self, bytes: &Points) -> Points {
+    /// Returns points of bytes as points of this grid.
+    pub(crate) fn quantize_bytes(&self, bytes: &Points) -> Points {
         let mut placed = self.empty_points();
         placed.reserve(bytes.len());
         for i in 0..bytes.len() {
@@ -150,12 +156,12 @@ impl Grid {
         placed
     }
 
-    /// No points yet.
+    /// Returns an empty list of points.
     pub fn empty_points(&self) -> Points {
         Points::new(self.precision, self.origin.len(), Vec::new())
     }
 
-    /// The real coordinates of centroids.
+    /// Returns the real coordinates of centroids.
     pub fn real(&self, centroids: &Centroids) -> Vec<f64> {
         let unit = self.step / f64::from(1 << self.precision.fraction());
         let row = |row: &[i16]| -> Vec<f64> {
@@ -165,16 +171,16 @@ impl Grid {
         centroids.rows().flat_map(row).collect()
     }
 
-    /// A sum of squared distances on the grid as one of real distances.
+    /// Converts a sum of squared distances on the grid to real units.
     pub fn real_squared(&self, squared: u128) -> f64 {
         let unit = self.step / f64::from(1 << self.precision.fraction());
         squared as f64 * unit * unit
     }
 }
 
-/// A vector's direction, as one of length 1; of zeros, itself.
+/// Returns a vector scaled to length 1; a vector of zeros is returned unchanged.
 fn direction(row: &[f64]) -> Vec<f64> {
-    // By the largest first, so that no square overflows or vanishes.
+    // Divides by the largest number first, so that no square overflows or vanishes.
     let largest = row.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
     if largest == 0.0 {
         return row.to_vec();
@@ -183,30 +189,30 @@ fn direction(row: &[f64]) -> Vec<f64> {
     row.iter().map(|v| v / largest / length).collect()
 }
 
-/// Points on a grid, row by row, in as few bytes as their precision takes.
+/// Points on a grid, row by row, in as few bytes as their precision allows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Points {
-    /// Coordinates of each.
+    /// Coordinates per point.
     pub dims: usize,
-    /// All coordinates, `dims` for each point in the precision's form.
+    /// All coordinates, `dims` per point, in the form of the precision.
     pub values: PointValues,
-    /// How many times each point counts; none where each counts once.
+    /// How often each point counts, or `None` if each counts once.
     pub weights: Option<Vec<u16>>,
 }
 
 /// Coordinates of points.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PointValues {
-    /// Of [`Precision::Byte`].
+    /// For [`Precision::Byte`].
     Byte(Vec<u8>),
-    /// Of [`Precision::Wide`].
+    /// For [`Precision::Wide`].
     Wide(Vec<i16>),
-    /// Of [`Precision::Fine`], whose coordinates are two words.
+    /// For [`Precision::Fine`], with two words per coordinate.
     Fine(Vec<i16>),
 }
 
 impl Points {
-    /// Points of these coordinates, in the precision's range and form.
+    /// Creates points from coordinates in the range and form of the precision.
     pub fn new(precision: Precision, dims: usize, values: Vec<i16>) -> Self {
         let values = match precision {
             Precision::Byte => PointValues::Byte(values.into_iter().map(|x| x as u8).collect()),
@@ -216,22 +222,22 @@ impl Points {
         Self { dims, values, weights: None }
     }
 
-    /// Points that are bytes.
+    /// Creates points of bytes.
     pub fn bytes(dims: usize, values: Vec<u8>) -> Self {
         Self { dims, values: PointValues::Byte(values), weights: None }
     }
 
-    /// How many times a point counts.
+    /// Returns how often a point counts.
     pub fn weight(&self, i: usize) -> i64 {
         self.weights.as_ref().map_or(1, |weights| weights[i].into())
     }
 
-    /// Of the grid they are on.
+    /// Returns the precision of the points' grid.
     pub fn precision(&self) -> Precision {
         self.rows().precision()
     }
 
-    /// As rows whose distances can be measured.
+    /// Returns the points as rows for distance measurements.
     pub fn rows(&self) -> PointRows<'_> {
         match &self.values {
             PointValues::Byte(values) => PointRows::bytes(values, self.dims),
@@ -240,17 +246,17 @@ impl Points {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of points.
     pub fn len(&self) -> usize {
         self.rows().len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no points.
     pub fn is_empty(&self) -> bool {
         self.rows().is_empty()
     }
 
-    /// Makes room for `points` more.
+    /// Reserves memory for `points` further points.
     pub fn reserve(&mut self, points: usize) {
         let numbers = points * self.width();
         match &mut self.values {
@@ -259,12 +265,12 @@ impl Points {
         }
     }
 
-    /// Numbers of a point in its precision's form.
+    /// Returns how many numbers represent a point.
     pub fn width(&self) -> usize {
         self.dims * self.precision().words()
     }
 
-    /// The numbers of a point as words.
+    /// Returns the numbers of a point as words.
     pub(crate) fn words(&self, i: usize) -> Vec<i16> {
         let at = i * self.width()..(i + 1) * self.width();
         match &self.values {
@@ -273,18 +279,19 @@ impl Points {
         }
     }
 
-    /// A centroid at the place of a point, as words on the centroids' grid.
+    /// Returns a centroid at the position of a point, as words on the centroids' grid.
     pub fn centroid_at(&self, i: usize) -> Vec<i16> {
         let fraction = self.precision().fraction();
         self.words(i).into_iter().map(|x| x << fraction).collect()
     }
 
-    /// The squared distance of a point from a centroid, in units of the centroids' grid, squared.
+    /// Returns the squared distance between a point and a centroid, in squared units of the
+    /// centroids' grid.
     pub fn squared(&self, i: usize, centroid: &[i16]) -> i64 {
         scalar::squared(self.rows(), i, centroid)
     }
 
-    /// Adds a run of other points of the same grid.
+    /// Appends a run of other points, which must be on the same grid.
     pub fn append(&mut self, other: &Points, run: Range<usize>) {
         if let Some(weights) = &other.weights {
             self.weights.get_or_insert_default().extend_from_slice(&weights[run.clone()]);
@@ -301,56 +308,56 @@ impl Points {
     }
 }
 
-/// Centroids on a grid with [`Precision::fraction`] more bits, row by row.
+/// Centroids on a grid with [`Precision::fraction`] additional bits, row by row.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Centroids {
-    /// Of the points' grid.
+    /// Precision of the points' grid.
     pub precision: Precision,
-    /// Coordinates of each.
+    /// Coordinates per centroid.
     pub dims: usize,
-    /// All coordinates, `dims` for each centroid in [`Precision::words`] of 16 bits.
+    /// All coordinates, `dims` per centroid, in [`Precision::words`] words of 16 bits.
     pub values: Vec<i16>,
 }
 
 impl Centroids {
-    /// Centroids at the places of points.
+    /// Places centroids at the positions of points.
     pub fn at(points: &Points) -> Self {
         let values = (0..points.len()).flat_map(|i| points.centroid_at(i)).collect();
         Self { precision: points.precision(), dims: points.dims, values }
     }
 
-    /// How many there are.
+    /// Returns the number of centroids.
     pub fn len(&self) -> usize {
         self.values.len() / self.width()
     }
 
-    /// Words of a centroid.
+    /// Returns the number of words of a centroid.
     pub fn width(&self) -> usize {
         self.dims * self.precision.words()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no centroids.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// One centroid's words.
+    /// Returns the words of a centroid.
     pub fn row(&self, j: usize) -> &[i16] {
         &self.values[j * self.width()..(j + 1) * self.width()]
     }
 
-    /// One centroid's coordinates.
+    /// Returns the coordinates of a centroid.
     pub fn coordinates(&self, j: usize) -> impl Iterator<Item = i64> {
         self.precision.coordinates(self.row(j))
     }
 
-    /// Every centroid's words.
+    /// Returns the words of every centroid.
     pub fn rows(&self) -> impl Iterator<Item = &[i16]> {
         self.values.chunks_exact(self.width())
     }
 
-    /// Moves each centroid to the mean of its points, given their sums and weights; one without points stays where it is.
-    /// Says how many changed.
+    /// Moves each centroid to the mean of its points, given their sums and weights. A centroid
+    /// without points keeps its position. Returns how many centroids moved.
     pub fn update(&mut self, metric: Metric, sums: &[i64], weights: &[i64]) -> usize {
         let mut moved = 0;
         for (j, (sums, weight)) in
@@ -362,8 +369,9 @@ impl Centroids {
         moved
     }
 
-    /// Where a centroid belongs: the mean of its points, rounded to nearest (halves up), or their common direction; if they have
-    /// none, where it is.
+    /// Returns the new position of a centroid: the mean of its points, rounded to nearest (halves
+    /// up), or their common direction. If the points have no common direction, the centroid keeps
+    /// its position.
     pub fn mean(&self, j: usize, metric: Metric, sums: &[i64], weight: i64) -> Vec<i16> {
         let fraction = self.precision.fraction();
         let mean = |&sum: &i64| (2 * (sum << fraction) + weight).div_euclid(2 * weight);
@@ -378,9 +386,11 @@ impl Centroids {
         }
     }
 
-    /// How a centroid gets to the mean of its points, in numbers as small as can be; none if it is there. Where the points weigh
-    /// less than what a step of their grid is in steps of the centroids', their mean is one of few: then it is the
-    /// weight, and what the sums are above those of as many points at the centroid. Otherwise it is 0, and the way.
+    /// Returns a message that moves a centroid to the mean of its points, in numbers as small as
+    /// possible, or `None` if the centroid is already there. If the points' weight is less than the
+    /// number of centroid steps in a step of the points' grid, their mean is one of few. The
+    /// message then contains the weight, and by how much the sums exceed those of as many points at
+    /// the centroid's position. Otherwise it contains 0 and the difference of the coordinates.
     pub(crate) fn displacement(
         &self,
         j: usize,
@@ -402,7 +412,8 @@ impl Centroids {
         Some([vec![weight], displacement].concat())
     }
 
-    /// Moves a centroid as [`Centroids::displacement`] says; how far, squared.
+    /// Moves a centroid by a message of [`Centroids::displacement`]. Returns the squared distance
+    /// that it moved.
     pub(crate) fn displace(&mut self, j: usize, metric: Metric, displacement: &[i32]) -> u64 {
         let (weight, displacement) = (i64::from(displacement[0]), &displacement[1..]);
         let to: Vec<i16> = if weight > 0 {
@@ -417,8 +428,9 @@ impl Centroids {
         self.put(j, &to)
     }
 
-    /// Puts a centroid beside another, which goes the other way: by 1/1024 of each coordinate, a step at least (FAISS,
-    /// `ClusteringOptions.cpp`). How far both went, squared.
+    /// Places centroid `to` next to centroid `from`, which moves in the opposite direction: by
+    /// 1/1024 of each coordinate, and by at least one step (FAISS, `Clustering.cpp`). Returns the
+    /// sum of both squared movements.
     pub(crate) fn split(&mut self, from: usize, to: usize, metric: Metric) -> u64 {
         let (least, most) = self.precision.centroid_range();
         let parts = [(to, 1), (from, -1)].map(|(j, sign)| {
@@ -439,7 +451,7 @@ impl Centroids {
         far
     }
 
-    /// Puts a centroid somewhere; how far it goes, squared.
+    /// Moves a centroid to a position. Returns the squared distance that it moved.
     pub(crate) fn put(&mut self, j: usize, to: &[i16]) -> u64 {
         let pairs = self.coordinates(j).zip(self.precision.coordinates(to));
         let far = pairs.map(|(from, to)| from.abs_diff(to).pow(2)).sum();
@@ -452,7 +464,7 @@ impl Centroids {
         weight < 1 << self.precision.fraction()
     }
 
-    /// The sums of points of such a weight at the place of a centroid, rounded down.
+    /// Returns the sums of points of the given weight at a centroid's position, rounded down.
     fn sums_here(&self, j: usize, weight: i64) -> impl Iterator<Item = i64> {
         let fraction = self.precision.fraction();
         self.coordinates(j).map(move |c| (c * weight) >> fraction)

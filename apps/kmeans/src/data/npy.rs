@@ -1,4 +1,5 @@
-//! NumPy's `.npy` files, of plain numbers in C order and little-endian: their header, read and written.
+//! Headers of NumPy's `.npy` files, read and written. Supported are little-endian arrays of plain
+//! numbers in C order.
 
 use crate::data::inputs::formats::ElementKind;
 use crate::error::Error;
@@ -7,10 +8,10 @@ use std::path::Path;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
-/// NumPy's own headers of plain arrays take 118 bytes.
+/// Maximum length of a header in bytes. NumPy's own headers of plain arrays take 118 bytes.
 pub(crate) const MAX_HEADER: usize = 4096;
 
-/// Elements by the names that NumPy has for them.
+/// NumPy's names of the elements.
 const KINDS: [(&str, ElementKind); 8] = [
     ("|u1", ElementKind::U8),
     ("<u1", ElementKind::U8),
@@ -22,26 +23,27 @@ const KINDS: [(&str, ElementKind); 8] = [
     ("<f8", ElementKind::F64),
 ];
 
-/// What stands before the elements.
+/// The part of a file before the elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the elements are.
+    /// Kind of the elements.
     pub kind: ElementKind,
-    /// Their number along each dimension.
+    /// Number of elements along each dimension.
     pub shape: Vec<u64>,
     /// Bytes before the first element.
     pub start: usize,
 }
 
 impl Header {
-    /// From a file's first [`MAX_HEADER`] bytes or all of them; otherwise what is wrong.
+    /// Parses a header. `head` must contain the first [`MAX_HEADER`] bytes of the file, or all of
+    /// them. Returns the problem if there is one.
     pub(crate) fn read(head: &[u8]) -> Result<Self, String> {
         let (text, start) = split_header(head)?;
         let (kind, shape) = parse_header(text)?;
         Ok(Self { kind, shape, start })
     }
 
-    /// The first bytes of a file of such elements.
+    /// Returns the header of a file with such elements.
     pub(crate) fn write(kind: ElementKind, shape: &[u64]) -> Vec<u8> {
         let name = KINDS.iter().find(|(_, k)| *k == kind).map_or("", |(name, _)| name);
         let mut sizes = shape.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
@@ -49,7 +51,7 @@ impl Header {
             sizes.push(',');
         }
         let mut text = format!("{{'descr': '{name}', 'fortran_order': False, 'shape': ({sizes}), }}");
-        // The data begins at a multiple of 64, after a newline.
+        // The data must start at a multiple of 64, after a newline.
         while !(MAGIC.len() + 4 + text.len() + 1).is_multiple_of(64) {
             text.push(' ');
         }
@@ -61,14 +63,14 @@ impl Header {
 /// Writes rows of `f64` as a C-order array.
 ///
 /// # Errors
-/// If it cannot be written; nothing half-written stays.
+/// If the file cannot be written. In this case, no partial file is left.
 pub fn write(path: &Path, values: &[f64], dims: usize) -> Result<(), Error> {
     let head = Header::write(ElementKind::F64, &[(values.len() / dims) as u64, dims as u64]);
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     replace_file(path, &[&head, &bytes]).map_err(Error::file(path))
 }
 
-/// The header's text and where the data begins.
+/// Returns the header's text and the offset of the data.
 fn split_header(head: &[u8]) -> Result<(&str, usize), &'static str> {
     const CUT: &str = "ends within its header, or the header is longer than a plain array's";
     let rest = head.strip_prefix(MAGIC).ok_or("is not an .npy file: its first bytes are not \\x93NUMPY")?;
@@ -82,7 +84,8 @@ fn split_header(head: &[u8]) -> Result<(&str, usize), &'static str> {
     Ok((std::str::from_utf8(text).map_err(|_| "has a header that is not text")?, at + length))
 }
 
-/// The element kind and shape of a header such as `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
+/// Returns the element kind and the shape of a header such as `{'descr': '<f4', 'fortran_order':
+/// False, 'shape': (3, 4), }`.
 fn parse_header(header: &str) -> Result<(ElementKind, Vec<u64>), String> {
     let odd = || format!("has a header that is not numpy's: {:?}", header.trim_end());
     let mut rest = header.trim().strip_prefix('{').and_then(|h| h.strip_suffix('}')).ok_or_else(odd)?.trim();
@@ -96,7 +99,7 @@ fn parse_header(header: &str) -> Result<(ElementKind, Vec<u64>), String> {
                 let (value, t) = after
                     .strip_prefix('\'')
                     .and_then(|r| r.split_once('\''))
-                    .ok_or_else(|| "holds records; points are plain numbers".to_owned())?;
+                    .ok_or_else(|| "contains records; points must be plain numbers".to_owned())?;
                 kind = Some(parse_kind(value)?);
                 tail = t;
             }
@@ -126,7 +129,7 @@ fn parse_kind(descr: &str) -> Result<ElementKind, String> {
     let known = KINDS.iter().find(|(name, _)| *name == descr);
     known.map(|(_, kind)| *kind).ok_or_else(|| {
         format!(
-            "has elements of type '{descr}'; known are |u1, |i1, <i4, <f2, <f4 and <f8: numpy's astype helps"
+            "has elements of type '{descr}'; supported are |u1, |i1, <i4, <f2, <f4 and <f8; convert it with numpy's astype"
         )
     })
 }

@@ -1,15 +1,17 @@
-//! Which points there are and which rank holds which: pure functions, so that all ranks agree without a word.
+//! The points that are clustered, and their distribution over ranks. These are pure functions, so
+//! that all ranks agree without communication.
 
 use std::ops::Range;
 
-/// The points of one rank: a contiguous run, so that a rank opens only the files that its run touches.
+/// Returns the points of one rank. They are contiguous, so that a rank opens only the files that
+/// contain its points.
 pub fn rank_range(points: u64, ranks: usize, rank: usize) -> Range<u64> {
     let start = |r: usize| (u128::from(points) * r as u128 / ranks as u128) as u64;
     start(rank)..start(rank + 1)
 }
 
-/// A choice of `chosen` out of `total` rows, evenly spread: `total` is cut into `chosen` runs as equal as can be,
-/// and one row is drawn from each by the seed.
+/// A selection of `chosen` out of `total` rows, evenly spread: `total` is divided into `chosen`
+/// runs of nearly equal length, and the seed draws one row from each.
 #[derive(Clone, Copy, Debug)]
 pub struct Subsample {
     total: u64,
@@ -18,22 +20,22 @@ pub struct Subsample {
 }
 
 impl Subsample {
-    /// At most `most` rows of `total`.
+    /// Selects at most `most` of `total` rows.
     pub fn new(total: u64, most: u64, seed: u64) -> Self {
         Self { total, chosen: total.min(most), seed }
     }
 
-    /// How many rows are chosen.
+    /// Returns the number of selected rows.
     pub fn len(&self) -> u64 {
         self.chosen
     }
 
-    /// Whether no row is.
+    /// Returns whether no row is selected.
     pub fn is_empty(&self) -> bool {
         self.chosen == 0
     }
 
-    /// The row of the `i`th chosen one; they rise with `i`.
+    /// Returns the row of the `i`th selected one. Rows ascend with `i`.
     pub fn row(&self, i: u64) -> u64 {
         let start = |i: u64| (u128::from(i) * u128::from(self.total) / u128::from(self.chosen)) as u64;
         let (first, end) = (start(i), start(i + 1));
@@ -41,8 +43,8 @@ impl Subsample {
     }
 }
 
-/// The `i`th number of the stream named by a seed: SplitMix64's output function (Steele, Lea and Flood, OOPSLA 2014),
-/// which needs no state and so gives every rank the same number.
+/// Returns the `i`th number of a seed's stream: SplitMix64's output function (Steele, Lea and
+/// Flood, OOPSLA 2014). It needs no state, so every rank gets the same number.
 pub fn draw(seed: u64, i: u64) -> u64 {
     let mix = |mut z: u64| {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

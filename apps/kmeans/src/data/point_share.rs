@@ -1,4 +1,5 @@
-//! A rank's share of the points: what it loads, and what it takes over when others are lost.
+//! A rank's share of the points: the points that it loads, and those that it takes over when other
+//! ranks are lost.
 
 use crate::data::grid::{Grid, Metric, Points, Reals};
 use crate::data::inputs::{InputOptions, PointSource};
@@ -11,38 +12,38 @@ use cool::Op;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Numbers beyond this cannot be squared and summed as `f64`.
+/// Larger numbers cannot be squared and summed as `f64`.
 const MAX_REAL: f64 = 1e100;
 
-/// What to read, and how much of it.
+/// Which files to read, and which of their points.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// The files.
     pub input: InputOptions,
-    /// Which of their points.
+    /// The selection of their points.
     pub select: PointSelection,
 }
 
-/// Which points of a source to take, and as what.
+/// Which points of a source to use, and in which form.
 #[derive(Clone, Debug)]
 pub struct PointSelection {
-    /// Points at most; evenly thinned if there are more.
+    /// Maximum number of points. If there are more, an even subsample is used.
     pub max_points: u64,
-    /// Names the thinning.
+    /// Seed of the subsample.
     pub seed: u64,
     /// Threads of this rank.
     pub threads: usize,
-    /// What distance is.
+    /// How distance is defined.
     pub metric: Metric,
-    /// How numbers that are no bytes are held.
+    /// How numbers other than bytes are stored.
     pub reals: Reals,
-    /// An `.npy` file of a number for each row of the input, at least 0: how often the point counts. By default each
-    /// counts once.
+    /// An `.npy` file with the weight of each row of the input, at least 0: how often the point
+    /// counts. By default each point counts once.
     pub weights: Option<PathBuf>,
 }
 
 impl PointSelection {
-    /// All of them, as they are.
+    /// Selects all points, unchanged.
     pub fn all(seed: u64, threads: usize) -> Self {
         Self {
             max_points: u64::MAX,
@@ -57,23 +58,23 @@ impl PointSelection {
 
 /// A rank's share of the points.
 pub struct PointShare {
-    /// Where they come from.
+    /// Origin of the points.
     pub source: PointSource,
-    /// Which rows of the source are points.
+    /// The rows of the source that are used.
     pub chosen: Subsample,
-    /// Which of the points this rank holds.
+    /// The points that this rank holds.
     pub range: Range<u64>,
-    /// The grid that all are on.
+    /// The grid of all points.
     pub grid: Grid,
     /// This rank's points.
     pub points: Points,
-    /// Where their weights come from, if they have some.
+    /// Origin of the points' weights, if they have weights.
     pub weights: Option<Weights>,
 }
 
 impl PointShare {
-    /// This rank's points, which are kept in `kept`. If all ranks have theirs, they share out anew what the ranks
-    /// held that are gone.
+    /// Returns this rank's points, which are kept in `kept`. If all ranks hold points already, only
+    /// the points of lost ranks are redistributed, because loading is slow.
     pub fn reload<'a>(
         kept: &'a mut Option<PointShare>,
         peers: &PeerRanks<'_>,
@@ -91,7 +92,8 @@ impl PointShare {
         }
     }
 
-    /// Takes this rank's part of all points: keeps what it has of it, and reads the rest.
+    /// Adapts this rank's part to the present number of ranks: keeps the points that still belong
+    /// to it, and reads the others.
     fn redistribute(
         &mut self,
         peers: &PeerRanks<'_>,
@@ -119,10 +121,10 @@ impl PointShare {
         Ok(())
     }
 
-    /// Reads this rank's points. If one rank fails, all do.
+    /// Reads this rank's points. If one rank fails, all fail.
     ///
     /// # Errors
-    /// If inputs cannot be read at some rank, hold no points, or ranks are lost.
+    /// If inputs cannot be read at some rank or contain no points, or if ranks are lost.
     pub fn load(
         peers: &PeerRanks<'_>,
         loading: &LoadOptions,
@@ -135,7 +137,7 @@ impl PointShare {
     /// Reads this rank's points of a source.
     ///
     /// # Errors
-    /// If one rank cannot read its points, or ranks are lost.
+    /// If a rank cannot read its points, or ranks are lost.
     pub fn from_source(
         peers: &PeerRanks<'_>,
         source: PointSource,
@@ -145,7 +147,7 @@ impl PointShare {
         let (dims, most) = (source.dims(), select.reals.max_dims());
         if dims > most && source.byte_step().is_none() {
             return Err(Error::Option(format!(
-                "--precision float holds points of at most {most} coordinates, not {dims}; leave it out"
+                "--precision float supports points of at most {most} coordinates, not {dims}; omit it"
             )));
         }
         let chosen = Subsample::new(source.rows(), select.max_points, select.seed);
@@ -166,7 +168,7 @@ impl PointShare {
     }
 }
 
-/// Some rows of a source, which rise, as points.
+/// Reads some rows of a source as points. The rows must ascend.
 fn read(
     source: &PointSource,
     grid: &Grid,
@@ -180,8 +182,9 @@ fn read(
     Ok(Points { weights, ..points })
 }
 
-/// The grid that spans the points of all ranks, of which this one reads the given rows: once for the grid and, so that
-/// they need not be held as they are, once more for the points.
+/// Returns the grid that spans the points of all ranks. This rank reads the given rows twice, once
+/// for the grid and once for the points, because it would otherwise have to hold them in their
+/// original form.
 fn spanning(peers: &PeerRanks<'_>, reals: Reals, source: &PointSource, rows: &[u64]) -> Result<Grid, Error> {
     let mut low = vec![MAX_REAL; source.dims()];
     let mut high = vec![-MAX_REAL; source.dims()];
@@ -192,7 +195,8 @@ fn spanning(peers: &PeerRanks<'_>, reals: Reals, source: &PointSource, rows: &[u
     grid_between(peers, reals, low, high)
 }
 
-/// The grid that spans all ranks' coordinates, of which this rank has the least and the greatest of each.
+/// Returns the grid that spans all ranks' coordinates, given the minimum and maximum of each
+/// coordinate at this rank.
 pub(crate) fn grid_between(
     peers: &PeerRanks<'_>,
     reals: Reals,

@@ -1,4 +1,5 @@
-//! What a model says of points and pictures that it was not made of: labels, distances, histograms of words. All ranks share the work.
+//! Application of a model to points and pictures from which it was not made: labels, distances, and
+//! histograms of words. All ranks share the work.
 
 use crate::classification::bag::VocabularyReader;
 use crate::data::grid::{Centroids, Metric, Points, Precision};
@@ -16,7 +17,7 @@ use std::ops::Range;
 /// Points that a rank reads and assigns at a time.
 const BLOCK: u64 = 1 << 14;
 
-/// Points that a thread takes at a time.
+/// Number of points per unit of work of a thread.
 const PIECE: usize = 1 << 9;
 
 /// Pictures that a rank describes at a time.
@@ -25,17 +26,17 @@ const PICTURES: u64 = 32;
 /// A point's nearest centroid.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Assignment {
-    /// Its number; of equally near centroids, the first's.
+    /// Number of the centroid; of equally near centroids, the first.
     pub label: u32,
-    /// How far it is.
+    /// Distance from the centroid.
     pub distance: f64,
 }
 
-/// Gives `write`, at rank 0, each point's nearest centroid, in order of the points: to those that were clustered the labels that the
-/// clustering gave them.
+/// Passes each point's nearest centroid to `write` at rank 0, in the order of the points. Points
+/// that were clustered get the labels of the clustering.
 ///
 /// # Errors
-/// If points are of another kind than those clustered, cannot be read, or ranks are lost.
+/// If points are of another kind than the clustered ones or cannot be read, or if ranks are lost.
 pub fn assign(
     peers: &PeerRanks<'_>,
     clusters: &Clusters,
@@ -56,7 +57,7 @@ pub fn assign(
             found[i] = off_grid(&real, &row);
         }
         watch.loaded(points.len() as u64);
-        // Two numbers a point, of one kind, to travel together.
+        // Label and distance are sent as two numbers of one type, because a gather has one type.
         Ok(found.iter().flat_map(|a| [u64::from(a.label), a.distance.to_bits()]).collect())
     };
     in_blocks(peers, source.rows(), BLOCK, compute, |_, pairs| {
@@ -67,10 +68,10 @@ pub fn assign(
     })
 }
 
-/// A point beyond the grid: its place among others, and its coordinates as they are.
+/// A point beyond the grid: its index among the points, and its coordinates.
 type OffGrid = (usize, Vec<f64>);
 
-/// Points on the model's grid, and those that lie beyond it.
+/// Returns points on the model's grid, and those that lie beyond it.
 fn load(
     clusters: &Clusters,
     source: &PointSource,
@@ -104,7 +105,7 @@ fn nearest(clusters: &Clusters, panels: &Panels, points: &Points, on: usize) -> 
     found
 }
 
-/// The nearest of real centroids.
+/// Returns the nearest of real centroids.
 fn off_grid(centroids: &[f64], row: &[f64]) -> Assignment {
     let mut best = Assignment { label: 0, distance: f64::INFINITY };
     for (label, centroid) in (0u32..).zip(centroids.chunks_exact(row.len())) {
@@ -116,10 +117,11 @@ fn off_grid(centroids: &[f64], row: &[f64]) -> Assignment {
     Assignment { distance: best.distance.sqrt(), ..best }
 }
 
-/// Gives `write`, at rank 0, how often each word occurs in each picture: a row of as many counts as there are words.
+/// Passes the number of occurrences of each word in each picture to `write` at rank 0: one row of
+/// counts per picture.
 ///
 /// # Errors
-/// If the model was not made of pictures, a picture cannot be read, or ranks are lost.
+/// If the model was not made from pictures, a picture cannot be read, or ranks are lost.
 pub fn histograms(
     peers: &PeerRanks<'_>,
     clusters: &Clusters,
@@ -144,10 +146,11 @@ pub fn histograms(
     in_blocks(peers, entries.len() as u64, PICTURES, compute, write)
 }
 
-/// Gives `write`, at rank 0, the points of a source as they are: bytes, or 64-bit floating-point numbers as bytes, little-endian.
+/// Passes the points of a source to `write` at rank 0: bytes, or 64-bit floating-point numbers as
+/// little-endian bytes.
 ///
 /// # Errors
-/// If they cannot be read, or ranks are lost.
+/// If the points cannot be read, or ranks are lost.
 pub fn features(
     peers: &PeerRanks<'_>,
     source: &PointSource,

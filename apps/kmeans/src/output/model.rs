@@ -1,6 +1,7 @@
-//! All that is needed to assign points to clusters, or to name the class of a picture, in one file.
+//! A model: the data needed to assign points to clusters, or to name the class of a picture, in one
+//! file.
 //!
-//! A file is a line of text that names the format, and a [`Model`] in postcard's form.
+//! A file consists of a line of text that names the format, and a [`Model`] in postcard's encoding.
 
 use crate::algorithm::lloyd::GridClustering;
 use crate::data::grid::{Centroids, Grid, Precision};
@@ -21,45 +22,46 @@ use std::path::Path;
 /// The first line of a file.
 const FORMAT: &[u8] = b"cool-kmeans model 2\n";
 
-/// Words of a classifier at most: what a histogram's places, 32-bit numbers, can tell apart in all cells of a pyramid.
+/// Maximum number of words of a classifier, because the entries of a histogram over all cells of a
+/// pyramid are numbered with 32 bits.
 pub(crate) const MAX_WORDS: usize = 1 << 24;
 
-/// What a clustering, and perhaps a training on top of it, has led to.
+/// The result of a clustering, and of a training if there was one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Model {
-    /// The clusters; to a classifier, its vocabulary of visual words.
+    /// The clusters. For a classifier, they are its vocabulary of visual words.
     pub clusters: Clusters,
-    /// What tells classes of pictures apart.
+    /// The classifier of pictures.
     pub classifier: Option<Classifier>,
-    /// What it was made of.
+    /// Origin of the model.
     pub provenance: Provenance,
 }
 
-/// Clusters, and what points must be like to be assigned to them.
+/// Clusters, and the form that points must have to be assigned to them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Clusters {
-    /// Their centroids.
+    /// Centroids of the clusters.
     pub centroids: Centroids,
-    /// The grid of their points.
+    /// The grid of the clustered points.
     pub grid: Grid,
-    /// How patches were cut out, if points were patches of pictures.
+    /// How patches were cut out, if the points were patches of pictures.
     pub cut: Option<PatchLayout>,
 }
 
-/// Where a model comes from.
+/// Origin of a model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// The version of the program.
+    /// Version of the program.
     pub version: String,
-    /// Its arguments, but for the one that says who does the work.
+    /// Arguments of the program, except for `--alone`.
     pub command: Vec<String>,
-    /// The run's seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// Points that were clustered.
+    /// Number of clustered points.
     pub points: u64,
     /// Iterations of the clustering.
     pub iterations: usize,
-    /// Sum of squared distances of the points from their centroids.
+    /// Sum of squared distances between the points and their centroids.
     pub inertia: f64,
     /// Whether the last iteration moved no centroid, or improved less than the tolerance.
     pub converged: bool,
@@ -68,13 +70,13 @@ pub struct Provenance {
 /// Linear support vector machines over histograms of words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Classifier {
-    /// The classes' names, in order.
+    /// Names of the classes, in order.
     pub classes: Vec<String>,
-    /// Pictures of each class that it was trained with.
+    /// Number of pictures of each class in the training.
     pub trained_with: Vec<usize>,
     /// How a picture's words become features.
     pub features: HistogramFeatures,
-    /// One for each class.
+    /// The machine of each class.
     pub machines: Vec<LinearSvm>,
 }
 
@@ -83,37 +85,37 @@ pub struct Classifier {
 pub struct HistogramFeatures {
     /// The cells in which words are counted.
     pub pyramid: SpatialPyramid,
-    /// What becomes of the counts.
+    /// The map from counts to features.
     pub map: FeatureMap,
 }
 
 impl HistogramFeatures {
-    /// Features of a picture over a vocabulary of that many words.
+    /// Returns the number of features of a picture over a vocabulary of `words` words.
     pub fn len(&self, words: usize) -> usize {
         self.map.len(self.pyramid.len(words))
     }
 }
 
 impl Classifier {
-    /// The class of a picture of these features.
+    /// Returns the class of a picture with these features.
     pub fn predict(&self, row: &SparseRow) -> usize {
         svm::predict(&self.machines, row).unwrap_or(0)
     }
 }
 
 impl Model {
-    /// Writes the file whole or not at all.
+    /// Writes the file completely or not at all.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         replace_file(path, &[&self.encode()]).map_err(Error::file(path))
     }
 
-    /// Reads a file at rank 0, for all ranks.
+    /// Reads a file at rank 0 and sends it to all ranks.
     ///
     /// # Errors
-    /// If it cannot be read, is no model, or ranks are lost.
+    /// If the file cannot be read or is not a model, or if ranks are lost.
     pub fn read(peers: &PeerRanks<'_>, path: &Path) -> Result<Self, Error> {
         let read =
             if peers.leads() { std::fs::read(path).map_err(Error::file(path)) } else { Ok(Vec::new()) };
@@ -122,37 +124,37 @@ impl Model {
         Self::decode(&bytes).map_err(|problem| Error::Model { path: path.to_owned(), problem })
     }
 
-    /// The bytes of a file.
+    /// Returns the contents of a model file.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_extend(self, FORMAT.to_vec()).expect("memory takes any number of bytes")
     }
 
-    /// From a file's bytes; otherwise what is wrong with them.
+    /// Returns the model of a file's contents.
     ///
     /// # Errors
-    /// If they are no model that this program can use.
+    /// If the contents are not a model that this program can use. The text describes the problem.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let body = bytes.strip_prefix(FORMAT).ok_or_else(|| {
             let old = bytes.starts_with(b"{\"format\":\"cool-kmeans classifier 1\"");
-            if old { "was written by an earlier version: train it anew" } else { "is no model" }
+            if old { "was written by an earlier version; train a new one" } else { "is not a model" }
         })?;
         let (model, rest) = postcard::take_from_bytes::<Self>(body).map_err(|error| match error {
-            postcard::Error::DeserializeUnexpectedEnd => "is cut short",
+            postcard::Error::DeserializeUnexpectedEnd => "is truncated",
             _ => "is damaged",
         })?;
         if !rest.is_empty() {
-            return Err(format!("has {} bytes behind its end", rest.len()));
+            return Err(format!("has {} bytes after its end", rest.len()));
         }
         model.check().map_err(|problem| format!("is damaged: {problem}"))?;
         Ok(model)
     }
 
-    /// The classifier, which a model of points alone does not have.
+    /// Returns the classifier.
     ///
     /// # Errors
-    /// If it has none.
+    /// If the model has none, because it was made from points.
     pub fn classifier(&self) -> Result<&Classifier, Error> {
-        let none = "the model has clusters but no classes; cool-kmeans classify train makes one that has";
+        let none = "the model has clusters but no classes; use a model of cool-kmeans classify train";
         self.classifier.as_ref().ok_or_else(|| Error::Input(none.into()))
     }
 
@@ -180,14 +182,14 @@ impl Model {
 }
 
 impl Provenance {
-    /// The same, made by the command that this process was started with, without `--alone`: who does the work is of no account, so
-    /// one process leaves the same file as any ranks.
+    /// Adds the command of this process, without `--alone`, because one process must write the same
+    /// file as several ranks.
     #[must_use]
     pub fn made_by_this_command(self) -> Self {
         Self { command: std::env::args().skip(1).filter(|argument| argument != "--alone").collect(), ..self }
     }
 
-    /// Of a clustering; which command led to it is the caller's to say.
+    /// Describes a clustering. The caller must add the command.
     pub fn from_clustering(
         share: &PointShare,
         clustered: &GridClustering,
@@ -232,7 +234,7 @@ impl Clusters {
         Ok(())
     }
 
-    /// What a clustering of points has led to, at all ranks.
+    /// Returns the clusters of a clustering, at all ranks.
     pub fn from_clustering(share: &PointShare, clustered: &GridClustering) -> Self {
         let cut = match &share.source {
             PointSource::Pictures(pictures) => Some(pictures.cut()),
@@ -241,34 +243,35 @@ impl Clusters {
         Self { centroids: clustered.centroids.clone(), grid: share.grid.clone(), cut }
     }
 
-    /// How patches were cut out of pictures.
+    /// Returns how patches were cut out of pictures.
     ///
     /// # Errors
-    /// If points were none.
+    /// If the points were not patches.
     pub fn patches(&self) -> Result<PatchLayout, Error> {
-        let numbers = "the model was made of numbers, not of pictures; cool-kmeans fit makes one of pictures";
+        let numbers =
+            "the model was made from numbers, not from pictures; use a model of cool-kmeans fit on pictures";
         self.cut.ok_or_else(|| Error::Input(numbers.into()))
     }
 
-    /// Whether points of this source can be assigned.
+    /// Checks whether points of this source can be assigned.
     ///
     /// # Errors
-    /// If they are of another kind than those that were clustered.
+    /// If the points are of another kind than the clustered ones.
     pub fn check_source(&self, source: &PointSource) -> Result<(), Error> {
         let (theirs, own) = (source.dims(), self.grid.origin.len());
         let name = source.name();
         let problem = match (source, self.cut) {
             (PointSource::Pictures(_), None) => {
-                "pictures, but the model was made of numbers: cool-kmeans features makes numbers of pictures"
+                "pictures, but the model was made from numbers; convert them with cool-kmeans features"
                     .into()
             }
             _ if theirs != own => {
                 format!(
-                    "points of {theirs} coordinates, but the model's have {own}: give it what it was made for"
+                    "points of {theirs} coordinates, but the model's have {own}; use the model's kind of input"
                 )
             }
             _ if self.grid.precision == Precision::Byte && source.byte_step().is_none() => {
-                "numbers that are no bytes, but the model was made of bytes: numpy's astype('u1') helps"
+                "numbers other than bytes, but the model was made from bytes; convert them with numpy's astype('u1')"
                     .into()
             }
             _ => return Ok(()),
@@ -303,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_model_is_read_as_it_was_written() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("m.cool");
         model().write(&path).expect("written");
         assert_eq!(Model::read(&PeerRanks::alone(), &path).expect("read"), model());
@@ -311,7 +314,7 @@ mod tests {
 
     #[test]
     fn truncated_and_foreign_files_are_refused_by_name() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("m.cool");
         let whole = model().encode();
         for end in [0, 7, FORMAT.len(), FORMAT.len() + 1, whole.len() / 2, whole.len() - 1] {
@@ -319,7 +322,7 @@ mod tests {
             let message = Model::read(&PeerRanks::alone(), &path).expect_err("refused").to_string();
             assert!(message.contains("m.cool") && message.contains("cool-kmeans fit"), "{message}");
         }
-        assert!(Model::decode(&[whole, vec![0]].concat()).expect_err("refused").contains("1 bytes behind"));
+        assert!(Model::decode(&[whole, vec![0]].concat()).expect_err("refused").contains("1 bytes after"));
         let old = Model::decode(b"{\"format\":\"cool-kmeans classifier 1\",").expect_err("refused");
         assert!(old.contains("earlier version"), "{old}");
     }

@@ -1,4 +1,4 @@
-//! What a clustering leaves behind for other programs.
+//! Figures of a clustering for other programs.
 
 use crate::algorithm::lloyd::GridClustering;
 use crate::data::point_share::PointShare;
@@ -8,79 +8,82 @@ use cool::Op;
 use cool_map::replace_file;
 use std::path::Path;
 
-/// A clustering in numbers. Times are those of rank 0; communicating includes waiting for slower ranks.
+/// Figures of a clustering. Times are those of rank 0; communication includes waiting for slower
+/// ranks.
 #[derive(Debug, serde::Serialize)]
 pub struct Summary {
-    /// Points clustered.
+    /// Number of clustered points.
     pub points: u64,
-    /// Coordinates of each.
+    /// Coordinates per point.
     pub dims: usize,
-    /// Clusters.
+    /// Number of clusters.
     pub k: usize,
-    /// Names the run.
+    /// Seed of the run.
     pub seed: u64,
-    /// Ranks that shared the work.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Threads of each rank, as rank 0 has them.
+    /// Threads per rank, at rank 0.
     pub threads: usize,
-    /// Iterations run.
+    /// Number of iterations.
     pub iterations: usize,
     /// Whether the last iteration moved no centroid, or improved less than the tolerance.
     pub converged: bool,
-    /// Sum of squared distances from the centroids that each iteration began with.
+    /// For each iteration, the sum of squared distances from the centroids at its start.
     pub inertia: Vec<f64>,
-    /// Sum of squared distances from the centroids in the end.
+    /// Sum of squared distances from the final centroids.
     pub final_inertia: f64,
-    /// Clusters without points in the end.
+    /// Number of clusters without points at the end.
     pub empty_clusters: usize,
-    /// Of each iteration: bytes that the busiest link of a node or rack had to carry in one direction, of payload.
+    /// For each iteration, the payload bytes on the busiest link of a node or rack in one
+    /// direction.
     pub busiest_link_bytes: Vec<u64>,
-    /// Distances of points from centroids that each iteration measured, as a share of all.
+    /// For each iteration, the share of all distances between points and centroids that it
+    /// measured.
     pub distances: Vec<f64>,
-    /// Of each iteration.
+    /// Seconds of computation in each iteration.
     pub seconds_computing: Vec<f64>,
-    /// Of each iteration.
+    /// Seconds of communication in each iteration.
     pub seconds_communicating: Vec<f64>,
-    /// Of the whole run.
+    /// Seconds of the whole run.
     pub seconds: Seconds,
     /// Bytes that rank 0 sent to all ranks.
     pub bytes_broadcast: u64,
-    /// Bytes that rank 0 sent to be added up.
+    /// Bytes that rank 0 sent for reductions.
     pub bytes_reduced: u64,
-    /// What the network did on all nodes.
+    /// Network traffic of all nodes.
     pub network: NetworkTotals,
-    /// Pictures that were left out because they do not decode.
+    /// Pictures that were skipped because they cannot be decoded.
     pub skipped_images: Vec<String>,
 }
 
-/// Times of a whole run.
+/// Seconds of a whole run.
 #[derive(Debug, serde::Serialize)]
 pub struct Seconds {
-    /// Reading and describing rank 0's points.
+    /// Reading and describing the points of rank 0.
     pub loading: f64,
-    /// In iterations.
+    /// Computation in all iterations.
     pub computing: f64,
-    /// In iterations.
+    /// Communication in all iterations.
     pub communicating: f64,
     /// From start to end.
     pub total: f64,
 }
 
-/// Payload that all nodes' agents sent, and what had to be mended.
+/// Payload that the agents of all nodes sent, and retransmissions.
 #[derive(Debug, serde::Serialize)]
 pub struct NetworkTotals {
     /// Bytes sent by multicast.
     pub multicast_bytes: u64,
     /// Bytes sent by unicast, without repairs.
     pub unicast_bytes: u64,
-    /// Chunks that a node lacked and got by repair.
+    /// Missing chunks that nodes received by repair.
     pub chunks_repaired: u64,
-    /// Chunks that a node sent as repair.
+    /// Chunks that nodes retransmitted.
     pub chunks_resent: u64,
 }
 
 impl NetworkTotals {
-    /// What the calls so far cost all nodes. All ranks call it.
+    /// Returns the traffic of all nodes for the calls so far. All ranks must call this.
     pub fn total(peers: &PeerRanks<'_>) -> Result<Self, Error> {
         let (_, prints) = peers.on_node();
         let stats = peers.stats();
@@ -96,20 +99,20 @@ impl NetworkTotals {
     }
 }
 
-/// What only the caller knows about a run.
+/// Facts about a run that only the caller knows.
 #[derive(Debug)]
 pub struct RunInfo {
-    /// Names it.
+    /// Seed of the run.
     pub seed: u64,
-    /// Threads of each rank.
+    /// Threads per rank.
     pub threads: usize,
-    /// Seconds that loading took.
+    /// Seconds of loading.
     pub loading: f64,
     /// Seconds from start to end.
     pub total: f64,
 }
 
-/// Sums a run up, at rank 0.
+/// Returns the figures of a run. Rank 0 must call this.
 pub fn summarize(
     peers: &PeerRanks<'_>,
     share: &PointShare,
@@ -151,13 +154,13 @@ pub fn summarize(
     }
 }
 
-/// Of all distances, which each iteration measured.
+/// Returns the share of all distances that each iteration measured.
 fn distances(points: u64, clustered: &GridClustering) -> Vec<f64> {
     let all = points as f64 * clustered.centroids.len() as f64;
     clustered.iterations.iter().map(|i| i.measured as f64 / all).collect()
 }
 
-/// Writes a value as JSON, whole or not at all.
+/// Writes a value as JSON, completely or not at all.
 ///
 /// # Errors
 /// If the file cannot be written.

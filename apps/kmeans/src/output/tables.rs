@@ -1,4 +1,5 @@
-//! Tables that all ranks make and rank 0 writes, in order: as `.npy`, or as text with a row a line.
+//! Tables that all ranks compute and rank 0 writes in order, as `.npy` or as text with one row per
+//! line.
 
 use crate::data::inputs::formats::ElementKind;
 use crate::data::inputs::formats::ending;
@@ -12,11 +13,11 @@ use std::io::{BufWriter, Stdout, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Lets all ranks compute the rows of a table, at most `block` of them at a time, and hands them to `write` at rank 0, in order. So
-/// rank 0 never holds more than a block of each rank.
+/// Computes the rows of a table on all ranks, at most `block` rows per rank at a time, and passes
+/// them to `write` at rank 0, in order. Rank 0 never holds more than one block per rank.
 ///
 /// # Errors
-/// If one rank cannot compute or write its part, or ranks are lost.
+/// If a rank cannot compute or write its part, or ranks are lost.
 pub fn in_blocks<T: Element + Default>(
     peers: &PeerRanks<'_>,
     rows: u64,
@@ -35,13 +36,14 @@ pub fn in_blocks<T: Element + Default>(
     Ok(())
 }
 
-/// A table under way. It is in its place when it is complete ([`TableFile::keep`]), and leaves nothing if it never is.
+/// A table that is being written. It replaces the target file only when it is complete and the
+/// caller calls [`TableFile::commit`]. A table that is dropped before leaves no file.
 #[derive(Debug)]
 pub struct TableFile {
     path: PathBuf,
     to: TableSink,
     kind: ElementKind,
-    /// Numbers of a row.
+    /// Numbers per row.
     columns: usize,
     is_text: bool,
 }
@@ -53,10 +55,11 @@ enum TableSink {
 }
 
 impl TableFile {
-    /// Begins a table of this many rows of `columns` numbers, an `.npy` file or by any other name text; `-` is standard output.
+    /// Starts a table with this many rows of `columns` numbers. The format is `.npy` or, for any
+    /// other name, text; `-` is standard output.
     ///
     /// # Errors
-    /// If the file cannot be made.
+    /// If the file cannot be created.
     pub fn create(path: &Path, kind: ElementKind, rows: u64, columns: usize) -> Result<Self, Error> {
         let is_text = ending(path).as_deref() != Some("npy");
         let to = if path.as_os_str() == "-" {
@@ -66,27 +69,28 @@ impl TableFile {
         };
         let mut table = Self { path: path.to_owned(), to, kind, columns, is_text };
         if !is_text {
-            // A column alone is no table to NumPy.
+            // NumPy stores a single column as an array of one dimension.
             let shape = [rows, columns as u64];
             table.put(&npy::Header::write(kind, if columns == 1 { &shape[..1] } else { &shape }))?;
         }
         Ok(table)
     }
 
-    /// Whether rows are lines.
+    /// Returns whether the table is text.
     pub fn is_text(&self) -> bool {
         self.is_text
     }
 
-    /// Whether it goes to standard output.
+    /// Returns whether the table goes to standard output.
     pub fn is_stdout(&self) -> bool {
         matches!(self.to, TableSink::Stdout(_))
     }
 
-    /// Writes rows, given as the bytes of their numbers, little-endian. In text, each has its name before it, if it has one.
+    /// Writes rows, given as the little-endian bytes of their numbers. In text, each row follows
+    /// its name, if it has one.
     ///
     /// # Errors
-    /// If they cannot be written.
+    /// If the rows cannot be written.
     pub fn write(&mut self, rows: &[u8], names: &[String]) -> Result<(), Error> {
         if !self.is_text {
             return self.put(rows);
@@ -104,13 +108,13 @@ impl TableFile {
         self.put(text.as_bytes())
     }
 
-    /// Puts it in its place.
+    /// Moves the complete table to its final place.
     ///
     /// # Errors
-    /// If it cannot be written to its end; nothing of it stays.
-    pub fn keep(self) -> Result<(), Error> {
+    /// If the table cannot be written completely. In this case, no file is left.
+    pub fn commit(self) -> Result<(), Error> {
         let kept = match self.to {
-            TableSink::File(file) => file.keep(),
+            TableSink::File(file) => file.commit(),
             TableSink::Stdout(mut to) => to.flush(),
         };
         kept.map_err(Error::file(&self.path))
@@ -132,14 +136,14 @@ mod tests {
 
     #[test]
     fn a_table_is_written_as_an_array_or_as_text() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let at = |name: &str| directory.path().join(name);
         let bytes = [0.5f32, 2.0, -3.0, 0.1].map(f32::to_le_bytes).concat();
         let write = |name: &str| {
             let mut table = TableFile::create(&at(name), ElementKind::F32, 2, 2).expect("begun");
             table.write(&bytes[..8], &["a".into()]).expect("written");
             table.write(&bytes[8..], &["b".into()]).expect("written");
-            table.keep().expect("kept");
+            table.commit().expect("kept");
         };
         write("t.npy");
         let array = ArrayFile::open(&at("t.npy")).expect("an array");

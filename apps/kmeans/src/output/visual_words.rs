@@ -1,4 +1,4 @@
-//! Visual words: for some clusters, the points nearest to their centroids, and a picture of them.
+//! Visual words: for some clusters, the points nearest to their centroids, and a mosaic of them.
 
 use crate::algorithm::lloyd::GridClustering;
 use crate::data::inputs::PointSource;
@@ -11,40 +11,41 @@ use image::imageops::FilterType;
 use image::{Rgb, RgbImage};
 use std::path::Path;
 
-/// A cluster and some points that stand for it.
+/// A cluster, and some points that represent it.
 #[derive(Debug, serde::Serialize)]
 pub struct VisualWord {
-    /// The centroid's number.
+    /// Number of the centroid.
     pub cluster: u32,
-    /// The cluster's points.
+    /// Number of points in the cluster.
     pub size: i64,
-    /// The nearest points, nearest first.
+    /// The nearest points in ascending order of distance.
     pub nearest: Vec<NearestPoint>,
 }
 
 /// A point near a centroid.
 #[derive(Debug, serde::Serialize)]
 pub struct NearestPoint {
-    /// Where it comes from.
+    /// Origin of the point.
     #[serde(flatten)]
     pub place: PointOrigin,
-    /// Its distance from the centroid.
+    /// Distance from the centroid.
     pub distance: f64,
-    /// Its row among all rows of the source.
+    /// The point's row among all rows of the source.
     #[serde(skip)]
     pub source_row: u64,
 }
 
-/// Candidates looked at for each point shown, since neighbours on top of each other show the same thing.
+/// Candidates per point shown. There must be several, because overlapping neighbors show the same
+/// detail.
 const CHOICE: usize = 4;
 
 /// No cluster.
-const NOBODY: u32 = u32::MAX;
+const NO_CLUSTER: u32 = u32::MAX;
 
 /// No candidate.
 const NONE: [i64; 2] = [i64::MAX, i64::MAX];
 
-/// Finds `count` words with `each` points each. All ranks call it; rank 0 gets the words.
+/// Returns `count` words with `each` points each, at rank 0. All ranks must call this.
 pub fn find(
     peers: &PeerRanks<'_>,
     share: &PointShare,
@@ -53,9 +54,9 @@ pub fn find(
     each: usize,
 ) -> Result<Vec<VisualWord>, Error> {
     let mut shown = spread(&clustered.sizes, count, each);
-    shown.resize(count.min(clustered.centroids.len()), NOBODY);
+    shown.resize(count.min(clustered.centroids.len()), NO_CLUSTER);
     peers.bcast(&mut shown, 0)?;
-    shown.retain(|&j| j != NOBODY);
+    shown.retain(|&j| j != NO_CLUSTER);
 
     let room = each * CHOICE;
     let mine: Vec<[i64; 2]> = shown.iter().flat_map(|&j| candidates(share, clustered, j, room)).collect();
@@ -65,7 +66,8 @@ pub fn find(
     peers.agree(words)
 }
 
-/// At most `count` clusters, evenly from the largest to the smallest of those with `least` points.
+/// Returns at most `count` clusters, evenly spread from the largest to the smallest of those with
+/// at least `least` points.
 fn spread(sizes: &[i64], count: usize, least: usize) -> Vec<u32> {
     let mut order: Vec<u32> =
         (0u32..).zip(sizes).filter(|(_, n)| **n >= least as i64).map(|(j, _)| j).collect();
@@ -74,7 +76,8 @@ fn spread(sizes: &[i64], count: usize, least: usize) -> Vec<u32> {
     (0..count).map(|i| order[i * order.len() / count]).collect()
 }
 
-/// This rank's points nearest to a centroid, as squared distance and number, filled up with [`NONE`].
+/// Returns this rank's points nearest to a centroid, as squared distance and number, padded with
+/// [`NONE`].
 fn candidates(share: &PointShare, clustered: &GridClustering, cluster: u32, room: usize) -> Vec<[i64; 2]> {
     let centroid = clustered.centroids.row(cluster as usize);
     let members = clustered.labels.iter().enumerate().filter(|(_, label)| **label == cluster);
@@ -88,7 +91,7 @@ fn candidates(share: &PointShare, clustered: &GridClustering, cluster: u32, room
     near
 }
 
-/// The words from all ranks' candidates: `CHOICE * each` for each cluster from each rank.
+/// Returns the words, given `CHOICE * each` candidates of each rank for each cluster.
 fn merge(
     share: &PointShare,
     clustered: &GridClustering,
@@ -115,20 +118,20 @@ fn merge(
     Ok(words)
 }
 
-/// Squared distances and numbers of points as places.
+/// Converts squared distances and numbers of points to points with their origins.
 fn describe(share: &PointShare, near: &[[i64; 2]]) -> Result<Vec<NearestPoint>, Error> {
     let mut rows: Vec<u64> = near.iter().map(|n| share.chosen.row(n[1] as u64)).collect();
     rows.sort_unstable();
-    let places = share.source.places(&rows)?;
+    let origins = share.source.origins(&rows)?;
     let name = |&[squared, number]: &[i64; 2]| {
         let source_row = share.chosen.row(number as u64);
-        let place = places[rows.partition_point(|&r| r < source_row)].clone();
+        let place = origins[rows.partition_point(|&r| r < source_row)].clone();
         NearestPoint { place, distance: share.grid.real_squared(squared as u128).sqrt(), source_row }
     };
     Ok(near.iter().map(name).collect())
 }
 
-/// The first `each`, of patches only those that do not lie on a nearer one.
+/// Returns the first `each` points. Patches that overlap a nearer one are skipped.
 fn apart(share: &PointShare, near: Vec<NearestPoint>, each: usize) -> Vec<NearestPoint> {
     let patch = match &share.source {
         PointSource::Pictures(pictures) => u64::from(pictures.cut().patch),
@@ -151,7 +154,8 @@ const TILE: u32 = 48;
 const GAP: u32 = 3;
 const MARGIN: u32 = 24;
 
-/// Draws the words' patches, a word a row, in two columns if there are many; `None` if the points are no patches.
+/// Draws the words' patches, one word per row, in two columns if there are many words. Returns
+/// `None` if the points are not patches.
 pub fn mosaic(source: &PointSource, words: &[VisualWord]) -> Result<Option<RgbImage>, Error> {
     let PointSource::Pictures(pictures) = source else { return Ok(None) };
     let columns = if words.len() > 8 { 2 } else { 1 };
@@ -176,7 +180,8 @@ pub fn mosaic(source: &PointSource, words: &[VisualWord]) -> Result<Option<RgbIm
     Ok(Some(mosaic))
 }
 
-/// Writes the words as JSON and, if they are patches, their mosaic beside it, with the ending `.png`.
+/// Writes the words as JSON. If they are patches, also writes their mosaic next to it, with the
+/// extension `.png`.
 pub fn write(path: &Path, source: &PointSource, words: &[VisualWord]) -> Result<(), Error> {
     crate::output::report::write_json(path, words)?;
     if let Some(mosaic) = mosaic(source, words)? {

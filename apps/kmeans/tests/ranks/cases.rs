@@ -1,5 +1,5 @@
-//! Random clusterings: whatever the ranks, threads, instructions and ways of assigning, and whoever is lost, the bits are those of
-//! one thread of one process that computes all distances by the scalar definition.
+//! Random clusterings: with any ranks, threads, instructions, methods and losses, the result must
+//! have the bits of a single thread that computes all distances by the scalar definition.
 
 use crate::losses::{essence, with_losses};
 use crate::runs::{alone, clustering, loading, write_bytes};
@@ -16,7 +16,7 @@ use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestRunner};
 use std::path::Path;
 
-/// How many cases are run, unless `COOL_CASES` says otherwise.
+/// Number of cases; `COOL_CASES` overrides it.
 const CASES: u32 = 80;
 
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ struct Case {
     points: Points,
     how: ClusteringOptions,
     layout: Embedded,
-    /// Ranks that leave, and the iteration after which, or before they load.
+    /// Ranks that leave, and after which iteration, or before they load.
     losses: Vec<(usize, Option<usize>)>,
 }
 
@@ -32,7 +32,7 @@ struct Case {
 struct Points {
     count: usize,
     dims: usize,
-    /// Around which points lie; few of them make some centroids empty.
+    /// Number of corners around which points lie. A small number makes some centroids empty.
     corners: usize,
     seed: u64,
     real: bool,
@@ -40,7 +40,7 @@ struct Points {
 }
 
 impl Points {
-    /// As a file of bytes or of 64-bit floating-point numbers.
+    /// Writes a file of bytes or of 64-bit floating-point numbers.
     fn write(&self, directory: &Path) -> LoadOptions {
         let path = directory.join("points.npy");
         let number = |at: usize| {
@@ -99,7 +99,7 @@ fn any_case() -> impl Strategy<Value = Case> {
     });
     let losses = prop::collection::vec((any::<Index>(), prop::option::of(1usize..8)), 0..4);
     (any_points(), any_clustering(), layout, losses).prop_map(|(points, how, layout, losses)| {
-        // The last rank stays.
+        // The last rank is not lost.
         let mut losses: Vec<_> = losses
             .into_iter()
             .filter(|_| layout.ranks > 1)
@@ -116,7 +116,7 @@ fn random_clusterings_are_bitwise_equal_despite_losses() {
     let cases = std::env::var("COOL_CASES").map_or(CASES, |n| n.parse().expect("COOL_CASES is a number"));
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let check = |case: Case| {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let load = case.points.write(directory.path());
         let plain =
             Tuning { method: AssignMethod::Full, level: SimdLevel::Scalar, ..Tuning::with_threads(1) };

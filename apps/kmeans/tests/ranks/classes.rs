@@ -1,4 +1,4 @@
-//! From folders of pictures to a tested classifier, by embedded ranks and by the program.
+//! From directories of pictures to a tested classifier, on embedded ranks and by the program.
 
 use crate::refusals::program;
 use crate::runs::{Silent, clustering};
@@ -16,7 +16,7 @@ use std::path::Path;
 
 const STRIPES: [&str; 3] = ["across", "down", "slanting"];
 
-/// Folders of striped pictures whose direction is their class.
+/// Draws directories of striped pictures. The class is the direction of the stripes.
 fn draw(root: &Path, each: u32, first: u32) {
     for (class, name) in STRIPES.iter().enumerate() {
         std::fs::create_dir_all(root.join(name)).expect("made");
@@ -44,7 +44,7 @@ fn training_plan(threads: usize) -> TrainingPlan {
     }
 }
 
-/// Trains and tests by embedded ranks; what each came to.
+/// Trains and tests on embedded ranks. Returns the result of each rank.
 fn ranks(count: usize, threads: usize, train: &Path, test: &Path) -> Vec<Result<(Model, TestResult), Error>> {
     let layout = Embedded { ranks: count, ranks_per_node: 1, racks: 1 };
     let part = |comm: cool::Comm| {
@@ -60,7 +60,7 @@ fn ranks(count: usize, threads: usize, train: &Path, test: &Path) -> Vec<Result<
 
 #[test]
 fn a_model_has_the_same_bits_on_any_number_of_ranks_and_threads() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let (train, test) = (directory.path().join("train"), directory.path().join("test"));
     draw(&train, 5, 0);
     draw(&test, 3, 50);
@@ -76,25 +76,28 @@ fn a_model_has_the_same_bits_on_any_number_of_ranks_and_threads() {
 
 #[test]
 fn bad_pictures_and_unknown_classes_are_named_at_all_ranks() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let (train, test) = (directory.path().join("train"), directory.path().join("test"));
     draw(&train, 2, 0);
     draw(&test, 1, 50);
     std::fs::rename(test.join("down"), test.join("upward")).expect("renamed");
     for outcome in ranks(2, 1, &train, &test) {
         let message = outcome.expect_err("refused").to_string();
-        assert!(message.contains("folder upward") && message.contains("across, down, slanting"), "{message}");
+        assert!(
+            message.contains("directory upward") && message.contains("across, down, slanting"),
+            "{message}"
+        );
     }
     std::fs::write(train.join("across/9.png"), b"no picture").expect("written");
     for outcome in ranks(2, 1, &train, &test) {
         let message = outcome.expect_err("refused").to_string();
-        assert!(message.contains("9.png") && message.contains("not a picture"), "{message}");
+        assert!(message.contains("9.png") && message.contains("not a readable picture"), "{message}");
     }
 }
 
 #[test]
 fn two_commands_train_and_test_a_classifier() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let (train, test) = (directory.path().join("train"), directory.path().join("test"));
     draw(&train, 5, 0);
     draw(&test, 3, 50);
@@ -123,5 +126,5 @@ fn two_commands_train_and_test_a_classifier() {
     let refused = program(&["classify", "test", "--model", &model, &test]);
     let message = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!((refused.status.code(), message.lines().count()), (Some(1), 1), "{message}");
-    assert!(message.contains("m.cool") && message.contains("cut short"), "{message}");
+    assert!(message.contains("m.cool") && message.contains("is truncated"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! The same result on any number of ranks and threads, equal to plain references.
+//! Results must be the same on any number of ranks and threads, and equal plain references.
 
 use crate::runs::{Whole, alone, clustering, loading, noise, whole, write_bytes};
 use cool_distance::SimdLevel;
@@ -56,7 +56,7 @@ fn reference(
 fn any_ranks_and_threads_equal_the_reference_to_the_bit() {
     let (n, dims, k) = (311, 37, 7);
     let bytes: Vec<u8> = noise(n * dims, 256).into_iter().map(|v| v as u8).collect();
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("points.npy");
     write_bytes(&path, &bytes, dims);
 
@@ -96,7 +96,7 @@ fn any_ranks_and_threads_equal_the_reference_to_the_bit() {
 fn parallel_seeding_is_rank_independent_and_finds_far_groups() {
     let (n, dims, k) = (900, 5, 6);
     let (values, group) = groups(n, dims, k);
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("points.npy");
     npy::write(&path, &values, dims).expect("written");
     let load = loading(std::slice::from_ref(&path), 0);
@@ -113,7 +113,7 @@ fn parallel_seeding_is_rank_independent_and_finds_far_groups() {
     }
 }
 
-/// Groups of points around far corners, and the group of each.
+/// Returns groups of points around distant corners, and the group of each point.
 fn groups(n: usize, dims: usize, k: usize) -> (Vec<f64>, Vec<usize>) {
     let jitter = noise(n * dims, 1000);
     let group = |i: usize| i * 7 % k;
@@ -128,7 +128,7 @@ fn groups(n: usize, dims: usize, k: usize) -> (Vec<f64>, Vec<usize>) {
 fn real_numbers_give_group_means_from_npy_and_text_alike() {
     let (n, dims, k) = (400, 5, 6);
     let (values, group) = groups(n, dims, k);
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let array = directory.path().join("points.npy");
     npy::write(&array, &values, dims).expect("written");
     let line = |i: usize| {
@@ -170,9 +170,9 @@ fn real_numbers_give_group_means_from_npy_and_text_alike() {
 #[test]
 fn sums_too_large_for_32_bits_are_exact() {
     let n = 140_000;
-    // One far point makes the grid wide; the others are all at its other end.
+    // A single distant point makes the grid wide; all others are at its opposite end.
     let values: Vec<f64> = (0..n).map(|i| if i == 77 { 1e6 } else { 0.0 }).collect();
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("points.npy");
     npy::write(&path, &values, 1).expect("written");
     let mut how = clustering(2, 2);
@@ -197,7 +197,7 @@ fn picture(directory: &Path, name: &str, width: u32, height: u32) -> PathBuf {
 
 #[test]
 fn patches_cluster_alike_on_any_ranks_subsampled_or_not() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     for (name, width, height) in
         [("a.png", 90, 80), ("b.jpg", 121, 64), ("c.png", 19, 40), ("d.png", 70, 150)]
     {
@@ -217,7 +217,7 @@ fn patches_cluster_alike_on_any_ranks_subsampled_or_not() {
 
 #[test]
 fn bad_pictures_are_left_out_alike_on_all_ranks() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let good = ["a.png", "c.png"].map(|name| picture(directory.path(), name, 60, 90));
     let short = directory.path().join("b.png");
     let bytes = std::fs::read(&good[0]).expect("read");
@@ -235,7 +235,7 @@ fn bad_pictures_are_left_out_alike_on_all_ranks() {
 
 #[test]
 fn ranks_without_points_take_part() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("points.npy");
     write_bytes(&path, &[9, 9, 200, 201, 7, 8], 2);
     let single = alone(&loading(std::slice::from_ref(&path), 0), &clustering(2, 1));
@@ -244,7 +244,7 @@ fn ranks_without_points_take_part() {
 
 #[test]
 fn a_tolerance_ends_the_iterations_early() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("points.npy");
     let values: Vec<f64> = noise(3000, 1000).into_iter().map(|v| v as f64).collect();
     npy::write(&path, &values, 2).expect("written");
@@ -258,7 +258,7 @@ fn a_tolerance_ends_the_iterations_early() {
 fn centroids_in_parts_give_the_same_bits_by_every_method() {
     let (n, dims, k) = (900, 64, 200);
     let bytes: Vec<u8> = noise(n * dims, 256).into_iter().map(|v| v as u8).collect();
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("points.npy");
     write_bytes(&path, &bytes, dims);
     let load = loading(&[path], 0);

@@ -1,4 +1,4 @@
-//! The same result also if ranks are lost on the way, or all of them and a later run goes on.
+//! Results must be the same if ranks are lost, and if all are lost and a later run resumes.
 
 use crate::runs::{Outcome, PARTS, Whole, clustering, join, loading, noise, rank, whole, write_bytes};
 use cool::embedded::Embedded;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 const LAYOUT: Embedded = Embedded { ranks: 6, ranks_per_node: 2, racks: 2 };
 
-/// Points as bytes and as real numbers, which take different ways.
+/// Points as bytes and as real numbers, because the two are loaded differently.
 fn inputs(directory: &std::path::Path) -> [PathBuf; 2] {
     let (n, dims) = (300, 9);
     let values = noise(n * dims, 256);
@@ -22,7 +22,8 @@ fn inputs(directory: &std::path::Path) -> [PathBuf; 2] {
     [bytes, reals]
 }
 
-/// What the survivors come to when some ranks leave before loading, or after some iterations.
+/// Returns the results of the survivors when some ranks leave before loading or after some
+/// iterations.
 pub(crate) fn with_losses(
     layout: &Embedded,
     loading: &LoadOptions,
@@ -34,7 +35,7 @@ pub(crate) fn with_losses(
             Some((_, last)) => Lost { after: Some((*last)?) },
             None => Lost { after: None },
         };
-        // It does as the others do until it is gone. Others may be gone before it.
+        // A lost rank does the same as the others until it leaves; others may leave earlier.
         catch_unwind(AssertUnwindSafe(|| survivor(comm, loading, how, &watch))).ok()
     };
     join(cool::embedded::run(layout.clone(), rank).expect("agents start").into_iter().flatten().collect())
@@ -56,7 +57,7 @@ fn survivor(
     Ok((share, clustered, found))
 }
 
-/// Ends its rank, without any more words, after an iteration.
+/// Ends its rank silently after an iteration.
 struct Lost {
     after: Option<usize>,
 }
@@ -73,7 +74,8 @@ impl ProgressObserver for Lost {
     }
 }
 
-/// All but how many points moved, of which those know nothing that were read anew.
+/// Returns the whole result except the numbers of moved points, which a survivor cannot know for
+/// points that it has just read.
 pub(crate) fn essence(run: &Whole) -> impl PartialEq + std::fmt::Debug + '_ {
     let moved: Vec<usize> = run.moved.iter().map(|(_, centroids)| *centroids).collect();
     (&run.centroids, &run.real, &run.labels, &run.sizes, &run.inertia, moved, run.converged)
@@ -81,7 +83,7 @@ pub(crate) fn essence(run: &Whole) -> impl PartialEq + std::fmt::Debug + '_ {
 
 #[test]
 fn survivors_of_any_loss_reach_the_undisturbed_result() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     for path in inputs(directory.path()) {
         let (loading, how) = (loading(&[path], 0), clustering(5, 1));
         let undisturbed = whole(LAYOUT.ranks, &loading, &how);
@@ -101,17 +103,17 @@ fn survivors_of_any_loss_reach_the_undisturbed_result() {
 
 #[test]
 fn a_later_run_resumes_the_checkpoint_on_any_number_of_ranks() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     for path in inputs(directory.path()) {
         let (loading, how) = (loading(&[path], 0), clustering(5, 1));
         let undisturbed = whole(2, &loading, &how);
         let checkpoint = directory.path().join("run.checkpoint");
         let how = ClusteringOptions { checkpoint: Some(checkpoint.clone()), resume: true, ..how };
-        // Without a checkpoint it begins at the beginning.
+        // Without a checkpoint, the run starts from the beginning.
         let first = whole(3, &loading, &ClusteringOptions { iterations: 3, ..how.clone() });
         assert_eq!(first.inertia[..], undisturbed.inertia[..4]);
         assert_eq!(essence(&whole(4, &loading, &how)), essence(&undisturbed));
-        // And once more from its end.
+        // Resumes once more from the final checkpoint.
         assert_eq!(essence(&whole(1, &loading, &how)), essence(&undisturbed));
         assert!(!directory.path().join("run.checkpoint.new").exists());
         std::fs::remove_file(checkpoint).expect("removed");
@@ -120,7 +122,7 @@ fn a_later_run_resumes_the_checkpoint_on_any_number_of_ranks() {
 
 #[test]
 fn a_checkpoint_of_another_run_is_refused_with_the_reason() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let [path, _] = inputs(directory.path());
     let (loading, checkpoint) = (loading(&[path], 0), directory.path().join("run.checkpoint"));
     let how = ClusteringOptions { checkpoint: Some(checkpoint.clone()), resume: true, ..clustering(5, 1) };
@@ -138,6 +140,6 @@ fn a_checkpoint_of_another_run_is_refused_with_the_reason() {
     assert!(refusal(&how).contains("it is damaged"), "{}", refusal(&how));
     for garbage in [&b""[..], b"{}", b"{}\n", b"\xff\n\n", &whole[..40]] {
         std::fs::write(&checkpoint, garbage).expect("written");
-        assert!(refusal(&how).contains("no \"cool-map checkpoint 1\""));
+        assert!(refusal(&how).contains("not a \"cool-map checkpoint 1\""));
     }
 }

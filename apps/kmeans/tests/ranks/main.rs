@@ -1,4 +1,4 @@
-//! Whole clusterings, by embedded ranks and by the program.
+//! Complete clusterings, on embedded ranks and by the program.
 
 mod cases;
 mod classes;

@@ -1,4 +1,4 @@
-//! What is done with a model: by the program, and by any number of ranks alike.
+//! Use of a model: by the program, and on any number of ranks with the same result.
 
 use crate::refusals::program;
 use crate::runs::{Silent, clustering, loading, noise, ranks, write_bytes};
@@ -16,14 +16,14 @@ fn name(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Runs the program; its output.
+/// Runs the program, and returns its output.
 fn output(arguments: &[&str]) -> String {
     let done = program(arguments);
     assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8(done.stdout).expect("text")
 }
 
-/// Runs the program, which must refuse in one line.
+/// Runs the program, which must fail with an error of one line.
 fn refusal(arguments: &[&str]) -> String {
     let done = program(arguments);
     let message = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -31,7 +31,7 @@ fn refusal(arguments: &[&str]) -> String {
     message
 }
 
-/// The bytes behind the header of an array of one dimension.
+/// Returns the elements of an array of one dimension as bytes.
 fn column<const N: usize>(path: &Path) -> Vec<[u8; N]> {
     let bytes = std::fs::read(path).expect("read");
     let start = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
@@ -45,7 +45,7 @@ fn photo(path: &Path, shade: u32) {
 
 #[test]
 fn clustered_points_keep_their_labels_on_any_ranks() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let (bytes, reals) = (directory.path().join("bytes.npy"), directory.path().join("reals.npy"));
     write_bytes(&bytes, &noise(300 * 7, 256).into_iter().map(|v| v as u8).collect::<Vec<_>>(), 7);
     let values: Vec<f64> = noise(300 * 4, 1000).into_iter().map(|v| v as f64 / 7.0).collect();
@@ -76,11 +76,11 @@ fn clustered_points_keep_their_labels_on_any_ranks() {
 
 #[test]
 fn points_beyond_the_grid_are_assigned_by_true_distances() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let (near, far, model) = ("near.csv", "far.csv", "m.cool");
     let [near, far, model] = [near, far, model].map(|n| name(&directory.path().join(n)));
     std::fs::write(&near, "x,y\n0,0\n0,1\n10,0\n10,1\n").expect("written");
-    // Clamped to the grid it would be nearer to the second cluster than it is.
+    // Clamped to the grid, the point would be nearer to the second cluster than it is.
     std::fs::write(&far, "-400,0.5\n1000,0.5\n10,0.5\n").expect("written");
     output(&["-k", "2", "--model", &model, &near]);
     let (labels, distances) = (name(&directory.path().join("l.npy")), name(&directory.path().join("d.npy")));
@@ -96,7 +96,7 @@ fn points_beyond_the_grid_are_assigned_by_true_distances() {
 
 #[test]
 fn a_model_reproduces_the_labels_of_its_run() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let at = |file: &str| directory.path().join(file);
     photo(&at("a b.png"), 1);
     photo(&at("b.jpg"), 2);
@@ -114,7 +114,7 @@ fn a_model_reproduces_the_labels_of_its_run() {
     let printed: Vec<i32> = text.lines().map(|line| line.parse().expect("a label")).collect();
     assert_eq!(printed, column(Path::new(&labels)).into_iter().map(i32::from_le_bytes).collect::<Vec<_>>());
 
-    // Patches as bytes, and as the papers' text, which is read again.
+    // Patches as bytes and as text in the papers' format, which is read again.
     let (array, text) = (name(&at("out/f.npy")), name(&at("out/f.txt")));
     for out in [&array, &text] {
         output(&[&["features", "--out", out][..], &options, &[&pictures]].concat());
@@ -148,7 +148,7 @@ fn a_model_reproduces_the_labels_of_its_run() {
 
 #[test]
 fn sampled_patches_and_longer_vectors_give_a_model() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     photo(&directory.path().join("a.png"), 3);
     let (pictures, model) = (name(directory.path()), name(&directory.path().join("m.cool")));
     output(&["-k", "4", "--hog", "2048", "--patch", "18", "--patches", "30", "--model", &model, &pictures]);
@@ -158,7 +158,7 @@ fn sampled_patches_and_longer_vectors_give_a_model() {
 
 #[test]
 fn a_model_file_records_its_command_but_not_its_ranks() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let points = directory.path().join("p.npy");
     write_bytes(&points, &noise(60 * 3, 256).into_iter().map(|v| v as u8).collect::<Vec<_>>(), 3);
     let (points, model) = (name(&points), name(&directory.path().join("m.cool")));
@@ -174,7 +174,7 @@ fn a_model_file_records_its_command_but_not_its_ranks() {
 
 #[test]
 fn inputs_that_do_not_fit_the_model_are_refused_by_name() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let at = |file: &str| name(&directory.path().join(file));
     let (two, three, bytes, picture) = (at("two.csv"), at("three.csv"), at("bytes.npy"), at("p.png"));
     std::fs::write(&two, "0,0\n1,1\n2,2\n").expect("written");
@@ -188,29 +188,29 @@ fn inputs_that_do_not_fit_the_model_are_refused_by_name() {
     let message = refusal(&["assign", "--model", &numbers, &three]);
     assert!(message.contains("three.csv: points of 3 coordinates, but the model's have 2"), "{message}");
     let message = refusal(&["assign", "--model", &numbers, &picture]);
-    assert!(message.contains("p.png: pictures, but the model was made of numbers"), "{message}");
+    assert!(message.contains("p.png: pictures, but the model was made from numbers"), "{message}");
     let message = refusal(&["assign", "--model", &whole, &two]);
-    assert!(message.contains("two.csv: numbers that are no bytes"), "{message}");
+    assert!(message.contains("two.csv: numbers other than bytes"), "{message}");
     output(&["assign", "--model", &numbers, &bytes]);
     let message = refusal(&["histogram", "--model", &numbers, "--out", "-", &picture]);
-    assert!(message.contains("the model was made of numbers"), "{message}");
+    assert!(message.contains("the model was made from numbers"), "{message}");
     std::fs::create_dir_all(at("classes/one")).expect("made");
     photo(Path::new(&at("classes/one/p.png")), 4);
     let message = refusal(&["classify", "test", "--model", &numbers, &at("classes")]);
     assert!(message.contains("classify train"), "{message}");
     let message = refusal(&["assign", "--model", &two, &two]);
-    assert!(message.contains("two.csv: is no model"), "{message}");
+    assert!(message.contains("two.csv: is not a model"), "{message}");
 }
 
 #[test]
 fn a_full_disk_is_one_error_line_and_leaves_no_partial_file() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let points = directory.path().join("p.npy");
     write_bytes(&points, &[1, 2, 3, 4], 1);
     for option in ["--model", "--labels", "--centroids", "--summary"] {
         let message = refusal(&["-k", "2", option, "/dev/full", &name(&points)]);
         assert!(message.starts_with("cool-kmeans: /dev/full: No space left on device"), "{message}");
-        assert!(message.contains("make room"), "{message}");
+        assert!(message.contains("free some space"), "{message}");
     }
     let occupied = directory.path().join("taken");
     std::fs::create_dir(&occupied).expect("made");

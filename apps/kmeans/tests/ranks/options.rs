@@ -1,5 +1,5 @@
-//! What users can ask for: each option does what plain programs do, with the same bits on any ranks and in all ways of
-//! assigning points.
+//! Options of users: each must match a plain program, with the same bits on any ranks and by every
+//! method of assignment.
 
 use crate::runs::{Whole, alone, clustering, loading, noise, ranks, whole, write_bytes};
 use cool_kmeans::grid::{Metric, Reals};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const DIMS: usize = 6;
 
-/// Bytes in groups, so that bounds spare something.
+/// Bytes in groups, so that bounds avoid some distances.
 fn points(n: usize) -> Vec<u8> {
     let jitter = noise(n * DIMS, 40);
     let corner = noise(12 * DIMS, 200);
@@ -39,7 +39,8 @@ fn cosine(load: LoadOptions) -> LoadOptions {
     LoadOptions { select: PointSelection { metric: Metric::Cosine, ..load.select }, ..load }
 }
 
-/// The result of one process, after checking that several ranks and all ways of assigning points come to the same.
+/// Returns the result of one process, after checking that several ranks and all methods of
+/// assignment give the same.
 fn everywhere(load: &LoadOptions, how: &ClusteringOptions) -> Whole {
     let single = alone(load, how);
     for count in [1, 3, 5] {
@@ -54,7 +55,7 @@ fn everywhere(load: &LoadOptions, how: &ClusteringOptions) -> Whole {
 
 #[test]
 fn a_weight_is_as_many_equal_points() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let bytes = points(120);
     let first = directory.path().join("first.npy");
     let real: Vec<f64> = bytes[..9 * DIMS].iter().map(|b| f64::from(*b)).collect();
@@ -71,7 +72,7 @@ fn a_weight_is_as_many_equal_points() {
 
 #[test]
 fn weights_are_relative_and_seeding_knows_them() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let bytes = points(200);
     let thirds: Vec<f64> = noise(200, 7).iter().map(|n| *n as f64 / 3.0).collect();
     for init in [Init::PlusPlus, Init::Parallel] {
@@ -89,7 +90,7 @@ fn weights_are_relative_and_seeding_knows_them() {
 
 #[test]
 fn points_without_weight_are_as_good_as_none() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let bytes = points(60);
     let mut weights = vec![0.0; 60];
     weights[..10].fill(1.0);
@@ -103,13 +104,13 @@ fn points_without_weight_are_as_good_as_none() {
 
 #[test]
 fn bad_weights_are_refused_by_name() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let bytes = points(20);
     for (numbers, expected) in [
         (vec![1.0; 19], "has 19 weights; the input has 20 points"),
         ([vec![1.0; 19], vec![-1.0]].concat(), "row 19 is -1"),
         ([vec![f64::NAN], vec![1.0; 19]].concat(), "row 0 is NaN"),
-        (vec![0.0; 20], "has no weight above 0"),
+        (vec![0.0; 20], "has no weight above 0; at least one must be"),
     ] {
         let weights = column(directory.path(), &numbers);
         let outcomes = ranks(3, &weighing(input(directory.path(), &bytes), weights), &clustering(2, 1));
@@ -147,7 +148,7 @@ fn spherical(points: &[Vec<f64>], mut centroids: Vec<Vec<f64>>, iterations: usiz
 
 #[test]
 fn cosine_groups_by_direction_regardless_of_length() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let bytes = points(300);
     let first = directory.path().join("first.npy");
     let real = |bytes: &[u8]| bytes.iter().map(|b| f64::from(*b)).collect::<Vec<_>>();
@@ -173,9 +174,9 @@ fn cosine_groups_by_direction_regardless_of_length() {
 
 #[test]
 fn floats_tell_apart_what_sixteen_bits_do_not() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let (n, groups) = (300, 7);
-    // One point far off makes the range wide; the others are less than a 65,535th of it apart.
+    // A single distant point makes the range wide; the others differ by less than a 65,535th of it.
     let mut values: Vec<f64> = noise(n * DIMS, 100).iter().map(|x| *x as f64 * 1e-9).collect();
     values.iter_mut().enumerate().for_each(|(at, value)| *value += (at / DIMS % groups) as f64 * 1e-6);
     values[(n - 1) * DIMS..].fill(1.0);
@@ -204,7 +205,7 @@ fn floats_tell_apart_what_sixteen_bits_do_not() {
 
 #[test]
 fn the_best_of_several_runs_is_the_run_of_its_seed() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let load = input(directory.path(), &points(400));
     let how = ClusteringOptions { init: Some(Init::Random), iterations: 3, ..clustering(12, 1) };
     let best = everywhere(&load, &ClusteringOptions { restarts: 4, ..how.clone() });
@@ -219,7 +220,7 @@ fn the_best_of_several_runs_is_the_run_of_its_seed() {
 
 #[test]
 fn iterations_end_when_movement_is_below_a_share_of_variance() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let bytes = points(400);
     let load = input(directory.path(), &bytes);
     let how = ClusteringOptions { iterations: 40, ..clustering(12, 1) };
@@ -239,10 +240,10 @@ fn iterations_end_when_movement_is_below_a_share_of_variance() {
 
 #[test]
 fn the_largest_clusters_are_split_to_fill_empty_ones() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let bytes = points(300);
     let first = directory.path().join("first.npy");
-    // Of equal centroids, all points take the first.
+    // Of equal centroids, all points belong to the first.
     npy::write(&first, &[100.0; 10 * DIMS], DIMS).expect("written");
     let how = ClusteringOptions { init: Some(Init::File(first)), iterations: 30, ..clustering(10, 1) };
     let load = input(directory.path(), &bytes);
@@ -255,20 +256,20 @@ fn the_largest_clusters_are_split_to_fill_empty_ones() {
 
 #[test]
 fn a_mini_batch_pass_matches_plain_code_and_a_few_iterations() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let load = input(directory.path(), &points(500));
     let how = ClusteringOptions { init: Some(Init::Random), iterations: 1, ..clustering(12, 1) };
     let plain = alone(&load, &how);
     let passed = everywhere(&load, &ClusteringOptions { mini_batch: Some(50), ..how.clone() });
     assert!(passed.inertia[0] < plain.inertia[0], "{:?} {:?}", passed.inertia, plain.inertia);
-    // One batch of all points is an iteration.
+    // A single batch of all points is one iteration.
     let whole = alone(&load, &ClusteringOptions { mini_batch: Some(500), iterations: 0, ..how });
     assert_eq!(whole.centroids, plain.centroids);
 }
 
 #[test]
 fn a_time_limit_ends_the_run_after_an_iteration_at_all_ranks() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let load = input(directory.path(), &points(100));
     let how =
         ClusteringOptions { time_limit: Some(Duration::from_nanos(1)), restarts: 3, ..clustering(5, 1) };
@@ -278,7 +279,7 @@ fn a_time_limit_ends_the_run_after_an_iteration_at_all_ranks() {
 
 #[test]
 fn options_that_make_no_sense_are_refused_by_name() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let load = input(directory.path(), &points(20));
     let base = || clustering(3, 1);
     let file = || Some(Init::File(directory.path().join("points.npy")));

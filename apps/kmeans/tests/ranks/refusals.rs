@@ -1,4 +1,4 @@
-//! What cannot be clustered ends all ranks, with one message that names the thing.
+//! Inputs that cannot be clustered must end all ranks, with one message that names the input.
 
 use crate::runs::{clustering, loading, ranks, write_bytes};
 use cool_kmeans::Error;
@@ -7,7 +7,7 @@ use cool_kmeans::point_share::LoadOptions;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The rank that failed and its message, after checking that all others stop with the same.
+/// Returns the rank that failed and its message, after checking that all others end with the same.
 fn refusal(count: usize, loading: &LoadOptions, how: &ClusteringOptions) -> (usize, String) {
     let errors: Vec<Error> =
         ranks(count, loading, how).into_iter().map(|r| r.map(|_| ()).expect_err("refused")).collect();
@@ -28,12 +28,12 @@ fn write(directory: &Path, name: &str, content: &[u8]) -> PathBuf {
 
 #[test]
 fn more_clusters_than_points() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("points.npy");
     write_bytes(&path, &[1, 2, 3, 4], 1);
     let (speaker, message) = refusal(3, &loading(&[path], 0), &clustering(5, 1));
     assert_eq!(
-        (speaker, message.starts_with("5 clusters were asked for but there are only 4 points")),
+        (speaker, message.starts_with("5 clusters were requested but there are only 4 points")),
         (0, true),
         "{message}"
     );
@@ -41,7 +41,7 @@ fn more_clusters_than_points() {
 
 #[test]
 fn a_missing_value_on_one_rank() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let mut text: String = (0..20).map(|i| format!("p {i} 0 {i} {i} {i}\n")).collect();
     text.push_str("p 20 0 1 2\n");
     let path = write(directory.path(), "points.txt", text.as_bytes());
@@ -52,7 +52,7 @@ fn a_missing_value_on_one_rank() {
 
 #[test]
 fn a_picture_that_does_not_decode() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let good = directory.path().join("a.png");
     image::RgbImage::new(100, 100).save(&good).expect("saved");
     let bytes = std::fs::read(&good).expect("read");
@@ -64,7 +64,7 @@ fn a_picture_that_does_not_decode() {
 
 #[test]
 fn missing_files_and_out_of_range_numbers_are_refused() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let (_, message) = refusal(2, &loading(&[directory.path().join("none.npy")], 0), &clustering(2, 1));
     assert!(message.contains("none.npy"), "{message}");
     let path = write(directory.path(), "points.txt", b"p 0 0 1\np 0 0 1e200\n");
@@ -82,7 +82,7 @@ pub(crate) fn program(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn the_program_writes_what_it_is_asked_for() {
-    let directory = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let photo = directory.path().join("photo.png");
     let pixel = |x: u32, y: u32| image::Rgb([(x * x / 9) as u8, (x * y / 7) as u8, (y * 3) as u8]);
     image::RgbImage::from_fn(200, 160, pixel).save(&photo).expect("saved");

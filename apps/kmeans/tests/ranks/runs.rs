@@ -1,4 +1,4 @@
-//! What the tests share: made-up inputs, and a clustering by embedded ranks.
+//! Shared parts of the tests: generated inputs, and clusterings on embedded ranks.
 
 use cool::embedded::Embedded;
 use cool_kmeans::Error;
@@ -16,14 +16,14 @@ use cool_map::Options;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Centroids are handed out in parts, few as they are.
+/// Sends centroids in several parts, although there are few.
 pub(crate) const PARTS: Options<'static> =
     Options { threads: 0, patience: Duration::from_secs(3600), watch: None, part: 256 };
 
-/// What a rank comes to.
+/// The result of a rank.
 pub(crate) type Outcome = Result<(PointShare, GridClustering, Vec<VisualWord>), Error>;
 
-/// Nobody listens.
+/// Ignores all reports.
 pub(crate) struct Silent;
 
 impl ProgressObserver for Silent {
@@ -32,7 +32,7 @@ impl ProgressObserver for Silent {
     fn iteration(&self, _: &Iteration) {}
 }
 
-/// Numbers from 0 to `below`, the same each time.
+/// Returns numbers from 0 to `below`, the same each time.
 pub(crate) fn noise(count: usize, below: u64) -> Vec<u64> {
     (0..count as u64).map(|i| draw(99, i) % below).collect()
 }
@@ -64,7 +64,7 @@ pub(crate) fn clustering(k: usize, threads: usize) -> ClusteringOptions {
     }
 }
 
-/// A run's outcome, put together from all ranks.
+/// The result of a run, assembled from all ranks.
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) centroids: Vec<i16>,
@@ -80,7 +80,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// All that must be the same whatever the ranks.
+    /// Returns the part of the result that must not depend on the ranks.
     pub(crate) fn result(&self) -> impl PartialEq + std::fmt::Debug + '_ {
         let words: Vec<_> = self.words.iter().map(|w| serde_json::to_string(w).expect("JSON")).collect();
         let bits = |v: &[f64]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
@@ -102,20 +102,20 @@ pub(crate) fn rank(peers: &PeerRanks<'_>, loading: &LoadOptions, how: &Clusterin
     Ok((share, clustered, found))
 }
 
-/// Clusters with embedded ranks and gives every rank's outcome.
+/// Clusters on embedded ranks, and returns the result of each.
 pub(crate) fn ranks(ranks: usize, loading: &LoadOptions, how: &ClusteringOptions) -> Vec<Outcome> {
-    // Several ranks on a node, and uneven racks.
+    // Several ranks per node, and uneven racks.
     let layout = Embedded { ranks, ranks_per_node: if ranks > 5 { 3 } else { 1 }, racks: ranks.min(3) };
     cool::embedded::run(layout, |comm| rank(&PeerRanks::with_options(&comm, PARTS), loading, how))
         .expect("agents start")
 }
 
-/// Clusters with embedded ranks; all must succeed.
+/// Clusters on embedded ranks, all of which must succeed.
 pub(crate) fn whole(count: usize, loading: &LoadOptions, how: &ClusteringOptions) -> Whole {
     join(ranks(count, loading, how))
 }
 
-/// Clusters in one process without any communication.
+/// Clusters in one process without communication.
 pub(crate) fn alone(loading: &LoadOptions, how: &ClusteringOptions) -> Whole {
     join(vec![rank(&PeerRanks::alone(), loading, how)])
 }

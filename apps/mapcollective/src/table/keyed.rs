@@ -1,4 +1,4 @@
-//! Any keys with any values.
+//! Tables with any keys and values.
 
 use super::{Table, Value};
 use crate::error::{Error, Malformed};
@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::{Entry, IntoIter, Iter};
 use std::hash::Hasher;
 
-/// Keys in their order, each with a value. A key's owner is found by the FNV-1a hash of its bytes (those of postcard).
+/// Keys in order, each with a value. The FNV-1a hash of a key's bytes (in postcard's encoding)
+/// determines its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keyed<K, V> {
     values: BTreeMap<K, V>,
@@ -22,12 +23,12 @@ impl<K, V> Default for Keyed<K, V> {
 }
 
 impl<K: Ord, V: Value> Keyed<K, V> {
-    /// One without keys.
+    /// Creates a table without keys.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives a key a value, merged after the one that it has.
+    /// Adds a value to a key. It is merged after the present value.
     pub fn add(&mut self, key: K, value: V) {
         match self.values.entry(key) {
             Entry::Occupied(mut known) => known.get_mut().merge(value),
@@ -37,7 +38,7 @@ impl<K: Ord, V: Value> Keyed<K, V> {
         }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -45,7 +46,7 @@ impl<K: Ord, V: Value> Keyed<K, V> {
         self.values.get(key)
     }
 
-    /// All keys, in order, with their values.
+    /// Returns all keys in order, with their values.
     pub fn iter(&self) -> Iter<'_, K, V> {
         self.values.iter()
     }
@@ -107,7 +108,7 @@ impl<K: Ord + Serialize + DeserializeOwned + Send, V: Value> Table for Keyed<K, 
         while !bytes.is_empty() {
             let ((key, value), rest) = postcard::take_from_bytes::<(K, V)>(bytes)?;
             if rest.len() == bytes.len() {
-                // Neither key nor value has bytes, so that there is no end of them.
+                // Neither key nor value has bytes, so the loop would not end.
                 return Err(Malformed::Form);
             }
             self.add(key, value);
@@ -117,7 +118,7 @@ impl<K: Ord + Serialize + DeserializeOwned + Send, V: Value> Table for Keyed<K, 
     }
 }
 
-/// Which of the owners has a key, by the FNV-1a hash of its bytes: the same at all ranks.
+/// Returns the owner of a key, from the FNV-1a hash of its bytes. It is the same at all ranks.
 pub fn owner(key: &[u8], owners: usize) -> usize {
     let mut hasher = fnv::FnvHasher::default();
     hasher.write(key);

@@ -1,14 +1,15 @@
-//! Numbers of rows, and the narrowest form in which a row of them is sent.
+//! Numbers of rows, and the narrowest encoding of a row.
 
 use crate::error::Malformed;
 use cool::Element;
 
-/// How the numbers of a row are sent: integers packed to as many bits each as the row's widest needs, the lowest bit first.
+/// Encoding of a row's numbers. Integers are packed with as many bits each as the widest number of
+/// the row needs, lowest bit first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberWidth {
-    /// Integers from 0, of up to 63 bits.
+    /// Integers of at least 0, with up to 63 bits.
     Unsigned(u8),
-    /// Integers in two's complement, of 1 to 64 bits.
+    /// Integers in two's complement, with 1 to 64 bits.
     Signed(u8),
     /// `f32`.
     F32,
@@ -21,7 +22,7 @@ impl NumberWidth {
     const F32_BYTE: u8 = 0x7e;
     const F64_BYTE: u8 = 0x7f;
 
-    /// As it stands before a row's numbers.
+    /// Returns the byte that precedes a row's numbers.
     pub(super) fn to_byte(self) -> u8 {
         match self {
             NumberWidth::Unsigned(bits) => bits,
@@ -49,12 +50,13 @@ impl NumberWidth {
         }
     }
 
-    /// Bytes of a row of this number of numbers.
+    /// Returns the bytes of a row of `numbers` numbers.
     pub(super) fn bytes(self, numbers: usize) -> usize {
         (numbers * self.bits() as usize).div_ceil(8)
     }
 
-    /// The narrowest that holds all integers from `least` to `most`, of which the first is not above 0, nor the other below.
+    /// Returns the narrowest encoding for all integers from `least` to `most`. `least` must not be
+    /// above 0, and `most` must not be below 0.
     fn holding(least: i64, most: i64) -> NumberWidth {
         let bits = |n: i64| (64 - n.leading_zeros()) as u8;
         if least < 0 {
@@ -65,7 +67,7 @@ impl NumberWidth {
     }
 }
 
-/// Appends the lowest `bits` of each number.
+/// Appends the lowest `bits` bits of each number.
 fn pack(numbers: impl Iterator<Item = i64>, bits: u32, to: &mut Vec<u8>) {
     let mask = (1u128 << bits) - 1;
     let (mut word, mut held) = (0u128, 0);
@@ -81,10 +83,10 @@ fn pack(numbers: impl Iterator<Item = i64>, bits: u32, to: &mut Vec<u8>) {
     to.extend(&word.to_le_bytes()[..held.div_ceil(8) as usize]);
 }
 
-/// The numbers that were packed, without end: beyond the bytes there are zeros.
+/// Returns the packed numbers, followed by zeros without end.
 fn unpack(bytes: &[u8], width: NumberWidth) -> impl Iterator<Item = i64> {
     let bits = width.bits();
-    // Of signed numbers, what is above their sign.
+    // The bits above the sign of signed numbers.
     let above = if matches!(width, NumberWidth::Signed(_)) { 64 - bits } else { 0 };
     let mask = (1u128 << bits) - 1;
     let mut words = bytes.chunks(8);
@@ -104,31 +106,32 @@ fn unpack(bytes: &[u8], width: NumberWidth) -> impl Iterator<Item = i64> {
     })
 }
 
-/// Numbers of [`Rows`](crate::Rows): `i32`, `i64`, which wrap around on overflow, `f32` and `f64`.
+/// Numbers of [`Rows`](crate::Rows): `i32` and `i64`, which wrap on overflow, `f32` and `f64`.
 pub trait Number: Element + PartialEq {
-    /// Whether sums are the same bits in any order and grouping.
+    /// Whether sums have the same bits in any order and grouping.
     const ANY_ORDER: bool;
 
-    /// The sum.
+    /// Returns the sum.
     #[must_use]
     fn plus(self, other: Self) -> Self;
 
-    /// The narrowest form that loses nothing of a row.
+    /// Returns the narrowest lossless encoding of a row.
     fn width(row: &[Self]) -> NumberWidth;
 
-    /// Writes a row.
+    /// Appends an encoded row.
     fn write(row: &[Self], width: NumberWidth, to: &mut Vec<u8>);
 
-    /// Adds a written row, of as many numbers, to one.
+    /// Adds an encoded row, which must have as many numbers, to `row`.
     ///
     /// # Errors
-    /// If these numbers are not written in that width.
+    /// If the encoding does not match the type of the numbers.
     fn add_written(row: &mut [Self], width: NumberWidth, bytes: &[u8]) -> Result<(), Malformed>;
 
-    /// Of integers, the value; of others, 0.
+    /// Returns the value of an integer, and 0 for other numbers.
     fn to_integer(self) -> i64;
 
-    /// Of integers, the value, of which the highest bits are lost that do not fit; of others, 0.
+    /// Returns the number with an integer's value. Excess high bits are dropped; types other than
+    /// integers return 0.
     fn from_integer(integer: i64) -> Self;
 }
 

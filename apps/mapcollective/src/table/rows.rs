@@ -1,6 +1,8 @@
-//! Rows of numbers that are numbered from 0 and added up: vectors of centroids, ranks of pages, coordinates.
+//! Rows of numbers, numbered from 0 and summed: for example vectors of centroids, ranks of pages,
+//! or coordinates.
 //!
-//! Only rows that something was added to take memory and are sent, each with as many bits a number as its widest needs.
+//! Only rows to which numbers were added occupy memory and are sent, with as many bits per number
+//! as the widest needs.
 
 use super::Table;
 use super::number::{Number, NumberWidth};
@@ -9,22 +11,22 @@ use crate::error::{Error, Malformed};
 use cool::{Comm, Element, Op};
 use std::ops::Range;
 
-/// A row that nothing was added to.
+/// The place of a row without numbers.
 const NONE: u32 = u32::MAX;
 
-/// Rows `0..keys` of `width` numbers each. A row of zeros is as good as none. Row r belongs to the owner
-/// in whose even share of `0..keys` it is.
+/// Rows `0..keys` of `width` numbers each. A row of zeros counts as absent. Rows are distributed
+/// over the owners in runs of equal length.
 #[derive(Clone, Debug)]
 pub struct Rows<N> {
     keys: u32,
     width: usize,
-    /// For each row, its place in `values`, or [`NONE`]; empty if no row has one.
+    /// For each row its place in `values`, or [`NONE`]. Empty if no row has a place.
     places: Vec<u32>,
     values: Vec<N>,
 }
 
 impl<N: Number> Rows<N> {
-    /// All zeros.
+    /// Creates rows of zeros.
     ///
     /// # Panics
     /// If there are 2^32 - 1 rows or more, or rows have no numbers.
@@ -33,32 +35,32 @@ impl<N: Number> Rows<N> {
         Self { keys: keys as u32, width, places: Vec::new(), values: Vec::new() }
     }
 
-    /// Zeros, with memory for the given rows, which rise.
+    /// Creates rows of zeros, with memory for the given rows, which must ascend.
     ///
     /// # Panics
-    /// As [`Rows::new`]; if a row is not below `keys`.
+    /// As [`Rows::new`]; also if a row is not below `keys`.
     pub fn zeros(keys: usize, width: usize, rows: &[usize]) -> Self {
         let mut places = vec![NONE; if rows.is_empty() { 0 } else { keys }];
         (0u32..).zip(rows).for_each(|(place, row)| places[*row] = place);
         Self { places, values: vec![N::zeroed(); rows.len() * width], ..Self::new(keys, width) }
     }
 
-    /// The rows that have memory, in the order in which they got it.
+    /// Returns the rows that have memory, in the order in which it was allocated.
     pub fn rows_mut(&mut self) -> impl Iterator<Item = &mut [N]> {
         self.values.chunks_exact_mut(self.width)
     }
 
-    /// How many rows there could be.
+    /// Returns the number of possible rows.
     pub fn keys(&self) -> usize {
         self.keys as usize
     }
 
-    /// Numbers of a row.
+    /// Returns the number of numbers per row.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// A row, to be added to.
+    /// Returns a row for modification.
     ///
     /// # Panics
     /// If there is no such row.
@@ -88,7 +90,7 @@ impl<N: Number> Rows<N> {
         }
     }
 
-    /// The rows that are not all zeros, by number.
+    /// Returns the rows that contain numbers other than zero, by number.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &[N])> {
         self.within(0..self.keys())
     }
@@ -101,7 +103,7 @@ impl<N: Number> Rows<N> {
         })
     }
 
-    /// Adds up all rows of all ranks as numbers of type `M`, in which no sum overflows.
+    /// Sums the rows of all ranks as numbers of type `M`, in which no sum may overflow.
     fn reduce_scatter_as<M: Element>(
         self,
         comm: &Comm,
@@ -151,7 +153,8 @@ impl<N: Number> Table for Rows<N> {
         let piece = |owner| {
             let (mut bytes, mut next) = (Vec::new(), 0);
             for (row, numbers) in self.within(share(self.keys(), owners, owner)) {
-                // Rows rise: what is written is how many were left out, then the width, then the numbers.
+                // Rows ascend. The encoding of a row consists of the number of skipped rows, the
+                // width, and the numbers.
                 bytes = postcard::to_extend(&((row - next) as u32), bytes).map_err(Error::Value)?;
                 next = row + 1;
                 let width = N::width(numbers);
@@ -199,7 +202,7 @@ impl<N: Number> Table for Rows<N> {
     }
 }
 
-/// Bytes of signed integers up to a magnitude.
+/// Returns the bytes of signed integers of at most this magnitude.
 fn bytes_for(magnitude: u64) -> u64 {
     match magnitude {
         0..0x80 => 1,

@@ -1,31 +1,33 @@
-//! Values of keys, and how two of one key merge.
+//! Values of keys, and how two values of one key are merged.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ops::Add;
 
-/// What a key has. Its bytes (those of postcard) must depend on the value alone: no `HashMap` within it.
+/// The value of a key. Its encoding must depend on the value only, so it must not contain a
+/// `HashMap`, for example.
 pub trait Value: Serialize + DeserializeOwned + Send {
-    /// Whether merges in any order and grouping give the same bits; see [`Table::ANY_ORDER`](crate::Table::ANY_ORDER).
+    /// Whether merges in any order and grouping give the same bits; see
+    /// [`Table::ANY_ORDER`](crate::Table::ANY_ORDER).
     const ANY_ORDER: bool;
 
-    /// Takes in the value of later partitions.
+    /// Merges the value of later partitions into this one.
     fn merge(&mut self, later: Self);
 }
 
-/// Is added up; integers wrap around.
+/// A sum. Integers wrap on overflow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 pub struct Sum<T>(pub T);
 
-/// The least counts.
+/// The minimum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 pub struct Min<T>(pub T);
 
-/// The greatest counts.
+/// The maximum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 pub struct Max<T>(pub T);
 
-/// All are kept, in the order of partitions.
+/// A list of all values, in the order of partitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct List<T>(pub Vec<T>);
 

@@ -1,13 +1,14 @@
-//! Results are those of a plain program, and the same bits however the job is spread.
+//! Results must equal those of a plain program, and have the same bits with any number of ranks and
+//! threads.
 
 use crate::running::{SPREADS, Spread, all_ranks, each_rank};
 use cool_map::{Error, Job, Keyed, List, Partitions, Rows, StageKind, Sum};
 use std::collections::BTreeMap;
 
-/// Partitions of the tests' inputs.
+/// Number of partitions in the tests.
 const PARTITIONS: usize = 23;
 
-/// Numbers of a partition, the later the more.
+/// Returns the numbers of a partition. Later partitions have more.
 fn numbers(partition: usize) -> impl Iterator<Item = u64> {
     (0..partition as u64 * 7)
         .map(move |i| (i * i + partition as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40)
@@ -38,7 +39,7 @@ fn values_of_a_key_meet_at_its_owner() {
     }
 }
 
-/// Sums of real numbers that depend on the order of additions.
+/// Returns sums of real numbers that depend on the order of additions.
 fn real_sums(job: &Job<'_>) -> Result<Vec<(usize, u64)>, Error> {
     let mapped = job.map(&mut dealt(job)?, &Rows::<f64>::new(11, 2), |part, out| {
         numbers(*part).for_each(|n| out.add(n as usize % 11, &[(n as f64).sqrt(), 1.0 / (n as f64 + 0.1)]));
@@ -80,7 +81,7 @@ fn lists_are_merged_in_the_order_of_partitions() {
     }
 }
 
-/// Sums of rows, of which each partition has some, and how they were regrouped.
+/// Returns sums of rows, to which each partition contributes some, and the method of regrouping.
 fn integer_rows(
     spread: Spread,
     keys: usize,
@@ -179,7 +180,7 @@ fn rows_in_parts_equal_the_rows_at_once() {
             let sum = job.combine_in_parts(mine.clone(), 3, |part, runs| {
                 parts.push(runs.to_vec());
                 rows.extend(part.iter().map(|(row, numbers)| (row, numbers.to_vec())));
-                // A part's rows are in its runs.
+                // The rows of a part must be in its runs.
                 assert!(part.iter().all(|(row, _)| runs.iter().any(|run| run.contains(&row))));
                 ends.extend(runs.iter().flat_map(Clone::clone));
             })?;

@@ -1,4 +1,5 @@
-//! Ranks that are left come to the same result, whenever others are lost, and a later run goes on from a checkpoint.
+//! Survivors must reach the same result regardless of when other ranks are lost, and a later run
+//! must resume from a checkpoint.
 
 use cool::embedded::Embedded;
 use cool_map::{Checkpoint, Error, MapEvent, Options, Partitions, Progress, Rows};
@@ -11,7 +12,7 @@ const RANKS: usize = 6;
 const PARTITIONS: usize = 17;
 const ITERATIONS: usize = 4;
 
-/// When a rank is lost: before a stage of an iteration (of which 0 is loading).
+/// The loss of a rank before a stage of an iteration; iteration 0 is loading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Loss {
     rank: usize,
@@ -21,7 +22,7 @@ struct Loss {
 
 const STAGES: [&str; 5] = ["map", "in map", "regroup", "combine", "end"];
 
-/// The state after all iterations, in bits, at a rank that is not lost.
+/// Returns the final state in bits at a surviving rank, or `None` at a lost one.
 fn job(
     comm: cool::Comm,
     losses: &[Loss],
@@ -33,7 +34,7 @@ fn job(
     let is_now = |iteration, stage: &str| {
         losses.iter().any(|l| (l.rank, l.iteration, l.stage) == (rank, iteration, stage))
     };
-    // As if its process were gone.
+    // Panics, as if the rank's process had died.
     let dies = |iteration, stage: &str| assert!(!is_now(iteration, stage), "lost");
     let mut parts = Partitions::new(PARTITIONS);
     let mut progress = Progress::new();
@@ -144,7 +145,7 @@ fn only_partitions_of_lost_ranks_are_loaded_again() {
     })
     .expect("agents start");
     let loads: Vec<usize> = loads.iter().map(|n| n.load(Ordering::Relaxed)).collect();
-    // Rank 2 of 4 had partitions 8 to 11.
+    // Rank 2 of 4 held partitions 8 to 11.
     assert_eq!(loads, [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1, 1]);
 }
 
@@ -155,9 +156,9 @@ fn checkpointed(directory: &Path, most: usize) -> Vec<Vec<u64>> {
 
 #[test]
 fn a_later_run_resumes_from_the_checkpoint() {
-    let (directory, whole) = (tempfile::tempdir().expect("a folder"), undisturbed());
+    let (directory, whole) = (tempfile::tempdir().expect("a directory"), undisturbed());
     checkpointed(directory.path(), 2);
     assert!(checkpointed(directory.path(), ITERATIONS).iter().all(|state| *state == whole));
-    // And from its end, where nothing is left to do.
+    // Resumes from the final checkpoint, after which no iteration is left.
     assert!(checkpointed(directory.path(), ITERATIONS).iter().all(|state| *state == whole));
 }

@@ -1,4 +1,5 @@
-//! Jobs on several ranks in this process: the same results on any number of ranks and threads, whatever ranks are lost.
+//! Jobs on several ranks in this process: the results must be the same on any number of ranks and
+//! threads, and after losses.
 
 mod exactness;
 mod losses;

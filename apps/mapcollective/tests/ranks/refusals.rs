@@ -1,10 +1,10 @@
-//! What goes wrong at one rank ends the job at all, in that rank's words.
+//! An error at one rank must end the whole job with the message of that rank.
 
 use cool::embedded::Embedded;
 use cool_map::{Checkpoint, Error, Job, Keyed, Options, Partitions, Progress, Sum};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A program's own error.
+/// The error type of a program.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
     #[error("no page {0}")]

@@ -1,10 +1,10 @@
-//! Jobs as the tests run them.
+//! Execution of jobs in the tests.
 
 use cool::embedded::Embedded;
 use cool_map::{Error, Job, Options};
 use std::fmt::Debug;
 
-/// How a job is spread.
+/// The number of ranks and threads of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spread {
     pub(crate) ranks: usize,
@@ -12,7 +12,7 @@ pub(crate) struct Spread {
     pub(crate) threads: usize,
 }
 
-/// Of one rank to eight, on nodes of their own or not.
+/// One to eight ranks, on separate or shared nodes.
 pub(crate) const SPREADS: [Spread; 6] = [
     Spread { ranks: 1, ranks_per_node: 1, threads: 1 },
     Spread { ranks: 2, ranks_per_node: 1, threads: 3 },
@@ -22,7 +22,7 @@ pub(crate) const SPREADS: [Spread; 6] = [
     Spread { ranks: 8, ranks_per_node: 4, threads: 2 },
 ];
 
-/// What each rank comes to, in their order.
+/// Returns the result of each rank, in order.
 pub(crate) fn each_rank<T: Send>(
     spread: Spread,
     program: impl Fn(&Job<'_>) -> Result<T, Error> + Sync,
@@ -33,7 +33,7 @@ pub(crate) fn each_rank<T: Send>(
     results.expect("agents start").into_iter().map(|result| result.expect("the job runs")).collect()
 }
 
-/// What all ranks alike come to.
+/// Returns the result, which must be the same at all ranks.
 pub(crate) fn all_ranks<T: Send + Debug + PartialEq>(
     spread: Spread,
     program: impl Fn(&Job<'_>) -> Result<T, Error> + Sync,

@@ -1,5 +1,6 @@
-//! The calls that are taken: whether, and what they are for COOL. What only moves goes as bytes, since ranks may describe the same bytes by
-//! different types; what is combined has one predefined type at all ranks.
+//! Interception of calls: the decision, and the corresponding call of COOL. Data that is only moved
+//! is sent as bytes, because ranks may describe the same bytes by different types. Reduced data
+//! must have the same predefined type at all ranks.
 
 use crate::failure::MpiCallFailure;
 use crate::groups::{CommunicatorState, CoolGroup, communicator};
@@ -14,7 +15,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// What the user says.
+/// Returns the user's settings.
 pub(crate) fn settings() -> &'static MpiSettings {
     static SETTINGS: OnceLock<MpiSettings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
@@ -26,15 +27,15 @@ pub(crate) fn settings() -> &'static MpiSettings {
     })
 }
 
-/// What became of this rank's calls, if it is to be told.
+/// Statistics of this rank's calls, if they are requested.
 pub(crate) static TALLY: Mutex<CallTally> = Mutex::new(CallTally::new());
-/// Whether the program has called `MPI_Finalize`: nothing is taken any more.
+/// Whether the program has called `MPI_Finalize`. No call is intercepted after that.
 pub(crate) static FINALIZED: AtomicBool = AtomicBool::new(false);
 
-/// Why a call is not carried out here, or not well.
+/// Why a call was not executed successfully.
 #[derive(Debug)]
 enum NotExecuted {
-    /// It is left to the host's library.
+    /// The call is passed through to the host's library.
     Fallback(FallbackReason),
     Failed(MpiCallFailure),
 }
@@ -51,7 +52,8 @@ impl<E: Into<MpiCallFailure>> From<E> for NotExecuted {
     }
 }
 
-/// Judges a call and carries it out: what MPI is to return, or nothing if the call is left to the host's library.
+/// Decides whether to intercept a call, and executes it. Returns MPI's return code, or `None` if
+/// the call must be passed through to the host's library.
 fn attempt(
     operation: Operation,
     comm: MpiHandle,
@@ -66,41 +68,44 @@ fn attempt(
     match outcome {
         Ok(()) => Some(0),
         Err(NotExecuted::Fallback(_)) => None,
-        // It has called an error handler already.
+        // The host's library has already called an error handler.
         Err(NotExecuted::Failed(MpiCallFailure::Host { code, .. })) => Some(code),
         Err(NotExecuted::Failed(failure)) => Some(fail(operation, comm, &failure)),
     }
 }
 
-/// A call has failed: the user reads why, and the communicator's error handler decides what that means.
+/// Reports a failed call to the user, and calls the communicator's error handler. Returns MPI's
+/// return code.
 fn fail(operation: Operation, comm: MpiHandle, failure: &MpiCallFailure) -> c_int {
     let host = host();
     let comm = host.abi.handle(comm);
     report(&match (failure, communicator(host, comm)) {
-        // Its words say rank and operation.
+        // The message already contains rank and operation.
         (MpiCallFailure::Cool(e), _) => e.to_string(),
         (_, Some(known)) => format!("rank {}: {operation}: {failure}", known.rank),
         (_, None) => format!("{operation}: {failure}"),
     });
     let code = host.abi.error(failure.class());
-    // SAFETY: a communicator of the program's.
+    // SAFETY: the communicator belongs to the program.
     unsafe { (host.functions.call_errhandler)(comm, code) };
     code
 }
 
-/// A call that is left to the host's library, which cannot count so far.
+/// Reports a call that must be passed through although its counts exceed those of the host's
+/// library. Returns MPI's return code.
 pub(crate) fn count_exceeds_int(function: &str, comm: MpiHandle) -> c_int {
     let host = host();
     report(&format!(
-        "{function} of the host's MPI library counts by int, which is less than the program's call has"
+        "{function} of the host's MPI library counts in int, but the program's call has larger counts"
     ));
     let code = host.abi.error(ErrorClass::Count);
-    // SAFETY: a communicator of the program's.
+    // SAFETY: the communicator belongs to the program.
     unsafe { (host.functions.call_errhandler)(host.abi.handle(comm), code) };
     code
 }
 
-/// The ranks of a communicator, and those from which one of it gathers; 0 if it is none.
+/// Returns the number of ranks of a communicator, and the number of ranks from which one of them
+/// gathers; 0 if it is not a communicator.
 pub(crate) fn sizes(comm: MpiHandle) -> (usize, usize) {
     let host = host();
     let comm = host.abi.handle(comm);
@@ -110,19 +115,19 @@ pub(crate) fn sizes(comm: MpiHandle) -> (usize, usize) {
     };
     let mut others = 0;
     if known.inter {
-        // SAFETY: a communicator between groups, and a place for a number.
+        // SAFETY: an intercommunicator, and memory for a number.
         unsafe { (host.functions.comm_remote_size)(comm, &raw mut others) };
     }
     (known.size, if known.inter { usize::try_from(others).unwrap_or(0) } else { known.size })
 }
 
-/// A call that may be taken, as far as it has been looked at.
+/// A call that may be intercepted.
 struct InterceptedCall<'b> {
     operation: Operation,
     host: &'static HostMpi,
     comm: MpiHandle,
     communicator: Arc<CommunicatorState>,
-    /// Of the signature.
+    /// Bytes of the signature.
     bytes: &'b Cell<u64>,
 }
 
@@ -175,12 +180,12 @@ impl InterceptedCall<'_> {
         TypedMemory::new(self.host, data, count, datatype).ok_or(FallbackReason::Arguments)
     }
 
-    /// An array of a part for each rank.
+    /// Returns an array with one part per rank.
     fn for_all_ranks(&self, part: &TypedMemory) -> Result<TypedMemory, FallbackReason> {
         part.repeated(self.size()).ok_or(FallbackReason::Arguments)
     }
 
-    /// What the elements and the reduction are for COOL.
+    /// Returns the corresponding elements and reduction of COOL.
     fn reduction(
         &self,
         datatype: MpiHandle,
@@ -192,7 +197,7 @@ impl InterceptedCall<'_> {
         Ok((reduced_elements(class.elements(one.element_bytes(), op).ok_or(FallbackReason::Elements)?), op))
     }
 
-    /// The group that takes the call, which has this many bytes.
+    /// Returns the group that executes a call of this many bytes.
     fn group(&self, bytes: u64) -> Result<Arc<CoolGroup>, NotExecuted> {
         self.bytes.set(bytes);
         settings().admit_bytes(self.operation, bytes)?;
@@ -214,7 +219,7 @@ impl InterceptedCall<'_> {
     }
 }
 
-/// What is combined, as libcool names it.
+/// Returns the corresponding elements of libcool.
 fn reduced_elements(combined: ReducedType) -> Elements {
     match combined {
         ReducedType::Element(dtype) => dtype.into(),
@@ -226,7 +231,7 @@ fn reduced_elements(combined: ReducedType) -> Elements {
     }
 }
 
-/// Bytes, as COOL takes them.
+/// Returns bytes as an array of libcool.
 fn bytes(bytes: &[u8]) -> Option<Array<'_>> {
     Array::new(Type::U8, bytes)
 }
@@ -240,7 +245,7 @@ fn in_place(elements: impl Into<Elements>, bytes: &mut [u8]) -> Arrays<'_, '_> {
 }
 
 /// # Safety
-/// As MPI wants it of the arguments of `MPI_Bcast`.
+/// The arguments must be valid for `MPI_Bcast`.
 pub(crate) unsafe fn bcast(
     data: *mut c_void,
     count: i64,
@@ -252,7 +257,7 @@ pub(crate) unsafe fn bcast(
         let message = call.typed_memory(data, count, datatype)?;
         let root = call.root(root)?;
         let group = call.group(message.length())?;
-        // SAFETY: as promised; the root's is not written.
+        // SAFETY: guaranteed by the caller; the root's buffer is not written.
         let mut buffer = unsafe {
             if root == call.rank() { message.incoming_filled(call.comm)? } else { message.incoming()? }
         };
@@ -262,10 +267,10 @@ pub(crate) unsafe fn bcast(
     })
 }
 
-/// A reduction or scan: reduce has a root.
+/// Executes a reduction or scan. Only reduce has a root.
 ///
 /// # Safety
-/// As MPI wants it of the arguments of the function.
+/// The arguments must be valid for the MPI function.
 pub(crate) unsafe fn reduction(
     operation: Operation,
     (send, recv): (*const c_void, *mut c_void),
@@ -283,25 +288,25 @@ pub(crate) unsafe fn reduction(
         let receives = operation != Operation::Reduce || root == call.rank();
         let collective = |arrays| Collective { root, op: Some(op), ..Collective::new(operation, arrays) };
         if call.is_in_place(send) {
-            // SAFETY: as promised.
+            // SAFETY: guaranteed by the caller.
             let mut vector = unsafe { vector.incoming() }?;
             return call.run(&group, collective(in_place(elements, vector.bytes())));
         }
         let written = if receives { vector.addresses() } else { 0..0 };
         let send = call.typed_memory(send, count, datatype)?.as_reduced(elements)?;
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         let send = unsafe { send.outgoing(call.comm, written) }?;
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         let mut vector = if receives { Some(unsafe { vector.incoming() }?) } else { None };
         let recv = vector.as_mut().and_then(|vector| ArrayMut::new(elements, vector.bytes()));
         call.run(&group, collective(Arrays::Apart(Array::new(elements, &send), recv)))
     })
 }
 
-/// `MPI_Reduce_scatter`, or `MPI_Reduce_scatter_block` with one count for all.
+/// Executes `MPI_Reduce_scatter`, or `MPI_Reduce_scatter_block` with equal counts.
 ///
 /// # Safety
-/// As MPI wants it of the arguments of the function.
+/// The arguments must be valid for the MPI function.
 pub(crate) unsafe fn reduce_scatter(
     (send, recv): (*const c_void, *mut c_void),
     counts: &dyn Fn(usize) -> i64,
@@ -319,10 +324,10 @@ pub(crate) unsafe fn reduce_scatter(
         let (elements, op) = call.reduction(datatype, op, &all)?;
         let group = call.group(all.length())?;
         let (own, all) = (own.as_reduced(elements)?, all.as_reduced(elements)?);
-        // In place, what goes out is copied: the result overwrites its beginning.
-        // SAFETY: as promised.
+        // In place, the sent data is copied, because the result overwrites its start.
+        // SAFETY: guaranteed by the caller.
         let send = unsafe { all.outgoing(call.comm, own.addresses()) }?;
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         let mut recv = unsafe { own.incoming() }?;
         let arrays = Arrays::Apart(Array::new(elements, &send), ArrayMut::new(elements, recv.bytes()));
         let collective = Collective::new(Operation::ReduceScatter, arrays);
@@ -330,7 +335,7 @@ pub(crate) unsafe fn reduce_scatter(
     })
 }
 
-/// Counts that the program gives, one for each rank.
+/// Returns the counts that the program passed, one per rank.
 fn elements(size: usize, counts: &dyn Fn(usize) -> i64) -> Result<Vec<usize>, FallbackReason> {
     (0..size).map(|rank| usize::try_from(counts(rank)).map_err(|_| FallbackReason::Arguments)).collect()
 }
@@ -350,7 +355,7 @@ impl BufferArgument {
 }
 
 /// # Safety
-/// As MPI wants it of the arguments of `MPI_Gather`.
+/// The arguments must be valid for `MPI_Gather`.
 pub(crate) unsafe fn gather(
     send: BufferArgument,
     recv: BufferArgument,
@@ -363,7 +368,7 @@ pub(crate) unsafe fn gather(
         if root != call.rank() {
             let part = send.typed_memory(call)?;
             let group = call.group(call.for_all_ranks(&part)?.length())?;
-            // SAFETY: as promised.
+            // SAFETY: guaranteed by the caller.
             let out = unsafe { part.outgoing(call.comm, 0..0) }?;
             return call.run(&group, collective(Arrays::Apart(bytes(&out), None)));
         }
@@ -374,22 +379,23 @@ pub(crate) unsafe fn gather(
             true => part.part(first(root, recv.count), part.count())?,
             false => send.typed_memory(call)?,
         };
-        // SAFETY: as promised. In place it is copied, since it is within what is written.
+        // SAFETY: guaranteed by the caller. An in-place part is copied, because it is within the
+        // written memory.
         let out = unsafe { own.outgoing(call.comm, all.addresses()) }?;
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         let mut all = unsafe { all.incoming() }?;
         call.run(&group, collective(Arrays::Apart(bytes(&out), bytes_mut(all.bytes()))))?;
         Ok(all.finish(call.comm)?)
     })
 }
 
-/// The place of a rank's part among parts of a length.
+/// Returns the index of a rank's part among parts of equal length.
 fn first(rank: usize, count: i64) -> isize {
     (rank as isize).saturating_mul(isize::try_from(count).unwrap_or(isize::MAX))
 }
 
 /// # Safety
-/// As MPI wants it of the arguments of `MPI_Scatter`.
+/// The arguments must be valid for `MPI_Scatter`.
 pub(crate) unsafe fn scatter(
     send: BufferArgument,
     recv: BufferArgument,
@@ -402,7 +408,7 @@ pub(crate) unsafe fn scatter(
         if root != call.rank() {
             let part = recv.typed_memory(call)?;
             let group = call.group(call.for_all_ranks(&part)?.length())?;
-            // SAFETY: as promised.
+            // SAFETY: guaranteed by the caller.
             let mut part = unsafe { part.incoming() }?;
             call.run(&group, collective(Arrays::Apart(None, bytes_mut(part.bytes()))))?;
             return Ok(part.finish(call.comm)?);
@@ -412,15 +418,15 @@ pub(crate) unsafe fn scatter(
         let group = call.group(all.length())?;
         if call.is_in_place(recv.data) {
             // The root's part stays where it is.
-            // SAFETY: as promised.
+            // SAFETY: guaranteed by the caller.
             let out = unsafe { all.outgoing(call.comm, 0..0) }?;
             let mut own = vec![0; part.bytes()];
             return call.run(&group, collective(Arrays::Apart(bytes(&out), bytes_mut(&mut own))));
         }
         let own = recv.typed_memory(call)?;
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { all.outgoing(call.comm, own.addresses()) }?;
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         let mut own = unsafe { own.incoming() }?;
         call.run(&group, collective(Arrays::Apart(bytes(&out), bytes_mut(own.bytes()))))?;
         Ok(own.finish(call.comm)?)
@@ -428,7 +434,7 @@ pub(crate) unsafe fn scatter(
 }
 
 /// # Safety
-/// As MPI wants it of the arguments of `MPI_Allgather`.
+/// The arguments must be valid for `MPI_Allgather`.
 pub(crate) unsafe fn allgather(send: BufferArgument, recv: BufferArgument, comm: MpiHandle) -> Option<c_int> {
     attempt(Operation::Allgather, comm, |call| {
         let part = recv.typed_memory(call)?;
@@ -439,28 +445,28 @@ pub(crate) unsafe fn allgather(send: BufferArgument, recv: BufferArgument, comm:
             true => part.part(first(call.rank(), recv.count), part.count())?,
             false => send.typed_memory(call)?,
         };
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { exchange(call, &group, Operation::Allgather, (own, in_place), all) }
     })
 }
 
 /// # Safety
-/// As MPI wants it of the arguments of `MPI_Alltoall`.
+/// The arguments must be valid for `MPI_Alltoall`.
 pub(crate) unsafe fn alltoall(send: BufferArgument, recv: BufferArgument, comm: MpiHandle) -> Option<c_int> {
     attempt(Operation::Alltoall, comm, |call| {
         let all = call.for_all_ranks(&recv.typed_memory(call)?)?;
         let group = call.group(all.length())?;
         let in_place = call.is_in_place(send.data);
         let out = if in_place { all } else { call.for_all_ranks(&send.typed_memory(call)?)? };
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { exchange(call, &group, Operation::Alltoall, (out, in_place), all) }
     })
 }
 
-/// An operation in which every rank sends and receives, with equal parts.
+/// Executes an operation in which every rank sends and receives equal parts.
 ///
 /// # Safety
-/// As MPI wants it of the arguments of the function.
+/// The arguments must be valid for the MPI function.
 unsafe fn exchange(
     call: &InterceptedCall,
     group: &CoolGroup,
@@ -469,23 +475,24 @@ unsafe fn exchange(
     all: TypedMemory,
 ) -> Result<(), NotExecuted> {
     if is_in_place && all.is_flat()? {
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         let mut all = unsafe { all.incoming() }?;
         return call.run(group, Collective::new(operation, in_place(Type::U8, all.bytes())));
     }
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     let out = unsafe { out.outgoing(call.comm, all.addresses()) }?;
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     let mut all = unsafe { all.incoming() }?;
     let arrays = Arrays::Apart(bytes(&out), bytes_mut(all.bytes()));
     call.run(group, Collective::new(operation, arrays))?;
     Ok(all.finish(call.comm)?)
 }
 
-/// `MPI_Allgatherv`: `count` and `place` tell of each rank's part how many elements it has and before which of them it begins.
+/// Executes `MPI_Allgatherv`. For each rank's part, `count` returns the number of elements, and
+/// `place` the displacement in elements.
 ///
 /// # Safety
-/// As MPI wants it of the arguments of the function.
+/// The arguments must be valid for the MPI function.
 pub(crate) unsafe fn allgatherv(
     send: BufferArgument,
     (recv, datatype): (*mut c_void, MpiHandle),
@@ -507,7 +514,7 @@ pub(crate) unsafe fn allgatherv(
         let own = if call.is_in_place(send.data) { parts[call.rank()] } else { send.typed_memory(call)? };
         // All parts, one after the other.
         let mut all = vec![0; lengths.iter().sum()];
-        // SAFETY: as promised; what is written is none of the program's memory.
+        // SAFETY: guaranteed by the caller; the call writes none of the program's memory.
         let out = unsafe { own.outgoing(call.comm, 0..0) }?;
         let arrays = Arrays::Apart(bytes(&out), bytes_mut(&mut all));
         let collective = Collective::new(Operation::Allgather, arrays);
@@ -517,7 +524,7 @@ pub(crate) unsafe fn allgatherv(
         for part in parts {
             let (bytes, rest) = left.split_at(part.bytes());
             left = rest;
-            // SAFETY: as promised.
+            // SAFETY: guaranteed by the caller.
             unsafe { part.fill(bytes, call.comm) }?;
         }
         Ok(())

@@ -1,48 +1,48 @@
-//! Why a call that was taken failed.
+//! Errors of intercepted calls.
 
 use cool_mpi::ErrorClass;
 
-/// Why a call that was taken failed.
+/// Why an intercepted call failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MpiCallFailure {
-    /// COOL says why.
+    /// An error of COOL.
     #[error("{0}")]
     Cool(#[from] cool::Error),
-    /// A function of the host's MPI library failed on the way.
+    /// A function of the host's MPI library failed during the call.
     #[error("{function} of the host's MPI library failed with code {code}")]
     Host {
-        /// Its name.
+        /// Name of the function.
         function: &'static str,
-        /// What it returned.
+        /// Its return code.
         code: i32,
     },
-    /// A buffer has bytes to it, and is not there.
-    #[error("a buffer of {bytes} bytes is at no address")]
+    /// A buffer with bytes has no address.
+    #[error("a buffer of {bytes} bytes has no address")]
     Null {
-        /// Its bytes.
+        /// Bytes of the buffer.
         bytes: usize,
     },
-    /// There is no such array.
-    #[error("{count} elements are beyond any array")]
+    /// The array is too large.
+    #[error("an array of {count} elements is too large")]
     Beyond {
-        /// Its elements.
+        /// Number of its elements.
         count: usize,
     },
-    /// Packed data has another length than its type's signature.
+    /// The length of packed data differs from that of its type's signature.
     #[error("the host's MPI library packed {packed} bytes where the type has {expected}")]
     Packed {
-        /// What it packed or unpacked.
+        /// Bytes that were packed or unpacked.
         packed: usize,
-        /// What the type's size and the count make.
+        /// Bytes according to the type's size and the count.
         expected: usize,
     },
-    /// `COOL_MPI=require`, and there is no group.
+    /// `COOL_MPI=require`, but there is no group.
     #[error("COOL_MPI=require, but COOL cannot be used: {0}")]
     Required(String),
 }
 
 impl MpiCallFailure {
-    /// The class by which the communicator's error handler is called.
+    /// Returns the error class for the communicator's error handler.
     pub(crate) fn class(&self) -> ErrorClass {
         use cool::FailureKind;
         match self {

@@ -1,8 +1,9 @@
-//! The names that Fortran programs call (`mpif.h`, `use mpi`; of compilers that append one underscore). MPICH's functions of these
-//! names call those of C, which are ours; Open MPI's call those with `P`, and so are taken here. Those of Open MPI's module `mpi_f08` have
-//! names of its own and stay with it.
+//! The functions that Fortran programs call (`mpif.h`, `use mpi`; of compilers that append one
+//! underscore). MPICH's Fortran functions call the C functions, which are intercepted. Open MPI's
+//! call the `P` functions, so they must be intercepted here. The functions of Open MPI's module
+//! `mpi_f08` have other names and are not intercepted.
 
-#![allow(missing_docs, reason = "MPI says what they do")]
+#![allow(missing_docs, reason = "MPI documents them")]
 #![allow(unreachable_pub, reason = "called by the program, by their names")]
 
 use crate::calls::{
@@ -16,22 +17,23 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// Every number comes by its address.
+/// Every number is passed by address.
 type FortranInt = *const c_int;
 
-/// Defines functions: their names, their arguments but the last, and how they are tried here if the host is Open MPI.
+/// Defines functions, given their names, their arguments except the last, and the attempt to
+/// intercept them if the host is Open MPI.
 macro_rules! interposed {
     ($($name:ident, $text:literal, ($($argument:ident: $of:ty),*), $tried:expr;)*) => {$(
         /// # Safety
-        /// As MPI wants it of the arguments.
+        /// The arguments must be valid for the MPI function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $of,)* error: *mut c_int) {
             if host().abi == Abi::OpenMpi {
-                #[allow(unused_unsafe, reason = "one has no arguments")]
-                // SAFETY: the caller has promised MPI what is asked for here.
+                #[allow(unused_unsafe, reason = "one function has no arguments")]
+                // SAFETY: guaranteed by the caller, as MPI requires.
                 let tried: Option<c_int> = unsafe { $tried };
                 if let Some(code) = tried {
-                    // SAFETY: a place for the code.
+                    // SAFETY: memory for the code.
                     unsafe { error.write(code) };
                     return;
                 }
@@ -41,27 +43,29 @@ macro_rules! interposed {
                 // SAFETY: the host's function of this name has the same arguments.
                 unsafe { std::mem::transmute(required($text)) }
             });
-            // SAFETY: the caller has promised MPI what the function asks for.
+            // SAFETY: guaranteed by the caller, as MPI requires.
             unsafe { host_function($($argument,)* error) }
         }
     )*};
 }
 
-/// A handle of Open MPI's of Fortran's number.
+/// Converts Fortran's number of a handle to a handle of Open MPI.
 type FromNumber = unsafe extern "C" fn(c_int) -> MpiHandle;
 
-/// The function of a name that gives one.
+/// Returns the conversion function of a name.
 fn from_number(name: &str) -> FromNumber {
-    // SAFETY: MPI's functions of these names take an int and give a handle, which is a pointer in Open MPI.
+    // SAFETY: MPI's functions of these names take an int and return a handle, which is a pointer in
+    // Open MPI.
     unsafe { std::mem::transmute::<NonNull<c_void>, FromNumber>(required(name)) }
 }
 
-/// Handles of Open MPI's by Fortran's numbers for them.
+/// Converts Fortran's numbers to handles of Open MPI.
 struct HandleConverters {
     comm: FromNumber,
     datatype: FromNumber,
     op: FromNumber,
-    /// The addresses that stand for `MPI_IN_PLACE` and for `MPI_BOTTOM`, each by several compilers' names.
+    /// The addresses that represent `MPI_IN_PLACE` and `MPI_BOTTOM`, each under the names of
+    /// several compilers.
     in_place: Vec<usize>,
     bottom: Vec<usize>,
 }
@@ -84,7 +88,7 @@ fn handles() -> &'static HandleConverters {
     })
 }
 
-/// An address as C would give it.
+/// Returns an address as C would pass it.
 fn data(fortran: InPointer) -> InPointer {
     let handles = handles();
     if handles.in_place.contains(&fortran.addr()) {
@@ -98,37 +102,37 @@ fn data_mut(fortran: OutPointer) -> OutPointer {
 }
 
 /// # Safety
-/// The address is that of a number.
+/// The address must be that of a number.
 unsafe fn int(number: FortranInt) -> c_int {
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { number.read() }
 }
 
 /// # Safety
-/// The address is that of a number.
+/// The address must be that of a number.
 unsafe fn comm(number: FortranInt) -> MpiHandle {
-    // SAFETY: as promised; the function takes any number.
+    // SAFETY: guaranteed by the caller; the function accepts any number.
     unsafe { (handles().comm)(int(number)) }
 }
 
 /// # Safety
-/// The address is that of a number.
+/// The address must be that of a number.
 unsafe fn datatype(number: FortranInt) -> MpiHandle {
-    // SAFETY: as promised; the function takes any number.
+    // SAFETY: guaranteed by the caller; the function accepts any number.
     unsafe { (handles().datatype)(int(number)) }
 }
 
 /// # Safety
-/// The address is that of a number.
+/// The address must be that of a number.
 unsafe fn op(number: FortranInt) -> MpiHandle {
-    // SAFETY: as promised; the function takes any number.
+    // SAFETY: guaranteed by the caller; the function accepts any number.
     unsafe { (handles().op)(int(number)) }
 }
 
 /// # Safety
-/// The addresses are those of numbers.
+/// The addresses must be those of numbers.
 unsafe fn buffer(buffer: InPointer, count: FortranInt, of: FortranInt) -> BufferArgument {
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { BufferArgument { data: data(buffer), count: int(count).into(), datatype: datatype(of) } }
 }
 

@@ -1,5 +1,6 @@
-//! The group of COOL that a communicator has from its first long call on, or the reason why it has none. All its ranks have one, or none
-//! has: they vote by the host's own allreduce, which is in order with the program's calls, since all ranks are in the same one.
+//! The group of COOL that a communicator gets at its first long call, or the reason why it has
+//! none. Either all its ranks have a group or none has: they vote by the host's own allreduce. The
+//! vote is in order with the program's calls, because all ranks are in the same call.
 
 use crate::failure::MpiCallFailure;
 use crate::host::{HostMpi, MpiHandle, host};
@@ -17,19 +18,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How long the ranks wait for each other: all are in the call already.
+/// How long ranks wait for each other when they join. All of them are already in the call.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// MPI's calls wait for ever, as long as all live.
+/// MPI's calls must wait as long as all ranks live, so the timeout is a year.
 const CALL_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What is known of a communicator.
+/// State of a communicator.
 #[derive(Debug)]
 pub(crate) struct CommunicatorState {
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    /// Between two groups.
+    /// Whether it is an intercommunicator.
     pub(crate) inter: bool,
-    /// Once it was tried; or why there is none.
+    /// The group, or the reason why there is none; `None` before the first attempt.
     group: Mutex<Option<Result<Arc<CoolGroup>, String>>>,
 }
 
@@ -48,7 +49,7 @@ impl std::ops::Deref for CoolGroup {
     }
 }
 
-/// Groups of this process that are there.
+/// Number of open groups of this process.
 static OPEN_GROUPS: AtomicUsize = AtomicUsize::new(0);
 
 impl CoolGroup {
@@ -69,25 +70,26 @@ impl Drop for CoolGroup {
 
 static COMMUNICATORS: Mutex<Communicators<CommunicatorState>> = Mutex::new(Communicators::new());
 
-/// Every change is whole, so a panic elsewhere spoils nothing.
+/// Locks the table. A panic elsewhere leaves it consistent, because every change is a single step.
 fn communicators() -> MutexGuard<'static, Communicators<CommunicatorState>> {
     COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is known of a communicator; it is asked at first sight. `None` if the library does not answer.
+/// Returns the state of a communicator, which the library is asked for at first. Returns `None` if
+/// the library fails.
 pub(crate) fn communicator(host: &HostMpi, comm: MpiHandle) -> Option<Arc<CommunicatorState>> {
     if let Some(known) = communicators().get(comm) {
         return Some(known);
     }
     let (mut inter, mut rank, mut size) = (0, 0, 0);
     let functions = &host.functions;
-    // SAFETY: a communicator of the program's, and places for numbers.
+    // SAFETY: a communicator of the program, and memory for numbers.
     let codes = unsafe {
         [
             (functions.comm_test_inter)(comm, &raw mut inter),
             (functions.comm_rank)(comm, &raw mut rank),
             (functions.comm_size)(comm, &raw mut size),
-            // From now on the library tells when it is freed. The value is of no interest.
+            // The attribute makes the library call `on_comm_free`. Its value is not used.
             (functions.set_attr)(comm, keyval(host)?, std::ptr::null_mut()),
         ]
     };
@@ -97,12 +99,12 @@ pub(crate) fn communicator(host: &HostMpi, comm: MpiHandle) -> Option<Arc<Commun
     (codes == [0; 4]).then(|| communicators().insert(comm, known))
 }
 
-/// The number of the attribute by which a communicator tells that it is freed.
+/// Returns the key of the attribute that reports the release of a communicator.
 fn keyval(host: &HostMpi) -> Option<c_int> {
     static KEYVAL: OnceLock<Option<c_int>> = OnceLock::new();
     *KEYVAL.get_or_init(|| {
         let mut number = 0;
-        // SAFETY: two functions as MPI wants them, and a place for a number.
+        // SAFETY: two functions with MPI's signatures, and memory for a number.
         let code = unsafe {
             (host.functions.create_keyval)(
                 do_not_copy_attribute,
@@ -115,7 +117,7 @@ fn keyval(host: &HostMpi) -> Option<c_int> {
     })
 }
 
-/// A copy of a communicator is another one, which has no attribute of ours.
+/// The copy of a communicator must not inherit the attribute, because it has no group.
 extern "C" fn do_not_copy_attribute(
     _comm: MpiHandle,
     _keyval: c_int,
@@ -125,33 +127,34 @@ extern "C" fn do_not_copy_attribute(
     flag: *mut c_int,
 ) -> c_int {
     if let Some(flag) = std::ptr::NonNull::new(flag) {
-        // SAFETY: MPI gives a place for the answer.
+        // SAFETY: MPI passes memory for the result.
         unsafe { flag.write(0) };
     }
     0
 }
 
-/// A communicator is freed.
+/// Removes a communicator that the program frees.
 extern "C" fn on_comm_free(
     comm: MpiHandle,
     _keyval: c_int,
     _value: *mut c_void,
     _extra: *mut c_void,
 ) -> c_int {
-    let gone = communicators().remove(host().abi.handle(comm));
-    // Its group is left without the lock.
-    drop(gone);
+    let freed = communicators().remove(host().abi.handle(comm));
+    // Leaves the group after the lock is released.
+    drop(freed);
     0
 }
 
-/// All groups are left.
+/// Leaves all groups.
 pub(crate) fn leave_all() {
     let all = communicators().take_all();
     drop(all);
 }
 
 impl CommunicatorState {
-    /// The communicator's group, made now if it was not tried before; or why there is none. All ranks are in the same call.
+    /// Returns the communicator's group, or the reason why it has none. The first call creates the
+    /// group; all ranks must be in the same call.
     pub(crate) fn group(
         &self,
         host: &'static HostMpi,
@@ -166,7 +169,8 @@ impl CommunicatorState {
         Ok(group.insert(envelope).clone())
     }
 
-    /// Tells the user, once for each reason: all ranks note what the first of them has told.
+    /// Reports the reason to the user, once per reason. All ranks return the message of the first
+    /// rank that failed.
     fn report(&self, first: usize, why: &str) -> String {
         static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let whole = format!("rank {first} of {}: {why}", self.size);
@@ -187,7 +191,7 @@ impl CommunicatorState {
         if let Some(why) = self.agree(host, comm, &key)? {
             return Ok(Err(why));
         }
-        // Rank 0's counts.
+        // The key of rank 0 is used.
         let mut key = key.unwrap_or([0; KEY_BYTES]);
         self.broadcast(host, comm, 0, &mut key)?;
         let (rank, size) = (self.rank, self.size);
@@ -200,12 +204,12 @@ impl CommunicatorState {
         Ok(match (why, joined) {
             (None, Ok(group)) => Ok(Arc::new(group)),
             (Some(why), _) => Err(why),
-            // Not so: all can.
+            // Unreachable, because all ranks have joined.
             (None, Err(why)) => Err((self.rank, why)),
         })
     }
 
-    /// Whether all ranks can go on; if not, the first that cannot, and why.
+    /// Returns `None` if all ranks can continue; otherwise the first that cannot, and the reason.
     fn agree<T>(
         &self,
         host: &HostMpi,
@@ -235,31 +239,34 @@ impl CommunicatorState {
         bytes: &mut [u8],
     ) -> Result<(), MpiCallFailure> {
         let (data, count) = (bytes.as_mut_ptr().cast(), bytes.len() as c_int);
-        // SAFETY: a buffer of that length, which an int can count.
+        // SAFETY: a buffer of that length, which fits an int.
         check("PMPI_Bcast", unsafe { (host.functions.bcast)(data, count, host.byte, root as c_int, comm) })
     }
 }
 
-/// Whether this rank can try: there is an agent, which lets this user connect, and room.
+/// Checks whether this rank can join a group: there must be an agent that accepts this user, and
+/// the number of groups must be below the limit.
 fn check_can_join(most: usize) -> Result<(), String> {
     let groups = OPEN_GROUPS.load(Ordering::Relaxed);
     if groups >= most {
-        return Err(format!("it has {groups} groups already; free communicators, or raise COOL_MPI_GROUPS"));
+        return Err(format!(
+            "{groups} groups are open already; free communicators, or raise COOL_MPI_GROUPS"
+        ));
     }
     let socket = cool::agent_socket().map_err(|e| e.to_string())?;
     UnixStream::connect(&socket).map(drop).map_err(|e| {
         let socket = socket.display();
-        format!("no agent at {socket}: {e}; is cool-nodeagent running on this node?")
+        format!("no agent at {socket}: {e}; start cool-nodeagent on this node")
     })
 }
 
 fn new_key() -> Result<[u8; KEY_BYTES], String> {
     let mut random = [0; KEY_BYTES / 2];
-    getrandom::fill(&mut random).map_err(|e| format!("no random key for a group: {e}"))?;
+    getrandom::fill(&mut random).map_err(|e| format!("cannot create a random key for a group: {e}"))?;
     Ok(group_key(random))
 }
 
 fn no_thread(rank: usize) -> cool::Error {
-    let source = std::io::Error::other("the system gives no thread");
+    let source = std::io::Error::other("no thread could be started");
     cool::Error::Thread { rank, operation: "join", source }
 }

@@ -1,4 +1,5 @@
-//! The host's MPI library: which of the three it is, and its functions, found by their names with `P` when the program first calls.
+//! The host's MPI library: which of the three interfaces it has, and its `P` functions, which are
+//! looked up at the program's first call.
 
 use crate::report::report;
 use cool_mpi::{Abi, NumberClass, number_classes, reduce_ops};
@@ -7,7 +8,7 @@ use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// A handle of any kind, or an address, as it is passed in a register.
+/// A handle of any kind, or an address, as passed in a register.
 pub(crate) type MpiHandle = usize;
 
 /// The address of a buffer that a call reads.
@@ -15,15 +16,15 @@ pub(crate) type InPointer = *const c_void;
 /// The address of a buffer that a call writes.
 pub(crate) type OutPointer = *mut c_void;
 
-/// Of an attribute: the communicator, the key's number, what was given with it, the value.
+/// Deletes an attribute, given the communicator, the key, the extra state and the value.
 type AttributeDeleteFunction = extern "C" fn(MpiHandle, c_int, *mut c_void, *mut c_void) -> c_int;
 type AttributeCopyFunction =
     extern "C" fn(MpiHandle, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_int) -> c_int;
 
 macro_rules! functions {
     ($($field:ident = $name:literal ($($argument:ty),*);)*) => {
-        /// The functions of the host's library that are used here.
-        #[allow(clippy::type_complexity, reason = "MPI's functions take what they take")]
+        /// The functions of the host's library that this library calls.
+        #[allow(clippy::type_complexity, reason = "MPI defines the arguments")]
         #[derive(Debug)]
         pub(crate) struct HostFunctions {
             $(#[doc = $name] pub(crate) $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
@@ -31,8 +32,9 @@ macro_rules! functions {
 
         impl HostFunctions {
             fn find() -> HostFunctions {
-                // SAFETY: these are the arguments that MPI gives the functions of these names in each of the binary interfaces, where
-                // handles are pointers, or ints that come in the lower half of the register.
+                // SAFETY: these are the arguments of the functions of these names in each of the
+                // binary interfaces. Handles are pointers, or ints in the lower half of the
+                // register.
                 HostFunctions { $($field: unsafe {
                     std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($argument),*) -> c_int>(required($name))
                 },)* }
@@ -62,7 +64,8 @@ functions! {
     unpack = "PMPI_Unpack" (*const c_void, c_int, *mut c_int, *mut c_void, c_int, MpiHandle, MpiHandle);
 }
 
-/// Numbers of what a type was made of: integers, addresses, long counts, types; and how.
+/// Returns how a type was constructed, and from how many integers, addresses, long counts and
+/// types.
 type EnvelopeFunction =
     unsafe extern "C" fn(MpiHandle, *mut i64, *mut i64, *mut i64, *mut i64, *mut c_int) -> c_int;
 type ContentsFunction = unsafe extern "C" fn(
@@ -77,8 +80,8 @@ type ContentsFunction = unsafe extern "C" fn(
     *mut MpiHandle,
 ) -> c_int;
 
-/// The functions that know types made with long counts, which to the older ones are errors. Libraries of MPI 4 have both, others
-/// neither, and no such types.
+/// The functions that support types with long counts, for which the older functions return errors.
+/// Libraries of MPI 4 have both functions; others have neither, and no such types.
 #[derive(Debug)]
 pub(crate) struct LargeCountFunctions {
     pub(crate) type_envelope: EnvelopeFunction,
@@ -89,7 +92,7 @@ impl LargeCountFunctions {
     fn find() -> Option<LargeCountFunctions> {
         let (envelope, contents) =
             (function("PMPI_Type_get_envelope_c")?, function("PMPI_Type_get_contents_c")?);
-        // SAFETY: these are the arguments that MPI gives the functions of these names.
+        // SAFETY: these are the arguments of the functions of these names.
         Some(unsafe {
             LargeCountFunctions {
                 type_envelope: std::mem::transmute::<NonNull<c_void>, EnvelopeFunction>(envelope),
@@ -115,7 +118,7 @@ pub(crate) struct HostMpi {
     ops: BTreeMap<MpiHandle, cool::Op>,
 }
 
-/// The host's MPI library, found at the first call.
+/// Returns the host's MPI library, which is looked up at the first call.
 pub(crate) fn host() -> &'static HostMpi {
     static HOST: OnceLock<HostMpi> = OnceLock::new();
     HOST.get_or_init(|| {
@@ -142,20 +145,20 @@ pub(crate) fn host() -> &'static HostMpi {
 }
 
 impl HostMpi {
-    /// What the elements of a predefined type are, if COOL may combine them.
+    /// Returns the class of a predefined type's elements, if COOL can reduce them.
     pub(crate) fn number_class(&self, datatype: MpiHandle) -> Option<NumberClass> {
         self.classes.get(&datatype).copied()
     }
 
-    /// The reduction of a handle, if it is a predefined one.
+    /// Returns the reduction of a handle, if it is predefined.
     pub(crate) fn reduce_op(&self, op: MpiHandle) -> Option<cool::Op> {
         self.ops.get(&op).copied()
     }
 
-    /// This process' rank in `MPI_COMM_WORLD`, if the program has one.
+    /// Returns this process' rank in `MPI_COMM_WORLD`, if MPI is initialized.
     pub(crate) fn world_rank(&self) -> Option<c_int> {
         let (mut initialized, mut rank) = (0, 0);
-        // SAFETY: places for numbers; the communicator is there if the library is initialized.
+        // SAFETY: memory for numbers; the communicator exists if the library is initialized.
         let code = unsafe {
             (self.functions.initialized)(&raw mut initialized);
             if initialized == 0 {
@@ -166,25 +169,26 @@ impl HostMpi {
         (code == 0).then_some(rank)
     }
 
-    /// Whether a communicator's handle may be followed.
+    /// Returns whether a handle may be used as a communicator.
     pub(crate) fn is_comm(&self, comm: MpiHandle) -> bool {
         comm != 0 && comm != self.comm_null
     }
 
-    /// Whether a type's handle may be followed.
+    /// Returns whether a handle may be used as a type.
     pub(crate) fn is_type(&self, datatype: MpiHandle) -> bool {
         datatype != 0 && datatype != self.type_null
     }
 }
 
-/// Which library it is. One of the standard's interface may be loaded beside another.
+/// Returns the binary interface. A library with the standard interface may be loaded next to
+/// another one.
 fn abi() -> Abi {
     if let Some(version) = function("PMPI_Abi_get_version") {
-        // SAFETY: it is MPI's function of this name.
+        // SAFETY: this is MPI's function of this name.
         let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
             unsafe { std::mem::transmute(version) };
         let (mut major, mut minor) = (-1, -1);
-        // SAFETY: two places for numbers.
+        // SAFETY: memory for two numbers.
         let code = unsafe { version(&raw mut major, &raw mut minor) };
         if code == 0 && major > 0 {
             return Abi::Standard;
@@ -193,14 +197,16 @@ fn abi() -> Abi {
     if address("ompi_mpi_comm_self").is_some() { Abi::OpenMpi } else { Abi::Mpich }
 }
 
-/// A function of the host's library: the next of that name, or, where the library is in no scope of ours, as it is when Python
-/// has loaded it, that of the library by its own name.
+/// Returns a function of the host's library: the next function of that name. If the library is not
+/// in a scope of this one, for example because Python has loaded it, the function is looked up in
+/// the library by its own name.
 pub(crate) fn function(name: &str) -> Option<NonNull<c_void>> {
     symbol(libc::RTLD_NEXT, name)
 }
 
-/// The address of data of the host's library, which is the handle of a predefined thing of Open MPI's: the first of that name, since a
-/// program that names it has the data itself (a copy relocation), and the library uses what the program has.
+/// Returns the address of a symbol of the host's library, which is a predefined handle of Open MPI.
+/// The first symbol of that name counts, because a program that refers to it contains a copy (copy
+/// relocation), which the library uses as well.
 pub(crate) fn address(name: &str) -> Option<MpiHandle> {
     symbol(libc::RTLD_DEFAULT, name).map(|symbol| symbol.addr().get())
 }
@@ -210,7 +216,7 @@ fn symbol(scope: *mut c_void, name: &str) -> Option<NonNull<c_void>> {
     find(scope, &name).or_else(|| {
         [Abi::Standard, Abi::Mpich, Abi::OpenMpi].into_iter().find_map(|abi| {
             let library = CString::new(abi.soname()).ok()?;
-            // SAFETY: a name that ends; a library that is not there already is not loaded.
+            // SAFETY: a terminated name; a library that is not loaded yet is not loaded now.
             let library = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
             if library.is_null() { None } else { find(library, &name) }
         })
@@ -218,16 +224,16 @@ fn symbol(scope: *mut c_void, name: &str) -> Option<NonNull<c_void>> {
 }
 
 fn find(library: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: a library that is loaded, or all that come after this one, and a name that ends.
+    // SAFETY: a loaded library or all following ones, and a terminated name.
     NonNull::new(unsafe { libc::dlsym(library, name.as_ptr()) })
 }
 
-/// A function without which nothing can go on.
+/// Returns a function that must exist.
 pub(crate) fn required(name: &str) -> NonNull<c_void> {
     function(name).unwrap_or_else(|| missing_symbol(name))
 }
 
-/// The program has called a function of an MPI library that is not there, or is none that is known.
+/// Aborts, because the program's MPI library does not have a function that it must have.
 fn missing_symbol(name: &str) -> ! {
     report(&format!("the program's MPI library has no {name}; unset LD_PRELOAD to run it without COOL"));
     std::process::abort()

@@ -1,9 +1,12 @@
-//! Loaded before an MPI library (`LD_PRELOAD=libcool_mpi.so mpirun ...`), it takes long collectives of the program to COOL, and leaves
-//! all else to that library, the host's. docs/guide/mpi.md is for users; what is decided about calls is in `cool-mpi`.
+//! A library that is loaded before an MPI library (`LD_PRELOAD=libcool_mpi.so mpirun ...`). It
+//! intercepts long collectives and executes them by COOL; all other calls are passed through to
+//! that library, the host's. docs/guide/mpi.md is the guide for users; `cool-mpi` contains the
+//! decisions about calls.
 //!
-//! A call comes in by a function of MPI's name ([`names`], [`fortran`]), is judged and carried out ([`calls`]) by a group of COOL
-//! ([`groups`]) on memory that a type describes ([`memory`]), while the host's library goes on with what it has to do ([`wait`]). Its
-//! own functions are called by their names with `P` ([`host`]).
+//! The program calls a function with MPI's name ([`names`], [`fortran`]). The call is intercepted
+//! ([`calls`]) and executed by a group of COOL ([`groups`]) on memory that an MPI type describes
+//! ([`memory`]), while the host's library makes progress ([`wait`]). Its own functions are called
+//! by their `P` names ([`host`]).
 
 mod calls;
 mod failure;

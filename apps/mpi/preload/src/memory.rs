@@ -1,5 +1,5 @@
-//! Memory as MPI describes it (an address, a count, a type) and as COOL wants it: bytes one after the other. What is not so is packed and
-//! unpacked by the host's library.
+//! Memory as MPI describes it (an address, a count, a type) and as COOL needs it: contiguous bytes.
+//! The host's library packs and unpacks other layouts.
 
 use crate::failure::MpiCallFailure;
 use crate::host::{HostMpi, MpiHandle};
@@ -8,29 +8,30 @@ use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
-/// Memory that a type describes.
+/// Memory that an MPI type describes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TypedMemory {
     host: &'static HostMpi,
     data: *mut c_void,
     count: usize,
     datatype: MpiHandle,
-    /// Bytes of one element's signature; of one that is taken as it lies in memory, those.
+    /// Bytes of one element's signature, or of the element in memory if `with_gaps`.
     size: usize,
-    /// Gaps between an element's parts are taken with it.
+    /// Whether gaps between the parts of an element are included.
     with_gaps: bool,
 }
 
-/// Where what comes in is to go.
+/// The destination of received data.
 pub(crate) enum ReceiveBuffer<'a> {
-    /// There.
+    /// The memory of the program.
     Direct(&'a mut [u8]),
-    /// To be unpacked there.
+    /// A temporary buffer, which is unpacked afterwards.
     Packed(Vec<u8>, TypedMemory),
 }
 
 impl TypedMemory {
-    /// `count` elements of a type at an address; `None` if the type is none or the count negative.
+    /// Describes `count` elements of a type at an address. Returns `None` if the type is invalid or
+    /// the count is negative.
     pub(crate) fn new(
         host: &'static HostMpi,
         data: *const c_void,
@@ -42,35 +43,36 @@ impl TypedMemory {
             return None;
         }
         let mut size = -1;
-        // SAFETY: a type of the program's, and a place for a number.
+        // SAFETY: a type of the program, and memory for a number.
         let code = unsafe { (host.functions.type_size)(datatype, &raw mut size) };
         let size = usize::try_from(size).ok().filter(|_| code == 0)?;
         size.checked_mul(count)?;
         Some(TypedMemory { host, data: data.cast_mut(), count, datatype, size, with_gaps: false })
     }
 
-    /// Bytes of the signature.
+    /// Returns the bytes of the signature.
     pub(crate) fn bytes(&self) -> usize {
-        // Whoever makes one has tried it.
+        // All constructors check this product for overflow.
         self.size * self.count
     }
 
-    /// Bytes of one element's signature.
+    /// Returns the bytes of one element's signature.
     pub(crate) fn element_bytes(&self) -> usize {
         self.size
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Bytes of the signature, as decisions are made by them.
+    /// Returns the bytes of the signature, which determine whether a call is intercepted.
     pub(crate) fn length(&self) -> u64 {
         self.bytes() as u64
     }
 
-    /// The same elements for COOL, which takes MPI's pairs as they lie in memory: their gaps are neither read nor kept.
+    /// Returns the elements as COOL reduces them. Pairs of MPI are used in their memory layout;
+    /// their gaps are neither read nor preserved.
     pub(crate) fn as_reduced(self, elements: Elements) -> Result<TypedMemory, MpiCallFailure> {
         match elements {
             Elements::Type(_) => Ok(self),
@@ -81,39 +83,40 @@ impl TypedMemory {
         }
     }
 
-    /// As many arrays of this one's length, one after the other.
+    /// Returns `times` such arrays, one after the other.
     pub(crate) fn repeated(&self, times: usize) -> Option<TypedMemory> {
         let count = self.count.checked_mul(times)?;
         self.size.checked_mul(count)?;
         Some(TypedMemory { count, ..*self })
     }
 
-    /// The elements from a place on.
+    /// Returns `count` elements starting at index `from`.
     pub(crate) fn part(&self, from: isize, count: usize) -> Result<TypedMemory, MpiCallFailure> {
         if self.size.checked_mul(count).is_none() {
             return Err(MpiCallFailure::Beyond { count });
         }
         let (mut low, mut extent) = (0, 0);
-        // SAFETY: a type that is known, and places for two numbers.
+        // SAFETY: a valid type, and memory for two numbers.
         let code = unsafe { (self.host.functions.type_extent)(self.datatype, &raw mut low, &raw mut extent) };
         check("PMPI_Type_get_extent", code)?;
         Ok(TypedMemory { data: self.data.wrapping_byte_offset(from.wrapping_mul(extent)), count, ..*self })
     }
 
-    /// Whether the elements' bytes lie one after the other, in the order of the signature.
+    /// Returns whether the bytes of the elements are contiguous and in the order of the signature.
     pub(crate) fn is_flat(&self) -> Result<bool, MpiCallFailure> {
         Ok(self.with_gaps || flatness(self.host, self.datatype)?.0)
     }
 
-    /// The addresses that flat elements take up.
+    /// Returns the addresses of contiguous elements.
     pub(crate) fn addresses(&self) -> Range<usize> {
         self.data.addr()..self.data.addr().saturating_add(self.bytes())
     }
 
-    /// The elements' bytes. They are copied if they are not flat, or have addresses in common with what is written meanwhile.
+    /// Returns the bytes of the elements. They are copied if they are not contiguous, or overlap
+    /// the memory that is written during the call.
     ///
     /// # Safety
-    /// The elements can be read, and are not changed, as long as the result is used.
+    /// The elements must be readable, and must not change while the result is used.
     pub(crate) unsafe fn outgoing<'a>(
         &self,
         comm: MpiHandle,
@@ -126,29 +129,29 @@ impl TypedMemory {
             return self.packed(comm).map(Cow::Owned);
         }
         self.check_address()?;
-        // SAFETY: as promised; flat elements are their bytes.
+        // SAFETY: guaranteed by the caller; contiguous elements are their bytes.
         let bytes = unsafe { std::slice::from_raw_parts(self.data.cast::<u8>(), self.bytes()) };
         let own = self.addresses();
         let apart = own.end <= written.start || written.end <= own.start;
         Ok(if apart { Cow::Borrowed(bytes) } else { Cow::Owned(bytes.to_vec()) })
     }
 
-    /// Where bytes for the elements are to go.
+    /// Returns a buffer for received elements.
     ///
     /// # Safety
-    /// The elements can be written, and nobody else uses them, as long as the result is used.
+    /// The elements must be writable, and must not be used otherwise while the result is used.
     pub(crate) unsafe fn incoming<'a>(self) -> Result<ReceiveBuffer<'a>, MpiCallFailure> {
         if self.bytes() > 0 && !self.is_flat()? {
             return Ok(ReceiveBuffer::Packed(vec![0; self.bytes()], self));
         }
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.flat_mut() }.map(ReceiveBuffer::Direct)
     }
 
-    /// As `incoming`, with the elements as they are.
+    /// Returns the same buffer, filled with the present elements.
     ///
     /// # Safety
-    /// As for `incoming`.
+    /// See `incoming`.
     pub(crate) unsafe fn incoming_filled<'a>(
         self,
         comm: MpiHandle,
@@ -156,31 +159,31 @@ impl TypedMemory {
         if self.bytes() > 0 && !self.is_flat()? {
             return Ok(ReceiveBuffer::Packed(self.packed(comm)?, self));
         }
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.flat_mut() }.map(ReceiveBuffer::Direct)
     }
 
-    /// Puts bytes that lie one after the other to the elements' places.
+    /// Writes contiguous bytes to the elements.
     ///
     /// # Safety
-    /// As for `incoming`.
+    /// See `incoming`.
     pub(crate) unsafe fn fill(self, bytes: &[u8], comm: MpiHandle) -> Result<(), MpiCallFailure> {
         if self.bytes() > 0 && !self.is_flat()? {
             return self.unpack(bytes, comm);
         }
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.flat_mut() }?.copy_from_slice(bytes);
         Ok(())
     }
 
     /// # Safety
-    /// As for `incoming`; the elements are flat.
+    /// See `incoming`. The elements must be contiguous.
     unsafe fn flat_mut<'a>(&self) -> Result<&'a mut [u8], MpiCallFailure> {
         if self.bytes() == 0 {
             return Ok(&mut []);
         }
         self.check_address()?;
-        // SAFETY: as promised; flat elements are their bytes.
+        // SAFETY: guaranteed by the caller; contiguous elements are their bytes.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.data.cast(), self.bytes()) })
     }
 
@@ -188,13 +191,13 @@ impl TypedMemory {
         if self.data.is_null() { Err(MpiCallFailure::Null { bytes: self.bytes() }) } else { Ok(()) }
     }
 
-    /// A copy of the elements' bytes, one after the other.
+    /// Returns a contiguous copy of the elements' bytes.
     fn packed(&self, comm: MpiHandle) -> Result<Vec<u8>, MpiCallFailure> {
         let mut packed = vec![0; self.bytes()];
         let (count, room) = (as_int(self.count), as_int(packed.len()));
         let mut position = 0;
         let TypedMemory { host, data, datatype, .. } = *self;
-        // SAFETY: what the program says is there, and `room` bytes to write to.
+        // SAFETY: memory of the program, and `room` bytes to write.
         let code = unsafe {
             let to = packed.as_mut_ptr().cast();
             (host.functions.pack)(data, count, datatype, to, room, &raw mut position, comm)
@@ -211,7 +214,7 @@ impl TypedMemory {
         let (count, room) = (as_int(self.count), as_int(packed.len()));
         let mut position = 0;
         let TypedMemory { host, data, datatype, .. } = *self;
-        // SAFETY: `room` bytes to read, and what the program says is there.
+        // SAFETY: `room` bytes to read, and memory of the program.
         let code = unsafe {
             let from = packed.as_ptr().cast();
             (host.functions.unpack)(from, room, &raw mut position, data, count, datatype, comm)
@@ -227,7 +230,7 @@ impl TypedMemory {
 }
 
 impl ReceiveBuffer<'_> {
-    /// Where COOL writes.
+    /// Returns the bytes that COOL writes.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         match self {
             ReceiveBuffer::Direct(bytes) => bytes,
@@ -235,7 +238,7 @@ impl ReceiveBuffer<'_> {
         }
     }
 
-    /// Puts what has come to its place.
+    /// Moves received data to its destination.
     pub(crate) fn finish(self, comm: MpiHandle) -> Result<(), MpiCallFailure> {
         match self {
             ReceiveBuffer::Direct(_) => Ok(()),
@@ -244,19 +247,21 @@ impl ReceiveBuffer<'_> {
     }
 }
 
-/// Taken calls have no more bytes, and so no more elements, than an `int` counts.
+/// Converts a number of bytes or elements, which fits an `int` in intercepted calls.
 fn as_int(number: usize) -> c_int {
     c_int::try_from(number).unwrap_or(c_int::MAX)
 }
 
-/// What a function of the host's has returned.
+/// Converts the return code of a function of the host's library.
 pub(crate) fn check(function: &'static str, code: c_int) -> Result<(), MpiCallFailure> {
     if code == 0 { Ok(()) } else { Err(MpiCallFailure::Host { function, code }) }
 }
 
-/// Whether elements of a type lie in memory as in its signature, without gaps; and whether the type's handle, if it came out of another
-/// type, has to be freed. Those that are made of predefined ones by `MPI_Type_contiguous` and `MPI_Type_dup` are found; others may be
-/// flat, too, but may as well have their parts in another order.
+/// Returns whether the elements of a type are contiguous and in the order of the signature, and
+/// whether the type's handle must be freed if it is a component of another type. Contiguous types
+/// are recognized if they are made from predefined ones by `MPI_Type_contiguous` and
+/// `MPI_Type_dup`. Other types are treated as not contiguous, because their parts may have another
+/// order.
 fn flatness(host: &'static HostMpi, datatype: MpiHandle) -> Result<(bool, bool), MpiCallFailure> {
     let envelope = TypeEnvelope::query(host, datatype)?;
     if envelope.combiner == host.abi.first_combiner() {
@@ -274,13 +279,13 @@ fn flatness(host: &'static HostMpi, datatype: MpiHandle) -> Result<(bool, bool),
     let mut part = envelope.only_component(host, datatype)?;
     let (flat, part_to_free) = flatness(host, host.abi.handle(part))?;
     if part_to_free {
-        // SAFETY: the handle that came with the contents, which is ours.
+        // SAFETY: the handle was returned with the contents and belongs to this library.
         check("PMPI_Type_free", unsafe { (host.functions.type_free)(&raw mut part) })?;
     }
     Ok((flat, to_free))
 }
 
-/// How a type was made, and of how many integers, addresses, long counts and types.
+/// How a type was constructed, and from how many integers, addresses, long counts and types.
 #[derive(Default)]
 struct TypeEnvelope {
     ints: i64,
@@ -294,7 +299,7 @@ impl TypeEnvelope {
     fn query(host: &HostMpi, datatype: MpiHandle) -> Result<TypeEnvelope, MpiCallFailure> {
         let mut envelope = TypeEnvelope::default();
         if let Some(large) = &host.large {
-            // SAFETY: a type that is known, and places for five numbers.
+            // SAFETY: a valid type, and memory for five numbers.
             let code = unsafe {
                 let (ints, addresses) = (&raw mut envelope.ints, &raw mut envelope.addresses);
                 let (counts, types) = (&raw mut envelope.counts, &raw mut envelope.types);
@@ -304,7 +309,7 @@ impl TypeEnvelope {
             return Ok(envelope);
         }
         let (mut ints, mut addresses, mut types) = (0, 0, 0);
-        // SAFETY: a type that is known, and places for four numbers.
+        // SAFETY: a valid type, and memory for four numbers.
         let code = unsafe {
             let places = (&raw mut ints, &raw mut addresses, &raw mut types, &raw mut envelope.combiner);
             (host.functions.type_envelope)(datatype, places.0, places.1, places.2, places.3)
@@ -314,12 +319,13 @@ impl TypeEnvelope {
         Ok(envelope)
     }
 
-    /// The type that the type was made of: one, with one number at most.
+    /// Returns the only type from which the type was constructed. There must be one, with at most
+    /// one number.
     fn only_component(&self, host: &HostMpi, datatype: MpiHandle) -> Result<MpiHandle, MpiCallFailure> {
         let (mut int, mut address, mut count, mut part) = (0, 0, 0, 0);
         let places = (&raw mut int, &raw mut address, &raw mut count, &raw mut part);
         if let Some(large) = &host.large {
-            // SAFETY: a type that is known, with no more in it than there are places for.
+            // SAFETY: a valid type with no more contents than there is memory for.
             let code = unsafe {
                 let (ints, counts) = (self.ints, self.counts);
                 (large.type_contents)(datatype, ints, 0, counts, 1, places.0, places.1, places.2, places.3)
@@ -337,10 +343,11 @@ impl TypeEnvelope {
     }
 }
 
-/// Whether a predefined type is as long in memory as its signature: pairs of a value and an index may not be.
+/// Returns whether a predefined type is as long in memory as its signature. Pairs of a value and an
+/// index may be longer.
 fn is_gapless(host: &'static HostMpi, datatype: MpiHandle) -> Result<bool, MpiCallFailure> {
     let (mut size, mut low, mut extent) = (-1, 0, 0);
-    // SAFETY: a type that is known, and places for numbers.
+    // SAFETY: a valid type, and memory for numbers.
     unsafe {
         check("PMPI_Type_size_x", (host.functions.type_size)(datatype, &raw mut size))?;
         check("PMPI_Type_get_extent", (host.functions.type_extent)(datatype, &raw mut low, &raw mut extent))?;

@@ -1,8 +1,9 @@
-//! The functions that the program calls in place of the host's: MPI's collectives, those with `_c` and `MPI_Finalize`. Each is
-//! carried out here, or calls the host's function, whose name begins with `P`.
+//! The functions that the program calls instead of the host's: MPI's collectives, those with the
+//! suffix `_c`, and `MPI_Finalize`. Each call is either intercepted, or passed through to the
+//! host's function, which has the prefix `P`.
 
 #![allow(non_snake_case, reason = "MPI's names")]
-#![allow(missing_docs, reason = "MPI says what they do")]
+#![allow(missing_docs, reason = "MPI documents them")]
 #![allow(unreachable_pub, reason = "called by the program, by their names")]
 
 use crate::calls::{
@@ -17,16 +18,17 @@ use std::num::TryFromIntError;
 use std::sync::atomic::Ordering;
 use std::sync::{OnceLock, PoisonError};
 
-/// Defines functions: their names, the host's, their arguments, how they are tried here, and what calls the host's of the first releases of
-/// MPI, which counts in `int`, if the host's library has not that one.
+/// Defines functions, given their names, the host's functions, the arguments, and the attempt to
+/// intercept them. If the host's library does not have the function, the one of the first MPI
+/// releases is called, which counts in `int`.
 macro_rules! interposed {
     ($($name:ident, $host:literal, ($($argument:ident: $of:ty),*), $tried:expr,
         $first:literal on $comm:ident ($($narrow:expr => $narrow_of:ty),*);)*) => {$(
         /// # Safety
-        /// As MPI wants it of the arguments.
+        /// The arguments must be valid for the MPI function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $of),*) -> c_int {
-            // SAFETY: the caller has promised MPI what is asked for here.
+            // SAFETY: guaranteed by the caller, as MPI requires.
             let tried: Option<c_int> = unsafe { $tried };
             if let Some(code) = tried {
                 return code;
@@ -37,10 +39,11 @@ macro_rules! interposed {
                 function($host).map(|found| unsafe { std::mem::transmute(found) })
             });
             if let Some(host_function) = host_function {
-                // SAFETY: the caller has promised MPI what the function asks for.
+                // SAFETY: guaranteed by the caller, as MPI requires.
                 return unsafe { host_function($($argument),*) };
             }
-            // SAFETY: the host's function of that name has these arguments, which mean what the caller's do.
+            // SAFETY: the host's function of that name has these arguments, with the same meaning
+            // as the caller's.
             let narrow = || -> Result<c_int, TryFromIntError> { unsafe {
                 let host_function: unsafe extern "C" fn($($narrow_of),*) -> c_int = std::mem::transmute(required($first));
                 Ok(host_function($($narrow),*))
@@ -50,29 +53,29 @@ macro_rules! interposed {
     )*};
 }
 
-/// A count as the first releases of MPI have it.
+/// Converts a count to that of the first MPI releases.
 fn int(count: impl Into<i64>) -> Result<c_int, TryFromIntError> {
     c_int::try_from(count.into())
 }
 
-/// The first counts of an array, likewise: one for each rank.
+/// Converts the first counts of an array, one per rank.
 ///
 /// # Safety
-/// There are as many.
+/// The array must contain as many counts.
 unsafe fn ints<N: Copy + TryInto<i64>>(array: *const N, ranks: usize) -> Result<Vec<c_int>, TryFromIntError> {
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     (0..ranks).map(|rank| int(unsafe { number(array, rank) })).collect()
 }
 
-/// A number of an array of the program's.
+/// Returns a number of the program's array.
 ///
 /// # Safety
-/// There are more than `at`.
+/// The array must contain more than `at` numbers.
 pub(crate) unsafe fn number<N: Copy + TryInto<i64>>(array: *const N, at: usize) -> i64 {
     if array.is_null() {
         return -1;
     }
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     let number = unsafe { array.add(at).read_unaligned() };
     number.try_into().unwrap_or(-1)
 }
@@ -162,18 +165,19 @@ counted! {
 }
 
 /// # Safety
-/// As MPI wants it.
+/// The program must be allowed to call `MPI_Finalize`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn MPI_Finalize() -> c_int {
     finalize();
     // SAFETY: the host's function of this name has no arguments.
     let host_function: unsafe extern "C" fn() -> c_int =
         unsafe { std::mem::transmute(required("PMPI_Finalize")) };
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { host_function() }
 }
 
-/// The program calls nothing more: groups are left, and what became of the calls is told by rank 0. The host's library ends, too.
+/// Ends interception: prints the statistics at rank 0, and leaves all groups. The host's library
+/// must be finalized afterwards.
 pub(crate) fn finalize() {
     if FINALIZED.swap(true, Ordering::Relaxed) {
         return;

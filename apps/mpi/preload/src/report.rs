@@ -2,8 +2,9 @@
 
 use std::io::Write;
 
-/// Says something to the user, in one write: all ranks of a program often share one standard error.
+/// Prints a message to the user. It must be a single write, because the ranks of a program often
+/// share one standard error stream.
 pub(crate) fn report(words: &str) {
-    // Whoever cannot hear it cannot be told that either.
+    // An error is ignored, because there is no other way to report it.
     let _ = std::io::stderr().write_all(format!("cool-mpi: {words}\n").as_bytes());
 }

@@ -1,6 +1,6 @@
-//! Waiting for COOL while the host's MPI library goes on: MPI wants a blocked call to bring forward what others have begun, as a message
-//! of which this rank's part is not done. The libraries do so only when they are called, so they are, by a question that changes
-//! nothing.
+//! Waiting for COOL while the host's MPI library makes progress. MPI requires that a blocked call
+//! advances other communication, for example a message that is not completely sent. The libraries
+//! make progress only when they are called, so they are polled by a probe without side effects.
 
 use crate::host::{HostMpi, MpiHandle};
 use cool::{Error, Pending};
@@ -9,9 +9,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// How long COOL alone is waited for, before the host's library is asked for the first time.
+/// Time of waiting for COOL before the first poll of the host's library.
 const FIRST_WAIT: Duration = Duration::from_micros(200);
-/// And at last.
+/// Maximum time between two polls.
 const LONGEST_WAIT: Duration = Duration::from_millis(2);
 
 /// Waits for a call of COOL.
@@ -23,7 +23,8 @@ pub(crate) fn for_call(host: &HostMpi, comm: MpiHandle, mut call: Pending<'_>) -
     })
 }
 
-/// Has a thread do what takes long and calls no function of MPI, and waits for it; `None` if there is no thread, or it has panicked.
+/// Executes work in a thread, and waits for it. The work must not call functions of MPI. Returns
+/// `None` if there is no thread or it has panicked.
 pub(crate) fn for_thread<R: Send + 'static>(
     host: &HostMpi,
     comm: MpiHandle,
@@ -31,7 +32,7 @@ pub(crate) fn for_thread<R: Send + 'static>(
 ) -> Option<R> {
     let (report, reported) = mpsc::sync_channel(1);
     let work = move || {
-        // Who waits is still there.
+        // The receiver still waits.
         let _ = report.send(work());
     };
     thread::Builder::new().name("cool-mpi-join".into()).spawn(work).ok()?;
@@ -42,7 +43,7 @@ pub(crate) fn for_thread<R: Send + 'static>(
     })
 }
 
-/// Waits by `wait`, for at most so long at a time, and then looks after the host's library.
+/// Calls `wait` with increasing time limits, and polls the host's library in between.
 fn progress_until<R>(host: &HostMpi, comm: MpiHandle, mut wait: impl FnMut(Duration) -> Option<R>) -> R {
     let mut at_most = FIRST_WAIT;
     loop {
@@ -55,17 +56,18 @@ fn progress_until<R>(host: &HostMpi, comm: MpiHandle, mut wait: impl FnMut(Durat
 }
 
 impl HostMpi {
-    /// Has the library do what there is to do, by asking whether a message has come. It may attend only to networks that the
-    /// communicator needs: `MPI_COMM_WORLD` needs all, but is there only in programs that have called `MPI_Init`.
+    /// Lets the library make progress by probing for a message. The library may advance only the
+    /// networks that the communicator needs. `MPI_COMM_WORLD` needs all of them, but exists only in
+    /// programs that have called `MPI_Init`.
     fn progress(&self, comm: MpiHandle) {
-        // A status has 32 bytes at most.
+        // A status has at most 32 bytes.
         let (mut initialized, mut found, mut status): (c_int, c_int, [u64; 8]) = (0, 0, [0; 8]);
-        // SAFETY: a place for a number.
+        // SAFETY: memory for a number.
         unsafe { (self.functions.initialized)(&raw mut initialized) };
         let comm = if initialized == 0 { comm } else { self.world };
         let (source, tag) = (self.abi.any_source(), self.abi.any_tag());
-        // What it returns is of no interest: a library that has failed says so where it is asked for something.
-        // SAFETY: a communicator, and places for a number and a status.
+        // The result is ignored, because a library that fails reports it in other calls. SAFETY: a
+        // communicator, and memory for a number and a status.
         unsafe {
             let status = (&raw mut status).cast();
             (self.functions.iprobe)(source, tag, comm, &raw mut found, status)

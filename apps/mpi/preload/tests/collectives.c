@@ -1,10 +1,11 @@
-/* Every collective that libcool_mpi.so takes, against what it must give: types, reductions, MPI_IN_PLACE, types that are not contiguous,
- * communicators that come and go, and what it leaves. Run with and without it (tests/test_mpi.py); the results are the same.
+/* Compares every collective that libcool_mpi.so intercepts with the expected result: types, reductions, MPI_IN_PLACE,
+ * noncontiguous types, temporary communicators, and calls that are passed through. tests/test_mpi.py runs it with and
+ * without the library; the results must be the same.
  *
- *   collectives all         everything; rank 0 prints "right"
- *   collectives mismatch    one rank gives another length: an error at all, by the error handler
- *   collectives for-ever    calls until it is killed
- *   collectives progress BYTES   what a rank has begun to send is sent while it is in a collective */
+ *   collectives all         all comparisons; rank 0 prints "right"
+ *   collectives mismatch    one rank passes another length: an error at all ranks, by the error handler
+ *   collectives for-ever    calls until the program is killed
+ *   collectives progress BYTES   a message that a rank has started to send is sent while it is in a collective */
 #include <complex.h>
 #include <mpi.h>
 #include <stdbool.h>
@@ -26,7 +27,7 @@ static void check(int right, const char *what, int line) {
 
 #define CHECK(condition, what) check((condition) != 0, what, __LINE__)
 
-/* Small, of each rank another one at each place. */
+/* Returns a small value that depends on the place and the rank. */
 static int value(size_t place, int rank) { return (int)((place * 7 + (size_t)rank * 3) % 11) + 1; }
 
 #define SUM(a, b) ((a) + (b))
@@ -40,7 +41,7 @@ static int value(size_t place, int rank) { return (int)((place * 7 + (size_t)ran
 #define BOR(a, b) ((a) | (b))
 #define BXOR(a, b) ((a) ^ (b))
 
-/* All reductions of one type by one op. */
+/* All reductions of one type by one operation. */
 #define REDUCTION(c_type, mpi_type, op)                                                                                        \
     do {                                                                                                                       \
         static c_type in[COUNT], out[COUNT], all[COUNT], before[COUNT];                                                        \
@@ -102,7 +103,7 @@ static void types(void) {
     REDUCTION(unsigned long, MPI_UNSIGNED_LONG, BXOR);
     REDUCTION(long long, MPI_LONG_LONG, SUM);
     REDUCTION(float, MPI_FLOAT, PROD);
-    REDUCTION(long double, MPI_LONG_DOUBLE, MAX); /* which COOL does not know */
+    REDUCTION(long double, MPI_LONG_DOUBLE, MAX); /* not supported by COOL */
     REDUCTION(int8_t, MPI_INT8_T, SUM);
     REDUCTION(int16_t, MPI_INT16_T, SUM);
     REDUCTION(int32_t, MPI_INT32_T, MIN);
@@ -119,7 +120,8 @@ static void types(void) {
     REDUCTION(unsigned char, MPI_BYTE, BXOR);
 }
 
-/* Where the least or the most of all ranks is; of equal ones the smaller index counts, and some are negative. Gaps may hold anything. */
+/* Locations of the minimum or maximum over all ranks. Of equal values the smaller index counts; some indices are
+ * negative. Gaps may have any contents. */
 static int place_of(size_t place, int rank) { return value(place + 5, 2 * rank) - 6; }
 
 #define BETTER(a, b, compare) ((a).value compare (b).value || ((a).value == (b).value && (a).index < (b).index))
@@ -172,7 +174,7 @@ static void pairs(void) {
     BOTH_ENDS(long, MPI_LONG_INT);
     BOTH_ENDS(float, MPI_FLOAT_INT);
     BOTH_ENDS(double, MPI_DOUBLE_INT);
-    BOTH_ENDS(long double, MPI_LONG_DOUBLE_INT); /* which COOL does not know */
+    BOTH_ENDS(long double, MPI_LONG_DOUBLE_INT); /* not supported by COOL */
 }
 
 static int *array(size_t count) {
@@ -191,7 +193,7 @@ static int filled(const int *from, size_t count, int rank) {
     return 1;
 }
 
-/* The sum of all ranks' arrays from a place on. */
+/* Returns whether an array is the sum of all ranks' arrays, starting at a place. */
 static int summed(const int *from, size_t first, size_t count) {
     for (size_t i = 0; i < count; i++) {
         int sum = 0;
@@ -270,7 +272,7 @@ static void all_to_all(void) {
     free(out);
 }
 
-/* Parts of unequal lengths, among them one of nothing, and gaps between them. */
+/* Parts of different lengths, including an empty one, with gaps between them. */
 static void unequal(void) {
     int counts[64], places[64], room = 0, before = 0, total = 0;
     for (int r = 0; r < ranks; r++) {
@@ -303,7 +305,7 @@ static void unequal(void) {
     free(out);
 }
 
-/* The same signature by another type at each rank: every second element, a contiguous type, a swapped pair. */
+/* The same signature with a different type at each rank: every second element, a contiguous type, a swapped pair. */
 static void derived(void) {
     MPI_Datatype every_second, block, resized, swapped;
     MPI_Type_vector(COUNT, 1, 2, MPI_INT, &every_second);
@@ -351,7 +353,7 @@ static void second(void *in, void *inout, int *count, MPI_Datatype *type) {
     for (int i = 0; i < *count; i++) ((int *)inout)[i] = MAX(((int *)in)[i], ((int *)inout)[i]);
 }
 
-/* Communicators that come and go, those that are between groups or of one rank, and reductions of the program. */
+/* Temporary communicators, intercommunicators, communicators of one rank, and reductions of the program. */
 static void communicators(void) {
     static int in[COUNT], out[COUNT];
     for (int round = 0; round < 3; round++) {
@@ -364,7 +366,7 @@ static void communicators(void) {
         int rank, size;
         MPI_Comm_rank(half, &rank);
         MPI_Comm_size(half, &size);
-        /* The last of the half is its first. */
+        /* The ranks of the half are in reverse order. */
         fill(in, COUNT, rank ? 99 : me);
         MPI_Bcast(in, COUNT, MPI_INT, 0, half);
         CHECK(filled(in, COUNT, me + 2 * rank), "bcast of a half");
@@ -402,7 +404,7 @@ void mpi_bcast_(void *, MPI_Fint *, MPI_Fint *, MPI_Fint *, MPI_Fint *, MPI_Fint
 void mpi_gather_(void *, MPI_Fint *, MPI_Fint *, void *, MPI_Fint *, MPI_Fint *, MPI_Fint *, MPI_Fint *, MPI_Fint *);
 extern int mpi_fortran_in_place_;
 
-/* As a Fortran program calls. */
+/* Calls as a Fortran program makes them. */
 static void fortran(void) {
     size_t all = (size_t)ranks * COUNT;
     int *in = array(COUNT), *out = array(all);
@@ -443,12 +445,12 @@ _Noreturn static void for_ever(void) {
     }
 }
 
-/* Rank 0 begins to send, and is then in a collective; the others receive before they come to it. */
+/* Rank 0 starts to send and then enters a collective; the others receive before they enter it. */
 static void progress(int bytes) {
     char *data = calloc(1, (size_t)bytes);
     CHECK(data, "memory");
     static int in[COUNT], out[COUNT];
-    /* The group is there. */
+    /* The group exists now. */
     MPI_Allreduce(in, out, COUNT, MPI_INT, MPI_SUM, world);
     if (!me) {
         MPI_Request *sent = malloc((size_t)ranks * sizeof *sent);

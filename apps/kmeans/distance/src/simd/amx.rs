@@ -1,7 +1,9 @@
-//! AMX: tile registers of 16 rows of 64 bytes, whose product takes 16 cycles for 16 x 16 x 64 multiplications.
+//! AMX: tile registers of 16 rows of 64 bytes. Their product takes 16 cycles for 16 x 16 x 64
+//! multiplications.
 //!
-//! The intrinsics are not stable in Rust, so the few instructions are written as assembly. The system must be asked
-//! for the tile registers once, since they make a thread's state 8 KiB larger (Linux, `Documentation/arch/x86/xstate.rst`).
+//! The intrinsics are not stable in Rust, so the few instructions are written as assembly. A
+//! process must request the tile registers from the system once (see `amx_permission`), because
+//! they add 8 KiB to the state of a thread (Linux, `Documentation/arch/x86/xstate.rst`).
 
 #![allow(
     unsafe_code,
@@ -25,14 +27,15 @@ pub(super) static AMX: Kernel = Kernel {
     lanes: 2 * WORDS,
     steps: WORDS,
     order: TileOrder::ByRow,
-    // SAFETY (all four): the kernel is handed out only where `is_permitted`, and AVX-512 is there (`super::kernel`).
+    // SAFETY (all four): `super::kernel` returns the kernel only where `is_permitted` holds and
+    // AVX-512 is available.
     product: |points, centroids, sums| unsafe { product(points, centroids, sums) },
     choose: |scores, first, best| unsafe { choose(scores, first, best) },
     choose_two: |scores, first, best| unsafe { choose_two(scores, first, best) },
     write: |scores, places| unsafe { write(scores, places) },
 };
 
-/// The shapes of the eight tile registers: palette 1, each of 16 rows of 64 bytes.
+/// The shapes of the eight tile registers: palette 1, 16 rows of 64 bytes each.
 #[repr(C, align(64))]
 struct TileShapes([u8; 64]);
 
@@ -48,22 +51,24 @@ static SHAPES: TileShapes = {
     TileShapes(shapes)
 };
 
-/// 32 points times 32 centroids: two tile registers of each, four of sums.
+/// Multiplies 32 points with 32 centroids: two tile registers of each, four of sums.
 ///
 /// # Safety
-/// The processor must have AMX-INT8, and the system must have permitted it.
+/// The CPU must support AMX-INT8, and the system must have permitted its use.
 unsafe fn product(points: &[u32], centroids: &[u32], sums: &mut [i32]) {
     const LANES: usize = 2 * WORDS;
     let steps = centroids.len() / LANES;
-    // The assembly reads 32 rows of `steps` words, `steps` rows of 32 words, and writes 32 rows of 32 sums.
+    // The assembly reads 32 rows of `steps` words and `steps` rows of 32 words, and writes 32 rows
+    // of 32 sums.
     assert!(steps > 0 && steps.is_multiple_of(WORDS));
     assert!(
         centroids.len() == steps * LANES
             && points.len() == steps * 2 * ROWS
             && sums.len() == 2 * ROWS * LANES
     );
-    // SAFETY: all addresses are within the slices, whose lengths were just checked; the registers are released, so that
-    // nothing outlasts the block; assembly of this block is the only user of tile registers.
+    // SAFETY: all addresses are within the slices, because their lengths were just checked. The
+    // registers are released, so no state outlasts the block, and no other code uses tile
+    // registers.
     unsafe {
         asm!(
             "ldtilecfg [{shapes}]",

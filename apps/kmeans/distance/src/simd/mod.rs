@@ -1,4 +1,4 @@
-//! The loops that the processor's vector instructions run, one for each level: all of the crate's `unsafe`.
+//! The vectorized inner loops, one set per level.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -11,51 +11,52 @@ use crate::simd_level::SimdLevel;
 
 /// How a level multiplies a tile of points with a panel of centroids.
 pub(crate) struct Kernel {
-    /// What its words hold.
+    /// Format of its words.
     pub(crate) form: WordFormat,
     /// Points of a tile.
     pub(crate) rows: usize,
     /// Centroids of a panel.
     pub(crate) lanes: usize,
-    /// A row's words are filled up to a multiple of this number.
+    /// A row's words are padded to a multiple of this number.
     pub(crate) steps: usize,
-    /// How a tile's words are ordered; a panel's are always by step, then lane.
+    /// Order of a tile's words. A panel's words are always ordered by step, then lane.
     pub(crate) order: TileOrder,
-    /// The dot products of all points of a tile with all centroids of a panel, row by row.
+    /// Computes the dot products of all points of a tile with all centroids of a panel, row by row.
     pub(crate) product: fn(points: &[u32], centroids: &[u32], sums: &mut [i32]),
-    /// Takes note where a row's score is below its best; the first lane is the centroid of the given number. There may be
-    /// fewer bests than rows.
+    /// Updates each row's nearest centroid where a score is lower. The first lane is centroid
+    /// `first`. There may be fewer entries in `best` than rows.
     pub(crate) choose: fn(scores: &Scores<'_>, first: u32, best: &mut [NearestCentroid]),
-    /// The same for the nearest two.
+    /// Does the same for the nearest two.
     pub(crate) choose_two: fn(scores: &Scores<'_>, first: u32, best: &mut [NearestTwo]),
-    /// Writes the scores of as many rows as there are places for, row by row.
+    /// Writes the scores of as many rows as `places` can hold, row by row.
     pub(crate) write: fn(scores: &Scores<'_>, places: &mut [i64]),
 }
 
-/// A point's nearest centroid, and how far the next one is.
+/// A point's nearest centroid, and the distance of the second nearest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NearestTwo {
     pub(crate) nearest: NearestCentroid,
-    /// The squared distance of the next, in units of the centroids' grid, squared; the largest number if there is none.
+    /// Squared distance of the second nearest, in squared units of the centroids' grid; `i64::MAX`
+    /// if there is no other centroid.
     pub(crate) next: i64,
 }
 
-/// How a tile's words are ordered.
+/// The order of a tile's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TileOrder {
-    /// A row after the other.
+    /// Row by row.
     ByRow,
-    /// The first word of every row, then the second.
+    /// The first word of every row, then the second of every row, and so on.
     ByStep,
 }
 
-/// How a level multiplies; none for the scalar one, which does without.
+/// Returns the kernel of a level, or `None` for the scalar level, which has no kernel.
 ///
 /// # Panics
-/// If this processor does not have the level. That makes the kernels' functions safe to call: there is no other way
-/// to get at them.
+/// If this CPU does not support the level. This check makes the kernels' functions safe to call,
+/// because there is no other way to obtain them.
 pub(crate) fn kernel(level: SimdLevel) -> Option<&'static Kernel> {
-    assert!(level.is_available(), "this processor does not have {level}");
+    assert!(level.is_available(), "this CPU does not support {level}");
     #[cfg(target_arch = "x86_64")]
     match level {
         SimdLevel::Scalar => None,
@@ -71,20 +72,20 @@ pub(crate) fn kernel(level: SimdLevel) -> Option<&'static Kernel> {
 
 /// How a level multiplies one point with one centroid.
 pub(crate) struct DotProducts {
-    /// Of bytes.
+    /// For points of bytes.
     pub(crate) bytes: fn(point: &[u8], centroid: &[i16]) -> i64,
-    /// Of 16-bit integers.
+    /// For points of 16-bit integers.
     pub(crate) wide: fn(point: &[i16], centroid: &[i16]) -> i64,
-    /// Of rows of [`Precision::Fine`](crate::Precision::Fine).
+    /// For points of [`Precision::Fine`](crate::Precision::Fine).
     pub(crate) fine: fn(point: &[i16], centroid: &[i16]) -> i64,
 }
 
-/// How a level multiplies one point with one centroid.
+/// Returns the dot products of a level.
 ///
 /// # Panics
-/// If this processor does not have the level.
+/// If this CPU does not support the level.
 pub(crate) fn dots(level: SimdLevel) -> &'static DotProducts {
-    assert!(level.is_available(), "this processor does not have {level}");
+    assert!(level.is_available(), "this CPU does not support {level}");
     static PLAIN: DotProducts = DotProducts { bytes: dot_bytes, wide: dot_wide, fine: dot_fine };
     #[cfg(target_arch = "x86_64")]
     match level {
@@ -96,10 +97,11 @@ pub(crate) fn dots(level: SimdLevel) -> &'static DotProducts {
     &PLAIN
 }
 
-/// Products that a 32-bit sum holds: 256 * 255 * 32768 is just below 2^31.
+/// Number of products that fit a 32-bit sum: 256 * 255 * 32768 is just below 2^31.
 const BLOCK: usize = 256;
 
-/// [`DotProducts::bytes`], plainly: compilers make `pmaddwd` of it, as wide as they may.
+/// Implements [`DotProducts::bytes`] in plain Rust, which compilers turn into `pmaddwd` of the
+/// available width.
 #[inline(always)]
 fn dot_bytes(point: &[u8], centroid: &[i16]) -> i64 {
     let block = |(x, c): (&[u8], &[i16])| -> i32 {
@@ -108,7 +110,7 @@ fn dot_bytes(point: &[u8], centroid: &[i16]) -> i64 {
     point.chunks(BLOCK).zip(centroid.chunks(BLOCK)).map(|blocks| i64::from(block(blocks))).sum()
 }
 
-/// [`DotProducts::wide`], plainly, of the high and the low bytes.
+/// Implements [`DotProducts::wide`] in plain Rust, by high and low bytes.
 #[inline(always)]
 fn dot_wide(point: &[i16], centroid: &[i16]) -> i64 {
     let block = |(x, c): (&[i16], &[i16])| -> i64 {
@@ -119,7 +121,7 @@ fn dot_wide(point: &[i16], centroid: &[i16]) -> i64 {
     point.chunks(BLOCK).zip(centroid.chunks(BLOCK)).map(block).sum()
 }
 
-/// [`DotProducts::fine`], plainly: four products of words.
+/// Implements [`DotProducts::fine`] in plain Rust, by four products of words.
 #[inline(always)]
 fn dot_fine(point: &[i16], centroid: &[i16]) -> i64 {
     let (upper, lower) = point.split_at(point.len() / 2);
@@ -128,19 +130,21 @@ fn dot_fine(point: &[i16], centroid: &[i16]) -> i64 {
     (dot_wide(upper, of_upper) << 16) + (both << 8) + dot_wide(lower, of_lower)
 }
 
-/// What the squared distances of a tile's points from a panel's centroids are above the points' offsets.
+/// The squared distances between a tile's points and a panel's centroids, without the points' own
+/// offsets.
 pub(crate) struct Scores<'a> {
-    /// Each centroid's offset.
+    /// Offset of each centroid.
     pub(crate) offsets: &'a [i64],
-    /// Layers of products that are to be subtracted, row by row each.
+    /// Layers of products to subtract, each row by row.
     pub(crate) layers: &'a [i32],
-    /// The weight of each layer as a power of two.
+    /// Weight of each layer, as a power of two.
     pub(crate) shifts: &'a [u32],
 }
 
 impl Scores<'_> {
-    /// Hands the scores of each row to `take`. Inlined, so that each level compiles it with its own
-    /// instructions. Scores fit 64 bits; what they are on the way to them may not.
+    /// Passes the scores of each row to `take`. It must be inlined, so that each level compiles it
+    /// with its own instructions. Scores fit 64 bits, but intermediate values may not, which is why
+    /// the arithmetic wraps.
     #[inline(always)]
     fn for_each_row<const LANES: usize>(&self, rows: usize, mut take: impl FnMut(usize, &[i64; LANES])) {
         let Some(offsets) = self.offsets.first_chunk::<LANES>() else { return };
@@ -157,12 +161,12 @@ impl Scores<'_> {
         }
     }
 
-    /// [`Kernel::choose`] for a panel of `LANES`.
+    /// Implements [`Kernel::choose`] for a panel of `LANES` lanes.
     #[inline(always)]
     fn choose<const LANES: usize>(&self, first: u32, best: &mut [NearestCentroid]) {
         self.for_each_row::<LANES>(best.len(), |row, scores| {
             let best = &mut best[row];
-            // Most panels hold nothing nearer, which needs no search for the place.
+            // Most panels contain no nearer centroid, so the search for its place is skipped.
             if !scores.iter().fold(false, |below, &score| below | (score < best.squared)) {
                 return;
             }
@@ -174,7 +178,7 @@ impl Scores<'_> {
         });
     }
 
-    /// [`Kernel::choose_two`] for a panel of `LANES`.
+    /// Implements [`Kernel::choose_two`] for a panel of `LANES` lanes.
     #[inline(always)]
     fn choose_two<const LANES: usize>(&self, first: u32, best: &mut [NearestTwo]) {
         self.for_each_row::<LANES>(best.len(), |row, scores| {
@@ -193,7 +197,7 @@ impl Scores<'_> {
         });
     }
 
-    /// [`Kernel::write`] for a panel of `LANES`.
+    /// Implements [`Kernel::write`] for a panel of `LANES` lanes.
     #[inline(always)]
     fn write<const LANES: usize>(&self, places: &mut [i64]) {
         let places = places.as_chunks_mut::<LANES>().0;

@@ -1,4 +1,5 @@
-//! SSE2, AVX2, AVX-512BW and AVX-512 VNNI: a tile's rows times two vectors of centroids, all sums in registers.
+//! SSE2, AVX2, AVX-512BW and AVX-512 VNNI: the rows of a tile times two vectors of centroids, with
+//! all sums in registers.
 
 #![allow(
     unsafe_code,
@@ -10,7 +11,7 @@ use crate::nearest::NearestCentroid;
 use crate::packing::WordFormat;
 use std::arch::x86_64::*;
 
-/// A level's kernel: `$rows` points times two vectors of `$lanes` 32-bit lanes.
+/// Defines a level's kernel: `$rows` points times two vectors of `$lanes` 32-bit lanes.
 macro_rules! kernel {
     ($name:ident, $module:ident, $features:literal, $form:expr, $vector:ty, $lanes:literal, $rows:literal,
      $zero:expr, $load:expr, $store:expr, $broadcast:expr, $add_product:expr) => {
@@ -20,7 +21,8 @@ macro_rules! kernel {
             lanes: 2 * $lanes,
             steps: 1,
             order: TileOrder::ByStep,
-            // SAFETY (all four): the kernel is handed out only where the processor has the features (`super::kernel`).
+            // SAFETY (all four): `super::kernel` returns the kernel only where the CPU has the
+            // features.
             product: |points, centroids, sums| unsafe { $module::product(points, centroids, sums) },
             choose: |scores, first, best| unsafe { $module::choose(scores, first, best) },
             choose_two: |scores, first, best| unsafe { $module::choose_two(scores, first, best) },
@@ -132,11 +134,11 @@ kernel!(
     _mm512_dpbusd_epi32
 );
 
-/// A level's products of single points.
+/// Defines a level's dot products of single points.
 macro_rules! dots {
     ($name:ident, $module:ident, $features:literal) => {
         pub(super) static $name: DotProducts = DotProducts {
-            // SAFETY (all three): they are handed out only where the processor has the features (`super::dots`).
+            // SAFETY (all three): `super::dots` returns them only where the CPU has the features.
             bytes: |point, centroid| unsafe { $module::bytes(point, centroid) },
             wide: |point, centroid| unsafe { $module::wide(point, centroid) },
             fine: |point, centroid| unsafe { $module::fine(point, centroid) },

@@ -1,20 +1,27 @@
-//! Assignment without most of the distances: Elkan's lower bounds (ICML 2003), truncated to the nearest centroids of each
-//! point, with one bound for all others of each group of centroids (Ding et al., "Yinyang K-Means", ICML 2015), and kept against two
-//! sets of centroids, as in Qiu and Zhang's "Mammoth data in the cloud" (section 1.2).
+//! Assignment without most of the distances: Elkan's lower bounds (ICML 2003), limited to the
+//! nearest centroids of each point, with one bound per group for all other centroids (Ding et al.,
+//! "Yinyang K-Means", ICML 2015), and kept relative to two sets of centroids, as in Qiu and Zhang's
+//! "Mammoth data in the cloud" (section 1.2).
 //!
-//! A point knows a lower bound on its distance from each of its `near` centroids, and one for the rest of each group. A centroid that
-//! moved by so much is nearer by so much at most (triangle inequality), so what is bounded above the exact distance
-//! from the best centroid so far, the own one first, need not be measured. Bounds from one iteration to the next add
-//! up the steps of a centroid that goes to and fro; those against an *anchor*, where the centroids were some
-//! iterations ago, do not: the larger of both counts. Of a group's rest only those centroids are measured that moved far enough to
-//! matter, or, where that costs less, the whole group by blocks. With one bound for all the rest, it would fall to the distance of
-//! the own centroid for most points in the same iteration; groups that are far away keep theirs, and others are measured anew one
-//! by one.
+//! A point keeps a lower bound on its distance from each of its `near` centroids, and one on the
+//! distances from the remaining centroids of each group. When a centroid moves by some length, its
+//! distance from any point shrinks by at most that length (triangle inequality). So a centroid need
+//! not be measured if its bound exceeds the exact distance from the best centroid so far, starting
+//! with the point's own.
 //!
-//! **Nothing is lost.** Bounds are integers, in units of 1/64 of the centroids' grid, or twice the grid of [`Precision::Fine`], which
-//! keeps distances below 2^30: lower ones rounded down, distances
-//! from own centroids and movements rounded up, and skipped is only what is strictly farther. So labels and inertia are
-//! those of all distances, and of equally near centroids the first is chosen here too.
+//! Bounds that are carried from one iteration to the next accumulate the steps of a centroid that
+//! moves back and forth. Bounds relative to an *anchor*, the positions of some iterations ago, do
+//! not; the larger of both counts. Among the remaining centroids of a group, only those that moved
+//! far enough are measured, or the whole group by blocks where that is cheaper. There are several
+//! groups because a single bound for all remaining centroids would soon fall to the distance of the
+//! own centroid for most points. With groups, bounds of far groups stay valid, and only the others
+//! are measured anew.
+//!
+//! **The result is exact.** Bounds are integers, in units of 1/64 of the centroids' grid, or of
+//! twice the grid for [`Precision::Fine`], which keeps distances below 2^30. Lower bounds are
+//! rounded down, distances from own centroids and movements are rounded up, and only centroids that
+//! are strictly farther are skipped. So labels and inertia must be the same as by all distances,
+//! and of equally near centroids the first is chosen here too.
 //!
 //! [`Precision::Fine`]: crate::data::grid::Precision::Fine
 
@@ -29,10 +36,12 @@ use moves::{BoundUnit, CentroidMoves, GroupBound};
 use search::{BoundSearch, PointPiece};
 use std::time::Instant;
 
-/// Centroids of a group at least, on average: some panels of the blocked product, of which a group's first and last are shared.
+/// Minimum average size of a group: some panels of the blocked product, because a group shares its
+/// first and last panel with its neighbors.
 const LEAST_GROUP: usize = 64;
 
-/// Distances, rows of them, and times, by which the cost of single ones is measured.
+/// Number of distances, of rows of distances, and of repetitions that measure the cost of single
+/// distances.
 const SINGLES: usize = 512;
 const ROWS: usize = 16;
 const TIMES: usize = 3;
@@ -41,68 +50,70 @@ const TIMES: usize = 3;
 #[derive(Clone, Copy, Debug, Default)]
 struct CentroidBound {
     place: u32,
-    /// A lower bound on the distance at some time, plus the length of the centroid's path until then.
+    /// A lower bound on the distance at some time, plus the length of the centroid's path until
+    /// then.
     since_step: u32,
-    /// A lower bound on the distance from where the centroid was at the anchor.
+    /// A lower bound on the distance from the centroid's position at the anchor.
     since_anchor: u32,
 }
 
-/// Which of a rank's points have bounds: one piece of every `every`, each of `piece` points.
+/// Which of a rank's points have bounds: one piece in every `every`, each of `piece` points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoundCoverage {
-    /// Points of a piece.
+    /// Points per piece.
     pub piece: usize,
-    /// Pieces of which the first has bounds.
+    /// One in this many pieces has bounds, starting with the first.
     pub every: usize,
 }
 
 impl BoundCoverage {
-    /// All points.
+    /// All points have bounds.
     pub const ALL: Self = Self { piece: PIECE, every: 1 };
 
-    /// The labels of the points that have bounds, and of those that have none.
+    /// Returns the labels of the points with bounds, and those of the points without.
     pub fn split<'l>(&self, labels: &'l mut [u32]) -> [Vec<LabelRun<'l>>; 2] {
         let (with, without) =
             LabelRun::pieces(labels, self.piece).partition(|run| self.has(run.first / self.piece));
         [with, without]
     }
 
-    /// Whether a piece's points have bounds.
+    /// Returns whether the points of a piece have bounds.
     pub(crate) fn has(&self, piece: usize) -> bool {
         piece.is_multiple_of(self.every)
     }
 }
 
-/// What is known of points of a rank from earlier iterations.
+/// Bounds of a rank's points, kept from one iteration to the next.
 pub struct Bounds {
-    /// Centroids that a point keeps bounds for, one by one.
+    /// Number of near centroids per point.
     near: usize,
-    /// Of each point, in order of `since_step`.
+    /// Bounds of near centroids for each point, in the order of `since_step`.
     bounds: Vec<CentroidBound>,
-    /// Of each point, for each group.
+    /// Bounds of each group for each point.
     rest: Vec<GroupBound>,
-    /// The points' lengths squared.
+    /// Squared lengths of the points.
     norms: Vec<i64>,
     moves: CentroidMoves,
-    /// What a distance measured by itself costs, in distances of a block, by the clock.
+    /// Measured cost of a single distance, relative to one of a block.
     single_cost: f64,
 }
 
 impl Bounds {
-    /// Groups of centroids where a point has `near` ones that are near: as many, since what a rest's bound spares comes near to what a near
-    /// one's does.
+    /// Returns the number of groups, which is at most `near`, because the bound of a group saves
+    /// about as much as that of a near centroid.
     fn groups(near: usize, clusters: usize) -> usize {
         near.min(clusters / LEAST_GROUP).max(1)
     }
 
-    /// Bytes that bounds take for each point.
+    /// Returns the bytes of bounds per point.
     pub fn bytes_per_point(near: usize, clusters: usize) -> usize {
         near * size_of::<CentroidBound>()
             + Self::groups(near, clusters) * size_of::<GroupBound>()
             + size_of::<i64>()
     }
 
-    /// Bounds for the `near` nearest centroids of each point of some runs. Measures all distances and assigns the points by them.
+    /// Starts bounds for the `near` nearest centroids of each point of some runs. Measures all
+    /// distances and assigns the points.
     pub fn begin(
         points: &Points,
         centroids: &Centroids,
@@ -128,7 +139,7 @@ impl Bounds {
         (all, found)
     }
 
-    /// Assigns the points to the centroids where they are now; of the same runs as before.
+    /// Assigns the points to the present centroids. The runs must be the same as before.
     pub fn assign(
         &mut self,
         points: &Points,
@@ -182,7 +193,7 @@ impl Bounds {
         }))
     }
 
-    /// What a distance measured by itself costs, in distances of a block.
+    /// Returns the cost of a single distance, relative to one of a block.
     fn measure_costs(&self, points: &Points, level: SimdLevel) -> f64 {
         let (rows, centroids) = (points.rows(), &self.moves.now);
         let (n, k) = (rows.len(), centroids.len());
@@ -198,7 +209,7 @@ impl Bounds {
                 panels.all(rows, some, run.clone(), &mut table[..some.len() * run.len()]);
             }
         });
-        // Of centroids here and there, which are as far from the cache as in use.
+        // Scattered centroids, which are as far from the cache as in use.
         let far = |i: usize| pairs.squared(rows, i / 8 % n, 0, i * (k / 7 + 1) % k);
         let singles = seconds(|| {
             std::hint::black_box((0..SINGLES).map(far).fold(0, i64::wrapping_add));
@@ -207,7 +218,7 @@ impl Bounds {
     }
 }
 
-/// The least seconds of some times that something is done: others may disturb some of them.
+/// Returns the shortest of several measurements, because other processes may disturb some of them.
 fn seconds(mut work: impl FnMut()) -> f64 {
     let once = |_| {
         let start = Instant::now();
@@ -225,20 +236,21 @@ mod tests {
     use crate::data::partition::draw;
     use proptest::prelude::*;
 
-    /// Points in groups, so that bounds hold for some and fail for others.
+    /// Points in groups, so that bounds hold for some points and fail for others.
     fn grouped(precision: Precision, n: usize, dims: usize, groups: u64, seed: u64) -> Points {
         let value = |i: usize| {
             let group = draw(seed, (i / dims) as u64) % groups;
             let corner = draw(seed + 1, group * dims as u64 + (i % dims) as u64) % 200;
             let near = (corner + draw(seed + 2, i as u64) % 40) as i64;
-            // Beyond what one word holds, and with all of the lower one's values.
+            // Beyond the range of one word, with all values of the lower word.
             if precision == Precision::Fine { near * 33_333 - 4_000_000 } else { near }
         };
         let rows = (0..n).map(|i| (i * dims..(i + 1) * dims).map(value));
         Points::new(precision, dims, rows.flat_map(|row| precision.to_words(row)).collect())
     }
 
-    /// Lloyd's iterations, with labels and inertia of each by bounds and by all distances.
+    /// Compares labels and inertia by bounds with those by all distances, over several of Lloyd's
+    /// iterations.
     fn check(
         points: &Points,
         k: usize,

@@ -1,4 +1,4 @@
-//! How centroids moved since distances from them were measured, and the groups that they are in.
+//! How far centroids moved since their distances were measured, and the groups that they form.
 
 use crate::algorithm::assign::{self, NO_LABEL};
 use crate::data::grid::{Centroids, Metric, Points, Precision};
@@ -7,21 +7,22 @@ use cool_map::threads;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Lloyd's iterations that find groups.
+/// Lloyd's iterations that find the groups.
 const ITERATIONS: usize = 3;
 
-/// Centroids that a thread looks at at a time.
+/// Number of centroids per unit of work of a thread.
 const PIECE: usize = 256;
 
-/// Paths longer than this are begun anew, so that no bound overflows: distances are below 2^30 units.
+/// Paths are restarted beyond this length, so that no bound can overflow: distances are below 2^30
+/// units.
 const LONGEST: u32 = 1 << 30;
 
-/// The units of bounds.
+/// The unit of bounds.
 #[derive(Clone, Copy)]
 pub(super) struct BoundUnit(pub(super) Precision);
 
 impl BoundUnit {
-    /// A squared distance in squared units, rounded down.
+    /// Converts a squared distance to squared units, rounded down.
     fn in_units(self, squared: i64) -> u64 {
         match self.0 {
             Precision::Byte | Precision::Wide => squared.unsigned_abs() << 12,
@@ -29,39 +30,40 @@ impl BoundUnit {
         }
     }
 
-    /// The root of a squared distance in units, rounded down.
+    /// Returns the square root of a squared distance in units, rounded down.
     pub(super) fn floor_root(self, squared: i64) -> u32 {
         let squared = self.in_units(squared);
-        // Off by one at most, and much faster than the root of an integer.
+        // Off by at most one, and much faster than an integer square root.
         let root = (squared as f64).sqrt() as u64;
         (root - u64::from(root * root > squared) + u64::from((root + 1) * (root + 1) <= squared)) as u32
     }
 
-    /// The same, at least as large.
+    /// Returns the square root, rounded up.
     pub(super) fn ceil_root(self, squared: i64) -> u32 {
         if squared == 0 { 0 } else { self.floor_root(squared) + 1 }
     }
 
-    /// Whether the root, rounded down, is less than a bound.
+    /// Returns whether the square root, rounded down, is less than a bound.
     pub(super) fn is_below(self, squared: i64, bound: u32) -> bool {
         self.in_units(squared) < u64::from(bound).pow(2)
     }
 }
 
-/// Groups of centroids that lie together. Bounds know a centroid by its place, where each group is a run.
+/// Groups of nearby centroids. Bounds refer to a centroid by its place in an order in which each
+/// group is contiguous.
 pub(super) struct CentroidGroups {
-    /// Of each place, the centroid's label.
+    /// Label of the centroid at each place.
     pub(super) labels: Vec<u32>,
-    /// Of each label, the centroid's place.
+    /// Place of the centroid of each label.
     pub(super) places: Vec<u32>,
-    /// Of each place, its group.
+    /// Group of each place.
     pub(super) group_of: Vec<u32>,
-    /// Where groups begin, and the end of the last.
+    /// Place at which each group starts, and the end of the last group.
     starts: Vec<usize>,
 }
 
 impl CentroidGroups {
-    /// At most `count` groups of the places where centroids are: by a small clustering, in which centroids are points.
+    /// Forms at most `count` groups by a small clustering of the centroids.
     fn new(centroids: &Centroids, count: usize, level: SimdLevel, threads: usize) -> Self {
         let (k, fraction) = (centroids.len(), centroids.precision.fraction());
         let values = centroids.values.iter().map(|value| value >> fraction).collect();
@@ -80,7 +82,7 @@ impl CentroidGroups {
         Self::from_groups(&group_of, count)
     }
 
-    /// Of each label, its group.
+    /// Orders the labels by their groups.
     fn from_groups(groups: &[u32], count: usize) -> Self {
         let mut labels: Vec<u32> = (0..groups.len() as u32).collect();
         labels.sort_by_key(|label| groups[*label as usize]);
@@ -95,48 +97,48 @@ impl CentroidGroups {
         self.starts.len() - 1
     }
 
-    /// The places of a group.
+    /// Returns the places of a group.
     pub(super) fn run(&self, group: usize) -> Range<usize> {
         self.starts[group]..self.starts[group + 1]
     }
 }
 
-/// How the centroids moved; by place.
+/// How far the centroids moved, by place.
 pub(super) struct CentroidMoves {
     pub(super) groups: CentroidGroups,
     pub(super) now: Centroids,
     anchor: Centroids,
     /// In the last iteration.
     step: Displacements,
-    /// From the anchor, as the crow flies.
+    /// From the anchor, in a straight line.
     from_anchor: Displacements,
-    /// In all since paths were begun anew, added up.
+    /// Length of the path since paths were restarted.
     path: Vec<u32>,
     iterations: u32,
 }
 
-/// How far centroids moved, and, of each group's run of places, those first that moved farthest.
+/// How far centroids moved. Within each group, `order` lists the places by descending distance.
 struct Displacements {
     lengths: Vec<u32>,
     order: Vec<u32>,
-    /// Of each group.
+    /// Longest movement in each group.
     longest: Vec<u32>,
 }
 
-/// A group's centroids that are not near.
+/// Centroids of a group that are not among a point's near ones.
 pub(super) struct GroupSuspects<'a> {
-    /// Those that may be nearer than is asked.
+    /// Those that may be nearer than the limit.
     pub(super) suspects: &'a [u32],
     /// A lower bound on the distances from all others.
     pub(super) beyond: u32,
 }
 
-/// Bounds on the distances from those of a group's centroids that are not near a point.
+/// Lower bounds on the distances between a point and the centroids of a group that are not near.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GroupBound {
-    /// As of the iteration before.
+    /// As of the previous iteration.
     pub(super) since_step: u32,
-    /// From where the centroids were at the anchor.
+    /// From the centroids' positions at the anchor.
     pub(super) since_anchor: u32,
 }
 
@@ -155,7 +157,8 @@ impl Displacements {
         }
     }
 
-    /// Which of a run of places may be nearer than `limit`, if distances from all were at least `lower`.
+    /// Returns which of a run of places may be nearer than `limit` if all distances were at least
+    /// `lower`.
     fn outside(&self, run: Range<usize>, lower: u32, limit: u32) -> GroupSuspects<'_> {
         let lower = |&j: &u32| lower.saturating_sub(self.lengths[j as usize]);
         let order = &self.order[run];
@@ -165,7 +168,7 @@ impl Displacements {
 }
 
 impl CentroidMoves {
-    /// Of centroids in at most `groups` groups.
+    /// Starts with centroids in at most `groups` groups.
     pub(super) fn new(centroids: &Centroids, groups: usize, level: SimdLevel, threads: usize) -> Self {
         let k = centroids.len();
         let groups = CentroidGroups::new(centroids, groups.clamp(1, k), level, threads);
@@ -174,7 +177,7 @@ impl CentroidMoves {
         Self { groups, anchor: now.clone(), now, step, from_anchor, path: vec![0; k], iterations: 0 }
     }
 
-    /// Takes note of where the centroids are now.
+    /// Records the present positions of the centroids.
     pub(super) fn advance(&mut self, centroids: &Centroids, threads: usize) {
         let (unit, now) = (BoundUnit(centroids.precision), placed(centroids, &self.groups));
         let pieces = now.len().div_ceil(PIECE);
@@ -191,8 +194,8 @@ impl CentroidMoves {
         self.iterations += 1;
     }
 
-    /// Whether this iteration's centroids are to be the next anchor: after 1, 2, 4, ... iterations, since centroids move less
-    /// and less.
+    /// Returns whether this iteration's centroids become the next anchor: after 1, 2, 4, ...
+    /// iterations, because centroids move less and less.
     pub(super) fn anchors_anew(&self) -> bool {
         self.iterations.is_power_of_two() || self.longest_path() > LONGEST
     }
@@ -214,18 +217,19 @@ impl CentroidMoves {
         self.from_anchor.lengths[place as usize]
     }
 
-    /// How far from the anchor that centroid of a group is which is farthest from it.
+    /// Returns the longest distance from the anchor among a group's centroids.
     pub(super) fn farthest_from_anchor(&self, group: usize) -> u32 {
         self.from_anchor.longest[group]
     }
 
-    /// How near a centroid that is not near may be by now.
+    /// Returns a lower bound on the present distance from a centroid that is not near.
     pub(super) fn lower(&self, rest: GroupBound, place: u32) -> u32 {
         let since_step = rest.since_step.saturating_sub(self.step.lengths[place as usize]);
         since_step.max(rest.since_anchor.saturating_sub(self.displacement_from_anchor(place)))
     }
 
-    /// Which centroids of a group may be nearer than `limit` though they are not near.
+    /// Returns the centroids of a group that may be nearer than `limit` although they are not among
+    /// the near ones.
     pub(super) fn outside(&self, group: usize, rest: GroupBound, limit: u32) -> GroupSuspects<'_> {
         let both = [(&self.step, rest.since_step), (&self.from_anchor, rest.since_anchor)];
         let [by_step, by_anchor] =
@@ -241,16 +245,16 @@ impl CentroidMoves {
     }
 }
 
-/// Centroids in the order of their places.
+/// Returns the centroids in the order of their places.
 fn placed(centroids: &Centroids, groups: &CentroidGroups) -> Centroids {
     let values = groups.labels.iter().flat_map(|label| centroids.row(*label as usize)).copied().collect();
     Centroids { values, ..*centroids }
 }
 
-/// How far a centroid moved, squared.
+/// Returns the squared distance that a centroid moved.
 fn squared(from: &Centroids, to: &Centroids, j: usize) -> i64 {
     match from.precision {
-        // Differences of single words are what the compiler makes vector instructions of.
+        // The compiler can vectorize differences of single words.
         Precision::Byte | Precision::Wide => {
             let pairs = from.row(j).iter().zip(to.row(j));
             pairs.map(|(a, b)| i64::from(i32::from(*a) - i32::from(*b)).pow(2)).sum()

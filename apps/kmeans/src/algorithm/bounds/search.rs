@@ -9,7 +9,7 @@ use cool_distance::{PairDistances, Panels, PointRows, RowSelection};
 /// Rows of a table of distances that a thread fills at a time.
 const TABLE_ROWS: usize = 32;
 
-/// What a thread needs for its points.
+/// Data that a thread needs for all its points.
 pub(super) struct BoundSearch<'a> {
     pub(super) points: &'a Points,
     pub(super) unit: BoundUnit,
@@ -17,14 +17,14 @@ pub(super) struct BoundSearch<'a> {
     pub(super) pairs: PairDistances<'a>,
     pub(super) panels: Panels<'a>,
     pub(super) moves: &'a CentroidMoves,
-    /// Whether this iteration's centroids are the next anchor.
+    /// Whether this iteration's centroids become the next anchor.
     pub(super) anchors: bool,
     pub(super) longest_path: u32,
-    /// What a distance measured by itself costs, in distances of a block.
+    /// Cost of a single distance, relative to one of a block.
     pub(super) single_cost: f64,
 }
 
-/// A run of points and what is known of them.
+/// Consecutive points and their bounds.
 pub(super) struct PointPiece<'a> {
     pub(super) first: usize,
     pub(super) near: usize,
@@ -36,40 +36,43 @@ pub(super) struct PointPiece<'a> {
 }
 
 impl PointPiece<'_> {
-    /// Bounds of a point: of each near centroid, and of each group's others.
+    /// Returns a point's bounds of near centroids, and those of the groups' other centroids.
     fn bounds_mut(&mut self, i: usize) -> (&mut [CentroidBound], &mut [GroupBound]) {
         let rest = &mut self.rest[i * self.groups..(i + 1) * self.groups];
         (&mut self.bounds[i * self.near..(i + 1) * self.near], rest)
     }
 }
 
-/// A squared distance, and its centroid's label and place; smaller is nearer, of equally near ones the first.
+/// A squared distance, and the label and place of its centroid. Smaller is nearer; of equally near
+/// centroids, the first is smaller.
 pub(super) type MeasuredDistance = (i64, u32, u32);
 
-/// What is found of a point.
+/// The state of the search for one point.
 struct PointFinding {
     point: u32,
     own: MeasuredDistance,
     best: MeasuredDistance,
-    /// Whether bounds of near centroids were renewed.
+    /// Whether bounds of near centroids were updated.
     changed: bool,
-    /// A lower bound on the distance from the farthest of the near centroids.
+    /// A lower bound on the distance from the farthest near centroid.
     farthest: u32,
-    /// Who was measured and is nearer than that, or was the best.
+    /// Measured centroids that are nearer than that, or were the best.
     candidates: Vec<MeasuredDistance>,
 }
 
-/// What has to be measured by blocks.
+/// Distances that must be measured by blocks.
 #[derive(Default)]
 struct PendingBlocks {
-    /// Of points, all distances.
+    /// Points that need all distances.
     points: Vec<u32>,
-    /// Of others, distances from all centroids of a group: the group, and which of the findings.
+    /// Other points that need the distances from all centroids of a group: the group, and the index
+    /// of the finding.
     groups: Vec<(u32, u32)>,
     findings: Vec<PointFinding>,
 }
 
-/// Of each place, which of a point's bounds is its centroid's, counted from 1; 0 between points.
+/// For each place, the index of the point's bound for that centroid, counted from 1, or 0. All
+/// entries must be 0 between points.
 struct PlaceMarks(Vec<u32>);
 
 impl PlaceMarks {
@@ -83,7 +86,7 @@ impl PlaceMarks {
 }
 
 impl BoundSearch<'_> {
-    /// Assigns the points of a piece by what is known of them.
+    /// Assigns the points of a piece by their bounds.
     pub(super) fn assign_by_bounds(&self, piece: &mut PointPiece<'_>) -> AssignmentStats {
         let (mut found, mut requested) = (AssignmentStats::default(), PendingBlocks::default());
         let mut marks = PlaceMarks(vec![0; self.panels.len()]);
@@ -97,17 +100,17 @@ impl BoundSearch<'_> {
         AssignmentStats::total([found, self.measure_all(piece, &requested.points)])
     }
 
-    /// Assigns the points of a piece by all distances, and begins their bounds.
+    /// Assigns the points of a piece by all distances, and starts their bounds.
     pub(super) fn begin(&self, piece: &mut PointPiece<'_>) -> AssignmentStats {
-        let everyone: Vec<u32> = (0..piece.labels.len() as u32).collect();
-        self.measure_all(piece, &everyone)
+        let all: Vec<u32> = (0..piece.labels.len() as u32).collect();
+        self.measure_all(piece, &all)
     }
 
     fn measured(&self, squared: i64, place: u32) -> MeasuredDistance {
         (squared, self.moves.groups.labels[place as usize], place)
     }
 
-    /// A distance measured by itself.
+    /// Measures a single distance.
     fn measure(
         &self,
         piece: &PointPiece<'_>,
@@ -120,20 +123,21 @@ impl BoundSearch<'_> {
         self.measured(squared, place)
     }
 
-    /// A bound by a distance that was just measured.
+    /// Returns the bound that follows from a distance just measured.
     fn bound(&self, (squared, _, place): MeasuredDistance) -> CentroidBound {
         let distance = self.unit.floor_root(squared);
         let since_anchor = distance.saturating_sub(self.moves.displacement_from_anchor(place));
         CentroidBound { place, since_step: distance + self.moves.path(place), since_anchor }
     }
 
-    /// How near the centroid of a bound may be by now.
+    /// Returns a lower bound on the present distance from the centroid of a bound.
     fn lower(&self, bound: &CentroidBound) -> u32 {
         let since_step = bound.since_step.saturating_sub(self.moves.path(bound.place));
         since_step.max(bound.since_anchor.saturating_sub(self.moves.displacement_from_anchor(bound.place)))
     }
 
-    /// Assigns a point by what is known of it; asks for what would be too much to measure one by one.
+    /// Assigns a point by its bounds. Adds to `requested` the distances that are too many to
+    /// measure one by one.
     fn examine(
         &self,
         piece: &mut PointPiece<'_>,
@@ -179,14 +183,14 @@ impl BoundSearch<'_> {
         }
     }
 
-    /// Measures the own centroid, and looks for a nearer one among the near ones.
+    /// Measures the distance from the own centroid, and searches the near ones for a nearer one.
     fn search_near(&self, piece: &mut PointPiece<'_>, i: usize, found: &mut AssignmentStats) -> PointFinding {
         let own = self.moves.groups.places[piece.labels[i] as usize];
         let own = self.measure(piece, i, own, found);
         let (mut best, mut changed) = (own, false);
         for at in i * piece.near..(i + 1) * piece.near {
             let (bound, limit) = (piece.bounds[at], self.unit.ceil_root(best.0));
-            // All that follow were as far at least.
+            // All following centroids were at least as far.
             if bound.since_step.saturating_sub(self.longest_path) > limit {
                 break;
             }
@@ -201,7 +205,8 @@ impl BoundSearch<'_> {
         PointFinding { point: i as u32, own, best, changed, farthest: 0, candidates: Vec::new() }
     }
 
-    /// Looks for a nearer one among centroids of a group of which so much was known.
+    /// Searches the suspects of a group for a nearer centroid. `known` holds the bounds of the
+    /// group before this iteration.
     fn search_suspects(
         &self,
         piece: &mut PointPiece<'_>,
@@ -227,7 +232,8 @@ impl BoundSearch<'_> {
         }
     }
 
-    /// Takes note of a distance from a centroid that is not near, or whose bound is old; says whether it is to be near.
+    /// Records a distance from a centroid that is not near, or has an old bound. Returns whether
+    /// the centroid becomes a near one.
     fn add_candidate(&self, finding: &mut PointFinding, measured: MeasuredDistance) -> bool {
         let is_near = measured < finding.best || self.unit.is_below(measured.0, finding.farthest);
         if is_near {
@@ -237,7 +243,7 @@ impl BoundSearch<'_> {
         is_near
     }
 
-    /// Measures the distances of points from all centroids of groups.
+    /// Measures the requested distances between points and all centroids of groups.
     fn measure_groups(
         &self,
         piece: &mut PointPiece<'_>,
@@ -264,7 +270,8 @@ impl BoundSearch<'_> {
         }
     }
 
-    /// Looks for a nearer one among all centroids of a group, whose squared distances are given, and renews its bounds.
+    /// Searches all centroids of a group, given their squared distances, and updates the group's
+    /// bounds.
     fn search_group(
         &self,
         piece: &mut PointPiece<'_>,
@@ -281,7 +288,8 @@ impl BoundSearch<'_> {
         piece.bounds_mut(finding.point as usize).1[group] = self.rest(group, nearest);
     }
 
-    /// The bounds on a group's centroids that are not near, by the squared distance of the nearest of them, if there are any.
+    /// Returns the bounds of a group's centroids that are not near, given the squared distance of
+    /// the nearest of them, or `i64::MAX` if there is none.
     fn rest(&self, group: usize, nearest: i64) -> GroupBound {
         if nearest == i64::MAX {
             return NOTHING;
@@ -291,7 +299,7 @@ impl BoundSearch<'_> {
         GroupBound { since_step, since_anchor }
     }
 
-    /// Gives a point the nearest centroid.
+    /// Assigns a point to its nearest centroid.
     fn assign_point(
         &self,
         piece: &mut PointPiece<'_>,
@@ -311,7 +319,8 @@ impl BoundSearch<'_> {
         found.record(&mut piece.labels[i], (best.0, best.1), weight);
     }
 
-    /// Renews bounds by distances that were measured; of those and the near ones, the nearest are near from now on.
+    /// Updates bounds with measured distances. The nearest of the measured and the near centroids
+    /// become the near ones.
     fn renew(
         &self,
         bounds: &mut [CentroidBound],
@@ -334,7 +343,7 @@ impl BoundSearch<'_> {
             return;
         }
         more.extend_from_slice(bounds);
-        // None is nearer than the best; of those as near by their bounds, it is to stay.
+        // No centroid is nearer than the best. Among those with equal bounds, the best must stay.
         more.select_nth_unstable_by_key(bounds.len(), |bound| (self.lower(bound), bound.place != best.2));
         let (near, removed) = more.split_at(bounds.len());
         bounds.copy_from_slice(near);
@@ -345,7 +354,7 @@ impl BoundSearch<'_> {
         }
     }
 
-    /// Leaves the bounds as the next iteration wants them.
+    /// Prepares the bounds for the next iteration.
     fn finish_bounds(&self, bounds: &mut [CentroidBound], rest: &mut [GroupBound], changed: bool) {
         if self.anchors {
             for bound in bounds.iter_mut() {
@@ -359,7 +368,7 @@ impl BoundSearch<'_> {
         }
     }
 
-    /// Measures all distances of the given points of a piece, and begins their bounds anew.
+    /// Measures all distances of the given points of a piece, and restarts their bounds.
     fn measure_all(&self, piece: &mut PointPiece<'_>, points: &[u32]) -> AssignmentStats {
         let k = self.panels.len();
         let mut found = AssignmentStats { measured: (points.len() * k) as u64, ..AssignmentStats::default() };
@@ -382,7 +391,7 @@ impl BoundSearch<'_> {
         found
     }
 
-    /// Bounds by all distances, of which the smallest is put first.
+    /// Starts bounds from all distances. Moves the smallest to the front.
     fn begin_bounds(
         &self,
         all: &mut [MeasuredDistance],
@@ -407,5 +416,5 @@ impl BoundSearch<'_> {
     }
 }
 
-/// Bounds where there is nothing to bound.
+/// Bounds of a group without further centroids.
 const NOTHING: GroupBound = GroupBound { since_step: u32::MAX, since_anchor: u32::MAX };

@@ -1,5 +1,6 @@
-//! Tables of rows of equal size, so that a rank reads its own rows of a large file only: `.npy`, `.fvecs` and `.bvecs` (Jégou, Douze
-//! and Schmid's data sets: each row behind the number of its elements, as a 32-bit integer), and Parquet.
+//! Files with rows of equal size, so that a rank can read only its own rows of a large file:
+//! `.npy`, `.fvecs` and `.bvecs` (the data sets of Jégou, Douze and Schmid, in which each row
+//! follows the number of its elements, a 32-bit integer), and Parquet.
 
 #[cfg(feature = "parquet")]
 use super::columns::{ParquetContents, RowGroups, TableShape};
@@ -16,23 +17,23 @@ use std::path::{Path, PathBuf};
 pub struct ArrayFile {
     /// The file.
     pub path: PathBuf,
-    /// What its elements are.
+    /// Kind of its elements.
     pub kind: ElementKind,
-    /// How many rows it has.
+    /// Number of rows.
     pub rows: u64,
-    /// How many elements a row has.
+    /// Number of elements per row.
     pub dims: usize,
     form: RowLayout,
 }
 
-/// Where rows stand in the file.
+/// How rows are laid out in the file.
 #[derive(Debug)]
 enum RowLayout {
-    /// One behind the other.
+    /// One after the other.
     Rows {
-        /// Bytes before the first.
+        /// Bytes before the first row.
         start: u64,
-        /// Whether the number of elements stands before each.
+        /// Whether each row follows the number of its elements.
         counted: bool,
     },
     /// Column by column.
@@ -40,28 +41,29 @@ enum RowLayout {
     Groups(RowGroups),
 }
 
-/// What an array of a shape has; otherwise what is wrong with it.
+/// Converts a shape to numbers of rows and columns, or returns the problem.
 type RowsAndColumns = fn(&[u64]) -> Result<(u64, u64), String>;
 
 impl ArrayFile {
-    /// Reads a file's header and checks that the file is as long as it says.
+    /// Reads a file's header, and checks that it matches the length of the file.
     ///
     /// # Errors
-    /// If it cannot be read, or is no table of numbers.
+    /// If the file cannot be read or is not a table of numbers.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::open_shaped(path, |shape| match shape {
             &[rows, columns] => Ok((rows, columns)),
-            _ => {
-                Err(format!("has {} dimensions; points are a table of 2: numpy's reshape helps", shape.len()))
-            }
+            _ => Err(format!(
+                "has {} dimensions; points need a table of 2 dimensions; use numpy's reshape",
+                shape.len()
+            )),
         })
     }
 
-    /// The same of single numbers: an array of one dimension, or of one column.
+    /// Opens an array of single numbers, which must have one dimension or one column.
     pub(crate) fn open_column(path: &Path) -> Result<Self, Error> {
         Self::open_shaped(path, |shape| match shape {
             &[rows] | &[rows, 1] => Ok((rows, 1)),
-            _ => Err(format!("has the shape {shape:?}; one number a point is expected")),
+            _ => Err(format!("has the shape {shape:?}; expected one number per point")),
         })
     }
 
@@ -100,10 +102,10 @@ impl ArrayFile {
             .map_err(|problem| Error::Content { path: path.to_owned(), problem })
     }
 
-    /// Hands the bytes of the given rows, which rise, to `take`, one by one.
+    /// Passes the bytes of the given rows to `take`, one by one. The rows must ascend.
     ///
     /// # Errors
-    /// If they cannot be read, or are not of the first one's size.
+    /// If the rows cannot be read, or differ in size from the first.
     pub fn read(
         &self,
         rows: impl IntoIterator<Item = u64>,
@@ -138,7 +140,7 @@ impl ArrayFile {
             at = number + 1;
             let (count, row) = row.split_at(lead);
             if counted && count != (self.dims as u32).to_le_bytes() {
-                let problem = format!("row {number} does not begin with {} as the first one does", self.dims);
+                let problem = format!("row {number} does not start with {} like the first row", self.dims);
                 return Err(Error::Content { path: self.path.clone(), problem });
             }
             take(number, row)?;
@@ -146,18 +148,18 @@ impl ArrayFile {
         Ok(())
     }
 
-    /// Refuses a row with a number that is none.
+    /// Returns an error if a number of a row is not finite.
     pub(super) fn check_finite(&self, row: u64, numbers: &[f64]) -> Result<(), Error> {
         let Some(column) = numbers.iter().position(|v| !v.is_finite()) else { return Ok(()) };
         let problem = format!(
-            "row {row}, column {column} is {}, not a finite number; numpy's nan_to_num or isfinite helps",
+            "row {row}, column {column} is {}, not a finite number; use numpy's nan_to_num or isfinite",
             numbers[column]
         );
         Err(Error::Content { path: self.path.clone(), problem })
     }
 }
 
-/// An `.npy` file's array, but for its path.
+/// Returns the array of an `.npy` file, with an empty path.
 fn plain(head: &[u8], size: u64, rows_and_columns: RowsAndColumns) -> Result<ArrayFile, String> {
     let npy::Header { kind, shape, start } = npy::Header::read(head)?;
     let (rows, columns) = rows_and_columns(&shape)?;
@@ -165,7 +167,7 @@ fn plain(head: &[u8], size: u64, rows_and_columns: RowsAndColumns) -> Result<Arr
     let needed = rows.checked_mul((dims * kind.bytes()) as u64).and_then(|n| n.checked_add(start as u64));
     if needed != Some(size) {
         return Err(format!(
-            "is {size} bytes long, which does not fit its shape ({rows}, {columns}); is it cut short?"
+            "is {size} bytes long, which does not match its shape ({rows}, {columns}); it may be truncated"
         ));
     }
     Ok(ArrayFile {
@@ -177,13 +179,16 @@ fn plain(head: &[u8], size: u64, rows_and_columns: RowsAndColumns) -> Result<Arr
     })
 }
 
-/// The array of a file that says before each row how many elements it has, but for its path.
+/// Returns the array of a file in which each row follows the number of its elements, with an empty
+/// path.
 fn counted(head: &[u8], size: u64, kind: ElementKind) -> Result<ArrayFile, String> {
-    let first = head.first_chunk().ok_or("is empty; a row's number of elements is expected")?;
+    let first = head.first_chunk().ok_or("is empty; expected the number of elements of a row")?;
     let dims = in_bounds(u64::from(u32::from_le_bytes(*first)))?;
     let width = 4 + (dims * kind.bytes()) as u64;
     if !size.is_multiple_of(width) {
-        return Err(format!("is {size} bytes long, not whole rows of {dims} elements; is it cut short?"));
+        return Err(format!(
+            "is {size} bytes long, not a multiple of rows of {dims} elements; it may be truncated"
+        ));
     }
     Ok(ArrayFile {
         path: PathBuf::new(),
@@ -255,10 +260,10 @@ mod tests {
         assert_eq!(numbers(".fvecs", &[floats(0.5), floats(-3.0)].concat()).expect("read"), [0.5, -3.0]);
 
         let refused = |bytes: &[u8]| numbers(".bvecs", bytes).expect_err("refused").to_string();
-        assert!(refused(&bytes[..10]).contains("cut short"));
+        assert!(refused(&bytes[..10]).contains("may be truncated"));
         assert!(
             refused(&[row(3, &[1, 2, 3]), row(4, &[4, 5, 6])].concat())
-                .contains("row 1 does not begin with 3")
+                .contains("row 1 does not start with 3")
         );
         assert!(refused(&row(0, &[])).contains("0 columns") && refused(&[1]).contains("is empty"));
     }
@@ -271,8 +276,8 @@ mod tests {
         for (shape, expected) in [
             (&[1][..], "1 dimensions"),
             (&[1, 0], "0 columns"),
-            (&[2, 1], "cut short"),
-            (&[u64::MAX, 65536], "cut short"),
+            (&[2, 1], "may be truncated"),
+            (&[u64::MAX, 65536], "may be truncated"),
         ] {
             let message = refused(shape, &[0; 8]).to_string();
             assert!(message.contains(expected), "{shape:?}: {message}");

@@ -1,8 +1,9 @@
-//! Parquet files as tables of rows: columns of numbers, or one column of lists of as many numbers each. A rank reads the row
-//! groups that its rows are in, and passes over the pages before them.
+//! Parquet files as tables of rows: columns of numbers, or one column of lists of equal length. A
+//! rank reads the row groups that contain its rows, and skips the pages before them.
 //!
-//! Parquet holds a column's numbers together, so each column of a row group is read on its own, some rows at a time; of wide tables a
-//! column of lists is faster. Whole numbers of 64 bits and unlike columns are taken as 64-bit floating-point numbers.
+//! Parquet stores the numbers of a column together, so each column of a row group is read
+//! separately, some rows at a time. For wide tables a column of lists is faster. Integers of 64
+//! bits and columns of different types are converted to 64-bit floating-point numbers.
 
 use super::formats::ElementKind;
 use crate::error::Error;
@@ -21,25 +22,25 @@ use std::path::Path;
 /// Bytes of the rows that are read at a time.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// How a file's rows are kept.
+/// How the rows of a file are stored.
 #[derive(Debug)]
 pub(super) struct RowGroups {
-    /// Rows of each group and of all before it.
+    /// For each group, the number of rows in it and in all previous groups.
     ends: Vec<u64>,
-    /// Whether a row is a list, and not a number of each column.
+    /// Whether a row is a list, rather than one number of each column.
     lists: bool,
 }
 
-/// What the file says of itself.
+/// Description of a file's contents.
 pub(super) struct ParquetContents {
     pub(super) groups: RowGroups,
     pub(super) kind: ElementKind,
     pub(super) rows: u64,
-    /// Numbers of a row.
+    /// Numbers per row.
     pub(super) dims: usize,
 }
 
-/// Where rows stand.
+/// The file and the shape of its rows.
 #[derive(Clone, Copy)]
 pub(super) struct TableShape<'a> {
     pub(super) path: &'a Path,
@@ -48,7 +49,7 @@ pub(super) struct TableShape<'a> {
 }
 
 impl RowGroups {
-    /// Reads what stands at the end of a file; otherwise what is wrong with it.
+    /// Reads the metadata at the end of a file, or returns the problem.
     pub(super) fn open(file: File) -> Result<ParquetContents, String> {
         guarded(|| Self::read_end(file))
     }
@@ -59,7 +60,7 @@ impl RowGroups {
         let lists = columns.iter().any(|column| column.max_rep_level() > 0);
         if lists && (columns.len() > 1 || columns[0].max_rep_level() > 1) {
             return Err(
-                "holds lists beside other columns, or lists of lists; points are columns of numbers, or one \
+                "contains lists next to other columns, or lists of lists; points must be columns of numbers, or one \
                         column of lists of numbers"
                     .into(),
             );
@@ -83,7 +84,7 @@ impl RowGroups {
         })
     }
 
-    /// Hands the bytes of the given rows, which rise, to `take`, one by one.
+    /// Passes the bytes of the given rows to `take`, one by one. The rows must ascend.
     pub(super) fn read(
         &self,
         shape: TableShape<'_>,
@@ -109,9 +110,9 @@ impl RowGroups {
 struct RowGroup<'a> {
     shape: TableShape<'a>,
     columns: Vec<GroupColumn>,
-    /// Whether its only column is one of lists.
+    /// Whether its only column consists of lists.
     lists: bool,
-    /// Some rows.
+    /// Bytes of some rows.
     bytes: Vec<u8>,
 }
 
@@ -120,13 +121,13 @@ struct GroupColumn {
     name: String,
     reader: ColumnReader,
     is_unsigned: bool,
-    /// The level of numbers that are there.
+    /// The definition level of numbers that are present.
     present: i16,
     levels: DremelLevels,
     numbers: Vec<f64>,
 }
 
-/// Dremel's levels: which numbers are missing, and where lists begin.
+/// Dremel's levels: which numbers are missing, and where lists start.
 #[derive(Default)]
 struct DremelLevels {
     definition: Vec<i16>,
@@ -156,7 +157,7 @@ impl<'a> RowGroup<'a> {
         Ok(Self { shape, columns, lists, bytes: Vec::new() })
     }
 
-    /// Hands on those of `rows` that are in the group, which has these.
+    /// Passes on the requested rows that belong to the group. `all` are the rows of the group.
     fn read(
         &mut self,
         all: std::ops::Range<u64>,
@@ -191,7 +192,7 @@ impl<'a> RowGroup<'a> {
         Ok(())
     }
 
-    /// Reads the next rows, of which the first has this number.
+    /// Reads the next rows, starting with number `first`.
     fn fill(&mut self, first: u64, count: usize) -> Result<(), String> {
         let TableShape { kind, dims, .. } = self.shape;
         self.bytes.resize(count * dims * kind.bytes(), 0);
@@ -203,7 +204,7 @@ impl<'a> RowGroup<'a> {
             if kind == ElementKind::U8 && column.numbers.iter().any(|number| !(0.0..=255.0).contains(number))
             {
                 return Err(format!(
-                    "column {} holds numbers beyond those of its type; is it damaged?",
+                    "column {} contains numbers beyond the range of its type; the file may be damaged",
                     column.name
                 ));
             }
@@ -229,7 +230,7 @@ impl GroupColumn {
         }
     }
 
-    /// Reads the numbers of the next rows; of how many there were.
+    /// Reads the numbers of the next rows. Returns how many rows there were.
     fn read(&mut self, rows: usize) -> Result<usize, ParquetError> {
         let (to, unsigned) = ((&mut self.levels, &mut self.numbers), self.is_unsigned);
         match &mut self.reader {
@@ -242,7 +243,7 @@ impl GroupColumn {
             ColumnReader::FloatColumnReader(reader) => read(reader, rows, to, |x| f64::from(*x)),
             ColumnReader::DoubleColumnReader(reader) => read(reader, rows, to, |x| *x),
             ColumnReader::FixedLenByteArrayColumnReader(reader) => {
-                // What is no half is no number either, and will be refused.
+                // A value that is not a half becomes NaN, which is refused later.
                 read(reader, rows, to, |x| match *x.data() {
                     [low, high] => f16::from_le_bytes([low, high]).to_f64(),
                     _ => f64::NAN,
@@ -252,14 +253,15 @@ impl GroupColumn {
         }
     }
 
-    /// Whether each row that was read, from the one numbered `first`, has as many numbers.
+    /// Checks that each of the rows that were read, starting with number `first`, has `each`
+    /// numbers.
     fn check(&self, first: u64, each: usize) -> Result<(), String> {
         let DremelLevels { definition, repetition } = &self.levels;
         let begins = |i: usize| repetition.get(i).is_none_or(|level| *level == 0);
         let row = |i: usize| first + (0..=i).filter(|i| begins(*i)).count() as u64 - 1;
         if let Some(i) = definition.iter().position(|level| *level != self.present) {
             return Err(format!(
-                "column {}, row {} has no number; pandas' dropna or fillna helps",
+                "column {}, row {} has no number; use pandas' dropna or fillna",
                 self.name,
                 row(i)
             ));
@@ -267,17 +269,20 @@ impl GroupColumn {
         let levels = self.numbers.len();
         if let Some(i) = (0..levels).find(|i| begins(*i) != i.is_multiple_of(each)) {
             let row = if begins(i) { row(i) - 1 } else { row(i) };
-            return Err(format!("column {}, row {row} has not {each} numbers as the first row", self.name));
+            return Err(format!(
+                "column {}, row {row} does not have {each} numbers like the first row",
+                self.name
+            ));
         }
         if levels.is_multiple_of(each) { Ok(()) } else { Err(self.ends_early()) }
     }
 
     fn ends_early(&self) -> String {
-        format!("column {} has fewer rows than the file says; is it damaged?", self.name)
+        format!("column {} has fewer rows than the file declares; the file may be damaged", self.name)
     }
 }
 
-/// Reads a column's next rows: levels and numbers.
+/// Reads levels and numbers of a column's next rows. Returns how many rows there were.
 fn read<T: DataType>(
     reader: &mut ColumnReaderImpl<T>,
     rows: usize,
@@ -294,7 +299,7 @@ fn read<T: DataType>(
     Ok(read)
 }
 
-/// Numbers of the first list.
+/// Returns the number of elements of the first list.
 fn first_list(reader: &SerializedFileReader<File>, ends: &[u64]) -> Result<usize, String> {
     let number = ends.iter().position(|end| *end > 0).ok_or("has no rows")?;
     let shape = TableShape { path: Path::new(""), kind: ElementKind::F64, dims: 1 };
@@ -304,7 +309,7 @@ fn first_list(reader: &SerializedFileReader<File>, ends: &[u64]) -> Result<usize
     Ok(column.numbers.len())
 }
 
-/// What a column's numbers are.
+/// Returns the kind of a column's numbers.
 fn kind(column: &ColumnDescriptor) -> Result<ElementKind, String> {
     let (logical, converted) = (column.logical_type_ref(), column.converted_type());
     let kind = match (column.physical_type(), logical, converted) {
@@ -314,7 +319,7 @@ fn kind(column: &ColumnDescriptor) -> Result<ElementKind, String> {
     };
     kind.ok_or_else(|| {
         format!(
-            "column {} holds other things than numbers; leave it out (pandas: index=False too)",
+            "column {} contains other things than numbers; omit it (in pandas, also index=False)",
             column.path()
         )
     })
@@ -338,10 +343,11 @@ fn is_unsigned(column: &ColumnDescriptor) -> bool {
     matches!(column.converted_type(), ConvertedType::UINT_32 | ConvertedType::UINT_64)
 }
 
-/// What the crate does with the file, which panics over some damaged ones.
+/// Catches panics of the `parquet` crate, because it panics on some damaged files.
 fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
-        Err("is no Parquet file that can be read: what says how its pages are kept contradicts itself; is it damaged?".into())
+        Err("is not a readable Parquet file: its page metadata is contradictory; the file may be damaged"
+            .into())
     })
 }
 
@@ -349,10 +355,10 @@ fn no_numbers() -> ParquetError {
     ParquetError::General("a column's type changed while it was being read".into())
 }
 
-/// In one line.
+/// Returns the error in one line.
 fn unreadable(error: ParquetError) -> String {
     let message = error.to_string();
-    format!("is no Parquet file that can be read: {}", message.lines().next().unwrap_or_default())
+    format!("is not a readable Parquet file: {}", message.lines().next().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -362,7 +368,7 @@ mod tests {
     use crate::error::Error;
     use std::path::{Path, PathBuf};
 
-    /// Written by pyarrow 26; row i has the numbers 3i, 3i + 1 and 3i + 2.
+    /// A file written by pyarrow 26. Row i contains the numbers 3i, 3i + 1 and 3i + 2.
     fn file(name: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
     }
@@ -403,9 +409,9 @@ mod tests {
         let refused = |name| numbers(name, 0..2).expect_err("refused").to_string();
         for (name, expected) in [
             ("missing.parquet", "column a, row 1 has no number"),
-            ("ragged.parquet", "row 1 has not 2 numbers as the first row"),
-            ("names.parquet", "column \"name\" holds other things than numbers"),
-            ("times.parquet", "column \"when\" holds other things than numbers"),
+            ("ragged.parquet", "row 1 does not have 2 numbers like the first row"),
+            ("names.parquet", "column \"name\" contains other things than numbers"),
+            ("times.parquet", "column \"when\" contains other things than numbers"),
         ] {
             let message = refused(name);
             assert!(
@@ -417,14 +423,15 @@ mod tests {
 
     #[test]
     fn a_file_that_was_cut_short_is_refused_in_one_line() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("cut.parquet");
         let whole = std::fs::read(file("lists.parquet")).expect("read");
         for length in [0, 3, whole.len() / 2, whole.len() - 1] {
             std::fs::write(&path, &whole[..length]).expect("written");
             let message = ArrayFile::open(&path).expect_err("refused").to_string();
             assert!(
-                message.contains("cut.parquet: is no Parquet file") && message.lines().count() == 1,
+                message.contains("cut.parquet: is not a readable Parquet file")
+                    && message.lines().count() == 1,
                 "{message}"
             );
         }

@@ -1,4 +1,5 @@
-//! The files that inputs name: themselves, pictures below a folder, and pictures in a tar file.
+//! The files that inputs refer to: plain files, pictures below a directory, and pictures in a tar
+//! file.
 
 use super::formats::{PICTURE_ENDINGS, ending};
 use crate::error::Error;
@@ -9,13 +10,13 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A file, or a part of a tar file that is one.
+/// A file, or a member of a tar file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputEntry {
-    /// Its name; in a tar file, behind that of the tar file.
+    /// Name of the file. In a tar file it follows the name of the tar file.
     #[serde(with = "bytes_of_path")]
     pub name: PathBuf,
-    /// Where it is in a tar file.
+    /// Position in a tar file.
     within: Option<ArchiveMember>,
 }
 
@@ -29,7 +30,7 @@ struct ArchiveMember {
     length: u64,
 }
 
-/// What an entry holds, to be read from its beginning.
+/// Reads the contents of an entry from the start.
 #[derive(Debug)]
 pub(crate) struct EntryReader {
     file: File,
@@ -39,21 +40,21 @@ pub(crate) struct EntryReader {
 }
 
 impl InputEntry {
-    /// A file of this name.
+    /// Creates an entry for a plain file.
     pub fn file(name: PathBuf) -> Self {
         Self { name, within: None }
     }
 
-    /// Whether it is in a tar file.
+    /// Returns whether the entry is in a tar file.
     pub fn is_packed(&self) -> bool {
         self.within.is_some()
     }
 
-    /// The files of such paths, folders and tar files replaced by the pictures in them in order of their names. Each path is looked
-    /// at by one rank.
+    /// Returns the files of the paths. Directories and tar files are replaced by the pictures in
+    /// them, sorted by name. Each path is examined by one rank.
     ///
     /// # Errors
-    /// If one cannot be read, or no picture is in a folder or tar file.
+    /// If a path cannot be read, or a directory or tar file contains no picture.
     pub fn find(peers: &PeerRanks<'_>, paths: &[PathBuf]) -> Result<Vec<Self>, Error> {
         let found = peers.deal(paths.len(), |mine| mine.iter().map(|&i| below(&paths[i])).collect())?;
         Ok(found.into_iter().flatten().collect())
@@ -82,13 +83,15 @@ fn below(path: &Path) -> Result<Vec<InputEntry>, Error> {
     }
     if found.is_empty() {
         let (path, endings) = (path.display(), PICTURE_ENDINGS.join(", ."));
-        return Err(Error::Input(format!("{path}: no pictures (.{endings}) in it; name what holds some")));
+        return Err(Error::Input(format!(
+            "{path}: no pictures (.{endings}) in it; name a directory or tar file with pictures"
+        )));
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(found)
 }
 
-/// Adds the pictures below a folder; links to folders are not followed.
+/// Adds the pictures below a directory. Links to directories are not followed.
 fn collect(directory: &Path, found: &mut Vec<InputEntry>) -> Result<(), Error> {
     for entry in std::fs::read_dir(directory).map_err(Error::file(directory))? {
         let entry = entry.map_err(Error::file(directory))?;
@@ -102,7 +105,7 @@ fn collect(directory: &Path, found: &mut Vec<InputEntry>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The pictures in a tar file, of which only the headers are read.
+/// Returns the pictures in a tar file. Only the headers are read.
 fn archived(path: &Path) -> io::Result<Vec<InputEntry>> {
     let file = File::open(path)?;
     let size = file.metadata()?.len();
@@ -115,7 +118,7 @@ fn archived(path: &Path) -> io::Result<Vec<InputEntry>> {
         }
         let (start, length) = (entry.raw_file_position(), entry.size());
         if start.checked_add(length).is_none_or(|end| end > size) {
-            return Err(io::Error::other(format!("ends within {}; is it cut short?", name.display())));
+            return Err(io::Error::other(format!("ends within {}; it may be truncated", name.display())));
         }
         let within = Some(ArchiveMember { archive: path.to_owned(), start, length });
         found.push(InputEntry { name: path.join(&name), within });
@@ -152,7 +155,7 @@ impl Seek for EntryReader {
     }
 }
 
-/// Names are bytes, which need not be text.
+/// Serializes names as bytes, because they need not be text.
 mod bytes_of_path {
     use super::{OsStrExt, OsStringExt, Path, PathBuf};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -186,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_tar_file_lists_pictures_in_directory_order() {
-        let root = tempfile::tempdir().expect("a folder");
+        let root = tempfile::tempdir().expect("a directory");
         let directory = root.path().join("all");
         let names = ["z.PNG", "c/b.jpeg", "c.jpg", "a.jpg", "notes.txt", "c/deep/a.png"];
         write(&directory, &names);
@@ -213,7 +216,7 @@ mod tests {
 
     #[test]
     fn inputs_without_pictures_and_truncated_ones_are_named() {
-        let root = tempfile::tempdir().expect("a folder");
+        let root = tempfile::tempdir().expect("a directory");
         write(root.path(), &["in/a.jpg", "void/notes.txt"]);
         let refused = |path: &Path| below(path).expect_err("refused").to_string();
         let message = refused(&root.path().join("void"));
@@ -223,7 +226,7 @@ mod tests {
         let mut tar = tar::Builder::new(Vec::new());
         tar.append_dir_all("in", root.path().join("in")).expect("added");
         let whole = tar.into_inner().expect("written");
-        // Behind the headers of the folder and of the picture, half of the picture.
+        // The headers of the directory and of the picture, and half of the picture.
         std::fs::write(&archive, &whole[..1028]).expect("written");
         let message = refused(&archive);
         assert!(message.contains("cut.tar"), "{message}");

@@ -1,19 +1,20 @@
-//! The formats of input files, told apart by the files' names; their elements, and where a point comes from.
+//! The formats of input files, which follow from the files' names; the kinds of elements; and the
+//! origin of a point.
 
 use crate::error::Error;
 use half::f16;
 use std::path::{Path, PathBuf};
 
-/// Endings of files that are arrays.
+/// Extensions of array files.
 const ARRAY_ENDINGS: &[&str] = match cfg!(feature = "parquet") {
     true => &["npy", "fvecs", "bvecs", "parquet"],
     false => &["npy", "fvecs", "bvecs"],
 };
 
-/// Endings of files that are taken for pictures.
+/// Extensions of picture files.
 pub(crate) const PICTURE_ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 
-/// What a file's name ends with behind the last dot, in small letters.
+/// Returns the extension of a file's name in lower case.
 pub(crate) fn ending(path: &Path) -> Option<String> {
     path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase())
 }
@@ -25,7 +26,10 @@ pub(crate) enum InputKind {
     Array,
 }
 
-/// The form that all files have.
+/// Returns the format that all files have in common.
+///
+/// # Errors
+/// If there are several formats or no files, or a format is not supported.
 pub(crate) fn one_form(files: &[PathBuf]) -> Result<InputKind, Error> {
     let form = |path: &PathBuf| match ending(path).as_deref() {
         Some(e) if ARRAY_ENDINGS.contains(&e) => Ok(InputKind::Array),
@@ -34,19 +38,19 @@ pub(crate) fn one_form(files: &[PathBuf]) -> Result<InputKind, Error> {
             Err(Error::Input(format!("{}: .{e} is compressed; unpack it first", path.display())))
         }
         Some("parquet") => Err(Error::Input(format!(
-            "{}: this program was built without the feature `parquet` (cargo build --features parquet); or save it as .npy or .csv",
+            "{}: this program was built without the feature `parquet`; rebuild it (cargo build --features parquet), or save the file as .npy or .csv",
             path.display()
         ))),
         Some(e @ ("h5" | "hdf5")) => {
             let remedy = "save it as .npy (pandas: to_numpy) or .csv";
-            Err(Error::Input(format!("{}: .{e} is not read; {remedy}", path.display())))
+            Err(Error::Input(format!("{}: .{e} is not supported; {remedy}", path.display())))
         }
         _ => Ok(InputKind::Text),
     };
     let forms: Vec<InputKind> = files.iter().map(form).collect::<Result<_, _>>()?;
     let first = *forms.first().ok_or_else(|| {
         Error::Input(
-            "no input: name pictures, folders, .npy, .fvecs, .bvecs, .parquet, .csv or text files".into(),
+            "no input; name pictures, directories, .npy, .fvecs, .bvecs, .parquet, .csv or text files".into(),
         )
     })?;
     if let Some(other) = forms.iter().position(|f| *f != first) {
@@ -59,7 +63,7 @@ pub(crate) fn one_form(files: &[PathBuf]) -> Result<InputKind, Error> {
     Ok(first)
 }
 
-/// What an element is.
+/// The type of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementKind {
     /// An unsigned byte.
@@ -77,7 +81,7 @@ pub enum ElementKind {
 }
 
 impl ElementKind {
-    /// Bytes of an element.
+    /// Returns the size of an element in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::U8 | Self::I8 => 1,
@@ -87,7 +91,7 @@ impl ElementKind {
         }
     }
 
-    /// Appends a row's elements as numbers.
+    /// Appends the elements of a row as numbers.
     pub fn decode(self, row: &[u8], values: &mut Vec<f64>) {
         match self {
             Self::U8 => values.extend(row.iter().map(|&b| f64::from(b))),
@@ -99,7 +103,7 @@ impl ElementKind {
         }
     }
 
-    /// Puts a number that such an element can hold into its place.
+    /// Writes a number, which must be representable by the kind, into an element.
     #[cfg(feature = "parquet")]
     pub(crate) fn encode(self, number: f64, element: &mut [u8]) {
         match self {
@@ -113,14 +117,15 @@ impl ElementKind {
     }
 }
 
-/// Where a point comes from.
+/// Origin of a point.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct PointOrigin {
-    /// The file, or the picture's name in the papers' text form.
+    /// The file, or the picture's name in the papers' text format.
     #[serde(rename = "image")]
     pub file: String,
-    /// The patch's upper edge in pixels; in the papers' text form what stands there; else the row.
+    /// The patch's upper edge in pixels; in the papers' text format the given row; otherwise the
+    /// row number.
     pub row: u64,
-    /// The patch's left edge in pixels; in the papers' text form what stands there; else 0.
+    /// The patch's left edge in pixels; in the papers' text format the given column; otherwise 0.
     pub column: u64,
 }

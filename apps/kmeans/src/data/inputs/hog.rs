@@ -1,23 +1,28 @@
-//! Histograms of oriented gradients of square grey patches, 512 or 2048 numbers each (Dalal and Triggs, CVPR 2005).
+//! Histograms of oriented gradients of square gray patches, 512 or 2048 numbers each (Dalal and
+//! Triggs, CVPR 2005).
 //!
-//! A patch is 5 x 5 or 9 x 9 cells. Each pixel votes with the length of its gradient (centred differences) for the two
-//! nearest of 8 orientations between 0 and 180 degrees. Every 2 x 2 cells form a block, 4 x 4 or 8 x 8 blocks in all; a block's
-//! 32 numbers are normalised together, so that light and contrast matter little: 4 * 4 * 4 * 8 = 512, 8 * 8 * 4 * 8 = 2048.
-//! Number `((block_row * blocks + block_column) * 4 + cell_row * 2 + cell_column) * 8 + orientation` of a vector is that
-//! cell's histogram as seen by that block, times 255, rounded.
+//! A patch has 5 x 5 or 9 x 9 cells. Each pixel votes with the length of its gradient (centered
+//! differences) for the two nearest of 8 orientations between 0 and 180 degrees. Every 2 x 2 cells
+//! form a block, 4 x 4 or 8 x 8 blocks in all. The 32 numbers of a block are normalized together,
+//! so that light and contrast matter little: 4 * 4 * 4 * 8 = 512, 8 * 8 * 4 * 8 = 2048. Number
+//! `((block_row * blocks + block_column) * 4 + cell_row * 2 + cell_column) * 8 + orientation` of a
+//! vector is the histogram of that cell as normalized in that block, times 255, rounded.
 //!
-//! Normalisation is the authors' L2-Hys (divide by the length, clip at 0.2, restore the length) with one
-//! difference: a block whose gradients are no more than noise keeps its small length, so that empty sky is
-//! near other empty sky and not near whatever its noise resembles.
+//! Normalization is the authors' L2-Hys (divide by the length, clip at 0.2, restore the length)
+//! with one difference: a block with gradients no larger than noise keeps its small length.
+//! Otherwise its noise would be amplified, and an empty patch of sky would not be near other empty
+//! sky.
 //!
-//! Only operations that IEEE 754 defines to the bit are used (no `atan2`), so all machines find the same vectors.
+//! Only operations that IEEE 754 defines to the bit are used (no `atan2`), because all machines
+//! must compute the same vectors.
 
 use std::ops::Range;
 
-/// Cells along a patch's side that there can be; a patch's size must be a multiple of them.
+/// Supported numbers of cells along a patch's side. A patch's size must be a multiple of the
+/// number.
 pub const CELLS: [usize; 2] = [5, 9];
 
-/// Numbers in the vector of a patch of that many cells along its side.
+/// Returns the length of the vector of a patch with the given number of cells along its side.
 pub const fn dims(cells: usize) -> usize {
     (cells - 1) * (cells - 1) * 4 * BINS
 }
@@ -26,21 +31,21 @@ const MOST_CELLS: usize = CELLS[1];
 const BINS: usize = 8;
 const CLIP: f32 = 0.2;
 
-/// The mean gradient, in grey levels, below which a block counts as faint.
+/// Mean gradient, in gray levels, below which a block counts as faint.
 const NOISE: f32 = 8.0;
 
-/// A grey picture.
+/// A gray picture.
 #[derive(Clone, Copy)]
 pub struct GrayPixels<'a> {
-    /// Pixels of a row.
+    /// Pixels per row.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
     /// All pixels, row by row.
     pub pixels: &'a [u8],
 }
 
-/// One pixel's gradient, shared out to two neighbouring orientations.
+/// The gradient of one pixel, split between two neighboring orientations.
 #[derive(Clone, Copy)]
 struct GradientVote {
     bin: u8,
@@ -48,7 +53,8 @@ struct GradientVote {
     next: f32,
 }
 
-/// The gradients of some rows and columns of a picture, from which the vectors of all patches in them are made.
+/// The gradients of some rows and columns of a picture, from which the vectors of all patches in
+/// them are computed.
 pub struct GradientBand {
     left: usize,
     width: usize,
@@ -56,7 +62,7 @@ pub struct GradientBand {
 }
 
 impl GradientBand {
-    /// The gradients of these rows and columns, which the picture must have.
+    /// Computes the gradients of the given rows and columns, which must be within the picture.
     pub fn new(gray: GrayPixels<'_>, columns: Range<usize>, rows: Range<usize>) -> Self {
         let line = |y: usize| &gray.pixels[y * gray.width..(y + 1) * gray.width];
         let mut votes = Vec::with_capacity(rows.len() * columns.len());
@@ -74,7 +80,8 @@ impl GradientBand {
         Self { left: columns.start, width: columns.len(), votes }
     }
 
-    /// Writes the vector of the patch of `size` pixels whose left edge is at `x` of the picture; the band must be `size` high.
+    /// Writes the vector of the patch of `size` pixels with its left edge at `x` in the picture.
+    /// The height of the band must be `size`.
     pub fn describe(&self, x: usize, size: usize, cells: usize, vector: &mut [u8]) {
         let histograms = self.cells(x - self.left, size / cells, cells);
         let mut blocks = vector.chunks_exact_mut(4 * BINS);
@@ -91,7 +98,7 @@ impl GradientBand {
         }
     }
 
-    /// The mean votes of each cell, `side` pixels along its side.
+    /// Returns the mean votes of each cell of `side` x `side` pixels.
     fn cells(&self, x: usize, side: usize, cells: usize) -> [[f32; BINS]; MOST_CELLS * MOST_CELLS] {
         let mut histograms = [[0f32; BINS]; MOST_CELLS * MOST_CELLS];
         for (y, row) in self.votes.chunks_exact(self.width).take(cells * side).enumerate() {
@@ -114,7 +121,7 @@ fn normalize(values: &mut [f32]) {
     let length = |v: &[f32]| v.iter().map(|x| x * x).sum::<f32>().sqrt();
     let before = length(values);
     let scale = 1.0 / (before * before + NOISE * NOISE).sqrt();
-    // The length the block is to have: near 1, or small if it is faint.
+    // The final length of the block: near 1, or small if the block is faint.
     let kept = before * scale;
     values.iter_mut().for_each(|v| *v = (*v * scale).min(CLIP));
     let clipped = length(values);
@@ -126,16 +133,16 @@ fn normalize(values: &mut [f32]) {
 fn vote(gx: i16, gy: i16) -> GradientVote {
     let (x, y) = (f32::from(gx), f32::from(gy));
     let strength = (x * x + y * y).sqrt();
-    // Bins are centred on 11.25, 33.75, ... degrees; a half turn is the same orientation.
+    // Bins are centered on 11.25, 33.75, ... degrees. Opposite directions are the same orientation.
     let place = orientation(gx, gy) * BINS as f32 + (BINS as f32 - 0.5);
     let bin = place as u8;
     let next = strength * (place - f32::from(bin));
     GradientVote { bin: bin % BINS as u8, here: strength - next, next }
 }
 
-/// The orientation of a gradient as a share of a half turn, from 0 to 1.
+/// Returns the orientation of a gradient as a share of a half turn, from 0 to 1.
 fn orientation(gx: i16, gy: i16) -> f32 {
-    // Turned into the upper half plane.
+    // Flips the gradient into the upper half plane.
     let (x, y) = if gy < 0 || (gy == 0 && gx < 0) { (-gx, -gy) } else { (gx, gy) };
     let (x, y) = (f32::from(x), f32::from(y));
     if x == 0.0 && y == 0.0 {
@@ -148,7 +155,8 @@ fn orientation(gx: i16, gy: i16) -> f32 {
     }
 }
 
-/// The arc tangent of a number between -1 and 1, as a share of a half turn, to 10^-5 (Abramowitz and Stegun, 4.4.49).
+/// Returns the arc tangent of a number between -1 and 1 as a share of a half turn, with an error of
+/// 10^-5 (Abramowitz and Stegun, 4.4.49).
 fn arctan(z: f32) -> f32 {
     let s = z * z;
     let series = 0.999_866 + s * (-0.330_299_5 + s * (0.180_141 + s * (-0.085_133 + s * 0.020_835_1)));
@@ -239,7 +247,7 @@ mod tests {
         let vector: Vec<i16> = vector.into_iter().map(i16::from).collect();
         let alone: Vec<u8> = wide.chunks(80).flat_map(|row| row[40..].to_vec()).collect();
         let alone = describe(&alone, 40);
-        // Blocks of the right-hand columns do not touch the left rim.
+        // Blocks of the right columns do not touch the left rim.
         let right = |v: &[i16]| v.chunks(32).skip(2).step_by(4).flatten().copied().collect::<Vec<_>>();
         assert_eq!(right(&vector), right(&alone));
     }

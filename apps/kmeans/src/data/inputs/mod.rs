@@ -1,4 +1,5 @@
-//! Where points come from: pictures, arrays or lines of text, told apart by the files' names. Each rank reads its own part of them only.
+//! Sources of points: pictures, arrays or lines of text, recognized by the files' names. Each rank
+//! reads only its own part of them.
 
 pub mod array;
 #[cfg(feature = "parquet")]
@@ -19,22 +20,22 @@ use crate::error::Error;
 use crate::peer_ranks::PeerRanks;
 use std::path::PathBuf;
 
-/// What to read and how.
+/// Which files to read, and how.
 #[derive(Clone, Debug)]
 pub struct InputOptions {
-    /// Files and folders.
+    /// Files and directories.
     pub paths: Vec<PathBuf>,
     /// How patches are cut out of pictures.
     pub cut: PatchLayout,
-    /// Patches taken at random from each picture, in place of all of them.
+    /// Use random patches of each picture instead of all patches.
     pub sampling: Option<PatchSampling>,
-    /// Numbers on each line of a text file; by default as many as on the first.
+    /// Numbers per line of a text file; by default the number in the first line.
     pub dims: Option<usize>,
-    /// Leave out pictures that do not decode.
+    /// Skip pictures that cannot be decoded.
     pub skip_bad: bool,
 }
 
-/// Files that hold points.
+/// Files that contain points.
 #[derive(Debug)]
 pub enum PointSource {
     /// Pictures.
@@ -43,28 +44,29 @@ pub enum PointSource {
     Text(TextLines),
     /// Arrays.
     Arrays(ArrayFiles),
-    /// What the program had in memory when it made points of it, which cannot be read again.
+    /// Points that the program passed in memory. They cannot be read again.
     InMemory {
-        /// Points in all.
+        /// Total number of points.
         rows: u64,
-        /// Coordinates of each.
+        /// Coordinates per point.
         dims: usize,
     },
 }
 
-/// Arrays of as many columns, one behind the other.
+/// Arrays with equal numbers of columns, one after the other.
 #[derive(Debug)]
 pub struct ArrayFiles {
     list: Vec<ArrayFile>,
-    /// Rows of this and all arrays before it.
+    /// For each array, the number of rows in it and in all previous arrays.
     ends: Vec<u64>,
 }
 
 impl PointSource {
-    /// Opens files of one form. All ranks call it; `threads` of each look at pictures and count lines.
+    /// Opens files of one format. All ranks must call this. At each rank, `threads` threads examine
+    /// pictures and count lines.
     ///
     /// # Errors
-    /// If the files are of several forms or none, or one cannot be read.
+    /// If the files have several formats, there are none, or one cannot be read.
     pub fn open(peers: &PeerRanks<'_>, input: &InputOptions, threads: usize) -> Result<Self, Error> {
         let entries = InputEntry::find(peers, &input.paths)?;
         let names: Vec<PathBuf> = entries.iter().map(|entry| entry.name.clone()).collect();
@@ -78,7 +80,7 @@ impl PointSource {
         })
     }
 
-    /// The first file's name; none of what the program gave.
+    /// Returns the name of the first file, or an empty name for points in memory.
     pub fn name(&self) -> String {
         let path = match self {
             Self::Pictures(p) => p.entries().next().map(|entry| entry.name.as_path()),
@@ -89,7 +91,7 @@ impl PointSource {
         path.map(|path| path.display().to_string()).unwrap_or_default()
     }
 
-    /// Points in all.
+    /// Returns the total number of points.
     pub fn rows(&self) -> u64 {
         match self {
             Self::Pictures(p) => p.rows(),
@@ -99,7 +101,7 @@ impl PointSource {
         }
     }
 
-    /// Coordinates of a point.
+    /// Returns the number of coordinates of a point.
     pub fn dims(&self) -> usize {
         match self {
             Self::Pictures(p) => p.cut().dims(),
@@ -109,7 +111,8 @@ impl PointSource {
         }
     }
 
-    /// What the number 1 stands for where points are bytes from 0 to 255; none where they are other numbers.
+    /// Returns the real number that the byte 1 represents if points are bytes, or `None` if they
+    /// are other numbers.
     pub fn byte_step(&self) -> Option<f64> {
         match self {
             Self::Pictures(_) => Some(1.0 / 255.0),
@@ -118,7 +121,7 @@ impl PointSource {
         }
     }
 
-    /// Pictures that were left out.
+    /// Returns the pictures that were skipped.
     pub fn skipped(&self) -> Vec<PathBuf> {
         match self {
             Self::Pictures(p) => p.skipped().to_vec(),
@@ -126,10 +129,11 @@ impl PointSource {
         }
     }
 
-    /// The given points, which rise, as numbers on a grid; `done` hears how many were read since it was last told.
+    /// Returns the given points as numbers on a grid. The points must ascend. `done` is called with
+    /// the number of points read since its last call.
     ///
     /// # Errors
-    /// If they cannot be read, or are no finite numbers.
+    /// If the points cannot be read or are not finite.
     pub fn load(
         &self,
         rows: &[u64],
@@ -141,7 +145,7 @@ impl PointSource {
         if grid.precision == Precision::Byte {
             points.values = PointValues::Byte(self.bytes(rows, threads, done)?);
         } else if grid.metric == Metric::Cosine && self.byte_step().is_some() {
-            points = grid.from_bytes(&Points::bytes(self.dims(), self.bytes(rows, threads, done)?));
+            points = grid.quantize_bytes(&Points::bytes(self.dims(), self.bytes(rows, threads, done)?));
         } else {
             points.reserve(rows.len());
             self.each(rows, |row| grid.quantize(row, &mut points))?;
@@ -149,10 +153,10 @@ impl PointSource {
         Ok(points)
     }
 
-    /// The given points, which rise, where they are bytes.
+    /// Returns the given points, which must ascend and be bytes.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If the points cannot be read.
     pub fn bytes(&self, rows: &[u64], threads: usize, done: &(dyn Fn(u64) + Sync)) -> Result<Vec<u8>, Error> {
         match self {
             Self::Pictures(p) => p.load(rows, threads, done),
@@ -169,10 +173,10 @@ impl PointSource {
         }
     }
 
-    /// Hands the given points, which rise, to `take`, where they are finite numbers and no pictures.
+    /// Passes the given points to `take`. They must ascend, and must not be pictures.
     ///
     /// # Errors
-    /// If they cannot be read, or are no finite numbers.
+    /// If the points cannot be read or are not finite.
     pub fn each(&self, rows: &[u64], mut take: impl FnMut(&[f64])) -> Result<(), Error> {
         match self {
             Self::Text(t) => t.each(rows, take),
@@ -191,14 +195,14 @@ impl PointSource {
         }
     }
 
-    /// Where the given points, which rise, come from.
+    /// Returns the origins of the given points, which must ascend.
     ///
     /// # Errors
-    /// If the lines of a text file do not say it.
-    pub fn places(&self, rows: &[u64]) -> Result<Vec<PointOrigin>, Error> {
+    /// If a line of a text file does not contain its origin.
+    pub fn origins(&self, rows: &[u64]) -> Result<Vec<PointOrigin>, Error> {
         match self {
-            Self::Pictures(p) => Ok(p.places(rows)),
-            Self::Text(t) => t.places(rows),
+            Self::Pictures(p) => Ok(p.origins(rows)),
+            Self::Text(t) => t.origins(rows),
             Self::Arrays(a) => {
                 let place = |&row: &u64| {
                     let (array, row) = a.find(row);
@@ -213,9 +217,9 @@ impl PointSource {
     }
 }
 
-/// Why points that a program gave are not read again.
+/// The error for points in memory, because they cannot be read again.
 fn points_lost() -> Error {
-    Error::Input("points that a lost rank was given are gone; give them again".into())
+    Error::Input("the points of a lost rank are no longer available; pass them again".into())
 }
 
 impl ArrayFiles {
@@ -223,7 +227,7 @@ impl ArrayFiles {
         let list = paths.iter().map(|path| ArrayFile::open(path)).collect::<Result<Vec<_>, _>>()?;
         if let Some(other) = list.iter().find(|array| array.dims != list[0].dims) {
             let problem = format!(
-                "has rows of {} elements, {} of {}; all points must have as many",
+                "has rows of {} elements, but {} has rows of {}; all points must have equally many",
                 other.dims,
                 list[0].path.display(),
                 list[0].dims
@@ -238,13 +242,14 @@ impl ArrayFiles {
         Ok(Self { ends: ends.collect(), list })
     }
 
-    /// The array of a row, and which row of it that is.
+    /// Returns the array that contains a row, and the row's number in it.
     fn find(&self, row: u64) -> (usize, u64) {
         let array = self.ends.partition_point(|&end| end <= row);
         (array, row - array.checked_sub(1).map_or(0, |before| self.ends[before]))
     }
 
-    /// Hands the given rows, which rise, to `take`, with their array and their number in it.
+    /// Passes the given rows to `take`, with their array and their number in it. The rows must
+    /// ascend.
     fn read(
         &self,
         rows: &[u64],
@@ -298,7 +303,7 @@ mod tests {
         source.each(&[1, 2], |row| values.extend_from_slice(row)).expect("read");
         assert_eq!((source.rows(), values), (3, vec![3., 4., 5., 6.]));
         assert_eq!(
-            source.places(&[2]).expect("a place")[0],
+            source.origins(&[2]).expect("a place")[0],
             PointOrigin { file: b.display().to_string(), row: 0, column: 0 }
         );
         let message = open(&[a, c.clone()]).expect_err("refused").to_string();

@@ -1,7 +1,9 @@
-//! Pictures as points: patches of each, on a regular grid or drawn at random, described by [`super::hog`].
+//! Pictures as points: patches on a regular grid or at random positions, described by
+//! [`super::hog`].
 //!
-//! How many patches there are follows from the pictures' headers, of which each rank reads some and tells the others; so every rank
-//! knows all points' places and decodes only the pictures of its own. Colours are made grey by the weights of ITU-R BT.709.
+//! The number of patches follows from the pictures' headers. Each rank reads some of the headers
+//! and sends their contents to the other ranks, so every rank knows the positions of all points and
+//! decodes only its own pictures. Colors are converted to gray by the weights of ITU-R BT.709.
 
 use super::entry::{EntryReader, InputEntry};
 use super::formats::PointOrigin;
@@ -21,30 +23,30 @@ use std::sync::Mutex;
 pub struct PatchLayout {
     /// Side of a patch in pixels, a multiple of its cells.
     pub patch: u32,
-    /// Pixels from one patch to the next, both ways.
+    /// Distance between neighboring patches in pixels, in both directions.
     pub stride: u32,
-    /// Cells along a patch's side, 5 or 9: 512 or 2048 numbers.
+    /// Cells along a patch's side: 5 for 512 numbers, 9 for 2048.
     pub cells: u32,
 }
 
-/// Patches drawn at random from each picture.
+/// Random patches of each picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatchSampling {
-    /// Patches of a picture; one may be drawn more than once.
+    /// Patches per picture. A patch may be drawn more than once.
     pub each: u32,
-    /// Names the draw.
+    /// Seed of the draw.
     pub seed: u64,
 }
 
 impl PatchLayout {
-    /// Checks the numbers.
+    /// Checks the numbers, and creates the layout.
     ///
     /// # Errors
-    /// If a patch is not of whole cells, or patches are no pixels apart.
+    /// If a patch does not consist of whole cells, or the distance between patches is 0.
     pub fn new(cells: u32, patch: u32, stride: u32) -> Result<Self, Error> {
         if !CELLS.contains(&(cells as usize)) {
             return Err(Error::Option(format!(
-                "a patch of {cells} x {cells} cells; there can be 5 x 5 or 9 x 9"
+                "a patch of {cells} x {cells} cells; it must have 5 x 5 or 9 x 9"
             )));
         }
         if patch == 0 || !patch.is_multiple_of(cells) {
@@ -58,18 +60,18 @@ impl PatchLayout {
         Ok(Self { patch, stride, cells })
     }
 
-    /// Numbers of a patch.
+    /// Returns the length of a patch's vector.
     pub fn dims(self) -> usize {
         hog::dims(self.cells as usize)
     }
 
-    /// Patches along a side.
+    /// Returns the number of patches along a side.
     fn along(self, pixels: u32) -> u64 {
         pixels.checked_sub(self.patch).map_or(0, |room| u64::from(room / self.stride) + 1)
     }
 }
 
-/// Pictures and the patches in them.
+/// Pictures and their patches.
 #[derive(Debug)]
 pub struct Pictures {
     cut: PatchLayout,
@@ -85,11 +87,11 @@ struct PictureFile {
     width: u32,
     /// In pixels.
     height: u32,
-    /// Patches in this and all pictures before it.
+    /// Number of patches in this picture and all previous ones.
     end: u64,
 }
 
-/// One patch: a picture's number and the patch's upper left corner in pixels.
+/// The position of a patch: the picture's number, and the upper left corner in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PatchPosition {
     picture: usize,
@@ -97,7 +99,8 @@ struct PatchPosition {
     y: u32,
 }
 
-/// A picture's points to be made: where its patches are, and the room for their vectors.
+/// The points of a picture that must be computed: the positions of its patches, and the memory for
+/// their vectors.
 struct PictureJob<'a> {
     picture: usize,
     spots: Vec<PatchPosition>,
@@ -105,11 +108,11 @@ struct PictureJob<'a> {
 }
 
 impl Pictures {
-    /// Reads the headers of pictures, each rank those of some. One that has none is an error; with `skip_bad`, all of each is read, and
-    /// one that does not decode is left out.
+    /// Reads the headers of pictures, some at each rank. With `skip_bad`, pictures are decoded
+    /// completely, and those that fail are skipped.
     ///
     /// # Errors
-    /// If a picture cannot be read.
+    /// If a picture cannot be read. Without `skip_bad`, also if it has no valid header.
     pub fn open(
         peers: &PeerRanks<'_>,
         entries: Vec<InputEntry>,
@@ -132,16 +135,16 @@ impl Pictures {
             }
         }
         if pictures.list.is_empty() {
-            return Err(Error::Input("no picture decodes; nothing is left to cluster".into()));
+            return Err(Error::Input("no picture can be decoded; nothing is left to cluster".into()));
         }
         pictures.number();
         Ok(pictures)
     }
 
-    /// One picture, of which the patches of the grid are taken.
+    /// Opens one picture with patches on the regular grid.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the picture cannot be read.
     pub fn one(entry: &InputEntry, cut: PatchLayout) -> Result<Self, Error> {
         let (width, height) = size(entry, false)?;
         let list = vec![PictureFile { entry: entry.clone(), width, height, end: 0 }];
@@ -150,7 +153,7 @@ impl Pictures {
         Ok(picture)
     }
 
-    /// The same pictures with patches drawn at random, if so asked.
+    /// Returns the same pictures, with random patches if `sampling` is given.
     #[must_use]
     pub fn sampled(mut self, sampling: Option<PatchSampling>) -> Self {
         self.sampling = sampling;
@@ -168,34 +171,35 @@ impl Pictures {
         }
     }
 
-    /// Patches in all.
+    /// Returns the total number of patches.
     pub fn rows(&self) -> u64 {
         self.list.last().map_or(0, |p| p.end)
     }
 
-    /// How patches are cut out.
+    /// Returns how patches are cut out.
     pub fn cut(&self) -> PatchLayout {
         self.cut
     }
 
-    /// Pictures that were left out.
+    /// Returns the pictures that were skipped.
     pub fn skipped(&self) -> &[PathBuf] {
         &self.skipped
     }
 
-    /// The pictures' files.
+    /// Returns the files of the pictures.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = &InputEntry> {
         self.list.iter().map(|p| &p.entry)
     }
 
-    /// The vectors of the given patches, which rise; `done` hears of every picture's when they are made.
+    /// Returns the vectors of the given patches, which must ascend. `done` is called after each
+    /// picture with the number of its vectors.
     ///
     /// # Errors
-    /// If a picture does not decode.
+    /// If a picture cannot be decoded.
     pub fn load(&self, rows: &[u64], threads: usize, done: &(dyn Fn(u64) + Sync)) -> Result<Vec<u8>, Error> {
         let mut vectors = vec![0; rows.len() * self.cut.dims()];
         let jobs = self.jobs(rows, &mut vectors);
-        // Whoever fails first spares the others the rest.
+        // After the first failure, the other threads skip the remaining pictures.
         let failed = Mutex::new(None);
         let failure = || failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         threads::map_mut(threads, jobs, |_, job| {
@@ -211,8 +215,8 @@ impl Pictures {
         failure.map_or(Ok(vectors), Err)
     }
 
-    /// Where the given patches are.
-    pub fn places(&self, rows: &[u64]) -> Vec<PointOrigin> {
+    /// Returns the origins of the given patches.
+    pub fn origins(&self, rows: &[u64]) -> Vec<PointOrigin> {
         let place = |&row: &u64| {
             let spot = self.spot(row);
             let file = self.list[spot.picture].entry.name.display().to_string();
@@ -221,14 +225,14 @@ impl Pictures {
         rows.iter().map(place).collect()
     }
 
-    /// The middle of a patch, as shares of its picture's width and height.
+    /// Returns the center of a patch, as shares of its picture's width and height.
     pub fn middle(&self, row: u64) -> (f32, f32) {
         let PatchPosition { picture, x, y } = self.spot(row);
         let share = |edge: u32, side: u32| (edge as f32 + self.cut.patch as f32 / 2.0) / side as f32;
         (share(x, self.list[picture].width), share(y, self.list[picture].height))
     }
 
-    /// The given patches in colour, in the order given.
+    /// Returns the given patches in color, in the given order.
     pub fn patches(&self, rows: &[u64]) -> Result<Vec<RgbImage>, Error> {
         let mut wanted: Vec<(PatchPosition, usize)> = rows.iter().map(|&r| self.spot(r)).zip(0..).collect();
         wanted.sort_by_key(|(spot, _)| spot.picture);
@@ -246,7 +250,7 @@ impl Pictures {
     fn spot(&self, row: u64) -> PatchPosition {
         let number = self.list.partition_point(|p| p.end <= row);
         let picture = &self.list[number];
-        // A patch lies inside its picture, whose sides are u32.
+        // A patch lies inside its picture, so its position fits u32.
         let (x, y) = if let Some(PatchSampling { each, seed }) = self.sampling {
             let drawn = number as u64 * u64::from(each) + (row + u64::from(each) - picture.end);
             let place = |i: u64, pixels: u32| draw(seed, i) % u64::from(pixels - self.cut.patch + 1);
@@ -276,7 +280,8 @@ impl Pictures {
         let picture = decode(entry)?.into_luma8();
         let (size, cells) = (self.cut.patch as usize, self.cut.cells as usize);
         let (width, height) = (picture.width() as usize, picture.height() as usize);
-        // The header was read before; a file that has shrunk since is an error and no panic.
+        // The header was read earlier. A file that has shrunk since must cause an error, not a
+        // panic.
         if job.spots.iter().any(|s| s.x as usize + size > width || s.y as usize + size > height) {
             return Err(Error::Input(format!("{}: changed while it was being read", entry.name.display())));
         }
@@ -295,7 +300,7 @@ impl Pictures {
     }
 }
 
-/// Width and height in pixels; of a picture that decodes, if that is to be known.
+/// Returns width and height in pixels. With `all`, the picture must also be decodable.
 fn size(entry: &InputEntry, all: bool) -> Result<(u32, u32), Error> {
     if all {
         return decode(entry).map(|picture| (picture.width(), picture.height()));
@@ -303,9 +308,9 @@ fn size(entry: &InputEntry, all: bool) -> Result<(u32, u32), Error> {
     reader(entry)?.into_dimensions().map_err(bad(&entry.name))
 }
 
-/// A picture's pixels.
+/// Returns the decoded picture.
 pub(crate) fn decode(entry: &InputEntry) -> Result<DynamicImage, Error> {
-    // The reader's own limit of 512 MiB keeps a hostile header from taking all memory.
+    // The decoder's own limit of 512 MiB prevents a hostile header from exhausting the memory.
     reader(entry)?.decode().map_err(bad(&entry.name))
 }
 
@@ -336,7 +341,7 @@ mod tests {
 
     #[test]
     fn any_part_of_the_patches_loads_alike() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let paths = [("a.png", 60, 45), ("small.png", 39, 100), ("b.jpg", 47, 90)]
             .map(|(name, width, height)| save(directory.path(), name, width, height));
         let cut = PatchLayout::new(5, 40, 5).expect("a cut");
@@ -348,17 +353,17 @@ mod tests {
             let some = pictures.load(&rows[part.clone()], 1, &|_| ()).expect("loaded");
             assert_eq!(some, all[part.start * 512..part.end * 512]);
         }
-        let places = pictures.places(&[6, 13]);
-        assert_eq!((places[0].row, places[0].column), (5, 5));
-        assert_eq!((places[1].row, places[1].column), (5, 5));
-        assert!(places[1].file.ends_with("b.jpg"));
+        let origins = pictures.origins(&[6, 13]);
+        assert_eq!((origins[0].row, origins[0].column), (5, 5));
+        assert_eq!((origins[1].row, origins[1].column), (5, 5));
+        assert!(origins[1].file.ends_with("b.jpg"));
         assert_eq!(pictures.middle(13), (25.0 / 47.0, 25.0 / 90.0));
         assert_eq!(pictures.patches(&[13, 0]).expect("patches")[1].get_pixel(3, 2).0, [9, 10, 6]);
     }
 
     #[test]
     fn a_picture_that_does_not_decode_is_named_or_left_out() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let good = save(directory.path(), "good.png", 50, 50);
         let junk = directory.path().join("junk.jpg");
         std::fs::write(&junk, b"no picture").expect("written");
@@ -377,7 +382,7 @@ mod tests {
         assert_eq!(rest.entries().map(|e| &e.name).collect::<Vec<_>>(), [&good]);
         assert_eq!(rest.skipped(), [junk.clone(), cut_short]);
         let message = open(&[junk], cut, true).expect_err("nothing left").to_string();
-        assert!(message.contains("no picture decodes"), "{message}");
+        assert!(message.contains("no picture can be decoded"), "{message}");
         let missing = open(&[directory.path().join("none.png")], cut, true).expect_err("refused");
         assert!(matches!(missing, Error::File { .. }), "a missing file is not a bad picture");
     }
@@ -395,7 +400,7 @@ mod tests {
 
     #[test]
     fn random_patches_lie_in_their_pictures_and_depend_on_the_seed() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let paths = [("a.png", 60, 45), ("small.png", 39, 100), ("b.png", 40, 90)]
             .map(|(name, width, height)| save(directory.path(), name, width, height));
         let cut = PatchLayout::new(5, 40, 7).expect("a cut");
@@ -405,12 +410,12 @@ mod tests {
             let rows: Vec<u64> = (0..pictures.rows()).collect();
             let all = pictures.load(&rows, 2, &|_| ()).expect("all patches lie inside");
             assert_eq!(pictures.load(&rows[4..9], 1, &|_| ()).expect("loaded"), all[4 * 512..9 * 512]);
-            (pictures.places(&rows), all)
+            (pictures.origins(&rows), all)
         };
-        let (places, vectors) = draw(1);
-        assert_eq!(places.len(), 12, "none of the small one");
-        assert!(places[..6].iter().all(|p| p.file.ends_with("a.png") && p.row <= 5 && p.column <= 20));
-        assert!(places[6..].iter().all(|p| p.file.ends_with("b.png") && p.row <= 50 && p.column == 0));
-        assert!(draw(1) == (places.clone(), vectors) && draw(2).0 != places);
+        let (origins, vectors) = draw(1);
+        assert_eq!(origins.len(), 12, "none of the small one");
+        assert!(origins[..6].iter().all(|p| p.file.ends_with("a.png") && p.row <= 5 && p.column <= 20));
+        assert!(origins[6..].iter().all(|p| p.file.ends_with("b.png") && p.row <= 50 && p.column == 0));
+        assert!(draw(1) == (origins.clone(), vectors) && draw(2).0 != origins);
     }
 }

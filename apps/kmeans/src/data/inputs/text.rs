@@ -1,11 +1,13 @@
-//! Points as lines of text: the papers' form, `pictureID rowID colID f1 f2 ...` separated by blanks, and CSV.
+//! Points as lines of text: the papers' format, `pictureID rowID colID f1 f2 ...` separated by
+//! blanks, and CSV.
 //!
-//! Files are cut into pieces of a mebibyte, of which each rank counts the lines of some; so all ranks know which point begins in which
-//! piece, and a rank reads the pieces of its own points only. Blank lines are passed over. A value that is missing, in excess or no
-//! finite number is an error that names file and line.
+//! Files are divided into pieces of a mebibyte, and each rank counts the lines of some pieces. All
+//! ranks then know in which piece each point starts, so a rank reads only the pieces of its own
+//! points. Blank lines are skipped. A missing, additional or non-finite value is an error that
+//! names the file and the line.
 //!
-//! CSV: numbers between commas, semicolons or tabs, whichever the first line has; numbers may be quoted. A first line that holds anything
-//! but numbers is a header.
+//! CSV: numbers separated by commas, semicolons or tabs, depending on the first line; numbers may
+//! be quoted. If the first line contains anything other than numbers, it is a header.
 
 use super::formats::{PointOrigin, ending};
 use crate::data::grid::MAX_DIMS;
@@ -18,29 +20,29 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// Longest line accepted, in bytes; 65,536 numbers of 60 characters fit.
+/// Maximum length of a line in bytes, enough for 65,536 numbers of 60 characters.
 const MAX_LINE: u64 = 4 << 20;
 
-/// Bytes that are counted and found as one. A line is of the piece in which it begins.
+/// Bytes per piece. A line belongs to the piece in which it starts.
 const PIECE: u64 = 1 << 20;
 
-/// Text files that together hold the points, in the order given.
+/// Text files that together contain the points, in the given order.
 #[derive(Debug)]
 pub struct TextLines {
     files: Vec<TextFile>,
     pieces: Vec<FilePiece>,
-    /// Points in all pieces up to and with each.
+    /// For each piece, the number of points in it and in all previous pieces.
     ends: Vec<u64>,
-    /// Numbers of each point.
+    /// Numbers per point.
     pub dims: usize,
 }
 
-/// What a line looks like.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum LineFormat {
-    /// Name, row, column and numbers between blanks.
+    /// Name, row, column and numbers, separated by blanks.
     Papers,
-    /// Numbers between bytes of this kind.
+    /// Numbers separated by this byte.
     Separated(u8),
 }
 
@@ -50,13 +52,13 @@ struct TextFile {
     format: TextFormat,
 }
 
-/// What the beginning of a file tells.
+/// The format of a file, detected from its start.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct TextFormat {
     form: LineFormat,
     /// In bytes.
     length: u64,
-    /// Numbers in its first line, of which a header may tell; none in an empty file.
+    /// Number of fields in the first line, which may be a header, or `None` for an empty file.
     dims: Option<usize>,
     has_header: bool,
 }
@@ -64,13 +66,13 @@ struct TextFormat {
 #[derive(Clone, Copy, Debug)]
 struct FilePiece {
     file: usize,
-    /// Bytes of the file before it.
+    /// Bytes of the file before the piece.
     start: u64,
-    /// Lines of the file before it.
+    /// Lines of the file before the piece.
     lines: u64,
 }
 
-/// Lines that begin in a piece.
+/// Number of lines that start in a piece.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct LineCount {
     lines: u64,
@@ -78,10 +80,11 @@ struct LineCount {
 }
 
 impl TextLines {
-    /// Counts the files' lines, on all ranks and threads. Points have `dims` numbers; unless that is said, as many as the first line.
+    /// Counts the files' lines on all ranks and threads. Points have `dims` numbers; by default as
+    /// many as the first line.
     ///
     /// # Errors
-    /// If a file cannot be read, or is of other dimensions than the others.
+    /// If a file cannot be read, or files differ in the number of dimensions.
     pub fn open(
         peers: &PeerRanks<'_>,
         paths: &[PathBuf],
@@ -112,20 +115,20 @@ impl TextLines {
         Ok(lines)
     }
 
-    /// The files.
+    /// Returns the files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|file| file.path.as_path())
     }
 
-    /// Points in all.
+    /// Returns the total number of points.
     pub fn rows(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Hands the numbers of the given rows, which rise, to `take`, row by row.
+    /// Passes the numbers of the given rows to `take`, row by row. The rows must ascend.
     ///
     /// # Errors
-    /// If a line is none of as many finite numbers.
+    /// If a line does not consist of the expected number of finite numbers.
     pub fn each(&self, rows: &[u64], mut take: impl FnMut(&[f64])) -> Result<(), Error> {
         let mut values = Vec::with_capacity(self.dims);
         self.visit(rows, |file, _, line| {
@@ -139,14 +142,14 @@ impl TextLines {
         })
     }
 
-    /// Where the given rows, which rise, come from.
+    /// Returns the origins of the given rows, which must ascend.
     ///
     /// # Errors
-    /// If a line does not say it.
-    pub fn places(&self, rows: &[u64]) -> Result<Vec<PointOrigin>, Error> {
-        let mut places = Vec::with_capacity(rows.len());
+    /// If a line does not contain its origin.
+    pub fn origins(&self, rows: &[u64]) -> Result<Vec<PointOrigin>, Error> {
+        let mut origins = Vec::with_capacity(rows.len());
         self.visit(rows, |file, row, line| {
-            places.push(match file.format.form {
+            origins.push(match file.format.form {
                 LineFormat::Papers => place(&mut line.split_ascii_whitespace())?,
                 LineFormat::Separated(_) => {
                     PointOrigin { file: file.path.display().to_string(), row, column: 0 }
@@ -154,10 +157,11 @@ impl TextLines {
             });
             Ok(())
         })?;
-        Ok(places)
+        Ok(origins)
     }
 
-    /// Hands the lines of the given rows to `take`, whose complaints get the file's name and the line's number.
+    /// Passes the lines of the given rows to `take`. Adds the file's name and the line's number to
+    /// its errors.
     fn visit(
         &self,
         rows: &[u64],
@@ -195,8 +199,8 @@ impl TextLines {
         Ok(LineCount { lines, points })
     }
 
-    /// Hands the lines of points that begin in a piece, with their numbers in it from 1, to `take` until it has enough. How many lines
-    /// there were.
+    /// Passes the lines of points that start in a piece to `take`, with their numbers in the piece
+    /// counted from 1, until `take` stops. Returns the number of lines.
     fn lines(
         &self,
         piece: usize,
@@ -211,7 +215,7 @@ impl TextLines {
         reader.seek(SeekFrom::Start(at)).map_err(failed)?;
         let mut line = Vec::new();
         if start > 0 {
-            // The end of a line that began before; this piece's first line is behind it.
+            // Skips the rest of a line that starts in the previous piece.
             at +=
                 Read::by_ref(&mut reader).take(end - at).read_until(b'\n', &mut line).map_err(failed)? as u64;
         }
@@ -256,7 +260,7 @@ impl TextFile {
 
 fn endless(path: &Path, at: u64) -> Error {
     let problem =
-        format!("the line at byte {at} is longer than {MAX_LINE} bytes: is this a text file of points?");
+        format!("the line at byte {at} is longer than {MAX_LINE} bytes; it may not be a text file of points");
     Error::Content { path: path.to_owned(), problem }
 }
 
@@ -264,7 +268,7 @@ fn is_blank(line: &[u8]) -> bool {
     line.iter().all(u8::is_ascii_whitespace)
 }
 
-/// Looks at a file's first line that is not blank.
+/// Detects the format of a file from its first line that is not blank.
 fn format(path: &Path) -> Result<TextFormat, Error> {
     let failed = |error| Error::file(path)(error);
     let file = File::open(path).map_err(failed)?;
@@ -300,19 +304,19 @@ fn format(path: &Path) -> Result<TextFormat, Error> {
     Ok(TextFormat { form: LineFormat::Separated(separator), length, dims: dims(count), has_header })
 }
 
-/// The numbers of a point, in which all files agree.
+/// Returns the number of dimensions on which all files agree.
 fn agreed_dims(paths: &[PathBuf], format: &[TextFormat], requested: Option<usize>) -> Result<usize, Error> {
     let mut known = requested.map(|dims| (dims, Path::new("--dims")));
     for (path, format) in paths.iter().zip(format) {
         let Some(dims) = format.dims else { continue };
         match known {
-            // A short line is better told of by its number.
+            // A line that is too short is reported later, with its number.
             Some((_, by)) if by == Path::new("--dims") => {}
             None => known = Some((dims, path)),
             Some((other, by)) if other != dims => {
                 let (path, by) = (path.display(), by.display());
                 let problem = format!(
-                    "{path}: its first line has {dims} numbers, that of {by} {other}; all points must have as many"
+                    "{path}: its first line has {dims} numbers, but that of {by} has {other}; all points must have equally many"
                 );
                 return Err(Error::Input(problem));
             }
@@ -321,18 +325,19 @@ fn agreed_dims(paths: &[PathBuf], format: &[TextFormat], requested: Option<usize
     }
     match known {
         Some((dims, _)) if (1..=MAX_DIMS).contains(&dims) => Ok(dims),
-        Some((dims, by)) => {
-            Err(Error::Option(format!("{}: points of {dims} numbers; 1 to {MAX_DIMS} can be", by.display())))
-        }
+        Some((dims, by)) => Err(Error::Option(format!(
+            "{}: points of {dims} numbers; 1 to {MAX_DIMS} are supported",
+            by.display()
+        ))),
         None => {
             let path = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
-            Err(Error::Input(format!("{path}: no points in it; a line for each is expected")))
+            Err(Error::Input(format!("{path}: no points in it; expected one line per point")))
         }
     }
 }
 
 fn place<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Result<PointOrigin, String> {
-    const FORM: &str = "a point is: pictureID rowID colID f1 f2 ...";
+    const FORM: &str = "a point has the form: pictureID rowID colID f1 f2 ...";
     let file = fields.next().ok_or(FORM)?.to_owned();
     let mut number = |name: &str| {
         let field = fields.next().ok_or_else(|| format!("{name} is missing; {FORM}"))?;
@@ -351,7 +356,7 @@ fn separated(line: &str, by: u8, dims: usize, values: &mut Vec<f64>) -> Result<(
     numbers(fields(line, by), "column ", dims, values)
 }
 
-/// A line's fields without blanks and quotes around them.
+/// Returns a line's fields, without surrounding blanks and quotes.
 fn fields(line: &str, by: u8) -> impl Iterator<Item = &str> {
     line.trim_matches(['\r', '\n']).split(char::from(by)).map(|field| {
         let field = field.trim();
@@ -380,7 +385,7 @@ fn numbers<'a>(
     }
 }
 
-/// A field as it stands in a message: not longer than a line of a terminal.
+/// Returns a field for use in an error message, shortened to fit a line.
 fn quoted(field: &str) -> String {
     let start: String = field.chars().take(40).collect();
     format!("{start:?}{}", if start.len() < field.len() { "..." } else { "" })
@@ -416,12 +421,13 @@ mod tests {
         assert_eq!((l.rows(), l.dims), (4, 2));
         assert_eq!(load(&l, &[0, 1, 2, 3]), [1., 2., 3., 4., 5., 6., 7., -8.]);
         assert_eq!(load(&l, &[1, 3]), [3., 4., 7., -8.]);
-        assert_eq!(l.places(&[2]).expect("places"), [PointOrigin { file: "c".into(), row: 4, column: 5 }]);
+        assert_eq!(l.origins(&[2]).expect("places"), [PointOrigin { file: "c".into(), row: 4, column: 5 }]);
     }
 
     #[test]
     fn points_of_any_piece_are_found_without_reading_the_others() {
-        // Lines of unequal length, so that pieces begin in the middle of some, and one that is longer than a piece.
+        // Lines of different lengths, so that pieces start within some of them, and one line that
+        // is longer than a piece.
         let blanks = " ".repeat(3 << 20);
         let line = |i: usize| match i {
             7000 => format!("p {i} 0{blanks}{i} 1\n"),
@@ -442,7 +448,7 @@ mod tests {
         }
         let bad = text.replace("p 9000 0", "p x 0");
         std::fs::write(f.path(), bad).expect("written");
-        let message = open(&[&f], None).and_then(|l| l.places(&[9_000])).expect_err("refused").to_string();
+        let message = open(&[&f], None).and_then(|l| l.origins(&[9_000])).expect_err("refused").to_string();
         let number = text.lines().position(|l| l.starts_with("p 9000 ")).expect("there") + 1;
         assert!(message.contains(&format!(":{number}: rowID")), "{message}");
     }
@@ -456,7 +462,7 @@ mod tests {
             let l = open(&[&f], None).expect("counted");
             assert_eq!((l.rows(), l.dims), (2, 2), "{text:?}");
             assert_eq!(load(&l, &[0, 1]), [1., 2., 3., 4.], "{text:?}");
-            assert_eq!(l.places(&[1]).expect("a place")[0].row, 1);
+            assert_eq!(l.origins(&[1]).expect("a place")[0].row, 1);
         }
     }
 
