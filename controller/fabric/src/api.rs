@@ -1,4 +1,4 @@
-//! What the fabric and the rest of the controller say to each other: plain values, nothing of OpenFlow.
+//! The interface between the fabric and the rest of the controller: plain values, without OpenFlow.
 
 pub use cool_topology::{DatapathId, Key, Link, MacAddr, Port};
 pub use cool_types::TreeScope;
@@ -7,20 +7,20 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Who forwards what is for one node.
+/// How unicast frames between nodes are forwarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Unicast {
-    /// COOL: by rules that are installed ahead, over all equal paths.
+    /// By COOL: flows are installed ahead of traffic and use all equal-cost paths.
     #[default]
     Routed,
-    /// The switches' own forwarding (NORMAL): by what they learn, over one spanning tree.
+    /// By the switches' own forwarding (NORMAL): they learn addresses and use one spanning tree.
     Normal,
 }
 
-/// How many hosts without an agent are carried.
+/// Maximum number of hosts without an agent that are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLimits {
-    /// In all: each takes a flow in every switch.
+    /// In the whole network. Each host takes a flow in every switch.
     pub all: usize,
     /// At one port.
     pub per_port: usize,
@@ -32,69 +32,77 @@ impl Default for HostLimits {
     }
 }
 
-/// The most entries of ours that a switch may hold; `None`: as many as it takes.
+/// Maximum number of this controller's entries in a switch. `None` sets no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCapacity {
-    /// Entries of its group table.
+    /// Entries of the group table.
     pub groups: Option<u32>,
-    /// Those of them that are of type FF (fast failover).
+    /// Group entries of type FF (fast failover).
     pub failovers: Option<u32>,
-    /// Flows.
+    /// Flow entries.
     pub flows: Option<u32>,
     /// Meters.
     pub meters: Option<u32>,
 }
 
-/// The operator's choice.
+/// The operator's choice of a flow table and of group numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipeline {
-    /// The table that our flows are in; packets come to it by somebody else's flows if it is not 0.
+    /// The table of our flows. If it is not 0, flows of another controller must send packets to it.
     pub table: u8,
     /// The lowest of our group numbers.
     pub first_group: u32,
 }
 
-/// How the fabric is run.
+/// Configuration of the fabric.
 #[derive(Clone, Debug)]
 pub struct FabricConfig {
-    /// Rate of every link between a node and its switch, bytes per second; `None`: what the port says.
+    /// Rate of every link between a node and its switch, in bytes per second. `None`: as the port
+    /// reports it.
     pub host_bytes_per_second: Option<u64>,
-    /// Rate of every link between two switches, bytes per second; `None`: what the ports say.
+    /// Rate of every link between two switches, in bytes per second. `None`: as the ports report
+    /// it.
     pub uplink_bytes_per_second: Option<u64>,
-    /// How often switches and agents announce themselves; a link is lost after three missed announcements.
+    /// Interval at which switches and agents announce themselves. A link is lost after three missed
+    /// announcements.
     pub lldp_interval: Duration,
-    /// How long [`create_group`](super::Fabric::create_group) waits for the switches.
+    /// Maximum time that [`create_group`](super::Fabric::create_group) waits for the switches.
     pub ack_timeout: Duration,
-    /// How long new unicast paths that could make a loop with old ones wait for switches to confirm that
-    /// those are gone.
+    /// Maximum time that new unicast paths wait until switches acknowledge the removal of old ones,
+    /// because together the two could form a loop.
     pub deferral_timeout: Duration,
-    /// How long trees and routes stay that an earlier controller left in the switches and that nobody has asked for
-    /// since this one has started (the stale-path time of a graceful restart).
+    /// How long trees and routes of an earlier controller are retained if nothing requests them
+    /// after this one has started (the stale-path time of a graceful restart).
     pub stale_time: Duration,
-    /// How long a switch without a connection keeps its place in the network, as long as any of its links is up.
+    /// How long a switch without a connection keeps its place in the network while any of its links
+    /// is up.
     pub grace: Duration,
     /// UDP port of all multicast.
     pub multicast_port: u16,
-    /// Packets per second that a port may hand in, with two seconds' worth at once; LLDP apart from others.
+    /// Packet-ins per second that a port may cause, with bursts of two seconds' worth. LLDP is
+    /// counted separately.
     pub packet_ins_per_second: u32,
-    /// How often switches are asked for their counters.
+    /// Interval at which switches are asked for their counters.
     pub counters_interval: Duration,
-    /// Who forwards unicast.
+    /// How unicast frames are forwarded.
     pub unicast: Unicast,
-    /// Which hosts without an agent reach each other and nodes; `None`: none does.
+    /// Limits for hosts without an agent, which can then reach each other and nodes. `None`: such
+    /// hosts are not served.
     pub hosts: Option<HostLimits>,
-    /// The most that each switch may hold, beside what it says itself.
+    /// Limits for each switch, in addition to those that the switch reports.
     pub capacity: TableCapacity,
-    /// Which of a switch's tables and group numbers are used.
+    /// The table and the group numbers that are used in each switch.
     pub pipeline: Pipeline,
-    /// What the operator calls switches; others have the names that they give themselves.
+    /// Names that the operator has given to switches. Other switches keep the names that they
+    /// report.
     pub switch_names: Arc<BTreeMap<DatapathId, String>>,
-    /// Whether switches without such a name are turned away.
+    /// Whether switches without such a name are rejected.
     pub only_named_switches: bool,
-    /// Whether switches are turned away whose certificates name no datapath id.
+    /// Whether switches are rejected if their certificates name no datapath id.
     pub only_bound_certificates: bool,
-    /// Of several controllers, switches have the one with the highest: when it started, say. Without one this controller stands by
-    /// until [`FabricHandle::lead`](super::FabricHandle::lead).
+    /// Of several controllers, the switches obey the one with the highest generation, for example
+    /// its start time. Without a generation this controller is a standby until
+    /// [`FabricHandle::lead`](super::FabricHandle::lead) is called.
     pub generation: Option<u64>,
 }
 
@@ -123,7 +131,7 @@ impl Default for FabricConfig {
     }
 }
 
-/// A node as its agent describes it.
+/// A node as its agent registers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRegistration {
     /// Unique name.
@@ -132,32 +140,32 @@ pub struct NodeRegistration {
     pub ip: IpAddr,
     /// Address of the data interface.
     pub mac: MacAddr,
-    /// What proves its LLDP.
+    /// Key that authenticates the node's LLDP frames.
     pub lldp_key: Key,
 }
 
-/// The network as it is known at one moment.
+/// Snapshot of the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopologySnapshot {
-    /// By datapath id.
+    /// Switches, in order of datapath id.
     pub switches: Vec<SwitchView>,
-    /// Links between switches, each once; both directions have been heard.
+    /// Links between switches, each once. Both directions have been confirmed by LLDP.
     pub links: Vec<LinkView>,
     /// Registered nodes, by name.
     pub nodes: Vec<NodeView>,
     /// Hosts without an agent, by Ethernet address.
     pub hosts: Vec<HostView>,
-    /// What an operator should look at.
+    /// Conditions that an operator should look at.
     pub warnings: Vec<String>,
 }
 
 impl TopologySnapshot {
-    /// The node of that name.
+    /// Returns the node of that name.
     pub fn node(&self, name: &str) -> Option<&NodeView> {
         self.nodes.binary_search_by(|n| n.name.as_str().cmp(name)).ok().map(|i| &self.nodes[i])
     }
 
-    /// A port as operators know it: "s1:2".
+    /// Returns the name of a port as operators know it, for example "s1:2".
     pub fn port_name(&self, port: Port) -> String {
         match self.switches.binary_search_by_key(&port.switch, |s| s.datapath_id) {
             Ok(at) => format!("{}:{}", self.switches[at].name, port.number),
@@ -165,44 +173,45 @@ impl TopologySnapshot {
         }
     }
 
-    /// A link between switches as operators know it: "s1:2-s3:1".
+    /// Returns the name of a link between switches, for example "s1:2-s3:1".
     pub fn link_name(&self, a: Port, b: Port) -> String {
         format!("{}-{}", self.port_name(a), self.port_name(b))
     }
 
-    /// The link of a node at a port as operators know it: "s3:4-h2".
+    /// Returns the name of the link between a port and a node, for example "s3:4-h2".
     pub fn node_link_name(&self, port: Port, node: &str) -> String {
         format!("{}-{node}", self.port_name(port))
     }
 }
 
-/// A switch.
+/// A switch in a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchView {
-    /// Its identity.
+    /// Datapath id.
     pub datapath_id: DatapathId,
-    /// Of its local port, else from its description, else made of the datapath id.
+    /// Name of its local port; otherwise its description; otherwise made from the datapath id.
     pub name: String,
-    /// The rack's number, if this is a rack's top-of-rack switch: one with agents on it.
+    /// Number of the rack if this is a top-of-rack switch, that is, a switch with agents.
     pub rack: Option<u32>,
-    /// Whether it has a connection to this controller. Without one it goes on as it was told.
+    /// Whether it is connected to this controller. Without a connection it keeps forwarding by the
+    /// flows it has.
     pub connected: bool,
-    /// Number of its ports, the local one not counted.
+    /// Number of ports, without the local one.
     pub ports: u32,
-    /// The numbers of those whose link is up and at which no known switch, node or host is.
+    /// Ports that are up, but at which no switch, node or host is known.
     pub unidentified_ports: Vec<u32>,
 }
 
 /// A host without an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostView {
-    /// Its Ethernet address.
+    /// Ethernet address.
     pub mac: MacAddr,
-    /// The VLAN of its frames, if they are tagged.
+    /// VLAN of its frames, if they are tagged.
     pub vlan: Option<u16>,
-    /// The addresses that it has said it has.
+    /// IP addresses that the host has announced.
     pub addresses: Vec<IpAddr>,
-    /// Where it is.
+    /// Port at which the host is.
     pub port: Port,
 }
 
@@ -213,7 +222,7 @@ pub struct LinkView {
     pub a: Port,
     /// The other end.
     pub b: Port,
-    /// 0: unknown.
+    /// Rate; 0 if unknown.
     pub bytes_per_second: u64,
 }
 
@@ -226,145 +235,146 @@ pub struct NodeView {
     pub ip: IpAddr,
     /// Address of the data interface.
     pub mac: MacAddr,
-    /// Where it is attached, once its LLDP has been heard.
+    /// Place of the node. `None` until its LLDP is received.
     pub location: Option<Location>,
 }
 
-/// Where a node is attached.
+/// Place of a node in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// The switch port.
+    /// Switch port.
     pub port: Port,
-    /// The rack's number; stable while the controller runs.
+    /// Number of the rack, which is stable while the controller runs.
     pub rack: u32,
-    /// Of the node's link; 0: unknown.
+    /// Rate of the node's link; 0 if unknown.
     pub bytes_per_second: u64,
 }
 
 /// A group that needs trees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRequest {
-    /// Chosen by the caller, unique among the groups in use. Groups spread over spines by it.
+    /// Id chosen by the caller, unique among the groups in use. It also decides over which spines
+    /// the trees are spread.
     pub id: u64,
-    /// The node of each rank, in rank order; a node may come several times.
+    /// Node of each rank, in rank order. A node may occur several times.
     pub members: Vec<String>,
 }
 
-/// A tree that the switches have confirmed.
+/// A tree that the switches have acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeGrant {
-    /// Which nodes it connects. Trees of fewer than two nodes are not made.
+    /// The nodes that the tree connects. Trees of fewer than two nodes are not made.
     pub scope: TreeScope,
-    /// The multicast group.
+    /// Multicast address.
     pub address: IpAddr,
     /// UDP port.
     pub port: u16,
-    /// Rate of the slowest known link on the tree; 0: none is known.
+    /// Rate of the slowest link of the tree among those with a known rate; 0 if there are none.
     pub bytes_per_second: u64,
-    /// Its links between switches.
+    /// Links of the tree between switches.
     pub links: Vec<Link>,
-    /// Its nodes, each with the port at which it is.
+    /// Nodes of the tree, each with its port.
     pub nodes: Vec<(String, Port)>,
 }
 
-/// Why the fabric did not do what was asked.
+/// Error of a call to the fabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FabricError {
-    /// Registration with another node's address.
+    /// A node registers an address of another node.
     #[error("node {name} registers {address}, which node {holder} has; give each node its own address")]
     AddressTaken {
-        /// Who registers.
+        /// Node that registers.
         name: String,
-        /// The IP or MAC address.
+        /// IP or MAC address.
         address: String,
-        /// Who has it.
+        /// Node that has the address.
         holder: String,
     },
-    /// Registration with a name or address that no node can have.
+    /// A node registers a name or address that no node can have.
     #[error("node {name:?} cannot be registered: {reason}")]
     BadRegistration {
-        /// Who registers.
+        /// Node that registers.
         name: String,
-        /// What is wrong.
+        /// Rule that is violated.
         reason: String,
     },
-    /// Members whose place in the network is not known: chains work between them, trees do not.
+    /// Members have not been located. Chains work between them, trees do not.
     #[error(
         "no switch has heard the LLDP of {}; check that their agents run and that their switches reach this controller",
         .nodes.join(", ")
     )]
     NotLocated {
-        /// Their names.
+        /// Names of the members.
         nodes: Vec<String>,
     },
-    /// Members that no path of known links connects.
+    /// No path of known links connects two members.
     #[error("no path of discovered links leads from {from} to {to}; check the switches between them")]
     Partitioned {
-        /// A member.
+        /// One member.
         from: String,
-        /// Another.
+        /// The other member.
         to: String,
     },
-    /// Members that frames do not reach from each other.
+    /// Two members are in different VLANs, so frames of one do not reach the other.
     #[error(
         "nodes {one} and {other} are in different VLANs, by the tags of their frames; make groups of nodes of one VLAN"
     )]
     Segments {
-        /// A member.
+        /// One member.
         one: String,
-        /// Another.
+        /// The other member.
         other: String,
     },
-    /// Members of which one is reached by IPv4 and another by IPv6.
+    /// One member uses IPv4 and another IPv6.
     #[error(
         "nodes {one} ({one_ip}) and {other} ({other_ip}) speak different versions of IP with other nodes; give the data interfaces of all \
          IPv4 addresses, or of all IPv6 addresses and start the agents with --ipv6"
     )]
     IpVersions {
-        /// A member.
+        /// One member.
         one: String,
-        /// The address of its data interface.
+        /// Address of its data interface.
         one_ip: IpAddr,
-        /// Another.
+        /// The other member.
         other: String,
-        /// The address of its data interface.
+        /// Address of its data interface.
         other_ip: IpAddr,
     },
     /// The id is in use.
     #[error("group {id} exists; release it first or choose another id")]
     GroupExists {
-        /// The id.
+        /// Group id.
         id: u64,
     },
-    /// There is no such group.
+    /// The group is unknown.
     #[error("there is no group {id}")]
     NoSuchGroup {
-        /// The id.
+        /// Group id.
         id: u64,
     },
-    /// A group without members.
+    /// The group has no members.
     #[error("group {id} has no members")]
     EmptyGroup {
-        /// The id.
+        /// Group id.
         id: u64,
     },
     /// All multicast addresses are in use.
     #[error("all {limit} multicast addresses are in use; release groups")]
     OutOfAddresses {
-        /// How many there are.
+        /// Number of addresses.
         limit: u32,
     },
-    /// Switches that did not answer the barrier in time. The group is not made.
+    /// Switches did not answer the barrier in time. The group is not made.
     #[error(
         "group {id}: {} did not confirm its entries within {waited:?}; check its connection to this controller",
         .switches.join(", ")
     )]
     Unacknowledged {
-        /// The group.
+        /// Group id.
         id: u64,
-        /// Their names.
+        /// Names of the switches.
         switches: Vec<String>,
-        /// How long was waited.
+        /// Time for which the fabric waited.
         waited: Duration,
     },
     /// A switch has no room for any tree of the group. The group is not made.
@@ -372,55 +382,55 @@ pub enum FabricError {
         "there is no room for a tree of group {id}: switch {switch} is full, {exhausted}; release groups"
     )]
     Full {
-        /// The group.
+        /// Group id.
         id: u64,
-        /// The switch's name.
+        /// Name of the switch.
         switch: String,
-        /// Of what there is no room.
+        /// The table that is full.
         exhausted: String,
     },
     /// A switch refused an entry. The group is not made.
     #[error("group {id}: switch {switch} refused an entry: {reason}")]
     Refused {
-        /// The group.
+        /// Group id.
         id: u64,
-        /// The switch's name.
+        /// Name of the switch.
         switch: String,
-        /// Its error and what it refers to.
+        /// The switch's error, and the entry concerned.
         reason: String,
     },
-    /// The fabric has ended.
+    /// The fabric has stopped.
     #[error("the fabric has been stopped")]
     Stopped,
 }
 
-/// Why a switch is not served.
+/// Reason for rejecting a switch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdmitted {
-    /// The operator has not named it.
+    /// The operator has given it no name.
     #[error("its datapath id {0} is not among --switches")]
     Unnamed(DatapathId),
-    /// Its certificate may be that of any switch.
+    /// Its certificate could be that of any switch.
     #[error(
         "its certificate names no datapath id, and it says that it is {0}; give it one made by `cool certs --switch \
          NAME={0}`, or do without --only-bound-certificates"
     )]
     Unbound(DatapathId),
-    /// Its certificate is another switch's.
+    /// Its certificate belongs to another switch.
     #[error("it says that it is {claimed}, but its certificate is for {}", list(.bound))]
     Impostor {
-        /// What it says.
+        /// Datapath id that the switch reports.
         claimed: DatapathId,
-        /// What its certificate says.
+        /// Datapath ids in its certificate.
         bound: Vec<DatapathId>,
     },
 }
 
 impl NotAdmitted {
-    /// All causes, as [`cause`](NotAdmitted::cause) has them.
+    /// All values of [`cause`](NotAdmitted::cause).
     pub const CAUSES: [&'static str; 3] = ["unnamed", "unbound", "impostor"];
 
-    /// In a word.
+    /// Returns the reason as one word, for metrics.
     pub fn cause(&self) -> &'static str {
         match self {
             NotAdmitted::Unnamed(_) => "unnamed",
@@ -434,5 +444,5 @@ fn list(ids: &[DatapathId]) -> String {
     ids.iter().map(DatapathId::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Tells connections apart, also of the same switch.
+/// Identifies a connection, also among several of the same switch.
 pub(crate) type ConnectionId = u64;

@@ -1,13 +1,13 @@
-//! Calls of the controller to the fabric's task.
+//! Calls from the controller to the fabric's task.
 
 use crate::api::{FabricError, GroupRequest, NodeRegistration, TreeGrant, TreeScope};
 use std::net::IpAddr;
 use tokio::sync::oneshot;
 
-/// Sends the result of a call back to the caller.
+/// Returns the result of a call to the caller.
 pub(crate) type CallReply<T> = oneshot::Sender<Result<T, FabricError>>;
 
-/// What the core is asked to do.
+/// A call, with the channel for its result.
 pub(crate) enum FabricCall {
     Register(NodeRegistration, CallReply<()>),
     Unregister(String, CallReply<()>),

@@ -1,4 +1,4 @@
-//! The network as the controller runs it: switches over OpenFlow 1.3, discovery, forwarding, trees.
+//! The network under the controller: switches over OpenFlow 1.3, discovery, forwarding and multicast trees.
 //!
 //! ```text
 //!   switch ==TCP== connection (channel) --events--> network --updates--> connection (reconciler) ==> switch
@@ -6,10 +6,11 @@
 //!                                     Fabric (calls) | v snapshots
 //! ```
 //!
-//! Each switch has one task (`connection`) around one pure machine (`channel`); one task (`run`)
-//! holds everything else, and computes only what a change concerns. It never waits for a switch: what a
-//! switch has not taken yet is one difference, not a queue. Jobs, ranks and gRPC are left to the rest of
-//! the controller.
+//! Each switch has one task (`connection`) around one pure machine (`channel`). One task (`run`) holds the
+//! rest of the state, and computes only the consequences of a change. It never waits for a switch: updates
+//! that a switch has not received yet are merged into one difference, not queued. Imports point one way:
+//! `network` uses `switch`, both use `intent`, and all use `api`. Jobs, ranks and gRPC belong to the rest
+//! of the controller.
 
 mod api;
 mod call;
@@ -39,70 +40,73 @@ use std::sync::Arc;
 use telemetry::Telemetry;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Calls that wait for the core; more wait at their callers.
+/// Maximum number of queued calls. Further callers must wait.
 const CALLS: usize = 256;
 
-/// The network under the controller, as agents, groups and jobs see it: a [`FabricHandle`], or a stand-in in tests.
+/// The network under the controller, as agents, groups and jobs use it: a [`FabricHandle`], or a
+/// stand-in in tests.
 #[tonic::async_trait]
 pub trait Fabric: Send + Sync + 'static {
-    /// Makes a node known: it is located as soon as a switch hears its LLDP. Registering a name again
-    /// replaces what was known of it.
+    /// Registers a node. It is located as soon as a switch receives its LLDP. Registering a name
+    /// again replaces the earlier registration.
     ///
     /// # Errors
-    /// If another node has the address, or the values make no node.
+    /// Fails if another node has the address, or if the name or address is invalid.
     async fn register(&self, node: NodeRegistration) -> Result<(), FabricError>;
 
-    /// Forgets a node. Groups that it is in keep their trees between the others.
+    /// Unregisters a node. Its groups keep their trees between the other members.
     ///
     /// # Errors
-    /// Only if the fabric has stopped; an unknown name is no error.
+    /// Fails only if the fabric has stopped. An unknown name is not an error.
     async fn unregister(&self, name: &str) -> Result<(), FabricError>;
 
-    /// The network as it is known now.
+    /// Returns the current snapshot of the network.
     fn topology(&self) -> Arc<TopologySnapshot>;
 
-    /// The network as it is known, changing when it changes.
+    /// Returns a receiver of snapshots, which is notified of each change.
     fn watch(&self) -> watch::Receiver<Arc<TopologySnapshot>>;
 
-    /// What is measured, as of now.
+    /// Returns the current measurements.
     fn measurements(&self) -> Measurements;
 
-    /// Makes a group's trees: one over all its nodes, one over the nodes of its rack leaders, one in each
-    /// rack; trees of fewer than two nodes are left out. Returns when every switch concerned has confirmed
-    /// its entries by barrier, at the latest after [`FabricConfig::confirm_timeout`]. The trees follow the
-    /// topology until the group is released.
+    /// Makes the trees of a group: one over all its nodes, one over the leaders of its racks, and
+    /// one in each rack. Trees of fewer than two nodes are left out. Returns when every switch
+    /// concerned has acknowledged its entries by a barrier, at the latest after
+    /// [`FabricConfig::ack_timeout`]. The trees follow changes of the topology until the group is
+    /// released, which the caller must do.
     ///
     /// # Errors
-    /// Then the group does not exist. [`FabricError::NotLocated`] and [`FabricError::Partitioned`] say that
-    /// the group can only use chains for now.
+    /// After an error the group does not exist. After [`FabricError::NotLocated`] or
+    /// [`FabricError::Partitioned`] the group can only use chains for now.
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError>;
 
-    /// Takes over a group that an earlier controller made and that is in use: the trees with
-    /// these addresses stay as they are until the network around them is known, and then follow it. Nothing
-    /// happens if the group is known.
+    /// Adopts a group that an earlier controller made and that is still in use. Its trees, which
+    /// have these addresses, remain unchanged until the network around them is known, and then
+    /// follow it. Does nothing if the group is known.
     ///
     /// # Errors
-    /// Only if the fabric has stopped.
+    /// Fails only if the fabric has stopped.
     async fn adopt_group(
         &self,
         group: GroupRequest,
         trees: Vec<(TreeScope, IpAddr)>,
     ) -> Result<(), FabricError>;
 
-    /// A group's trees as they are now; addresses never change, links and rates follow the topology.
+    /// Returns the current trees of a group. Addresses never change, while links and rates follow
+    /// the topology.
     ///
     /// # Errors
-    /// If there is no such group.
+    /// Fails if the group is unknown.
     async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError>;
 
-    /// Removes a group's trees; does not wait for the switches.
+    /// Removes the trees of a group, without waiting for the switches.
     ///
     /// # Errors
-    /// If there is no such group.
+    /// Fails if the group is unknown.
     async fn release_group(&self, group: u64) -> Result<(), FabricError>;
 }
 
-/// A handle on the running fabric. It stops when the last handle is dropped.
+/// Handle on the running fabric, which stops when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct FabricHandle {
     calls: mpsc::Sender<FabricCall>,
@@ -112,8 +116,8 @@ pub struct FabricHandle {
 }
 
 impl FabricHandle {
-    /// Serves the switches that connect to `listener`, on the current tokio runtime. The announcements of their
-    /// ports are proved by `key`, which is to be a secret of this run.
+    /// Starts the fabric on the current tokio runtime, and serves the switches that connect to
+    /// `listener`. `key` authenticates the LLDP of switch ports, and must be a secret of this run.
     pub fn start(config: FabricConfig, key: Key, listener: ClientListener) -> FabricHandle {
         let (calls, incoming) = mpsc::channel(CALLS);
         let (publish, snapshots) = watch::channel(Arc::default());
@@ -124,14 +128,14 @@ impl FabricHandle {
         FabricHandle { calls, generation: Arc::new(generation), snapshots, telemetry }
     }
 
-    /// Stands by no more: asks all switches to be their master, as this generation.
+    /// Ends standby: requests the master role at all switches, with this generation.
     pub fn lead(&self, generation: u64) {
         self.generation.send_replace(Some(generation));
     }
 
-    /// Comes back when the core has dealt with all that it was asked before, or has ended.
+    /// Waits until all earlier calls have been processed, or the fabric has stopped.
     pub async fn answers(&self) {
-        // Whether there is such a group does not matter.
+        // The answer does not matter, only that the call has been processed.
         let _ = self.trees(0).await;
     }
 

@@ -1,5 +1,5 @@
-//! The fabric's task: takes events of switches and calls of the controller in turn, and drives the
-//! [`network`](crate::network).
+//! The fabric's task: processes events of switches and calls of the controller one after the other,
+//! and drives the [`network`](crate::network).
 
 use crate::call::FabricCall;
 use crate::network::Network;
@@ -10,12 +10,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
-/// Events that wait; a switch that has more waits itself.
+/// Maximum number of queued events. A switch with more events must wait.
 const EVENTS: usize = 1024;
-/// What is taken at once before the network is computed anew, and more if that takes longer.
+/// Number of events that are processed before the network is computed anew. If computing takes
+/// longer than they do, more are processed.
 const BATCH: usize = 256;
 
-/// Runs until the last handle is gone.
+/// Runs until the last handle is dropped.
 pub(crate) async fn run(
     mut network: Network,
     listener: ClientListener,
@@ -37,7 +38,8 @@ pub(crate) async fn run(
             },
             () = clock.wait(deadline) => {}
         }
-        // Half of the time is for what comes, however long conclusions take.
+        // At least half of the time must go to events, because otherwise they would pile up while
+        // the network is computed.
         let until = clock.now() + took;
         let mut taken = 0;
         while (taken < BATCH || clock.now() < until)
@@ -49,7 +51,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Takes connections until the network has ended.
+/// Accepts connections until the network has stopped.
 async fn accept(
     listener: ClientListener,
     events: mpsc::Sender<FromSwitch>,

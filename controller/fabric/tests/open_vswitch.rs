@@ -1,5 +1,5 @@
-//! The fabric against Open vSwitch: discovery over patch cables, and where Open vSwitch itself says that
-//! packets come out. Needs root and a running Open vSwitch; fails without them.
+//! The fabric against Open vSwitch: discovery over patch cables, and forwarding as Open vSwitch
+//! itself traces it. The test needs root and a running Open vSwitch, and fails without them.
 
 use cool_daemon::listen::ClientListener;
 use cool_fabric::{
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::time::{interval, timeout};
 
-/// How long the network may take to come to anything.
+/// Maximum time until the network reaches an expected state.
 const PATIENCE: Duration = Duration::from_secs(30);
 const FOREIGN: &str = "cookie=0x7,priority=77,udp,tp_dst=9";
 
@@ -24,12 +24,13 @@ fn run(program: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A root and two racks of two hosts, on Open vSwitch's userspace datapath; removed when dropped.
+/// A root and two racks of two hosts, on Open vSwitch's userspace datapath. Dropping it removes the
+/// bridges.
 struct Bridges {
     prefix: String,
 }
 
-/// The host `n` (from 1): its switch, its port there, its addresses.
+/// Host number `n` (from 1): its switch, its port and its addresses.
 struct Host {
     name: String,
     switch: usize,
@@ -139,14 +140,15 @@ impl Bridges {
         }
     }
 
-    /// A frame comes in by a host's port.
+    /// Injects a frame at a host's port.
     fn receive(&self, host: &Host, frame: &[u8]) {
         let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
         let packet = format!("in_port={},packet={hex},actions=table", host.port);
         run("ovs-ofctl", &["-O", "OpenFlow13", "packet-out", &self.name(host.switch), &packet]);
     }
 
-    /// The hosts at which Open vSwitch says that a packet from `host` comes out, and what is done to it.
+    /// Returns the hosts that receive a packet from `host` according to Open vSwitch, and the
+    /// datapath actions.
     fn trace(&self, host: &Host, packet: &str) -> (BTreeSet<String>, String) {
         let shown = run("ovs-appctl", &["dpif/show"]);
         let numbers: BTreeMap<&str, &str> = shown
@@ -172,7 +174,7 @@ impl Bridges {
 impl Drop for Bridges {
     fn drop(&mut self) {
         for switch in 0..3 {
-            // Also after a failure half-way, when some do not exist.
+            // Some bridges may not exist, because the test may have failed halfway.
             let deleted =
                 Command::new("ovs-vsctl").args(["--if-exists", "del-br", &self.name(switch)]).status();
             if let Err(error) = deleted {
@@ -227,7 +229,7 @@ async fn discovered(fabric: &FabricHandle, bridges: &Bridges) {
     assert_eq!(topology.switches[0].rack, None);
 }
 
-/// Packets come out where they should, by Open vSwitch's own account.
+/// Checks that packets arrive where they should, according to Open vSwitch.
 fn check_forwarding(bridges: &Bridges, fabric: &FabricHandle, grants: &[TreeGrant]) {
     let rack =
         |n: usize| fabric.topology().node(&format!("h{n}")).and_then(|node| node.location).unwrap().rack;
@@ -253,7 +255,8 @@ fn check_forwarding(bridges: &Bridges, fabric: &FabricHandle, grants: &[TreeGran
         let (out, actions) = bridges.trace(&host(from), &udp(from, &address));
         assert_eq!(out, names(to), "from h{from} to {scope:?}: {actions}");
     }
-    // A member that lies about its address, an address that is nobody's, a broadcast: nowhere.
+    // Packets of a member with another source address, to an unknown address, and broadcasts are
+    // dropped.
     let (out, _) = bridges.trace(&host(1), &udp(2, &all.address.to_string()));
     assert_eq!(out, names(&[]));
     for nowhere in ["dl_dst=02:00:00:09:00:02", "dl_dst=ff:ff:ff:ff:ff:ff"] {
@@ -267,7 +270,7 @@ async fn open_vswitch_forwards_as_wanted_and_a_new_controller_takes_over() {
     let bridges = std::sync::Arc::new(Bridges::build("a"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    // NodeRegistry and switches come before and after each other.
+    // Nodes may register before or after switches connect.
     let fabric = start(listener).await;
     let early = fabric.create_group(GroupRequest { id: 1, members: vec!["h1".into(), "h2".into()] }).await;
     assert!(matches!(&early, Err(FabricError::NotLocated { nodes }) if *nodes == ["h1", "h2"]), "{early:?}");
@@ -301,7 +304,7 @@ async fn open_vswitch_forwards_as_wanted_and_a_new_controller_takes_over() {
         Err(FabricError::GroupExists { id: 5 })
     );
 
-    // A cable is pulled: the group lives on in two pieces, and heals.
+    // A cable is pulled: the tree splits in two, and is repaired later.
     run("ovs-vsctl", &["del-port", &format!("{}p02", bridges.prefix)]);
     until(&fabric, "a lost link", |t| t.links.len() == 1).await;
     bridges.patch(0, 2, 2, 1);
@@ -319,7 +322,7 @@ async fn open_vswitch_forwards_as_wanted_and_a_new_controller_takes_over() {
     });
     again.await.expect("the tree heals");
 
-    // Another controller in its place keeps the racks' numbers, and so the nodes' locators.
+    // The next controller must keep the racks' numbers, and thereby the PMACs of nodes.
     let racks: Vec<_> = fabric.topology().switches.iter().map(|s| s.rack).collect();
     let unicast = |flow: &&String| flow.contains("dl_dst=02:c0:");
     let before: BTreeSet<String> = bridges.flows(1).iter().filter(unicast).cloned().collect();
@@ -344,7 +347,8 @@ async fn open_vswitch_forwards_as_wanted_and_a_new_controller_takes_over() {
     assert_eq!(fabric.release_group(6).await, Err(FabricError::NoSuchGroup { id: 6 }));
     assert!(bridges.flows(1).iter().any(|flow| flow.contains("tp_dst=9")), "another's flow was touched");
 
-    // A second cable beside the first: whichever is pulled, the switch takes the other without a controller.
+    // A second cable next to the first: whichever is pulled, the switch uses the other without the
+    // controller.
     bridges.patch(0, 3, 1, 2);
     bridges.patch(1, 2, 0, 3);
     until(&fabric, "a second cable", |t| t.links.len() == 3).await;
@@ -352,7 +356,7 @@ async fn open_vswitch_forwards_as_wanted_and_a_new_controller_takes_over() {
     let protected = timeout(PATIENCE, async {
         let mut every = interval(Duration::from_millis(100));
         let dump = |what| run("ovs-ofctl", &["-O", "OpenFlow13", what, &bridges.name(1)]);
-        // The group is there before the flow that uses it.
+        // The group must exist before the flow that uses it.
         let leads = |flow: &str| flow.contains(&format!("02:c0:00:{rack:02x}")) && flow.contains("group:");
         while !(dump("dump-groups").contains("type=ff") && dump("dump-flows").lines().any(leads)) {
             every.tick().await;

@@ -1,4 +1,5 @@
-//! The fabric over TCP against peers of all kinds: a switch made of the codec, old switches, no switches.
+//! The fabric over TCP against peers of all kinds: a switch made of the codec, old switches, and
+//! peers that are no switches.
 
 use cool_daemon::listen::ClientListener;
 use cool_fabric::{Fabric, FabricConfig, FabricHandle};
@@ -23,11 +24,11 @@ async fn start() -> (FabricHandle, SocketAddr) {
     )
 }
 
-/// All messages until the fabric hangs up.
+/// Returns all messages until the fabric closes the connection.
 async fn until_closed(mut peer: TcpStream) -> Vec<Message> {
     let mut bytes = Vec::new();
     let read = timeout(PATIENCE, peer.read_to_end(&mut bytes)).await.expect("the fabric never hangs up");
-    // It may hang up on unread bytes, which resets the connection.
+    // Closing with unread bytes resets the connection.
     if let Err(error) = read {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
@@ -52,7 +53,7 @@ fn port(number: u32, name: &str) -> Port {
     }
 }
 
-/// What a switch with this datapath id says to a message.
+/// Returns the reply of a switch with this datapath id to a message.
 fn reply(datapath_id: u64, body: &Body) -> Option<Body> {
     Some(match body {
         Body::FeaturesRequest => Body::FeaturesReply(SwitchFeatures {
@@ -72,14 +73,14 @@ fn reply(datapath_id: u64, body: &Body) -> Option<Body> {
             }
             MultipartRequest::Flow(_) => Body::MultipartReply(MultipartReply::Flow(Vec::new()).into()),
             MultipartRequest::GroupDesc => Body::MultipartReply(MultipartReply::GroupDesc(Vec::new()).into()),
-            // Not every switch can do everything.
+            // Not every switch supports everything.
             _ => Body::Error(ErrorMessage::new(ErrorType::BAD_REQUEST, 2, Vec::new())),
         },
         _ => return None,
     })
 }
 
-/// Plays a switch until the fabric hangs up.
+/// Plays a switch until the fabric closes the connection.
 async fn play(address: SocketAddr, datapath_id: u64) {
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.write_all(&Message::new(1, Body::Hello(Hello::default())).encode().unwrap()).await.unwrap();
@@ -133,7 +134,7 @@ async fn peers_that_are_no_switches_neither_stop_nor_delay_those_that_are() {
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[4, 0, 0, 0, 0, 0, 0, 0], &[4, 6, 0, 32], &[0xff; 70_000]]
     {
         let mut peer = TcpStream::connect(address).await.unwrap();
-        // The fabric may hang up before it has read everything.
+        // The fabric may close the connection before it has read everything.
         let _ = peer.write_all(bytes).await;
         peer.shutdown()
             .await
@@ -158,7 +159,7 @@ async fn a_switch_that_floods_and_never_reads_is_dropped() {
     let (fabric, address) = start().await;
     let mut flood = TcpStream::connect(address).await.unwrap();
     flood.write_all(&Message::new(1, Body::Hello(Hello::default())).encode().unwrap()).await.unwrap();
-    // Every request wants an answer of the same length, which nobody reads.
+    // Every request demands a reply of the same length, which this peer never reads.
     let echo = Message::new(2, Body::EchoRequest(vec![0; 60_000])).encode().unwrap();
     let flooding = timeout(PATIENCE, async { while flood.write_all(&echo).await.is_ok() {} });
     flooding.await.expect("the fabric keeps for ever what nobody reads");

@@ -1,32 +1,33 @@
-//! ARP over Ethernet and IPv4 (RFC 826), as far as the controller answers it for the nodes and carries it for others.
+//! ARP over Ethernet and IPv4 (RFC 826), as far as the controller answers for nodes and forwards
+//! for hosts.
 
 use cool_topology::MacAddr;
 use core::net::Ipv4Addr;
 
-/// ARP's EtherType.
+/// EtherType of ARP.
 pub(crate) const ETHERTYPE: u16 = 0x0806;
-/// Ethernet as hardware, IPv4 as protocol, addresses of 6 and 4 bytes.
+/// Hardware Ethernet, protocol IPv4, addresses of 6 and 4 bytes.
 const ETHERNET_IPV4: [u8; 6] = [0, 1, 0x08, 0, 6, 4];
 const REQUEST: u16 = 1;
 const REPLY: u16 = 2;
 
-/// A question who has an address, or the answer.
+/// An ARP request or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arp {
-    /// Whether it is an answer.
+    /// Whether it is a reply.
     pub(crate) reply: bool,
-    /// Who asks or answers.
+    /// Ethernet address of the sender.
     pub(crate) sender: MacAddr,
-    /// Its address; unspecified if it only looks whether the target is in use.
+    /// IP address of the sender; unspecified in a probe (RFC 5227).
     pub(crate) sender_ip: Ipv4Addr,
-    /// Who is answered; without meaning in a question.
+    /// Ethernet address of the receiver of a reply; meaningless in a request.
     pub(crate) target: MacAddr,
-    /// The address asked for, or of who is answered.
+    /// Requested IP address, or that of the receiver of a reply.
     pub(crate) target_ip: Ipv4Addr,
 }
 
 impl Arp {
-    /// Reads a frame; `None` if it is nothing that can be answered or carried.
+    /// Reads a frame; returns `None` if it cannot be answered or forwarded.
     pub(crate) fn read(frame: &[u8]) -> Option<Arp> {
         let body = frame.get(14..42)?;
         let operation = u16::from_be_bytes([body[6], body[7]]);
@@ -42,7 +43,7 @@ impl Arp {
         Some(Arp { reply: operation == REPLY, sender, sender_ip: ip(14), target, target_ip: ip(24) })
     }
 
-    /// The frame that says it, from its sender to an Ethernet address.
+    /// Returns the message as a frame to an Ethernet address.
     pub(crate) fn frame(&self, to: MacAddr) -> Vec<u8> {
         let mut frame = Vec::with_capacity(60);
         frame.extend(to.octets());
@@ -58,24 +59,25 @@ impl Arp {
         frame
     }
 
-    /// The frame that answers a question: the target has this address.
-    pub(crate) fn answer(&self, target: MacAddr) -> Vec<u8> {
+    /// Returns the frame that answers a request with this Ethernet address.
+    pub(crate) fn reply_with(&self, target: MacAddr) -> Vec<u8> {
         let (sender_ip, target_ip) = (self.target_ip, self.sender_ip);
         Arp { reply: true, sender: target, sender_ip, target: self.sender, target_ip }.frame(self.sender)
     }
 }
 
-/// A frame that tells everybody, unasked, who has an address now: those who know of another forget it.
+/// Returns a frame that announces the Ethernet address of an IP address to all, so that they forget
+/// any other.
 ///
-/// An ARP announcement is a request (RFC 5227, section 3). As an answer it would go unheard for a second after another one:
-/// of answers that follow each other Linux takes the first (`locktime` in arp(7)), and a host that becomes a
-/// node is announced twice at once.
+/// An ARP announcement is a request (RFC 5227, section 3). As a reply it would be ignored for a
+/// second after another one, because Linux accepts only the first of several replies (`locktime` in
+/// arp(7)), and a host that becomes a node is announced twice in a row.
 pub(crate) fn announcement(ip: Ipv4Addr, now: MacAddr) -> Vec<u8> {
     let target = MacAddr::from([0; 6]);
     Arp { reply: false, sender: now, sender_ip: ip, target, target_ip: ip }.frame(MacAddr::broadcast())
 }
 
-/// A frame that asks a host whether it is there, and tells it nothing (RFC 5227, an ARP probe).
+/// Returns a frame that probes a host without announcing any address (RFC 5227, an ARP probe).
 pub(crate) fn probe(host: MacAddr, ip: Ipv4Addr, asker: MacAddr) -> Vec<u8> {
     let (sender_ip, target) = (Ipv4Addr::UNSPECIFIED, MacAddr::from([0; 6]));
     Arp { reply: false, sender: asker, sender_ip, target, target_ip: ip }.frame(host)
@@ -85,7 +87,7 @@ pub(crate) fn probe(host: MacAddr, ip: Ipv4Addr, asker: MacAddr) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Who has 10.0.0.2? Tell 10.0.0.1; as a Linux host sends it.
+    /// A request for 10.0.0.2 from 10.0.0.1, as a Linux host sends it.
     const FRAME: [u8; 42] = [
         0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1,
         10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2,
@@ -97,7 +99,7 @@ mod tests {
         assert!(!question.reply);
         assert_eq!((question.sender_ip, question.target_ip), ([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
         assert_eq!(question.frame(MacAddr::broadcast())[..42], FRAME);
-        let frame = question.answer(MacAddr(2, 0xc0, 0, 0, 0, 9));
+        let frame = question.reply_with(MacAddr(2, 0xc0, 0, 0, 0, 9));
         assert_eq!(frame[..12], [2, 0, 0, 0, 0, 1, 2, 0xc0, 0, 0, 0, 9]);
         assert_eq!(frame[20..32], [0, 2, 2, 0xc0, 0, 0, 0, 9, 10, 0, 0, 2]);
         let answer = Arp::read(&frame).unwrap();
@@ -134,7 +136,7 @@ mod tests {
             frame[at] ^= 4;
             assert_eq!(Arp::read(&frame), None, "byte {at}");
         }
-        // Nobody can be answered at the address of no interface.
+        // These are the addresses of no interface, so a reply could not be sent.
         for sender in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
             let mut frame = FRAME;
             frame[22..28].copy_from_slice(&sender);

@@ -1,5 +1,5 @@
-//! The frames that the controller reads and writes itself, as bytes: ARP and neighbour discovery, 802.1Q tags, and the MAC
-//! addresses by which packets are routed. LLDP is [`cool_topology`]'s.
+//! The frames that the controller itself reads and writes: ARP, neighbor discovery, 802.1Q tags,
+//! and the MAC addresses by which packets are routed. LLDP belongs to [`cool_topology`].
 
 pub(crate) mod arp;
 pub(crate) mod ndp;
@@ -9,12 +9,12 @@ pub(crate) mod vlan;
 
 use cool_topology::lldp;
 
-/// Whether a frame, tagged or not, is LLDP.
+/// Returns whether a frame, tagged or not, is LLDP.
 pub(crate) fn is_lldp(frame: &[u8]) -> bool {
     ethertype(&vlan::untagged(frame).1) == Some(lldp::ETHERTYPE)
 }
 
-/// What a frame without a tag carries.
+/// Returns the EtherType of an untagged frame.
 pub(crate) fn ethertype(frame: &[u8]) -> Option<u16> {
     frame.get(12..14).map(|kind| u16::from_be_bytes([kind[0], kind[1]]))
 }

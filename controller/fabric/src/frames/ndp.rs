@@ -1,30 +1,31 @@
-//! Neighbour discovery for IPv6 (RFC 4861), as far as the controller answers it for the nodes and carries it for others: the
-//! messages in which somebody tells its own Ethernet address.
+//! Neighbor discovery for IPv6 (RFC 4861), as far as the controller answers for nodes and forwards
+//! for hosts: the messages in which a sender states its own Ethernet address.
 
 use cool_topology::MacAddr;
 use core::net::Ipv6Addr;
 
-/// IPv6's EtherType.
+/// EtherType of IPv6.
 pub(crate) const ETHERTYPE: u16 = 0x86dd;
-/// The types of ICMPv6 that these messages have.
+/// ICMPv6 types of the messages.
 pub(crate) const ROUTER_SOLICITATION: u8 = 133;
 pub(crate) const ROUTER_ADVERTISEMENT: u8 = 134;
 pub(crate) const SOLICITATION: u8 = 135;
 pub(crate) const ADVERTISEMENT: u8 = 136;
 
 const ICMPV6: u8 = 58;
-/// Headers that may stand between that of IPv6 and ICMPv6: hop-by-hop options, routing, destination options.
+/// Extension headers that may precede ICMPv6: hop-by-hop options, routing, destination options.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
-/// What no router has passed on.
+/// Hop limit of messages that no router has forwarded.
 const HOP_LIMIT: u8 = 255;
-/// Where IPv6 begins, and what it carries.
+/// Offsets of the IPv6 header and of its payload.
 const IP: usize = 14;
 const PAYLOAD: usize = IP + 40;
-/// Flags of an advertisement: the sender is a router, has been asked, and what was known of the address does not count any more.
+/// Flags of an advertisement: the sender is a router, the message answers a request, and the
+/// receiver must replace what it knows of the address.
 const ROUTER: u8 = 1 << 7;
 const SOLICITED: u8 = 1 << 6;
 const OVERRIDE: u8 = 1 << 5;
-/// Options that tell an Ethernet address, in units of 8 bytes as long as this.
+/// Options that contain an Ethernet address, with their length in units of 8 bytes.
 const SOURCE_ADDRESS: u8 = 1;
 const TARGET_ADDRESS: u8 = 2;
 const ADDRESS_UNITS: u8 = 1;
@@ -32,33 +33,33 @@ const ADDRESS_UNITS: u8 = 1;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: MacAddr = MacAddr(0x33, 0x33, 0, 0, 0, 1);
 
-/// A message that is as RFC 4861 has it.
+/// A message that is valid by RFC 4861.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Neighbour<'a> {
-    /// The frame, up to the end of the message.
+pub(crate) struct NeighborMessage<'a> {
+    /// The frame up to the end of the message.
     frame: &'a [u8],
-    /// Where ICMPv6 begins.
+    /// Offset of the ICMPv6 header.
     at: usize,
-    /// Who says it, and whom the frame is for.
+    /// Ethernet addresses of the sender and of the receiver.
     pub(crate) sender: MacAddr,
     pub(crate) to: MacAddr,
-    /// By IPv6.
+    /// IPv6 addresses.
     source: Ipv6Addr,
     destination: Ipv6Addr,
 }
 
-/// The type of the message that a frame carries if it is neighbour discovery, well made or not.
+/// Returns the ICMPv6 type if a frame is neighbor discovery, valid or not.
 pub(crate) fn kind(frame: &[u8]) -> Option<u8> {
     discovery(frame).map(|at| frame[at])
 }
 
-impl<'a> Neighbour<'a> {
-    /// Reads a frame; `None` if it is nothing that a host would listen to (RFC 4861, 6.1 and 7.1).
-    pub(crate) fn read(frame: &'a [u8]) -> Option<Neighbour<'a>> {
+impl<'a> NeighborMessage<'a> {
+    /// Reads a frame; returns `None` if a host would have to ignore it (RFC 4861, 6.1 and 7.1).
+    pub(crate) fn read(frame: &'a [u8]) -> Option<NeighborMessage<'a>> {
         let at = discovery(frame)?;
         let end = PAYLOAD + usize::from(u16::from_be_bytes([frame[IP + 4], frame[IP + 5]]));
         let frame = frame.get(..end).filter(|frame| frame.len() >= at + 8)?;
-        let message = Neighbour {
+        let message = NeighborMessage {
             frame,
             at,
             to: mac(frame, 0)?,
@@ -83,7 +84,8 @@ impl<'a> Neighbour<'a> {
             && !self.source.is_multicast()
             && !target.is_some_and(|target| target.is_multicast() || target.is_unspecified())
             && match kind {
-                // Who has no address yet tells none of Ethernet either, and nobody alone.
+                // A sender without an address must not state its Ethernet address, and must send to
+                // a multicast address.
                 ROUTER_SOLICITATION | SOLICITATION => {
                     !self.source.is_unspecified()
                         || (self.destination.is_multicast() && !told(SOURCE_ADDRESS))
@@ -97,26 +99,27 @@ impl<'a> Neighbour<'a> {
         self.frame[self.at]
     }
 
-    /// The address asked for, or of who answers.
+    /// Returns the address that is requested or announced.
     fn target(&self) -> Option<Ipv6Addr> {
         let there = [SOLICITATION, ADVERTISEMENT].contains(&self.kind());
         there.then(|| ip(self.frame, self.at + 8)).flatten()
     }
 
-    /// The address that the sender says it has; of one that it only looks whether it is in use it says so later.
-    pub(crate) fn says(&self) -> Option<Ipv6Addr> {
+    /// Returns the IP address that the sender claims. A probe for duplicates claims none.
+    pub(crate) fn claimed_address(&self) -> Option<Ipv6Addr> {
         match self.kind() {
             ADVERTISEMENT => self.target(),
             _ => Some(self.source).filter(|source| !source.is_unspecified()),
         }
     }
 
-    /// Whether others may have that address as well (anycast), or the sender answers for somebody else (RFC 4861, 7.2.7 and 7.2.8).
+    /// Returns whether others may have the announced address as well (anycast), or the sender
+    /// answers for another machine (RFC 4861, 7.2.7 and 7.2.8).
     pub(crate) fn is_shared(&self) -> bool {
         self.kind() == ADVERTISEMENT && self.frame[self.at + 4] & OVERRIDE == 0
     }
 
-    /// What the message says about whether the sender is a router.
+    /// Returns whether the sender is a router, if the message states it.
     pub(crate) fn router(&self) -> Option<bool> {
         match self.kind() {
             ROUTER_ADVERTISEMENT => Some(true),
@@ -125,13 +128,14 @@ impl<'a> Neighbour<'a> {
         }
     }
 
-    /// The address that is asked for.
-    pub(crate) fn asks(&self) -> Option<Ipv6Addr> {
+    /// Returns the requested address.
+    pub(crate) fn requested_address(&self) -> Option<Ipv6Addr> {
         self.target().filter(|_| self.kind() == SOLICITATION)
     }
 
-    /// The message to somebody, from who is known to it by another Ethernet address.
-    pub(crate) fn frame(&self, sender: MacAddr, to: MacAddr) -> Vec<u8> {
+    /// Returns the message as a frame to another receiver. `sender` replaces the Ethernet address
+    /// of its sender.
+    pub(crate) fn forwarded(&self, sender: MacAddr, to: MacAddr) -> Vec<u8> {
         let mut frame = self.frame.to_vec();
         frame[..6].copy_from_slice(&to.octets());
         frame[6..12].copy_from_slice(&sender.octets());
@@ -143,8 +147,9 @@ impl<'a> Neighbour<'a> {
         padded(frame)
     }
 
-    /// The frame that answers a question: the target has this Ethernet address. Who has no address yet hears it as all do.
-    pub(crate) fn answer(&self, target: MacAddr, router: bool) -> Vec<u8> {
+    /// Returns the frame that answers a request with this Ethernet address. The answer goes to all
+    /// nodes if the sender has no address yet.
+    pub(crate) fn reply(&self, target: MacAddr, router: bool) -> Vec<u8> {
         let router = if router { ROUTER } else { 0 };
         let address = self.target().unwrap_or(Ipv6Addr::UNSPECIFIED);
         match self.source.is_unspecified() {
@@ -156,7 +161,7 @@ impl<'a> Neighbour<'a> {
         }
     }
 
-    /// Types of the options, and where each begins; `None` if they are not whole.
+    /// Returns type and offset of each option; `None` if one is truncated.
     fn options(&self) -> Option<Vec<(u8, usize)>> {
         let (mut at, mut found) = (self.at + options_at(self.kind()), Vec::new());
         while at < self.frame.len() {
@@ -170,7 +175,7 @@ impl<'a> Neighbour<'a> {
         Some(found)
     }
 
-    /// The options that tell an Ethernet address, and where this begins.
+    /// Returns type and offset of the Ethernet addresses in options.
     fn addresses(&self) -> impl Iterator<Item = (u8, usize)> + use<'a> {
         let frame = self.frame;
         let tells = move |(kind, at): &(u8, usize)| {
@@ -181,19 +186,20 @@ impl<'a> Neighbour<'a> {
     }
 }
 
-/// A frame that tells everybody, unasked, who has an address now: those who know of another forget it.
+/// Returns a frame that announces the Ethernet address of an IP address to all, so that they forget
+/// any other.
 pub(crate) fn announcement(address: Ipv6Addr, now: MacAddr, router: bool) -> Vec<u8> {
     let router = if router { ROUTER } else { 0 };
     advertisement(address, now, router | OVERRIDE, ALL_NODES, ALL_NODES_MAC)
 }
 
-/// A frame that asks a host whether it is there.
+/// Returns a frame that probes a host.
 pub(crate) fn probe(host: MacAddr, address: Ipv6Addr, asker: MacAddr) -> Vec<u8> {
     let body = about(SOLICITATION, 0, address, SOURCE_ADDRESS, asker);
     message(asker, host, link_local(asker), address, &body)
 }
 
-/// The address that an interface has by its Ethernet address (RFC 4291, appendix A).
+/// Returns the link-local address that follows from an Ethernet address (RFC 4291, appendix A).
 pub(crate) fn link_local(mac: MacAddr) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.octets();
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
@@ -203,13 +209,14 @@ fn advertisement(address: Ipv6Addr, has: MacAddr, flags: u8, to: Ipv6Addr, to_ma
     message(has, to_mac, address, to, &about(ADVERTISEMENT, flags, address, TARGET_ADDRESS, has))
 }
 
-/// ICMPv6 about an address, with an Ethernet address as option; its checksum is missing.
+/// Returns an ICMPv6 message about an address, with an Ethernet address as option and without its
+/// checksum.
 fn about(kind: u8, flags: u8, address: Ipv6Addr, option: u8, mac: MacAddr) -> Vec<u8> {
     let head = [kind, 0, 0, 0, flags, 0, 0, 0];
     [&head[..], &address.octets(), &[option, ADDRESS_UNITS], &mac.octets()].concat()
 }
 
-/// A frame with ICMPv6.
+/// Returns a frame with this ICMPv6 message.
 fn message(sender: MacAddr, to: MacAddr, source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(PAYLOAD + body.len());
     frame.extend(to.octets());
@@ -225,20 +232,20 @@ fn message(sender: MacAddr, to: MacAddr, source: Ipv6Addr, destination: Ipv6Addr
     padded(frame)
 }
 
-/// As long as an Ethernet frame is at least.
+/// Pads a frame to the minimum length of Ethernet.
 fn padded(mut frame: Vec<u8>) -> Vec<u8> {
     frame.resize(frame.len().max(60), 0);
     frame
 }
 
-/// Gives ICMPv6 its checksum.
+/// Sets the checksum of an ICMPv6 message.
 fn seal(source: Ipv6Addr, destination: Ipv6Addr, body: &mut [u8]) {
     body[2..4].fill(0);
     let sum = checksum(source, destination, body);
     body[2..4].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// The checksum of ICMPv6 (RFC 4443, 2.3), which is 0 over a message that has the right one.
+/// Returns the checksum of ICMPv6 (RFC 4443, 2.3). It is 0 for a message with a correct checksum.
 fn checksum(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> u16 {
     let words = |bytes: &[u8]| -> u32 {
         bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]))).sum()
@@ -251,7 +258,7 @@ fn checksum(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Where ICMPv6 begins in a frame, if IPv6 carries it, not in fragments.
+/// Returns the offset of ICMPv6 in a frame. Fragments are ignored.
 fn icmpv6(frame: &[u8]) -> Option<usize> {
     if super::ethertype(frame) != Some(ETHERTYPE) || frame.get(IP)? >> 4 != 6 {
         return None;
@@ -264,12 +271,12 @@ fn icmpv6(frame: &[u8]) -> Option<usize> {
     (next == ICMPV6 && at < frame.len()).then_some(at)
 }
 
-/// Where neighbour discovery begins in a frame.
+/// Returns the offset of a neighbor discovery message in a frame.
 fn discovery(frame: &[u8]) -> Option<usize> {
     icmpv6(frame).filter(|at| (ROUTER_SOLICITATION..=ADVERTISEMENT).contains(&frame[*at]))
 }
 
-/// Where options begin in a message.
+/// Returns the offset of the options in a message.
 fn options_at(kind: u8) -> usize {
     match kind {
         ROUTER_SOLICITATION => 8,
@@ -286,7 +293,7 @@ fn ip(frame: &[u8], at: usize) -> Option<Ipv6Addr> {
     frame.get(at..at + 16).and_then(|octets| <[u8; 16]>::try_from(octets).ok()).map(Ipv6Addr::from)
 }
 
-/// A message of any kind, whose checksum is right.
+/// Returns a message of any type with a correct checksum.
 #[cfg(test)]
 pub(crate) fn said(
     kind: u8,

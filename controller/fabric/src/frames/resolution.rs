@@ -1,90 +1,93 @@
-//! Address resolution: ARP (RFC 826) for IPv4 and neighbour discovery (RFC 4861) for IPv6, by which hosts ask and tell which
-//! Ethernet address an IP address has; the controller does the same with both.
+//! Address resolution: ARP (RFC 826) for IPv4 and neighbor discovery (RFC 4861) for IPv6, by which
+//! hosts request and announce the Ethernet address of an IP address.
 
 use super::arp::{self, Arp};
-use super::ndp::{self, Neighbour};
+use super::ndp::{self, NeighborMessage};
 use cool_topology::MacAddr;
 use core::net::IpAddr;
 
-/// A message of either.
+/// A message of either protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressResolution<'a> {
     Arp(Arp),
-    Neighbour(Neighbour<'a>),
+    Neighbor(NeighborMessage<'a>),
 }
 
 impl<'a> AddressResolution<'a> {
-    /// Reads a frame; `None` if it is neither, or nothing that can be answered or carried.
+    /// Reads a frame; returns `None` if it cannot be answered or forwarded.
     pub(crate) fn read(frame: &'a [u8]) -> Option<AddressResolution<'a>> {
         let arp = Arp::read(frame).map(AddressResolution::Arp);
-        arp.or_else(|| Neighbour::read(frame).map(AddressResolution::Neighbour))
+        arp.or_else(|| NeighborMessage::read(frame).map(AddressResolution::Neighbor))
     }
 
-    /// Who says it.
+    /// Returns the Ethernet address of the sender.
     pub(crate) fn sender(&self) -> MacAddr {
         match self {
             AddressResolution::Arp(arp) => arp.sender,
-            AddressResolution::Neighbour(neighbor) => neighbor.sender,
+            AddressResolution::Neighbor(neighbor) => neighbor.sender,
         }
     }
 
-    /// Whom it is for: one, several or all.
-    pub(crate) fn to(&self) -> MacAddr {
+    /// Returns the Ethernet address of the receiver, which may be a group or broadcast address.
+    pub(crate) fn destination(&self) -> MacAddr {
         match self {
             AddressResolution::Arp(arp) if arp.reply => arp.target,
             AddressResolution::Arp(_) => MacAddr::broadcast(),
-            AddressResolution::Neighbour(neighbor) => neighbor.to,
+            AddressResolution::Neighbor(neighbor) => neighbor.to,
         }
     }
 
-    /// The address that its sender says it has.
-    pub(crate) fn says(&self) -> Option<IpAddr> {
+    /// Returns the IP address that the sender claims.
+    pub(crate) fn claimed_address(&self) -> Option<IpAddr> {
         match self {
             AddressResolution::Arp(arp) => (!arp.sender_ip.is_unspecified()).then_some(arp.sender_ip.into()),
-            AddressResolution::Neighbour(neighbor) => neighbor.says().map(IpAddr::V6),
+            AddressResolution::Neighbor(neighbor) => neighbor.claimed_address().map(IpAddr::V6),
         }
     }
 
-    /// Whether others may have that address as well.
+    /// Returns whether others may have that address as well.
     pub(crate) fn is_shared(&self) -> bool {
-        matches!(self, AddressResolution::Neighbour(neighbor) if neighbor.is_shared())
+        matches!(self, AddressResolution::Neighbor(neighbor) if neighbor.is_shared())
     }
 
-    /// What its sender says of being a router.
+    /// Returns whether the sender is a router, if the message states it.
     pub(crate) fn router(&self) -> Option<bool> {
         match self {
             AddressResolution::Arp(_) => None,
-            AddressResolution::Neighbour(neighbor) => neighbor.router(),
+            AddressResolution::Neighbor(neighbor) => neighbor.router(),
         }
     }
 
-    /// The address that it asks for.
-    pub(crate) fn asks(&self) -> Option<IpAddr> {
+    /// Returns the requested address.
+    pub(crate) fn requested_address(&self) -> Option<IpAddr> {
         match self {
             AddressResolution::Arp(arp) => (!arp.reply).then_some(arp.target_ip.into()),
-            AddressResolution::Neighbour(neighbor) => neighbor.asks().map(IpAddr::V6),
+            AddressResolution::Neighbor(neighbor) => neighbor.requested_address().map(IpAddr::V6),
         }
     }
 
-    /// The frame for somebody, from who is known to it by another Ethernet address.
-    pub(crate) fn frame(&self, sender: MacAddr, to: MacAddr) -> Vec<u8> {
+    /// Returns the message as a frame to another receiver. `sender` replaces the Ethernet address
+    /// of its sender.
+    pub(crate) fn forwarded(&self, sender: MacAddr, to: MacAddr) -> Vec<u8> {
         match self {
             AddressResolution::Arp(arp) if arp.reply => Arp { sender, target: to, ..*arp }.frame(to),
             AddressResolution::Arp(arp) => Arp { sender, ..*arp }.frame(to),
-            AddressResolution::Neighbour(neighbor) => neighbor.frame(sender, to),
+            AddressResolution::Neighbor(neighbor) => neighbor.forwarded(sender, to),
         }
     }
 
-    /// The frame that answers a question: the target has this Ethernet address, and is a router or not.
-    pub(crate) fn answer(&self, target: MacAddr, router: bool) -> Vec<u8> {
+    /// Returns the frame that answers a request with this Ethernet address, which belongs to a
+    /// router or not.
+    pub(crate) fn reply(&self, target: MacAddr, router: bool) -> Vec<u8> {
         match self {
-            AddressResolution::Arp(arp) => arp.answer(target),
-            AddressResolution::Neighbour(neighbor) => neighbor.answer(target, router),
+            AddressResolution::Arp(arp) => arp.reply_with(target),
+            AddressResolution::Neighbor(neighbor) => neighbor.reply(target, router),
         }
     }
 }
 
-/// A frame that tells everybody, unasked, who has an address now. For IPv6 it has to say whether that is a router.
+/// Returns a frame that announces the Ethernet address of an IP address to all; `None` for IPv6 if
+/// it is unknown whether the owner is a router, because the frame must state it.
 pub(crate) fn announcement(address: IpAddr, now: MacAddr, router: Option<bool>) -> Option<Vec<u8>> {
     match address {
         IpAddr::V4(ip) => Some(arp::announcement(ip, now)),
@@ -92,7 +95,7 @@ pub(crate) fn announcement(address: IpAddr, now: MacAddr, router: Option<bool>) 
     }
 }
 
-/// A frame that asks a host whether it is there.
+/// Returns a frame that probes a host.
 pub(crate) fn probe(host: MacAddr, address: IpAddr, asker: MacAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(ip) => arp::probe(host, ip, asker),

@@ -1,39 +1,39 @@
-//! VLAN tags (IEEE 802.1Q) on frames that come to the controller: taken off, and put on what answers.
+//! VLAN tags (IEEE 802.1Q) of frames: removes them from packet-ins, and adds them to replies.
 
 use rs_openflow::VlanId;
 use std::borrow::Cow;
 
-/// The EtherType of a customer VLAN's tag.
+/// EtherType of a customer VLAN tag.
 const TAGGED: [u8; 2] = [0x81, 0x00];
-/// Where the tag stands: behind both addresses.
+/// Offset of the tag, behind both Ethernet addresses.
 const AT: usize = 12;
 
-/// A frame's tag, if it has one.
+/// The tag of a frame, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(Option<[u8; 2]>);
 
-/// The segment that a frame belongs to: the VLAN of its tag, or that of all frames without a tag.
+/// The VLAN of a frame. Untagged frames form a VLAN of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Vlan(pub(crate) Option<u16>);
 
 impl Vlan {
-    /// As flows match it.
+    /// Returns the value that flows match.
     pub(crate) fn field(self) -> VlanId {
         self.0.map_or(VlanId::NONE, VlanId::tagged)
     }
 
-    /// A frame of this segment.
+    /// Returns a frame with the tag of this VLAN.
     pub(crate) fn put(self, frame: Vec<u8>) -> Vec<u8> {
         Tag(self.0.map(u16::to_be_bytes)).put(frame)
     }
 
-    /// What a flow matches.
+    /// Returns the VLAN that a flow matches.
     pub(crate) fn from_field(field: VlanId) -> Vlan {
         Vlan((field != VlanId::NONE).then_some(field.0 & 0xfff))
     }
 }
 
-/// The tag, and the frame without it.
+/// Returns the tag of a frame, and the frame without it.
 pub(crate) fn untagged(frame: &[u8]) -> (Tag, Cow<'_, [u8]>) {
     match frame.get(AT..AT + 4) {
         Some(&[a, b, high, low]) if [a, b] == TAGGED => {
@@ -44,12 +44,12 @@ pub(crate) fn untagged(frame: &[u8]) -> (Tag, Cow<'_, [u8]>) {
 }
 
 impl Tag {
-    /// The segment that it says.
+    /// Returns the VLAN of the tag.
     pub(crate) fn vlan(self) -> Vlan {
         Vlan(self.0.map(|tag| u16::from_be_bytes(tag) & 0xfff))
     }
 
-    /// The frame with this tag.
+    /// Returns a frame with this tag.
     pub(crate) fn put(self, mut frame: Vec<u8>) -> Vec<u8> {
         if let Tag(Some(tag)) = self {
             frame.splice(AT..AT, [TAGGED, tag].concat());

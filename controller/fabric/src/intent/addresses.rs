@@ -1,4 +1,5 @@
-//! The multicast addresses of trees, one of either version of IP for each of [`GROUPS`], and what switches match of them.
+//! Multicast addresses of trees: for each number in [`GROUPS`] one of IPv4 and one of IPv6, and the
+//! matches for them.
 
 use super::tables::GROUPS;
 use crate::api::NodeRegistration;
@@ -11,12 +12,13 @@ use std::collections::BTreeMap;
 const IPV4: u32 = u32::from_be_bytes([239, 192, 0, 0]);
 const IPV4_MASK: u32 = u32::from_be_bytes([255, 252, 0, 0]);
 
-/// ff18::434f:4f4c:c000:0/110: transient and of the same scope (RFC 4291, RFC 7346). Its last 32 bits, of which Ethernet addresses are made,
-/// are the numbers of groups, which are among those that may be assigned so (RFC 3307).
+/// ff18::434f:4f4c:c000:0/110, a transient address of the same scope (RFC 4291, RFC 7346). Its last
+/// 32 bits, from which Ethernet addresses are derived, are the group numbers. These lie in the
+/// range for dynamic assignment (RFC 3307).
 const IPV6: u128 = 0xff18_0000_0000_0000_434f_4f4c_0000_0000;
 const IPV6_MASK: u128 = (!0 << 32) | !(GROUPS.end - GROUPS.start - 1) as u128;
 
-/// Which version of IP a tree carries.
+/// Version of IP that a tree carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum IpVersion {
     V4,
@@ -24,17 +26,17 @@ pub(crate) enum IpVersion {
 }
 
 impl IpVersion {
-    pub(crate) fn of(ip: IpAddr) -> IpVersion {
+    pub(crate) fn from_ip(ip: IpAddr) -> IpVersion {
         if ip.is_ipv6() { IpVersion::V6 } else { IpVersion::V4 }
     }
 
-    /// That of a tree's members, which have the same.
+    /// Returns the version that the members of a tree use. All members use the same.
     pub(crate) fn for_tree(tree: &Tree, nodes: &BTreeMap<String, NodeRegistration>) -> IpVersion {
         let member = tree.members.keys().find_map(|name| nodes.get(name));
-        member.map_or(IpVersion::V4, |node| IpVersion::of(node.ip))
+        member.map_or(IpVersion::V4, |node| IpVersion::from_ip(node.ip))
     }
 
-    /// The multicast address of a tree, by its group number.
+    /// Returns the multicast address of the tree with this group number.
     pub(crate) fn address(self, number: u32) -> IpAddr {
         match self {
             IpVersion::V4 => Ipv4Addr::from_bits(IPV4 + (number - GROUPS.start)).into(),
@@ -42,7 +44,7 @@ impl IpVersion {
         }
     }
 
-    /// What is for any tree.
+    /// Matches packets to any tree.
     pub(super) fn match_all_trees(self) -> Match {
         match self {
             IpVersion::V4 => Match::new()
@@ -56,7 +58,7 @@ impl IpVersion {
     }
 }
 
-/// The group number of the tree that has this multicast address.
+/// Returns the group number of the tree with this multicast address.
 pub(crate) fn number(address: IpAddr) -> Option<u32> {
     let number = match address {
         IpAddr::V4(ip) => ip.to_bits().checked_sub(IPV4)?.checked_add(GROUPS.start)?,
@@ -65,7 +67,7 @@ pub(crate) fn number(address: IpAddr) -> Option<u32> {
     GROUPS.contains(&number).then_some(number)
 }
 
-/// What comes by a port for a tree, from one sender if that is given.
+/// Matches packets into a tree, from one sender only if that is given.
 pub(super) fn into_tree(matching: Match, address: IpAddr, sender: Option<IpAddr>) -> Match {
     let to = match address {
         IpAddr::V4(ip) => matching.eth_type(EtherType::IPV4).ipv4_dst(ip),

@@ -1,9 +1,11 @@
-//! Fast failover (OpenFlow 1.3.5, 5.6.1): groups by which a switch itself takes another port when one goes down.
+//! Fast failover (OpenFlow 1.3.5, 5.6.1): groups by which a switch itself moves to another port
+//! when one goes down.
 //!
-//! Unicast only, and only between ports that both lead nearer, so that nothing goes round whichever of them each
-//! switch takes. All racks that leave a switch by the same two ports share one group, so a switch needs about as many
-//! as it has uplinks. What a group does is in its number, which therefore never means two things: not while switches
-//! change, and not to a controller that starts anew.
+//! Such groups serve unicast only, and only pairs of ports that both lead closer to the
+//! destination, so that no choice of the switches can form a loop. All racks that leave a switch by
+//! the same two ports share one group, so a switch needs about as many groups as it has uplinks.
+//! The number of a group encodes its two ports. It therefore never changes its meaning, neither
+//! while switches are updated nor after a restart of the controller.
 
 use crate::intent::tables::{FlowEntry, GroupBuckets};
 use cool_topology::routes::NextHops;
@@ -11,32 +13,33 @@ use core::ops::Range;
 use rs_openflow::{Action, Instruction};
 use std::collections::BTreeMap;
 
-/// Ours as well, beside those of trees: 12 bits say the port, 12 the one that stands in for it.
+/// Numbers of these groups, in addition to those of trees: 12 bits for the port, 12 for its
+/// alternate.
 pub(crate) const FAILOVERS: Range<u32> = 0xc100_0000..0xc200_0000;
 const PORTS: u32 = 1 << 12;
 
-/// The group for a way that has an alternate; there is none for ports above 4095.
+/// Returns the group for next hops with an alternate; `None` if a port number is above 4095.
 fn number(way: NextHops) -> Option<u32> {
     let alternate = way.alternate.filter(|port| *port < PORTS)?;
     (way.port < PORTS).then_some(FAILOVERS.start + way.port * PORTS + alternate)
 }
 
-/// The ports of a group in the order of preference.
+/// Returns the ports of a group in order of preference.
 fn ports(number: u32) -> [u32; 2] {
     [number / PORTS % PORTS, number % PORTS]
 }
 
-/// What is in a group of this number.
+/// Returns the buckets of a group.
 pub(crate) fn buckets(number: u32) -> GroupBuckets {
     GroupBuckets::FirstUp(ports(number))
 }
 
-/// The port that a group prefers.
+/// Returns the port that a group prefers.
 pub(crate) fn preferred(number: u32) -> u32 {
     ports(number)[0]
 }
 
-/// The group that a flow goes to, if it is one of these.
+/// Returns the failover group to which a flow sends packets.
 pub(crate) fn group_of_flow(flow: &FlowEntry) -> Option<u32> {
     match &flow.instructions[..] {
         [Instruction::ApplyActions(actions)] => match actions[..] {
@@ -47,17 +50,18 @@ pub(crate) fn group_of_flow(flow: &FlowEntry) -> Option<u32> {
     }
 }
 
-/// The groups that a switch is to have.
+/// The failover groups that a switch must have.
 #[derive(Debug, Default)]
 pub(crate) struct FailoverGroups {
-    /// How many it may have.
+    /// Maximum number of groups.
     pub(crate) most: usize,
-    /// How many racks leave it by each.
+    /// Number of racks that use each group.
     racks: BTreeMap<u32, usize>,
 }
 
 impl FailoverGroups {
-    /// One more rack leaves by this way: by which group, if it can have one.
+    /// Adds a rack that leaves by these ports. Returns its group, or `None` if the switch cannot
+    /// have one.
     pub(crate) fn take(&mut self, way: NextHops) -> Option<u32> {
         let number = number(way)?;
         if !self.racks.contains_key(&number) && self.racks.len() >= self.most {
@@ -67,7 +71,7 @@ impl FailoverGroups {
         Some(number)
     }
 
-    /// One rack less leaves by a group: whether it was the last.
+    /// Removes a rack from a group. Returns whether it was the last.
     pub(crate) fn give_back(&mut self, number: u32) -> bool {
         let left = self.racks.get(&number).map_or(0, |racks| racks - 1);
         match left {
@@ -77,7 +81,7 @@ impl FailoverGroups {
         left == 0
     }
 
-    /// How many there are.
+    /// Returns the number of groups.
     pub(crate) fn len(&self) -> usize {
         self.racks.len()
     }

@@ -1,4 +1,4 @@
-//! Priorities and matches of the flows, and the flows that every switch holds.
+//! Priorities and matches of flows, and the flows that every switch holds.
 
 use super::addresses::{IpVersion, into_tree};
 use super::cookies::{COOKIE, FOR_BROADCAST, FOR_IPV6, FOR_NONMEMBERS, FOR_TREE};
@@ -7,29 +7,31 @@ use crate::api::Unicast;
 use crate::frames::{ndp, pmac};
 use cool_topology::MacAddr;
 use core::net::{IpAddr, Ipv6Addr};
-use rs_openflow::{Action, EtherType, GroupId, Instruction, IpProtocol, Match, Oxm, PortNo};
+use rs_openflow::{
+    Action, Body, EtherType, FlowCommand, GroupId, Instruction, IpProtocol, Match, Oxm, PortNo,
+};
 use std::collections::BTreeMap;
 
-// Priorities (OpenFlow 1.3.5, 5.3: of the entries that match, the highest is taken). OF_PORT must beat LLDP and ARP;
-// DROP must lose to everything.
+// Priorities: of all matching entries, the one with the highest priority applies (OpenFlow 1.3.5,
+// 5.3). OF_PORT must be above LLDP and ARP, and DROP below everything else.
 pub(crate) const OF_PORT: u16 = 50_010;
 pub(crate) const LLDP: u16 = 50_000;
-/// And neighbour discovery, which is to IPv6 what ARP is to IPv4.
+/// Also of neighbor discovery, the ARP of IPv6.
 pub(crate) const ARP: u16 = 49_000;
 pub(crate) const TREE: u16 = 40_000;
-/// Below the trees: what is for a group and comes from nobody who may send there.
+/// Below the trees: multicast packets of senders that are not members.
 pub(crate) const NONMEMBER: u16 = 39_000;
 pub(crate) const NODE: u16 = 30_010;
 pub(crate) const HOST: u16 = 30_005;
 pub(crate) const RACK: u16 = 30_000;
 pub(crate) const NORMAL: u16 = 10_000;
-/// What comes by a port of hosts without an agent, and is for nobody who is known; below it, what others say to all.
+/// Unicast to unknown destinations from a port of hosts without an agent. Broadcasts are below it.
 pub(crate) const EDGE: u16 = 20;
 pub(crate) const BROADCAST: u16 = 10;
-/// Above 0, where a switch may have a flow of its own that floods.
+/// Above 0, because a switch may have a flow of its own at 0 that floods.
 pub(crate) const DROP: u16 = 1;
 
-/// The racks of the PMACs that a flow is for.
+/// Returns the racks of the PMACs that a flow matches.
 pub(crate) fn racks_of(key: &FlowKey) -> impl Iterator<Item = u32> + '_ {
     key.matching.fields.iter().filter_map(|field| match field {
         Oxm::EthDst(address) => pmac::rack(address.value),
@@ -37,7 +39,7 @@ pub(crate) fn racks_of(key: &FlowKey) -> impl Iterator<Item = u32> + '_ {
     })
 }
 
-/// The flow by which packets come into a tree at a port.
+/// Returns the flow by which packets enter a tree at a port.
 pub(crate) fn tree_flow(
     (number, address): (u32, IpAddr),
     port: u32,
@@ -48,8 +50,9 @@ pub(crate) fn tree_flow(
     (FlowKey::new(TREE, matching), flow(purpose, vec![Action::Group(GroupId(number))]))
 }
 
-/// What every switch holds: LLDP and, unless switches forward unicast, ARP come to the controller, the rest goes nowhere, and what of that is for a
-/// group is counted.
+/// Returns the flows that every switch holds. LLDP goes to the controller, and so does ARP unless
+/// switches forward unicast. All other packets are dropped, and multicast packets among them are
+/// counted.
 pub(crate) fn always(unicast: Unicast, carries_hosts: bool) -> SwitchTables {
     let arp = (ARP, Match::new().eth_type(EtherType::ARP), 0, to_controller());
     let flows = [
@@ -58,9 +61,9 @@ pub(crate) fn always(unicast: Unicast, carries_hosts: bool) -> SwitchTables {
     ];
     let entry =
         |(priority, matching, purpose, actions)| (FlowKey::new(priority, matching), flow(purpose, actions));
-    // Who forwards by what it learns floods the question instead.
+    // Switches that learn addresses flood ARP requests themselves.
     let arp = (unicast == Unicast::Routed).then_some(arp);
-    // Else there are no nodes whose agents speak IPv6.
+    // Without hosts, no node's agent uses IPv6.
     let ipv6 = (carries_hosts || unicast == Unicast::Normal)
         .then(|| (NONMEMBER, IpVersion::V6.match_all_trees(), FOR_NONMEMBERS, Vec::new()));
     let broadcasts = carries_hosts.then(broadcasts).into_iter().flatten();
@@ -68,8 +71,8 @@ pub(crate) fn always(unicast: Unicast, carries_hosts: bool) -> SwitchTables {
     SwitchTables { flows: flows.collect(), groups: BTreeMap::new() }
 }
 
-/// The flow that drops what no other matches (OpenFlow 1.3.5, 5.4, has the switch drop it too, unless it has a flow of its
-/// own that floods).
+/// Returns the flow that drops packets that match no other. The standard drops them, too (OpenFlow
+/// 1.3.5, 5.4), but a switch may have a flow of its own that floods.
 pub(crate) fn drop_rest(purpose: u64) -> (FlowKey, FlowEntry) {
     (FlowKey::new(DROP, Match::new()), flow(purpose, Vec::new()))
 }
@@ -78,7 +81,7 @@ pub(crate) fn to_controller() -> Vec<Action> {
     vec![Action::output(PortNo::CONTROLLER)]
 }
 
-/// The flow for frames of a kind that come by a port, for the controller.
+/// Returns the match for frames of one type at a port.
 pub(crate) fn port_key(port: u32, kind: EtherType) -> FlowKey {
     FlowKey::new(OF_PORT, Match::new().in_port(PortNo(port)).eth_type(kind))
 }
@@ -95,7 +98,8 @@ pub(crate) fn discovery(kind: u8) -> Match {
     Match::new().eth_type(EtherType::IPV6).ip_proto(IpProtocol::ICMPV6).icmpv6_type(kind)
 }
 
-/// What every switch holds where hosts are carried: what a node says to all, and neighbour discovery, whoever it is for.
+/// Returns the flows that every switch holds if hosts are served: for broadcasts, and for neighbor
+/// discovery to any destination.
 fn broadcasts() -> impl Iterator<Item = (FlowKey, FlowEntry)> {
     let (link_local, mask) =
         (Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0), Ipv6Addr::new(0xffff, 0, 0, 0, 0, 0, 0, 0));
@@ -107,8 +111,13 @@ fn broadcasts() -> impl Iterator<Item = (FlowKey, FlowEntry)> {
     ipv6.chain([(broadcast, FOR_BROADCAST)]).map(|(key, purpose)| (key, flow(purpose, to_controller())))
 }
 
-/// What is for a rack.
+/// Returns the key of the flow towards a rack.
 pub(crate) fn rack_key(rack: u32) -> Option<FlowKey> {
-    let (address, mask) = pmac::rack_key(rack)?;
+    let (address, mask) = pmac::for_rack(rack)?;
     Some(FlowKey::new(RACK, Match::new().eth_dst_masked(address, mask)))
+}
+
+/// Returns whether a message deletes a flow by which packets enter a tree.
+pub(crate) fn deletes_tree_flow(message: &Body) -> bool {
+    matches!(message, Body::FlowMod(flow) if flow.command == FlowCommand::DELETE_STRICT && flow.priority == TREE)
 }

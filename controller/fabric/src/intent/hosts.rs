@@ -1,6 +1,6 @@
-//! What switches hold for hosts without an agent: where the host is, a flow to it; elsewhere, a flow that goes the same way
-//! as what is for the rack there. Hosts keep their own Ethernet addresses, so whoever speaks to them does so as through
-//! any switch, whatever the protocol.
+//! Flows for hosts without an agent. The host's own switch has a flow to its port; every other
+//! switch has a flow that takes the same way as the flow to the host's rack. Hosts keep their own
+//! Ethernet addresses, so others reach them as through any switch, with any protocol.
 
 use super::Intent;
 use super::cookies::{COOKIE, FOR_EDGE, FOR_HOST, FOR_HOST_HERE};
@@ -12,40 +12,40 @@ use cool_topology::{DatapathId, MacAddr, Port};
 use rs_openflow::{Action, EtherType, Match, PortNo};
 use std::collections::BTreeMap;
 
-/// A host without an agent: an Ethernet address in a segment.
+/// A host without an agent: an Ethernet address in a VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HostKey {
     pub(crate) mac: MacAddr,
     pub(crate) vlan: Vlan,
 }
 
-/// The hosts for which there are flows.
+/// Hosts that have flows.
 #[derive(Debug, Default)]
 pub(super) struct HostFlows {
-    /// By rack, with where each is.
+    /// Port of each host, by rack.
     racks: BTreeMap<u32, BTreeMap<HostKey, Port>>,
     /// Flows of an earlier controller towards hosts of a rack, by the switch that holds them.
     stale: BTreeMap<(DatapathId, u32), Vec<FlowKey>>,
 }
 
 impl HostFlows {
-    /// There is no such switch any more.
+    /// Removes a switch.
     pub(super) fn forget(&mut self, switch: DatapathId) {
         self.stale.retain(|(other, _), _| *other != switch);
     }
 }
 
 impl Intent {
-    /// A switch still holds what an earlier controller told it of hosts.
+    /// Records the flows towards hosts that a switch holds from an earlier controller.
     pub(crate) fn remember_hosts(&mut self, switch: DatapathId, elsewhere: BTreeMap<u32, Vec<FlowKey>>) {
         let stale = elsewhere.into_iter().map(|(rack, keys)| ((switch, rack), keys));
         self.hosts.stale.extend(stale);
     }
 
-    /// A host without an agent is at this port of this rack's ToR.
+    /// Installs flows that lead to a host at this port of a rack's ToR.
     pub(crate) fn place_host(&mut self, host: HostKey, rack: u32, port: Port) {
         let here = flow(FOR_HOST_HERE | u64::from(rack), vec![Action::output(PortNo(port.number))]);
-        self.flow(port.switch, to_host(host), Some(here));
+        self.flow(port.switch, host_key(host), Some(here));
         self.hosts.racks.entry(rack).or_default().insert(host, port);
         let others = self.switches.keys().copied().filter(|switch| *switch != port.switch);
         for switch in others.collect::<Vec<_>>() {
@@ -53,13 +53,14 @@ impl Intent {
         }
     }
 
-    /// Nothing leads to a host any more, not even what an earlier controller told switches; returns those that are told so.
+    /// Removes all flows towards a host, including those of an earlier controller. Returns the
+    /// switches concerned.
     pub(crate) fn displace_host(&mut self, host: HostKey) -> Vec<DatapathId> {
         self.hosts.racks.retain(|_, hosts| {
             hosts.remove(&host);
             !hosts.is_empty()
         });
-        let (key, switches) = (to_host(host), self.switches.keys().copied().collect::<Vec<_>>());
+        let (key, switches) = (host_key(host), self.switches.keys().copied().collect::<Vec<_>>());
         for switch in &switches {
             self.flow(*switch, key.clone(), None);
             self.pending.entry(*switch).or_default().flows.insert(key.clone(), None);
@@ -67,7 +68,7 @@ impl Intent {
         switches
     }
 
-    /// What is for a rack leaves a switch by another way: so does what is for its hosts.
+    /// Updates the flows towards the hosts of a rack after the flow towards the rack has changed.
     pub(super) fn follow_rack(&mut self, switch: DatapathId, rack: u32) {
         let hosts = self.hosts.racks.get(&rack).into_iter().flatten();
         let hosts: Vec<HostKey> =
@@ -76,7 +77,8 @@ impl Intent {
         for key in self.hosts.stale.remove(&(switch, rack)).unwrap_or_default() {
             let Some(tables) = self.switches.get(&switch) else { return };
             if !tables.flows.contains_key(&key) {
-                // It may lead another way than what other switches hold by now.
+                // A flow of an earlier controller must go, because with newer flows of other
+                // switches it could form a loop.
                 self.pending.entry(switch).or_default().flows.insert(key, None);
             }
         }
@@ -89,16 +91,17 @@ impl Intent {
         for host in hosts {
             let cookie = COOKIE | FOR_HOST | u64::from(rack);
             let flow = instructions.clone().map(|instructions| FlowEntry { cookie, instructions });
-            self.flow(switch, to_host(*host), flow);
+            self.flow(switch, host_key(*host), flow);
         }
     }
 
-    /// What comes by a port without a link and an agent, and is for nobody who is known, is the controller's to carry, or nobody's.
+    /// Opens or closes an edge port: an open one hands frames to unknown destinations, and ARP, to
+    /// the controller.
     pub(crate) fn edge(&mut self, port: Port, open: bool) {
         let rest = FlowKey::new(EDGE, Match::new().in_port(PortNo(port.number)));
         for key in [rest, port_key(port.number, EtherType::ARP)] {
             let held = self.switches.get(&port.switch).and_then(|tables| tables.flows.get(&key));
-            // Not that of a node at this port.
+            // The flow of a node at this port must stay.
             let ours = held.is_none_or(|flow| flow.cookie == COOKIE | FOR_EDGE);
             if ours {
                 self.flow(port.switch, key, open.then(|| flow(FOR_EDGE, to_controller())));
@@ -106,35 +109,35 @@ impl Intent {
         }
     }
 
-    /// Neighbour discovery comes by an edge port: from now on what asks for addresses there, and answers, is apart from what others
-    /// say, so that it can be bounded apart, as ARP is.
+    /// Gives neighbor discovery at an edge port flows of its own after the first such message, so
+    /// that it can be metered apart from other frames, as ARP is.
     pub(crate) fn separate_discovery(&mut self, port: Port, kind: u8) {
-        if ASKING.contains(&kind) {
-            for key in of_discovery(port) {
+        if RESOLUTION_KINDS.contains(&kind) {
+            for key in discovery_keys(port) {
                 self.flow(port.switch, key, Some(flow(FOR_EDGE, to_controller())));
             }
         }
     }
 
-    /// A port is no edge any more, or closed.
+    /// Removes the flows of a port that is no edge port any longer, or is closed.
     pub(crate) fn close_edge(&mut self, port: Port) {
-        for key in of_discovery(port) {
+        for key in discovery_keys(port) {
             self.flow(port.switch, key, None);
         }
     }
 }
 
-/// Neighbour discovery by which addresses are asked for, and the answers.
-const ASKING: [u8; 2] = [ndp::SOLICITATION, ndp::ADVERTISEMENT];
+/// The messages of neighbor discovery that request and announce addresses.
+const RESOLUTION_KINDS: [u8; 2] = [ndp::SOLICITATION, ndp::ADVERTISEMENT];
 
-fn of_discovery(port: Port) -> impl Iterator<Item = FlowKey> {
-    ASKING.into_iter().map(move |kind| {
+fn discovery_keys(port: Port) -> impl Iterator<Item = FlowKey> {
+    RESOLUTION_KINDS.into_iter().map(move |kind| {
         let matching = discovery(kind).in_port(PortNo(port.number));
         FlowKey::new(OF_PORT, matching)
     })
 }
 
-/// What is for a host.
-fn to_host(host: HostKey) -> FlowKey {
+/// Returns the key of the flow towards a host.
+fn host_key(host: HostKey) -> FlowKey {
     FlowKey::new(HOST, Match::new().eth_dst(host.mac).vlan_vid(host.vlan.field()))
 }

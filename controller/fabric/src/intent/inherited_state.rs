@@ -1,4 +1,4 @@
-//! What the tables of a switch reveal about the controller before this one.
+//! State that a switch holds from an earlier controller, as its tables reveal it.
 
 use super::cookies::{COOKIE, FOR_HOST, FOR_HOST_HERE, FOR_NORMAL, FOR_TOR};
 use super::flows::racks_of;
@@ -8,23 +8,23 @@ use crate::frames::vlan::Vlan;
 use rs_openflow::{Action, Instruction, Masked, Oxm};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a switch tells of an earlier controller.
+/// State that a switch kept from the previous controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InheritedState {
-    /// The rack that it was the ToR of.
+    /// Number of the rack for which the switch was the ToR.
     pub(crate) rack: Option<u32>,
-    /// The racks to whose PMACs it has flows.
+    /// Racks with PMACs for which the switch has flows.
     pub(crate) racks: BTreeSet<u32>,
-    /// The trees of which it has a part, by number, with its ports.
+    /// Ports of the switch in each tree, by the tree's number.
     pub(crate) trees: BTreeMap<u32, BTreeSet<u32>>,
-    /// The ports from which it takes frames for its own forwarding.
+    /// Ports from which the switch accepts frames for its own forwarding.
     pub(crate) open: BTreeSet<u32>,
-    /// The hosts without an agent that it knows the way to.
+    /// Hosts without an agent.
     pub(crate) hosts: InheritedHosts,
 }
 
 impl InheritedState {
-    /// Reads it off the tables that a switch holds.
+    /// Derives the state from the tables of a switch.
     pub(crate) fn read(tables: &SwitchTables) -> InheritedState {
         let of_tor = tables.flows.values().find(|flow| flow.cookie & 0xff00_0000 == FOR_TOR);
         let rack = of_tor.map(|flow| (flow.cookie & 0xffff) as u32);
@@ -43,12 +43,12 @@ impl InheritedState {
     }
 }
 
-/// What a switch's tables tell of hosts.
+/// Hosts without an agent that a switch has flows for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InheritedHosts {
-    /// Those that are at its ports.
+    /// Hosts at ports of the switch.
     pub(crate) here: Vec<(HostKey, u32)>,
-    /// Flows towards those of other racks.
+    /// Flows towards hosts of other racks.
     pub(crate) elsewhere: BTreeMap<u32, Vec<FlowKey>>,
 }
 

@@ -1,7 +1,8 @@
-//! The desired state: what every switch is to hold, computed from the network, its nodes and the groups' trees.
+//! The desired state: which entries every switch must hold, computed from the network, its nodes
+//! and the groups' trees.
 //!
-//! Everything is installed ahead of traffic, and switches flood nothing. What no flow matches is dropped, but for what comes by
-//! a port of hosts without an agent: that is the controller's to carry.
+//! All entries are installed ahead of traffic, and switches never flood. Packets that match no flow
+//! are dropped, except at ports of hosts without an agent: there the controller forwards them.
 
 pub(crate) mod addresses;
 pub(crate) mod cookies;
@@ -28,22 +29,25 @@ use rs_openflow::{Action, EtherType, GroupId, Masked, Match, Oxm, PortNo};
 use std::collections::{BTreeMap, BTreeSet};
 use tables::{FlowEntry, FlowKey, GroupBuckets, RuleCounts, SwitchTables, TableDelta};
 
-/// The tables that all switches are to have, and the delta that each has not been sent yet.
+/// The desired tables of all switches, and the part of them that has not been sent yet.
 ///
-/// Changed piece by piece: a route, a node, a tree.
+/// They are changed piece by piece: by route, by node, by tree. The
+/// [`Reconciler`](crate::switch::reconciler::Reconciler) of each switch holds a second copy,
+/// because it runs in another task and shares no state with this one: it compares that copy with
+/// the switch's own tables at any time, without waiting for the network.
 #[derive(Debug, Default)]
 pub(crate) struct Intent {
-    /// Unicast is the switches' own affair.
+    /// Whether flows forward unicast, or the switches on their own.
     unicast: Unicast,
-    /// Hosts without an agent are carried.
+    /// Whether hosts without an agent are served.
     carries_hosts: bool,
     switches: BTreeMap<DatapathId, SwitchTables>,
     pending: BTreeMap<DatapathId, TableDelta>,
     failovers: BTreeMap<DatapathId, FailoverGroups>,
-    /// Where each node has flows.
+    /// Switch and flows of each node.
     nodes: BTreeMap<String, (DatapathId, Vec<FlowKey>)>,
     hosts: HostFlows,
-    /// Where each tree has flows, beside its group.
+    /// Flows of each tree by switch, in addition to its group.
     trees: BTreeMap<u32, BTreeMap<DatapathId, BTreeSet<FlowKey>>>,
 }
 
@@ -52,13 +56,14 @@ impl Intent {
         Intent { unicast, carries_hosts, ..Intent::default() }
     }
 
-    /// From now on there is such a switch; nothing happens if there was.
+    /// Adds a switch. Does nothing if the switch is known.
     pub(crate) fn add_switch(&mut self, switch: DatapathId) {
         self.switches.entry(switch).or_insert_with(|| always(self.unicast, self.carries_hosts));
     }
 
-    /// The switch is the ToR of the rack of this number. It remembers that for whichever controller comes, since hosts know
-    /// their peers by PMACs that say it: also while no node of the rack is known.
+    /// Makes a switch the ToR of the rack with this number. The switch stores the number for later
+    /// controllers, even while no node of the rack is known, because hosts know their peers by
+    /// PMACs that contain it.
     pub(crate) fn number_rack(&mut self, switch: DatapathId, rack: u32) {
         let (key, _) = drop_rest(0);
         let flow = u16::try_from(rack).ok().map(|rack| drop_rest(FOR_TOR | u64::from(rack)).1);
@@ -67,12 +72,13 @@ impl Intent {
         }
     }
 
-    /// The switch is to be sent something though nothing else is desired of it: it has to answer, or retains less.
+    /// Sends the switch an update even if nothing has changed for it, because it must acknowledge,
+    /// or retain fewer stale entries.
     pub(crate) fn touch(&mut self, switch: DatapathId) {
         self.pending.entry(switch).or_default();
     }
 
-    /// There is no such switch any more. What others hold of it remains until told otherwise.
+    /// Removes a switch. Entries of other switches that concern it remain until they are changed.
     pub(crate) fn remove_switch(&mut self, switch: DatapathId) {
         self.switches.remove(&switch);
         self.pending.remove(&switch);
@@ -80,7 +86,7 @@ impl Intent {
         self.hosts.forget(switch);
     }
 
-    /// Bounds the fast-failover groups of a switch. If it has more than `most` it does without any.
+    /// Limits the failover groups of a switch. If it uses more than `most`, it gets none.
     pub(crate) fn allow_failovers(&mut self, switch: DatapathId, most: usize) {
         let failovers = self.failovers.entry(switch).or_default();
         failovers.most = most;
@@ -100,24 +106,25 @@ impl Intent {
         }
     }
 
-    /// All that a switch is to have, as a delta to empty tables; then nothing is pending for it.
+    /// Returns all desired entries of a switch as a delta to empty tables. Nothing is pending for
+    /// the switch afterwards.
     pub(crate) fn full_delta(&mut self, switch: DatapathId) -> TableDelta {
         self.pending.remove(&switch);
         self.switches.get(&switch).map(TableDelta::from_empty).unwrap_or_default()
     }
 
-    /// What has not been sent yet, by switch.
+    /// Returns the deltas that have not been sent yet, by switch.
     pub(crate) fn take_pending(&mut self) -> BTreeMap<DatapathId, TableDelta> {
         core::mem::take(&mut self.pending)
     }
 
-    /// How much a switch is to have.
+    /// Returns the number of desired entries of a switch.
     pub(crate) fn rules(&self, switch: DatapathId) -> Option<RuleCounts> {
         let tables = self.switches.get(&switch)?;
         Some(RuleCounts { flows: tables.flows.len(), groups: tables.groups.len() })
     }
 
-    /// Whether a switch is to have a part of a tree.
+    /// Returns whether a switch must have a part of a tree.
     pub(crate) fn has_tree(&self, switch: DatapathId, number: u32) -> bool {
         self.switches.get(&switch).is_some_and(|tables| tables.groups.contains_key(&number))
     }
@@ -127,21 +134,23 @@ impl Intent {
         &self.switches
     }
 
-    /// Sends what is for a rack by these next hops, or nowhere.
+    /// Routes packets to a rack by these next hops; `None` withdraws the route.
     pub(crate) fn route(&mut self, switch: DatapathId, rack: u32, next_hops: Option<NextHops>) {
         if self.unicast == Unicast::Normal {
             return;
         }
         let Some(key) = rack_key(rack) else { return };
         if next_hops.is_none() && self.switches.contains_key(&switch) {
-            // Also a stale one has to go, which this controller has never sent.
+            // An entry of an earlier controller must go as well, though this controller has never
+            // sent it.
             self.pending.entry(switch).or_default().flows.insert(key.clone(), None);
         }
         self.lead(switch, key, next_hops);
         self.follow_rack(switch, rack);
     }
 
-    /// By a group for fast failover if there is an alternate and the switch can have the group.
+    /// Sets a route, by a failover group if there is an alternate port and the switch has room for
+    /// the group.
     fn lead(&mut self, switch: DatapathId, key: FlowKey, next_hops: Option<NextHops>) {
         let Some(tables) = self.switches.get(&switch) else { return };
         let before = tables.flows.get(&key).and_then(failover::group_of_flow);
@@ -164,7 +173,7 @@ impl Intent {
         }
     }
 
-    /// Forgets where a node is.
+    /// Removes the flows of a node.
     pub(crate) fn displace(&mut self, node: &str) {
         let Some((switch, keys)) = self.nodes.remove(node) else { return };
         for key in keys {
@@ -172,13 +181,15 @@ impl Intent {
         }
     }
 
-    /// Hands what is for a node, from its own segment, over to it at this port of its rack's ToR.
+    /// Installs the flows of a node at this port of its rack's ToR: packets to its PMAC, from its
+    /// own VLAN, go to the node.
     pub(crate) fn place(&mut self, node: &NodeRegistration, vlan: Vlan, rack: u32, port: Port) {
-        // What its port says to the controller is apart from what others say, so that it can be bounded apart.
+        // LLDP and ARP of this port have flows of their own, so that they can be metered apart from
+        // other ports.
         let said = |kind| (port_key(port.number, kind), flow(FOR_NODE_PORT, to_controller()));
         let mut flows = vec![said(EtherType::LLDP)];
         if self.unicast == Unicast::Routed {
-            let Some(pmac) = pmac::of(rack, port.number) else { return };
+            let Some(pmac) = pmac::for_port(rack, port.number) else { return };
             let key = FlowKey::new(NODE, Match::new().eth_dst(pmac).vlan_vid(vlan.field()));
             let to_node = vec![
                 Action::SetField(Oxm::EthDst(Masked::exact(node.mac))),
@@ -193,10 +204,11 @@ impl Intent {
         self.nodes.insert(node.name.clone(), (port.switch, keys));
     }
 
-    /// A port is, or is no more, an end of a link: what keeps the link known comes to the controller in any case.
+    /// Adds or removes the flow for LLDP at the end of a link. LLDP must reach the controller under
+    /// any load, because it keeps the link known.
     pub(crate) fn link(&mut self, end: Port, there: bool) {
         let key = port_key(end.number, EtherType::LLDP);
-        // Not that of a node at this port.
+        // The flow of a node at this port must stay.
         let ours = |flow: &FlowEntry| is_for_link(flow.cookie);
         let held = self.switches.get(&end.switch).and_then(|tables| tables.flows.get(&key));
         match there {
@@ -206,17 +218,19 @@ impl Intent {
         }
     }
 
-    /// Frames that come by a port go the way that the switch itself finds, or nowhere.
+    /// Lets a port's frames into the switch's own forwarding, or drops them.
     pub(crate) fn normal(&mut self, port: Port, open: bool) {
         let key = FlowKey::new(NORMAL, Match::new().in_port(PortNo(port.number)));
         let flow = open.then(|| flow(FOR_NORMAL, vec![Action::output(PortNo::NORMAL)]));
         self.flow(port.switch, key, flow);
     }
 
-    /// Gives a tree this shape, or removes it; returns the switches at which that changes something.
+    /// Gives a tree this shape, or removes it. Returns the switches for which this changes
+    /// something.
     ///
-    /// One group of type ALL at each switch of the tree, and a flow to it for each port by which its packets
-    /// may come: from a member's port only what the member sends under its own address.
+    /// Each switch of the tree has one group of type ALL, and for each port of the tree a flow into
+    /// that group. From a member's port, the flow accepts only packets with the member's own source
+    /// address.
     pub(crate) fn tree(
         &mut self,
         number: u32,
@@ -266,7 +280,7 @@ impl Intent {
         touched
     }
 
-    /// Returns whether that is another flow than before.
+    /// Sets or removes a flow. Returns whether this changes anything.
     fn flow(&mut self, switch: DatapathId, key: FlowKey, flow: Option<FlowEntry>) -> bool {
         let Some(tables) = self.switches.get_mut(&switch) else { return false };
         if tables.flows.get(&key) == flow.as_ref() {
@@ -280,7 +294,7 @@ impl Intent {
         true
     }
 
-    /// Returns whether that is another group than before.
+    /// Sets or removes a group. Returns whether this changes anything.
     fn group(&mut self, switch: DatapathId, number: u32, buckets: Option<GroupBuckets>) -> bool {
         let Some(tables) = self.switches.get_mut(&switch) else { return false };
         if tables.groups.get(&number).map(Option::as_ref) == buckets.as_ref().map(Some) {

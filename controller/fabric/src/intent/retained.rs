@@ -1,4 +1,4 @@
-//! Which stale entries of an earlier controller a switch keeps.
+//! Stale entries of an earlier controller that a switch must keep for a while.
 
 use super::cookies::{
     FOR_EDGE, FOR_HOST, FOR_HOST_HERE, FOR_LINK, FOR_NODE, FOR_NODE_PORT, FOR_NORMAL, FOR_RACK, tree_of,
@@ -8,21 +8,22 @@ use super::tables::{FlowEntry, FlowKey};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Stale entries that are retained though they are not desired, as in a graceful restart (RFC 4724, section 4.2): a
-/// controller that has just started does not know everything yet, and must not interrupt what goes on.
+/// Entries that are retained though they are not desired, as in a graceful restart (RFC 4724,
+/// section 4.2): a controller that has just started does not know the whole network, and must not
+/// interrupt traffic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StaleEntries {
-    /// All that follows from links and nodes: the switch's neighbourhood is still being discovered.
+    /// Entries for links and nodes, while the neighborhood of the switch is being discovered.
     pub(crate) unicast: bool,
-    /// All of these trees: whose they are is not known yet.
+    /// Entries of these trees, while their groups are unknown.
     pub(crate) trees: Arc<BTreeSet<u32>>,
 }
 
-/// What a switch retains of its stale entries: not those that were withdrawn since.
+/// Stale entries of one switch that are retained, without those that were withdrawn since.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RetainedEntries {
     pub(crate) stale: StaleEntries,
-    /// Flows of unicast that were desired in the meantime, or that must not be there.
+    /// Unicast flows that were desired in the meantime, or must not exist.
     pub(crate) withdrawn: BTreeSet<FlowKey>,
 }
 

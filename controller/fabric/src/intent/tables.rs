@@ -1,18 +1,18 @@
-//! What one switch holds for us, as plain data: flows of table 0 and groups.
+//! The entries of one switch as plain data: flows of table 0, and groups.
 
 use rs_openflow::{Instruction, Match};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Groups have no cookie: those with these numbers are ours, one for each multicast address. So are those of
-/// [`FAILOVERS`](crate::intent::failover::FAILOVERS).
+/// Numbers of our groups, one for each multicast address. They identify the groups, because groups
+/// have no cookie. [`FAILOVERS`](crate::intent::failover::FAILOVERS) has further numbers.
 pub(crate) const GROUPS: core::ops::Range<u32> = 0xc000_0000..0xc004_0000;
 
-/// What makes a flow the same flow. Cheap to clone: several tables share one.
+/// Identity of a flow. Cheap to clone, because several tables share one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FlowKey {
     pub(crate) priority: u16,
-    /// Fields in ascending order, since a switch may tell them in another order than it was given.
+    /// Fields in ascending order, because a switch may report them in any order.
     pub(crate) matching: Arc<Match>,
 }
 
@@ -23,19 +23,19 @@ impl FlowKey {
     }
 }
 
-/// What a flow does. Cheap to clone.
+/// Cookie and instructions of a flow. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FlowEntry {
     pub(crate) cookie: u64,
     pub(crate) instructions: Arc<[Instruction]>,
 }
 
-/// What a group does.
+/// Buckets of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GroupBuckets {
-    /// Type ALL: a copy leaves by each of these ports.
+    /// Type ALL: a copy is sent out of each of these ports.
     All(BTreeSet<u32>),
-    /// Type FF: it leaves by the first of these ports that is up.
+    /// Type FF: the packet is sent out of the first of these ports that is up.
     FirstUp([u32; 2]),
 }
 
@@ -43,20 +43,20 @@ pub(crate) enum GroupBuckets {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SwitchTables {
     pub(crate) flows: BTreeMap<FlowKey, FlowEntry>,
-    /// `None` for one that is of neither form.
+    /// `None` for a group that has neither of these forms.
     pub(crate) groups: BTreeMap<u32, Option<GroupBuckets>>,
 }
 
-/// How many entries a switch is to hold.
+/// Number of entries that a switch must hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts {
-    /// Flows.
+    /// Flow entries.
     pub flows: usize,
-    /// Entries of its group table.
+    /// Group entries.
     pub groups: usize,
 }
 
-/// A change of tables: entries by key, with `None` for those that are to go.
+/// A change of tables: entries by key, `None` for entries to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TableDelta {
     pub(crate) flows: BTreeMap<FlowKey, Option<FlowEntry>>,
@@ -64,7 +64,7 @@ pub(crate) struct TableDelta {
 }
 
 impl TableDelta {
-    /// Makes these tables of empty ones.
+    /// Returns the change from empty tables to these.
     pub(crate) fn from_empty(tables: &SwitchTables) -> TableDelta {
         TableDelta {
             flows: tables.flows.iter().map(|(key, flow)| (key.clone(), Some(flow.clone()))).collect(),
@@ -72,7 +72,7 @@ impl TableDelta {
         }
     }
 
-    /// Does afterwards what a later change does.
+    /// Merges a later change into this one.
     pub(crate) fn append(&mut self, later: TableDelta) {
         self.flows.extend(later.flows);
         self.groups.extend(later.groups);

@@ -1,4 +1,4 @@
-//! Where packets come out, asked of a network of model switches that hold what is wanted.
+//! The desired state against a network of model switches: where do packets arrive?
 
 use super::inherited_state::InheritedState;
 use super::*;
@@ -19,12 +19,13 @@ fn real(host: usize) -> MacAddr {
     MacAddr(2, 0, 0, 0, 0, host as u8)
 }
 
-/// A host without an agent that is where the node is which comes at this place among all, by name.
+/// Returns a host without an agent, located where the node of that index in order of names is.
 fn plain(host: usize) -> HostKey {
     HostKey { mac: MacAddr(2, 2, 0, 0, 0, host as u8), vlan: Vlan(host.is_multiple_of(3).then_some(42)) }
 }
 
-/// A network from links between switches and the switch of each host; ports are numbered as they come.
+/// A network made from links between switches and the switch of each host. Ports are numbered in
+/// order of use.
 #[derive(Debug)]
 struct World {
     graph: Graph,
@@ -58,7 +59,7 @@ impl World {
         World { graph, racks, nodes }
     }
 
-    /// Root 1 and racks 101.., or several spines.
+    /// Returns a network with root switch 1, or several spines, and racks 101 and up.
     fn leaf_spine(leaves: u64, spines: u64, per_leaf: u64) -> World {
         let links: Vec<_> =
             (0..leaves).flat_map(|leaf| (1..=spines).map(move |spine| (spine, 101 + leaf))).collect();
@@ -66,7 +67,7 @@ impl World {
         World::new(&links, &hosts)
     }
 
-    /// The same, with agents that speak IPv6.
+    /// Returns the same network with agents that use IPv6.
     fn by_ipv6(mut self) -> World {
         for (host, node) in (1..).zip(self.nodes.values_mut()) {
             node.ip = [0xfd00, 0, 0, 0, 0, 0, 0, host].into();
@@ -89,7 +90,8 @@ impl World {
             wanted.add_switch(switch);
             wanted.allow_failovers(switch, usize::MAX);
         }
-        // Hosts without an agent beside the nodes: some before it is known which way leads to them.
+        // Places hosts without an agent next to the nodes, some of them before routes to them are
+        // known.
         let place_hosts = |wanted: &mut Intent, early: bool| {
             for (host, (_, port)) in
                 self.graph.hosts().enumerate().filter(|(host, _)| host.is_multiple_of(2) == early)
@@ -119,11 +121,11 @@ impl World {
 
     fn unicast(&self, network: &ModelNetwork<'_>, from: usize, to: usize) -> ModelArrivals {
         let place = self.place(to);
-        let eth_dst = pmac::of(self.racks.number(place.switch).unwrap(), place.number).unwrap();
+        let eth_dst = pmac::for_port(self.racks.number(place.switch).unwrap(), place.number).unwrap();
         network.send(self.place(from), ModelPacket::from_ips(eth_dst, (ip(from), ip(to))))
     }
 
-    /// To the host without an agent of this number, in a segment.
+    /// Returns the packet from a node to the host without an agent of this number, in a VLAN.
     fn to_plain(&self, network: &ModelNetwork<'_>, from: usize, to: usize, vlan: Vlan) -> ModelArrivals {
         let packet =
             ModelPacket { vlan: vlan.field(), ..ModelPacket::from_ips(plain(to).mac, (ip(from), ip(to))) };
@@ -138,7 +140,7 @@ impl World {
         tree: u32,
     ) -> ModelArrivals {
         let source = self.nodes[&format!("h{claiming}")].ip;
-        let address = IpVersion::of(source).address(GROUPS.start + tree);
+        let address = IpVersion::from_ip(source).address(GROUPS.start + tree);
         let eth_dst = match address {
             IpAddr::V4(ip) => MacAddr(1, 0, 0x5e, ip.octets()[1] & 0x7f, ip.octets()[2], ip.octets()[3]),
             IpAddr::V6(ip) => {
@@ -176,8 +178,8 @@ fn a_tor_needs_rules_for_its_hosts_and_the_other_racks_only() {
     let world = World::leaf_spine(4, 1, 4);
     let tables = world.tables(&[]);
     let count = |switch| tables[&DatapathId(switch)].flows.len() - always(Unicast::Routed, false).flows.len();
-    // For a node three: what is for it, and the two kinds of what it says to the controller; for a host without an agent one, and
-    // that everywhere.
+    // Each node takes three flows: one for packets to it, and two for LLDP and ARP from it. Each
+    // host without an agent takes one flow in every switch.
     assert_eq!((count(101), count(1)), (4 * 3 + 3 + 16, 4 + 16));
 }
 
@@ -255,7 +257,9 @@ fn announcements_and_arp_go_to_the_controller_and_what_is_unknown_nowhere() {
         let arrivals = send(eth_type, MacAddr::broadcast());
         assert_eq!((arrivals.hosts, arrivals.controller), (Vec::new(), vec![DatapathId(101)]));
     }
-    for eth_dst in [MacAddr::broadcast(), real(3), pmac::of(9, 1).unwrap(), pmac::of(1, 99).unwrap()] {
+    for eth_dst in
+        [MacAddr::broadcast(), real(3), pmac::for_port(9, 1).unwrap(), pmac::for_port(1, 99).unwrap()]
+    {
         let arrivals = send(EtherType::IPV4, eth_dst);
         assert_eq!((arrivals.hosts, arrivals.controller), (Vec::new(), Vec::new()), "{eth_dst}");
     }
@@ -328,7 +332,7 @@ fn only_what_is_different_is_told() {
     assert_eq!(wanted.take_pending().len(), 4);
     assert_eq!(wanted.tree(GROUPS.start, Some(&large), &world.nodes), BTreeSet::new());
     assert!(wanted.take_pending().is_empty());
-    // The leaf that left, and the spine with a port less.
+    // The leaf that was removed, and the spine that lost a port.
     let touched = wanted.tree(GROUPS.start, Some(&small), &world.nodes);
     assert_eq!(touched, BTreeSet::from([DatapathId(1), DatapathId(102)]));
     assert_eq!(wanted.take_pending().into_keys().collect::<BTreeSet<_>>(), touched);
@@ -336,7 +340,7 @@ fn only_what_is_different_is_told() {
     assert!(wanted.tables().values().all(|tables| *tables == always(Unicast::Routed, false)));
 }
 
-/// Any connected network with hosts, and two groups of them.
+/// Generates any connected network with hosts, and two groups of them.
 fn worlds() -> impl Strategy<Value = (World, Vec<usize>, Vec<usize>)> {
     let index = any::<prop::sample::Index>;
     let parents = prop::collection::vec(index(), 0..9);
@@ -388,7 +392,8 @@ proptest! {
                 prop_assert!(arrivals.links <= trees[number as usize].links.len());
             }
         }
-        // Whichever cable is pulled, nothing goes round, is doubled or comes out elsewhere before anybody knows.
+        // Whichever cable is pulled, no packet loops, is duplicated or arrives elsewhere before the
+        // controller knows.
         for link in world.graph.links() {
             let mut network = world.network(&trees);
             network.cable(link, false);

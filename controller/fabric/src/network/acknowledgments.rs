@@ -1,51 +1,53 @@
-//! Which switches still have to confirm, by a barrier (OpenFlow 1.3.5, 6.2), what they were sent, and who waits for that.
+//! Tracks which switches still have to acknowledge, by a barrier (OpenFlow 1.3.5, 6.2), the entries
+//! that they were sent, and which trees, routes and hosts wait for that.
 
 use crate::intent::hosts::HostKey;
 use cool_topology::DatapathId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who waits for switches.
+/// A part of the desired state that waits for switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AckWaiter {
     /// The tree with this group number.
     Tree(u32),
     /// The deferred route updates towards this rack.
     Rack(u32),
-    /// The host that is withdrawn from where it was.
+    /// The host from which flows are being withdrawn.
     Host(HostKey),
 }
 
-/// The confirmations that are still to come.
+/// The outstanding acknowledgments.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledgments {
-    /// By switch and waiter the version that is waited for; `None`: the next one that is sent.
+    /// By switch and waiter, the version that must be acknowledged; `None` for the next one that is
+    /// sent.
     by_switch: BTreeMap<DatapathId, BTreeMap<AckWaiter, Option<u64>>>,
     by_waiter: BTreeMap<AckWaiter, BTreeSet<DatapathId>>,
-    /// Those for whom something has changed.
+    /// Waiters for which something has changed.
     touched: BTreeSet<AckWaiter>,
 }
 
 impl Acknowledgments {
-    /// What the switch is sent next has to be confirmed.
+    /// The next version that the switch is sent must be acknowledged.
     pub(crate) fn expect(&mut self, waiter: AckWaiter, switch: DatapathId) {
         self.by_switch.entry(switch).or_default().insert(waiter, None);
         self.by_waiter.entry(waiter).or_default().insert(switch);
     }
 
-    /// The switch was sent this version.
+    /// Records that the switch was sent this version.
     pub(crate) fn sent(&mut self, switch: DatapathId, version: u64) {
         for needed in self.by_switch.get_mut(&switch).into_iter().flat_map(BTreeMap::values_mut) {
             needed.get_or_insert(version);
         }
     }
 
-    /// The switch has confirmed this version, and so all before it.
+    /// Records that the switch has acknowledged this version, and thereby all earlier ones.
     pub(crate) fn acknowledged(&mut self, switch: DatapathId, version: u64) {
         let over = |needed: &Option<u64>| needed.is_some_and(|needed| needed <= version);
         self.settle(switch, over);
     }
 
-    /// The switch is gone: nobody waits for it.
+    /// Removes a switch, for which nothing waits any longer.
     pub(crate) fn switch_removed(&mut self, switch: DatapathId) {
         self.settle(switch, |_| true);
     }
@@ -60,7 +62,7 @@ impl Acknowledgments {
         }
     }
 
-    /// The waiter does not need this switch.
+    /// Removes a switch from a waiter.
     pub(crate) fn excuse(&mut self, waiter: AckWaiter, switch: DatapathId) {
         if let Some(waiters) = self.by_switch.get_mut(&switch) {
             waiters.remove(&waiter);
@@ -76,7 +78,7 @@ impl Acknowledgments {
         }
     }
 
-    /// The waiter is gone.
+    /// Removes a waiter.
     pub(crate) fn forget(&mut self, waiter: AckWaiter) {
         for switch in self.missing(waiter).collect::<Vec<_>>() {
             self.excuse(waiter, switch);
@@ -84,27 +86,27 @@ impl Acknowledgments {
         self.touched.remove(&waiter);
     }
 
-    /// The waiter is to be looked at, whether or not a switch confirms something.
+    /// Marks a waiter as changed, whether or not a switch acknowledges anything.
     pub(crate) fn touch(&mut self, waiter: AckWaiter) {
         self.touched.insert(waiter);
     }
 
-    /// Those for whom something has changed since this was asked last.
+    /// Returns the waiters that have changed since the last call.
     pub(crate) fn take_touched(&mut self) -> BTreeSet<AckWaiter> {
         core::mem::take(&mut self.touched)
     }
 
-    /// Whether no switch is missing.
+    /// Returns whether all switches have acknowledged.
     pub(crate) fn is_acknowledged(&self, waiter: AckWaiter) -> bool {
         !self.by_waiter.contains_key(&waiter)
     }
 
-    /// The switches that have not confirmed.
+    /// Returns the switches that have not acknowledged.
     pub(crate) fn missing(&self, waiter: AckWaiter) -> impl Iterator<Item = DatapathId> + '_ {
         self.by_waiter.get(&waiter).into_iter().flatten().copied()
     }
 
-    /// Whether nobody waits.
+    /// Returns whether nothing waits.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.by_switch.is_empty() && self.by_waiter.is_empty() && self.touched.is_empty()

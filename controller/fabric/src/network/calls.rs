@@ -1,12 +1,12 @@
-//! What callers ask of the network: nodes and groups come and go.
+//! Calls of the controller: registers nodes, and makes and releases groups.
 
 use super::Network;
 use super::acknowledgments::AckWaiter;
+use super::host_forwarder::Input as HostInput;
 use super::multicast_groups::GroupTrees;
 use super::snapshot;
 use crate::api::{FabricError, GroupRequest, NodeRegistration, TreeGrant, TreeScope, Unicast};
 use crate::call::{CallReply, FabricCall};
-use crate::intent::hosts::HostKey;
 use crate::intent::tables::GROUPS;
 use crate::intent::tables::RuleCounts;
 use crate::switch::capacity::TableExhausted;
@@ -19,11 +19,11 @@ use cool_topology::{DatapathId, Link, Port, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use tracing::{debug, warn};
 
-/// Shapes of a tree that are tried until there is room for one.
+/// Number of shapes of a tree that are tried to find one with room.
 const WAYS: usize = 8;
 
 impl Network {
-    /// Does what a caller asks.
+    /// Executes a call.
     pub(crate) fn call(&mut self, now: Time, call: FabricCall) {
         match call {
             FabricCall::Register(node, reply) => answer(reply, self.register(now, node)),
@@ -54,7 +54,8 @@ impl Network {
     }
 
     fn register(&mut self, now: Time, node: NodeRegistration) -> Result<(), FabricError> {
-        if node.ip.is_ipv6() && self.carrier.is_none() && self.config.unicast == Unicast::Routed {
+        if node.ip.is_ipv6() && !self.host_forwarder.serves_hosts() && self.config.unicast == Unicast::Routed
+        {
             return Err(FabricError::BadRegistration {
                 name: node.name,
                 reason: "its agent speaks IPv6, which --agents-only does not carry; give its data interface an IPv4 address, or start the \
@@ -62,7 +63,9 @@ impl Network {
                     .to_owned(),
             });
         }
-        self.nodes.register(node.clone())?;
+        if self.nodes.register(node.clone())? {
+            self.handle_hosts(now, HostInput::NodeReset(&node.name));
+        }
         self.presence.registered(now, &node.name);
         self.discovery.handle(now, Input::NodeRegistered(&node.name, node.mac, &node.lldp_key));
         self.changes.nodes.insert(node.name);
@@ -71,21 +74,20 @@ impl Network {
 
     fn unregister(&mut self, now: Time, name: &str) {
         let vlan = self.nodes.vlan(name);
-        let node = self.nodes.get(name).map(|node| HostKey { mac: node.mac, vlan });
-        let addresses = self.nodes.addresses(name);
-        let port = self.place_of(name);
+        let node = self.nodes.get(name).cloned();
+        let port = self.surroundings().place_of(name);
         if self.nodes.unregister(name) {
             self.presence.left(name);
             self.node_unregistered(name);
             self.discovery.handle(now, Input::NodeLeft(name));
             self.changes.nodes.insert(name.to_owned());
         }
-        if let Some(key) = node {
-            self.node_left(now, &addresses, key, port);
+        if let Some(node) = &node {
+            self.handle_hosts(now, HostInput::NodeUnregistered { node, vlan, port });
         }
     }
 
-    /// Makes a group that can be made: with the trees that others of the same members have, or with its own.
+    /// Makes a group, either with the trees of another group of the same members, or with its own.
     fn create(
         &mut self,
         now: Time,
@@ -106,7 +108,7 @@ impl Network {
             Err(error) => return answer(reply, Err(error)),
         };
         self.sharing.begin(id, &request.members);
-        // A group on one node needs no tree, so no switch will say anything of it.
+        // A group on one node needs no tree, so no switch has to acknowledge anything.
         if trees.is_empty() {
             self.multicast.insert(id, GroupTrees::default(), None);
             return self.answer_created(id, reply, Vec::new());
@@ -118,16 +120,17 @@ impl Network {
     }
 
     fn answer_created(&mut self, id: u64, reply: CallReply<Vec<TreeGrant>>, trees: Vec<TreeGrant>) {
-        // A caller that has gone away would never release it.
+        // A caller that no longer waits would never release the group.
         if reply.send(Ok(trees)).is_err() {
             self.release(id);
         }
     }
 
-    /// The rack of each member of a group that can be made: the nodes are found, and reach each other.
+    /// Returns the rack of each member if the group can be made, that is, if all members are
+    /// located and reach each other.
     fn locate(&self, request: &GroupRequest) -> Result<BTreeMap<String, u32>, FabricError> {
         let id = request.id;
-        // A set of trees may outlive the group whose number it has.
+        // A set of trees may outlive the group from which it has its number.
         if self.sharing.set_of(id).is_some() || self.multicast.group(id).is_some() {
             return Err(FabricError::GroupExists { id });
         }
@@ -162,7 +165,7 @@ impl Network {
         Ok(places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect())
     }
 
-    /// Trees, and what members say to each other, are of one version of IP.
+    /// Checks that all members use the same version of IP, because a tree carries only one.
     fn check_ip_versions(&self, members: &[String]) -> Result<(), FabricError> {
         let mut addresses = members.iter().filter_map(|name| Some((name, self.nodes.get(name)?.ip)));
         let Some((one, one_ip)) = addresses.next() else { return Ok(()) };
@@ -174,7 +177,8 @@ impl Network {
         }
     }
 
-    /// The trees for which there is room, and the switches that have none for the others.
+    /// Returns the trees for which there is room, and the switches that have no room for the
+    /// others.
     fn trees_with_room(
         &mut self,
         request: &GroupRequest,
@@ -182,14 +186,14 @@ impl Network {
     ) -> Result<(Vec<GroupTree>, BTreeSet<DatapathId>), FabricError> {
         let id = request.id;
         let (mut trees, mut full): (Vec<GroupTree>, BTreeMap<DatapathId, FabricError>) = Default::default();
-        // What the trees so far are going to take.
+        // Entries that the trees so far will need.
         let mut taken: BTreeMap<DatapathId, RuleCounts> = BTreeMap::new();
         for (scope, stripe, members, best) in self.best_trees(request, racks) {
             let Some(number) = self.multicast.allocate() else {
                 trees.iter().for_each(|tree| self.multicast.free(tree.number));
                 return Err(FabricError::OutOfAddresses { limit: GROUPS.end - GROUPS.start });
             };
-            // If there is no room on the way, another may have some.
+            // If there is no room on one way, another may have some.
             let graph = self.discovery.graph();
             let tie_breaks = (id..).take(WAYS).map(|group| TieBreak { group, stripe });
             let others =
@@ -224,7 +228,8 @@ impl Network {
         }
     }
 
-    /// The trees that a group is to have if there is room: which nodes, which stripe, and the best one over these nodes.
+    /// Returns the trees that a group should have: for each its scope, its stripe, its nodes, and
+    /// the best shape over them.
     fn best_trees(
         &self,
         request: &GroupRequest,
@@ -243,8 +248,8 @@ impl Network {
         scopes(request, racks).into_iter().flat_map(of_scope).collect()
     }
 
-    /// The trees over all of a group's nodes that it takes to fill a node's link, as far as rates are known and trees have
-    /// no link in common.
+    /// Returns as many trees over all nodes of a group as are needed to fill a node's link, as far
+    /// as rates are known and the trees share no link.
     fn stripes(&self, group: u64, members: &[String]) -> Vec<Tree> {
         let graph = self.discovery.graph();
         let rates = members.iter().filter_map(|name| Some(snapshot::node_rate(self, graph.host(name)?)));
@@ -262,7 +267,7 @@ impl Network {
         stripes
     }
 
-    /// A switch that has no room for a tree, beside what is going to be taken.
+    /// Returns a switch that has no room for a tree in addition to the entries in `taken`.
     fn full(
         &self,
         tree: &Tree,
@@ -278,7 +283,7 @@ impl Network {
         })
     }
 
-    /// Gives a group trees; returns their numbers.
+    /// Gives trees to a group. Returns their numbers.
     pub(crate) fn grow(&mut self, id: u64, trees: Vec<GroupTree>) -> Vec<u32> {
         let numbers = self.multicast.grow(id, trees);
         for number in &numbers {
@@ -287,7 +292,7 @@ impl Network {
         numbers
     }
 
-    /// Releases a group, and its trees if no other has them.
+    /// Releases a group. Its trees are removed unless another group uses them.
     pub(crate) fn release(&mut self, id: u64) {
         let set = self.sharing.leave(id);
         let Some(group) = set.and_then(|set| self.multicast.remove(set)) else { return };
@@ -303,7 +308,7 @@ impl Network {
     }
 }
 
-/// A caller that has gone away needs no answer.
+/// Sends the result of a call. A caller that no longer waits needs none.
 pub(crate) fn answer<T>(reply: CallReply<T>, result: Result<T, FabricError>) {
     if reply.send(result).is_err() {
         debug!("a caller went away before it was answered");

@@ -1,8 +1,10 @@
-//! From what has changed in the network to what switches are to hold: only what the change concerns is
-//! computed, and only what is different is sent.
+//! Derives the desired state from changes of the network. Only the consequences of a change are
+//! computed, and only differences are sent.
 
 use super::Network;
 use super::acknowledgments::AckWaiter;
+use super::host_forwarder::Input as HostInput;
+use crate::api::Unicast;
 use crate::intent::hosts::HostKey;
 use crate::intent::tables::RuleCounts;
 use cool_machine::Time;
@@ -10,21 +12,21 @@ use cool_topology::{DatapathId, Index, Link};
 use std::collections::BTreeSet;
 use tracing::warn;
 
-/// Trees that are improved at once, before events are looked at again.
+/// Number of trees that are improved before events are processed again.
 const IMPROVED_AT_ONCE: usize = 32;
 
-/// What has changed since conclusions were last drawn.
+/// Changes of the network that have not been processed yet.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkChanges {
-    /// Switches have come or gone.
+    /// Whether switches were added or removed.
     pub(crate) switches: bool,
-    /// Links that have come or gone.
+    /// Links that were added or removed.
     pub(crate) links: BTreeSet<Link>,
-    /// Links that went down at an end: nothing crosses them, whatever switches hold.
+    /// Links that went down at one end: no packet crosses them, whatever the switches hold.
     pub(crate) cut: BTreeSet<Link>,
-    /// NodeRegistry that are at another place, or of which something else is known.
+    /// Nodes that have another place or other properties.
     pub(crate) nodes: BTreeSet<String>,
-    /// Hosts without an agent that are at another place.
+    /// Hosts without an agent that have another place.
     pub(crate) hosts: BTreeSet<HostKey>,
 }
 
@@ -35,15 +37,18 @@ impl NetworkChanges {
 }
 
 impl Network {
-    /// Brings the desired state in line with what has changed.
+    /// Brings the desired state in line with the changes.
     pub(crate) fn follow(&mut self, now: Time) {
         let mut changes = core::mem::take(&mut self.changes);
-        self.nodes_changed(now, &changes.nodes);
-        changes.hosts = self.changed_hosts(now);
+        self.handle_hosts(now, HostInput::NodesChanged(&changes.nodes));
+        let acknowledgments = &self.acknowledgments;
+        let is_acknowledged = |host| acknowledgments.is_acknowledged(AckWaiter::Host(host));
+        changes.hosts = self.host_forwarder.take_changed_hosts(now, is_acknowledged);
+        self.drain_hosts();
         if !changes.is_empty() {
             self.follow_changes(now, &changes);
         }
-        self.follow_edges();
+        self.handle_hosts(now, HostInput::UpdateEdges);
         self.send_deferred(now);
         let settled = self.switches.is_settled();
         let due = |normal: &&mut super::NormalForwarding| !changes.is_empty() || normal.is_due(now, settled);
@@ -70,18 +75,18 @@ impl Network {
             self.intent.link(end, self.discovery.graph().peer(end).is_some());
         }
         self.route(now, &changes.links);
-        self.place(&changes.nodes);
-        self.place_hosts(now, &changes.hosts);
+        self.place(now, &changes.nodes);
+        self.handle_hosts(now, HostInput::PlaceHosts(&changes.hosts));
         self.mend(now, changes);
     }
 
     fn number_racks(&mut self) {
         let graph = self.discovery.graph();
         let mut tors: BTreeSet<DatapathId> = graph.tors().collect();
-        let of_hosts = self.carrier.iter().flat_map(|carrier| carrier.hosts.switches());
+        let of_hosts = self.host_forwarder.switches();
         let of_silent = self.silent.ports().map(|port| port.switch);
         tors.extend(of_hosts.chain(of_silent).filter(|switch| graph.contains(*switch)));
-        // Each keeps its number.
+        // Every rack keeps its number.
         if self.tors.len() == tors.len() && self.tors.values().all(|tor| tors.contains(tor)) {
             return;
         }
@@ -94,25 +99,25 @@ impl Network {
         }
     }
 
-    /// NodeRegistry have come, gone or moved.
-    fn place(&mut self, nodes: &BTreeSet<String>) {
+    /// Updates the flows of nodes that were located, moved or removed.
+    fn place(&mut self, now: Time, nodes: &BTreeSet<String>) {
         for name in nodes {
             self.intent.displace(name);
         }
         for name in nodes {
-            let (Some(node), Some(port)) = (self.nodes.get(name), self.place_of(name)) else {
+            let (Some(node), Some(port)) = (self.nodes.get(name), self.surroundings().place_of(name)) else {
                 continue;
             };
             if let Some(rack) = self.racks.number(port.switch) {
                 self.intent.place(node, self.nodes.vlan(name), rack, port);
             }
-            if self.nodes.locate(name, port) {
-                self.announce_move(name, port);
+            if self.nodes.locate(name, port) && self.config.unicast == Unicast::Routed {
+                self.handle_hosts(now, HostInput::NodeMoved(name, port));
             }
         }
     }
 
-    /// The trees that a change concerns get another shape if they need one.
+    /// Repairs the trees that a change concerns.
     fn mend(&mut self, now: Time, changes: &NetworkChanges) {
         let better = changes.switches || changes.links.iter().any(|link| self.index.has(*link));
         if better {
@@ -130,13 +135,13 @@ impl Network {
             let (index, graph) = (&self.index, self.discovery.graph());
             self.multicast.edit(number, |tree| {
                 changes.cut.iter().for_each(|link| tree.cut(*link));
-                // A node that stays may have another address.
+                // A node may have another address even if it stays in its place.
                 tree.mend(index, graph) || moved.contains(&number)
             });
         }
     }
 
-    /// Once the network has stopped becoming better, trees are looked at anew, some at a time.
+    /// Improves trees, some at a time, once the network has not improved any further for a while.
     fn improve(&mut self, now: Time) {
         for _ in 0..IMPROVED_AT_ONCE {
             let Some(number) = self.multicast.next_improvable(now) else { return };
@@ -166,7 +171,8 @@ impl Network {
         self.acknowledgments.touch(waiter);
     }
 
-    /// The switches that have no room for what a tree newly takes of them: what is behind gets its data by the chain.
+    /// Returns the switches without room for their part of a tree. Members behind them get their
+    /// data by the chain.
     fn full_switches(&self, number: u32) -> BTreeSet<DatapathId> {
         let Some(tree) = self.multicast.tree(number) else { return BTreeSet::new() };
         let full = |(switch, ports): (DatapathId, BTreeSet<u32>)| {
@@ -183,7 +189,7 @@ impl Network {
         tree.current().ports().into_iter().filter_map(full).collect()
     }
 
-    /// Sends the switches what has changed for them.
+    /// Sends the pending changes to the switches.
     pub(crate) fn send_updates(&mut self) {
         for (switch, delta) in self.intent.take_pending() {
             let full = || self.intent.full_delta(switch);

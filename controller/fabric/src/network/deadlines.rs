@@ -1,4 +1,4 @@
-//! A timer table: one deadline for each key.
+//! A timer table with one deadline for each key.
 
 use cool_machine::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,14 +24,14 @@ impl<K: Copy + Ord> Deadlines<K> {
         self.by_time.insert((at, key));
     }
 
-    /// The key has no deadline any more.
+    /// Removes the deadline of a key.
     pub(crate) fn clear(&mut self, key: K) {
         if let Some(at) = self.by_key.remove(&key) {
             self.by_time.remove(&(at, key));
         }
     }
 
-    /// Takes out a key whose deadline has passed, the earliest first.
+    /// Removes and returns the key with the earliest deadline if that has passed.
     pub(crate) fn expired(&mut self, now: Time) -> Option<K> {
         let (at, key) = *self.by_time.first()?;
         if at > now {
@@ -41,12 +41,12 @@ impl<K: Copy + Ord> Deadlines<K> {
         Some(key)
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Time> {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    /// Whether no key has a deadline.
+    /// Returns whether no key has a deadline.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_time.is_empty()
     }

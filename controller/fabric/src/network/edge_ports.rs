@@ -1,31 +1,32 @@
-//! The ports where no link is: behind them are hosts. That has to be waited for, until the other end of a port could have
-//! been heard, or a node's agent is; a port that has had a link since it came up never counts.
+//! Finds the edge ports, which have no link to a switch and may therefore lead to hosts. A port
+//! counts as one after the time in which its link would have been found, or at once if a node is
+//! located there. A port that has had a link since it came up never counts.
 
 use super::deadlines::Deadlines;
 use cool_machine::Time;
 use cool_topology::{DatapathId, Port};
 use std::collections::BTreeSet;
 
-/// Ports that are up, and what is known of them.
+/// Ports that are up.
 #[derive(Debug, Default)]
 pub(crate) struct EdgePorts {
     up: BTreeSet<Port>,
     /// Ports that have had a link since they came up.
     linked: BTreeSet<Port>,
-    /// When each counts as without a link if none has been found.
+    /// Time at which each port counts as an edge port if no link was found.
     settling: Deadlines<Port>,
     settled: BTreeSet<Port>,
-    /// What has changed since it was asked for.
+    /// Ports that have changed since the last call of [`take_changed`](EdgePorts::take_changed).
     changed: BTreeSet<Port>,
 }
 
 impl EdgePorts {
-    /// A switch has come, with these ports up; it may have been here before.
+    /// Records that a switch has connected, perhaps again, with these ports up.
     pub(crate) fn switch_up(&mut self, switch: DatapathId, up: &BTreeSet<u32>) {
         self.forget(|port| port.switch == switch && !up.contains(&port.number));
     }
 
-    /// A port is up; by `settled` a link would have been found there.
+    /// Records that a port is up. A link at it would have been found by `settled`.
     pub(crate) fn port_up(&mut self, port: Port, settled: Time) {
         if self.up.insert(port) {
             self.settling.set(port, settled);
@@ -52,20 +53,20 @@ impl EdgePorts {
         self.linked.retain(|port| !gone(port));
     }
 
-    /// A link has been found at a port.
+    /// Records that a link was found at a port.
     pub(crate) fn linked(&mut self, port: Port) {
         if self.linked.insert(port) && self.settled.remove(&port) {
             self.changed.insert(port);
         }
     }
 
-    /// A node is at a port, for which nothing else needs to be waited for.
+    /// Records that a node is at a port, which therefore counts at once.
     pub(crate) fn node_at(&mut self, port: Port) {
         self.settling.clear(port);
         self.settle(port);
     }
 
-    /// Ports whose time has come count from now on.
+    /// Lets ports count after their waiting time.
     pub(crate) fn pass_time(&mut self, now: Time) {
         while let Some(port) = self.settling.expired(now) {
             self.settle(port);
@@ -79,27 +80,27 @@ impl EdgePorts {
         }
     }
 
-    /// The ports where no link is.
+    /// Returns the edge ports.
     pub(crate) fn all(&self) -> &BTreeSet<Port> {
         &self.settled
     }
 
-    /// Whether a port is up and has had no link so far.
+    /// Returns whether a port is up and has had no link so far.
     pub(crate) fn may_be(&self, port: Port) -> bool {
         self.up.contains(&port) && !self.linked.contains(&port)
     }
 
-    /// Ports that count since this was asked last, or count no more.
+    /// Returns the ports that have changed since the last call.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<Port> {
         core::mem::take(&mut self.changed)
     }
 
-    /// Something else of a port has changed.
+    /// Marks a port as changed for another reason.
     pub(crate) fn touch(&mut self, port: Port) {
         self.changed.insert(port);
     }
 
-    /// When the next port may count.
+    /// Returns when the next port may count.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.settling.next()
     }

@@ -1,22 +1,21 @@
-//! All that the fabric knows: switches, discovered network, nodes, groups. Events and calls change it;
-//! [`Network::advance`] then draws what follows for the switches, the waiting callers and the watchers.
+//! State of the fabric: switches, the discovered network, nodes and groups. Events and calls change
+//! it. [`Network::advance`] then computes the consequences for switches, waiting callers and
+//! watchers.
 //!
-//! Each part of that state has an owner that alone changes it ([`switches`], [`nodes`], [`multicast`], the
-//! [`Intent`]) and tells what has changed; this is only where they meet.
+//! Each part of the state has an owner that alone changes it, for example the [`SwitchTable`], the
+//! [`NodeRegistry`], the [`MulticastGroups`], the [`HostForwarder`] and the [`Intent`]. This file
+//! routes between them.
 
 mod acknowledgments;
 mod calls;
-mod carrier;
 mod convergence;
 mod deadlines;
 mod edge_ports;
-mod flood_guard;
-mod host_table;
+mod host_forwarder;
 mod multicast_groups;
-mod neighbor_cache;
 mod node_registry;
 mod normal_forwarding;
-mod packets;
+mod packet_in;
 mod silent_nodes;
 mod snapshot;
 mod snapshot_publisher;
@@ -37,11 +36,11 @@ use crate::telemetry::{DiscoveryLatency, Telemetry};
 use crate::trees::GroupTree;
 use acknowledgments::{AckWaiter, Acknowledgments};
 use calls::answer;
-use carrier::Carrier;
 use convergence::NetworkChanges;
 use cool_machine::{Machine, Poll, Time, earliest};
 use cool_topology::discovery::{Input, Output};
 use cool_topology::{DatapathId, Discovery, Index, Key, Link, Port, Racks};
+use host_forwarder::{HostForwarder, Input as HostInput};
 use multicast_groups::{GroupTrees, MulticastGroups};
 use node_registry::NodeRegistry;
 use normal_forwarding::NormalForwarding;
@@ -56,15 +55,15 @@ use tracing::{debug, info, warn};
 use tree_sharing::TreeSharing;
 use unicast_routes::UnicastRoutes;
 
-/// LLDP intervals after which the neighbourhood of a switch that has connected counts as discovered.
+/// LLDP intervals after which the neighborhood of a newly connected switch counts as discovered.
 const DISCOVERY_INTERVALS: u32 = 4;
-/// How often in an LLDP interval a connection says that all that its switch has handed in is told.
+/// Number of notifications per LLDP interval that all messages of a switch have been read.
 const CAUGHT_UP_PER_INTERVAL: u32 = 8;
 
-/// NodeRegistry lost at once of which each is named in the log.
+/// Maximum number of nodes lost at once of which each is named in the log.
 const LOST_BY_NAME: usize = 16;
 
-/// The fabric's knowledge and what is derived from it.
+/// State of the fabric, and everything derived from it.
 pub(crate) struct Network {
     pub(crate) config: FabricConfig,
     pub(crate) discovery: Discovery,
@@ -72,7 +71,7 @@ pub(crate) struct Network {
     pub(crate) nodes: NodeRegistry,
     pub(crate) switches: SwitchTable,
     pub(crate) multicast: MulticastGroups,
-    /// Whose groups' trees are whose.
+    /// Which groups share which trees.
     sharing: TreeSharing,
     telemetry: Arc<Telemetry>,
     presence: DiscoveryLatency,
@@ -85,10 +84,10 @@ pub(crate) struct Network {
     unicast: UnicastRoutes,
     intent: Intent,
     acknowledgments: Acknowledgments,
-    /// Who lets frames in, where unicast is the switches' own affair.
+    /// Ports that are open to the switches' own forwarding, if that handles unicast.
     normal: Option<NormalForwarding>,
-    /// The hosts without an agent, where they are carried.
-    carrier: Option<Carrier>,
+    /// State and logic for hosts without an agent.
+    host_forwarder: HostForwarder,
     silent: SilentNodes,
     stale_trees: StaleTrees,
 }
@@ -104,7 +103,7 @@ impl Network {
         Network {
             discovery: Discovery::new(config.lldp_interval, config.grace, key),
             intent: Intent::new(config.unicast, hosts.is_some()),
-            carrier: hosts.map(Carrier::new),
+            host_forwarder: HostForwarder::new(hosts, config.deferral_timeout),
             normal: (config.unicast == Unicast::Normal).then(NormalForwarding::default),
             config,
             racks: Racks::default(),
@@ -125,7 +124,7 @@ impl Network {
         }
     }
 
-    /// What all connections of switches have in common.
+    /// Returns the context of all connections.
     pub(crate) fn connection_context(&self, generation: watch::Receiver<Option<u64>>) -> ConnectionContext {
         let channel = ChannelConfig {
             packet_ins_per_second: self.config.packet_ins_per_second,
@@ -146,7 +145,7 @@ impl Network {
         ConnectionContext { channel, generation, caught_up_interval, telemetry: self.telemetry.clone() }
     }
 
-    /// Takes what a switch tells.
+    /// Processes an event of a switch.
     pub(crate) fn event(&mut self, now: Time, FromSwitch { connection, switch, event }: FromSwitch) {
         if let SwitchEvent::Up(info, handle) = event {
             return self.up(now, connection, info, handle);
@@ -179,7 +178,7 @@ impl Network {
                 self.switches.disconnect(switch);
                 self.discovery.handle(now, Input::SwitchDown(switch));
                 if !self.discovery.graph().contains(switch) {
-                    self.forget(switch);
+                    self.forget(now, switch);
                 }
             }
         }
@@ -187,20 +186,25 @@ impl Network {
 
     fn up(&mut self, now: Time, connection: ConnectionId, info: SwitchInfo, handle: SwitchHandle) {
         let switch = info.datapath_id;
-        self.restore_hosts(now, &info);
+        let up: BTreeSet<u32> = info.ports.iter().filter(|port| port.up).map(|port| port.number).collect();
+        let hosts = info.inherited.hosts;
+        self.handle_hosts(now, HostInput::SwitchUp { switch, up: &up, hosts: &hosts.here });
+        if self.host_forwarder.serves_hosts() {
+            self.intent.remember_hosts(switch, hosts.elsewhere);
+        }
         if let Some(number) = info.inherited.rack {
             self.racks.claim(switch, number);
         }
         self.racks.reserve(info.inherited.racks);
         if let Some(normal) = &mut self.normal {
-            let up = info.ports.iter().filter(|port| port.up).map(|port| port.number).collect();
             normal.remember(switch, &info.inherited.open, &up);
         }
         let capacity = info.capacity.within(self.config.capacity);
         let stale_trees = self.retain_stale(now, switch, info.inherited.trees);
         let discovered_at = now + self.config.lldp_interval * DISCOVERY_INTERVALS;
-        // Switches come back one after the other: what leads to one that is still away stays for as long as trees do.
-        // Where switches flood, what they held before must not stay beside a new spanning tree.
+        // After a restart, switches reconnect one after the other, so routes to those still absent
+        // are kept as long as trees. Where switches flood, old flows must not remain next to a new
+        // spanning tree.
         let retain_until = match self.config.unicast {
             Unicast::Routed => {
                 self.stale_trees.until().map_or(discovered_at, |until| until.max(discovered_at))
@@ -227,8 +231,8 @@ impl Network {
         self.intent.touch(switch);
     }
 
-    /// A switch is gone for good.
-    fn forget(&mut self, switch: DatapathId) {
+    /// Removes a switch.
+    fn forget(&mut self, now: Time, switch: DatapathId) {
         if !self.switches.remove(switch) {
             return;
         }
@@ -239,9 +243,7 @@ impl Network {
         if let Some(normal) = &mut self.normal {
             normal.switch_removed(switch);
         }
-        if let Some(carrier) = &mut self.carrier {
-            carrier.switch_removed(switch);
-        }
+        self.handle_hosts(now, HostInput::SwitchRemoved(switch));
         self.acknowledgments.switch_removed(switch);
     }
 
@@ -251,9 +253,7 @@ impl Network {
         if let Some(normal) = &mut self.normal {
             normal.port_up(port, settled);
         }
-        if let Some(carrier) = &mut self.carrier {
-            carrier.edges.port_up(port, settled);
-        }
+        self.handle_hosts(now, HostInput::PortUp { port, settled_at: settled });
     }
 
     fn port_down(&mut self, now: Time, port: Port) {
@@ -262,9 +262,7 @@ impl Network {
         if let Some(normal) = &mut self.normal {
             normal.port_down(port);
         }
-        if let Some(carrier) = &mut self.carrier {
-            carrier.port_down(port);
-        }
+        self.handle_hosts(now, HostInput::PortDown(port));
         if let Some(peer) = self.discovery.graph().peer(port) {
             self.changes.cut.insert(Link::new(port, peer));
         }
@@ -293,15 +291,16 @@ impl Network {
         self.acknowledgments.acknowledged(switch, version);
     }
 
-    /// Draws all conclusions; returns when to draw the next even if nothing happens.
+    /// Computes all consequences of what has happened. Returns when to call it again even if
+    /// nothing happens.
     pub(crate) fn advance(&mut self, now: Time) -> Option<Time> {
         let discovery = self.drain_discovery(now);
         let adoption = self.follow_stale(now);
         for switch in self.switches.pass_time(now) {
             self.intent.touch(switch);
         }
-        self.pass_time_of_hosts(now);
-        // What callers are told, and what a confirmed tree becomes, can change what is desired.
+        self.handle_hosts(now, HostInput::Tick);
+        // Answers to callers, and acknowledged trees, can change the desired state again.
         loop {
             self.follow(now);
             self.send_updates();
@@ -317,21 +316,21 @@ impl Network {
             self.show(now),
             self.multicast.deadline(),
             self.normal.as_ref().and_then(NormalForwarding::deadline),
-            self.carrier.as_ref().and_then(Carrier::deadline),
+            self.host_forwarder.deadline(),
             self.multicast.improving(now),
             self.unicast.deferred_until(),
         ];
         own.into_iter().fold(discovery, earliest)
     }
 
-    /// Publishes the topology if it looks different now; returns when to do so if that is too early.
+    /// Publishes a snapshot if it has changed. Returns when to try again if that is too early.
     fn show(&mut self, now: Time) -> Option<Time> {
         let revisions = [
             self.discovery.revision(),
             self.nodes.revision(),
             self.switches.revision(),
             self.multicast.revision(),
-            self.carrier.as_ref().map_or(0, Carrier::revision),
+            self.host_forwarder.revision(),
         ];
         let revision = revisions.iter().sum();
         match self.publisher.due(now, revision) {
@@ -362,8 +361,8 @@ impl Network {
                 Output::LinkUp(link) => {
                     info!("link {} - {} found", self.port_name(link.a), self.port_name(link.b));
                     self.presence.link(now, link).into_iter().for_each(|took| self.telemetry.found(took));
-                    if let Some(carrier) = &mut self.carrier {
-                        [link.a, link.b].into_iter().for_each(|end| carrier.edges.linked(end));
+                    for end in [link.a, link.b] {
+                        self.handle_hosts(now, HostInput::LinkFound(end));
                     }
                     [link.a, link.b].into_iter().for_each(|end| self.clear_port(end));
                     self.changes.links.insert(link);
@@ -380,7 +379,7 @@ impl Network {
                     warn!(%switch, "switch {} is gone", self.name(switch));
                     self.changes.switches = true;
                     if self.switches.get(switch).is_some_and(|state| !state.connected()) {
-                        self.forget(switch);
+                        self.forget(now, switch);
                     }
                 }
                 Output::NodeLocated(node, port) => {
@@ -393,9 +392,7 @@ impl Network {
                 Output::NodeLost(node, port) => {
                     lost.push((node.clone(), port));
                     self.node_silent_at(&node, port);
-                    if let Some(carrier) = &mut self.carrier {
-                        carrier.edges.touch(port);
-                    }
+                    self.handle_hosts(now, HostInput::NodeLost(port));
                     self.changes.nodes.insert(node);
                 }
             }
@@ -404,7 +401,7 @@ impl Network {
         deadline
     }
 
-    /// Of many nodes that are lost at once, one line says how many.
+    /// Logs lost nodes. If many are lost at once, one line must be enough.
     fn report_lost(&self, lost: &[(String, Port)]) {
         let nodes = lost.len();
         if let [(node, port), ..] = lost
@@ -419,7 +416,7 @@ impl Network {
         }
     }
 
-    /// Moves trees on whose switches have confirmed, and answers who waits for them.
+    /// Advances trees after their switches have acknowledged, and answers the callers that wait for them.
     fn progress(&mut self) {
         let mut concerned: BTreeSet<u64> = BTreeSet::new();
         for waiter in self.acknowledgments.take_touched() {
@@ -433,14 +430,14 @@ impl Network {
             let Some(outcome) = self.outcome(id) else { continue };
             let refused = outcome.is_err();
             let Some(caller) = self.multicast.take_caller(id) else { continue };
-            // A caller that has gone away would never release it.
+            // A caller that no longer waits would never release the group.
             if caller.send(outcome).is_err() || refused {
                 self.release(id);
             }
         }
     }
 
-    /// What to answer to who waits for a group, if that is known.
+    /// Returns the answer to the caller that waits for a group, if it is known.
     fn outcome(&self, id: u64) -> Option<Result<Vec<TreeGrant>, FabricError>> {
         let group = self.multicast.group(id).filter(|group| group.caller.is_some())?;
         if let Some(error) = self.refusal(id, group) {
@@ -464,7 +461,7 @@ impl Network {
         })
     }
 
-    /// Gives up groups that have waited too long.
+    /// Gives up groups for which callers have waited too long.
     fn expire(&mut self, now: Time) {
         while let Some(id) = self.multicast.overdue(now) {
             let Some(group) = self.multicast.group(id) else { continue };
@@ -480,12 +477,12 @@ impl Network {
         }
     }
 
-    /// A switch as operators know it.
+    /// Returns the name of a switch as operators know it.
     pub(crate) fn name(&self, switch: DatapathId) -> String {
-        self.switches.get(switch).map_or_else(|| format!("dpid:{switch}"), |state| state.name.clone())
+        self.switches.name(switch)
     }
 
-    /// A port as operators know it: "s1:2".
+    /// Returns the name of a port as operators know it, for example "s1:2".
     pub(crate) fn port_name(&self, port: Port) -> String {
         format!("{}:{}", self.name(port.switch), port.number)
     }

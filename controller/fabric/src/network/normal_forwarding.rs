@@ -1,45 +1,47 @@
-//! Unicast left to the switches' own forwarding (NORMAL) while COOL programs multicast only: which ports it may take
-//! frames from.
+//! Unicast by the switches' own forwarding (NORMAL), while COOL programs multicast only: decides
+//! from which ports that forwarding accepts frames.
 //!
-//! A switch that forwards by what it has learned floods what it has not, and in a loop of links that never ends. So frames
-//! are taken in where no link is, and from the links of a spanning tree; everywhere else they are dropped.
-//! Where no link is has to be waited for: until the other end of a port could have been heard. A link of the tree
-//! stays in it as long as it is there; another is taken in its place when it has gone, and not while switches
-//! are still being found, so that old and new trees never add up to a loop.
+//! A switch that learns addresses floods frames to unknown ones, which would never end in a loop of
+//! links. Frames are therefore accepted at edge ports and at links of a spanning tree, and dropped
+//! elsewhere. A port counts as an edge port only after the time in which its link would have been
+//! found. A link of the tree stays in it as long as it exists. A replacement is chosen only after
+//! the link is lost, and never while switches are still being discovered, so that old and new trees
+//! cannot form a loop together.
 
 use super::edge_ports::EdgePorts;
 use cool_machine::{Duration, Time, earliest};
 use cool_topology::{DatapathId, Graph, Link, Port, trees::forest};
 use std::collections::BTreeSet;
 
-/// After a change of the tree, switches take so long to let frames in by it.
+/// Time after a change of the tree until switches accept frames from its links.
 const REANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 
-/// What is known of ports and links.
+/// Ports and links, and the decisions about them.
 #[derive(Debug, Default)]
 pub(crate) struct NormalForwarding {
     tree: BTreeSet<Link>,
     edges: EdgePorts,
-    /// Ports from which an earlier controller let frames in.
+    /// Ports from which an earlier controller accepted frames.
     inherited: BTreeSet<Port>,
-    /// Where frames are let in.
+    /// Ports from which frames are accepted.
     open: BTreeSet<Port>,
-    /// Something of a port has changed since conclusions were drawn.
+    /// Whether a port has changed since the last decision.
     changed: bool,
     was_settled: bool,
-    /// The tree has changed: when switches shall learn anew where nodes are.
+    /// When switches must learn the places of nodes anew, because the tree has changed.
     reannounce_at: Option<Time>,
 }
 
 impl NormalForwarding {
-    /// A switch has come that still lets frames in by these ports, and of which these are up.
+    /// Records a switch that still accepts frames from the ports `open`, and whose ports `up` are
+    /// up.
     pub(crate) fn remember(&mut self, switch: DatapathId, open: &BTreeSet<u32>, up: &BTreeSet<u32>) {
         self.inherited.extend(open.iter().map(|number| Port { switch, number: *number }));
         self.edges.switch_up(switch, up);
         self.changed = true;
     }
 
-    /// A port is up; by `settled` a link would have been found there.
+    /// Records that a port is up. A link at it would have been found by `settled`.
     pub(crate) fn port_up(&mut self, port: Port, settled: Time) {
         self.edges.port_up(port, settled);
         self.changed = true;
@@ -56,13 +58,13 @@ impl NormalForwarding {
         self.changed = true;
     }
 
-    /// Whether there are conclusions to be drawn though no link and no node has changed.
+    /// Returns whether a new decision is due although no link and no node has changed.
     pub(crate) fn is_due(&self, now: Time, settled: bool) -> bool {
         self.changed || settled != self.was_settled || self.edges.deadline().is_some_and(|next| next <= now)
     }
 
-    /// Draws conclusions: the ports at which something has changed, with whether they let frames in now. No link is
-    /// added to the tree unless the network is `settled`.
+    /// Decides anew. Returns the ports whose state has changed, each with whether it accepts frames
+    /// now. Links are added to the tree only if the network is `settled`.
     pub(crate) fn follow(&mut self, now: Time, graph: &Graph, settled: bool) -> Vec<(Port, bool)> {
         let links: BTreeSet<Link> = graph.links().collect();
         let before = self.tree.clone();
@@ -88,13 +90,13 @@ impl NormalForwarding {
         changed
     }
 
-    /// By which links of the tree nodes are to be heard again, if it is time for that: what switches have learned leads
-    /// by the old tree.
+    /// Returns the links of the tree if nodes must be announced over them now, because switches
+    /// have learned their places by the old tree.
     pub(crate) fn reannounce(&mut self, now: Time) -> Option<&BTreeSet<Link>> {
         self.reannounce_at.take_if(|at| *at <= now).map(|_| &self.tree)
     }
 
-    /// When to draw conclusions again, or to announce nodes anew, even if nothing happens.
+    /// Returns when to decide or announce again even if nothing happens.
     pub(crate) fn deadline(&self) -> Option<Time> {
         earliest(self.edges.deadline(), self.reannounce_at)
     }
@@ -110,7 +112,7 @@ mod tests {
         Port { switch: DatapathId(switch), number }
     }
 
-    /// The links of a full mesh of five switches: port n leads to switch n.
+    /// Returns a full mesh of five switches, in which port n leads to switch n.
     fn mesh() -> Vec<Link> {
         let pairs = (0..5u32).flat_map(|a| (0..a).map(move |b| (a, b)));
         pairs.map(|(a, b)| Link::new(port(a.into(), b), port(b.into(), a))).collect()
@@ -121,8 +123,9 @@ mod tests {
     }
 
     proptest! {
-        /// Links come and go. While switches take what they are told one by one, the links over which both ends let
-        /// frames in make no loop, and those that have settled connect all that is linked.
+        /// Links are added and removed, and switches apply the decisions one by one. Meanwhile the
+        /// links that accept frames at both ends never form a loop, and finally they connect
+        /// everything that is linked.
         #[test]
         fn frames_never_go_round_and_reach_all(changes in prop::collection::vec((0usize..10, any::<bool>()), 1..60)) {
             let (mut graph, mut normal, mesh) = (Graph::default(), NormalForwarding::default(), mesh());

@@ -1,7 +1,6 @@
-//! What the fabric shows of itself: the topology and the trees, with names and rates.
+//! Snapshots of the network and of trees, with names and rates.
 
 use super::Network;
-use super::carrier::Carrier;
 use super::multicast_groups::GroupTrees;
 use crate::api::{LinkView, Location, NodeView, SwitchView, TopologySnapshot, TreeGrant};
 use crate::frames::pmac;
@@ -9,12 +8,12 @@ use crate::intent::addresses::IpVersion;
 use cool_topology::{Link, Port};
 use std::collections::BTreeSet;
 
-/// The network as it is known now.
+/// Returns a snapshot of the network.
 pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
     let graph = network.discovery.graph();
     let tors: BTreeSet<_> = graph.tors().collect();
     let of_nodes: BTreeSet<Port> = graph.hosts().map(|(_, port)| port).collect();
-    let of_host = |port: &Port| network.carrier.as_ref().is_some_and(|carrier| carrier.hosts.are_at(*port));
+    let of_host = |port: &Port| network.host_forwarder.has_hosts_at(*port);
     let unidentified =
         |port: &Port| graph.peer(*port).is_none() && !of_nodes.contains(port) && !of_host(port);
     let switches = network.switches.iter().filter(|(switch, _)| graph.contains(*switch));
@@ -48,7 +47,7 @@ pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
         switches: switches.collect(),
         links: links.collect(),
         nodes: nodes.collect(),
-        hosts: network.carrier.as_ref().map(Carrier::views).unwrap_or_default(),
+        hosts: network.host_forwarder.views(),
         warnings: warnings(network),
     }
 }
@@ -70,15 +69,15 @@ fn warnings(network: &Network) -> Vec<String> {
         format!("switch {} is not connected; it keeps forwarding as it was told", state.name)
     });
     let unreachable = network.discovery.graph().hosts().filter_map(|(name, port)| {
-        let pmac = network.racks.number(port.switch).and_then(|rack| pmac::of(rack, port.number));
+        let pmac = network.racks.number(port.switch).and_then(|rack| pmac::for_port(rack, port.number));
         let at = network.port_name(port);
         pmac.is_none().then(|| format!("node {name} has no pmac: rack or port number of {at} above 65535"))
     });
-    let of_hosts = network.warnings_of_hosts();
+    let of_hosts = network.host_forwarder.warnings(&network.surroundings());
     discovery.chain(refused).chain(full).chain(away).chain(unreachable).chain(of_hosts).collect()
 }
 
-/// A group's trees as they are.
+/// Returns the current trees of a group.
 pub(crate) fn grants(network: &Network, group: &GroupTrees) -> Vec<TreeGrant> {
     let grant = |tree: &crate::trees::GroupTree| {
         let shape = tree.current();

@@ -1,28 +1,28 @@
-//! Publishes the topology to whoever watches: when it looks different, and not more often than it can be drawn.
+//! Publishes snapshots of the network when they change, but not too often.
 
 use crate::api::TopologySnapshot;
 use cool_machine::{Duration, Time};
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// The least time between two snapshots for each switch, link and node in one: while a large network comes up,
-/// drawing it must not take more time than finding it.
+/// Minimum time between two snapshots for each switch, link and node in them, because discovering a
+/// large network must not take longer than drawing it.
 const PAUSE_PER_PART: Duration = Duration::from_micros(5);
 
-/// The way to those who watch.
+/// Publisher of snapshots.
 #[derive(Debug)]
 pub(crate) struct SnapshotPublisher {
     publish: watch::Sender<Arc<TopologySnapshot>>,
-    /// The revision of what was drawn last.
+    /// Revision of the last snapshot.
     drawn: Option<u64>,
     not_before: Time,
 }
 
-/// When to draw.
+/// When to draw the next snapshot.
 pub(crate) enum PublishDue {
     Now,
     At(Time),
-    /// It was drawn already.
+    /// The current revision has been drawn already.
     Never,
 }
 
@@ -31,7 +31,7 @@ impl SnapshotPublisher {
         SnapshotPublisher { publish, drawn: None, not_before: Time::ZERO }
     }
 
-    /// When to draw a network of this revision.
+    /// Returns when a network of this revision should be drawn.
     pub(crate) fn due(&self, now: Time, revision: u64) -> PublishDue {
         match self.drawn {
             Some(drawn) if drawn == revision => PublishDue::Never,
@@ -40,7 +40,7 @@ impl SnapshotPublisher {
         }
     }
 
-    /// Publishes what was drawn of this revision, if it looks different.
+    /// Publishes the snapshot of this revision if it differs from the last one.
     pub(crate) fn publish(&mut self, now: Time, revision: u64, snapshot: TopologySnapshot) {
         self.drawn = Some(revision);
         let parts = snapshot.switches.len() + snapshot.links.len() + snapshot.nodes.len();

@@ -1,6 +1,7 @@
-//! Graceful restart (RFC 4724 has the same for BGP): what an earlier controller left behind is stale, but retained. Trees
-//! that switches hold and groups that agents still use find each other here: trees stay as they are until their group
-//! is known and the network around it is, and go if nobody has asked for them after a while.
+//! Graceful restart (as RFC 4724 for BGP): entries of an earlier controller are stale, but
+//! retained. This file matches the trees that switches hold with the groups that agents still use.
+//! A tree stays unchanged until its group and the network around it are known. It is removed if no
+//! agent claims it in time.
 
 use super::Network;
 use super::multicast_groups::GroupTrees;
@@ -18,15 +19,15 @@ use tracing::info;
 /// Trees of an earlier controller.
 #[derive(Debug, Default)]
 pub(crate) struct StaleTrees {
-    /// By number: the ports at each switch that has a part of it.
+    /// Ports at each switch, by the tree's number.
     trees: BTreeMap<u32, BTreeMap<DatapathId, BTreeSet<u32>>>,
-    /// When those that nobody has asked for go; counted from the first thing that happens.
+    /// When unclaimed trees are removed, counted from the first switch.
     until: Option<Time>,
-    /// Groups that are not followed yet.
+    /// Adopted groups with trees that do not follow the network yet.
     adopted: BTreeSet<u64>,
 }
 
-/// A group that agents still use.
+/// A group of an earlier controller that agents still use.
 #[derive(Debug)]
 pub(crate) struct AdoptedGroup {
     request: GroupRequest,
@@ -34,14 +35,14 @@ pub(crate) struct AdoptedGroup {
 }
 
 impl StaleTrees {
-    /// When what nobody has asked for goes; `None` before the first switch.
+    /// Returns when unclaimed trees are removed; `None` before the first switch.
     pub(crate) fn until(&self) -> Option<Time> {
         self.until
     }
 }
 
 impl Network {
-    /// A switch has come that holds these trees; returns those that it retains.
+    /// Records the trees that a new switch holds. Returns those that it must retain.
     pub(crate) fn retain_stale(
         &mut self,
         now: Time,
@@ -62,7 +63,7 @@ impl Network {
         Arc::new(kept)
     }
 
-    /// A group that agents still use: its trees stay, and follow the network as soon as that is known.
+    /// Adopts a group that agents still use. Its trees follow the network as soon as that is known.
     pub(crate) fn adopt(&mut self, request: GroupRequest, trees: &[(TreeScope, IpAddr)]) {
         let id = request.id;
         if self.sharing.set_of(id).is_some() {
@@ -87,7 +88,7 @@ impl Network {
         self.stale_trees.adopted.insert(id);
     }
 
-    /// An adopted group is released before it was followed.
+    /// Releases an adopted group before its trees follow the network.
     pub(crate) fn disown(&mut self, adopted: &AdoptedGroup) {
         self.stale_trees.adopted.remove(&adopted.request.id);
         for (_, number) in &adopted.trees {
@@ -96,8 +97,8 @@ impl Network {
         }
     }
 
-    /// Follows adopted groups whose surroundings are known, and gives up what nobody has asked for; returns
-    /// when to look again.
+    /// Lets adopted groups follow the network once their neighborhood is known, and removes
+    /// unclaimed trees. Returns when to call it again.
     pub(crate) fn follow_stale(&mut self, now: Time) -> Option<Time> {
         let until = self.stale_trees.until?;
         let over = until <= now;
@@ -154,7 +155,7 @@ impl Network {
         }
     }
 
-    /// The links between switches of which both ends are such ports.
+    /// Returns the links between switches of which both ends are among these ports.
     fn links_of(&self, ports: &BTreeMap<DatapathId, BTreeSet<u32>>) -> BTreeSet<Link> {
         let held = |port: Port| ports.get(&port.switch).is_some_and(|ports| ports.contains(&port.number));
         let all = ports.iter().flat_map(|(s, ports)| ports.iter().map(|n| Port { switch: *s, number: *n }));
@@ -162,13 +163,13 @@ impl Network {
         linked.filter(|(_, peer)| held(*peer)).map(|(port, peer)| Link::new(port, peer)).collect()
     }
 
-    /// Nobody uses a stale tree: it goes, and its number is free.
+    /// Removes an unclaimed tree, and releases its number.
     fn drop_stale(&mut self, number: u32) {
         self.release_stale(number);
         self.multicast.free(number);
     }
 
-    /// What switches hold of a tree is from now on what is desired of it.
+    /// Stops retaining a stale tree: switches must hold exactly its desired entries from now on.
     fn release_stale(&mut self, number: u32) {
         for switch in self.stale_trees.trees.remove(&number).unwrap_or_default().into_keys() {
             if self.switches.release_tree(switch, number) {

@@ -1,5 +1,5 @@
-//! The switches that are known: what each said of itself, its connection, what it was sent last, and how long it
-//! retains what an earlier controller left in it.
+//! The known switches: their properties, their connections, the last version that each was sent,
+//! and how long each retains stale entries.
 
 use super::deadlines::Deadlines;
 use crate::api::ConnectionId;
@@ -15,67 +15,67 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tracing::warn;
 
-/// A switch, also while its connection is away for a moment.
+/// State of a switch, which survives short losses of the connection.
 pub(crate) struct SwitchState {
     pub(crate) name: String,
     pub(crate) ports: BTreeMap<u32, PortInfo>,
     connection: Option<(ConnectionId, SwitchHandle)>,
-    /// The version by which this connection was sent all that is desired; `None` until then.
+    /// First version with all desired entries on this connection; `None` until it is sent.
     joining: Option<u64>,
-    /// True once the switch has confirmed that version; only then are its ports given to discovery.
+    /// Whether the switch has acknowledged that version. Only then may discovery use its ports.
     joined: bool,
-    /// Of what it was sent last.
+    /// Last version that it was sent.
     version: u64,
-    /// What it refused of that.
+    /// Entries of that version that it refused.
     pub(crate) refused: EntryRefusals,
     pub(crate) capacity: TableCapacity,
     stale: StaleEntries,
 }
 
-/// A switch that has connected, and until when it is treated with care.
+/// A switch that has just connected.
 pub(crate) struct ConnectedSwitch {
     pub(crate) name: String,
     pub(crate) ports: Vec<PortInfo>,
     pub(crate) connection: ConnectionId,
     pub(crate) handle: SwitchHandle,
     pub(crate) capacity: TableCapacity,
-    /// The trees of an earlier controller that it retains.
+    /// Trees of an earlier controller that it retains.
     pub(crate) stale_trees: Arc<BTreeSet<u32>>,
-    /// When its neighbourhood has been discovered.
+    /// When its neighborhood counts as discovered.
     pub(crate) discovered_at: Time,
-    /// How long it retains unicast flows that nobody has asked for.
+    /// Until when it retains unicast flows that are not desired.
     pub(crate) retain_until: Time,
 }
 
-/// What an answer of a switch tells.
+/// Result of an acknowledgment.
 #[derive(Default)]
 pub(crate) struct AckResult {
-    /// EntryRefusals that it has not reported before.
+    /// Refusals that the switch has not reported before.
     pub(crate) refused: Vec<String>,
-    /// It has joined: number and address of its ports that are up.
+    /// Set if the switch has joined: number and address of its ports that are up.
     pub(crate) joined: Option<Vec<(u32, MacAddr)>>,
 }
 
-/// All of them.
+/// All switches.
 #[derive(Default)]
 pub(crate) struct SwitchTable {
     by_id: BTreeMap<DatapathId, SwitchState>,
-    /// Of what was sent last, to any.
+    /// Last version that was sent to any switch.
     version: u64,
-    /// When the neighbourhood of each has been discovered.
+    /// When the neighborhood of each switch counts as discovered.
     discovering: Deadlines<DatapathId>,
-    /// When each has retained stale unicast flows for long enough.
+    /// When each switch stops retaining stale unicast flows.
     retaining: Deadlines<DatapathId>,
     revision: u64,
 }
 
 impl SwitchState {
-    /// Whether it can be reached now.
+    /// Returns whether the switch is connected.
     pub(crate) fn connected(&self) -> bool {
         self.connection.is_some()
     }
 
-    /// The way to it.
+    /// Returns the handle on the connection.
     pub(crate) fn handle(&self) -> Option<&SwitchHandle> {
         self.connection.as_ref().map(|(_, handle)| handle)
     }
@@ -87,28 +87,33 @@ impl SwitchState {
 }
 
 impl SwitchTable {
-    /// The switch, if it is known.
+    /// Returns the state of a switch.
     pub(crate) fn get(&self, switch: DatapathId) -> Option<&SwitchState> {
         self.by_id.get(&switch)
     }
 
-    /// All of them.
+    /// Returns all switches.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (DatapathId, &SwitchState)> {
         self.by_id.iter().map(|(switch, state)| (*switch, state))
     }
 
-    /// Counts the changes that a snapshot of the network shows.
+    /// Returns the name of a switch as operators know it.
+    pub(crate) fn name(&self, switch: DatapathId) -> String {
+        self.get(switch).map_or_else(|| format!("dpid:{switch}"), |state| state.name.clone())
+    }
+
+    /// Counts the changes that are visible in a snapshot of the network.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Whether this is the connection of the switch, and not one that was replaced.
+    /// Returns whether this is the current connection of the switch, and not one that was replaced.
     pub(crate) fn is_current(&self, switch: DatapathId, connection: ConnectionId) -> bool {
         let current = self.get(switch).and_then(|state| state.connection.as_ref());
         current.is_some_and(|(current, _)| *current == connection)
     }
 
-    /// A switch has connected, perhaps again.
+    /// Records a switch that has connected, perhaps again.
     pub(crate) fn connect(&mut self, switch: DatapathId, connected: ConnectedSwitch) {
         let ConnectedSwitch { name, ports, connection, handle, capacity, stale_trees, .. } = connected;
         let name = self.unique_name(switch, name);
@@ -131,7 +136,8 @@ impl SwitchTable {
         }
     }
 
-    /// The name of a switch, or where another one has it already, as bridges on several machines do, with the datapath id.
+    /// Returns the name of a switch. If another one has the same name, as bridges on several
+    /// machines do, the datapath id is appended.
     fn unique_name(&self, switch: DatapathId, name: String) -> String {
         if !self.iter().any(|(other, state)| other != switch && state.name == name) {
             return name;
@@ -140,7 +146,7 @@ impl SwitchTable {
         format!("{name}-{:x}", switch.0)
     }
 
-    /// The connection of a switch has ended.
+    /// Records that the connection of a switch has ended.
     pub(crate) fn disconnect(&mut self, switch: DatapathId) {
         if let Some(state) = self.by_id.get_mut(&switch) {
             (state.connection, state.joining, state.joined) = (None, None, false);
@@ -148,7 +154,7 @@ impl SwitchTable {
         }
     }
 
-    /// The switch is gone for good.
+    /// Removes a switch. Returns whether it was known.
     pub(crate) fn remove(&mut self, switch: DatapathId) -> bool {
         self.discovering.clear(switch);
         self.retaining.clear(switch);
@@ -156,7 +162,7 @@ impl SwitchTable {
         self.by_id.remove(&switch).is_some()
     }
 
-    /// Something of a port has changed; returns whether discovery knows of the switch's ports.
+    /// Records a change of a port. Returns whether discovery uses the switch's ports.
     pub(crate) fn port_changed(&mut self, switch: DatapathId, port: PortInfo) -> bool {
         let Some(state) = self.by_id.get_mut(&switch) else { return false };
         state.ports.insert(port.number, port);
@@ -164,7 +170,7 @@ impl SwitchTable {
         state.joined
     }
 
-    /// A port is gone.
+    /// Records that a port was removed.
     pub(crate) fn port_removed(&mut self, switch: DatapathId, number: u32) {
         if let Some(state) = self.by_id.get_mut(&switch) {
             state.ports.remove(&number);
@@ -172,7 +178,7 @@ impl SwitchTable {
         }
     }
 
-    /// The switch has answered for a version.
+    /// Records the acknowledgment of a version.
     pub(crate) fn acknowledged(
         &mut self,
         switch: DatapathId,
@@ -194,8 +200,8 @@ impl SwitchTable {
         answer
     }
 
-    /// Sends a switch what has changed for it, or `full` to a connection that has been sent nothing; returns the version
-    /// that it is to confirm.
+    /// Sends a change to a switch, or `full` to a connection that has not been sent anything yet.
+    /// Returns the version that the switch must acknowledge.
     pub(crate) fn send(
         &mut self,
         switch: DatapathId,
@@ -213,15 +219,15 @@ impl SwitchTable {
         Some(self.version)
     }
 
-    /// A switch retains a stale tree no longer; returns whether it is known.
+    /// Stops retaining a stale tree at a switch. Returns whether the switch is known.
     pub(crate) fn release_tree(&mut self, switch: DatapathId, number: u32) -> bool {
         let Some(state) = self.by_id.get_mut(&switch) else { return false };
         Arc::make_mut(&mut state.stale.trees).remove(&number);
         true
     }
 
-    /// The neighbourhood of switches may count as discovered now, and those that are returned retain stale unicast flows no
-    /// longer.
+    /// Ends periods that have expired. Returns the switches that stop retaining stale unicast
+    /// flows.
     pub(crate) fn pass_time(&mut self, now: Time) -> Vec<DatapathId> {
         while self.discovering.expired(now).is_some() {}
         let mut released = Vec::new();
@@ -234,12 +240,12 @@ impl SwitchTable {
         released
     }
 
-    /// Whether the neighbourhood of every switch has been discovered.
+    /// Returns whether the neighborhood of every switch counts as discovered.
     pub(crate) fn is_settled(&self) -> bool {
         self.discovering.is_empty()
     }
 
-    /// When to pass time next.
+    /// Returns when the next period ends.
     pub(crate) fn deadline(&self) -> Option<Time> {
         earliest(self.discovering.next(), self.retaining.next())
     }

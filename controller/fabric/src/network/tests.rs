@@ -1,4 +1,4 @@
-//! The network's knowledge against model switches: what switches, nodes and callers see.
+//! The network against model switches: what switches, nodes and callers observe.
 
 mod hosts;
 mod ipv6;
@@ -134,8 +134,8 @@ fn a_switch_that_refuses_fast_failover_sends_without_and_is_not_asked_again() {
         world.devices.values().map(|d| d.switch.groups.range(FAILOVERS).count()).collect()
     };
     assert_eq!(failovers(&world), [1, 0, 1, 1]);
-    // From its host to that of the rack opposite, to which it has two ways.
-    let pmac = pmac::of(world.network.racks.number(dpid(4)).unwrap(), 3).unwrap();
+    // From a host to one in the opposite rack, to which there are two ways.
+    let pmac = pmac::for_port(world.network.racks.number(dpid(4)).unwrap(), 3).unwrap();
     let packet = ModelPacket::from_ips(pmac, (node(3).ip, node(7).ip));
     let arrived = |world: &World| world.model().send(at(2, 3), packet).hosts.len();
     assert_eq!((arrived(&world), world.watch.borrow().warnings.len()), (1, 0));
@@ -158,7 +158,7 @@ fn a_switch_that_loses_everything_is_filled_again_and_one_that_lost_nothing_is_l
         world.settle();
         assert_eq!(world.devices[&dpid(2)].switch.tables(), before.tables());
         if !lost {
-            // Not even replaced: the order of insertion is the same.
+            // Not even replaced, because the order of insertion is the same.
             assert_eq!(world.devices[&dpid(2)].switch.flows, before.flows);
         }
         assert_eq!(world.send(1, grants[0].address), others(1));
@@ -181,7 +181,7 @@ fn events_of_a_replaced_connection_do_not_count() {
 fn a_restarted_controller_numbers_racks_as_the_switches_remember_them() {
     let mut first = World::new(Graph::default());
     first.truth = ring();
-    // In an order that numbers would not have by themselves.
+    // In an order that differs from the numbers.
     for switch in [4, 2, 3, 1] {
         first.connect(dpid(switch), model::ModelSwitch::default());
         first.intervals(2);
@@ -203,20 +203,20 @@ fn a_restarted_controller_numbers_racks_as_the_switches_remember_them() {
     };
     assert!(unicast(&first).iter().all(|(_, groups)| groups.keys().all(|number| FAILOVERS.contains(number))));
     assert!(unicast(&first).iter().any(|(_, groups)| !groups.is_empty()));
-    // Nothing has been heard yet, and traffic still flows.
+    // No LLDP has been received yet, but traffic still flows.
     assert_eq!(unicast(&second), unicast(&first));
     second.intervals(6);
     assert_eq!(racks(&second), racks(&first));
     assert_eq!(unicast(&second), unicast(&first));
 }
 
-/// The controller is gone; another one gets its switches as they are.
+/// Replaces the controller by a new one that finds the switches as they are.
 fn restarted(first: World) -> World {
     let by_ipv6 = first.network.nodes.all().values().any(|node| node.ip.is_ipv6());
     takes_over(World::of(Graph::default(), if by_ipv6 { world::node_by_ipv6 } else { node }), first)
 }
 
-/// As [`restarted`], with a controller that has been told something before.
+/// As [`restarted`], with a controller that already has some state.
 fn takes_over(mut second: World, first: World) -> World {
     second.truth = first.truth;
     for (switch, device) in first.devices {
@@ -226,9 +226,9 @@ fn takes_over(mut second: World, first: World) -> World {
     second
 }
 
-/// The switches that have a route to a rack.
+/// Returns the switches that have a route to a rack.
 fn with_route_to(world: &World, rack: u32) -> Vec<u64> {
-    let (address, mask) = pmac::rack_key(rack).unwrap();
+    let (address, mask) = pmac::for_rack(rack).unwrap();
     let key = FlowKey::new(30_000, Match::new().eth_dst_masked(address, mask));
     let has = |device: &world::Device| device.switch.tables().flows.contains_key(&key);
     world.devices.iter().filter(|(_, device)| has(device)).map(|(switch, _)| switch.0).collect()
@@ -238,7 +238,7 @@ fn with_route_to(world: &World, rack: u32) -> Vec<u64> {
 fn racks_keep_their_numbers_over_a_controller_to_which_no_node_came() {
     let mut first = World::new(Graph::default());
     first.truth = ring();
-    // In an order that numbers would not have by themselves.
+    // In an order that differs from the numbers.
     for switch in [4, 2, 3, 1] {
         first.connect(dpid(switch), model::ModelSwitch::default());
         first.intervals(2);
@@ -249,7 +249,7 @@ fn racks_keep_their_numbers_over_a_controller_to_which_no_node_came() {
     }
     second.intervals(24);
     assert_eq!(with_route_to(&second, 3), [0; 0]);
-    // Hosts still know each other by addresses that say the rack.
+    // Hosts still know each other by PMACs, which contain the rack.
     let mut third = restarted(second);
     third.intervals(6);
     let racks: Vec<_> = third.watch.borrow().switches.iter().map(|switch| switch.rack).collect();
@@ -272,7 +272,7 @@ fn a_switch_that_has_lost_its_tables_gets_no_number_of_one_that_comes_back_later
     }
     second.intervals(6);
     let racks: Vec<_> = second.watch.borrow().switches.iter().map(|switch| switch.rack).collect();
-    // Hosts know those of switches 1, 3 and 4 by addresses that say 0, 2 and 3.
+    // Hosts know those at switches 1, 3 and 4 by PMACs with racks 0, 2 and 3.
     assert_eq!(racks, [Some(0), Some(4), Some(2), Some(3)]);
 }
 
@@ -295,7 +295,8 @@ fn routes_to_a_switch_that_comes_back_late_stay_and_those_of_a_node_that_leaves_
     second.connect(dpid(3), late.switch);
     second.intervals(2);
     assert_eq!((with_route_to(&second, 2), with_route_to(&second, 0)), (vec![1, 2, 4], vec![2, 3, 4]));
-    let place = FlowKey::new(30_010, Match::new().eth_dst(pmac::of(0, 3).unwrap()).vlan_vid(VlanId::NONE));
+    let place =
+        FlowKey::new(30_010, Match::new().eth_dst(pmac::for_port(0, 3).unwrap()).vlan_vid(VlanId::NONE));
     let placed = |world: &World| world.devices[&dpid(1)].switch.tables().flows.contains_key(&place);
     assert!(placed(&second));
     second.ask(|reply| FabricCall::Unregister("h1".into(), reply)).try_recv().unwrap().unwrap();
@@ -313,7 +314,7 @@ fn trees_are_taken_over(mut first: World) {
     first.intervals(6);
     let all = [1, 2, 3, 4, 5, 6, 7, 8];
     let used = first.group(7, &all).try_recv().unwrap().unwrap();
-    // Of other neighbours, so that it shares no trees.
+    // In another order of ranks, so that it shares no trees.
     let reversed = [8, 7, 6, 5, 4, 3, 2, 1];
     first.group(8, &reversed).try_recv().unwrap().unwrap();
     let groups = |world: &World| {
@@ -336,7 +337,7 @@ fn trees_are_taken_over(mut first: World) {
     let mut second = restarted(first);
     second.intervals(2);
     assert_eq!((flows(&second), groups(&second)), (before.clone(), both.clone()));
-    // An agent comes back with its group while the network is still being found.
+    // An agent returns with its group while the network is still being discovered.
     let request = GroupRequest { id: 7, members: all.iter().map(|n| format!("h{n}")).collect() };
     second.ask(|reply| FabricCall::AdoptGroup(request, trees.clone(), reply)).try_recv().unwrap().unwrap();
     for _ in 0..8 {
@@ -344,12 +345,12 @@ fn trees_are_taken_over(mut first: World) {
         assert_eq!((flows(&second), groups(&second)), (before.clone(), both.clone()));
         assert_eq!(second.send(1, used[0].address), others(1));
     }
-    // A new group gets addresses that nobody uses.
+    // A new group must get addresses that no other group uses.
     let new = second.group(9, &reversed).try_recv().unwrap().unwrap();
     assert!(
         new.iter().all(|grant| !both.iter().flatten().any(|n| Some(*n) == addresses::number(grant.address)))
     );
-    // What nobody asked for goes, and the group follows the network from now on.
+    // Unclaimed trees are removed, and the group follows the network from now on.
     second.intervals(20);
     assert_eq!(flows(&second), before);
     let wanted: BTreeSet<u32> =
@@ -446,7 +447,8 @@ fn arp_is_answered_with_the_locator_and_never_about_the_asker_or_is_carried_to_n
     assert_eq!(port, [3]);
     assert_eq!(answer[6..12], [2, 0xc0, 0, 3, 0, 4]);
     assert_eq!(ask(&mut world, 1), None);
-    // A node may have further addresses, so a question that the controller cannot answer goes to the others.
+    // A node may have further addresses, so a request that the controller cannot answer goes to all
+    // others.
     let (ports, question) = ask(&mut world, 99).unwrap();
     assert_eq!((ports, &question[..6]), (vec![4], &[0xff; 6][..]));
 }
@@ -512,7 +514,8 @@ fn where_one_way_is_full_a_tree_takes_another() {
     }
 }
 
-/// Leaves 1 and 2 with links of 1000 bytes a second to spines 3 and 4, and of 3000 and 4000 to nodes h1 to h4.
+/// Returns leaves 1 and 2 with links of 1000 bytes per second to spines 3 and 4, and of 3000 and
+/// 4000 bytes per second to nodes h1 to h4.
 fn two_spines() -> Graph {
     let mut graph = Graph::default();
     for leaf in 1..=2 {
@@ -531,7 +534,7 @@ fn where_a_nodes_link_is_faster_than_a_tree_a_group_has_several_without_a_common
     assert_eq!(all.iter().map(|grant| grant.bytes_per_second).collect::<Vec<_>>(), [1000, 1000]);
     let reached = |world: &World| all.iter().all(|grant| world.send(1, grant.address) == ["h2", "h3", "h4"]);
     assert!(reached(&world));
-    // Without a spine both go over the other, and when it comes back each has its own again.
+    // Without one spine both trees use the other, and each returns to its own afterwards.
     let shapes = |world: &mut World| {
         let trees = world.ask(|reply| FabricCall::Trees(5, reply)).try_recv().unwrap().unwrap();
         let all = trees.into_iter().filter(|grant| grant.scope == TreeScope::All);

@@ -1,17 +1,18 @@
-//! Groups of the same nodes in the same order (a communicator and its duplicates, say) have the same trees: however many there are,
-//! switches hold the entries of one.
+//! Groups of the same nodes in the same order, for example a communicator and its duplicates, share
+//! their trees, so that switches hold the entries of one group only.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Who shares what with whom. A set of trees has the number of the group that it was made for, and outlives that.
+/// Which groups share which sets of trees. A set has the number of the group that it was made for,
+/// and may outlive that group.
 #[derive(Debug, Default)]
 pub(crate) struct TreeSharing {
-    /// The set of trees of each group.
+    /// Set of trees of each group.
     sets: BTreeMap<u64, u64>,
     users: BTreeMap<u64, TreeSetUsers>,
-    /// The set that is shared by further groups of these nodes.
+    /// Set that further groups of these members share.
     shared: BTreeMap<Arc<[String]>, u64>,
 }
 
@@ -22,17 +23,18 @@ struct TreeSetUsers {
 }
 
 impl TreeSharing {
-    /// The set of trees that a group uses; none if it is not known.
+    /// Returns the set of trees that a group uses.
     pub(crate) fn set_of(&self, group: u64) -> Option<u64> {
         self.sets.get(&group).copied()
     }
 
-    /// The set of trees for groups of these members.
+    /// Returns the set of trees that groups of these members share.
     pub(crate) fn of_members(&self, members: &[String]) -> Option<u64> {
         self.shared.get(members).copied()
     }
 
-    /// Trees are made for a group. Others share them, unless there are some for these members.
+    /// Adds a set of trees for a group. Further groups share it unless an older set has the same
+    /// members.
     pub(crate) fn begin(&mut self, group: u64, members: &[String]) {
         let members: Arc<[String]> = members.into();
         self.shared.entry(Arc::clone(&members)).or_insert(group);
@@ -40,7 +42,7 @@ impl TreeSharing {
         self.users.insert(group, TreeSetUsers { members, groups: BTreeSet::from([group]) });
     }
 
-    /// A group uses the trees of a set.
+    /// Lets a group use an existing set.
     pub(crate) fn join(&mut self, group: u64, set: u64) {
         if let Some(users) = self.users.get_mut(&set) {
             users.groups.insert(group);
@@ -48,7 +50,7 @@ impl TreeSharing {
         }
     }
 
-    /// A group is released; its set if nobody uses that any more.
+    /// Removes a group. Returns its set if no other group uses it.
     pub(crate) fn leave(&mut self, group: u64) -> Option<u64> {
         let set = self.sets.remove(&group)?;
         let Entry::Occupied(mut users) = self.users.entry(set) else { return None };
@@ -63,7 +65,7 @@ impl TreeSharing {
         Some(set)
     }
 
-    /// Whether nothing is known of any group.
+    /// Returns whether no group is left.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.sets.is_empty() && self.users.is_empty() && self.shared.is_empty()
@@ -83,7 +85,7 @@ mod tests {
         assert_eq!((sharing.of_members(&pair), sharing.of_members(&swapped)), (Some(1), None));
         sharing.join(2, 1);
         sharing.begin(3, &swapped);
-        // Made while the first set could not be shared: it is nobody else's.
+        // Made while the first set could not be shared, so no other group uses it.
         sharing.begin(4, &pair);
         assert_eq!((sharing.set_of(2), sharing.of_members(&pair)), (Some(1), Some(1)));
         assert_eq!((sharing.leave(1), sharing.leave(1), sharing.leave(4)), (None, None, Some(4)));

@@ -1,6 +1,6 @@
-//! Routes to racks as switches get them, one after the other, so that no mixture of old and new ones makes a loop: a
-//! switch whose new next hops lead away from the rack by the old distances gets them only when all others have
-//! confirmed theirs (an ordered FIB update, RFC 6976).
+//! Routes to racks, updated in an order in which no mixture of old and new routes forms a loop. A
+//! switch whose new next hops lead away from the rack by the old distances must wait until all
+//! others have acknowledged theirs (ordered FIB update, RFC 6976).
 
 use super::Network;
 use super::acknowledgments::AckWaiter;
@@ -9,31 +9,31 @@ use cool_topology::routes::RouteUpdate;
 use cool_topology::{DatapathId, Link, Routes};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The routes, and the updates of them that are deferred, by rack.
+/// The routes, and deferred updates by rack.
 #[derive(Debug, Default)]
 pub(crate) struct UnicastRoutes {
     routes: Routes,
     deferred: BTreeMap<u32, DeferredUpdate>,
 }
 
-/// New next hops towards a rack that are withheld until others have confirmed theirs.
+/// New next hops towards a rack that wait for acknowledgments.
 #[derive(Debug, Default)]
 struct DeferredUpdate {
-    /// Switches whose new next hops are withheld: all of them, or those that are not loop-free.
+    /// Switches without their new next hops yet: all switches, or those that are not loop-free.
     withheld: BTreeSet<DatapathId>,
-    /// Then they get them anyway.
+    /// When they are sent anyway.
     until: Option<Time>,
 }
 
 impl UnicastRoutes {
-    /// When deferred updates are sent even if switches have not confirmed.
+    /// Returns when deferred updates are sent even without acknowledgments.
     pub(crate) fn deferred_until(&self) -> Option<Time> {
         self.deferred.values().map(|deferred| deferred.until).fold(None, earliest)
     }
 }
 
 impl Network {
-    /// Brings the routes in line with the network, of which these links have come or gone.
+    /// Updates the routes after these links were added or removed.
     pub(crate) fn route(&mut self, now: Time, changed: &BTreeSet<Link>) {
         let updates = self.unicast.routes.update(&self.index, &self.tors, changed);
         let mut by_rack: BTreeMap<u32, Vec<RouteUpdate>> = BTreeMap::new();
@@ -46,7 +46,8 @@ impl Network {
     }
 
     fn route_to(&mut self, now: Time, rack: u32, updates: &[RouteUpdate]) {
-        // What switches hold while an update is deferred follows neither the old distances nor the new.
+        // While an update is deferred, the switches' routes follow neither the old nor the new
+        // distances.
         let under_way = self.unicast.deferred.contains_key(&rack);
         let mut withheld = BTreeSet::new();
         for update in updates {
@@ -64,7 +65,7 @@ impl Network {
         deferred.until = Some(now + self.config.deferral_timeout);
         let waiter = AckWaiter::Rack(rack);
         for switch in updates.iter().map(|update| update.switch).chain(deferred.withheld.iter().copied()) {
-            // One that cannot be reached sends nothing there.
+            // A switch that cannot be reached sends nothing to the rack.
             if self.unicast.routes.distance(&self.index, switch, rack).is_some() {
                 self.acknowledgments.expect(waiter, switch);
                 self.intent.touch(switch);
@@ -74,7 +75,7 @@ impl Network {
         }
     }
 
-    /// Sends the deferred updates for which nobody has to wait any more.
+    /// Sends the deferred updates that need not wait any longer.
     pub(crate) fn send_deferred(&mut self, now: Time) {
         let over = |(rack, deferred): &(&u32, &DeferredUpdate)| {
             self.acknowledgments.is_acknowledged(AckWaiter::Rack(**rack))

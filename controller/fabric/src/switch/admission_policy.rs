@@ -1,24 +1,28 @@
-//! Which switches are served: those that are what they say, as far as the operator and their certificates say what that is.
+//! Decides which switches are served: those whose identity the operator and their certificates
+//! confirm.
 
 use crate::api::NotAdmitted;
 use cool_topology::DatapathId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What holds for a connection.
+/// Conditions that a switch on one connection must meet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AdmissionPolicy {
-    /// What the operator calls switches, and whether only those are served.
+    /// Names that the operator has given to switches, and whether only those switches are served.
     pub(crate) names: Arc<BTreeMap<DatapathId, String>>,
     pub(crate) only_named: bool,
-    /// Whether a certificate must name datapath ids.
+    /// Whether the certificate must name datapath ids.
     pub(crate) only_bound: bool,
-    /// The datapath ids that the connection's certificate names.
+    /// Datapath ids that the connection's certificate names.
     pub(crate) bound: Vec<DatapathId>,
 }
 
 impl AdmissionPolicy {
-    /// Whether a switch that says that it has this datapath id is served.
+    /// Checks a switch that reports this datapath id.
+    ///
+    /// # Errors
+    /// Returns the reason if the switch must be rejected.
     pub(crate) fn check(&self, claimed: DatapathId) -> Result<(), NotAdmitted> {
         if !self.bound.is_empty() && !self.bound.contains(&claimed) {
             return Err(NotAdmitted::Impostor { claimed, bound: self.bound.clone() });

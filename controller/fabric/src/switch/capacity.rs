@@ -1,11 +1,11 @@
-//! What a switch has room for: as it says itself, and as the operator allows.
+//! Capacity of a switch: as the switch reports it, and as the operator limits it.
 
 use crate::api::TableCapacity;
 use crate::intent::tables::RuleCounts;
 use core::fmt;
 use rs_openflow::{GroupType, MultipartReply, MultipartRequest, TableId};
 
-/// What a switch has no room for, and how much of it is in use.
+/// A table that is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TableExhausted {
     what: &'static str,
@@ -20,7 +20,7 @@ impl fmt::Display for TableExhausted {
 }
 
 impl TableCapacity {
-    /// What both leave.
+    /// Returns the smaller of both limits.
     pub(crate) fn within(self, other: TableCapacity) -> TableCapacity {
         let least = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
         TableCapacity {
@@ -31,13 +31,14 @@ impl TableCapacity {
         }
     }
 
-    /// Groups for fast failover: at least half of all is left to trees.
+    /// Returns the maximum number of failover groups. At least half of all groups must remain for
+    /// trees.
     pub(crate) fn failovers(self) -> usize {
         let most = [self.failovers, self.groups.map(|groups| groups / 2)].into_iter().flatten().min();
         most.map_or(usize::MAX, |most| most as usize)
     }
 
-    /// What of `more` does not fit beside what is in use.
+    /// Returns the table that has no room for `more` entries in addition to those in use.
     pub(crate) fn exhausted_by(self, used: RuleCounts, more: RuleCounts) -> Option<TableExhausted> {
         let exhausted = |what, most: Option<u32>, used: usize, more: usize| {
             let most = most.filter(|most| more > 0 && used + more > *most as usize)?;
@@ -48,40 +49,40 @@ impl TableCapacity {
     }
 }
 
-/// The questions to a switch for its room, and what it has answered.
+/// Requests for the capacity of a switch, and the replies.
 #[derive(Debug, Default)]
 pub(crate) struct CapacityQuery {
-    asked: [Option<u32>; 2],
-    /// Whether it has group tables of the type that trees need.
+    request_xids: [Option<u32>; 2],
+    /// Whether the switch has groups of the type that trees need.
     pub(crate) group_tables: Option<bool>,
     capacity: TableCapacity,
 }
 
 impl CapacityQuery {
-    /// What to ask.
-    pub(crate) fn questions() -> [MultipartRequest; 2] {
+    /// Returns the requests.
+    pub(crate) fn requests() -> [MultipartRequest; 2] {
         [MultipartRequest::GroupFeatures, MultipartRequest::TableFeatures(Vec::new())]
     }
 
-    /// These have been asked, and by such numbers the answers are known.
-    pub(crate) fn asked(&mut self, xids: [u32; 2]) {
-        self.asked = xids.map(Some);
+    /// Records the transactions of the requests.
+    pub(crate) fn requested(&mut self, xids: [u32; 2]) {
+        self.request_xids = xids.map(Some);
     }
 
-    /// Takes an answer.
+    /// Processes a reply.
     pub(crate) fn reply(&mut self, xid: u32, reply: &MultipartReply) {
         match reply {
-            MultipartReply::GroupFeatures(features) if self.asked[0] == Some(xid) => {
+            MultipartReply::GroupFeatures(features) if self.request_xids[0] == Some(xid) => {
                 let most = |kind: GroupType, most: u32| match features.types & (1 << kind.0) {
                     0 => Some(0),
-                    // Some do not say how many they have.
+                    // Some switches do not report a number.
                     _ => Some(most).filter(|most| *most > 0),
                 };
                 self.capacity.groups = most(GroupType::ALL, features.max_groups.all);
                 self.capacity.failovers = most(GroupType::FF, features.max_groups.ff);
                 self.group_tables = Some(self.capacity.groups != Some(0));
             }
-            MultipartReply::TableFeatures(tables) if self.asked[1] == Some(xid) => {
+            MultipartReply::TableFeatures(tables) if self.request_xids[1] == Some(xid) => {
                 let ours = tables.iter().find(|table| table.table == TableId(0));
                 self.capacity.flows =
                     ours.map(|table| table.max_entries).filter(|most| *most > 0).or(self.capacity.flows);
@@ -90,17 +91,17 @@ impl CapacityQuery {
         }
     }
 
-    /// A question was refused: returns whether it was one of these.
+    /// Records that a request was refused. Returns whether it was one of these.
     pub(crate) fn refused(&mut self, xid: u32) -> bool {
-        if self.asked[0] == Some(xid) {
+        if self.request_xids[0] == Some(xid) {
             self.group_tables = Some(false);
             (self.capacity.groups, self.capacity.failovers) = (Some(0), Some(0));
             return true;
         }
-        self.asked[1] == Some(xid)
+        self.request_xids[1] == Some(xid)
     }
 
-    /// What it has room for, as far as it has said. Its meters are another's affair.
+    /// Returns the capacity that the switch has reported. Meters are handled elsewhere.
     pub(crate) fn room(&self) -> TableCapacity {
         self.capacity
     }

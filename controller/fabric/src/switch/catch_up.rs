@@ -1,35 +1,36 @@
-//! When a connection tells the network that its switch speaks and all its frames are told: soon after each message, and not too often.
+//! Decides when a connection notifies the network that all messages of its switch have been read:
+//! soon after each message, but not too often.
 
 use cool_machine::{Duration, Time};
 
-/// Whether, and from when on, the network is to be told so.
+/// Whether and when the network must be notified.
 #[derive(Clone, Debug)]
 pub(crate) struct CatchUpNotifier {
-    /// The least time between two times.
+    /// Minimum time between notifications.
     interval: Duration,
     next: Time,
-    /// There were messages since.
-    owes: bool,
+    /// Whether messages have arrived since the last notification.
+    pending: bool,
 }
 
 impl CatchUpNotifier {
     pub(crate) fn new(interval: Duration, now: Time) -> CatchUpNotifier {
-        CatchUpNotifier { interval, next: now, owes: false }
+        CatchUpNotifier { interval, next: now, pending: false }
     }
 
-    /// A message came, and the network is told of its frame if it has one.
-    pub(crate) fn heard(&mut self) {
-        self.owes = true;
+    /// Records a message. Its frame, if any, has already been passed to the network.
+    pub(crate) fn on_message(&mut self) {
+        self.pending = true;
     }
 
-    /// From when on the network is to be told, as soon as nothing more is there to be read.
+    /// Returns from when on the network must be notified, as soon as nothing remains to be read.
     pub(crate) fn due(&self) -> Option<Time> {
-        self.owes.then_some(self.next)
+        self.pending.then_some(self.next)
     }
 
-    /// The network is told now.
-    pub(crate) fn told(&mut self, now: Time) {
-        (self.owes, self.next) = (false, now + self.interval);
+    /// Records that the network was notified.
+    pub(crate) fn notified(&mut self, now: Time) {
+        (self.pending, self.next) = (false, now + self.interval);
     }
 }
 
@@ -41,19 +42,19 @@ mod tests {
     fn after_every_message_the_network_is_told_and_seldom_enough() {
         let interval = Duration::from_millis(50);
         let mut now = Time::ZERO;
-        let mut catching_up = CatchUpNotifier::new(interval, now);
-        assert_eq!(catching_up.due(), None);
+        let mut catch_up = CatchUpNotifier::new(interval, now);
+        assert_eq!(catch_up.due(), None);
         for _ in 0..3 {
-            catching_up.heard();
-            assert_eq!(catching_up.due(), Some(now));
-            catching_up.told(now);
-            assert_eq!(catching_up.due(), None);
-            // One right behind is not forgotten.
-            catching_up.heard();
-            catching_up.heard();
-            assert_eq!(catching_up.due(), Some(now + interval));
+            catch_up.on_message();
+            assert_eq!(catch_up.due(), Some(now));
+            catch_up.notified(now);
+            assert_eq!(catch_up.due(), None);
+            // A message right behind a notification must not be forgotten.
+            catch_up.on_message();
+            catch_up.on_message();
+            assert_eq!(catch_up.due(), Some(now + interval));
             now += interval;
-            catching_up.told(now);
+            catch_up.notified(now);
             now += interval;
         }
     }

@@ -1,8 +1,10 @@
-//! One switch's OpenFlow channel (OpenFlow 1.3.5, section 6) as a machine: version, identity, ports, keepalive; then packets both ways,
-//! with the [`reconciler`](crate::switch::reconcile) inside. Bytes and sockets are [`connection`](crate::switch::connection)'s.
+//! OpenFlow channel of one switch (OpenFlow 1.3.5, section 6) as a machine: it negotiates the
+//! version, learns identity and ports, keeps the connection alive, and then passes packets in both
+//! directions. The [`reconciler`](crate::switch::reconciler) of the tables is part of it.
+//! [`connection`](crate::switch::connection) handles bytes and sockets.
 
 use crate::api::{NotAdmitted, Pipeline, TableCapacity};
-use crate::intent::inherited_state::InheritedState;
+use crate::intent::{self, inherited_state::InheritedState};
 use crate::switch::admission_policy::AdmissionPolicy;
 use crate::switch::capacity::CapacityQuery;
 use crate::switch::counter_poller::CounterPoller;
@@ -19,102 +21,103 @@ use rs_openflow::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// How long a peer may take to say what it is.
+/// Time within which a peer must complete the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Ports that a switch may tell of.
+/// Maximum number of ports of a switch.
 const MAX_PORTS: usize = 1 << 16;
-/// Meters of ports that came later and may still be refused.
+/// Maximum number of meters of later ports that may still be refused.
 const MAX_METERS_UNKNOWN: usize = 1 << 12;
-/// HELLO_FAILED: no common version.
+/// Code of HELLO_FAILED: no common version.
 const INCOMPATIBLE: u16 = 0;
 
-/// How sessions are held.
+/// Configuration of channels.
 #[derive(Clone, Debug)]
 pub(crate) struct ChannelConfig {
-    /// Packets that each port may hand in.
+    /// Packet-ins per second that each port may cause.
     pub(crate) packet_ins_per_second: u32,
-    /// How often a switch is made to say something.
+    /// Maximum interval between messages of a switch; echo requests enforce it.
     pub(crate) keepalive_interval: Duration,
-    /// How often counters are asked for.
+    /// Interval at which counters are requested.
     pub(crate) counters_interval: Duration,
-    /// Meters that may be used.
+    /// Maximum number of meters.
     pub(crate) max_meters: Option<u32>,
-    /// Flows that a switch may be given.
+    /// Maximum number of flows.
     pub(crate) max_flows: Option<u32>,
-    /// Which of its tables and group numbers are ours.
+    /// The flow table and group numbers that are ours.
     pub(crate) pipeline: Pipeline,
-    /// Which switches are served.
+    /// The switches that are accepted.
     pub(crate) admission: AdmissionPolicy,
-    /// Tells this controller from earlier ones; none while it stands by.
+    /// Distinguishes this controller from earlier ones. `None` on standby.
     pub(crate) generation: Option<u64>,
 }
 
-/// A port as its switch tells of it.
+/// A port as its switch reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortInfo {
     pub(crate) number: u32,
     pub(crate) mac: MacAddr,
     pub(crate) up: bool,
-    /// 0: unknown.
+    /// Rate; 0 if unknown.
     pub(crate) bytes_per_second: u64,
 }
 
-/// A switch as it tells of itself.
+/// A switch as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SwitchInfo {
     pub(crate) datapath_id: DatapathId,
     pub(crate) name: String,
     pub(crate) ports: Vec<PortInfo>,
-    /// What it still holds of an earlier controller.
+    /// State from an earlier controller that it still holds.
     pub(crate) inherited: InheritedState,
-    /// What it says that it can hold.
+    /// Capacity that it reports.
     pub(crate) capacity: TableCapacity,
 }
 
-/// What may happen.
+/// Input of the machine.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// A message came.
+    /// A message was received.
     Received(Message),
-    /// Bytes came that are no message: how they begin, unless not even that can be read.
+    /// Received bytes are no valid message. The header is given if at least that can be read.
     Unreadable(Option<MessageHeader>, Error),
     /// The desired state has changed.
     Update(TableUpdate),
-    /// Send this frame out of these ports.
+    /// This frame must be sent out of these ports.
     Packet(Vec<u32>, Vec<u8>),
-    /// This controller stands by no more: it leads, as this generation.
+    /// This controller leads from now on, with this generation.
     Lead(u64),
 }
 
-/// What to do, or to know.
+/// Output of the machine.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     Send(Message),
-    /// The switch is ready to be told what it shall hold. Comes once, before all that follows.
+    /// The switch is ready for updates. Sent once, before all following outputs.
     Up(SwitchInfo),
-    /// It says that it has this datapath id, and is not served; [`Output::Close`] follows.
+    /// The switch reports this datapath id and is rejected. [`Output::Close`] follows.
     NotAdmitted(DatapathId, NotAdmitted),
     PortChanged(PortInfo),
     PortRemoved(u32),
     /// A port received this frame.
     PacketIn(u32, Vec<u8>),
-    /// This is what it has counted.
-    SwitchCounters(SwitchCounters),
+    /// The switch has reported its counters.
+    Counters(SwitchCounters),
     Acknowledged(u64, EntryRefusals),
-    /// Worth an operator's look.
+    /// A condition that an operator should look at.
     Warning(String),
-    /// Send what is left to send and hang up, for this reason.
+    /// The driver must send the remaining messages and close the connection, for this reason.
     Close(String),
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ChannelPhase {
     Hello,
-    /// The switch is kept for when this controller leads: until then another one may be its master.
+    /// The switch is kept connected until this controller leads. Another one may be its master
+    /// meanwhile.
     Standby,
     Features,
     Ports,
-    /// What it can also do without answering.
+    /// The switch is asked for properties that it need not report.
     Description,
     Meters,
     SwitchTables,
@@ -132,22 +135,24 @@ pub(crate) struct Channel {
     reconciler: Reconciler,
     metering: PortMeters,
     role: MasterRole,
-    capabilities: CapacityQuery,
+    capacity_query: CapacityQuery,
     pipeline: Pipeline,
     admission: AdmissionPolicy,
-    /// The questions what it is and whether it has meters.
+    /// Requests for the description and for the features of meters.
     description_xid: Option<u32>,
     meter_features_xid: Option<u32>,
-    /// The barrier behind the questions of the description, then that behind the meters.
+    /// Barrier after the requests for the description, then the one after the meters.
     barrier: Option<u32>,
-    /// The messages about meters that may still be refused.
+    /// Meter messages that may still be refused.
     meter_mods: BTreeSet<u32>,
-    /// LLDP of a port apart from all else.
+    /// LLDP of a port is counted apart from its other frames.
     policer: Policer<(u32, bool)>,
     packet_ins: u64,
-    /// Messages that were left out since they could not be read.
+    /// Number of messages that were ignored because they could not be read.
     unreadable: u64,
     counters: CounterPoller,
+    /// Whether the deletion of a tree's flows has been sent and is not acknowledged yet.
+    deletes_tree_flows: bool,
     next_xid: u32,
     keepalive: Keepalive,
     handshake: Option<Time>,
@@ -164,7 +169,7 @@ impl Channel {
             reconciler: Reconciler::new(config.max_flows),
             metering: PortMeters::new(config.packet_ins_per_second, config.max_meters),
             role: MasterRole::new(config.generation),
-            capabilities: CapacityQuery::default(),
+            capacity_query: CapacityQuery::default(),
             pipeline: config.pipeline,
             admission: config.admission,
             description_xid: None,
@@ -175,6 +180,7 @@ impl Channel {
             packet_ins: 0,
             unreadable: 0,
             counters: CounterPoller::new(config.counters_interval),
+            deletes_tree_flows: false,
             next_xid: 0,
             keepalive: Keepalive::new(config.keepalive_interval, now),
             handshake: Some(now + HANDSHAKE),
@@ -196,7 +202,7 @@ impl Channel {
     }
 
     fn received(&mut self, now: Time, mut message: Message) {
-        self.keepalive.heard(now);
+        self.keepalive.on_message(now);
         if let Body::Error(failure) = &message.body
             && let Some(why) = self.role.lost(message.xid, failure)
         {
@@ -222,7 +228,7 @@ impl Channel {
                 _ => {}
             },
             _ if self.phase == ChannelPhase::Hello => self.close("its first message is no hello"),
-            // Of another controller's concern.
+            // These messages concern another controller.
             _ if self.phase == ChannelPhase::Standby => {}
             Body::FeaturesReply(features) if self.phase == ChannelPhase::Features => {
                 if features.auxiliary_id != 0 {
@@ -236,13 +242,13 @@ impl Channel {
                 self.phase = ChannelPhase::Ports;
                 if let Some(role) = self.role.request() {
                     let asked = self.send(role);
-                    self.role.asked(asked);
+                    self.role.requested(asked);
                 }
                 self.send(Body::MultipartRequest(MultipartRequest::PortDesc.into()));
             }
             Body::MultipartReply(reply) => {
                 let more = reply.more();
-                self.described(message.xid, reply.body, more);
+                self.described(now, message.xid, reply.body, more);
             }
             Body::PortStatus(status) => self.port_status(status.reason, &status.port),
             Body::PacketIn(packet) if self.phase == ChannelPhase::Up => {
@@ -268,12 +274,12 @@ impl Channel {
             ));
         }
         match self.role.request() {
-            Some(_) => self.ask_for_features(now),
+            Some(_) => self.request_features(now),
             None => (self.phase, self.handshake) = (ChannelPhase::Standby, None),
         }
     }
 
-    fn ask_for_features(&mut self, now: Time) {
+    fn request_features(&mut self, now: Time) {
         (self.phase, self.handshake) = (ChannelPhase::Features, Some(now + HANDSHAKE));
         self.send(Body::FeaturesRequest);
     }
@@ -281,12 +287,12 @@ impl Channel {
     fn lead(&mut self, now: Time, generation: u64) {
         self.role.lead(generation);
         if self.phase == ChannelPhase::Standby {
-            self.ask_for_features(now);
+            self.request_features(now);
         }
     }
 
     fn error(&mut self, xid: u32, failure: &ErrorMessage) {
-        if self.role.refused(xid) || self.does_without(xid) {
+        if self.role.refused(xid) || self.is_optional(xid) {
             return;
         }
         if self.meter_mods.remove(&xid) {
@@ -310,29 +316,30 @@ impl Channel {
         }
     }
 
-    /// Whether this was a question without whose answer a switch can be served: not every one describes itself, or has group
-    /// tables, meters or all counters.
-    fn does_without(&mut self, xid: u32) -> bool {
+    /// Returns whether an error answers a request whose answer is optional, because not every
+    /// switch describes itself, or has group tables, meters or all counters.
+    fn is_optional(&mut self, xid: u32) -> bool {
         let described = [self.description_xid, self.meter_features_xid].contains(&Some(xid));
-        described || self.capabilities.refused(xid) || self.counters.refused(xid)
+        described || self.capacity_query.refused(xid) || self.counters.refused(xid)
     }
 
-    /// A message that cannot be read is left out where the switch can be served without it: switches in the field have
-    /// properties and fields of their own makers. Where ports or tables would be known wrongly, the connection ends.
+    /// Ignores a message that cannot be read if the switch can be served without it, because
+    /// switches in the field send properties and fields of their vendors. Closes the connection if
+    /// ports or tables would be unknown otherwise.
     fn unreadable(&mut self, now: Time, header: Option<MessageHeader>, error: &Error) {
         let Some(header) = header else { return self.close(format!("it sent what cannot be read: {error}")) };
         let dispensable = match header.kind {
             _ if self.phase <= ChannelPhase::Hello => false,
-            MessageType::MULTIPART_REPLY => self.does_without(header.xid),
+            MessageType::MULTIPART_REPLY => self.is_optional(header.xid),
             MessageType::PACKET_IN | MessageType::FLOW_REMOVED | MessageType::EXPERIMENTER => true,
             _ => false,
         };
         if !dispensable {
             return self.close(format!("it sent what cannot be read: {error}"));
         }
-        self.keepalive.heard(now);
+        self.keepalive.on_message(now);
         self.unreadable += 1;
-        // The first tells what is the matter; a switch that goes on so must not fill the log.
+        // The first message tells the operator enough, and later ones must not fill the log.
         if self.unreadable.is_power_of_two() {
             let text =
                 format!("{} of its messages could not be read and were left out: {error}", self.unreadable);
@@ -340,7 +347,7 @@ impl Channel {
         }
     }
 
-    fn described(&mut self, xid: u32, reply: MultipartReply, more: bool) {
+    fn described(&mut self, now: Time, xid: u32, reply: MultipartReply, more: bool) {
         match reply {
             MultipartReply::MeterFeatures(features)
                 if self.meter_features_xid == Some(xid) && self.phase == ChannelPhase::Description =>
@@ -348,18 +355,18 @@ impl Channel {
                 self.metering.learn(&features);
             }
             reply @ (MultipartReply::GroupFeatures(_) | MultipartReply::TableFeatures(_)) => {
-                self.capabilities.reply(xid, &reply);
+                self.capacity_query.reply(xid, &reply);
             }
             reply @ (MultipartReply::PortStats(_) | MultipartReply::Flow(_)) => {
-                if let Some(counted) = self.counters.reply(xid, &reply, more) {
+                if let Some(counted) = self.counters.reply(now, xid, &reply, more) {
                     let counted = SwitchCounters {
                         packet_ins: self.packet_ins,
                         packet_ins_dropped: self.policer.dropped(),
                         meters: self.metering.in_switch(),
-                        group_tables: self.capabilities.group_tables,
+                        group_tables: self.capacity_query.group_tables,
                         ..counted
                     };
-                    self.outputs.push_back(Output::SwitchCounters(counted));
+                    self.outputs.push_back(Output::Counters(counted));
                 }
             }
             MultipartReply::PortDesc(ports) if self.phase == ChannelPhase::Ports => {
@@ -368,33 +375,34 @@ impl Channel {
                     return self.close(format!("it tells of more than {MAX_PORTS} ports"));
                 }
                 if !more {
-                    self.ask_for_description();
+                    self.request_description();
                 }
             }
             MultipartReply::Desc(description) if self.phase == ChannelPhase::Description => {
-                let told = description.datapath.text();
-                // Open vSwitch says "None" if nobody named it.
-                if self.name.is_none() && !told.is_empty() && told != "None" {
-                    self.name = Some(told);
+                let reported = description.datapath.text();
+                // Open vSwitch reports "None" if it was given no name.
+                if self.name.is_none() && !reported.is_empty() && reported != "None" {
+                    self.name = Some(reported);
                 }
             }
             _ => {}
         }
     }
 
-    /// Asks what a switch need not answer. It may answer in any order, or not at all, but whatever it does it has done when it
-    /// answers the barrier (OpenFlow 1.3.5, 6.2): flows refer to meters only if they are made before.
-    fn ask_for_description(&mut self) {
+    /// Requests properties that a switch need not report. It may answer in any order or not at all,
+    /// but it has answered what it can when it replies to the barrier (OpenFlow 1.3.5, 6.2). Meters
+    /// must be made before flows refer to them.
+    fn request_description(&mut self) {
         self.phase = ChannelPhase::Description;
         let mut ask = |question: MultipartRequest| self.send(Body::MultipartRequest(question.into()));
         let description = [MultipartRequest::Desc, MultipartRequest::MeterFeatures].map(&mut ask);
-        let capabilities = CapacityQuery::questions().map(ask);
+        let capabilities = CapacityQuery::requests().map(ask);
         [self.description_xid, self.meter_features_xid] = description.map(Some);
-        self.capabilities.asked(capabilities);
+        self.capacity_query.requested(capabilities);
         self.barrier = Some(self.send(Body::BarrierRequest));
     }
 
-    /// Makes the meters that flows will refer to, and waits until they are there.
+    /// Makes the meters that flows will refer to, and waits until the switch has them.
     fn make_meters(&mut self) {
         if !self.metering.in_switch() {
             return self.read_tables();
@@ -432,7 +440,7 @@ impl Channel {
         if port.port > PortNo::MAX || port.port.0 == 0 {
             return;
         }
-        // Before the switch is up, only the list that will be told counts.
+        // Before the switch is up, only the final list of ports matters.
         let up = self.phase == ChannelPhase::Up;
         if reason == PortReason::DELETE {
             self.ports.remove(&port.port.0);
@@ -446,7 +454,7 @@ impl Channel {
         let new = self.ports.insert(info.number, info.clone()).is_none();
         if new && self.phase > ChannelPhase::Description {
             self.make_meter(Some(info.number));
-            // Errors for the oldest would have arrived by now.
+            // Errors for the oldest meters would have arrived by now.
             while self.meter_mods.len() > MAX_METERS_UNKNOWN {
                 self.meter_mods.pop_first();
             }
@@ -459,9 +467,13 @@ impl Channel {
         }
     }
 
-    fn reconciled(&mut self, output: reconciler::Output) {
+    fn reconciled(&mut self, now: Time, output: reconciler::Output) {
         let output = match output {
             reconciler::Output::Send(mut message) => {
+                if intent::flows::deletes_tree_flow(&message.body) {
+                    self.deletes_tree_flows = true;
+                    self.counters.tree_flow_deleted(now);
+                }
                 self.metering.attach_meters(&mut message.body);
                 Output::Send(message)
             }
@@ -472,10 +484,16 @@ impl Channel {
                 let name = self.admission.names.get(&self.datapath_id).or(self.name.as_ref()).cloned();
                 let name = name.unwrap_or_else(|| format!("dpid:{}", self.datapath_id));
                 let ports = self.ports.values().cloned().collect();
-                let capacity = self.capabilities.room();
+                let capacity = self.capacity_query.room();
                 Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, inherited, capacity })
             }
-            reconciler::Output::Acknowledged(version, refusals) => Output::Acknowledged(version, refusals),
+            reconciler::Output::Acknowledged(version, refusals) => {
+                // The switch may have deleted the flows only now.
+                if core::mem::take(&mut self.deletes_tree_flows) {
+                    self.counters.tree_flow_deleted(now);
+                }
+                Output::Acknowledged(version, refusals)
+            }
             reconciler::Output::Drifted(entries) => Output::Warning(format!(
                 "{entries} entries of this controller had been changed by somebody else; restoring them"
             )),
@@ -492,7 +510,7 @@ impl Channel {
         if self.keepalive.is_dead(now) {
             return self.close(format!("nothing was received from it for {DEAD_AFTER:?}"));
         }
-        if self.keepalive.asks(now) {
+        if self.keepalive.is_probe_due(now) {
             self.send(Body::EchoRequest(Vec::new()));
         }
     }
@@ -503,8 +521,9 @@ fn port_info(port: &rs_openflow::Port) -> PortInfo {
     PortInfo { number: port.port.0, mac: port.hw_addr, up: !down, bytes_per_second: kbps(port) * 1000 / 8 }
 }
 
-/// A port's present rate in kbit/s. Its number counts if no bit says a rate (OpenFlow 1.3.5, 7.2.1), as with those for which there
-/// is no bit; of several bits the highest.
+/// Returns the current rate of a port in kbit/s: the highest of the standard rates whose bits are
+/// set. If none is set, the port's own number counts (OpenFlow 1.3.5, 7.2.1), as for rates that
+/// have no bit.
 fn kbps(port: &rs_openflow::Port) -> u64 {
     const MBIT: u64 = 1000;
     let bits = [
@@ -516,8 +535,8 @@ fn kbps(port: &rs_openflow::Port) -> u64 {
         (PortFeatures::FD_100M | PortFeatures::HD_100M, 100 * MBIT),
         (PortFeatures::FD_10M | PortFeatures::HD_10M, 10 * MBIT),
     ];
-    let said = bits.into_iter().find(|(bits, _)| port.current.0 & bits.0 != 0);
-    said.map_or(u64::from(port.current_kbps), |(_, rate)| rate)
+    let found = bits.into_iter().find(|(bits, _)| port.current.0 & bits.0 != 0);
+    found.map_or(u64::from(port.current_kbps), |(_, rate)| rate)
 }
 
 fn version_name(version: u8) -> &'static str {
@@ -564,7 +583,7 @@ impl Machine for Channel {
             }
             let deadline = match self.reconciler.poll(now) {
                 Poll::Output(output) => {
-                    self.reconciled(output);
+                    self.reconciled(now, output);
                     continue;
                 }
                 Poll::Idle(deadline) => deadline,
@@ -574,13 +593,13 @@ impl Machine for Channel {
                 *next_xid = (*next_xid + 1) & !reconciler::XID;
                 *next_xid
             };
-            for (xid, body) in self.counters.ask(now, number) {
+            for (xid, body) in self.counters.requests(now, number) {
                 self.outputs.push_back(Output::Send(Message::new(xid, body)));
             }
             if !self.outputs.is_empty() {
                 continue;
             }
-            // Who has said no hello is asked nothing else.
+            // A peer gets no echo request before it has sent its hello.
             let keepalive = (self.phase != ChannelPhase::Hello).then(|| self.keepalive.deadline());
             let own = earliest(self.handshake, keepalive);
             if own.is_some_and(|own| own <= now) {

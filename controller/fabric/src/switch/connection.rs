@@ -1,5 +1,5 @@
-//! Moves bytes between a switch's socket and its [`session`](crate::switch::channel), and events between the session
-//! and the [`network`](crate::network).
+//! Moves bytes between a switch's socket and its [`channel`](crate::switch::channel), and events
+//! between the channel and the [`network`](crate::network).
 
 use crate::api::ConnectionId;
 use crate::switch::catch_up::CatchUpNotifier;
@@ -20,31 +20,32 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::{info, warn};
 
-/// Frames that may wait to be sent; more are lost, as frames may be.
+/// Maximum number of frames that wait to be sent. Further frames are dropped, as frames may be.
 const PACKETS: usize = 4096;
-/// Bytes that may wait for the switch to read them; beyond, frames are lost.
+/// Maximum number of bytes that wait for the switch to read. Beyond it, frames are dropped.
 const MAX_WAITING: usize = 1 << 20;
-/// Bytes that may wait at all: room for the largest batch of changes.
+/// Maximum number of bytes that wait at all. The largest batch of changes must fit.
 const MAX_UNREAD: usize = 1 << 25;
 /// Bytes read at once.
 const READ: usize = 1 << 16;
-/// How long a last message may take.
+/// Maximum time for sending the last message.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What the network hears of a switch.
+/// An event of a switch, for the network.
 #[derive(Debug)]
 pub(crate) enum SwitchEvent {
     Up(SwitchInfo, SwitchHandle),
     PortChanged(PortInfo),
     PortRemoved(u32),
     PacketIn(u32, Vec<u8>),
-    /// It has said something, and nothing more is there to be read: all frames that it has handed in are told.
+    /// The switch has sent something, and nothing remains to be read: all its frames have been
+    /// passed on.
     CaughtUp,
     Acknowledged(u64, EntryRefusals),
     Down,
 }
 
-/// An event, and where from.
+/// An event with its origin.
 #[derive(Debug)]
 pub(crate) struct FromSwitch {
     pub(crate) connection: ConnectionId,
@@ -52,18 +53,19 @@ pub(crate) struct FromSwitch {
     pub(crate) event: SwitchEvent,
 }
 
-/// How the network reaches a switch; dropped, the connection ends.
+/// The network's handle on a switch. Dropping it ends the connection.
 #[derive(Debug)]
 pub(crate) struct SwitchHandle {
     pub(crate) updates: Arc<PendingUpdate>,
     pub(crate) packets: mpsc::Sender<(Vec<u32>, Vec<u8>)>,
 }
 
-/// The update that a switch has not been sent yet: those that pile up are merged into one, so none waits in a queue.
+/// The update that has not been passed to a switch yet. Later updates are merged into it, because a
+/// queue could grow without bound.
 #[derive(Debug, Default)]
 pub(crate) struct PendingUpdate {
     pending: Mutex<Option<TableUpdate>>,
-    /// Something is there.
+    /// Signals that an update is pending.
     there: Notify,
 }
 
@@ -81,18 +83,18 @@ impl PendingUpdate {
     }
 }
 
-/// What all connections have in common.
+/// Context of all connections.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionContext {
     pub(crate) channel: ChannelConfig,
-    /// As which generation this controller leads; none while it stands by.
+    /// Generation with which this controller leads; `None` on standby.
     pub(crate) generation: watch::Receiver<Option<u64>>,
-    /// The least time between two [`SwitchEvent::CaughtUp`].
+    /// Minimum time between two [`SwitchEvent::CaughtUp`].
     pub(crate) caught_up_interval: Duration,
     pub(crate) telemetry: Arc<Telemetry>,
 }
 
-/// Runs one connection to its end.
+/// Serves one connection until it ends.
 pub(crate) async fn run(
     connection: ConnectionId,
     taken: ClientConnection,
@@ -118,7 +120,7 @@ pub(crate) async fn run(
         handle: Some(SwitchHandle { updates: updates.clone(), packets: packets_in }),
         switch: None,
         updating: None,
-        catching_up: CatchUpNotifier::new(caught_up_interval, clock.now()),
+        catch_up: CatchUpNotifier::new(caught_up_interval, clock.now()),
         generation,
         telemetry,
         events,
@@ -126,7 +128,7 @@ pub(crate) async fn run(
     driver.run(taken.stream, &updates, packets).await;
 }
 
-/// Writes some of the bytes, and returns how many; if there are none, sees to it that those before leave.
+/// Writes some of the bytes, and returns how many. Without bytes, flushes the earlier ones.
 async fn write(writer: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> std::io::Result<usize> {
     if bytes.is_empty() {
         writer.flush().await?;
@@ -141,22 +143,22 @@ struct ConnectionDriver {
     clock: Clock,
     channel: Channel,
     framer: Framer,
-    /// Bytes for the switch.
+    /// Bytes to send to the switch.
     waiting: Vec<u8>,
-    /// Something was written that TLS may hold back.
+    /// Whether bytes were written that TLS may still hold.
     unflushed: bool,
-    /// Until the switch is up and the network has it.
+    /// Held until the switch is up, then passed to the network.
     handle: Option<SwitchHandle>,
     switch: Option<(DatapathId, String)>,
-    /// The last update without an answer, and since when one has been missing.
+    /// Version of the last update that is not acknowledged, and since when one has been missing.
     updating: Option<(u64, Time)>,
-    catching_up: CatchUpNotifier,
+    catch_up: CatchUpNotifier,
     generation: watch::Receiver<Option<u64>>,
     telemetry: Arc<Telemetry>,
     events: mpsc::Sender<FromSwitch>,
 }
 
-/// What the loop woke up for.
+/// Reason why the loop woke up.
 enum Wakeup {
     Read(std::io::Result<usize>),
     Wrote(std::io::Result<usize>),
@@ -181,14 +183,14 @@ impl ConnectionDriver {
                 Ok(deadline) => deadline,
                 Err(why) => break why,
             };
-            let deadline = earliest(deadline, self.catching_up.due());
+            let deadline = earliest(deadline, self.catch_up.due());
             let woken = tokio::select! {
                 read = reader.read(&mut buffer) => Wakeup::Read(read),
                 wrote = write(&mut writer, &self.waiting), if self.unflushed || !self.waiting.is_empty() => {
                     Wakeup::Wrote(wrote)
                 }
                 () = updates.there.notified() => Wakeup::Update(updates.take()),
-                // The channel ends when the network drops its handle, or has ended itself.
+                // The queue ends when the network drops its handle, or has stopped.
                 packet = packets.recv() => match packet {
                     Some((ports, frame)) => Wakeup::Packet(ports, frame),
                     None => Wakeup::Replaced,
@@ -225,11 +227,12 @@ impl ConnectionDriver {
                     break "a newer connection took its place, or the controller ends".to_owned();
                 }
             }
-            if let Err(why) = self.catch_up(&mut reader, &mut buffer).await {
+            if let Err(why) = self.read_remaining(&mut reader, &mut buffer).await {
                 break why;
             }
         };
-        // What is left says why we hang up; whether it arrives is not ours to care.
+        // The remaining messages contain the reason for closing. Whether they arrive does not
+        // matter here.
         let farewell = async {
             writer.write_all(&self.waiting).await?;
             writer.shutdown().await
@@ -245,7 +248,7 @@ impl ConnectionDriver {
         }
     }
 
-    /// Takes what was read.
+    /// Processes the result of reading.
     async fn take(&mut self, read: std::io::Result<usize>, buffer: &[u8]) -> Result<(), String> {
         match read {
             Ok(0) => Err("it hung up".to_owned()),
@@ -254,17 +257,18 @@ impl ConnectionDriver {
         }
     }
 
-    /// Tells the network that it has heard all, if that is due and so; else takes more.
-    async fn catch_up(
+    /// Notifies the network that all messages have been read, if that is due and true. Otherwise
+    /// reads more.
+    async fn read_remaining(
         &mut self,
         reader: &mut (impl AsyncReadExt + Unpin),
         buffer: &mut [u8],
     ) -> Result<(), String> {
         let now = self.clock.now();
-        if self.catching_up.due().is_none_or(|due| now < due) {
+        if self.catch_up.due().is_none_or(|due| now < due) {
             return Ok(());
         }
-        // A task that has used up its turn would be told that nothing is there.
+        // Unconstrained, because a task without budget would find nothing to read.
         let more = tokio::task::unconstrained(async {
             tokio::select! {
                 biased;
@@ -275,14 +279,14 @@ impl ConnectionDriver {
         match more.await {
             Some(read) => self.take(read, buffer).await,
             None => {
-                self.catching_up.told(now);
+                self.catch_up.notified(now);
                 self.notify(SwitchEvent::CaughtUp).await;
                 Ok(())
             }
         }
     }
 
-    /// Hands bytes to the session, message by message, so that no more than one push is ever kept.
+    /// Passes bytes to the channel message by message, so that it never holds more than one read.
     async fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.framer.push(bytes);
         while let Some(bytes) = self.framer.next_bytes() {
@@ -291,14 +295,17 @@ impl ConnectionDriver {
                 Ok((bytes, Err(error))) => Input::Unreadable(MessageHeader::read(bytes), error),
                 Err(error) => Input::Unreadable(None, error),
             };
-            self.catching_up.heard();
+            self.catch_up.on_message();
             self.channel.handle(self.clock.now(), input);
             self.drain().await?;
         }
         Ok(())
     }
 
-    /// Does all that the session asks for; returns when to poll it again, or why to hang up.
+    /// Executes the outputs of the channel. Returns when to poll it again.
+    ///
+    /// # Errors
+    /// Returns the reason if the connection must be closed.
     async fn drain(&mut self) -> Result<Option<Time>, String> {
         loop {
             let output = match self.channel.poll(self.clock.now()) {
@@ -325,7 +332,7 @@ impl ConnectionDriver {
                 Output::PortChanged(port) => self.notify(SwitchEvent::PortChanged(port)).await,
                 Output::PortRemoved(port) => self.notify(SwitchEvent::PortRemoved(port)).await,
                 Output::PacketIn(port, frame) => self.notify(SwitchEvent::PacketIn(port, frame)).await,
-                Output::SwitchCounters(counted) => {
+                Output::Counters(counted) => {
                     if let Some((switch, _)) = &self.switch {
                         self.telemetry.counted(self.connection, *switch, self.clock.now(), counted);
                     }
@@ -346,12 +353,12 @@ impl ConnectionDriver {
         self.switch.as_ref().map_or("switch", |(_, name)| name)
     }
 
-    /// The network takes events in turn, so a busy switch waits for itself. If the network has ended, the
-    /// handle is gone too, and the loop ends.
+    /// Passes an event to the network, which processes events in turn, so that a busy switch only
+    /// delays itself. If the network has stopped, its handle is dropped as well, and the loop ends.
     async fn notify(&self, event: SwitchEvent) {
         if let Some((switch, _)) = &self.switch {
-            let told = FromSwitch { connection: self.connection, switch: *switch, event };
-            if self.events.send(told).await.is_err() {
+            let event = FromSwitch { connection: self.connection, switch: *switch, event };
+            if self.events.send(event).await.is_err() {
                 info!(peer = %self.peer, "the controller ends");
             }
         }

@@ -1,33 +1,34 @@
-//! Whether a switch is still there (OpenFlow 1.3.5, 6.4): after a silence it is asked, after a longer one it is not.
+//! Detects dead switches (OpenFlow 1.3.5, 6.4): a silent switch is sent an echo request, and counts
+//! as dead after a longer silence.
 
 use cool_machine::{Duration, Time};
 
-/// The longest silence after which a switch is asked.
-const ASK_AFTER: Duration = Duration::from_secs(5);
-/// After this silence it is not there.
+/// Maximum silence before an echo request is sent.
+const PROBE_AFTER: Duration = Duration::from_secs(5);
+/// Silence after which a switch counts as dead.
 pub(crate) const DEAD_AFTER: Duration = Duration::from_secs(15);
 
-/// A switch's silence.
+/// The silence of one switch.
 #[derive(Debug)]
 pub(crate) struct Keepalive {
-    ask_after: Duration,
+    probe_after: Duration,
     last: Time,
-    /// An answer is due.
-    asked: bool,
+    /// Whether an echo request is unanswered.
+    probed: bool,
 }
 
 impl Keepalive {
-    /// A switch that says something at least every `interval`, since it is asked for it.
+    /// Starts at `now`. Echo requests make the switch send something at least every `interval`.
     pub(crate) fn new(interval: Duration, now: Time) -> Keepalive {
-        Keepalive { ask_after: interval.min(ASK_AFTER), last: now, asked: false }
+        Keepalive { probe_after: interval.min(PROBE_AFTER), last: now, probed: false }
     }
 
-    /// It has said something.
-    pub(crate) fn heard(&mut self, now: Time) {
-        (self.last, self.asked) = (now, false);
+    /// Records a message of the switch.
+    pub(crate) fn on_message(&mut self, now: Time) {
+        (self.last, self.probed) = (now, false);
     }
 
-    /// When it was last heard.
+    /// Returns when the last message was received.
     pub(crate) fn last(&self) -> Time {
         self.last
     }
@@ -36,14 +37,14 @@ impl Keepalive {
         self.last + DEAD_AFTER <= now
     }
 
-    /// Whether it is to be asked now.
-    pub(crate) fn asks(&mut self, now: Time) -> bool {
-        let asks = !self.asked && self.last + self.ask_after <= now;
-        self.asked |= asks;
-        asks
+    /// Returns whether an echo request must be sent now.
+    pub(crate) fn is_probe_due(&mut self, now: Time) -> bool {
+        let due = !self.probed && self.last + self.probe_after <= now;
+        self.probed |= due;
+        due
     }
 
     pub(crate) fn deadline(&self) -> Time {
-        self.last + if self.asked { DEAD_AFTER } else { self.ask_after }
+        self.last + if self.probed { DEAD_AFTER } else { self.probe_after }
     }
 }

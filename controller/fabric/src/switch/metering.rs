@@ -1,10 +1,11 @@
-//! Keeps floods of packets for the controller away from it: at the switch by a meter for each port (OpenFlow 1.3.5, 5.7),
-//! where it has meters, and here by what a port may hand in at all. So a host that floods is only itself not heard.
+//! Limits packet-ins: in the switch by a meter for each port (OpenFlow 1.3.5, 5.7), if it has
+//! meters, and here by a token bucket for each port. A host that floods therefore only silences
+//! itself.
 //!
-//! Nothing else knows of the meters: flows to the controller get theirs when they are sent, and lose it when
-//! they are read back. Meters are numbered downwards from the highest that the switch has, one for each port
-//! by its number, the highest for what comes by any other port; the lowest is for what nodes say to all. Ports that are
-//! links need none.
+//! No other code knows of the meters. Flows to the controller get their meters when they are sent,
+//! and lose them when they are read back. Meters are numbered downward from the highest number of
+//! the switch: one for each port by its number, and the highest for all other ports. The lowest is
+//! for broadcasts of nodes. Ports of links need no meter.
 
 use crate::intent::cookies::{self, COOKIE, COOKIE_MASK};
 use cool_machine::{Duration, Time};
@@ -14,13 +15,13 @@ use rs_openflow::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a port may hand in at once, in seconds of its rate.
+/// Burst that a port may send, in seconds of its rate.
 pub(crate) const BURST_SECONDS: u32 = 2;
-/// The number of the meter for what nodes say to all.
+/// Number of the meter for broadcasts of nodes.
 const BROADCASTS: u32 = 1;
-/// The highest number that a meter can have.
+/// Highest number of a meter in the standard.
 const LAST_METER: u32 = 0xffff_0000;
-/// METER_MOD_FAILED: it exists.
+/// Code of METER_MOD_FAILED: the meter exists.
 pub(crate) const METER_EXISTS: u16 = 1;
 
 /// The meters of one switch.
@@ -28,19 +29,19 @@ pub(crate) const METER_EXISTS: u16 = 1;
 pub(crate) struct PortMeters {
     /// Packets per second of each port.
     rate: u32,
-    /// The highest number of a meter; `None`: the switch has no meters that fit.
+    /// Highest number of a meter. `None` if the switch has no suitable meters.
     highest: Option<u32>,
-    /// How many may be used.
+    /// Maximum number of meters that may be used.
     most: Option<u32>,
 }
 
 impl PortMeters {
-    /// Without meters in the switch.
+    /// Starts without meters in the switch.
     pub(crate) fn new(rate: u32, most: Option<u32>) -> PortMeters {
         PortMeters { rate, highest: None, most }
     }
 
-    /// Takes note of what the switch says of its meters.
+    /// Records the features of meters that the switch reports.
     pub(crate) fn learn(&mut self, features: &MeterFeatures) {
         let drops = features.band_types & (1 << BandType::DROP.0) != 0;
         let counts = features.capabilities & u32::from(MeterFlags::PKTPS.0) != 0;
@@ -48,17 +49,18 @@ impl PortMeters {
         self.highest = Some(features.max_meters).filter(|max| usable && *max > 1 && *max <= LAST_METER);
     }
 
-    /// Whether the switch has meters.
+    /// Returns whether the switch has meters.
     pub(crate) fn in_switch(&self) -> bool {
         self.highest.is_some()
     }
 
-    /// It refused a meter: does without.
+    /// Stops using meters after the switch has refused one.
     pub(crate) fn give_up(&mut self) {
         self.highest = None;
     }
 
-    /// The messages that make the meter of a port, or with `None` that of all other ports: whether or not it is there.
+    /// Returns the messages that make the meter of a port, or with `None` that of all other ports,
+    /// whether or not it exists.
     pub(crate) fn make(&self, port: Option<u32>) -> Vec<Body> {
         let broadcasts = self.broadcasts().filter(|_| port.is_none());
         let meters: BTreeSet<MeterId> = self.meter(port).into_iter().chain(broadcasts).collect();
@@ -71,22 +73,23 @@ impl PortMeters {
         all.map(meter_mod).map(Body::MeterMod).collect()
     }
 
-    /// The meter for what nodes say to all, whose own meters are for what keeps them known.
+    /// Returns the meter for broadcasts of nodes. The meters of their ports must remain for the
+    /// LLDP that keeps the nodes known.
     fn broadcasts(&self) -> Option<MeterId> {
         let highest = self.highest?;
         Some(MeterId(if self.most.is_none_or(|most| most > 1) { BROADCASTS } else { highest }))
     }
 
     fn meter(&self, port: Option<u32>) -> Option<MeterId> {
-        // Where there are few, all ports beyond have one.
+        // If meters are few, the remaining ports share one.
         let highest = self.highest?;
         let port = port.filter(|port| self.most.is_none_or(|most| port.saturating_add(1) < most));
         let number = port.and_then(|port| highest.checked_sub(port)).filter(|number| *number > BROADCASTS);
         Some(MeterId(number.unwrap_or(highest)))
     }
 
-    /// The meter of a flow.
-    fn of(&self, cookie: u64, matching: &Match, instructions: &[Instruction]) -> Option<MeterId> {
+    /// Returns the meter of a flow.
+    fn meter_of(&self, cookie: u64, matching: &Match, instructions: &[Instruction]) -> Option<MeterId> {
         let to_controller = instructions.iter().any(|instruction| match instruction {
             Instruction::ApplyActions(actions) => {
                 actions.iter().any(|a| matches!(a, Action::Output { port: PortNo::CONTROLLER, .. }))
@@ -106,17 +109,18 @@ impl PortMeters {
         self.meter(port)
     }
 
-    /// Adds its meter to a flow that is sent.
+    /// Adds the meter to a flow that is sent.
     pub(crate) fn attach_meters(&self, body: &mut Body) {
         if let Body::FlowMod(flow) = body
-            && let Some(meter) = self.of(flow.cookie, &flow.matching, &flow.instructions)
+            && let Some(meter) = self.meter_of(flow.cookie, &flow.matching, &flow.instructions)
         {
             flow.instructions.insert(0, Instruction::Meter(meter));
         }
     }
 
-    /// Strips our meter from flows that are read back. On a wrong or missing meter it clears the instructions, so that the
-    /// reconciler sees a difference and sends the flow anew.
+    /// Removes our meter from flows that were read back. If the meter is wrong or missing, it
+    /// clears the instructions, so that the reconciler notices a difference and must send the flow
+    /// again.
     pub(crate) fn strip_meters(&self, body: &mut Body) {
         let Body::MultipartReply(reply) = body else { return };
         let MultipartReply::Flow(flows) = &mut reply.body else { return };
@@ -125,7 +129,7 @@ impl PortMeters {
                 Some(Instruction::Meter(meter)) => Some(*meter),
                 _ => None,
             };
-            if has != self.of(flow.cookie, &flow.matching, &flow.instructions) {
+            if has != self.meter_of(flow.cookie, &flow.matching, &flow.instructions) {
                 flow.instructions.clear();
             } else if has.is_some() {
                 flow.instructions.remove(0);
@@ -134,12 +138,12 @@ impl PortMeters {
     }
 }
 
-/// Polices the packets that ports hand in: a token bucket for each.
+/// Token buckets, one for each port.
 #[derive(Debug)]
 pub(crate) struct Policer<P> {
-    /// What a packet uses up.
+    /// Cost of a packet, as time at the permitted rate.
     cost: Duration,
-    /// By port, what is left, and when that was.
+    /// Tokens of each port, and when they were counted.
     ports: BTreeMap<P, (Duration, Time)>,
     dropped: u64,
 }
@@ -149,7 +153,7 @@ impl<P: Copy + Ord> Policer<P> {
         Policer { cost: Duration::from_secs(1) / rate.max(1), ports: BTreeMap::new(), dropped: 0 }
     }
 
-    /// Whether a packet is taken in.
+    /// Takes a token. Returns whether the packet is admitted.
     pub(crate) fn admit(&mut self, now: Time, port: P) -> bool {
         let admitted = self.has_room(now, port, 1);
         match admitted {
@@ -159,7 +163,7 @@ impl<P: Copy + Ord> Policer<P> {
         admitted
     }
 
-    /// Whether as many packets would be taken in at once.
+    /// Returns whether this number of packets would be admitted at once.
     pub(crate) fn has_room(&mut self, now: Time, port: P, packets: u32) -> bool {
         let most = Duration::from_secs(BURST_SECONDS.into());
         let (left, then) = self.ports.entry(port).or_insert((most, now));
@@ -168,19 +172,19 @@ impl<P: Copy + Ord> Policer<P> {
         *left >= self.cost * packets
     }
 
-    /// Takes packets in for which there is room.
+    /// Takes tokens, which must be available.
     pub(crate) fn take(&mut self, port: P, packets: u32) {
         if let Some((left, _)) = self.ports.get_mut(&port) {
             *left = left.saturating_sub(self.cost * packets);
         }
     }
 
-    /// A port is gone.
+    /// Removes a port.
     pub(crate) fn forget(&mut self, port: P) {
         self.ports.remove(&port);
     }
 
-    /// Packets that were not taken in.
+    /// Returns the number of packets that were not admitted.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -205,7 +209,7 @@ mod tests {
         Body::MultipartReply(MultipartReply::Flow(vec![FlowStats::from(flow)]).into())
     }
 
-    /// A flow as it is sent, and then read back by one with these meters.
+    /// Returns a flow as it is sent with the meters of `by`, and as `reader` reads it back.
     fn sent_and_read(
         by: &PortMeters,
         reader: &PortMeters,
@@ -238,7 +242,7 @@ mod tests {
                 metered += 1;
                 let number = if cookies::is_for_broadcasts(flow.cookie) { 1 } else { 1000 };
                 assert_eq!(sent[0], Instruction::Meter(MeterId(number)));
-                // Who has other meters sees that the flow is not as it should be.
+                // A reader with other meters must notice that the flow is not as desired.
                 assert_ne!(sent_and_read(&with, &without, &flow).1, flow.instructions);
                 assert_ne!(sent_and_read(&without, &with, &flow).1, flow.instructions);
             }

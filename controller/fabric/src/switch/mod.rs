@@ -1,7 +1,9 @@
-//! One switch over OpenFlow 1.3: its channel as a pure machine (handshake, role, meters, counters, and within it
-//! the reconciler of its tables), and the task that moves bytes between that and the socket.
+//! One switch over OpenFlow 1.3. The channel is a pure machine for handshake, role, meters and
+//! counters, and contains the reconciler of the switch's tables. A task moves bytes between the
+//! channel and the socket.
 //!
-//! What the switch is to hold is decided elsewhere and comes in as an [`intent`](crate::intent).
+//! The entries that a switch must hold are decided elsewhere and arrive as updates of the
+//! [`intent`](crate::intent).
 
 pub(crate) mod admission_policy;
 pub(crate) mod capacity;

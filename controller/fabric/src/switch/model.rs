@@ -1,5 +1,6 @@
-//! A switch as data, for tests: it obeys flow-mods and group-mods as strictly as the standard allows, and
-//! says where a packet comes out. A network of such switches says at which hosts it arrives.
+//! A switch as data, for tests. It executes flow-mods and group-mods as strictly as the standard
+//! permits, and computes by which ports a packet leaves. A network of such switches computes at
+//! which hosts a packet arrives.
 
 use crate::intent::retained::RetainedEntries;
 use crate::intent::tables::SwitchTables;
@@ -13,7 +14,7 @@ use rs_openflow::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a switch can tell of a packet.
+/// The fields of a packet that a switch can match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ModelPacket {
     pub(crate) eth_dst: MacAddr,
@@ -24,7 +25,7 @@ pub(crate) struct ModelPacket {
 }
 
 impl ModelPacket {
-    /// An untagged one, by the version of IP of where it goes to.
+    /// Returns an untagged packet with the EtherType of its destination's IP version.
     pub(crate) fn from_ips(eth_dst: MacAddr, (ip_src, ip_dst): (IpAddr, IpAddr)) -> ModelPacket {
         let eth_type = if ip_dst.is_ipv6() { EtherType::IPV6 } else { EtherType::IPV4 };
         ModelPacket { eth_dst, vlan: VlanId::NONE, eth_type, ip_src, ip_dst }
@@ -39,16 +40,19 @@ pub(crate) type ModelRefusal = (ErrorType, u16);
 pub(crate) struct ModelSwitch {
     pub(crate) flows: Vec<FlowMod>,
     pub(crate) groups: BTreeMap<u32, GroupMod>,
-    /// How many more flows fit.
+    /// Maximum number of flows.
     pub(crate) capacity: Option<usize>,
-    /// The type of groups that it refuses.
+    /// Type of groups that the switch refuses.
     pub(crate) refuses: Option<GroupType>,
     /// Ports that are down.
     pub(crate) down: BTreeSet<u32>,
 }
 
 impl ModelSwitch {
-    /// Does what a message says; refuses what the standard lets a switch refuse.
+    /// Executes a message.
+    ///
+    /// # Errors
+    /// Returns the error with which the standard lets a switch refuse it.
     pub(crate) fn obey(&mut self, body: &Body) -> Result<(), ModelRefusal> {
         match body {
             Body::FlowMod(flow) => self.flow(flow),
@@ -95,7 +99,7 @@ impl ModelSwitch {
         Ok(())
     }
 
-    /// What it answers to a message.
+    /// Returns the replies to a message.
     pub(crate) fn answer(&mut self, Message { xid, body }: &Message) -> Vec<Message> {
         let body = match body {
             Body::BarrierRequest => Body::BarrierReply,
@@ -116,24 +120,24 @@ impl ModelSwitch {
         vec![Message::new(*xid, body)]
     }
 
-    /// What it answers when asked for its flows.
+    /// Returns the flows as a multipart reply reports them.
     pub(crate) fn flow_stats(&self) -> Vec<FlowStats> {
-        let told = |flow: &FlowMod| {
+        let reported = |flow: &FlowMod| {
             let mut stats = FlowStats::from(flow.clone());
-            // Told in another order than it was given.
+            // Reported in another order than they were sent.
             stats.matching.fields.reverse();
             stats
         };
-        self.flows.iter().map(told).collect()
+        self.flows.iter().map(reported).collect()
     }
 
-    /// What it answers when asked for its groups.
+    /// Returns the groups as a multipart reply reports them.
     pub(crate) fn group_descs(&self) -> Vec<GroupDesc> {
         let desc = |g: &GroupMod| GroupDesc { kind: g.kind, group: g.group, buckets: g.buckets.clone() };
         self.groups.values().map(desc).collect()
     }
 
-    /// What it holds of ours.
+    /// Returns the entries that are ours.
     pub(crate) fn tables(&self) -> SwitchTables {
         let mut tables = SwitchTables::default();
         self.flow_stats().into_iter().for_each(|flow| table_change::record_flow(&mut tables, flow));
@@ -141,13 +145,13 @@ impl ModelSwitch {
         tables
     }
 
-    /// By which ports a packet leaves that comes in by `in_port`, and as what.
+    /// Returns the ports by which a packet from `in_port` leaves, and the packet at each.
     pub(crate) fn forward(&self, in_port: u32, packet: ModelPacket) -> Vec<(PortNo, ModelPacket)> {
         let matching = self.flows.iter().filter(|flow| matches(&flow.matching, in_port, packet));
         let Some(best) = matching.max_by_key(|flow| flow.priority) else { return Vec::new() };
         let mut out = Vec::new();
         self.act(&actions(best).cloned().collect::<Vec<_>>(), packet, &mut out);
-        // A packet does not return to its ingress port unless told so by that port's reserved name.
+        // A packet returns to its ingress port only if an action names the reserved port for that.
         out.retain(|(port, _)| *port != PortNo(in_port) && !self.down.contains(&port.0));
         out
     }
@@ -203,7 +207,7 @@ fn matches(matching: &Match, in_port: u32, packet: ModelPacket) -> bool {
             }
             IpAddr::V4(_) => false,
         },
-        // Its packets are not about addresses.
+        // The model has no packets of address resolution.
         Oxm::IpProto(_) => false,
         other => panic!("the model does not know {other:?}"),
     })
@@ -215,19 +219,19 @@ pub(crate) struct ModelNetwork<'a> {
     pub(crate) switches: BTreeMap<DatapathId, ModelSwitch>,
 }
 
-/// Where the copies of a packet came out.
+/// Where the copies of a packet arrived.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModelArrivals {
-    /// Hosts, with the packet as it arrived; a host comes twice if two copies arrived.
+    /// Hosts, with the packet as it arrived. A host occurs twice if it received two copies.
     pub(crate) hosts: Vec<(String, ModelPacket)>,
-    /// Switches that handed it to the controller.
+    /// Switches that handed the packet to the controller.
     pub(crate) controller: Vec<DatapathId>,
-    /// Links crossed, the host's own not counted.
+    /// Number of links crossed, without the links of hosts.
     pub(crate) links: usize,
 }
 
 impl ModelNetwork<'_> {
-    /// Switches that hold these tables.
+    /// Returns switches that hold these tables.
     pub(crate) fn new(graph: &Graph, tables: BTreeMap<DatapathId, SwitchTables>) -> ModelNetwork<'_> {
         let switch = |tables: &SwitchTables| {
             let mut switch = ModelSwitch::default();
@@ -241,7 +245,7 @@ impl ModelNetwork<'_> {
         ModelNetwork { graph, switches: tables.iter().map(|(s, t)| (*s, switch(t))).collect() }
     }
 
-    /// A cable is pulled or put back, and nobody but the switches at its ends knows.
+    /// Connects or disconnects a cable. Only the switches at its ends notice.
     pub(crate) fn cable(&mut self, link: Link, up: bool) {
         for end in [link.a, link.b] {
             let Some(switch) = self.switches.get_mut(&end.switch) else { continue };
@@ -252,7 +256,10 @@ impl ModelNetwork<'_> {
         }
     }
 
-    /// Sends a packet into the network at a port. Panics if it is still going round after many hops.
+    /// Sends a packet into the network at a port.
+    ///
+    /// # Panics
+    /// Panics if the packet loops.
     pub(crate) fn send(&self, at: Port, packet: ModelPacket) -> ModelArrivals {
         let mut arrivals = ModelArrivals::default();
         let mut under_way = vec![(at, packet, 0)];

@@ -1,5 +1,6 @@
-//! Which table and which group numbers of a switch are ours. Elsewhere in the fabric flows are of table 0 and groups have the numbers of
-//! [`GROUPS`] and [`FAILOVERS`]; here they are translated to what the operator gave us, and back.
+//! Translates table and group numbers. All other code of the fabric uses table 0 and the group
+//! numbers of [`GROUPS`] and [`FAILOVERS`]; messages are translated to the table and numbers that
+//! the operator chose, and back.
 
 use crate::api::Pipeline;
 use crate::intent::failover::FAILOVERS;
@@ -13,14 +14,15 @@ impl Default for Pipeline {
 }
 
 impl Pipeline {
-    /// How many numbers are ours: those of trees and, behind them, of fast failover.
+    /// Number of group numbers that are ours: for trees and, above them, for fast failover.
     const NUMBERS: u32 = FAILOVERS.end - GROUPS.start;
-    /// The highest that [`first_group`](Pipeline::first_group) may be: a switch's numbers end at 0xffff_ff00 (OpenFlow 1.3.5, A.2.4).
+    /// Highest value of [`first_group`](Pipeline::first_group), because group numbers end at
+    /// 0xffff_ff00 (OpenFlow 1.3.5, A.2.4).
     pub const LAST_FIRST_GROUP: u32 = 0xffff_ff00 - Pipeline::NUMBERS + 1;
-    /// The last table that flows can be in (OpenFlow 1.3.5, A.2.3).
+    /// Last table that can hold flows (OpenFlow 1.3.5, A.2.3).
     pub const LAST_TABLE: u8 = 254;
 
-    /// From our numbers to the switch's.
+    /// Translates our numbers into those of the switch.
     pub(crate) fn translate(&self, body: &mut Body) {
         match body {
             Body::FlowMod(flow) => {
@@ -37,7 +39,7 @@ impl Pipeline {
         }
     }
 
-    /// From the switch's numbers to ours; what a switch tells of other tables is left out.
+    /// Translates the numbers of the switch into ours, and removes flows of other tables.
     pub(crate) fn translate_back(&self, body: &mut Body) {
         let Body::MultipartReply(reply) = body else { return };
         match &mut reply.body {
@@ -71,7 +73,7 @@ impl Pipeline {
         }
     }
 
-    // Numbers are moved round a circle, so that those of others never come to be taken for ours.
+    // The numbers form a ring, so that numbers of others can never be mistaken for ours.
 
     fn group(&self, ours: GroupId) -> GroupId {
         GroupId(ours.0.wrapping_add(self.first_group.wrapping_sub(GROUPS.start)))

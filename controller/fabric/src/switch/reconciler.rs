@@ -1,8 +1,11 @@
-//! Brings a switch's tables in line with the desired state: reads what of ours is installed, sends the
-//! difference in batches closed by barriers, and checks from time to time.
+//! Brings the tables of a switch in line with the desired state: reads our entries, sends the
+//! difference in batches that end with a barrier, and compares again from time to time.
 //!
-//! A machine without I/O; the messages travel through [`session`](crate::switch::channel). Only flows with our
-//! cookie and groups with our numbers are read or touched.
+//! This is a machine without I/O, whose messages travel through the
+//! [`channel`](crate::switch::channel). It reads and changes only flows with our cookie and groups
+//! with our numbers. It holds a copy of the desired tables, although the
+//! [`Intent`](crate::intent::Intent) has one: the two belong to different tasks, which must not
+//! share state or wait for each other.
 
 use crate::intent::cookies::{COOKIE, COOKIE_MASK};
 use crate::intent::inherited_state::InheritedState;
@@ -13,24 +16,24 @@ use cool_machine::{Duration, Machine, Poll, Time};
 use rs_openflow::{Body, ErrorMessage, FlowStatsRequest, Message, MultipartReply, MultipartRequest, TableId};
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long a switch may take to answer a barrier or to tell its tables.
+/// Maximum time for the reply to a barrier or to a request for tables.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often installed tables are compared with what we believe of them.
+/// Interval at which the installed tables are compared with the expected ones.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(30);
-/// NetworkChanges before a barrier.
+/// Number of changes before a barrier.
 const BATCH_CHANGES: usize = 256;
-/// Entries that a switch may tell of.
+/// Maximum number of entries that a switch may report.
 const MAX_ENTRIES: usize = 1 << 20;
-/// Transactions of ours have this bit; the session's own do not.
+/// Bit that marks transactions of the reconciler. The channel's own transactions do not.
 pub(crate) const XID: u32 = 1 << 31;
 
-/// A change of what a switch is to hold.
+/// A change of the desired state of a switch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TableUpdate {
-    /// Counts upwards; the answer names it.
+    /// Increases with every update. The acknowledgment names it.
     pub(crate) version: u64,
     pub(crate) delta: TableDelta,
-    /// What is retained though it is not desired.
+    /// Entries that are retained though they are not desired.
     pub(crate) stale: StaleEntries,
 }
 
@@ -42,46 +45,46 @@ impl TableUpdate {
     }
 }
 
-/// Entries that a switch refused, and why: the first of each tree, and of each group for fast failover, by its number,
-/// and of all that is for none.
+/// Entries that a switch refused, each with the reason: the first for each tree and each failover
+/// group, by number, and the first of all others.
 pub(crate) type EntryRefusals = BTreeMap<Option<u32>, String>;
 
-/// What may happen.
+/// Input of the machine.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// Begin: read what is installed.
+    /// Reads the installed entries.
     Start,
     /// The desired state has changed.
     Update(TableUpdate),
-    /// The switch answered one of our transactions.
+    /// The switch has replied to one of our transactions.
     Reply(Message),
 }
 
-/// What to do, or to know.
+/// Output of the machine.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     Send(Message),
-    /// The switch has told what it holds, for the first time.
+    /// State of an earlier controller. Sent once, after the first reading.
     Read(InheritedState),
-    /// Everything desired in this version is installed, but for what the switch refused.
+    /// All entries of this version are installed, except those that the switch refused.
     Acknowledged(u64, EntryRefusals),
-    /// This number of our entries had been changed by somebody else; they are being restored.
+    /// This number of our entries had been changed by others and are being restored.
     Drifted(usize),
-    /// The switch cannot be worked with.
+    /// The switch does not work as required.
     Failed(String),
 }
 
 #[derive(Debug)]
 enum ReconcilerState {
-    /// Nothing asked yet.
+    /// Nothing has been requested yet.
     New,
-    /// Waiting for both answers; what they told so far.
+    /// Waits for both tables, and collects the entries received so far.
     Reading {
-        told: SwitchTables,
+        reported: SwitchTables,
         flows: Option<u32>,
         groups: Option<u32>,
     },
-    /// Waiting for the barrier with this transaction.
+    /// Waits for the reply to the barrier with this transaction.
     Applying {
         barrier: u32,
     },
@@ -93,27 +96,27 @@ enum ReconcilerState {
 #[derive(Debug)]
 pub(crate) struct Reconciler {
     state: ReconcilerState,
-    /// Flows that the switch may be given.
+    /// Maximum number of flows.
     max_flows: Option<u32>,
     installed: SwitchTables,
     desired: SwitchTables,
     retained: RetainedEntries,
-    /// Of the last update; `None` before the first.
+    /// Version of the last update; `None` before the first.
     version: Option<u64>,
-    /// Where `desired` may differ from `installed`.
+    /// Entries in which `desired` may differ from `installed`.
     differing: ChangeScope,
-    /// Whether that version has been answered for.
+    /// Whether that version has been acknowledged.
     acknowledged: bool,
     read_before: bool,
-    /// A newer version came while a batch was under way.
+    /// Whether a newer version arrived while a batch was being applied.
     stale: bool,
-    /// What is left to send for the version being installed.
+    /// Remaining changes for the version that is being installed.
     stages: VecDeque<VecDeque<TableChange>>,
-    /// What an error may refer to.
+    /// Changes to which an error may refer.
     sent: BTreeMap<u32, TableChange>,
-    /// The refusals since the last answer.
+    /// Refusals since the last acknowledgment.
     refusals: EntryRefusals,
-    /// A flow was withheld since the last comparison.
+    /// Whether a flow was withheld since the last comparison.
     withheld: bool,
     next_xid: u32,
     deadline: Option<Time>,
@@ -121,7 +124,7 @@ pub(crate) struct Reconciler {
 }
 
 impl Reconciler {
-    /// Of a switch that is given no more flows than these.
+    /// Creates the reconciler of a switch that may hold at most `max_flows` flows.
     pub(crate) fn new(max_flows: Option<u32>) -> Reconciler {
         Reconciler {
             state: ReconcilerState::New,
@@ -161,7 +164,7 @@ impl Reconciler {
         let flows = self.send(Body::MultipartRequest(MultipartRequest::Flow(flows).into()));
         let groups = self.send(Body::MultipartRequest(MultipartRequest::GroupDesc.into()));
         self.state = ReconcilerState::Reading {
-            told: SwitchTables::default(),
+            reported: SwitchTables::default(),
             flows: Some(flows),
             groups: Some(groups),
         };
@@ -185,28 +188,29 @@ impl Reconciler {
     }
 
     fn table_reply(&mut self, now: Time, xid: u32, more: bool, body: MultipartReply) {
-        let ReconcilerState::Reading { told, flows, groups } = &mut self.state else { return };
+        let ReconcilerState::Reading { reported, flows, groups } = &mut self.state else { return };
         match body {
             MultipartReply::Flow(list) if *flows == Some(xid) => {
-                list.into_iter().for_each(|flow| table_change::record_flow(told, flow));
+                list.into_iter().for_each(|flow| table_change::record_flow(reported, flow));
                 flows.take_if(|_| !more);
             }
             MultipartReply::GroupDesc(list) if *groups == Some(xid) => {
-                list.into_iter().for_each(|group| table_change::record_group(told, group));
+                list.into_iter().for_each(|group| table_change::record_group(reported, group));
                 groups.take_if(|_| !more);
             }
             _ => return,
         }
-        if told.flows.len() + told.groups.len() > MAX_ENTRIES {
+        if reported.flows.len() + reported.groups.len() > MAX_ENTRIES {
             return self.fail(format!("it tells of more than {MAX_ENTRIES} entries"));
         }
-        // A switch that goes on telling is alive.
+        // A switch that continues to report is alive.
         self.deadline = Some(now + REPLY_TIMEOUT);
         if flows.is_none() && groups.is_none() {
-            let told = core::mem::take(told);
+            let reported = core::mem::take(reported);
             if self.read_before {
-                let scope = ChangeScope::all(&told, &self.installed);
-                let stages = table_change::stages(&told, &self.installed, scope, &RetainedEntries::default());
+                let scope = ChangeScope::all(&reported, &self.installed);
+                let stages =
+                    table_change::stages(&reported, &self.installed, scope, &RetainedEntries::default());
                 let drifted: usize = stages.iter().map(Vec::len).sum();
                 if drifted > 0 {
                     self.outputs.push_back(Output::Drifted(drifted));
@@ -214,9 +218,9 @@ impl Reconciler {
             } else {
                 self.read_before = true;
                 self.outputs
-                    .push_back(Output::Read(crate::intent::inherited_state::InheritedState::read(&told)));
+                    .push_back(Output::Read(crate::intent::inherited_state::InheritedState::read(&reported)));
             }
-            self.installed = told;
+            self.installed = reported;
             self.differing = ChangeScope::all(&self.installed, &self.desired);
             self.compare(now);
         }
@@ -237,7 +241,7 @@ impl Reconciler {
         }
         if let Some(change) = self.sent.remove(&xid) {
             change.refused(&mut self.installed, failure);
-            change.note(&mut self.differing);
+            change.add_to(&mut self.differing);
             self.refusals.entry(change.group()).or_insert_with(|| format!("{change}: {why}"));
             self.deadline = Some(now + REPLY_TIMEOUT);
         }
@@ -267,7 +271,7 @@ impl Reconciler {
         }
         if self.retained.stale != update.stale {
             self.retained.stale = update.stale;
-            // What was retained may be due to go.
+            // Entries that were retained may have to be removed.
             self.differing = ChangeScope::all(&self.installed, &self.desired);
         }
         if !self.retained.stale.unicast {
@@ -276,36 +280,39 @@ impl Reconciler {
         self.version = Some(update.version);
         self.acknowledged = false;
         self.stale = true;
-        // What was sent is waited for first, so that an error is known to belong to it.
+        // The batch under way must be acknowledged first, because otherwise an error could not be
+        // attributed.
         if matches!(self.state, ReconcilerState::Idle) {
             self.compare(now);
         }
     }
 
-    /// Starts on the difference between what is installed and what is desired. NetworkChanges of an earlier
-    /// difference that were not sent are found again.
+    /// Computes the difference between installed and desired entries, and starts to apply it. It
+    /// also contains the changes of an earlier difference that were not sent.
     fn compare(&mut self, now: Time) {
         self.stale = false;
         self.refusals.clear();
         if self.version.is_some() {
             for change in self.stages.drain(..).flatten() {
-                change.note(&mut self.differing);
+                change.add_to(&mut self.differing);
             }
             let scope = core::mem::take(&mut self.differing);
             let stages = table_change::stages(&self.installed, &self.desired, scope, &self.retained);
             self.stages = stages.into_iter().map(VecDeque::from).collect();
-            // Also what is found by a check, or refused before and tried again, is answered for.
+            // Differences that a check found, or that were refused before, must be acknowledged as
+            // well.
             self.acknowledged &= self.stages.is_empty();
         }
         self.proceed(now);
     }
 
-    /// Sends the next batch, or answers.
+    /// Sends the next batch, or acknowledges the version.
     fn proceed(&mut self, now: Time) {
         let Some(stage) = self.stages.front_mut() else {
             let room = self.max_flows.is_none_or(|most| self.installed.flows.len() < most as usize);
             if core::mem::take(&mut self.withheld) && room {
-                // What came first was withheld for what has gone meanwhile.
+                // A flow may have been withheld for lack of room, and other flows were removed
+                // since.
                 return self.compare(now);
             }
             self.state = ReconcilerState::Idle;
@@ -324,7 +331,7 @@ impl Reconciler {
         for change in batch {
             if self.is_beyond_bound(&change) {
                 self.withheld = true;
-                change.note(&mut self.differing);
+                change.add_to(&mut self.differing);
                 let why = format!("{change}: it may have {} flows", self.installed.flows.len());
                 self.refusals.entry(change.group()).or_insert(why);
                 continue;
@@ -338,8 +345,9 @@ impl Reconciler {
         self.deadline = Some(now + REPLY_TIMEOUT);
     }
 
-    /// Whether this is one flow more than the operator allows. Groups' trees were refused before; this holds for unicast, and
-    /// as a table that is full does: the entry is left out, told, and tried again when there is room.
+    /// Returns whether a change would exceed the number of flows that the operator permits. Trees
+    /// are refused earlier, so this concerns unicast flows. They are treated as if the table were
+    /// full: the entry is left out, reported, and tried again when there is room.
     fn is_beyond_bound(&self, change: &TableChange) -> bool {
         let TableChange::PutFlow(key, _) = change else { return false };
         let installed = &self.installed.flows;

@@ -1,4 +1,4 @@
-//! The difference between two tables, and the OpenFlow messages that make it.
+//! The difference between two tables, and the OpenFlow messages that apply it.
 
 use crate::intent::cookies;
 use crate::intent::cookies::{COOKIE, COOKIE_MASK};
@@ -12,7 +12,7 @@ use rs_openflow::{
 };
 use std::collections::BTreeSet;
 
-/// The code by which a group is refused that exists.
+/// Code of GROUP_MOD_FAILED: the group exists.
 const GROUP_EXISTS: u16 = 0;
 
 /// One change of a switch's tables.
@@ -20,13 +20,13 @@ const GROUP_EXISTS: u16 = 0;
 pub(crate) enum TableChange {
     AddGroup(u32, GroupBuckets),
     ModifyGroup(u32, GroupBuckets),
-    /// Adds, or replaces if it is there.
+    /// Adds a flow or replaces it.
     PutFlow(FlowKey, FlowEntry),
     DeleteFlow(FlowKey),
     DeleteGroup(u32),
 }
 
-/// Which entries may differ.
+/// Entries in which two tables may differ.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChangeScope {
     pub(crate) flows: BTreeSet<FlowKey>,
@@ -34,7 +34,7 @@ pub(crate) struct ChangeScope {
 }
 
 impl ChangeScope {
-    /// All of two tables.
+    /// Returns all entries of two tables.
     pub(crate) fn all(installed: &SwitchTables, desired: &SwitchTables) -> ChangeScope {
         ChangeScope {
             flows: installed.flows.keys().chain(desired.flows.keys()).cloned().collect(),
@@ -43,9 +43,11 @@ impl ChangeScope {
     }
 }
 
-/// What makes `desired` of `installed` within a scope, in stages each of which must be confirmed before the
-/// next (by barrier; OpenFlow 1.3.5, 6.2): groups before the flows that use them, all that is new before anything is deleted, and flows before
-/// the groups that they used, since a switch deletes a group's flows with it (6.5). What is `retained` stays.
+/// Returns the changes that turn `installed` into `desired` within a scope. Each stage must be
+/// acknowledged by a barrier before the next is sent (OpenFlow 1.3.5, 6.2). Groups precede the
+/// flows that use them, and additions precede deletions. Flows are deleted before the groups that
+/// they used, because a switch deletes the flows of a group together with it (6.5). Entries in
+/// `retained` are kept.
 pub(crate) fn stages(
     installed: &SwitchTables,
     desired: &SwitchTables,
@@ -70,13 +72,13 @@ pub(crate) fn stages(
             _ => {}
         }
     }
-    // Where a table is too small, what every switch needs is in it.
+    // If a table is too small, it must at least hold the flows that every switch needs.
     puts.sort_by_key(|put| !matches!(put, TableChange::PutFlow(_, flow) if cookies::is_everywhere(flow)));
     [groups, puts, gone, idle].into_iter().filter(|stage| !stage.is_empty()).collect()
 }
 
 impl TableChange {
-    /// The number of the tree that the change is for, or of the group for fast failover, if it is for one.
+    /// Returns the number of the tree or failover group that the change concerns.
     pub(crate) fn group(&self) -> Option<u32> {
         match self {
             TableChange::AddGroup(id, _) | TableChange::ModifyGroup(id, _) | TableChange::DeleteGroup(id) => {
@@ -87,8 +89,8 @@ impl TableChange {
         }
     }
 
-    /// Adds what the change concerns to a scope.
-    pub(crate) fn note(&self, scope: &mut ChangeScope) {
+    /// Adds the entry that the change concerns to a scope.
+    pub(crate) fn add_to(&self, scope: &mut ChangeScope) {
         match self {
             TableChange::AddGroup(id, _) | TableChange::ModifyGroup(id, _) | TableChange::DeleteGroup(id) => {
                 scope.groups.insert(*id);
@@ -99,7 +101,7 @@ impl TableChange {
         }
     }
 
-    /// The tables once the change is made.
+    /// Applies the change to tables.
     pub(crate) fn apply(&self, tables: &mut SwitchTables) {
         match self {
             TableChange::AddGroup(id, new) | TableChange::ModifyGroup(id, new) => {
@@ -117,11 +119,11 @@ impl TableChange {
         }
     }
 
-    /// The tables once the switch has refused the change, as far as can be told: so that the next
-    /// difference tries again what can help.
+    /// Updates the tables after the switch has refused the change, so that the next difference
+    /// tries again if that can help.
     pub(crate) fn refused(&self, tables: &mut SwitchTables, failure: &ErrorMessage) {
         match self {
-            // It exists, though we did not know: modify it next time.
+            // The group exists unexpectedly: the next difference must modify it.
             TableChange::AddGroup(id, _)
                 if (failure.kind, failure.code) == (ErrorType::GROUP_MOD_FAILED, GROUP_EXISTS) =>
             {
@@ -136,7 +138,8 @@ impl TableChange {
         }
     }
 
-    /// The message that asks for the change. Deletions name our cookie, so that they cannot hit others.
+    /// Returns the message that requests the change. Deletions name our cookie, because they must
+    /// not hit entries of others.
     pub(crate) fn message(&self) -> Body {
         let flow = |command, key: &FlowKey, cookie, instructions: &[Instruction]| {
             Body::FlowMod(FlowMod {
@@ -180,9 +183,9 @@ impl GroupBuckets {
         }
     }
 
-    /// `None` if they are of another form than ours.
-    fn read(kind: GroupType, told: &[Bucket]) -> Option<GroupBuckets> {
-        let mut ports = told.iter().map(|bucket| match bucket.actions[..] {
+    /// Returns `None` if the buckets have another form than ours.
+    fn read(kind: GroupType, reported: &[Bucket]) -> Option<GroupBuckets> {
+        let mut ports = reported.iter().map(|bucket| match bucket.actions[..] {
             [Action::Output { port, .. }] => Some(port.0),
             _ => None,
         });
@@ -191,8 +194,8 @@ impl GroupBuckets {
             GroupType::FF => GroupBuckets::FirstUp([ports.next()??, ports.next()??]),
             _ => return None,
         };
-        // Also what they watch counts.
-        (kind == GroupType::ALL || buckets.write() == told).then_some(buckets)
+        // The watched ports must be right as well.
+        (kind == GroupType::ALL || buckets.write() == reported).then_some(buckets)
     }
 }
 
@@ -221,18 +224,18 @@ impl fmt::Display for TableChange {
     }
 }
 
-/// Notes a flow that a switch tells of, if it is ours.
-pub(crate) fn record_flow(tables: &mut SwitchTables, told: FlowStats) {
-    if told.cookie & COOKIE_MASK == COOKIE && told.table == TableId(0) {
-        let flow = FlowEntry { cookie: told.cookie, instructions: told.instructions.into() };
-        tables.flows.insert(FlowKey::new(told.priority, told.matching), flow);
+/// Records a flow that a switch reports, if it is ours.
+pub(crate) fn record_flow(tables: &mut SwitchTables, reported: FlowStats) {
+    if reported.cookie & COOKIE_MASK == COOKIE && reported.table == TableId(0) {
+        let flow = FlowEntry { cookie: reported.cookie, instructions: reported.instructions.into() };
+        tables.flows.insert(FlowKey::new(reported.priority, reported.matching), flow);
     }
 }
 
-/// Notes a group that a switch tells of, if it is ours.
-pub(crate) fn record_group(tables: &mut SwitchTables, told: GroupDesc) {
-    if GROUPS.contains(&told.group.0) || FAILOVERS.contains(&told.group.0) {
-        tables.groups.insert(told.group.0, GroupBuckets::read(told.kind, &told.buckets));
+/// Records a group that a switch reports, if it is ours.
+pub(crate) fn record_group(tables: &mut SwitchTables, reported: GroupDesc) {
+    if GROUPS.contains(&reported.group.0) || FAILOVERS.contains(&reported.group.0) {
+        tables.groups.insert(reported.group.0, GroupBuckets::read(reported.kind, &reported.buckets));
     }
 }
 

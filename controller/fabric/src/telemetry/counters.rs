@@ -2,33 +2,34 @@
 
 use std::collections::BTreeMap;
 
-/// What a port has counted since its switch began.
+/// Counters of a port since its switch started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Packets that came in.
+    /// Packets received.
     pub rx_packets: u64,
-    /// Bytes that came in.
+    /// Bytes received.
     pub rx_bytes: u64,
-    /// Packets that went out.
+    /// Packets sent.
     pub tx_packets: u64,
-    /// Bytes that went out.
+    /// Bytes sent.
     pub tx_bytes: u64,
-    /// Packets lost at the port, both ways: dropped or broken.
+    /// Packets lost at the port in both directions: dropped or damaged.
     pub lost: u64,
 }
 
-/// What a switch has counted.
+/// Counters of a switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SwitchCounters {
     pub(crate) ports: BTreeMap<u32, PortCounters>,
-    /// MulticastGroups packets of COOL's range that came from nobody who may send them.
+    /// Multicast packets to COOL's addresses that the switch dropped because their senders are not
+    /// members.
     pub(crate) nonmember_packets: u64,
-    /// Packets that it has handed to the controller during this session.
+    /// Packets that the switch has handed to the controller on this connection.
     pub(crate) packet_ins: u64,
-    /// Of those, dropped since their ports handed in too many.
+    /// Packet-ins that were dropped because their ports caused too many.
     pub(crate) packet_ins_dropped: u64,
-    /// Whether it has meters.
+    /// Whether the switch has meters.
     pub(crate) meters: bool,
-    /// Whether it has group tables of type ALL, if it says.
+    /// Whether the switch has group tables of type ALL, if it reports that.
     pub(crate) group_tables: Option<bool>,
 }

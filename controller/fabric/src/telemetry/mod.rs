@@ -1,5 +1,5 @@
-//! What is measured while the fabric runs, for whoever wants to look: written by the switches' tasks and the
-//! core, read by anybody, and never waited for.
+//! Measurements of the running fabric. The switches' tasks and the network write them, everything
+//! else reads them, and nobody waits for them.
 
 pub(crate) mod counters;
 
@@ -14,48 +14,50 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Switches at a time that are known to be turned away.
+/// Maximum number of rejected switches that are remembered.
 const TURNED_AWAY_MAX: usize = 64;
 
-/// For so long after the last of them, what was refused is something that an operator should look at.
+/// Period for which refused packets and rejected switches are reported after the last of them.
 pub const RECENT: Duration = Duration::from_secs(300);
 
-/// A port's counters, and how fast they grow.
+/// Counters of a port, and their rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PortLoad {
-    /// Since the switch began.
+    /// Counts since the switch started.
     pub counters: PortCounters,
-    /// Of late.
+    /// Receive rate between the last two readings.
     pub rx_bytes_per_second: f64,
-    /// Of late.
+    /// Send rate between the last two readings.
     pub tx_bytes_per_second: f64,
 }
 
-/// What is known of a switch by counting.
+/// Counters of a switch, and their rates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SwitchLoad {
-    /// By port number.
+    /// Ports by number.
     pub ports: BTreeMap<u32, PortLoad>,
-    /// MulticastGroups packets of the controller's range that the switch dropped since nobody may send them there.
+    /// Multicast packets to the controller's addresses that the switch dropped because their
+    /// senders are not members.
     pub nonmember_packets: u64,
     /// Whether some of them were dropped within [`RECENT`], while this controller counted.
     pub nonmember_packets_recent: bool,
-    /// Packets for the controller that its ports handed in during this session.
+    /// Packets that its ports handed to the controller on this connection.
     pub packet_ins: u64,
-    /// Of those, dropped since their ports handed in too many.
+    /// Packet-ins that were dropped because their ports caused too many.
     pub packet_ins_dropped: u64,
     /// Whether some of them were dropped within [`RECENT`].
     pub packet_ins_dropped_recent: bool,
-    /// Whether the switch holds floods off by meters.
+    /// Whether the switch limits packet-ins by meters.
     pub meters: bool,
-    /// Whether it has group tables of type ALL, if it says.
+    /// Whether the switch has group tables of type ALL, if it reports that.
     pub group_tables: Option<bool>,
 }
 
-/// How long something took, how often: counts of durations up to bounds.
+/// Histogram of durations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
-    /// For each of [`Histogram::BOUNDS`], durations not longer than it and longer than the one before; then the rest.
+    /// For each of [`Histogram::BOUNDS`], the number of durations up to it and above the previous
+    /// bound; finally the number of longer ones.
     pub counts: [u64; Histogram::BOUNDS.len() + 1],
     /// Sum in seconds.
     pub sum: f64,
@@ -68,10 +70,10 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// In seconds.
+    /// Upper bounds of the buckets, in seconds.
     pub const BOUNDS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
 
-    fn note(&mut self, took: Duration) {
+    fn record(&mut self, took: Duration) {
         let seconds = took.as_secs_f64();
         let bucket = Histogram::BOUNDS.iter().position(|bound| seconds <= *bound);
         self.counts[bucket.unwrap_or(Histogram::BOUNDS.len())] += 1;
@@ -79,31 +81,31 @@ impl Histogram {
     }
 }
 
-/// All that is measured.
+/// All measurements.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measurements {
-    /// ConnectedSwitch switches that have told of their counters.
+    /// Connected switches that have reported their counters.
     pub switches: BTreeMap<DatapathId, SwitchLoad>,
-    /// What each switch was told to hold.
+    /// Number of entries that each switch must hold.
     pub rules: BTreeMap<DatapathId, RuleCounts>,
-    /// From the last change of what a switch is to hold until it has confirmed it.
+    /// Time from a change of a switch's desired entries until the switch acknowledges it.
     pub installation: Histogram,
-    /// From the moment at which both ends are there until a link or node is found.
+    /// Time from the moment at which both ends are up until a link or node is found.
     pub discovery: Histogram,
-    /// LLDP frames that were not believed.
+    /// LLDP frames that were refused.
     pub refused_lldp: Refused,
-    /// Switches that were not served, how often, by cause.
+    /// Number of rejected switches by cause.
     pub not_admitted: BTreeMap<&'static str, u64>,
-    /// The last time for each datapath id and address, within [`RECENT`].
+    /// Latest rejection of each datapath id and address, within [`RECENT`].
     pub rejected: BTreeMap<(DatapathId, IpAddr), RejectedSwitch>,
 }
 
-/// A switch that was not served.
+/// A switch that was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedSwitch {
-    /// Why.
+    /// Reason.
     pub why: NotAdmitted,
-    /// When.
+    /// Time of the rejection.
     pub at: Instant,
 }
 
@@ -113,31 +115,31 @@ struct TelemetryState {
     sources: BTreeMap<DatapathId, CounterSource>,
 }
 
-/// Whose counters of a switch are kept.
+/// Connection on which the kept counters of a switch were reported.
 #[derive(Debug)]
 struct CounterSource {
     connection: ConnectionId,
-    /// When it told of them last.
+    /// Time of its last report.
     at: Time,
-    /// When more outsiders, and more packets that were too many, were counted last.
+    /// Times at which the counts of non-member packets and of dropped packet-ins last rose.
     rose: [Option<Time>; 2],
 }
 
-/// The place where it is kept.
+/// Store of the measurements.
 #[derive(Debug, Default)]
 pub(crate) struct Telemetry {
     state: Mutex<TelemetryState>,
 }
 
 impl Telemetry {
-    /// All of it, as it is now.
+    /// Returns all current measurements.
     pub(crate) fn read(&self) -> Measurements {
         let mut state = self.state.lock();
         state.measurements.rejected.retain(|_, rejected| rejected.at.elapsed() < RECENT);
         state.measurements.clone()
     }
 
-    /// A switch at this address says that it has this datapath id, and is not served.
+    /// Records that a switch at this address, which reports this datapath id, was rejected.
     pub(crate) fn not_admitted(&self, claimed: DatapathId, address: IpAddr, why: NotAdmitted) {
         let measurements = &mut self.state.lock().measurements;
         *measurements.not_admitted.entry(why.cause()).or_default() += 1;
@@ -148,7 +150,7 @@ impl Telemetry {
         }
     }
 
-    /// A switch has told of its counters, on this connection.
+    /// Records the counters that a switch reported on this connection.
     pub(crate) fn counted(
         &self,
         connection: ConnectionId,
@@ -166,7 +168,7 @@ impl Telemetry {
         ];
         let rose = match &before {
             Some(source) => [0, 1].map(|i| if rises[i] { Some(now) } else { source.rose[i] }),
-            // What was counted before nobody knows when.
+            // It is unknown when the packets of earlier connections were counted.
             None => [None, counted.packet_ins_dropped.gt(&0).then_some(now)],
         };
         let [nonmember_packets_recent, packet_ins_dropped_recent] =
@@ -177,7 +179,7 @@ impl Telemetry {
             false => 0.0,
         };
         let load = |(port, counters): (u32, PortCounters)| {
-            // A port that is new has no rate yet.
+            // A new port has no rate yet.
             let old = old.ports.get(&port).map_or(counters, |load| load.counters);
             let load = PortLoad {
                 counters,
@@ -199,7 +201,7 @@ impl Telemetry {
         state.measurements.switches.insert(switch, load);
     }
 
-    /// A connection has ended.
+    /// Records the end of a connection.
     pub(crate) fn ended(&self, connection: ConnectionId, switch: DatapathId) {
         let mut state = self.state.lock();
         if state.sources.get(&switch).is_some_and(|source| source.connection == connection) {
@@ -208,7 +210,7 @@ impl Telemetry {
         }
     }
 
-    /// A switch is to hold these rules now, or is gone.
+    /// Records how many entries a switch must hold; `None` if the switch was removed.
     pub(crate) fn desired(&self, switch: DatapathId, rules: Option<RuleCounts>) {
         let told = &mut self.state.lock().measurements.rules;
         match rules {
@@ -217,23 +219,23 @@ impl Telemetry {
         }
     }
 
-    /// A switch has confirmed what it was told this long ago.
+    /// Records how long a switch took to acknowledge an update.
     pub(crate) fn installed(&self, took: Duration) {
-        self.state.lock().measurements.installation.note(took);
+        self.state.lock().measurements.installation.record(took);
     }
 
-    /// This many LLDP frames have not been believed.
+    /// Records the number of refused LLDP frames.
     pub(crate) fn refused_lldp(&self, refused: Refused) {
         self.state.lock().measurements.refused_lldp = refused;
     }
 
-    /// A link or node was found after this time.
+    /// Records how long it took to find a link or node.
     pub(crate) fn found(&self, took: Duration) {
-        self.state.lock().measurements.discovery.note(took);
+        self.state.lock().measurements.discovery.record(took);
     }
 }
 
-/// Since when what is to be found is there.
+/// Times at which ports came up and nodes registered, from which the latency of discovery follows.
 #[derive(Debug, Default)]
 pub(crate) struct DiscoveryLatency {
     ports: BTreeMap<Port, Time>,
@@ -261,13 +263,13 @@ impl DiscoveryLatency {
         self.nodes.remove(node);
     }
 
-    /// How long a link has been there that is found now.
+    /// Returns how long a link that was found now has been up.
     pub(crate) fn link(&self, now: Time, link: Link) -> Option<Duration> {
         let since = self.ports.get(&link.a)?.max(self.ports.get(&link.b)?);
         Some(now - *since)
     }
 
-    /// How long a node has been there that is found now.
+    /// Returns how long a node that was found now has been up.
     pub(crate) fn node(&self, now: Time, node: &str, port: Port) -> Option<Duration> {
         let since = self.ports.get(&port)?.max(self.nodes.get(node)?);
         Some(now - *since)
@@ -293,7 +295,7 @@ mod tests {
         assert_eq!(rate(&telemetry), 0.0);
         telemetry.counted(1, switch, at(2), counted(2500));
         assert_eq!(rate(&telemetry), 1000.0);
-        // A switch that begins anew counts from zero.
+        // A switch that restarts counts from zero.
         telemetry.counted(1, switch, at(4), counted(0));
         assert_eq!(rate(&telemetry), 0.0);
         telemetry.counted(2, switch, at(1), counted(9000));
@@ -315,7 +317,7 @@ mod tests {
             let load = &telemetry.read().switches[&switch];
             (load.nonmember_packets_recent, load.packet_ins_dropped_recent)
         };
-        // What a switch has counted for an earlier controller may be old.
+        // Packets that were counted for an earlier controller may be old.
         assert_eq!(lately(0, 5, 0), (false, false));
         assert_eq!(lately(2, 6, 0), (true, false));
         assert_eq!(lately(200, 6, 1), (true, true));
@@ -328,7 +330,7 @@ mod tests {
     fn durations_are_counted_up_to_their_bounds() {
         let mut histogram = Histogram::default();
         for ms in [1, 2, 3, 700, 60_000] {
-            histogram.note(Duration::from_millis(ms));
+            histogram.record(Duration::from_millis(ms));
         }
         assert_eq!(histogram.counts, [1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1]);
         assert!((histogram.sum - 60.706).abs() < 1e-9);

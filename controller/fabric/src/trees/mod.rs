@@ -1,4 +1,4 @@
-//! The trees of a group, and how each is moved to another shape without ever making a loop.
+//! The trees of a group, and how each is moved to another shape without ever forming a loop.
 
 pub(crate) mod reverse_index;
 
@@ -7,12 +7,13 @@ use crate::intent::tables::GROUPS;
 use cool_topology::{DatapathId, Graph, Index, Link, Tree, trees::is_forest};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Hands out the numbers of trees: each is a group of the switches and a multicast address.
+/// Allocates the numbers of trees. Each number stands for a group entry of the switches and a
+/// multicast address.
 #[derive(Debug)]
 pub(crate) struct TreeNumbers {
     used: BTreeSet<u32>,
-    /// Where to look first: a number rests as long as possible before it comes again, so that packets of
-    /// its last use are gone.
+    /// Where the search starts. A number is reused as late as possible, so that packets of its last
+    /// use are gone by then.
     next: u32,
 }
 
@@ -23,7 +24,7 @@ impl Default for TreeNumbers {
 }
 
 impl TreeNumbers {
-    /// A number that is not in use, if there is one.
+    /// Allocates a number; returns `None` if all are in use.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let number =
             (self.next..GROUPS.end).chain(GROUPS.start..self.next).find(|n| !self.used.contains(n))?;
@@ -32,7 +33,7 @@ impl TreeNumbers {
         Some(number)
     }
 
-    /// A number is in use already.
+    /// Marks a number as used.
     pub(crate) fn reserve(&mut self, number: u32) {
         if GROUPS.contains(&number) {
             self.used.insert(number);
@@ -43,15 +44,15 @@ impl TreeNumbers {
         self.used.remove(&number);
     }
 
-    /// How many are in use.
+    /// Returns how many numbers are in use.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
         self.used.len()
     }
 }
 
-/// Which nodes each tree of a group connects, by the racks of the members: `racks` has the rack of every
-/// member. Trees of fewer than two nodes are left out.
+/// Returns the nodes of each tree of a group. `racks` must have the rack of every member. Trees of
+/// fewer than two nodes are left out.
 pub(crate) fn scopes(group: &GroupRequest, racks: &BTreeMap<String, u32>) -> Vec<(TreeScope, Vec<String>)> {
     let mut all: Vec<String> = Vec::new();
     let mut by_rack: BTreeMap<u32, Vec<String>> = BTreeMap::new();
@@ -62,7 +63,7 @@ pub(crate) fn scopes(group: &GroupRequest, racks: &BTreeMap<String, u32>) -> Vec
             by_rack.entry(*rack).or_default().push(name.clone());
         }
     }
-    // Members come in rank order, so the first of a rack has its smallest rank.
+    // Members are in rank order, so the first of a rack has its smallest rank.
     let leaders = by_rack.values().filter_map(|nodes| nodes.first().cloned()).collect();
     let racks = by_rack.into_iter().map(|(rack, nodes)| (TreeScope::Rack(rack), nodes));
     let mut scopes = vec![(TreeScope::All, all), (TreeScope::Leaders, leaders)];
@@ -71,21 +72,21 @@ pub(crate) fn scopes(group: &GroupRequest, racks: &BTreeMap<String, u32>) -> Vec
     scopes
 }
 
-/// Which of equally good trees a tree is to be.
+/// Choice among trees that are equally good.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TieBreak {
-    /// Groups with other numbers get others.
+    /// Groups with different numbers get different trees.
     pub(crate) group: u64,
-    /// How many trees over the same nodes come before it, with none of which it is to have a link in common.
+    /// Number of earlier trees over the same nodes, with which this one should share no link.
     pub(crate) stripe: usize,
 }
 
 impl TieBreak {
-    /// The tree over these nodes as the network is now.
+    /// Returns the tree over these nodes in the current network.
     pub(crate) fn tree(self, index: &Index, graph: &Graph, members: &[String]) -> Tree {
         let members = members.iter().map(String::as_str);
         let mut disjoint = Tree::disjoint(index, graph, members.clone(), self.group);
-        // Where fewer disjoint trees are left than stripes, it has links in common with others.
+        // If fewer disjoint trees exist than stripes, the tree shares links with others.
         disjoint.nth(self.stripe).unwrap_or_else(|| Tree::over(index, graph, members, self.number()))
     }
 
@@ -96,27 +97,29 @@ impl TieBreak {
 
 /// A tree that follows the network.
 ///
-/// While switches change from one shape to another, some still have the old and some have the new one. If
-/// old and new links together make no loop, neither does any mixture, and the new shape is wanted at once.
-/// Otherwise only what both have in common is wanted first, and the new shape when all switches concerned
-/// have confirmed that: a moment's loss, which repair mends, instead of packets going round.
+/// While switches change from one shape to another, some still have the old shape and some already
+/// the new one. If old and new links together form no loop, no mixture of them does, and the new
+/// shape is desired at once. Otherwise the links that both shapes share are desired first, and the
+/// new shape once all switches concerned have acknowledged that. The price is a moment of loss,
+/// which retransmission repairs, because the alternative would be a loop.
 #[derive(Debug)]
 pub(crate) struct GroupTree {
     pub(crate) scope: TreeScope,
-    /// One of [`GROUPS`].
+    /// Number out of [`GROUPS`].
     pub(crate) number: u32,
     members: Vec<String>,
     tie_break: TieBreak,
-    /// What the switches are to have now.
+    /// Shape that the switches must have now.
     current: Tree,
-    /// What they are to have in the end.
+    /// Shape that they must have finally.
     target: Tree,
-    /// The union of old and new shape until all switches have confirmed: the next shape must be a forest with it.
+    /// Union of the old and the new shape until all switches have acknowledged. The next shape must
+    /// form a forest with it.
     possible: BTreeSet<Link>,
 }
 
 impl GroupTree {
-    /// A tree that no switch has yet.
+    /// Creates a tree that no switch has yet.
     pub(crate) fn new(
         scope: TreeScope,
         number: u32,
@@ -128,7 +131,7 @@ impl GroupTree {
         GroupTree { scope, number, members, tie_break, current, target, possible }
     }
 
-    /// A tree of which switches hold these links already.
+    /// Creates a tree of which switches already hold these links.
     pub(crate) fn adopt(
         index: &Index,
         graph: &Graph,
@@ -153,25 +156,25 @@ impl GroupTree {
         tree
     }
 
-    /// What the switches are to have now.
+    /// Returns the shape that the switches must have now.
     pub(crate) fn current(&self) -> &Tree {
         &self.current
     }
 
-    /// The nodes that it is to connect.
+    /// Returns the nodes that the tree must connect.
     pub(crate) fn members(&self) -> &[String] {
         &self.members
     }
 
-    /// Something that the tree uses has changed: it is mended with as little change as possible. Returns
-    /// whether something else is wanted now.
+    /// Repairs the tree after a change of the network, with as few changes as possible. Returns
+    /// whether another shape is desired now.
     pub(crate) fn mend(&mut self, index: &Index, graph: &Graph) -> bool {
         let members = self.members.iter().map(String::as_str);
         self.retarget(self.target.mended(index, graph, members, self.tie_break.number()))
     }
 
-    /// The network has changed for the better: a new tree may be smaller than this one, or spread groups
-    /// more evenly. Returns whether something else is wanted now.
+    /// Replaces the tree after the network has improved, because a new tree may be smaller or
+    /// spread groups more evenly. Returns whether another shape is desired now.
     pub(crate) fn improve(&mut self, index: &Index, graph: &Graph) -> bool {
         self.retarget(self.tie_break.tree(index, graph, &self.members))
     }
@@ -184,7 +187,7 @@ impl GroupTree {
         self.step()
     }
 
-    /// These switches have no room for it: it is to do without them until it gets another shape.
+    /// Leaves out switches that have no room for the tree, until it gets another shape.
     pub(crate) fn avoid(&mut self, full: &BTreeSet<DatapathId>) {
         for tree in [&mut self.current, &mut self.target] {
             tree.links.retain(|link| !full.contains(&link.a.switch) && !full.contains(&link.b.switch));
@@ -192,12 +195,13 @@ impl GroupTree {
         }
     }
 
-    /// No packet can cross this link any more, whatever switches hold.
+    /// Records that no packet can cross this link any longer, whatever the switches hold.
     pub(crate) fn cut(&mut self, link: Link) {
         self.possible.remove(&link);
     }
 
-    /// All switches concerned have what is wanted now; returns whether something else is wanted now.
+    /// Records that all switches have the desired shape. Returns whether another shape is desired
+    /// now.
     pub(crate) fn acknowledged(&mut self) -> bool {
         self.possible = self.current.links.clone();
         self.current != self.target && self.step()
@@ -217,17 +221,17 @@ impl GroupTree {
         changed
     }
 
-    /// Whether, once all switches concerned have confirmed, nothing is left to do.
+    /// Returns whether nothing is left to do once all switches concerned have acknowledged.
     pub(crate) fn is_final(&self) -> bool {
         self.current == self.target
     }
 
-    /// Whether it connects all its members.
+    /// Returns whether the tree connects all its members.
     pub(crate) fn is_whole(&self) -> bool {
         self.target.members.len() == self.members.len() && self.target.is_whole()
     }
 
-    /// The links that it uses, or will.
+    /// Returns the links that the tree uses or will use.
     pub(crate) fn links(&self) -> BTreeSet<Link> {
         self.current.links.union(&self.target.links).copied().collect()
     }
@@ -268,7 +272,7 @@ mod tests {
         assert_eq!(numbers.take(), Some(first));
     }
 
-    /// A ring of `n` switches with a host at each; `cut` links are missing.
+    /// Returns a ring of `n` switches with one host each, without the `cut` links.
     fn ring(n: u64, cut: &[u64]) -> Graph {
         let mut graph = Graph::default();
         for at in 0..n {
@@ -282,8 +286,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever each switch has confirmed of what it was told, no mixture makes a loop, and in the end
-        /// all have the target.
+        /// Whichever of the shapes each switch has acknowledged, no mixture forms a loop, and
+        /// finally all switches have the target.
         #[test]
         fn no_mixture_of_old_and_new_makes_a_loop(
             cuts in prop::collection::vec(prop::collection::vec(0u64..6, 0..2), 1..6),
@@ -294,7 +298,7 @@ mod tests {
             let tie_break = TieBreak { group: 0, stripe: 0 };
             let first = tie_break.tree(&Index::new(&whole), &whole, &members);
             let mut tree = GroupTree::new(TreeScope::All, GROUPS.start, members, tie_break, first);
-            // Per switch the links that it uses.
+            // The links that each switch uses.
             let mut has = vec![tree.current().links.clone(); 6];
             let mut cuts = cuts.into_iter();
             let mut target = ring(6, &[]);
@@ -311,7 +315,7 @@ mod tests {
                         has[switch] = tree.current().links.clone();
                     }
                 }
-                // A link carries packets if both its ends use it.
+                // A link carries packets only if both of its ends use it.
                 let used: BTreeSet<Link> = has.iter().flatten().copied().filter(|l| {
                     has[l.a.switch.0 as usize].contains(l) && has[l.b.switch.0 as usize].contains(l)
                 }).collect();

@@ -1,22 +1,23 @@
-//! Which trees use what: so that a change of the network finds the trees that it concerns.
+//! Index from links and nodes to the trees that use them, so that a change of the network finds the
+//! trees it concerns.
 
 use crate::trees::GroupTree;
 use cool_topology::Link;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Trees by their numbers, found by what they use.
+/// Numbers of trees by link and by node.
 #[derive(Debug, Default)]
 pub(crate) struct ReverseIndex {
     by_link: BTreeMap<Link, BTreeSet<u32>>,
     by_node: BTreeMap<String, BTreeSet<u32>>,
     links: BTreeMap<u32, BTreeSet<Link>>,
-    /// Those that do not connect all their members.
+    /// Trees that do not connect all their members.
     partitioned: BTreeSet<u32>,
 }
 
 impl ReverseIndex {
-    /// A tree is as it is now.
-    pub(crate) fn note(&mut self, tree: &GroupTree) {
+    /// Updates the entries of a tree.
+    pub(crate) fn update(&mut self, tree: &GroupTree) {
         let number = tree.number;
         let links = tree.links();
         self.unlink(number, &links);
@@ -34,7 +35,7 @@ impl ReverseIndex {
         };
     }
 
-    /// A tree is no more.
+    /// Removes a tree.
     pub(crate) fn forget(&mut self, tree: &GroupTree) {
         self.unlink(tree.number, &BTreeSet::new());
         self.links.remove(&tree.number);
@@ -44,29 +45,29 @@ impl ReverseIndex {
         }
     }
 
-    /// The tree does not use its links any more, but for these.
+    /// Removes all links of a tree except these.
     fn unlink(&mut self, number: u32, but: &BTreeSet<Link>) {
         for link in self.links.get(&number).into_iter().flatten().filter(|link| !but.contains(link)) {
             remove(&mut self.by_link, link, number);
         }
     }
 
-    /// The trees that use a link.
+    /// Returns the trees that use a link.
     pub(crate) fn of_link(&self, link: Link) -> impl Iterator<Item = u32> + '_ {
         self.by_link.get(&link).into_iter().flatten().copied()
     }
 
-    /// The trees of which a node is a member.
+    /// Returns the trees of which a node is a member.
     pub(crate) fn of_node(&self, node: &str) -> impl Iterator<Item = u32> + '_ {
         self.by_node.get(node).into_iter().flatten().copied()
     }
 
-    /// The trees that do not connect all their members.
+    /// Returns the trees that do not connect all their members.
     pub(crate) fn partitioned(&self) -> impl Iterator<Item = u32> + '_ {
         self.partitioned.iter().copied()
     }
 
-    /// All trees.
+    /// Returns all trees.
     pub(crate) fn all(&self) -> BTreeSet<u32> {
         self.links.keys().copied().collect()
     }

@@ -1,11 +1,11 @@
-//! Neighbour discovery: what is read, said again and answered, and what is refused.
+//! Neighbor discovery: reading, forwarding and answering messages, and refusing invalid ones.
 use super::*;
 use proptest::prelude::*;
 
 const HOST: MacAddr = MacAddr(2, 0, 0, 0, 0, 1);
 const OTHER: MacAddr = MacAddr(2, 0xc0, 0, 0, 0, 9);
 
-/// Who has fe80::2? From fe80::1; as a Linux host sends it.
+/// A request for fe80::2 from fe80::1, as a Linux host sends it.
 const FRAME: [u8; 86] = [
     0x33, 0x33, 0xff, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255, 0xfe, 0x80, 0, 0,
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 2, 135, 0, 0x7a,
@@ -16,24 +16,27 @@ fn ip(text: &str) -> Ipv6Addr {
     text.parse().unwrap()
 }
 
-/// A message whose checksum is right.
+/// Returns a message with a correct checksum.
 fn said(kind: u8, flags: u8, source: Ipv6Addr, to: Ipv6Addr, rest: &[u8]) -> Vec<u8> {
     super::said(kind, HOST, (source, to), flags, rest)
 }
 
 #[test]
 fn a_question_is_read_said_again_and_answered_to_who_asks() {
-    let question = Neighbour::read(&FRAME).unwrap();
+    let question = NeighborMessage::read(&FRAME).unwrap();
     assert_eq!(
-        (question.sender, question.says(), question.asks()),
+        (question.sender, question.claimed_address(), question.requested_address()),
         (HOST, Some(ip("fe80::1")), Some(ip("fe80::2")))
     );
     assert_eq!((question.router(), question.is_shared()), (None, false));
-    assert_eq!(question.frame(HOST, question.to), FRAME);
-    let frame = question.answer(OTHER, true);
-    let answer = Neighbour::read(&frame).unwrap();
+    assert_eq!(question.forwarded(HOST, question.to), FRAME);
+    let frame = question.reply(OTHER, true);
+    let answer = NeighborMessage::read(&frame).unwrap();
     assert_eq!((answer.to, answer.sender, answer.destination), (HOST, OTHER, ip("fe80::1")));
-    assert_eq!((answer.says(), answer.asks(), answer.router()), (Some(ip("fe80::2")), None, Some(true)));
+    assert_eq!(
+        (answer.claimed_address(), answer.requested_address(), answer.router()),
+        (Some(ip("fe80::2")), None, Some(true))
+    );
     assert_eq!(frame[58], ROUTER | SOLICITED | OVERRIDE);
     assert_eq!(frame[78..], [&[TARGET_ADDRESS, 1][..], &OTHER.octets()].concat());
 }
@@ -41,10 +44,10 @@ fn a_question_is_read_said_again_and_answered_to_who_asks() {
 #[test]
 fn who_looks_whether_an_address_is_in_use_says_none_and_is_answered_as_all_are() {
     let frame = said(SOLICITATION, 0, Ipv6Addr::UNSPECIFIED, ip("ff02::1:ff00:2"), &ip("fe80::2").octets());
-    let question = Neighbour::read(&frame).unwrap();
-    assert_eq!((question.says(), question.asks()), (None, Some(ip("fe80::2"))));
-    let frame = question.answer(OTHER, false);
-    let answer = Neighbour::read(&frame).unwrap();
+    let question = NeighborMessage::read(&frame).unwrap();
+    assert_eq!((question.claimed_address(), question.requested_address()), (None, Some(ip("fe80::2"))));
+    let frame = question.reply(OTHER, false);
+    let answer = NeighborMessage::read(&frame).unwrap();
     assert_eq!((answer.to, answer.destination, frame[58]), (ALL_NODES_MAC, ALL_NODES, OVERRIDE));
 }
 
@@ -65,21 +68,24 @@ fn a_sender_is_known_by_another_ethernet_address_wherever_the_message_tells_its_
         (router, Some(true)),
         (said(ROUTER_SOLICITATION, 0, ip("fe80::1"), ip("ff02::2"), &own), None),
         (announcement(ip("fe80::1"), HOST, false), Some(false)),
-        // With hop-by-hop options before it.
+        // With hop-by-hop options in front.
         (extended(&FRAME), None),
     ] {
-        let message = Neighbour::read(&frame).unwrap();
-        assert_eq!((message.says(), message.router()), (Some(ip("fe80::1")), router));
-        let shown = message.frame(OTHER, HOST);
-        let again = Neighbour::read(&shown).unwrap();
-        assert_eq!((again.to, again.sender, again.says()), (HOST, OTHER, message.says()));
+        let message = NeighborMessage::read(&frame).unwrap();
+        assert_eq!((message.claimed_address(), message.router()), (Some(ip("fe80::1")), router));
+        let shown = message.forwarded(OTHER, HOST);
+        let again = NeighborMessage::read(&shown).unwrap();
+        assert_eq!(
+            (again.to, again.sender, again.claimed_address()),
+            (HOST, OTHER, message.claimed_address())
+        );
         assert_eq!(again.addresses().next().map(|(_, at)| mac(&shown, at)), Some(Some(OTHER)));
-        let back = again.frame(HOST, message.to);
+        let back = again.forwarded(HOST, message.to);
         assert_eq!(back, frame);
     }
 }
 
-/// The frame with an option for routers, as of MLD.
+/// Returns the frame with an option for routers, as MLD sends it.
 fn extended(frame: &[u8]) -> Vec<u8> {
     let mut frame = [&frame[..PAYLOAD], &[ICMPV6, 0, 5, 2, 0, 0, 1, 0], &frame[PAYLOAD..]].concat();
     frame[IP + 5] += 8;
@@ -90,10 +96,10 @@ fn extended(frame: &[u8]) -> Vec<u8> {
 #[test]
 fn a_probe_asks_one_host_and_tells_who_asks() {
     let frame = probe(HOST, ip("fd00::1"), OTHER);
-    let asked = Neighbour::read(&frame).unwrap();
-    assert_eq!((asked.to, asked.sender, asked.asks()), (HOST, OTHER, Some(ip("fd00::1"))));
-    assert_eq!(asked.says(), Some(ip("fe80::c0:ff:fe00:9")));
-    assert_eq!(asked.says(), Some(link_local(OTHER)));
+    let asked = NeighborMessage::read(&frame).unwrap();
+    assert_eq!((asked.to, asked.sender, asked.requested_address()), (HOST, OTHER, Some(ip("fd00::1"))));
+    assert_eq!(asked.claimed_address(), Some(ip("fe80::c0:ff:fe00:9")));
+    assert_eq!(asked.claimed_address(), Some(link_local(OTHER)));
 }
 
 #[test]
@@ -101,19 +107,19 @@ fn an_answer_for_an_address_that_several_may_have_takes_it_from_nobody() {
     let mut frame = announcement(ip("fe80::1"), HOST, false);
     frame[58] = 0;
     seal(ip("fe80::1"), ALL_NODES, &mut frame[PAYLOAD..]);
-    assert!(Neighbour::read(&frame).unwrap().is_shared());
+    assert!(NeighborMessage::read(&frame).unwrap().is_shared());
 }
 
 #[test]
 fn what_hosts_would_not_listen_to_is_known_as_what_it_is_and_not_read() {
     for end in 0..FRAME.len() {
-        assert_eq!(Neighbour::read(&FRAME[..end]), None);
+        assert_eq!(NeighborMessage::read(&FRAME[..end]), None);
     }
-    // The hop limit, the code, the checksum, the target, the length of the option.
+    // Hop limit, code, checksum, target, length of the option.
     for at in [21, 55, 56, 64, 79] {
         let mut frame = FRAME;
         frame[at] ^= 1;
-        assert_eq!((kind(&frame), Neighbour::read(&frame)), (Some(SOLICITATION), None), "byte {at}");
+        assert_eq!((kind(&frame), NeighborMessage::read(&frame)), (Some(SOLICITATION), None), "byte {at}");
     }
     let own = [&[SOURCE_ADDRESS, 1][..], &HOST.octets()].concat();
     let (nobody, somebody, target) = (Ipv6Addr::UNSPECIFIED, ip("fe80::1"), ip("fe80::2").octets());
@@ -129,15 +135,15 @@ fn what_hosts_would_not_listen_to_is_known_as_what_it_is_and_not_read() {
         said(ADVERTISEMENT, 0, somebody, ALL_NODES, &nobody.octets()),
     ] {
         assert!(kind(&frame).is_some());
-        assert_eq!(Neighbour::read(&frame), None, "{frame:x?}");
+        assert_eq!(NeighborMessage::read(&frame), None, "{frame:x?}");
     }
-    // Nobody can be answered at the address of no interface.
+    // These are the addresses of no interface, so a reply could not be sent.
     for sender in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
         let mut frame = FRAME;
         frame[6..12].copy_from_slice(&sender);
-        assert_eq!(Neighbour::read(&frame), None, "{sender:x?}");
+        assert_eq!(NeighborMessage::read(&frame), None, "{sender:x?}");
     }
-    // An echo, and TCP.
+    // An echo request, and TCP.
     for (at, value) in [(54, 128), (20, 6), (12, 8), (14, 0x45)] {
         let mut frame = FRAME;
         frame[at] = value;
@@ -160,27 +166,27 @@ proptest! {
             }
         }
         frame.truncate(end);
-        // Most would fail for the checksum alone.
+        // Without this, most frames would fail the checksum.
         if let Some(at) = icmpv6(&frame)
             && frame.len() >= at + 4
             && let (Some(source), Some(to)) = (ip_at(&frame, IP + 8), ip_at(&frame, IP + 24))
         {
             seal(source, to, &mut frame[at..]);
         }
-        if let Some(message) = Neighbour::read(&frame) {
-            let shown = message.frame(OTHER, HOST);
-            let again = Neighbour::read(&shown);
-            prop_assert_eq!(again.map(|again| (again.sender, again.says(), again.asks())), Some((OTHER, message.says(), message.asks())));
-            if message.asks().is_some() {
-                let answer = message.answer(OTHER, false);
-                prop_assert_eq!(Neighbour::read(&answer).and_then(|answer| answer.says()), message.asks());
+        if let Some(message) = NeighborMessage::read(&frame) {
+            let shown = message.forwarded(OTHER, HOST);
+            let again = NeighborMessage::read(&shown);
+            prop_assert_eq!(again.map(|again| (again.sender, again.claimed_address(), again.requested_address())), Some((OTHER, message.claimed_address(), message.requested_address())));
+            if message.requested_address().is_some() {
+                let answer = message.reply(OTHER, false);
+                prop_assert_eq!(NeighborMessage::read(&answer).and_then(|answer| answer.claimed_address()), message.requested_address());
             }
         }
     }
 
     #[test]
     fn any_bytes_are_read_or_not(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        prop_assert!(kind(&bytes).is_some() || Neighbour::read(&bytes).is_none());
+        prop_assert!(kind(&bytes).is_some() || NeighborMessage::read(&bytes).is_none());
     }
 }
 

@@ -1,11 +1,12 @@
-//! Hosts without an agent: who hears what they say, where switches send what is for them.
+//! Hosts without an agent: which machines receive their frames, and where switches send frames for
+//! them.
 
 use super::world::{World, at, dpid, ipv4, node, ring};
 use super::*;
 use crate::frames::arp::Arp;
 use crate::frames::vlan::Vlan;
 
-/// The ring, in which hosts 2 and 7 have no agent.
+/// Returns the ring, in which hosts 2 and 7 have no agent.
 pub(super) fn world() -> World {
     let mut world = World::new(ring());
     without_agents(&mut world);
@@ -19,7 +20,7 @@ pub(super) fn without_agents(world: &mut World) {
     }
 }
 
-/// What is shown as soon as it may be drawn again.
+/// Returns the snapshot that is published next.
 pub(super) fn shown(world: &mut World) -> Arc<TopologySnapshot> {
     world.intervals(1);
     world.watch.borrow().clone()
@@ -33,8 +34,8 @@ fn arp(from: u8, to: u8, reply: bool) -> Arp {
     Arp { reply, sender: node(from).mac, sender_ip: ipv4(from), target: node(to).mac, target_ip: ipv4(to) }
 }
 
-/// A host says something; returns what leaves by which ports then.
-pub(super) fn says(world: &mut World, n: u8, frame: Vec<u8>) -> Vec<(Port, Vec<u8>)> {
+/// A host sends a frame. Returns the frames that leave the network afterwards, with their ports.
+pub(super) fn frames_after(world: &mut World, n: u8, frame: Vec<u8>) -> Vec<(Port, Vec<u8>)> {
     let place = place(world, n);
     sent_by(world, place, frame)
 }
@@ -56,18 +57,18 @@ pub(super) fn ports(left: &[(Port, Vec<u8>)]) -> Vec<Port> {
     left.iter().map(|(port, _)| *port).collect()
 }
 
-/// Who gets a packet for an Ethernet address.
+/// Returns the hosts that receive a packet to an Ethernet address.
 fn arrives(world: &World, from: u8, eth_dst: MacAddr) -> Vec<String> {
     let packet = ModelPacket::from_ips(eth_dst, (node(from).ip, Ipv4Addr::UNSPECIFIED.into()));
     let arrivals = world.model().send(place(world, from), packet);
     arrivals.hosts.into_iter().map(|(host, _)| host).collect()
 }
 
-/// Both hosts have asked for each other.
+/// Returns the ring after both hosts have requested each other's address.
 fn acquainted() -> World {
     let mut world = world();
-    says(&mut world, 2, arp(2, 7, false).frame(MacAddr::broadcast()));
-    says(&mut world, 7, arp(7, 2, true).frame(node(2).mac));
+    frames_after(&mut world, 2, arp(2, 7, false).frame(MacAddr::broadcast()));
+    frames_after(&mut world, 7, arp(7, 2, true).frame(node(2).mac));
     world
 }
 
@@ -75,14 +76,14 @@ fn acquainted() -> World {
 fn a_question_for_who_is_not_known_goes_to_all_edges_and_the_answer_to_who_asked() {
     let mut world = world();
     let question = arp(2, 7, false).frame(MacAddr::broadcast());
-    let left = says(&mut world, 2, question.clone());
+    let left = frames_after(&mut world, 2, question.clone());
     let all = (1..=4).flat_map(|tor| [at(tor, 3), at(tor, 4)]).filter(|port| *port != at(1, 4));
     assert_eq!(ports(&left), all.collect::<Vec<_>>());
     assert!(left.iter().all(|(_, frame)| *frame == question));
     let answer = arp(7, 2, true).frame(node(2).mac);
-    assert_eq!(says(&mut world, 7, answer.clone()), [(at(1, 4), answer)]);
-    // From now on only who is asked for hears the question, and every switch knows the way.
-    assert_eq!(ports(&says(&mut world, 2, question)), [at(4, 3)]);
+    assert_eq!(frames_after(&mut world, 7, answer.clone()), [(at(1, 4), answer)]);
+    // From now on only the requested host receives the request, and every switch has a flow to it.
+    assert_eq!(ports(&frames_after(&mut world, 2, question)), [at(4, 3)]);
     for from in [1, 2, 3, 5, 8] {
         assert_eq!(arrives(&world, from, node(7).mac), ["h7"], "from {from}");
     }
@@ -95,15 +96,16 @@ fn a_question_for_who_is_not_known_goes_to_all_edges_and_the_answer_to_who_asked
 #[test]
 fn nodes_are_known_to_hosts_by_their_pmacs_whoever_asks() {
     let mut world = acquainted();
-    let pmac = |n: u8| world.network.pmac_at(place(&world, n)).unwrap();
+    let pmac = |n: u8| world.network.surroundings().pmac_at(place(&world, n)).unwrap();
     let (of_1, of_5) = (pmac(1), pmac(5));
-    let left = says(&mut world, 2, arp(2, 5, false).frame(MacAddr::broadcast()));
+    let left = frames_after(&mut world, 2, arp(2, 5, false).frame(MacAddr::broadcast()));
     assert_eq!((ports(&left), Arp::read(&left[0].1).unwrap().sender), (vec![at(1, 4)], of_5));
-    // A node asks for a host: the host hears the PMAC, answers it, and the node hears that.
-    let left = says(&mut world, 1, arp(1, 7, false).frame(MacAddr::broadcast()));
+    // A node requests the address of a host. The host receives the PMAC and replies to it, and the
+    // node gets the reply.
+    let left = frames_after(&mut world, 1, arp(1, 7, false).frame(MacAddr::broadcast()));
     assert_eq!((ports(&left), Arp::read(&left[0].1).unwrap().sender), (vec![at(4, 3)], of_1));
     let answer = Arp { target: of_1, ..arp(7, 1, true) };
-    let left = says(&mut world, 7, answer.frame(of_1));
+    let left = frames_after(&mut world, 7, answer.frame(of_1));
     let heard = Arp::read(&left[0].1).unwrap();
     assert_eq!((ports(&left), heard.sender, heard.target), (vec![at(1, 3)], node(7).mac, node(1).mac));
     assert_eq!(left[0].1[..6], node(1).mac.octets());
@@ -115,14 +117,14 @@ fn what_is_for_all_or_for_nobody_known_goes_to_all_edges_and_what_bridges_say_to
     let frame = |to: [u8; 6], from: [u8; 6]| [&to[..], &from, &[8, 0], &[7; 46]].concat();
     let own = node(2).mac.octets();
     for to in [[0xff; 6], [0x33, 0x33, 0, 0, 0, 1], [2, 9, 9, 9, 9, 9]] {
-        assert_eq!(says(&mut world, 2, frame(to, own)).len(), 7, "{to:x?}");
+        assert_eq!(frames_after(&mut world, 2, frame(to, own)).len(), 7, "{to:x?}");
     }
-    assert_eq!(ports(&says(&mut world, 2, frame(node(7).mac.octets(), own))), [at(4, 3)]);
-    assert_eq!(ports(&says(&mut world, 2, frame(node(5).mac.octets(), own))), [at(3, 3)]);
+    assert_eq!(ports(&frames_after(&mut world, 2, frame(node(7).mac.octets(), own))), [at(4, 3)]);
+    assert_eq!(ports(&frames_after(&mut world, 2, frame(node(5).mac.octets(), own))), [at(3, 3)]);
     for (to, from) in [([1, 0x80, 0xc2, 0, 0, 0], own), ([0xff; 6], [1; 6]), ([0xff; 6], [0; 6])] {
-        assert_eq!(says(&mut world, 2, frame(to, from)), []);
+        assert_eq!(frames_after(&mut world, 2, frame(to, from)), []);
     }
-    // Not over a link, which may be a cable that has just been put in.
+    // Frames over a link do not count, because the link may be a cable that was just connected.
     assert_eq!(sent_by(&mut world, at(1, 1), frame([0xff; 6], own)), []);
     assert_eq!(sent_by(&mut world, at(1, 4), vec![0xff; 9]), []);
 }
@@ -132,16 +134,16 @@ fn nobody_takes_the_address_of_a_node() {
     let mut world = acquainted();
     let claim = |sender, sender_ip| Arp { sender, sender_ip, ..arp(2, 7, true) }.frame(MacAddr::broadcast());
     for frame in [claim(node(2).mac, ipv4(5)), claim(node(5).mac, ipv4(2)), claim(node(5).mac, ipv4(5))] {
-        assert_eq!(says(&mut world, 2, frame), []);
+        assert_eq!(frames_after(&mut world, 2, frame), []);
         let warnings = shown(&mut world).warnings.clone();
         assert!(warnings[0].contains("node h5"), "{warnings:?}");
     }
     assert_eq!((shown(&mut world).hosts.len(), arrives(&world, 2, node(5).mac).len()), (2, 0));
-    // The node itself may have more than one.
+    // The node itself may have several addresses.
     let alias = Arp { sender_ip: [10, 9, 9, 9].into(), ..arp(5, 2, false) };
-    assert_eq!(ports(&says(&mut world, 5, alias.frame(MacAddr::broadcast()))), [at(1, 4)]);
+    assert_eq!(ports(&frames_after(&mut world, 5, alias.frame(MacAddr::broadcast()))), [at(1, 4)]);
     let question = Arp { target_ip: alias.sender_ip, ..arp(2, 5, false) };
-    assert_eq!(ports(&says(&mut world, 2, question.frame(MacAddr::broadcast()))), [at(3, 3)]);
+    assert_eq!(ports(&frames_after(&mut world, 2, question.frame(MacAddr::broadcast()))), [at(3, 3)]);
     world.intervals(61);
     assert_eq!(shown(&mut world).warnings, [""; 0]);
 }
@@ -166,7 +168,7 @@ fn a_host_that_moves_is_led_to_anew_only_when_switches_have_forgotten_the_old_wa
     world.now += Duration::from_secs(2);
     world.devices.get_mut(&dpid(3)).unwrap().stuck = true;
     sent_by(&mut world, at(2, 4), arp(7, 7, true).frame(MacAddr::broadcast()));
-    // One switch has not confirmed, and could still send it back.
+    // One switch has not acknowledged, and could still send the packet back.
     assert_eq!(arrives(&world, 2, node(7).mac), [""; 0]);
     world.devices.get_mut(&dpid(3)).unwrap().stuck = false;
     world.settle();
@@ -217,8 +219,8 @@ fn a_restarted_controller_goes_on_carrying_the_hosts_that_it_finds_in_the_switch
     second.settle();
     assert_eq!(both(&second), there);
     assert_eq!(shown(&mut second).hosts.len(), 2);
-    // Their addresses are asked for again.
-    let left = says(&mut second, 2, arp(2, 7, false).frame(MacAddr::broadcast()));
+    // Their addresses are requested again.
+    let left = frames_after(&mut second, 2, arp(2, 7, false).frame(MacAddr::broadcast()));
     assert_eq!(left.len(), 7);
 }
 
@@ -229,7 +231,7 @@ fn a_host_becomes_a_node_and_a_node_a_host() {
     world.intervals(2);
     let hosts = |world: &mut World| shown(world).hosts.iter().map(|host| host.mac).collect::<Vec<_>>();
     assert_eq!((hosts(&mut world), arrives(&world, 2, node(7).mac)), (vec![node(2).mac], vec![]));
-    let pmac = world.network.pmac_at(place(&world, 7)).unwrap();
+    let pmac = world.network.surroundings().pmac_at(place(&world, 7)).unwrap();
     assert_eq!(arrives(&world, 2, pmac), ["h7"]);
     world.ask(|reply| FabricCall::Unregister("h7".into(), reply)).try_recv().unwrap().unwrap();
     assert_eq!((hosts(&mut world).len(), arrives(&world, 2, pmac).len()), (2, 0));
@@ -244,7 +246,8 @@ fn goes_down(world: &mut World, port: Port) {
     world.settle();
 }
 
-/// The ring with two hosts, in which the agents of both nodes of a switch have crashed; and the PMAC of one of these, h5.
+/// Returns the ring with two hosts, in which the agents of both nodes of a switch have crashed, and
+/// the PMAC of one of these nodes, h5.
 fn crashed() -> (World, MacAddr) {
     let mut world = acquainted();
     world.mute = ["h5".into(), "h6".into()].into();
@@ -252,7 +255,7 @@ fn crashed() -> (World, MacAddr) {
         |snapshot: &TopologySnapshot| snapshot.nodes.iter().filter(|n| n.location.is_some()).count();
     world.intervals(6);
     assert_eq!(located(&shown(&mut world)), 4);
-    let pmac = world.network.pmac_at(place(&world, 5)).unwrap();
+    let pmac = world.network.surroundings().pmac_at(place(&world, 5)).unwrap();
     (world, pmac)
 }
 
@@ -260,15 +263,15 @@ fn crashed() -> (World, MacAddr) {
 fn a_node_whose_agent_has_crashed_is_reached_as_before_and_is_a_host_when_the_agent_has_left() {
     let (mut world, pmac) = crashed();
     assert_eq!((arrives(&world, 2, pmac), arrives(&world, 1, pmac)), (vec!["h5".into()], vec!["h5".into()]));
-    let left = says(&mut world, 2, arp(2, 5, false).frame(MacAddr::broadcast()));
+    let left = frames_after(&mut world, 2, arp(2, 5, false).frame(MacAddr::broadcast()));
     assert_eq!((ports(&left), Arp::read(&left[0].1).unwrap().sender), (vec![at(1, 4)], pmac));
-    let left = says(&mut world, 5, arp(5, 2, false).frame(MacAddr::broadcast()));
+    let left = frames_after(&mut world, 5, arp(5, 2, false).frame(MacAddr::broadcast()));
     assert_eq!((ports(&left), Arp::read(&left[0].1).unwrap().sender), (vec![at(1, 4)], pmac));
     assert_eq!((shown(&mut world).warnings.clone(), shown(&mut world).hosts.len()), (vec![], 2));
-    // An agent that is heard again is where it was.
+    // A node with a restarted agent is where it was.
     world.mute.remove("h6");
     world.intervals(2);
-    assert!(world.network.silent_at(place(&world, 6)).is_none());
+    assert!(world.network.silent.at(place(&world, 6)).is_none());
     world.ask(|reply| FabricCall::Unregister("h5".into(), reply)).try_recv().unwrap().unwrap();
     assert_eq!((shown(&mut world).hosts.len(), arrives(&world, 2, pmac).len()), (3, 0));
     assert_eq!(arrives(&world, 2, node(5).mac), ["h5"]);
@@ -281,21 +284,21 @@ fn nothing_leads_to_a_node_whose_agent_has_crashed_when_its_port_is_down_or_anot
     goes_down(&mut world, port);
     assert!(arrives(&world, 2, pmac).is_empty());
     let (mut world, pmac) = crashed();
-    // The other node of the switch, whose agent runs again, has been moved to this port.
+    // The other node of the switch, with a running agent again, has been moved to this port.
     world.truth.displace("h5");
     world.truth.place("h6", port);
     world.mute.remove("h6");
     world.intervals(6);
-    assert_eq!((arrives(&world, 2, pmac), world.network.silent_at(at(3, 4))), (vec!["h6".into()], None));
+    assert_eq!((arrives(&world, 2, pmac), world.network.silent.at(at(3, 4))), (vec!["h6".into()], None));
 }
 
-/// The nodes' data interfaces are in these VLANs: so their LLDP is tagged, and heard once like that.
+/// Puts the data interfaces of nodes into these VLANs, and sends their tagged LLDP once.
 pub(super) fn tagged(world: &mut World, tags: &[(u8, u16)]) {
     for (n, vlan) in tags {
         let NodeRegistration { name, mac, lldp_key, .. } = node(*n);
         let number = world.now.as_nanos() + 2;
         let frame = Announcement::Node { name, mac }.encode(mac, &lldp_key, number).unwrap();
-        says(world, *n, Vlan(Some(*vlan)).put(frame));
+        frames_after(world, *n, Vlan(Some(*vlan)).put(frame));
     }
 }
 
@@ -304,22 +307,23 @@ fn vlans_stay_apart_also_where_addresses_are_the_same() {
     let mut world = acquainted();
     tagged(&mut world, &[(1, 10), (5, 20)]);
     let question = |from: u8, to: u8, vlan| Vlan(vlan).put(arp(from, to, false).frame(MacAddr::broadcast()));
-    // For a node only in its own segment.
-    assert_eq!(ports(&says(&mut world, 2, question(2, 1, Some(10)))), [at(1, 4)]);
+    // Only for a node in its own VLAN.
+    assert_eq!(ports(&frames_after(&mut world, 2, question(2, 1, Some(10)))), [at(1, 4)]);
     for (to, vlan) in [(1, None), (1, Some(20)), (5, Some(10))] {
-        assert_eq!(says(&mut world, 2, question(2, to, vlan)).len(), 7, "{to} {vlan:?}");
+        assert_eq!(frames_after(&mut world, 2, question(2, to, vlan)).len(), 7, "{to} {vlan:?}");
     }
-    // Another host may have a node's address in a VLAN of its own, and is known by its own Ethernet address there.
+    // A host in another VLAN may have the address of a node, and is known by its own Ethernet
+    // address there.
     let claim = Arp { reply: true, sender_ip: ipv4(1), ..arp(7, 2, true) };
-    says(&mut world, 7, Vlan(Some(30)).put(claim.frame(MacAddr::broadcast())));
-    assert_eq!(ports(&says(&mut world, 2, question(2, 1, Some(30)))), [at(4, 3)]);
+    frames_after(&mut world, 7, Vlan(Some(30)).put(claim.frame(MacAddr::broadcast())));
+    assert_eq!(ports(&frames_after(&mut world, 2, question(2, 1, Some(30)))), [at(4, 3)]);
     let arrives = |world: &World, eth_dst, vlan| {
         let vlan = Vlan(vlan).field();
         let packet = ModelPacket::from_ips(eth_dst, (node(2).ip, Ipv4Addr::UNSPECIFIED.into()));
         let arrivals = world.model().send(at(1, 4), ModelPacket { vlan, ..packet });
         arrivals.hosts.into_iter().map(|(host, _)| host).collect::<Vec<_>>()
     };
-    let pmacs = [1, 3, 5].map(|n| (n, world.network.pmac_at(place(&world, n)).unwrap()));
+    let pmacs = [1, 3, 5].map(|n| (n, world.network.surroundings().pmac_at(place(&world, n)).unwrap()));
     let pmacs = BTreeMap::from(pmacs);
     for (n, vlan) in [(1, Some(10)), (5, Some(20)), (3, None)] {
         for other in [None, Some(10), Some(20), Some(30)] {
@@ -330,17 +334,17 @@ fn vlans_stay_apart_also_where_addresses_are_the_same() {
     for (vlan, expected) in [(None, 1), (Some(30), 1), (Some(10), 0)] {
         assert_eq!(arrives(&world, node(7).mac, vlan).len(), expected, "{vlan:?}");
     }
-    // Nor by the controller.
+    // The controller does not forward it either.
     let frame =
         |vlan| Vlan(vlan).put([&pmacs[&1].octets()[..], &node(2).mac.octets(), &[8, 0], &[7; 46]].concat());
     let (own, other) = (frame(Some(10)), frame(Some(20)));
-    assert_eq!(ports(&says(&mut world, 2, own)), [at(1, 3)]);
-    assert_eq!(says(&mut world, 2, other), []);
+    assert_eq!(ports(&frames_after(&mut world, 2, own)), [at(1, 3)]);
+    assert_eq!(frames_after(&mut world, 2, other), []);
     let error = world.group(9, &[1, 3]).try_recv().unwrap().unwrap_err();
     assert_eq!(error, FabricError::Segments { one: "h1".into(), other: "h3".into() });
-    // What somebody else says with another tag moves no node.
+    // LLDP of another sender with another tag must not move a node.
     let foreign = Announcement::Node { name: "h1".into(), mac: node(1).mac };
     let frame = foreign.encode(node(1).mac, &[99; 32].into(), u64::MAX).unwrap();
-    says(&mut world, 1, Vlan(Some(20)).put(frame));
+    frames_after(&mut world, 1, Vlan(Some(20)).put(frame));
     assert_eq!(arrives(&world, pmacs[&1], Some(10)), ["h1"]);
 }

@@ -1,9 +1,10 @@
-//! IPv6 of nodes and hosts: who answers for whose addresses, and what is carried to whom.
+//! IPv6 of nodes and hosts: which side answers requests for an address, and where messages are
+//! forwarded.
 
 use super::hosts::{self, place, ports, sent_by, shown, tagged, without_agents, world};
 use super::world::{World, at, dpid, node, node_by_ipv6, ring};
 use super::*;
-use crate::frames::ndp::{self, Neighbour};
+use crate::frames::ndp::{self, NeighborMessage};
 use crate::frames::vlan::Vlan;
 use core::net::Ipv6Addr;
 
@@ -16,76 +17,80 @@ fn ip(n: u8) -> Ipv6Addr {
     ndp::link_local(node(n).mac)
 }
 
-/// One asks several for the address of another.
+/// Returns a request from one host for the address of another.
 fn question(from: u8, to: u8) -> Vec<u8> {
     ndp::probe(SEVERAL, ip(to), node(from).mac)
 }
 
-/// The answer to a question that has come to a host or node.
+/// Returns the reply to a request that a host or node has received.
 fn answer(n: u8, question: &[u8], router: bool) -> Vec<u8> {
-    Neighbour::read(question).unwrap().answer(node(n).mac, router)
+    NeighborMessage::read(question).unwrap().reply(node(n).mac, router)
 }
 
-fn read(frame: &[u8]) -> Neighbour<'_> {
-    Neighbour::read(frame).unwrap()
+fn read(frame: &[u8]) -> NeighborMessage<'_> {
+    NeighborMessage::read(frame).unwrap()
 }
 
-/// What leaves when a host or node says something, but for the question of the controller whether it is a router.
-fn says(world: &mut World, n: u8, frame: Vec<u8>) -> Vec<(Port, Vec<u8>)> {
-    let (own, mut left) = (place(world, n), hosts::says(world, n, frame));
+/// A host or node sends a frame. Returns the frames that leave the network, except probes of the
+/// controller.
+fn frames_after(world: &mut World, n: u8, frame: Vec<u8>) -> Vec<(Port, Vec<u8>)> {
+    let (own, mut left) = (place(world, n), hosts::frames_after(world, n, frame));
     left.retain(|(port, frame)| *port != own || !is_from_controller(frame));
     left
 }
 
 fn is_from_controller(frame: &[u8]) -> bool {
     let plain = crate::frames::vlan::untagged(frame).1;
-    Neighbour::read(&plain).is_some_and(|said| said.sender == carrier::ASKER && said.asks().is_some())
+    NeighborMessage::read(&plain)
+        .is_some_and(|said| said.sender == host_forwarder::PROBE_SOURCE && said.requested_address().is_some())
 }
 
 fn pmac(world: &World, n: u8) -> MacAddr {
-    world.network.pmac_at(place(world, n)).unwrap()
+    world.network.surroundings().pmac_at(place(world, n)).unwrap()
 }
 
-/// What comes to one of those to whom something was sent.
+/// Returns the frame that one of the receivers got.
 fn at_place(world: &World, left: &[(Port, Vec<u8>)], n: u8) -> Vec<u8> {
     left.iter().find(|(port, _)| *port == place(world, n)).unwrap().1.clone()
 }
 
-/// Somebody has asked for somebody, who has answered.
+/// One host requests the address of another and gets the reply.
 fn ask(world: &mut World, from: u8, to: u8) {
-    let left = says(world, from, question(from, to));
+    let left = frames_after(world, from, question(from, to));
     let heard = at_place(world, &left, to);
-    says(world, to, answer(to, &heard, false));
+    frames_after(world, to, answer(to, &heard, false));
 }
 
 #[test]
 fn nodes_find_each_other_by_their_pmacs_and_the_controller_says_again_what_they_have_answered() {
     let mut world = world();
     let (of_1, of_5) = (pmac(&world, 1), pmac(&world, 5));
-    let left = says(&mut world, 1, question(1, 5));
+    let left = frames_after(&mut world, 1, question(1, 5));
     assert_eq!(left.len(), 7);
     let heard = at_place(&world, &left, 5);
-    assert_eq!((read(&heard).sender, read(&heard).says()), (of_1, Some(ip(1))));
-    let left = says(&mut world, 5, answer(5, &heard, true));
+    assert_eq!((read(&heard).sender, read(&heard).claimed_address()), (of_1, Some(ip(1))));
+    let left = frames_after(&mut world, 5, answer(5, &heard, true));
     assert_eq!(ports(&left), [at(1, 3)]);
     let heard = read(&left[0].1);
-    assert_eq!((heard.to, heard.sender, heard.says()), (node(1).mac, of_5, Some(ip(5))));
-    // Whoever asks now is answered, also a question for that Ethernet address alone.
+    assert_eq!((heard.to, heard.sender, heard.claimed_address()), (node(1).mac, of_5, Some(ip(5))));
+    // Further requests are answered, even one to that Ethernet address only.
     for asked in [question(3, 5), ndp::probe(of_5, ip(5), node(3).mac)] {
-        let left = says(&mut world, 3, asked);
+        let left = frames_after(&mut world, 3, asked);
         assert_eq!(ports(&left), [at(2, 3)]);
         let heard = read(&left[0].1);
-        assert_eq!((heard.to, heard.sender, heard.says()), (node(3).mac, of_5, Some(ip(5))));
+        assert_eq!((heard.to, heard.sender, heard.claimed_address()), (node(3).mac, of_5, Some(ip(5))));
         assert_eq!(heard.router(), Some(true));
     }
-    // Who has asked has said its own address, but not whether it is a router: that is its to say.
-    let left = says(&mut world, 3, question(3, 1));
+    // A request contains the sender's address, but not whether the sender is a router, which only
+    // the sender can state.
+    let left = frames_after(&mut world, 3, question(3, 1));
     assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(1, 3)], pmac(&world, 3)));
-    // What was said long ago is asked for again, and of all if there is no answer.
+    // An old announcement must be confirmed again, and the request goes to all if there is no
+    // reply.
     world.intervals(61);
-    assert_eq!(ports(&says(&mut world, 3, question(3, 5))), [at(3, 3)]);
+    assert_eq!(ports(&frames_after(&mut world, 3, question(3, 5))), [at(3, 3)]);
     world.intervals(1);
-    assert_eq!(says(&mut world, 3, question(3, 5)).len(), 7);
+    assert_eq!(frames_after(&mut world, 3, question(3, 5)).len(), 7);
     assert_eq!(shown(&mut world).hosts, []);
 }
 
@@ -93,11 +98,11 @@ fn nodes_find_each_other_by_their_pmacs_and_the_controller_says_again_what_they_
 fn who_does_not_say_whether_it_is_a_router_is_asked_once() {
     let mut world = world();
     for n in [1, 7] {
-        let left = hosts::says(&mut world, n, question(n, 5));
+        let left = hosts::frames_after(&mut world, n, question(n, 5));
         let (to, probe) = left.iter().find(|(_, frame)| is_from_controller(frame)).unwrap();
-        assert_eq!((*to, read(probe).asks()), (place(&world, n), Some(ip(n))));
-        assert_eq!(hosts::says(&mut world, n, answer(n, probe, false)), []);
-        let again = hosts::says(&mut world, n, question(n, 5));
+        assert_eq!((*to, read(probe).requested_address()), (place(&world, n), Some(ip(n))));
+        assert_eq!(hosts::frames_after(&mut world, n, answer(n, probe, false)), []);
+        let again = hosts::frames_after(&mut world, n, question(n, 5));
         assert!(again.len() == 7 && !again.iter().any(|(_, frame)| is_from_controller(frame)));
     }
 }
@@ -107,24 +112,24 @@ fn nodes_and_hosts_find_each_other_and_hosts_keep_their_ethernet_addresses() {
     let mut world = world();
     ask(&mut world, 1, 7);
     ask(&mut world, 2, 5);
-    // A host that is known is asked alone.
-    let left = says(&mut world, 3, question(3, 7));
+    // The request for a known host goes to that host only.
+    let left = frames_after(&mut world, 3, question(3, 7));
     assert_eq!((ports(&left), left[0].1[..6].to_vec()), (vec![at(4, 3)], node(7).mac.octets().to_vec()));
     assert_eq!(read(&left[0].1).sender, pmac(&world, 3));
-    let left = says(&mut world, 7, answer(7, &left[0].1, false));
+    let left = frames_after(&mut world, 7, answer(7, &left[0].1, false));
     let heard = read(&left[0].1);
     assert_eq!((ports(&left), heard.sender, heard.to), (vec![at(2, 3)], node(7).mac, node(3).mac));
-    let left = says(&mut world, 2, question(2, 5));
+    let left = frames_after(&mut world, 2, question(2, 5));
     assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(1, 4)], pmac(&world, 5)));
     let known: Vec<_> = shown(&mut world).hosts.iter().map(|host| host.addresses.clone()).collect();
     assert_eq!(known, [2, 7].map(|n| vec![IpAddr::V6(ip(n))]));
-    // After a while it is asked whether it is there, and may ask back who wants to know.
+    // After a while the host is probed, and may request the address of the prober.
     world.now += Duration::from_secs(61);
     let left = sent_by(&mut world, at(1, 1), Vec::new());
     assert_eq!(left, []);
-    let asker = ndp::link_local(carrier::ASKER);
-    let left = says(&mut world, 7, ndp::probe(carrier::ASKER, asker, node(7).mac));
-    assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(4, 3)], carrier::ASKER));
+    let asker = ndp::link_local(host_forwarder::PROBE_SOURCE);
+    let left = frames_after(&mut world, 7, ndp::probe(host_forwarder::PROBE_SOURCE, asker, node(7).mac));
+    assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(4, 3)], host_forwarder::PROBE_SOURCE));
 }
 
 #[test]
@@ -132,22 +137,22 @@ fn nobody_takes_a_nodes_address_as_long_as_it_answers_for_it() {
     let mut world = world();
     ask(&mut world, 1, 5);
     let claim = ndp::announcement(ip(5), node(7).mac, false);
-    assert_eq!(says(&mut world, 7, claim.clone()), []);
+    assert_eq!(frames_after(&mut world, 7, claim.clone()), []);
     let warnings = shown(&mut world).warnings.clone();
     assert!(warnings[0].contains("node h5"), "{warnings:?}");
     world.intervals(1);
-    // It is asked, and answers.
-    let left = says(&mut world, 7, claim.clone());
+    // The node is probed and replies.
+    let left = frames_after(&mut world, 7, claim.clone());
     assert_eq!(ports(&left), [at(3, 3)]);
-    assert_eq!(says(&mut world, 5, answer(5, &left[0].1, false)), []);
+    assert_eq!(frames_after(&mut world, 5, answer(5, &left[0].1, false)), []);
     world.intervals(2);
-    assert_eq!(ports(&says(&mut world, 7, claim.clone())), [at(3, 3)]);
+    assert_eq!(ports(&frames_after(&mut world, 7, claim.clone())), [at(3, 3)]);
     world.intervals(1);
-    // It does not any more.
-    assert_eq!(says(&mut world, 7, claim).len(), 7);
-    assert_eq!(ports(&says(&mut world, 3, question(3, 5))), [at(4, 3)]);
-    // Nor its Ethernet address.
-    assert_eq!(says(&mut world, 7, ndp::announcement(ip(9), node(5).mac, false)), []);
+    // The node no longer replies.
+    assert_eq!(frames_after(&mut world, 7, claim).len(), 7);
+    assert_eq!(ports(&frames_after(&mut world, 3, question(3, 5))), [at(4, 3)]);
+    // Its Ethernet address cannot be taken either.
+    assert_eq!(frames_after(&mut world, 7, ndp::announcement(ip(9), node(5).mac, false)), []);
 }
 
 #[test]
@@ -158,12 +163,12 @@ fn who_looks_whether_an_address_is_in_use_hears_of_others_only() {
         let rest = address.octets();
         ndp::said(ndp::SOLICITATION, node(n).mac, (Ipv6Addr::UNSPECIFIED, to), 0, &rest)
     };
-    assert_eq!(says(&mut world, 5, check(5, ip(5))).len(), 7);
-    // That it looks is not that it has it.
-    assert_eq!(says(&mut world, 3, question(3, 5)).len(), 7);
+    assert_eq!(frames_after(&mut world, 5, check(5, ip(5))).len(), 7);
+    // A probe for duplicates claims no address.
+    assert_eq!(frames_after(&mut world, 3, question(3, 5)).len(), 7);
     ask(&mut world, 1, 5);
-    assert_eq!(says(&mut world, 5, check(5, ip(5))), []);
-    let left = says(&mut world, 3, check(3, ip(5)));
+    assert_eq!(frames_after(&mut world, 5, check(5, ip(5))), []);
+    let left = frames_after(&mut world, 3, check(3, ip(5)));
     assert_eq!(ports(&left), [at(2, 3)]);
     assert_eq!(
         (read(&left[0].1).to, read(&left[0].1).sender),
@@ -176,19 +181,19 @@ fn routers_are_found_and_what_is_forged_or_shared_is_nobodys() {
     let mut world = world();
     let own = |n: u8| [&[1, 1][..], &node(n).mac.octets()].concat();
     let solicitation = ndp::said(ndp::ROUTER_SOLICITATION, node(1).mac, (ip(1), ALL_ROUTERS), 0, &own(1));
-    let left = says(&mut world, 1, solicitation);
+    let left = frames_after(&mut world, 1, solicitation);
     assert_eq!((left.len(), read(&left[0].1).sender), (7, pmac(&world, 1)));
     let rest = [&[0; 8][..], &own(7)].concat();
     let advertisement = ndp::said(ndp::ROUTER_ADVERTISEMENT, node(7).mac, (ip(7), ALL_NODES), 64, &rest);
-    let left = says(&mut world, 7, advertisement.clone());
+    let left = frames_after(&mut world, 7, advertisement.clone());
     assert_eq!((left.len(), &left[0].1), (7, &advertisement));
     let mut forged = advertisement;
     forged[70] ^= 1;
-    assert_eq!(says(&mut world, 7, forged), []);
-    // An address of several: all are asked for it.
+    assert_eq!(frames_after(&mut world, 7, forged), []);
+    // An anycast address: requests go to all.
     let anycast = ndp::said(ndp::ADVERTISEMENT, node(5).mac, (ip(5), ALL_NODES), 0, &ip(5).octets());
-    assert_eq!(says(&mut world, 5, anycast).len(), 7);
-    assert_eq!(says(&mut world, 3, question(3, 5)).len(), 7);
+    assert_eq!(frames_after(&mut world, 5, anycast).len(), 7);
+    assert_eq!(frames_after(&mut world, 3, question(3, 5)).len(), 7);
 }
 
 #[test]
@@ -199,7 +204,7 @@ fn a_host_becomes_a_node_and_a_node_a_host_and_all_hear_by_which_ethernet_addres
         let mut told = Vec::new();
         for device in world.devices.values_mut() {
             while let Ok((_, frame)) = device.packets.try_recv() {
-                told.extend(Neighbour::read(&frame).map(|said| (said.says(), said.sender)));
+                told.extend(NeighborMessage::read(&frame).map(|said| (said.claimed_address(), said.sender)));
             }
         }
         told.dedup();
@@ -216,13 +221,13 @@ fn a_host_becomes_a_node_and_a_node_a_host_and_all_hear_by_which_ethernet_addres
     let of_7 = pmac(&world, 7);
     assert_eq!(told(&mut world), [(Some(ip(7)), of_7)]);
     world.intervals(1);
-    let left = says(&mut world, 3, question(3, 7));
+    let left = frames_after(&mut world, 3, question(3, 7));
     assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(2, 3)], of_7));
     let (reply, _answer) = oneshot::channel();
     world.network.call(world.now, FabricCall::Unregister("h7".into(), reply));
     assert_eq!(told(&mut world), [(Some(ip(7)), node(7).mac)]);
     world.settle();
-    assert_eq!(ports(&says(&mut world, 3, question(3, 7))), [at(4, 3)]);
+    assert_eq!(ports(&frames_after(&mut world, 3, question(3, 7))), [at(4, 3)]);
 }
 
 #[test]
@@ -230,19 +235,19 @@ fn addresses_of_the_link_are_of_one_vlan_only() {
     let mut world = world();
     tagged(&mut world, &[(1, 10), (5, 10)]);
     let tag = |frame: Vec<u8>| Vlan(Some(10)).put(frame);
-    let left = says(&mut world, 1, tag(question(1, 5)));
+    let left = frames_after(&mut world, 1, tag(question(1, 5)));
     let heard = crate::frames::vlan::untagged(&at_place(&world, &left, 5)).1.into_owned();
-    assert_eq!(ports(&says(&mut world, 5, tag(answer(5, &heard, false)))), [at(1, 3)]);
-    assert_eq!(ports(&says(&mut world, 1, tag(question(1, 5)))), [at(1, 3)]);
-    assert_eq!(says(&mut world, 3, question(3, 5)).len(), 7);
-    // The same address is another's elsewhere.
-    assert_eq!(says(&mut world, 7, ndp::announcement(ip(5), node(7).mac, false)).len(), 7);
-    assert_eq!(ports(&says(&mut world, 3, question(3, 5))), [at(4, 3)]);
-    assert_eq!(ports(&says(&mut world, 1, tag(question(1, 5)))), [at(1, 3)]);
-    // Who is in another segment from now on has nothing here.
+    assert_eq!(ports(&frames_after(&mut world, 5, tag(answer(5, &heard, false)))), [at(1, 3)]);
+    assert_eq!(ports(&frames_after(&mut world, 1, tag(question(1, 5)))), [at(1, 3)]);
+    assert_eq!(frames_after(&mut world, 3, question(3, 5)).len(), 7);
+    // The same address may belong to another host in another VLAN.
+    assert_eq!(frames_after(&mut world, 7, ndp::announcement(ip(5), node(7).mac, false)).len(), 7);
+    assert_eq!(ports(&frames_after(&mut world, 3, question(3, 5))), [at(4, 3)]);
+    assert_eq!(ports(&frames_after(&mut world, 1, tag(question(1, 5)))), [at(1, 3)]);
+    // A node that moves to another VLAN has no addresses here any longer.
     world.now += Duration::from_millis(1);
     tagged(&mut world, &[(5, 20)]);
-    assert_eq!(says(&mut world, 1, tag(question(1, 5))).len(), 7);
+    assert_eq!(frames_after(&mut world, 1, tag(question(1, 5))).len(), 7);
 }
 
 #[test]
@@ -256,13 +261,13 @@ fn a_port_by_which_addresses_are_asked_for_is_bounded_by_itself_and_others_take_
     };
     assert_eq!((1..=4).map(|tor| flows(&world, at(tor, 3)) + flows(&world, at(tor, 4))).sum::<usize>(), 0);
     let advertisement = ndp::said(ndp::ROUTER_SOLICITATION, node(3).mac, (ip(3), ALL_ROUTERS), 0, &[]);
-    says(&mut world, 3, advertisement);
+    frames_after(&mut world, 3, advertisement);
     ask(&mut world, 1, 7);
     assert_eq!([at(1, 3), at(4, 3), at(2, 3)].map(|port| flows(&world, port)), [2, 2, 0]);
     let packet = |eth_dst| {
         ModelPacket::from_ips(eth_dst, (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()))
     };
-    // What is said then goes the way of all packets.
+    // Further packets are forwarded by switches.
     for (from, eth_dst, to) in
         [(1, node(7).mac, "h7"), (7, pmac(&world, 1), "h1"), (3, pmac(&world, 1), "h1")]
     {
@@ -287,27 +292,27 @@ fn a_restarted_controller_learns_addresses_from_those_that_still_know_each_other
     without_agents(&mut second);
     let mut second = takes_over(second, first);
     second.intervals(10);
-    // Whether it still is there it is asked by the Ethernet address that is known.
-    let left = says(&mut second, 1, ndp::probe(of_5, ip(5), node(1).mac));
+    // Reachability probes go to the known Ethernet address.
+    let left = frames_after(&mut second, 1, ndp::probe(of_5, ip(5), node(1).mac));
     assert_eq!((ports(&left), left[0].1[..6].to_vec()), (vec![at(3, 3)], node(5).mac.octets().to_vec()));
-    let left = says(&mut second, 5, answer(5, &left[0].1, false));
+    let left = frames_after(&mut second, 5, answer(5, &left[0].1, false));
     assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(1, 3)], of_5));
-    assert_eq!(ports(&says(&mut second, 3, question(3, 5))), [at(2, 3)]);
+    assert_eq!(ports(&frames_after(&mut second, 3, question(3, 5))), [at(2, 3)]);
 }
 
 #[test]
 fn what_is_for_all_of_the_link_is_carried_as_it_is_unless_it_is_bad_neighbour_discovery() {
     let mut world = world();
     let mut frame = ndp::said(128, node(1).mac, (ip(1), ALL_NODES), 0, &[]);
-    assert_eq!(says(&mut world, 1, frame.clone()).len(), 7);
-    // Not as somebody else.
+    assert_eq!(frames_after(&mut world, 1, frame.clone()).len(), 7);
+    // Not with the address of another sender.
     frame[6..12].copy_from_slice(&node(5).mac.octets());
-    assert_eq!(says(&mut world, 1, frame), []);
+    assert_eq!(frames_after(&mut world, 1, frame), []);
     let unsure = ndp::said(ndp::ADVERTISEMENT, node(1).mac, (ip(1), ALL_NODES), OVERRIDE, &[]);
-    assert_eq!(says(&mut world, 1, unsure), []);
+    assert_eq!(frames_after(&mut world, 1, unsure), []);
 }
 
-/// The address that an agent has registered.
+/// Returns the address that an agent has registered.
 fn registered(n: u8) -> Ipv6Addr {
     match node_by_ipv6(n).ip {
         IpAddr::V6(ip) => ip,
@@ -342,29 +347,30 @@ fn a_group_of_agents_that_speak_different_versions_of_ip_is_refused_with_the_nam
 fn an_address_that_an_agent_has_registered_is_its_nodes_and_nobody_elses() {
     let mut world = World::of(ring(), node_by_ipv6);
     world.intervals(6);
-    // Nobody has heard it say so; it is asked alone, and then answered for.
+    // The node has not announced this address itself: it alone receives the request, and afterwards
+    // the controller answers.
     let asks = |from: u8| ndp::probe(SEVERAL, registered(5), node(from).mac);
-    let left = says(&mut world, 1, asks(1));
+    let left = frames_after(&mut world, 1, asks(1));
     assert_eq!(ports(&left), [at(3, 3)]);
     let heard = at_place(&world, &left, 5);
-    says(&mut world, 5, answer(5, &heard, false));
-    let left = says(&mut world, 3, asks(3));
+    frames_after(&mut world, 5, answer(5, &heard, false));
+    let left = frames_after(&mut world, 3, asks(3));
     assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(2, 3)], pmac(&world, 5)));
     // However long it is silent.
     world.intervals(100);
     let claim = ndp::announcement(registered(5), node(7).mac, false);
     for _ in 0..3 {
-        assert_eq!(says(&mut world, 7, claim.clone()), []);
+        assert_eq!(frames_after(&mut world, 7, claim.clone()), []);
         assert!(shown(&mut world).warnings[0].contains("node h5"));
         world.intervals(3);
     }
-    assert_eq!(ports(&says(&mut world, 1, asks(1))), [at(3, 3)]);
+    assert_eq!(ports(&frames_after(&mut world, 1, asks(1))), [at(3, 3)]);
 }
 
 #[test]
 fn where_only_agents_are_carried_one_that_speaks_ipv6_is_refused() {
     let mut world = World::new(ring());
-    world.network.carrier = None;
+    world.network.host_forwarder.stop_serving_hosts();
     let refused =
         world.ask(|reply| FabricCall::Register(node_by_ipv6(1), reply)).try_recv().unwrap().unwrap_err();
     assert!(refused.to_string().contains("--agents-only"), "{refused}");

@@ -1,4 +1,4 @@
-//! Groups of the same nodes.
+//! Groups of the same nodes share their trees.
 
 use super::*;
 
@@ -25,11 +25,12 @@ fn groups_of_the_same_nodes_take_the_entries_of_one() {
     assert_eq!(trees(&world), of_one);
     let error = world.group(100, &ALL).try_recv().unwrap().unwrap_err();
     assert_eq!(error, FabricError::GroupExists { id: 100 });
-    // Others have their own, and so have those of other neighbours: who leads a rack, and the order of a chain, follow from it.
+    // Groups with another order have trees of their own, because rack leaders and chains depend on
+    // the order.
     let swapped = world.group(1001, &[2, 1, 3, 4, 5, 6, 7, 8]).try_recv().unwrap().unwrap();
     assert_ne!(swapped[0].address, grants[0].address);
     release(&mut world, 1001);
-    // Whoever made them may be the first to go.
+    // The group that made the trees may be released first.
     for id in 1..=200 {
         assert_eq!(trees(&world), of_one, "before group {id} is released");
         release(&mut world, id);
@@ -91,7 +92,7 @@ fn a_restarted_controller_takes_over_trees_for_each_of_the_groups_that_share_the
         let request = GroupRequest { id, members: ALL.iter().map(|n| format!("h{n}")).collect() };
         second.ask(|reply| FabricCall::AdoptGroup(request, held.clone(), reply)).try_recv().unwrap().unwrap();
     }
-    // Also those that come now share them.
+    // Later groups share them as well.
     second.intervals(30);
     assert_eq!(second.group(9, &ALL).try_recv().unwrap().unwrap()[0].address, used[0].address);
     for id in [8, 9, 7] {

@@ -1,5 +1,5 @@
-//! A cabled network of model switches, each with its reconciler, under one [`Fabric`]. Packets never go round in it,
-//! whatever happens: that is looked at after every step of every switch.
+//! A cabled network of model switches, each with its reconciler, under one [`Fabric`]. After every
+//! step of every switch it is checked that no packet can loop.
 
 use super::super::*;
 use crate::api::TableCapacity;
@@ -19,20 +19,20 @@ use core::net::{IpAddr, Ipv4Addr};
 use std::collections::VecDeque;
 use tokio::sync::{mpsc, oneshot};
 
-/// A switch with its reconciler; no bytes between them.
+/// A switch with its reconciler, without bytes between them.
 pub(crate) struct Device {
     pub(crate) connection: ConnectionId,
     pub(crate) reconciler: Reconciler,
     pub(crate) switch: model::ModelSwitch,
     pub(crate) updates: Arc<PendingUpdate>,
     pub(crate) packets: mpsc::Receiver<(Vec<u32>, Vec<u8>)>,
-    /// It takes no messages and loses what it is sent.
+    /// Whether it ignores messages and loses the frames it is sent.
     pub(crate) stuck: bool,
     pub(crate) read: bool,
 }
 
 impl Device {
-    /// The trees of which it has a part.
+    /// Returns the trees of which the switch has a part.
     pub(crate) fn trees(&self) -> Vec<u32> {
         self.switch.groups.range(GROUPS).map(|(number, _)| *number).collect()
     }
@@ -41,7 +41,7 @@ impl Device {
 /// A cabled network of devices under one [`Fabric`].
 pub(crate) struct World {
     pub(crate) truth: Graph,
-    /// What led where before it was pulled.
+    /// Other ends of cables that were pulled.
     pulled: BTreeMap<Port, Port>,
     pub(crate) network: Network,
     pub(crate) watch: watch::Receiver<Arc<TopologySnapshot>>,
@@ -49,7 +49,7 @@ pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) deadline: Option<Time>,
     pub(crate) connections: u64,
-    /// NodeRegistry whose agents say nothing.
+    /// Nodes with silent agents.
     pub(crate) mute: BTreeSet<String>,
 }
 
@@ -70,12 +70,12 @@ pub(crate) fn ipv4(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, n)
 }
 
-/// The same, whose agent speaks IPv6.
+/// Returns the same node with an agent that uses IPv6.
 pub(crate) fn node_by_ipv6(n: u8) -> NodeRegistration {
     NodeRegistration { ip: [0xfd00, 0, 0, 0, 0, 0, 0, n.into()].into(), ..node(n) }
 }
 
-/// A ring of four ToRs 1 to 4 with two hosts each.
+/// Returns a ring of four ToRs 1 to 4 with two hosts each.
 pub(crate) fn ring() -> Graph {
     let mut graph = Graph::default();
     for tor in 1..=4u64 {
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// Lets one device do all it can; returns the events.
+    /// Lets one device do everything it can. Returns its events.
     fn run_device(&mut self, switch: DatapathId) -> Vec<SwitchEvent> {
         let now = self.now;
         let Some(device) = self.devices.get_mut(&switch) else { return Vec::new() };
@@ -182,14 +182,14 @@ impl World {
         }
     }
 
-    /// Everything that can happen without time going on happens; no packet may go round on the way.
+    /// Processes everything that can happen at the current time. No packet may loop meanwhile.
     pub(crate) fn settle(&mut self) {
         loop {
             self.deadline = self.network.advance(self.now);
             let mut events: VecDeque<(DatapathId, SwitchEvent)> = VecDeque::new();
             for switch in self.devices.keys().copied().collect::<Vec<_>>() {
                 events.extend(self.run_device(switch).into_iter().map(|event| (switch, event)));
-                // After every switch on its own: a mixture of old and new.
+                // After every single switch, so that old and new tables are mixed.
                 self.no_loops();
                 while let Some(device) = self.devices.get_mut(&switch)
                     && let Ok((numbers, frame)) = device.packets.try_recv()
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// Time goes on by `count` LLDP intervals, in which agents speak.
+    /// Lets `count` LLDP intervals pass, in which agents announce themselves.
     pub(crate) fn intervals(&mut self, count: u32) {
         for _ in 0..count {
             self.now += FabricConfig::default().lldp_interval;
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    /// A switch takes `groups` more entries of its group table.
+    /// Limits a switch to `groups` more group entries than it has.
     pub(crate) fn leave_room(&mut self, switch: DatapathId, groups: u32) {
         let used = self.network.intent.rules(switch).unwrap().groups as u32;
         let capacity = TableCapacity { groups: Some(used + groups), ..TableCapacity::default() };
@@ -255,15 +255,17 @@ impl World {
         self.model().send(place, packet).hosts.into_iter().map(|(host, _)| host).collect()
     }
 
-    /// From every member into every tree, and to the place of every node; the model panics at a loop. To the nodes also
-    /// with any cable pulled of which nobody knows yet but the switches at its ends.
+    /// Sends packets from every member into every tree, and to every node; the model panics if one
+    /// loops. Packets to nodes are also sent with each cable pulled while only the switches at its
+    /// ends have noticed.
     fn no_loops(&self) {
         let mut model = self.model();
         let numbers = GROUPS.start..GROUPS.start + 4;
         let addresses = numbers.flat_map(|tree| [IpVersion::V4, IpVersion::V6].map(|ip| ip.address(tree)));
         let trees = addresses.map(|address| (address, MacAddr(1, 0, 0x5e, 0, 0, 0)));
         self.sent_from_everywhere(&model, trees);
-        let places = || (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED.into(), pmac::of(rack, 3)?)));
+        let places =
+            || (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED.into(), pmac::for_port(rack, 3)?)));
         self.sent_from_everywhere(&model, places());
         for link in self.truth.links() {
             model.cable(link, false);
@@ -304,7 +306,7 @@ impl World {
         self.ask(|reply| FabricCall::CreateGroup(GroupRequest { id, members }, reply))
     }
 
-    /// Pulls or puts back the cable at a port: both ends see it.
+    /// Pulls or connects the cable at a port. Both ends notice.
     pub(crate) fn cable(&mut self, port: Port, up: bool) {
         let peer = self.truth.peer(port).or_else(|| self.pulled.get(&port).copied()).unwrap();
         match up {

@@ -1,4 +1,4 @@
-//! A session against what well-behaved and other peers say.
+//! The channel against well-behaved and misbehaving peers.
 
 use super::*;
 use proptest::prelude::*;
@@ -64,26 +64,26 @@ fn config() -> ChannelConfig {
     }
 }
 
-/// Where questions are among those of the description.
+/// Position of the request for the description among the requests.
 const DESCRIPTION: usize = 0;
 const METERS: usize = 1;
 const GROUPS: usize = 2;
 const TABLES: usize = 3;
 
 struct Talk {
-    session: Channel,
+    channel: Channel,
     now: Time,
     sent: Vec<Message>,
-    told: Vec<Output>,
+    outputs: Vec<Output>,
 }
 
 impl Talk {
     fn new() -> Talk {
         let mut talk = Talk {
-            session: Channel::new(Time::ZERO, config()),
+            channel: Channel::new(Time::ZERO, config()),
             now: Time::ZERO,
             sent: Vec::new(),
-            told: Vec::new(),
+            outputs: Vec::new(),
         };
         talk.drain();
         talk
@@ -91,35 +91,35 @@ impl Talk {
 
     fn drain(&mut self) -> Option<Time> {
         loop {
-            match self.session.poll(self.now) {
+            match self.channel.poll(self.now) {
                 Poll::Output(Output::Send(message)) => self.sent.push(message),
-                Poll::Output(other) => self.told.push(other),
+                Poll::Output(other) => self.outputs.push(other),
                 Poll::Idle(deadline) => return deadline,
             }
         }
     }
 
-    /// The peer says this; returns what it was answered.
-    fn hear(&mut self, body: Body) -> Vec<Message> {
+    /// The peer sends this message. Returns the replies.
+    fn receive(&mut self, body: Body) -> Vec<Message> {
         self.hear_as(9, body)
     }
 
     fn hear_as(&mut self, xid: u32, body: Body) -> Vec<Message> {
-        self.session.handle(self.now, Input::Received(Message::new(xid, body)));
+        self.channel.handle(self.now, Input::Received(Message::new(xid, body)));
         self.sent.clear();
         self.drain();
         self.sent.clone()
     }
 
-    /// The peer sends a message that only begins as one.
+    /// The peer sends a message with a valid header and an invalid body.
     fn unreadable(&mut self, kind: MessageType, xid: u32) {
         let header = MessageHeader { version: 4, kind, xid };
         let error = Error::Version { version: 0x47, kind: kind.0 };
-        self.session.handle(self.now, Input::Unreadable(Some(header), error));
+        self.channel.handle(self.now, Input::Unreadable(Some(header), error));
         self.drain();
     }
 
-    /// The peer answers the questions about its tables: they are empty.
+    /// The peer reports empty tables.
     fn tables_are_empty(&mut self, asked: &[Message]) {
         for message in asked {
             let Body::MultipartRequest(request) = &message.body else { panic!("{message}") };
@@ -132,18 +132,18 @@ impl Talk {
         }
     }
 
-    /// A session with a switch that has told its ports, and what it is asked then: [`DESCRIPTION`], [`METERS`], [`GROUPS`],
-    /// [`TABLES`] and a barrier.
+    /// Returns a channel to a switch that has reported its ports, and the next requests:
+    /// [`DESCRIPTION`], [`METERS`], [`GROUPS`], [`TABLES`] and a barrier.
     fn with_ports(list: Vec<rs_openflow::Port>) -> (Talk, Vec<Message>) {
         let mut talk = Talk::new();
-        talk.hear(Body::Hello(Hello::default()));
-        talk.hear(features(0));
-        let asked = talk.hear(ports(list));
+        talk.receive(Body::Hello(Hello::default()));
+        talk.receive(features(0));
+        let asked = talk.receive(ports(list));
         assert_eq!(asked.len(), 5);
         (talk, asked)
     }
 
-    /// The peer has done all that it was asked; returns what it is asked next.
+    /// The peer replies to the barrier. Returns the next requests.
     fn finish(&mut self, asked: &[Message]) -> Vec<Message> {
         let Some(Message { xid, body: Body::BarrierRequest }) = asked.last() else { panic!("{asked:?}") };
         self.hear_as(*xid, Body::BarrierReply)
@@ -158,16 +158,16 @@ impl Talk {
     }
 
     fn closed(&self) -> &str {
-        match self.told.last() {
+        match self.outputs.last() {
             Some(Output::Close(why)) => why,
             other => panic!("not closed: {other:?}"),
         }
     }
 
-    /// Lets time go on, deadline by deadline, until the session closes; returns when.
+    /// Lets time pass from deadline to deadline until the channel closes. Returns the time.
     fn wait_for_close(&mut self) -> Duration {
-        while !matches!(self.told.last(), Some(Output::Close(_))) {
-            self.now = self.drain().expect("a session that waits for ever");
+        while !matches!(self.outputs.last(), Some(Output::Close(_))) {
+            self.now = self.drain().expect("a channel that waits for ever");
             self.drain();
         }
         self.now - Time::ZERO
@@ -177,7 +177,7 @@ impl Talk {
 #[test]
 fn a_switch_is_up_once_it_has_told_its_ports_its_name_and_its_tables() {
     let talk = Talk::up();
-    let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+    let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
     assert_eq!((info.datapath_id, info.name.as_str()), (DatapathId(0x2a), "s1"));
     assert_eq!(info.ports.len(), 1);
     assert_eq!(
@@ -188,18 +188,18 @@ fn a_switch_is_up_once_it_has_told_its_ports_its_name_and_its_tables() {
 
 #[test]
 fn a_switch_without_a_local_port_is_named_by_its_description_or_its_identity() {
-    for (told, name) in [("spine 3", "spine 3"), ("None", "dpid:000000000000002a")] {
+    for (outputs, name) in [("spine 3", "spine 3"), ("None", "dpid:000000000000002a")] {
         let mut talk = Talk::new();
-        talk.hear(Body::Hello(Hello::default()));
-        talk.hear(features(0));
+        talk.receive(Body::Hello(Hello::default()));
+        talk.receive(features(0));
         let mut more = Multipart::from(MultipartReply::PortDesc(vec![port(1, "a")]));
         more.flags = MultipartFlags::MORE;
-        assert_eq!(talk.hear(Body::MultipartReply(more)), []);
-        let asked = talk.hear(ports(vec![port(2, "b")]));
-        talk.hear_as(asked[DESCRIPTION].xid, description(told));
+        assert_eq!(talk.receive(Body::MultipartReply(more)), []);
+        let asked = talk.receive(ports(vec![port(2, "b")]));
+        talk.hear_as(asked[DESCRIPTION].xid, description(outputs));
         let asked = talk.finish(&asked);
         talk.tables_are_empty(&asked);
-        let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+        let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
         assert_eq!((info.name.as_str(), info.ports.len()), (name, 2));
     }
 }
@@ -207,39 +207,39 @@ fn a_switch_without_a_local_port_is_named_by_its_description_or_its_identity() {
 #[test]
 fn a_switch_that_speaks_only_1_0_is_told_so_and_turned_away_by_version() {
     let mut talk = Talk::new();
-    let sent = talk.hear(Body::Hello(Hello { version: 1, elements: Vec::new(), rest: Vec::new() }));
+    let sent = talk.receive(Body::Hello(Hello { version: 1, elements: Vec::new(), rest: Vec::new() }));
     let [Message { body: Body::Error(failure), .. }] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!((failure.kind, failure.code), (ErrorType::HELLO_FAILED, INCOMPATIBLE));
     assert!(talk.closed().contains("0x01 (1.0)"), "{}", talk.closed());
     assert!(!talk.closed().contains('\n'));
-    // It is deaf from now on.
-    assert_eq!(talk.hear(Body::EchoRequest(Vec::new())), []);
+    // The channel ignores all further messages.
+    assert_eq!(talk.receive(Body::EchoRequest(Vec::new())), []);
 }
 
 #[test]
 fn a_newer_switch_is_welcome_if_it_also_speaks_1_3() {
     let elements = vec![HelloElement::VersionBitmap(vec![1 << 4 | 1 << 6])];
     let mut talk = Talk::new();
-    let sent = talk.hear(Body::Hello(Hello { version: 6, elements, rest: Vec::new() }));
+    let sent = talk.receive(Body::Hello(Hello { version: 6, elements, rest: Vec::new() }));
     assert_eq!(sent[0].body, Body::FeaturesRequest);
     let mut talk = Talk::new();
     let elements = vec![HelloElement::VersionBitmap(vec![1 << 6])];
-    talk.hear(Body::Hello(Hello { version: 6, elements, rest: Vec::new() }));
+    talk.receive(Body::Hello(Hello { version: 6, elements, rest: Vec::new() }));
     assert!(talk.closed().contains("1.5"), "{}", talk.closed());
 }
 
 #[test]
 fn who_is_no_switch_is_turned_away() {
     let mut talk = Talk::new();
-    talk.hear(features(0));
+    talk.receive(features(0));
     assert!(talk.closed().contains("hello"));
     let mut talk = Talk::new();
     talk.unreadable(MessageType(0x45), 9);
     talk.drain();
     assert!(talk.closed().contains("0x47"), "{}", talk.closed());
     let mut talk = Talk::new();
-    talk.hear(Body::Hello(Hello::default()));
-    talk.hear(features(1));
+    talk.receive(Body::Hello(Hello::default()));
+    talk.receive(features(1));
     assert!(talk.closed().contains("auxiliary"));
 }
 
@@ -247,10 +247,10 @@ fn who_is_no_switch_is_turned_away() {
 fn a_peer_that_stops_in_the_handshake_is_dropped_however_often_it_echoes() {
     assert_eq!(Talk::new().wait_for_close(), HANDSHAKE);
     let mut talk = Talk::new();
-    talk.hear(Body::Hello(Hello::default()));
+    talk.receive(Body::Hello(Hello::default()));
     for second in 1..10 {
         talk.now = Time::ZERO + Duration::from_secs(second);
-        assert_eq!(talk.hear(Body::EchoRequest(vec![7])), [Message::new(9, Body::EchoReply(vec![7]))]);
+        assert_eq!(talk.receive(Body::EchoRequest(vec![7])), [Message::new(9, Body::EchoReply(vec![7]))]);
     }
     assert_eq!(talk.wait_for_close(), HANDSHAKE);
 }
@@ -263,9 +263,9 @@ fn a_silent_switch_is_asked_and_dropped_if_it_does_not_answer() {
         talk.now = talk.drain().unwrap();
         talk.drain();
         assert!(matches!(talk.sent.last(), Some(Message { body: Body::EchoRequest(_), .. })));
-        talk.hear(Body::EchoReply(Vec::new()));
+        talk.receive(Body::EchoReply(Vec::new()));
     }
-    assert_eq!(talk.told.len(), 1);
+    assert_eq!(talk.outputs.len(), 1);
     let last_received = talk.now;
     talk.wait_for_close();
     assert_eq!(talk.now, last_received + DEAD_AFTER);
@@ -277,8 +277,8 @@ fn ports_and_frames_are_reported_and_reserved_ports_are_not() {
     let status = |reason, port| Body::PortStatus(PortStatus { reason, port });
     let mut down = port(1, "a");
     down.state = PortState::LINK_DOWN;
-    talk.hear(status(PortReason::MODIFY, down));
-    talk.hear(status(PortReason::ADD, port(PortNo::LOCAL.0, "s1")));
+    talk.receive(status(PortReason::MODIFY, down));
+    talk.receive(status(PortReason::ADD, port(PortNo::LOCAL.0, "s1")));
     let frame = |in_port| {
         Body::PacketIn(PacketIn {
             buffer: BufferId::NONE,
@@ -290,14 +290,14 @@ fn ports_and_frames_are_reported_and_reserved_ports_are_not() {
             data: vec![1, 2, 3],
         })
     };
-    talk.hear(frame(PortNo(1)));
-    talk.hear(frame(PortNo(4)));
-    talk.hear(frame(PortNo::LOCAL));
-    talk.hear(status(PortReason::DELETE, port(1, "a")));
+    talk.receive(frame(PortNo(1)));
+    talk.receive(frame(PortNo(4)));
+    talk.receive(frame(PortNo::LOCAL));
+    talk.receive(status(PortReason::DELETE, port(1, "a")));
     let [Output::Up(_), Output::PortChanged(changed), Output::PacketIn(1, data), Output::PortRemoved(1)] =
-        &talk.told[..]
+        &talk.outputs[..]
     else {
-        panic!("{:?}", talk.told)
+        panic!("{:?}", talk.outputs)
     };
     assert_eq!((changed.up, &data[..]), (false, &[1, 2, 3][..]));
 }
@@ -306,7 +306,7 @@ fn ports_and_frames_are_reported_and_reserved_ports_are_not() {
 fn frames_go_out_as_packets_out() {
     let mut talk = Talk::up();
     talk.sent.clear();
-    talk.session.handle(talk.now, Input::Packet(vec![3], vec![9]));
+    talk.channel.handle(talk.now, Input::Packet(vec![3], vec![9]));
     talk.drain();
     assert_eq!(talk.sent[0].body, Body::PacketOut(PacketOut::new(PortNo(3), vec![9])));
 }
@@ -321,7 +321,7 @@ fn meters(max_meters: u32) -> MultipartReply {
     })
 }
 
-/// A session with a switch that has meters, up to the barrier behind them; the questions about meters' xids.
+/// Returns a channel to a switch with meters, up to the barrier after them, and the meter messages.
 fn metered() -> (Talk, Vec<Message>) {
     let (mut talk, asked) = Talk::with_ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]);
     talk.hear_as(asked[METERS].xid, Body::MultipartReply(meters(100).into()));
@@ -342,26 +342,26 @@ fn a_switch_with_meters_gets_one_for_each_port_before_its_tables_are_read() {
     assert_eq!(numbers, [1, 1, 100, 100, 99, 99]);
     let barrier = made.last().unwrap();
     assert_eq!(barrier.body, Body::BarrierRequest);
-    // That they are there already is as well.
+    // Meters that exist already are fine as well.
     let exists = ErrorMessage::new(ErrorType::METER_MOD_FAILED, METER_EXISTS, Vec::new());
     assert_eq!(talk.hear_as(made[0].xid, Body::Error(exists)), []);
     let asked = talk.hear_as(barrier.xid, Body::BarrierReply);
     talk.tables_are_empty(&asked);
-    assert!(matches!(talk.told[..], [Output::Up(_)]), "{:?}", talk.told);
+    assert!(matches!(talk.outputs[..], [Output::Up(_)]), "{:?}", talk.outputs);
     let status = PortStatus { reason: PortReason::ADD, port: port(7, "new") };
-    assert_eq!(talk.hear(Body::PortStatus(status)).len(), 2);
+    assert_eq!(talk.receive(Body::PortStatus(status)).len(), 2);
 }
 
 #[test]
 fn what_cannot_be_read_is_left_out_where_a_switch_can_be_served_without_it_and_told_now_and_then() {
     let mut talk = Talk::up();
-    talk.told.clear();
+    talk.outputs.clear();
     for _ in 0..100 {
         talk.unreadable(MessageType::PACKET_IN, 0);
         talk.unreadable(MessageType::EXPERIMENTER, 0);
     }
-    assert_eq!(talk.told.len(), 8, "{:?}", talk.told);
-    assert!(talk.told.iter().all(|told| matches!(told, Output::Warning(_))));
+    assert_eq!(talk.outputs.len(), 8, "{:?}", talk.outputs);
+    assert!(talk.outputs.iter().all(|outputs| matches!(outputs, Output::Warning(_))));
     talk.unreadable(MessageType::PORT_STATUS, 0);
     assert!(talk.closed().contains("cannot be read"), "{}", talk.closed());
 }
@@ -381,10 +381,14 @@ fn a_switch_that_refuses_a_meter_is_served_without_meters() {
     let (mut talk, made) = metered();
     let full = ErrorMessage::new(ErrorType::METER_MOD_FAILED, 11, Vec::new());
     talk.hear_as(made[0].xid, Body::Error(full));
-    assert!(matches!(&talk.told[..], [Output::Warning(text)] if text.contains("meter")), "{:?}", talk.told);
+    assert!(
+        matches!(&talk.outputs[..], [Output::Warning(text)] if text.contains("meter")),
+        "{:?}",
+        talk.outputs
+    );
     let asked = talk.hear_as(made.last().unwrap().xid, Body::BarrierReply);
     talk.tables_are_empty(&asked);
-    assert!(matches!(talk.told.last(), Some(Output::Up(_))));
+    assert!(matches!(talk.outputs.last(), Some(Output::Up(_))));
 }
 
 #[test]
@@ -394,20 +398,20 @@ fn a_port_that_floods_is_not_heard_beyond_its_rate() {
     let (buffer, reason, table) = (BufferId::NONE, PacketInReason::ACTION, TableId(0));
     let flood = PacketIn { buffer, total_len: 1, reason, table, cookie: 0, matching, data: vec![1] };
     for _ in 0..1000 {
-        talk.hear(Body::PacketIn(flood.clone()));
+        talk.receive(Body::PacketIn(flood.clone()));
     }
-    assert_eq!(talk.told.iter().filter(|output| matches!(output, Output::PacketIn(..))).count(), 200);
+    assert_eq!(talk.outputs.iter().filter(|output| matches!(output, Output::PacketIn(..))).count(), 200);
 }
 
 #[test]
 fn counters_are_asked_for_and_put_together_and_a_switch_that_owes_answers_is_not_asked_again() {
     let mut talk = Talk::up();
-    talk.session.counters = CounterPoller::new(Duration::from_secs(7));
-    talk.session.counters.start(talk.now);
+    talk.channel.counters = CounterPoller::new(Duration::from_secs(7));
+    talk.channel.counters.start(talk.now);
     let questions = |talk: &mut Talk| {
         talk.sent.clear();
-        talk.now = talk.session.counters.deadline().unwrap();
-        talk.session.keepalive.heard(talk.now);
+        talk.now = talk.channel.counters.deadline().unwrap();
+        talk.channel.keepalive.on_message(talk.now);
         talk.drain();
         talk.sent.iter().filter(|m| matches!(m.body, Body::MultipartRequest(_))).cloned().collect::<Vec<_>>()
     };
@@ -419,7 +423,7 @@ fn counters_are_asked_for_and_put_together_and_a_switch_that_owes_answers_is_not
     talk.hear_as(xid, body);
     let (xid, body) = reply(flows.xid, MultipartReply::Flow(Vec::new()));
     talk.hear_as(xid, body);
-    assert!(matches!(talk.told.last(), Some(Output::SwitchCounters(_))), "{:?}", talk.told);
+    assert!(matches!(talk.outputs.last(), Some(Output::Counters(_))), "{:?}", talk.outputs);
     assert_eq!(questions(&mut talk).len(), 2);
 }
 
@@ -430,8 +434,8 @@ fn refusal(kind: ErrorType, code: u16) -> Body {
 #[test]
 fn a_switch_that_a_later_controller_runs_is_left_to_it_at_once_or_when_it_says_so() {
     let mut talk = Talk::new();
-    talk.hear(Body::Hello(Hello::default()));
-    let asked = talk.hear(features(0));
+    talk.receive(Body::Hello(Hello::default()));
+    let asked = talk.receive(features(0));
     let master = RoleConfig { role: ControllerRole::MASTER, generation: 7 };
     assert_eq!(asked[0].body, Body::RoleRequest(master));
     talk.hear_as(asked[0].xid, refusal(ErrorType::ROLE_REQUEST_FAILED, 0));
@@ -445,32 +449,35 @@ fn a_switch_that_a_later_controller_runs_is_left_to_it_at_once_or_when_it_says_s
 #[test]
 fn who_stands_by_keeps_a_switch_and_asks_nothing_of_it_until_it_leads() {
     let standby = ChannelConfig { generation: None, ..config() };
-    let mut talk = Talk { session: Channel::new(Time::ZERO, standby), ..Talk::new() };
+    let mut talk = Talk { channel: Channel::new(Time::ZERO, standby), ..Talk::new() };
     talk.drain();
-    assert_eq!(talk.hear(Body::Hello(Hello::default())), []);
-    assert!(matches!(talk.hear(Body::EchoRequest(vec![1]))[..], [Message { body: Body::EchoReply(_), .. }]));
+    assert_eq!(talk.receive(Body::Hello(Hello::default())), []);
+    assert!(matches!(
+        talk.receive(Body::EchoRequest(vec![1]))[..],
+        [Message { body: Body::EchoReply(_), .. }]
+    ));
     let status = Body::PortStatus(PortStatus { reason: PortReason::ADD, port: port(1, "p") });
-    assert_eq!(talk.hear(status), [], "of the master's concern");
-    // For longer than a handshake may take, as long as it says that it is there.
+    assert_eq!(talk.receive(status), [], "of the master's concern");
+    // For longer than a handshake may take, because the peer still answers.
     for _ in 0..=HANDSHAKE.as_secs() {
         talk.now += config().keepalive_interval;
         talk.sent.clear();
         talk.drain();
         assert!(matches!(talk.sent[..], [Message { body: Body::EchoRequest(_), .. }]), "{:?}", talk.sent);
-        talk.hear(Body::EchoReply(Vec::new()));
+        talk.receive(Body::EchoReply(Vec::new()));
     }
-    talk.session.handle(talk.now, Input::Lead(9));
+    talk.channel.handle(talk.now, Input::Lead(9));
     talk.sent.clear();
     talk.drain();
     assert!(matches!(talk.sent[..], [Message { body: Body::FeaturesRequest, .. }]), "{:?}", talk.sent);
-    let asked = talk.hear(features(0));
+    let asked = talk.receive(features(0));
     let master = RoleConfig { role: ControllerRole::MASTER, generation: 9 };
     assert_eq!(asked[0].body, Body::RoleRequest(master));
-    assert!(talk.told.is_empty(), "{:?}", talk.told);
+    assert!(talk.outputs.is_empty(), "{:?}", talk.outputs);
 }
 
-/// What switches say, and what they should not.
-fn said() -> impl Strategy<Value = Body> {
+/// Generates messages that a switch may send, and some that it must not.
+fn any_message() -> impl Strategy<Value = Body> {
     let kinds = [ErrorType::BAD_REQUEST, ErrorType::ROLE_REQUEST_FAILED, ErrorType::FLOW_MOD_FAILED];
     let status = |(number, gone): (u32, bool)| {
         let reason = if gone { PortReason::DELETE } else { PortReason::ADD };
@@ -495,21 +502,21 @@ fn said() -> impl Strategy<Value = Body> {
 }
 
 proptest! {
-    /// In whatever order, and as an answer to whatever question.
+    /// In any order, and as the reply to any request.
     #[test]
     fn whatever_a_peer_says_it_is_up_once_at_most_and_closed_once_at_most(
-        talk in prop::collection::vec((0u32..16, any::<bool>(), said(), 0u64..4000), 1..60),
+        talk in prop::collection::vec((0u32..16, any::<bool>(), any_message(), 0u64..4000), 1..60),
     ) {
         let mut world = Talk::new();
         for (xid, table, body, wait) in talk {
-            let closed = matches!(world.told.last(), Some(Output::Close(_)));
+            let closed = matches!(world.outputs.last(), Some(Output::Close(_)));
             world.now += Duration::from_millis(wait);
             let answers = world.hear_as(if table { xid | reconciler::XID } else { xid }, body);
             prop_assert!(!closed || answers.is_empty(), "{answers:?}");
         }
-        let closes = world.told.iter().filter(|output| matches!(output, Output::Close(_))).count();
-        let ups = world.told.iter().filter(|output| matches!(output, Output::Up(_))).count();
+        let closes = world.outputs.iter().filter(|output| matches!(output, Output::Close(_))).count();
+        let ups = world.outputs.iter().filter(|output| matches!(output, Output::Up(_))).count();
         prop_assert!(closes <= 1 && ups <= 1);
-        prop_assert!(closes == 0 || matches!(world.told.last(), Some(Output::Close(_))), "{:?}", world.told);
+        prop_assert!(closes == 0 || matches!(world.outputs.last(), Some(Output::Close(_))), "{:?}", world.outputs);
     }
 }

@@ -1,4 +1,4 @@
-//! The reconciler against a model switch whose answers come when the test lets them.
+//! The reconciler against a model switch, with replies that arrive when the test lets them.
 
 use super::*;
 use crate::intent::tables::{FlowEntry, FlowKey, GROUPS, GroupBuckets};
@@ -56,7 +56,7 @@ impl Pair {
         }
     }
 
-    /// The switch takes one message and answers.
+    /// The switch processes one message and replies.
     fn step(&mut self) {
         if let Some(message) = self.towards.pop_front() {
             for answer in self.switch.answer(&message) {
@@ -71,7 +71,7 @@ impl Pair {
         }
     }
 
-    /// Wants these tables, and nothing else any more.
+    /// Sets these tables as the desired state.
     fn update(&mut self, version: u64, tables: &SwitchTables) {
         self.update_retaining(version, tables, StaleEntries::default());
     }
@@ -85,7 +85,7 @@ impl Pair {
         self.input(Input::Update(TableUpdate { version, delta, stale }));
     }
 
-    /// Time goes on until the reconciler has something to do.
+    /// Lets time pass until the reconciler has something to do.
     fn wait(&mut self) {
         self.now = self.drain().unwrap();
         self.drain();
@@ -105,7 +105,7 @@ fn acknowledged(version: u64) -> Output {
     Output::Acknowledged(version, EntryRefusals::new())
 }
 
-/// A group over these ports with a flow to it from each.
+/// Returns a group over these ports with a flow into it from each.
 fn tables(ports: impl IntoIterator<Item = u32>) -> SwitchTables {
     let ports: BTreeSet<u32> = ports.into_iter().collect();
     let flows = ports.iter().map(|port| flow(9, *port, COOKIE)).collect();
@@ -266,7 +266,8 @@ fn answers_to_nothing_that_was_asked_change_nothing() {
 }
 
 proptest! {
-    /// Updates come at any moment, the switch is slow, and somebody meddles: in the end the last update holds.
+    /// Updates arrive at any time, the switch is slow, and its tables are changed by others:
+    /// finally the last update must hold.
     #[test]
     fn the_last_wish_is_installed_whatever_came_between(
         updates in prop::collection::vec((prop::collection::btree_set(1u32..600, 0..400), 0usize..12), 1..6),
@@ -292,7 +293,8 @@ proptest! {
         prop_assert!(!pair.told.iter().any(|o| matches!(o, Output::Failed(_))));
     }
 
-    /// A switch never holds more flows than it may be given; as many of those desired as fit are there, and only of a lack is told.
+    /// A switch never holds more flows than permitted. Of the desired ones it holds as many as fit,
+    /// and a refusal is reported only if some do not fit.
     #[test]
     fn no_more_flows_are_installed_than_allowed_and_no_fewer_than_fit(
         most in 0u32..30,

@@ -1,4 +1,4 @@
-//! What a switch may tell of itself: its name, and what it can hold.
+//! Optional properties that a switch may report: its name and its capacity.
 
 use super::*;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ fn a_switch_has_the_operators_name_and_one_without_may_be_turned_away() {
         let admission =
             AdmissionPolicy { names: Arc::new(names), only_named: true, ..AdmissionPolicy::default() };
         let config = ChannelConfig { admission, ..config() };
-        let mut talk = Talk { session: Channel::new(Time::ZERO, config), ..Talk::new() };
-        talk.hear(Body::Hello(Hello::default()));
-        talk.hear(features(0));
+        let mut talk = Talk { channel: Channel::new(Time::ZERO, config), ..Talk::new() };
+        talk.receive(Body::Hello(Hello::default()));
+        talk.receive(features(0));
         if !named {
             assert!(talk.closed().contains("--switches"), "{}", talk.closed());
             continue;
         }
-        let asked = talk.hear(ports(vec![port(PortNo::LOCAL.0, "br0")]));
+        let asked = talk.receive(ports(vec![port(PortNo::LOCAL.0, "br0")]));
         let asked = talk.finish(&asked);
         talk.tables_are_empty(&asked);
-        let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+        let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
         assert_eq!(info.name, "leaf1");
     }
 }
 
-/// How a switch may deal with a question.
+/// How a switch reacts to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     Acknowledged,
@@ -66,7 +66,7 @@ proptest! {
             asked = talk.finish(&asked);
         }
         talk.tables_are_empty(&asked);
-        let Some(Output::Up(info)) = talk.told.last() else { panic!("{:?}", talk.told) };
+        let Some(Output::Up(info)) = talk.outputs.last() else { panic!("{:?}", talk.outputs) };
         prop_assert_eq!(info.name.as_str(), if has(DESCRIPTION) { "spine 3" } else { "dpid:000000000000002a" });
         prop_assert_eq!(info.capacity.flows, has(TABLES).then_some(2000));
         let groups = match manners[GROUPS] {
@@ -81,16 +81,16 @@ proptest! {
 #[test]
 fn a_switch_without_roles_group_tables_and_table_features_is_served_and_gets_no_groups() {
     let mut talk = Talk::new();
-    talk.hear(Body::Hello(Hello::default()));
-    let asked = talk.hear(features(0));
+    talk.receive(Body::Hello(Hello::default()));
+    let asked = talk.receive(features(0));
     talk.hear_as(asked[0].xid, refusal(ErrorType::BAD_REQUEST, 1));
-    let asked = talk.hear(ports(vec![port(PortNo::LOCAL.0, "s1")]));
+    let asked = talk.receive(ports(vec![port(PortNo::LOCAL.0, "s1")]));
     for question in [METERS, GROUPS, TABLES] {
         talk.hear_as(asked[question].xid, refusal(ErrorType::BAD_REQUEST, 2));
     }
     let asked = talk.finish(&asked);
     talk.tables_are_empty(&asked);
-    let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+    let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
     assert_eq!(
         info.capacity,
         TableCapacity { groups: Some(0), failovers: Some(0), ..TableCapacity::default() }
@@ -131,7 +131,7 @@ fn what_a_switch_says_that_it_can_hold_is_known_when_it_is_up() {
     talk.hear_as(asked[TABLES].xid, Body::MultipartReply(table_features().into()));
     let asked = talk.finish(&asked);
     talk.tables_are_empty(&asked);
-    let [Output::Up(info)] = &talk.told[..] else { panic!("{:?}", talk.told) };
+    let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
     assert_eq!(
         info.capacity,
         TableCapacity { groups: Some(40), failovers: Some(30), flows: Some(2000), meters: None }

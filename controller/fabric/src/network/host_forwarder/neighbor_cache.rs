@@ -1,60 +1,63 @@
-//! The IPv6 addresses of nodes. Agents do not tell them: they are known by what a node says itself, at its own port and under its
-//! own Ethernet address. What it has said of late is answered for it; for what was said longer ago it is asked itself.
+//! IPv6 addresses of nodes. Agents do not register them, so they are learned from the nodes' own
+//! messages, at the node's port and with its Ethernet address. The controller answers requests for
+//! addresses that were announced recently, and the node itself answers for older ones.
 
-use super::host_table::{ANSWERS_WITHIN, ASK_AFTER, MAX_ADDRESSES};
+use super::host_table::{ADDRESSES_MAX, PROBE_AFTER, REPLY_TIMEOUT};
+use crate::api::NodeRegistration;
 use crate::frames::vlan::Vlan;
 use cool_machine::Time;
-use core::net::Ipv6Addr;
+use core::net::{IpAddr, Ipv6Addr};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All of them.
+/// Addresses of all nodes.
 #[derive(Debug, Default)]
 pub(crate) struct NeighborCache {
     by_address: BTreeMap<(Vlan, Ipv6Addr), NodeAddressOwner>,
     by_node: BTreeMap<String, AnnouncedAddresses>,
 }
 
-/// Whose an address is.
+/// Owner of an address.
 #[derive(Clone, Debug)]
 struct NodeAddressOwner {
     node: String,
     heard: Time,
-    /// Since when a question has been without an answer.
+    /// Since when a request to the owner is unanswered.
     asked: Option<Time>,
 }
 
-/// What a node has said.
+/// Addresses that a node has announced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AnnouncedAddresses {
     vlan: Vlan,
     pub(crate) addresses: BTreeSet<Ipv6Addr>,
-    /// Whether it is a router.
+    /// Whether the node is a router, if it has stated that.
     pub(crate) router: Option<bool>,
 }
 
-/// Who is to answer a question for a node's address.
+/// Which side must answer a request for a node's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressResponder {
-    /// The controller, by what the node has said.
+    /// The controller, on behalf of the node.
     Controller {
         router: bool,
     },
     Node,
 }
 
-/// What becomes of an address of a node that somebody else says it has.
+/// Verdict on another machine's claim to an address of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClaimVerdict {
     Refused,
-    /// The same, and the node is to be asked.
+    /// Refused, and the node must be probed.
     Doubted,
-    /// The node does not answer for it any more.
+    /// The node does not answer for the address any longer.
     Granted,
 }
 
 impl NeighborCache {
-    /// A node has said that it has an address, which is no other node's. Returns whether it is known whether it is a router.
-    pub(crate) fn heard(
+    /// Records that a node has announced an address, which no other node has. Returns whether it is
+    /// known whether the node is a router.
+    pub(crate) fn on_announcement(
         &mut self,
         now: Time,
         vlan: Vlan,
@@ -69,11 +72,12 @@ impl NeighborCache {
         let speaker = self.by_node.entry(node.to_owned()).or_insert_with(new);
         speaker.router = router.or(speaker.router);
         let known = speaker.router.is_some();
-        if !speaker.addresses.contains(&address) && speaker.addresses.len() >= MAX_ADDRESSES {
+        if !speaker.addresses.contains(&address) && speaker.addresses.len() >= ADDRESSES_MAX {
             let heard =
                 |address: &Ipv6Addr| self.by_address.get(&(vlan, *address)).map(|holder| holder.heard);
             let longest = speaker.addresses.iter().map(|address| (heard(address), *address)).min();
-            let Some((_, silent)) = longest.filter(|(heard, _)| heard.is_none_or(|at| at + ASK_AFTER <= now))
+            let Some((_, silent)) =
+                longest.filter(|(heard, _)| heard.is_none_or(|at| at + PROBE_AFTER <= now))
             else {
                 return known;
             };
@@ -86,7 +90,7 @@ impl NeighborCache {
         known
     }
 
-    /// Nothing is known of a node any more; returns what was.
+    /// Removes and returns the addresses of a node.
     pub(crate) fn forget(&mut self, node: &str) -> AnnouncedAddresses {
         let speaker = self.by_node.remove(node).unwrap_or_default();
         for address in &speaker.addresses {
@@ -95,18 +99,30 @@ impl NeighborCache {
         speaker
     }
 
-    /// What a node has said.
-    pub(crate) fn of(&self, node: &str) -> Option<&AnnouncedAddresses> {
+    #[cfg(test)]
+    pub(crate) fn get(&self, node: &str) -> Option<&AnnouncedAddresses> {
         self.by_node.get(node)
     }
 
-    /// The node that has an address in a segment.
+    /// Returns all addresses of a registered node: the one that its agent registered, and those that the
+    /// node has announced, each with whether the node is a router if that is known.
+    pub(crate) fn addresses_with(&self, node: &NodeRegistration) -> Vec<(IpAddr, Option<bool>)> {
+        let announced = self.by_node.get(&node.name);
+        let router = announced.and_then(|announced| announced.router);
+        let further = announced.into_iter().flat_map(|announced| &announced.addresses);
+        let further = further.map(|ip| IpAddr::V6(*ip)).filter(|ip| *ip != node.ip);
+        let all = core::iter::once(node.ip).chain(further);
+        all.map(|ip| (ip, router.filter(|_| ip.is_ipv6()))).collect()
+    }
+
+    /// Returns the node that has an address in a VLAN.
     pub(crate) fn holder(&self, vlan: Vlan, address: Ipv6Addr) -> Option<&str> {
         self.by_address.get(&(vlan, address)).map(|holder| holder.node.as_str())
     }
 
-    /// Somebody asks for an address: the node that has it, and who is to answer; nobody if it is not known, or has been asked in vain.
-    pub(crate) fn ask(
+    /// Returns the node that has a requested address, and which side must answer; `None` if the
+    /// address is unknown or the node has not answered the last request in time.
+    pub(crate) fn resolve(
         &mut self,
         now: Time,
         vlan: Vlan,
@@ -114,23 +130,23 @@ impl NeighborCache {
     ) -> Option<(&str, AddressResponder)> {
         let holder = self.by_address.get_mut(&(vlan, address))?;
         let router = self.by_node.get(&holder.node).and_then(|speaker| speaker.router);
-        if let Some(router) = router.filter(|_| now < holder.heard + ASK_AFTER && holder.asked.is_none()) {
+        if let Some(router) = router.filter(|_| now < holder.heard + PROBE_AFTER && holder.asked.is_none()) {
             return Some((&holder.node, AddressResponder::Controller { router }));
         }
         let asked = *holder.asked.get_or_insert(now);
-        (now < asked + ANSWERS_WITHIN).then_some((&holder.node, AddressResponder::Node))
+        (now < asked + REPLY_TIMEOUT).then_some((&holder.node, AddressResponder::Node))
     }
 
-    /// Somebody else says that it has an address of a node.
+    /// Judges the claim of another machine to an address of a node.
     pub(crate) fn claim(&mut self, now: Time, vlan: Vlan, address: Ipv6Addr) -> ClaimVerdict {
         let Some(holder) = self.by_address.get_mut(&(vlan, address)) else { return ClaimVerdict::Granted };
         match holder.asked {
-            None if now < holder.heard + ANSWERS_WITHIN => return ClaimVerdict::Refused,
+            None if now < holder.heard + REPLY_TIMEOUT => return ClaimVerdict::Refused,
             None => {
                 holder.asked = Some(now);
                 return ClaimVerdict::Doubted;
             }
-            Some(asked) if now < asked + ANSWERS_WITHIN => return ClaimVerdict::Refused,
+            Some(asked) if now < asked + REPLY_TIMEOUT => return ClaimVerdict::Refused,
             Some(_) => {}
         }
         if let Some(holder) = self.by_address.remove(&(vlan, address))
@@ -160,19 +176,19 @@ mod tests {
     #[test]
     fn what_a_node_has_said_of_late_is_answered_for_it_and_then_it_is_asked() {
         let mut known = NeighborCache::default();
-        assert_eq!(known.ask(at(0), NONE, ip(1)), None);
-        // A question of its own does not say whether it is a router.
-        assert!(!known.heard(at(0), NONE, ip(1), "h1", None));
-        assert_eq!(known.ask(at(0), NONE, ip(1)), Some(("h1", AddressResponder::Node)));
-        assert!(known.heard(at(1), NONE, ip(1), "h1", Some(false)));
+        assert_eq!(known.resolve(at(0), NONE, ip(1)), None);
+        // A request by the node does not state whether it is a router.
+        assert!(!known.on_announcement(at(0), NONE, ip(1), "h1", None));
+        assert_eq!(known.resolve(at(0), NONE, ip(1)), Some(("h1", AddressResponder::Node)));
+        assert!(known.on_announcement(at(1), NONE, ip(1), "h1", Some(false)));
         let answered = Some(("h1", AddressResponder::Controller { router: false }));
-        assert_eq!(known.ask(at(60_000), NONE, ip(1)), answered);
-        assert_eq!(known.ask(at(60_000), Vlan(Some(5)), ip(1)), None);
-        assert_eq!(known.ask(at(60_001), NONE, ip(1)), Some(("h1", AddressResponder::Node)));
-        assert_eq!(known.ask(at(61_000), NONE, ip(1)), Some(("h1", AddressResponder::Node)));
-        assert_eq!(known.ask(at(61_001), NONE, ip(1)), None);
-        known.heard(at(70_000), NONE, ip(1), "h1", None);
-        assert_eq!(known.ask(at(70_000), NONE, ip(1)), answered);
+        assert_eq!(known.resolve(at(60_000), NONE, ip(1)), answered);
+        assert_eq!(known.resolve(at(60_000), Vlan(Some(5)), ip(1)), None);
+        assert_eq!(known.resolve(at(60_001), NONE, ip(1)), Some(("h1", AddressResponder::Node)));
+        assert_eq!(known.resolve(at(61_000), NONE, ip(1)), Some(("h1", AddressResponder::Node)));
+        assert_eq!(known.resolve(at(61_001), NONE, ip(1)), None);
+        known.on_announcement(at(70_000), NONE, ip(1), "h1", None);
+        assert_eq!(known.resolve(at(70_000), NONE, ip(1)), answered);
         assert_eq!(known.forget("h1").addresses, [ip(1)].into());
         assert!(known.by_address.is_empty() && known.by_node.is_empty());
     }
@@ -180,31 +196,32 @@ mod tests {
     #[test]
     fn nobody_takes_an_address_for_which_its_node_answers() {
         let mut known = NeighborCache::default();
-        known.heard(at(0), NONE, ip(1), "h1", Some(true));
+        known.on_announcement(at(0), NONE, ip(1), "h1", Some(true));
         assert_eq!(known.claim(at(999), NONE, ip(1)), ClaimVerdict::Refused);
         assert_eq!(known.claim(at(1000), NONE, ip(1)), ClaimVerdict::Doubted);
         assert_eq!(known.claim(at(1001), NONE, ip(1)), ClaimVerdict::Refused);
-        known.heard(at(1002), NONE, ip(1), "h1", None);
+        known.on_announcement(at(1002), NONE, ip(1), "h1", None);
         assert_eq!(known.claim(at(2002), NONE, ip(1)), ClaimVerdict::Doubted);
         assert_eq!(
             (known.claim(at(3002), NONE, ip(1)), known.holder(NONE, ip(1))),
             (ClaimVerdict::Granted, None)
         );
-        assert!(known.of("h1").unwrap().addresses.is_empty());
+        assert!(known.get("h1").unwrap().addresses.is_empty());
     }
 
     #[test]
     fn a_node_has_a_bounded_number_of_addresses_of_one_segment_and_the_one_unheard_for_longest_makes_room() {
         let mut known = NeighborCache::default();
         for n in 0..100 {
-            known.heard(at(n.into()), NONE, ip(n), "h1", None);
+            known.on_announcement(at(n.into()), NONE, ip(n), "h1", None);
         }
-        let count = |known: &NeighborCache| (known.of("h1").unwrap().addresses.len(), known.by_address.len());
-        assert_eq!((count(&known), known.holder(NONE, ip(99))), ((MAX_ADDRESSES, MAX_ADDRESSES), None));
-        known.heard(at(60_000), NONE, ip(99), "h1", None);
-        assert_eq!((count(&known), known.holder(NONE, ip(99))), ((MAX_ADDRESSES, MAX_ADDRESSES), Some("h1")));
+        let count =
+            |known: &NeighborCache| (known.get("h1").unwrap().addresses.len(), known.by_address.len());
+        assert_eq!((count(&known), known.holder(NONE, ip(99))), ((ADDRESSES_MAX, ADDRESSES_MAX), None));
+        known.on_announcement(at(60_000), NONE, ip(99), "h1", None);
+        assert_eq!((count(&known), known.holder(NONE, ip(99))), ((ADDRESSES_MAX, ADDRESSES_MAX), Some("h1")));
         assert_eq!(known.holder(NONE, ip(0)), None);
-        known.heard(at(60_000), Vlan(Some(5)), ip(1), "h1", None);
+        known.on_announcement(at(60_000), Vlan(Some(5)), ip(1), "h1", None);
         assert_eq!((count(&known), known.holder(NONE, ip(1))), ((1, 1), None));
     }
 }

@@ -1,27 +1,29 @@
-//! Frames that go to all edge ports: how many may, and whether one has come round.
+//! Limits frames that are flooded to all edge ports, and detects those that return.
 //!
-//! Nothing is flooded over links: each switch is given the frame for its own edge ports, so inside the network nothing can
-//! go round. Outside of it two ports may lead to each other, by a switch that hears no LLDP; then a frame that left by
-//! one comes in by the other. Whoever sees that closes the other one.
+//! Frames are never flooded over links: each switch gets the frame for its own edge ports, so there
+//! can be no loop inside the network. Outside, two ports may be connected by a switch without LLDP.
+//! A frame that leaves by one of them then returns by the other, and the port that receives it is
+//! closed.
 
-use super::deadlines::Deadlines;
+use crate::network::deadlines::Deadlines;
 use crate::switch::metering::{BURST_SECONDS, Policer};
 use cool_machine::{Duration, Time};
 use cool_topology::Port;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Frames per second that one port may have flooded.
+/// Maximum number of flooded frames per second from one port.
 const PER_PORT: u32 = 50;
-/// Copies per second in all; a frame counts as no fewer than [`LEAST`].
+/// Maximum number of copies per second in all. A frame counts as at least [`LEAST`].
 const COPIES: u32 = 20_000;
 const LEAST: usize = 100;
-/// How long a frame could be on its way round.
-const WAY_ROUND: Duration = Duration::from_secs(2);
-/// How long a port stays closed by which frames have come round.
+/// Maximum time until a looping frame returns.
+const LOOP_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long a port stays closed after a loop was detected.
 const CLOSED: Duration = Duration::from_secs(300);
 
-/// What a frame is for: what asks for addresses is not held up by what does not.
+/// Purpose of a frame. Address resolution has a budget of its own, so that other frames cannot
+/// delay it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FloodPurpose {
     Address,
@@ -32,18 +34,18 @@ pub(crate) enum FloodPurpose {
 #[derive(Debug)]
 struct FloodedFrame {
     from: Port,
-    /// Whether it has come round.
+    /// Whether the frame has returned.
     round: bool,
 }
 
-/// What has been flooded of late.
+/// Budgets, and frames that were flooded recently.
 #[derive(Debug)]
 pub(crate) struct FloodGuard {
     ports: Policer<Port>,
-    /// What there may be in all, in copies.
+    /// Budget of the whole network, in copies.
     copies: Policer<FloodPurpose>,
     sent: BTreeMap<u64, FloodedFrame>,
-    /// When each of these was sent, oldest first.
+    /// Time of each flooded frame, oldest first.
     order: VecDeque<(Time, u64)>,
     closed: BTreeSet<Port>,
     opening: Deadlines<Port>,
@@ -62,20 +64,20 @@ impl Default for FloodGuard {
     }
 }
 
-/// What a port is to do with a frame that it has received.
+/// Result of checking a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoopCheck {
-    /// It may be new.
+    /// The frame has not been flooded recently.
     Fresh,
-    /// It was flooded, and has come round.
+    /// The frame was flooded and has returned.
     Looped,
-    /// The same, and the port is closed from now on.
+    /// The frame has returned, and the port is closed from now on.
     ClosesPort,
 }
 
 impl FloodGuard {
-    /// A frame has come in by a port.
-    pub(crate) fn arrived(&mut self, now: Time, port: Port, frame: &[u8]) -> LoopCheck {
+    /// Checks a frame that a port has received.
+    pub(crate) fn check(&mut self, now: Time, port: Port, frame: &[u8]) -> LoopCheck {
         self.forget(now);
         if self.closed.contains(&port) {
             return LoopCheck::Looped;
@@ -83,7 +85,8 @@ impl FloodGuard {
         match self.sent.get_mut(&digest(frame)) {
             Some(sent) if sent.from != port && sent.round => LoopCheck::Looped,
             Some(sent) if sent.from != port => {
-                // One port of the two is enough: the same frame may come round the other way as well.
+                // One of the two ports is enough, because the same frame may return in the other
+                // direction as well.
                 sent.round = true;
                 self.closed.insert(port);
                 self.opening.set(port, now + CLOSED);
@@ -93,7 +96,7 @@ impl FloodGuard {
         }
     }
 
-    /// Whether a frame that came in by a port may go to as many edge ports as there are copies.
+    /// Returns whether a frame from this port may be flooded to `copies` edge ports.
     pub(crate) fn admit(
         &mut self,
         now: Time,
@@ -103,7 +106,7 @@ impl FloodGuard {
         copies: usize,
     ) -> bool {
         self.forget(now);
-        // What is larger than all that can be left goes when all is.
+        // A frame that exceeds the whole burst is admitted when the budget is full.
         let cost = copies.clamp(LEAST, (BURST_SECONDS * COPIES) as usize) as u32;
         if !self.copies.has_room(now, purpose, cost) || !self.ports.admit(now, from) {
             return false;
@@ -118,38 +121,38 @@ impl FloodGuard {
 
     fn forget(&mut self, now: Time) {
         while let Some((then, digest)) = self.order.front().copied()
-            && then + WAY_ROUND <= now
+            && then + LOOP_TIME_MAX <= now
         {
             self.order.pop_front();
             self.sent.remove(&digest);
         }
     }
 
-    /// Whether nothing is taken from a port, and nothing flooded to it.
+    /// Returns whether a port is closed: frames from it are dropped, and none are flooded to it.
     pub(crate) fn is_closed(&self, port: Port) -> bool {
         self.closed.contains(&port)
     }
 
-    /// The ports by which frames have come round.
+    /// Returns the closed ports.
     pub(crate) fn closed(&self) -> impl Iterator<Item = Port> + '_ {
         self.closed.iter().copied()
     }
 
-    /// The cable is out: whatever is there next is something else.
+    /// Forgets a port that went down. Returns whether it was closed.
     pub(crate) fn port_down(&mut self, port: Port) -> bool {
         self.ports.forget(port);
         self.opening.clear(port);
         self.closed.remove(&port)
     }
 
-    /// A port that may be tried again.
+    /// Reopens a port after its time, and returns it.
     pub(crate) fn opened(&mut self, now: Time) -> Option<Port> {
         let port = self.opening.expired(now)?;
         self.closed.remove(&port);
         Some(port)
     }
 
-    /// When the next may be.
+    /// Returns when the next port reopens.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.opening.next()
     }
@@ -179,16 +182,16 @@ mod tests {
         let mut floods = FloodGuard::default();
         let frame = [7; 60];
         for ms in [0, 1000, 1500] {
-            assert_eq!(floods.arrived(at(ms), port(1), &frame), LoopCheck::Fresh);
+            assert_eq!(floods.check(at(ms), port(1), &frame), LoopCheck::Fresh);
             assert!(floods.admit(at(ms), port(1), &frame, FloodPurpose::Other, 3));
         }
-        assert_eq!(floods.arrived(at(1600), port(2), &frame), LoopCheck::ClosesPort);
-        // Round the other way, and what the closed port says later.
-        assert_eq!(floods.arrived(at(1601), port(3), &frame), LoopCheck::Looped);
-        assert_eq!(floods.arrived(at(1602), port(2), &[8; 60]), LoopCheck::Looped);
+        assert_eq!(floods.check(at(1600), port(2), &frame), LoopCheck::ClosesPort);
+        // The frame returns in the other direction, and the closed port receives another one.
+        assert_eq!(floods.check(at(1601), port(3), &frame), LoopCheck::Looped);
+        assert_eq!(floods.check(at(1602), port(2), &[8; 60]), LoopCheck::Looped);
         assert_eq!(floods.closed().collect::<Vec<_>>(), [port(2)]);
         assert_eq!((floods.opened(at(301_599)), floods.opened(at(301_600))), (None, Some(port(2))));
-        assert_eq!(floods.arrived(at(301_601), port(2), &frame), LoopCheck::Fresh);
+        assert_eq!(floods.check(at(301_601), port(2), &frame), LoopCheck::Fresh);
     }
 
     #[test]
