@@ -1,6 +1,7 @@
-//! Compiles one call for the ranks of one node, as an agent does, so that what it costs can be counted, for instance by
-//! `valgrind --tool=cachegrind --cache-sim=no target/release/examples/compile_cost allreduce racked:ring 1024 1048576`
-//! (operation, plan, ranks, bytes; one rank a node, 16 nodes a rack).
+//! Compiles one call for the ranks of one node, as an agent does, to measure its cost. For example,
+//! run `valgrind --tool=cachegrind --cache-sim=no target/release/examples/compile_cost allreduce
+//! racked:ring 1024 1048576` with operation, plan, ranks and bytes. The group has one rank per node
+//! and 16 nodes per rack.
 
 use cool_collective::{Call, Layout, Plan, Rank, RankPlace, compile};
 use std::error::Error;

@@ -1,4 +1,5 @@
-//! Counts what a schedule sends (the figures of the COOL paper, tables 1 and 3). What it costs in time is for others.
+//! Counts the messages of a schedule (the figures of the COOL paper, tables 1 and 3). The time that
+//! they take is estimated elsewhere.
 
 use crate::layout::Layout;
 use crate::schedule::{ActionId, ActionKind, Program, Rank, Schedule, TransferId};
@@ -8,17 +9,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// One message of a schedule.
 struct CountedMessage {
     from: Rank,
-    /// One, or those that a tree reaches.
+    /// The receiver, or all receivers of a multicast.
     to: Vec<Rank>,
     multicast: bool,
     bytes: u64,
-    /// One more than the number of messages that must arrive before it, one after the other. Messages within a node are
-    /// local copies and take no step.
+    /// One more than the longest sequence of messages that must arrive before it. Messages within a
+    /// node are local copies and do not count as a step.
     step: usize,
 }
 
-/// All messages of a schedule for `layout`, each after those that it waits for. None if the schedule was not
-/// compiled for all of its ranks, or comes to a stop.
+/// Returns all messages of a schedule for `layout`, each after those for which it waits. Returns
+/// `None` if the schedule was not compiled for all ranks, or deadlocks.
 fn messages(schedule: &Schedule, layout: &Layout) -> Option<Vec<CountedMessage>> {
     let programs: Vec<&Program> = schedule.programs.iter().map(Option::as_ref).collect::<Option<_>>()?;
     if programs.len() != layout.size() {
@@ -26,7 +27,7 @@ fn messages(schedule: &Schedule, layout: &Layout) -> Option<Vec<CountedMessage>>
     }
     let mut messages: Vec<CountedMessage> = Vec::new();
     let mut index: BTreeMap<TransferId, usize> = BTreeMap::new();
-    // For each action how many messages, one after the other, are before it.
+    // For each action, the longest sequence of messages before it.
     let mut steps: Vec<BTreeMap<ActionId, usize>> = vec![BTreeMap::new(); programs.len()];
     for (rank, id) in topological_order(&programs, |_| 0).ok()? {
         let action = &programs[rank.0 as usize].actions[id.0 as usize];
@@ -65,24 +66,24 @@ fn messages(schedule: &Schedule, layout: &Layout) -> Option<Vec<CountedMessage>>
 pub struct Analysis {
     /// Messages to one node.
     pub unicasts: usize,
-    /// Messages along a tree.
+    /// Messages over a tree.
     pub multicasts: usize,
-    /// Those of both kinds that reach another rack than the sender's.
+    /// Messages of both kinds that reach another rack than the sender's.
     pub across_racks: usize,
-    /// Most messages that follow one from another.
+    /// Longest sequence of messages, each of which waits for the one before.
     pub steps: usize,
-    /// Those of these steps in which messages cross racks.
+    /// Number of these steps in which messages cross racks.
     pub steps_across_racks: usize,
     /// For each rank, the most messages that it sends and receives in one step.
     pub busiest: Vec<usize>,
-    /// For each node, what its link carries.
+    /// For each node, the load of its link.
     pub hosts: Vec<LinkLoad>,
-    /// For each rack, what the link between its ToR switch and the one core switch carries.
+    /// For each rack, the load of the link between its ToR switch and the core switch.
     pub uplinks: Vec<LinkLoad>,
 }
 
-/// What the messages of a schedule put on one link of a tree: a message on every link of its way, a
-/// multicast once on each.
+/// The load of one link of a tree network. A unicast loads every link of its path, and a multicast
+/// loads each link once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkLoad {
     /// Towards the core.
@@ -91,7 +92,7 @@ pub struct LinkLoad {
     pub down: DirectionLoad,
 }
 
-/// What goes over a link in one direction.
+/// The load of a link in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionLoad {
     /// Messages.
@@ -107,8 +108,8 @@ impl DirectionLoad {
     }
 }
 
-/// Counts the messages of a schedule for `layout`. None if the schedule was not compiled for all of its ranks, or comes
-/// to a stop.
+/// Returns the counts of a schedule for `layout`. Returns `None` if the schedule was not compiled
+/// for all ranks, or deadlocks.
 pub fn analyze(schedule: &Schedule, layout: &Layout) -> Option<Analysis> {
     let mut analysis = Analysis {
         busiest: vec![0; layout.size()],
@@ -144,27 +145,27 @@ pub fn analyze(schedule: &Schedule, layout: &Layout) -> Option<Analysis> {
 }
 
 impl Analysis {
-    /// What all links carry together, both ways.
+    /// Returns the load of all links together, in both directions.
     pub fn network(&self) -> DirectionLoad {
         sum(self.hosts.iter().chain(&self.uplinks))
     }
 
-    /// What the uplinks carry together, both ways.
+    /// Returns the load of all uplinks together, in both directions.
     pub fn core(&self) -> DirectionLoad {
         sum(self.uplinks.iter())
     }
 
-    /// Most bytes over the link of one host, in one direction.
+    /// Returns the most bytes over the link of one host in one direction.
     pub fn busiest_host(&self) -> u64 {
         most(&self.hosts)
     }
 
-    /// Most bytes over the uplink of one rack, in one direction.
+    /// Returns the most bytes over the uplink of one rack in one direction.
     pub fn busiest_uplink(&self) -> u64 {
         most(&self.uplinks)
     }
 
-    /// Puts a message on the links between a node and others.
+    /// Adds a message to the links between a node and others.
     fn load(&mut self, layout: &Layout, from: usize, to: impl Iterator<Item = usize>, bytes: u64) {
         let home = layout.rack_of_node(from);
         let mut racks = BTreeSet::new();
@@ -211,12 +212,13 @@ mod tests {
         analyze(&compile(&call, &layout, &plan, |_| true).unwrap(), &layout).unwrap()
     }
 
-    /// Unicasts, multicasts, messages across racks, steps, steps across racks.
+    /// Returns unicasts, multicasts, messages across racks, steps, and steps across racks.
     fn counts(a: &Analysis) -> [usize; 5] {
         [a.unicasts, a.multicasts, a.across_racks, a.steps, a.steps_across_racks]
     }
 
-    /// Most bytes over a host's link, up and down, and over a rack's uplink, up and down.
+    /// Returns the most bytes over a host's link, up and down, and over a rack's uplink, up and
+    /// down.
     fn most(a: &Analysis) -> [u64; 4] {
         let max = |links: &[LinkLoad], of: fn(&LinkLoad) -> u64| links.iter().map(of).max().unwrap_or(0);
         [
@@ -227,8 +229,9 @@ mod tests {
         ]
     }
 
-    /// Table 1 counts a root that is no leader, and has the root of a gather or scatter send its own part
-    /// to its leader and back, or its leader send it back; here it stays where it is, one message less.
+    /// Table 1 assumes a root that is not a leader. There, the root of a gather or scatter sends
+    /// its own part to its leader and back, or the leader returns it. Here the part stays in place,
+    /// which saves one message.
     #[test]
     fn cool_p_p_sends_the_messages_of_table_1() {
         let (r, n) = (RACKS as usize, (RACKS * NODES) as usize);
@@ -259,9 +262,9 @@ mod tests {
         assert_eq!((each.unicasts, each.multicasts, each.steps), (0, (RACKS * NODES) as usize, 1));
     }
 
-    /// The limits of a tree: a reduce's vector once over each link; twice for an allreduce, but that a node
-    /// need not receive its share again, nor a rack its region. Four owners beside the root cannot share 15
-    /// shards evenly: hence 7 %.
+    /// The limits of a tree: a reduce puts its vector on each link once, and an allreduce twice,
+    /// except that a node need not receive its own share again, nor a rack its own region. The four
+    /// owners without the root cannot share 15 shards evenly, hence 7 %.
     #[test]
     fn sharded_leaders_load_no_link_beyond_the_limit() {
         let bytes = 15 * 240 * 1024;

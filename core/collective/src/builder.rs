@@ -1,6 +1,7 @@
-//! Where patterns write their messages. A pattern says who sends which bytes to whom; the builder numbers
-//! the transfers, puts both ends into the programs of the ranks that are kept, and finds what each action
-//! must wait for from the bytes that it touches.
+//! The builder to which patterns add their messages. A pattern names the sender, the receiver and
+//! the bytes of each message. The builder numbers the transfers, adds both ends to the programs of
+//! the ranks that are kept, and derives from the bytes that an action touches the actions for which
+//! it must wait.
 
 use crate::hazards::Hazards;
 use crate::layout::{Layout, MulticastScope};
@@ -10,49 +11,51 @@ use crate::schedule::{
 use core::ops::Range;
 use std::collections::BTreeMap;
 
-/// Segments that may be under way at once through working memory of one purpose: one arriving, one being worked on, one
-/// leaving. A slot is used again after this many.
+/// Segments that may be in progress at once in working memory of one purpose: one arriving, one
+/// being combined, one leaving. After this many segments a slot is reused.
 const WINDOW: usize = 3;
 
-/// Bytes of the shortest stripe of a message to all: shorter ones end before several trees are faster than one.
+/// Bytes of the shortest stripe. Shorter messages complete before several trees become faster than
+/// one.
 const STRIPE_BYTES_MIN: u64 = 64 * 1024;
 
-/// Bytes of a cache line: slots in working memory begin at multiples of it, so that any element type is aligned.
+/// Bytes of a cache line. Slots in working memory start at multiples of it, so that any element
+/// type is aligned.
 const ALIGN: u64 = 64;
 
-/// Bytes at a rank.
+/// A span at a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RankSpan {
     pub(crate) rank: Rank,
     pub(crate) span: Span,
 }
 
-/// What a slot in a rank's working memory is for. Slots of one purpose are used in turn.
+/// The purpose of a slot in a rank's working memory. Slots of one purpose are used in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ScratchSlot {
-    /// What came from a rank and waits to be combined or put in its places.
+    /// Data from a rank that will be combined or copied to its places.
     From(Rank),
-    /// Parts that came from a rank and wait to be put in their places.
+    /// Parts from a rank that will be copied to their places.
     Landing(Rank),
-    /// The combination of the values of a node or rack.
+    /// The combined value of a node or rack.
     Partial,
-    /// The combination of all values, where its destination is elsewhere.
+    /// The combined value of all ranks, if its destination is elsewhere.
     Total,
     /// Parts on their way through a leader, by level: 0 node, 1 rack, 2 data center.
     Parts(u8),
-    /// Parts put side by side for one message to a rank.
+    /// Parts that are packed into one message to a rank.
     To(Rank),
-    /// What a multicast brings to the rank that has it already.
+    /// Data of a multicast at a rank that has the data already.
     Discard,
-    /// A pattern's own: a value as it grows.
+    /// For use by a pattern: a growing value.
     Value,
-    /// A pattern's own: several ranks' parts on their way.
+    /// For use by a pattern: parts of several ranks on their way.
     Bundle,
-    /// One shard of a segment: its combination in a rack, or over all racks.
+    /// One shard of a segment: its combined value of a rack, or of all racks.
     Shard { index: u32, total: bool },
 }
 
-/// Slots of one purpose, each an offset and a length, taken in turn.
+/// The slots of one purpose, each with offset and length, which are used in turn.
 #[derive(Debug, Default)]
 struct SlotRing {
     slots: Vec<(u64, u64)>,
@@ -64,7 +67,7 @@ struct ProgramDraft {
     program: Program,
     hazards: Hazards,
     rings: BTreeMap<ScratchSlot, SlotRing>,
-    /// The actions of the round before, and where the present one begins.
+    /// The actions of the previous round, which end where the current round begins.
     before: Range<u32>,
 }
 
@@ -73,11 +76,11 @@ pub(crate) struct ScheduleBuilder<'a> {
     layout: &'a Layout,
     drafts: Vec<Option<ProgramDraft>>,
     transfers: u64,
-    /// Actions of all kept ranks so far, and at most.
+    /// The actions of all kept ranks so far, and the limit.
     actions: usize,
     most: usize,
     element: u64,
-    /// Whether messages of no bytes count, as they do where only their order matters.
+    /// Whether empty messages are sent. A barrier needs them because only their order matters.
     tokens: bool,
 }
 
@@ -97,13 +100,15 @@ impl<'a> ScheduleBuilder<'a> {
         self.layout
     }
 
-    /// The programs; none if they have more transfers than have numbers, or more actions than there may be.
+    /// Returns the programs, or `None` if they have more transfers than can be numbered, or more
+    /// actions than the limit.
     pub(crate) fn finish(self) -> Option<Vec<Option<Program>>> {
         u32::try_from(self.transfers).ok().filter(|_| self.actions <= self.most)?;
         Some(self.drafts.into_iter().map(|draft| Some(draft?.program)).collect())
     }
 
-    /// `len` bytes of working memory at `rank`, free as soon as what last used them there is done.
+    /// Returns `len` bytes of working memory at `rank`. They are free when the previous user of the
+    /// slot is done.
     pub(crate) fn slot(&mut self, rank: Rank, slot: ScratchSlot, len: u64) -> Span {
         // Parts of all racks pass through the last leader at once.
         let window = if slot == ScratchSlot::Parts(2) { WINDOW * self.layout.racks() } else { WINDOW };
@@ -114,7 +119,7 @@ impl<'a> ScheduleBuilder<'a> {
         let index = ring.next % window;
         ring.next += 1;
         let fresh = (draft.program.scratch, len.max(1).next_multiple_of(ALIGN));
-        // Slots of one purpose are of about one length; a longer one than ever before gets a new place.
+        // Slots of one purpose have similar lengths. A longer one gets new memory.
         let offset = match ring.slots.get_mut(index) {
             Some((offset, room)) if *room >= len => *offset,
             Some(outgrown) => {
@@ -131,22 +136,23 @@ impl<'a> ScheduleBuilder<'a> {
         Span { buffer: RankBuffer::Scratch, offset, len }
     }
 
-    /// Whether a program of this rank is made.
+    /// Returns whether the builder makes a program for this rank.
     pub(crate) fn keeps(&self, rank: Rank) -> bool {
         self.drafts[rank.0 as usize].is_some()
     }
 
-    /// Whether a message of this length between two ranks is one, and so has a number.
+    /// Returns whether a message of this length between two ranks is sent and numbered.
     pub(crate) fn counts(&self, len: u64) -> bool {
         len > 0 || self.tokens
     }
 
-    /// Passes over messages between ranks that are not kept: they have numbers like all others.
+    /// Skips the numbers of messages between ranks that are not kept.
     pub(crate) fn skip(&mut self, messages: u64) {
         self.transfers += messages;
     }
 
-    /// Moves bytes from one rank to another, or within one; nothing if they are where they should be.
+    /// Moves bytes from one rank to another, or within one. Does nothing if they are in place
+    /// already.
     pub(crate) fn send(&mut self, from: RankSpan, to: RankSpan) {
         debug_assert_eq!(from.span.len, to.span.len);
         if from.rank == to.rank {
@@ -163,8 +169,8 @@ impl<'a> ScheduleBuilder<'a> {
         self.act(to.rank, ActionKind::Receive { from: from.rank, transfer, dst: to.span });
     }
 
-    /// Moves bytes from one rank to the leaders of all other nodes of a tree, each putting them at `dst`; where there
-    /// are several trees, in stripes.
+    /// Multicasts bytes from one rank to the leaders of all other nodes of a tree, each of which
+    /// stores them at `dst`. If there are several trees, the message is sent in stripes.
     pub(crate) fn multicast(
         &mut self,
         from: RankSpan,
@@ -184,7 +190,7 @@ impl<'a> ScheduleBuilder<'a> {
         let of = trees.min(most).max(1);
         for src in self.split(from.span, of as usize) {
             let transfer = self.transfer();
-            // Messages that are not split over all trees take them in turn.
+            // Messages that are not striped over all trees use the trees in turn.
             let stripe = Stripe { index: transfer.0 % trees, of };
             self.act(from.rank, ActionKind::Multicast { scope, stripe, transfer, src, concurrent_senders });
             for node in nodes.iter().filter(|node| **node != home) {
@@ -195,8 +201,8 @@ impl<'a> ScheduleBuilder<'a> {
         }
     }
 
-    /// Moves bytes that lie in several places, at one rank and at the other, as one message; nothing if there
-    /// are none. The places correspond one to one.
+    /// Moves bytes in several places of one rank to several places of another as one message. Does
+    /// nothing if there are no bytes. The places must correspond one to one.
     pub(crate) fn send_all(&mut self, from: Rank, to: Rank, moves: impl IntoIterator<Item = (Span, Span)>) {
         let moves = joined(moves);
         let len = moves.iter().map(|(src, _)| src.len).sum();
@@ -232,7 +238,7 @@ impl<'a> ScheduleBuilder<'a> {
         }
     }
 
-    /// Where a value may grow at its rank: where it is, unless that is the input; there in a copy.
+    /// Returns a span in which a value may be combined: its own, or a copy if it is in the input.
     pub(crate) fn growing(&mut self, value: RankSpan) -> Span {
         if value.span.buffer != RankBuffer::Input {
             return value.span;
@@ -242,7 +248,7 @@ impl<'a> ScheduleBuilder<'a> {
         span
     }
 
-    /// A span in parts that differ by an element at most.
+    /// Splits a span into parts that differ by at most one element.
     pub(crate) fn split(&self, span: Span, parts: usize) -> Vec<Span> {
         let elements = u128::from(span.len / self.element);
         let at = |i: usize| (elements * i as u128 / parts as u128) as u64 * self.element;
@@ -286,12 +292,12 @@ impl<'a> ScheduleBuilder<'a> {
         draft.program.actions.push(ScheduleAction { kind, after });
     }
 
-    /// What is still to come at `rank` waits for what has come there since this was called last, so that no more
-    /// than one round's messages are under way to it, whatever bytes they touch.
+    /// Starts a new round at `rank`: later actions wait for the messages of the previous round, so
+    /// that at most one round's messages are in flight to the rank, whatever bytes they touch.
     pub(crate) fn next_round(&mut self, rank: Rank) {
         if let Some(draft) = self.draft(rank) {
             let end = draft.program.actions.len() as u32;
-            // Those of a round in which nothing was to do are waited for still.
+            // If a round had no actions, the round before it is still waited for.
             if end > draft.before.end {
                 draft.before = draft.before.end..end;
             }
@@ -309,7 +315,7 @@ impl<'a> ScheduleBuilder<'a> {
     }
 }
 
-/// The moves without empty ones, those that continue each other at both ends as one.
+/// Returns the moves without empty ones, and merges moves that are consecutive at both ends.
 fn joined(moves: impl IntoIterator<Item = (Span, Span)>) -> Vec<(Span, Span)> {
     let mut out: Vec<(Span, Span)> = Vec::new();
     for (src, dst) in moves.into_iter().filter(|(src, _)| src.len > 0) {
@@ -328,7 +334,7 @@ fn follows(first: Span, second: Span) -> bool {
     first.buffer == second.buffer && first.end() == second.offset
 }
 
-/// Consecutive parts of a span.
+/// Returns consecutive parts of a span.
 pub(crate) fn consecutive(span: Span, lens: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Span> {
     lens.into_iter().scan(0, move |at, len| {
         let part = span.sub(*at, len);

@@ -1,4 +1,5 @@
-//! From a call to its schedule: checks the call, and lets the plan's levels fill a builder.
+//! Compiles a call into its schedule: validates the call, and lets the levels of the plan fill a
+//! builder.
 
 use crate::builder::ScheduleBuilder;
 use crate::layout::Layout;
@@ -7,20 +8,20 @@ use crate::plan::Plan;
 use crate::schedule::{Call, Operation, Rank, Schedule};
 use cool_types::{CallError, limits};
 
-/// Why a call does not compile.
+/// The reason why a call does not compile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    /// The call makes no sense for the group.
+    /// The call is invalid for the group.
     #[error("{operation}: {reason}")]
     Call {
         /// The operation.
         operation: Operation,
-        /// What is wrong with it.
+        /// The rule that it breaks.
         reason: CallError,
     },
     /// The schedule would not fit into memory.
     #[error(
-        "plan {plan} makes too many messages of a {operation} over {size} ranks; take another plan, larger \
+        "plan {plan} needs too many messages for a {operation} over {size} ranks; use another plan, larger \
          segments or smaller groups"
     )]
     Long {
@@ -38,16 +39,16 @@ pub enum CompileError {
         plan: Plan,
         /// The operation.
         operation: Operation,
-        /// What it lacks.
+        /// The missing feature.
         missing: String,
     },
 }
 
 impl Plan {
-    /// Whether it can run `operation`; if not, the error says why, and which can.
+    /// Checks that the plan can run `operation`.
     ///
     /// # Errors
-    /// [`CompileError::Plan`], if it cannot.
+    /// Returns [`CompileError::Plan`] if it cannot, with the reason and the plans that can.
     pub fn check(&self, operation: Operation) -> Result<(), CompileError> {
         match self.missing(operation) {
             Some(missing) => Err(CompileError::Plan { plan: *self, operation, missing }),
@@ -60,25 +61,27 @@ fn fitting(operation: Operation) -> String {
     Plan::fitting(operation).map(|p| p.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a call makes sense for a group, and a plan for the call. That costs nothing, however long the schedule.
+/// Checks that a call is valid for a group and that a plan can run it. The cost does not depend on
+/// the length of the schedule.
 ///
 /// # Errors
-/// If the call contradicts itself or the group, is larger than an address space, or the plan is not for
-/// this operation.
+/// Returns an error if the call contradicts itself or the group, exceeds an address space, or
+/// cannot be run by the plan.
 pub fn check(call: &Call, layout: &Layout, plan: &Plan) -> Result<(), CompileError> {
     let operation = call.operation;
     call.check(layout.size()).map_err(|reason| CompileError::Call { operation, reason })?;
     plan.check(operation)
 }
 
-/// The schedule of a call on a layout. Programs are made for the ranks that `keep` names; transfers are
-/// numbered alike whatever it says, so agents that compile the same call for different ranks agree.
+/// Returns the schedule of a call on a layout. Programs are compiled for the ranks for which `keep`
+/// returns true. The numbers of transfers do not depend on `keep`, so agents that compile the same
+/// call for different ranks agree on them.
 ///
-/// Each program's order is that of one order of all transfers: ranks that run their actions one by one
-/// finish as surely as ranks that start every action as soon as it may.
+/// The order of each program follows one order of all transfers. Executing the actions one by one
+/// therefore terminates as surely as starting every action as soon as possible.
 ///
 /// # Errors
-/// As [`check`], or if the schedule would be too long.
+/// Returns the errors of [`check`], and an error if the schedule would be too long.
 pub fn compile(
     call: &Call,
     layout: &Layout,
@@ -88,7 +91,7 @@ pub fn compile(
     compile_within(call, layout, plan, keep, limits::ACTIONS)
 }
 
-/// As [`compile`], but for schedules of `most` actions.
+/// Returns the same as [`compile`], for schedules of at most `most` actions.
 pub(crate) fn compile_within(
     call: &Call,
     layout: &Layout,
@@ -126,7 +129,8 @@ mod tests {
         let error = compiled(actions - 1).unwrap_err().to_string();
         assert!(error.contains("flat:ring") && error.contains("another plan"), "{error}");
 
-        // As fast as one rank's program is long: all messages together are a thousand millions.
+        // The cost is that of one rank's program, although all programs have about a thousand
+        // million messages.
         let many = Layout::new(&places(32_768)).unwrap();
         let one = compile(&Call::new(Operation::Allgather, Rank(0), 8, 1), &many, &plan, |rank| rank.0 == 7);
         let own = one.unwrap().programs[7].as_ref().map(|program| program.actions.len());

@@ -1,25 +1,27 @@
-//! Reductions that take what they need from the memory of its sender, a rank of the same node, without a copy in
-//! between. Agents carry schedules out so, and so they are timed.
+//! Fused reductions: a reduction reads its operand directly from the memory of the sender, if that
+//! is a rank of the same node. Agents execute schedules this way, and the timing of plans assumes
+//! it.
 //!
-//! A receive into working memory that only one reduction reads is passed over, and the reduction takes the message. That
-//! is safe because no action depends on that send: it only completes later.
+//! A receive into working memory that is read by only one reduction is skipped, and the reduction
+//! takes the message. This is safe because no action depends on the send, which only completes
+//! later.
 
 use crate::progress::Dependents;
 use crate::schedule::{ActionKind, Program, Rank, RankBuffer, Schedule, ScheduleAction, Span, TransferId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The reductions of a schedule that take messages themselves. Actions are numbered as in their rank's program.
+/// The fused reductions of a schedule. Actions are numbered as in their rank's program.
 #[derive(Clone, Debug, Default)]
 pub struct FusedReductions {
-    /// Of a rank, the receives that are passed over.
+    /// The receives that are skipped, by rank.
     receives: BTreeSet<(Rank, u32)>,
-    /// Of a rank, by reduction: from whom it takes which message.
+    /// The sender and message of each fused reduction, by rank.
     reductions: BTreeMap<(Rank, u32), (Rank, TransferId)>,
 }
 
 impl FusedReductions {
-    /// Finds those of a schedule. `dependents` are those of a rank's program, if it has one; `one_node` says whether two ranks
-    /// run on one node.
+    /// Returns the fused reductions of a schedule. `dependents` must return those of a rank's
+    /// program, if it has one, and `one_node` whether two ranks are on one node.
     pub fn find<'a>(
         schedule: &Schedule,
         dependents: impl Fn(Rank) -> Option<&'a Dependents>,
@@ -52,18 +54,18 @@ impl FusedReductions {
         fused
     }
 
-    /// Whether nothing is to be received by an action, since a reduction takes the message from its sender.
+    /// Returns whether a receive is skipped because a reduction takes its message from the sender.
     pub fn is_passed_over(&self, rank: Rank, action: u32) -> bool {
         self.receives.contains(&(rank, action))
     }
 
-    /// From whom a reduction takes which message.
+    /// Returns the sender and the message that a reduction takes, if it is fused.
     pub fn message(&self, rank: Rank, action: u32) -> Option<(Rank, TransferId)> {
         self.reductions.get(&(rank, action)).copied()
     }
 }
 
-/// The messages to ranks of the node for whose sending no action waits.
+/// Returns the messages to ranks of the node on which no action of the sender depends.
 fn sends_without_dependents(
     program: &Program,
     waiting: &Dependents,
@@ -77,7 +79,7 @@ fn sends_without_dependents(
     })
 }
 
-/// The reduction that alone reads what a receive puts into working memory, before something else is put there.
+/// Returns the reduction that is the only reader of a received span before the span is overwritten.
 fn only_reader(actions: &[ScheduleAction], receive: u32, received: Span) -> Option<u32> {
     if received.buffer != RankBuffer::Scratch || received.len == 0 {
         return None;
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
     use crate::{Call, Layout, Operation, Plan, RankPlace, compile};
 
-    /// How many messages each of four ranks on one node takes by reductions.
+    /// Returns the number of messages that reductions take at each of four ranks on one node.
     fn found(operation: Operation, plan: &str) -> [usize; 4] {
         let layout = Layout::new(&[RankPlace { rack: 0, node: 0 }; 4]).unwrap();
         let call = Call::new(operation, Rank(0), 1 << 20, 4);
@@ -127,7 +129,7 @@ mod tests {
     #[test]
     fn a_leader_reduces_from_the_memory_of_its_senders() {
         for operation in [Operation::Reduce, Operation::Allreduce] {
-            // In segments, of which it takes three messages each.
+            // Each segment takes three messages.
             let [leader, others @ ..] = found(operation, "flat:linear");
             assert!(leader > 0 && leader % 3 == 0 && others == [0; 3], "{leader} {others:?}");
         }

@@ -1,12 +1,14 @@
-//! Which actions of one rank last wrote and since read each byte range of its buffers, so that dependencies
-//! (read after write, write after read, write after write) follow from what actions touch.
+//! Records which actions of a rank last wrote and since then read each byte range of its buffers.
+//! Dependencies (read after write, write after read, write after write) follow from the bytes that
+//! actions touch.
 //!
-//! An empty span is a token: it carries no byte, but whoever sends from its place waits for what arrived there.
+//! An empty span is a token: it carries no bytes, but a send from its place waits for the messages
+//! that arrived there.
 
 use crate::schedule::{ActionId, RankBuffer, Span};
 use std::collections::BTreeMap;
 
-/// One range that has been touched in the same way throughout.
+/// A range of bytes with the same accesses.
 #[derive(Clone, Debug, Default)]
 struct AccessedRange {
     end: u64,
@@ -23,7 +25,7 @@ pub(crate) struct Hazards {
 }
 
 impl Hazards {
-    /// `id` reads `span`: adds to `after` what it must wait for.
+    /// Records that `id` reads `span`, and adds the actions for which it must wait to `after`.
     pub(crate) fn read(&mut self, span: Span, id: ActionId, after: &mut Vec<ActionId>) {
         if span.len == 0 {
             after.extend(self.tokens(span));
@@ -36,7 +38,7 @@ impl Hazards {
         }
     }
 
-    /// `id` writes `span`: adds to `after` what it must wait for.
+    /// Records that `id` writes `span`, and adds the actions for which it must wait to `after`.
     pub(crate) fn write(&mut self, span: Span, id: ActionId, after: &mut Vec<ActionId>) {
         if span.len == 0 {
             self.tokens.entry((span.buffer, span.offset)).or_default().push(id);
@@ -47,7 +49,7 @@ impl Hazards {
         let starts: Vec<u64> = cells.range(span.offset..span.end()).map(|(start, _)| *start).collect();
         for start in starts {
             let Some(cell) = cells.remove(&start) else { continue };
-            // Readers have themselves waited for the writer.
+            // The readers have waited for the writer themselves.
             if cell.readers.is_empty() {
                 after.extend(cell.writer);
             }
@@ -56,7 +58,8 @@ impl Hazards {
         cells.insert(span.offset, AccessedRange { end: span.end(), writer: Some(id), readers: Vec::new() });
     }
 
-    /// What has arrived at `src` counts as arrived at `dst` too: a local step without a byte to move.
+    /// Makes the messages that arrived at `src` count as arrived at `dst` too, for a local step
+    /// that moves no bytes.
     pub(crate) fn pass_token(&mut self, src: Span, dst: Span) {
         let arrived: Vec<ActionId> = self.tokens(src).collect();
         self.tokens.entry((dst.buffer, dst.offset)).or_default().extend(arrived);
@@ -66,7 +69,8 @@ impl Hazards {
         self.tokens.get(&(span.buffer, span.offset)).into_iter().flatten().copied()
     }
 
-    /// Makes cells begin and end where the span does, and fills the gaps inside it.
+    /// Splits ranges at both ends of the span, and adds ranges for the bytes that have not been
+    /// touched.
     fn cover(&mut self, span: Span) {
         let cells = &mut self.cells[index(span.buffer)];
         for at in [span.offset, span.end()] {
@@ -136,7 +140,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against one record per byte.
+        /// Compares with one record per byte.
         #[test]
         fn dependencies_are_those_of_single_bytes(
             accesses in proptest::collection::vec((any::<bool>(), 0u64..40, 1u64..20), 1..30)

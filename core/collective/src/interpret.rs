@@ -1,18 +1,19 @@
-//! Runs a schedule on real bytes in one place: the reference for executors, and a second opinion on the
-//! verifier. Actions run one at a time, in an order drawn from a seed among all that may run.
+//! Runs a schedule on real bytes in one process. This is the reference for executors, and a second
+//! check of the verifier. Actions run one at a time, in an order that is drawn from a seed among
+//! all actions that may run.
 
 use crate::schedule::{ActionId, ActionKind, Operation, Rank, RankBuffer, Schedule, Span, TransferId};
 use crate::topological_order::topological_order;
 use std::collections::BTreeMap;
 
-/// Why a schedule cannot be run on these inputs.
+/// The reason why a schedule cannot run on these inputs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InterpretError {
-    /// A rank was left out when the schedule was compiled, or has no input.
-    #[error("{0} has no program or no input; compile for all ranks and give an input for each")]
+    /// The schedule was not compiled for a rank, or the rank has no input.
+    #[error("{0} has no program or no input; compile for all ranks and pass an input for each")]
     Missing(Rank),
-    /// An input is not as long as the call says.
-    #[error("the input of {rank} has {found} bytes, the call says {wanted}")]
+    /// An input does not have the length that the call requires.
+    #[error("the input of {rank} has {found} bytes, but the call needs {wanted}")]
     Input {
         /// The rank.
         rank: Rank,
@@ -21,7 +22,8 @@ pub enum InterpretError {
         /// Bytes wanted.
         wanted: u64,
     },
-    /// An action's spans are outside their buffers, or differ in length from those at the other end.
+    /// A span of an action lies outside its buffer, or differs in length from the other end of its
+    /// message.
     #[error("{rank}, action {}: a span does not fit its buffer or its message", action.0)]
     Span {
         /// The rank.
@@ -29,22 +31,23 @@ pub enum InterpretError {
         /// The action.
         action: ActionId,
     },
-    /// Nothing may run, but not everything has.
+    /// No action may run, but some are not complete.
     #[error("stuck: {rank} never runs action {}", action.0)]
     Stuck {
-        /// One of the ranks that wait.
+        /// A rank that waits.
         rank: Rank,
-        /// What it does not run.
+        /// The action that it cannot run.
         action: ActionId,
     },
 }
 
-/// The outputs of all ranks. `inputs` are what each rank contributes; for a bcast that is the message at the
-/// root, and nothing elsewhere. `combine` is the operation of a reduction: it combines its second argument
-/// into its first.
+/// Returns the outputs of all ranks. `inputs` holds the contribution of each rank; for a bcast, the
+/// message at the root and nothing elsewhere. `combine` is the reduce operation, which must combine
+/// its second argument into its first.
 ///
 /// # Errors
-/// If the inputs are not the call's, or the schedule is one that [`crate::verify`] would refuse.
+/// Returns an error if the inputs do not fit the call, or [`crate::verify`] would refuse the
+/// schedule.
 pub fn interpret(
     schedule: &Schedule,
     inputs: &[Vec<u8>],
@@ -87,7 +90,7 @@ struct Interpreter {
 }
 
 impl Interpreter {
-    /// Runs an action; none if its spans do not fit.
+    /// Runs an action. Returns `None` if its spans do not fit.
     fn run(&mut self, rank: Rank, kind: ActionKind, combine: &impl Fn(&mut [u8], &[u8])) -> Option<()> {
         let r = rank.0 as usize;
         match kind {
@@ -126,7 +129,8 @@ impl Interpreter {
     }
 }
 
-/// A rank's buffers before the call; what is undefined is not zero.
+/// Returns a rank's buffers before the call. Undefined bytes are not zero, so that a read of them
+/// shows.
 fn buffers(
     schedule: &Schedule,
     rank: Rank,

@@ -1,20 +1,20 @@
-//! Where the ranks of a group are: nodes, racks, subgroups and their leaders (COOL paper, III.A).
+//! The placement of a group's ranks: nodes, racks, subgroups and their leaders (COOL paper, III.A).
 //!
-//! Every agent computes the same layout from the same group, so nothing about it is ever negotiated.
+//! Every agent computes the same layout from the same group, so layouts are never negotiated.
 
 use cool_types::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where one rank runs. The numbers are the caller's; only equality and order matter.
+/// The place of one rank. The caller chooses the numbers; only equality and order matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RankPlace {
     /// The rack, in the controller's stable numbering.
     pub rack: u32,
-    /// The node, unique over all racks.
+    /// The node. It must be unique over all racks.
     pub node: u32,
 }
 
-/// Which nodes of a group a tree connects.
+/// The nodes of a group that a tree connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MulticastScope {
     /// All nodes.
@@ -25,7 +25,8 @@ pub enum MulticastScope {
     Rack(usize),
 }
 
-/// The nodes of a group in racks, both in chain order: racks by number, nodes of a rack by smallest rank.
+/// The nodes of a group in racks, both in chain order: racks by number, nodes of a rack by smallest
+/// rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// For each rank the index of its node.
@@ -36,17 +37,17 @@ pub struct Layout {
     rack_of_node: Vec<usize>,
     /// For each rack its nodes, ascending indices; the first node's leader is the rack leader.
     racks: Vec<core::ops::Range<usize>>,
-    /// How many trees over all nodes there are that have no link between switches in common.
+    /// Number of trees over all nodes that share no link between switches.
     stripes: u32,
 }
 
-/// Why places make no layout.
+/// The reason why places do not form a layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// There are no ranks.
+    /// The group has no ranks.
     #[error("a group needs at least one rank")]
     Empty,
-    /// A node stands in two racks.
+    /// A node is in two racks.
     #[error(
         "node {node} is in rack {first} for one rank and in rack {second} for another; a node is in one rack"
     )]
@@ -59,7 +60,7 @@ pub enum LayoutError {
         second: u32,
     },
     /// A group names a rank twice.
-    #[error("the group names {0} twice; each of its ranks must be another")]
+    #[error("the group names {0} twice; name each rank once")]
     Twice(Rank),
     /// A group names a rank that its parent group does not have.
     #[error("the group names {rank}, but its parent has ranks 0 to {}", size - 1)]
@@ -72,10 +73,10 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// The layout of a group whose rank `i` runs at `places[i]`.
+    /// Returns the layout of a group with rank `i` at `places[i]`.
     ///
     /// # Errors
-    /// If there are no ranks, or one node is said to be in two racks.
+    /// Returns an error if there are no ranks, or a node is in two racks.
     pub fn new(places: &[RankPlace]) -> Result<Layout, LayoutError> {
         if places.is_empty() {
             return Err(LayoutError::Empty);
@@ -119,11 +120,12 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The layout of a group made of some ranks of a parent group whose rank `i` runs at `parent[i]`, in any
-    /// order: the first named is rank 0 of the new group.
+    /// Returns the layout of a subgroup of a parent group with rank `i` at `parent[i]`. The ranks
+    /// may be in any order: the first becomes rank 0 of the subgroup.
     ///
     /// # Errors
-    /// As [`Layout::new`], or if a rank is named twice or is not in the parent group.
+    /// Returns the errors of [`Layout::new`], and an error if a rank is repeated or not in the
+    /// parent group.
     pub fn for_subgroup(parent: &[RankPlace], ranks: &[Rank]) -> Result<Layout, LayoutError> {
         let mut named = BTreeSet::new();
         let mut places = Vec::with_capacity(ranks.len());
@@ -137,8 +139,8 @@ impl Layout {
         Layout::new(&places)
     }
 
-    /// The same ranks as if all were on one node, in rank order or in chain order: what a plan of one level
-    /// sees.
+    /// Returns the same ranks on a single node, in rank order or in chain order. A plan of one
+    /// level uses this layout.
     pub(crate) fn flat(&self, in_chain_order: bool) -> Layout {
         let ranks = if in_chain_order { self.nodes.concat() } else { self.ranks().collect() };
         Layout {
@@ -150,77 +152,78 @@ impl Layout {
         }
     }
 
-    /// The most trees of one group over which a message is striped.
+    /// Most trees of one group over which a message is striped.
     pub const MOST_STRIPES: u32 = 8;
 
-    /// The same group on a network with this number of trees over all nodes that have no link between switches in common:
-    /// what all need goes in as many stripes.
+    /// Returns the same group on a network with this number of trees over all nodes that share no
+    /// link between switches. Messages to all nodes are sent in as many stripes.
     #[must_use]
     pub fn with_stripes(self, trees: u32) -> Layout {
         Layout { stripes: trees.clamp(1, Layout::MOST_STRIPES), ..self }
     }
 
-    /// In how many stripes a long message to the nodes of a tree goes, each over a tree of its own. At least one.
+    /// Returns the number of stripes of a long message to the nodes of a tree, each of which has a
+    /// tree of its own. It is at least one.
     pub fn stripes(&self, scope: MulticastScope) -> u32 {
         if scope == MulticastScope::All { self.stripes } else { 1 }
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.node_of.len()
     }
 
-    /// All ranks, ascending.
+    /// Returns all ranks, ascending.
     pub fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
         (0..self.node_of.len() as u32).map(Rank)
     }
 
-    /// Number of nodes. Node indices are in chain order.
+    /// Returns the number of nodes. Node indices are in chain order.
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Number of racks.
+    /// Returns the number of racks.
     pub fn racks(&self) -> usize {
         self.racks.len()
     }
 
-    /// The node of a rank.
+    /// Returns the node of a rank.
     pub fn node_of(&self, rank: Rank) -> usize {
         self.node_of[rank.0 as usize]
     }
 
-    /// The rack of a node.
+    /// Returns the rack of a node.
     pub fn rack_of_node(&self, node: usize) -> usize {
         self.rack_of_node[node]
     }
 
-    /// The rack of a rank.
+    /// Returns the rack of a rank.
     pub fn rack_of(&self, rank: Rank) -> usize {
         self.rack_of_node[self.node_of(rank)]
     }
 
-    /// The ranks of a node, ascending.
+    /// Returns the ranks of a node, ascending.
     pub fn ranks_of_node(&self, node: usize) -> &[Rank] {
         &self.nodes[node]
     }
 
-    /// The nodes of a rack.
+    /// Returns the nodes of a rack.
     pub fn nodes_of_rack(&self, rack: usize) -> core::ops::Range<usize> {
         self.racks[rack].clone()
     }
 
-    /// The smallest rank of a node.
+    /// Returns the smallest rank of a node.
     pub fn node_leader(&self, node: usize) -> Rank {
         self.nodes[node][0]
     }
 
-    /// The smallest rank of a rack.
+    /// Returns the smallest rank of a rack.
     pub fn rack_leader(&self, rack: usize) -> Rank {
         self.node_leader(self.racks[rack].start)
     }
 
-    /// The nodes that a tree connects, in chain order.
+    /// Returns the nodes that a tree connects, in chain order.
     pub fn nodes_of(&self, scope: MulticastScope) -> Vec<usize> {
         match scope {
             MulticastScope::All => (0..self.nodes.len()).collect(),
@@ -229,9 +232,9 @@ impl Layout {
         }
     }
 
-    /// The chain along which a multicast from `source` is repaired: the source, then the other nodes of its
-    /// rack, then rack after rack, so that the line enters and leaves each rack once (Zhang and Qiu, 4.3).
-    /// `source` is in the tree.
+    /// Returns the chain along which a multicast from `source` is repaired: the source, then the
+    /// other nodes of its rack, then rack after rack, so that the chain enters and leaves each rack
+    /// once (Zhang and Qiu, 4.3). The tree must contain `source`.
     pub fn chain(&self, scope: MulticastScope, source: usize) -> Vec<usize> {
         let mut rest = self.nodes_of(scope);
         rest.retain(|n| *n != source);

@@ -1,12 +1,14 @@
-//! Collectives as data. A plan composes patterns over the three levels (node, rack, data center) and
-//! [`compile`] turns a [`Call`] on a [`Layout`] into a [`Schedule`], which says nothing but data and may be made on any
-//! thread; agents run it by its [`ProgramProgress`], [`verify`] proves it, [`analyze`] counts its messages, [`interpret`] runs it
-//! on bytes in one place. No reader of a schedule knows the name of a pattern.
+//! Collectives as data. A plan composes patterns over three levels (node, rack, data center), and
+//! [`compile`] turns a [`Call`] on a [`Layout`] into a [`Schedule`]. A schedule is plain data and
+//! may be compiled on any thread. Agents execute it by its [`ProgramProgress`], [`verify`] proves
+//! it, [`analyze`] counts its messages, and [`interpret`] runs it on bytes in one process. No
+//! reader of a schedule knows the name of a pattern.
 //!
-//! Values are combined in an order that the call, the layout and the plan fix, whatever arrives first, so that a
-//! floating-point sum has the same bits on every run: each pattern's file says which. With the parallel pattern
-//! that is chain order, `((n0 + n1) + n2) + ...` over the ranks of each node, the nodes of each rack, and the
-//! racks; a scan's is always that of ranks.
+//! Values are combined in an order that the call, the layout and the plan determine, whatever
+//! arrives first, so a floating-point sum has the same bits on every run. Each pattern's file
+//! documents its order. For the parallel pattern it is chain order, `((n0 + n1) + n2) + ...` over
+//! the ranks of each node, the nodes of each rack, and the racks. A scan always follows the order
+//! of ranks.
 
 mod analyze;
 mod builder;

@@ -1,19 +1,21 @@
-//! How far a rank has come in its program: which actions may start, and whose turn it is to be multicast. Every reader that
-//! carries out a schedule counts so: agents, the timing of plans, the interpreter, the verifier.
+//! The progress of a rank in its program: which actions may start, and which multicast is next. All
+//! executors of schedules use this: agents, the timing of plans, the interpreter, and the verifier.
 
 use crate::schedule::{Program, Stripe};
 use std::collections::{BTreeSet, VecDeque};
 
-/// The dependencies of a program turned around: for each action, those that wait for it, ascending.
+/// The inverse of a program's dependencies: for each action the actions that wait for it,
+/// ascending.
 #[derive(Clone, Debug, Default)]
 pub struct Dependents {
-    /// Where the list of each action begins in `actions`, and where the last one ends.
+    /// The start of each action's list in `actions`, and the end of the last list.
     starts: Vec<usize>,
     actions: Vec<u32>,
 }
 
 impl Dependents {
-    /// Those of a program. What waits for an action that does not exist waits for ever.
+    /// Returns the dependents of a program. Dependencies on actions that do not exist are omitted,
+    /// so their dependents never start.
     pub fn for_program(program: &Program) -> Dependents {
         let count = program.actions.len();
         let dependencies = || {
@@ -36,52 +38,54 @@ impl Dependents {
         Dependents { starts, actions }
     }
 
-    /// The actions that wait for this one.
+    /// Returns the actions that wait for this one.
     pub fn dependents_of(&self, action: u32) -> &[u32] {
         let action = action as usize;
         &self.actions[self.starts[action]..self.starts[action + 1]]
     }
 }
 
-/// A rank's way through its program. Whoever carries it out starts the [first](Progress::first) actions, and those that
-/// [`ProgramProgress::complete`] tells of.
+/// The progress of a rank in its program. The executor must start the
+/// [first](ProgramProgress::first) actions, and those that [`ProgramProgress::complete`] reports.
 #[derive(Clone, Debug, Default)]
 pub struct ProgramProgress {
-    /// For each action, how many things that it waits for have not happened.
+    /// For each action, the number of events for which it waits.
     waiting: Vec<u32>,
     /// Actions that are not complete.
     left: usize,
-    /// Multicasts that may start, in order, and wait for an earlier one of the rank over the same tree.
+    /// Multicasts that may start, in order, but wait for an earlier multicast of the rank over the
+    /// same tree.
     queued: VecDeque<u32>,
-    /// The trees, by the index of their stripe, over which the rank's multicasts are being sent.
+    /// The trees, by the index of their stripe, over which a multicast of the rank is being sent.
     sending: BTreeSet<u32>,
 }
 
 impl ProgramProgress {
-    /// At the start of a program.
+    /// Returns the progress at the start of a program.
     pub fn new(program: &Program) -> ProgramProgress {
         let waiting = program.actions.iter().map(|action| action.after.len() as u32).collect();
         ProgramProgress { waiting, left: program.actions.len(), ..ProgramProgress::default() }
     }
 
-    /// An action waits for something more than other actions, until it is [released](Progress::release).
+    /// Makes an action wait for one more event until it is [released](ProgramProgress::release).
     pub fn hold(&mut self, action: u32) {
         self.waiting[action as usize] += 1;
     }
 
-    /// One thing that an action waits for has happened; whether it may start now.
+    /// Records one event for which an action waits. Returns whether the action may start now.
     pub fn release(&mut self, action: u32) -> bool {
         let waiting = &mut self.waiting[action as usize];
         *waiting -= 1;
         *waiting == 0
     }
 
-    /// The actions that wait for nothing.
+    /// Returns the actions that wait for no event.
     pub fn first(&self) -> impl Iterator<Item = u32> {
         (0..).zip(&self.waiting).filter(|(_, waiting)| **waiting == 0).map(|(action, _)| action)
     }
 
-    /// An action is complete: `ready` is called with those that may start now. The dependents are those of the program.
+    /// Records that an action is complete, and calls `ready` with each action that may start now.
+    /// `dependents` must be those of the program.
     pub fn complete(&mut self, action: u32, dependents: &Dependents, mut ready: impl FnMut(u32)) {
         self.left -= 1;
         for dependent in dependents.dependents_of(action) {
@@ -91,23 +95,25 @@ impl ProgramProgress {
         }
     }
 
-    /// Whether all actions are complete.
+    /// Returns whether all actions are complete.
     pub fn is_done(&self) -> bool {
         self.left == 0
     }
 
-    /// An action that still waits for something, if one does.
+    /// Returns an action that still waits, if any.
     pub fn blocked(&self) -> Option<u32> {
         (0..).zip(&self.waiting).find(|(_, waiting)| **waiting > 0).map(|(action, _)| action)
     }
 
-    /// A multicast may start. It is sent in its [turn](Progress::next_multicast).
+    /// Queues a multicast that may start. [`ProgramProgress::next_multicast`] returns it when its
+    /// tree is free.
     pub fn queue_multicast(&mut self, action: u32) {
         self.queued.push_back(action);
     }
 
-    /// The next multicast over whose tree none of this rank is being sent; its tree is taken until
-    /// [`ProgramProgress::multicast_sent`]. In order, the first bytes arrive early; at once, each would slow the others, and all
+    /// Returns the next multicast with a free tree, which stays busy until
+    /// [`ProgramProgress::multicast_sent`]. Multicasts of a rank share a tree in order, because the
+    /// first bytes then arrive early. If they were sent at once, each would slow the others and all
     /// would be late.
     pub fn next_multicast(&mut self, program: &Program) -> Option<(u32, Stripe)> {
         let stripe_of = |action: u32| program.actions[action as usize].kind.stripe();
@@ -119,7 +125,8 @@ impl ProgramProgress {
         Some((action, stripe))
     }
 
-    /// The last byte of a multicast of this stripe has been sent: the tree is free for the next.
+    /// Records that the last byte of a multicast of this stripe has been sent, which frees its
+    /// tree.
     pub fn multicast_sent(&mut self, stripe: Stripe) {
         self.sending.remove(&stripe.index);
     }

@@ -1,7 +1,7 @@
 //! A schedule: per rank, actions over byte ranges with dependencies.
 //!
-//! A schedule is pure data about one [`Call`]: it says nothing of sockets, and its readers (executor,
-//! verifier, analyser, simulator) say nothing of patterns.
+//! A schedule is plain data about one [`Call`]. It does not refer to sockets, and its readers
+//! (executor, verifier, analyzer, simulator) do not depend on patterns.
 
 use crate::layout::MulticastScope;
 pub use cool_types::{Call, Operation, Rank};
@@ -9,18 +9,19 @@ pub use cool_types::{Call, Operation, Rank};
 /// A rank's buffers during a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RankBuffer {
-    /// What the rank contributes; read only. Absent for bcast.
+    /// The rank's contribution; read only. A bcast has none.
     Input,
-    /// What the rank receives. Bcast's only buffer: the root's holds the message from the start.
+    /// The result. It is the only buffer of a bcast, and holds the message at the root from the
+    /// start.
     Output,
-    /// Working memory, [`Program::scratch`] bytes, contents undefined at the start.
+    /// Working memory of [`Program::scratch`] bytes with undefined initial contents.
     Scratch,
 }
 
 /// A byte range of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// Which buffer of the rank.
+    /// The buffer.
     pub buffer: RankBuffer,
     /// First byte.
     pub offset: u64,
@@ -29,34 +30,37 @@ pub struct Span {
 }
 
 impl Span {
-    /// `len` bytes of this span, from its byte `offset` on; both lie within it.
+    /// Returns `len` bytes of this span, starting at its byte `offset`. Both must lie within the
+    /// span.
     pub fn sub(self, offset: u64, len: u64) -> Span {
         debug_assert!(offset + len <= self.len, "{len} bytes at {offset} of {self:?}");
         Span { buffer: self.buffer, offset: self.offset + offset, len }
     }
 
-    /// The first byte after the span.
+    /// Returns the first byte after the span.
     pub fn end(self) -> u64 {
         self.offset + self.len
     }
 }
 
-/// A message of a schedule: the same number at its sender and at its receivers, unique in the schedule.
+/// A message of a schedule. The number is the same at its sender and its receivers, and unique in
+/// the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransferId(pub u32);
 
-/// One of the parts of a message to all, each of which has a tree of its own.
+/// One stripe of a message to all nodes. Each stripe has a tree of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stripe {
-    /// Which of the trees over the same nodes, from 0.
+    /// The index of its tree among the trees over the same nodes, starting at 0.
     pub index: u32,
-    /// How many parts the message has, sent at the same time; at least one, at most as many as there are trees.
+    /// The number of stripes of the message, which are sent at the same time. At least one, at most
+    /// the number of trees.
     pub of: u32,
 }
 
 impl Stripe {
-    /// Among how many messages each of `trees` trees is shared, if `concurrent_senders` send a message in such stripes at
-    /// once and take the trees in turn.
+    /// Returns the number of messages that share each of `trees` trees, if `concurrent_senders`
+    /// ranks send a message in this many stripes at once and use the trees in turn.
     pub fn on_tree(self, concurrent_senders: u32, trees: u32) -> u64 {
         (u64::from(concurrent_senders) * u64::from(self.of)).div_ceil(u64::from(trees.max(1))).max(1)
     }
@@ -66,7 +70,7 @@ impl Stripe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ActionId(pub u32);
 
-/// What an action does.
+/// The kind of an action, with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionKind {
     /// Sends a message to one rank.
@@ -75,7 +79,7 @@ pub enum ActionKind {
         to: Rank,
         /// The message.
         transfer: TransferId,
-        /// What to send.
+        /// The bytes to send.
         src: Span,
     },
     /// Receives a message that one rank sends with [`ActionKind::Send`].
@@ -84,52 +88,53 @@ pub enum ActionKind {
         from: Rank,
         /// The message.
         transfer: TransferId,
-        /// Where to put it.
+        /// The destination.
         dst: Span,
     },
-    /// Sends a message to the leaders of every other node of a tree. The sender's node is in the tree.
+    /// Sends a message to the leaders of all other nodes of a tree. The tree must contain the
+    /// sender's node.
     Multicast {
-        /// Which nodes.
+        /// The nodes of the tree.
         scope: MulticastScope,
-        /// Which of the trees over these nodes.
+        /// The stripe, which selects one of the trees over these nodes.
         stripe: Stripe,
         /// The message.
         transfer: TransferId,
-        /// What to send.
+        /// The bytes to send.
         src: Span,
-        /// How many ranks multicast at once to the same receivers at this point of the schedule, this
-        /// one included: each may use that part of the tree's rate.
+        /// The number of ranks, including this one, that multicast at once to the same receivers at
+        /// this point of the schedule. Each may use this fraction of the tree's rate.
         concurrent_senders: u32,
     },
     /// Receives a message that one rank sends with [`ActionKind::Multicast`].
     ReceiveMulticast {
         /// The sender.
         from: Rank,
-        /// Which nodes.
+        /// The nodes of the tree.
         scope: MulticastScope,
         /// The message.
         transfer: TransferId,
-        /// Where to put it.
+        /// The destination.
         dst: Span,
     },
-    /// `dst[i] = dst[i] op src[i]` for every element.
+    /// Computes `dst[i] = dst[i] op src[i]` for every element.
     Reduce {
-        /// Right operand.
+        /// The right operand.
         src: Span,
-        /// Left operand and result.
+        /// The left operand and result.
         dst: Span,
     },
     /// Copies bytes within the rank.
     Copy {
-        /// From.
+        /// The source.
         src: Span,
-        /// To; never overlaps `src`.
+        /// The destination, which must not overlap `src`.
         dst: Span,
     },
 }
 
 impl ActionKind {
-    /// The spans whose contents it needs.
+    /// Returns the spans that the action reads.
     pub fn reads(&self) -> impl Iterator<Item = Span> + use<> {
         let (first, second) = match *self {
             ActionKind::Send { src, .. }
@@ -141,12 +146,12 @@ impl ActionKind {
         first.into_iter().chain(second)
     }
 
-    /// Which part of a message it sends over a tree, if it does.
+    /// Returns the stripe if the action is a multicast.
     pub fn stripe(&self) -> Option<Stripe> {
         if let ActionKind::Multicast { stripe, .. } = *self { Some(stripe) } else { None }
     }
 
-    /// The span that it changes.
+    /// Returns the span that the action writes.
     pub fn writes(&self) -> Option<Span> {
         match *self {
             ActionKind::Receive { dst, .. } | ActionKind::ReceiveMulticast { dst, .. } => Some(dst),
@@ -159,27 +164,28 @@ impl ActionKind {
 /// One action of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleAction {
-    /// What to do.
+    /// The kind.
     pub kind: ActionKind,
-    /// Actions of the same rank, all earlier in the program, that must be complete before this starts.
-    /// A send or multicast is complete when its span may be overwritten, a receive when its span is full.
+    /// Actions of the same rank, all earlier in the program, that must be complete before this
+    /// action starts. A send or multicast is complete when its span may be overwritten, a receive
+    /// when its span is full.
     pub after: Vec<ActionId>,
 }
 
-/// What one rank does in a call: it is done when every action is.
+/// The actions of one rank in a call. The rank is done when all of them are complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// In an order in which dependencies point backwards.
+    /// The actions, in an order in which dependencies point backwards.
     pub actions: Vec<ScheduleAction>,
-    /// Bytes of working memory it needs.
+    /// Bytes of working memory that the program needs.
     pub scratch: u64,
 }
 
 /// A call compiled for one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// What it does.
+    /// The call.
     pub call: Call,
-    /// The programs, in rank order; `None` for ranks that the compiler was told to leave out.
+    /// The programs in rank order; `None` for ranks for which the schedule was not compiled.
     pub programs: Vec<Option<Program>>,
 }

@@ -1,12 +1,14 @@
-//! Orders in which a schedule's actions may happen: each after those it waits for, and a message's receipt
-//! after its sending (Kahn's algorithm).
+//! Topological orders of a schedule's actions (Kahn's algorithm): each action follows its
+//! dependencies, and each receive follows its send.
 
 use crate::progress::{Dependents, ProgramProgress};
 use crate::schedule::{ActionId, ActionKind, Program, Rank, TransferId};
 use std::collections::BTreeMap;
 
-/// One such order; `pick` chooses among a number of actions that may be next. If the schedule comes to a
-/// stop, an action that never happens.
+/// Returns one such order. `pick` selects among a number of actions that may be next.
+///
+/// # Errors
+/// Returns an action that can never run, if the schedule deadlocks.
 pub(crate) fn topological_order(
     programs: &[&Program],
     mut pick: impl FnMut(usize) -> usize,
@@ -43,7 +45,7 @@ pub(crate) fn topological_order(
     }
 }
 
-/// The actions that receive each message: rank and number.
+/// Returns the actions that receive each message: rank and number.
 fn receipts(programs: &[&Program]) -> BTreeMap<TransferId, Vec<(usize, u32)>> {
     let mut receipts: BTreeMap<TransferId, Vec<(usize, u32)>> = BTreeMap::new();
     for (rank, program) in programs.iter().enumerate() {

@@ -1,17 +1,17 @@
-//! The planner's picks as a table under version control, so that whatever changes one shows as a difference. Each is made
-//! by a planner of its own, from a cost model that has been written and read, as every agent makes it: nothing is
-//! remembered between them.
+//! Checks the planner's picks against a table under version control, so that every change of a pick
+//! shows as a difference. Each pick is made by a new planner with a cost model that was serialized
+//! and parsed, as in an agent. No state is kept between picks.
 
 use cool_collective::{Call, CostModel, Layout, Operation, Planner, Rank, RankPlace};
 use std::fmt::Write;
 
-/// Racks, nodes of a rack, ranks of a node: those that are timed as they are, and those that are extrapolated, also in odd
-/// sizes and in several directions.
+/// Racks, nodes per rack, ranks per node: groups that are timed as they are, and groups that are
+/// extrapolated, also with odd sizes and in several dimensions.
 const SHAPES: [(u32, u32, u32); 6] = [(1, 4, 1), (4, 4, 1), (3, 5, 2), (2, 4, 6), (9, 11, 1), (16, 24, 3)];
 
 const BYTES: [u64; 4] = [8, 4096, 100_000, 8 << 20];
 
-/// Groups of more nodes are extrapolated, which takes longer: fewer lengths.
+/// Larger groups are extrapolated, which takes longer, so fewer lengths are tested.
 const SMALL: u32 = 32;
 
 fn layout((racks, nodes, ranks): (u32, u32, u32)) -> Layout {
@@ -57,7 +57,7 @@ fn picks_are_those_of_the_table() {
         std::fs::write(path, &found).unwrap();
     }
     let kept = std::fs::read_to_string(path).unwrap();
-    let remedy = "if they should differ, COOL_WRITE_PICKS=1 cargo test -p cool-collective --test picks writes them anew";
+    let remedy = "if the change is intended, update the table by COOL_WRITE_PICKS=1 cargo test -p cool-collective --test picks";
     for (found, kept) in found.lines().zip(kept.lines()) {
         assert_eq!(found, kept, "{remedy}");
     }

@@ -1,5 +1,5 @@
-//! Every plan, for every operation it fits, on many shapes, roots and sizes, is proved right; and run on
-//! bytes it gives what plain arithmetic gives.
+//! Proves every plan right for every operation that it fits, for many shapes, roots and sizes. Also
+//! runs schedules on bytes and compares the results with plain arithmetic.
 
 mod shapes;
 
@@ -10,7 +10,8 @@ use cool_collective::{
 use proptest::prelude::*;
 use shapes::config;
 
-/// Even and uneven racks, one and several ranks per node, in order, interleaved and backwards.
+/// Returns even and uneven racks, with one and several ranks per node, in order, interleaved and
+/// reversed.
 fn all_shapes() -> Vec<Layout> {
     let mut places = Vec::new();
     for sizes in [
@@ -33,7 +34,7 @@ fn all_shapes() -> Vec<Layout> {
             places.push(straight);
         }
     }
-    // Nodes with unequal numbers of ranks, of which the first to come is in the last rack.
+    // Nodes with unequal numbers of ranks. The node of rank 0 is in the last rack.
     places.push(
         [(3, 9), (1, 4), (1, 4), (3, 9), (1, 5), (2, 7), (3, 8), (3, 9), (1, 4)]
             .map(|(rack, node)| RankPlace { rack, node })
@@ -42,7 +43,7 @@ fn all_shapes() -> Vec<Layout> {
     places.iter().map(|places| Layout::new(places).expect("no node stands in two racks")).collect()
 }
 
-/// Bytes of the call, bytes of an element, bytes of a segment: nothing, one element, whole and broken
+/// Bytes of the call, of an element, and of a segment: nothing, one element, whole and partial
 /// segments, segments smaller and larger than a part or an element.
 const SIZES: [(u64, u32, u64); 9] = [
     (0, 1, 64),
@@ -56,8 +57,8 @@ const SIZES: [(u64, u32, u64); 9] = [
     (2048, 8, 512),
 ];
 
-/// Those with a name, each pattern by itself over all ranks in either order, and each at one level or at all
-/// three, with the parallel pattern at the others and with leaders of both kinds.
+/// Returns the named plans, each pattern alone over all ranks in either order, and each pattern at
+/// one or all three levels, with the parallel pattern at the others and with leaders of both kinds.
 fn plans(operation: Operation) -> Vec<Plan> {
     let mut texts: Vec<String> = Plan::names().map(str::to_owned).collect();
     for p in Plan::patterns() {
@@ -77,7 +78,8 @@ fn plans(operation: Operation) -> Vec<Plan> {
     plans.filter(|plan| plan.fits(operation)).collect()
 }
 
-/// The first rank, one in between, the last; one where there is no root.
+/// Returns the first rank, one in between, and the last; only one rank if the operation has no
+/// root.
 fn roots(operation: Operation, layout: &Layout) -> Vec<Rank> {
     if !operation.rooted() {
         return vec![Rank(0)];
@@ -88,7 +90,7 @@ fn roots(operation: Operation, layout: &Layout) -> Vec<Rank> {
     roots.into_iter().map(Rank).collect()
 }
 
-/// Parts of unequal lengths, some of them empty.
+/// Returns the call with parts of unequal lengths, some of them empty.
 fn uneven(call: &Call, size: usize) -> Call {
     let count = if call.operation == Operation::Alltoall { size * size } else { size };
     let element = u64::from(call.element);
@@ -101,7 +103,8 @@ fn compiled(call: &Call, layout: &Layout, plan: &Plan) -> Schedule {
     compile(call, layout, plan, |_| true).unwrap_or_else(|e| panic!("{call:?} {plan}: {e}"))
 }
 
-/// Proves a call, and if it is about parts, the same with parts of unequal lengths. How many that was.
+/// Proves a call, and, if it has parts, the same call with parts of unequal lengths. Returns the
+/// number of proofs.
 fn prove(call: &Call, layout: &Layout, plan: &Plan) -> usize {
     let mut calls = vec![call.clone()];
     if call.operation.takes_counts() {
@@ -116,7 +119,7 @@ fn prove(call: &Call, layout: &Layout, plan: &Plan) -> usize {
     calls.len()
 }
 
-/// Distinct bytes, so that a byte in a wrong place shows.
+/// Returns distinct bytes, so that a byte in a wrong place is detected.
 fn input(rank: Rank, len: u64) -> Vec<u8> {
     (0..len).map(|i| (u64::from(rank.0) * 89 + i * 7 + i / 251) as u8).collect()
 }
@@ -127,7 +130,7 @@ fn add(left: &mut [u8], right: &[u8]) {
     }
 }
 
-/// What MPI says each rank has afterwards.
+/// Returns the output of each rank according to MPI.
 fn expected(call: &Call, inputs: &[Vec<u8>], rank: Rank) -> Vec<u8> {
     let (root, r, size) = (call.root.0 as usize, rank.0 as usize, inputs.len());
     let own = rank == call.root;
@@ -182,7 +185,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     proptest::sample::select(Operation::ALL.to_vec())
 }
 
-/// Up to 20 nodes in up to 5 racks, up to 40 ranks anywhere on them.
+/// Up to 20 nodes in up to 5 racks, with up to 40 ranks on them.
 fn layout() -> impl Strategy<Value = Layout> {
     proptest::collection::vec(0u32..20, 1..40).prop_map(|nodes| {
         let places: Vec<RankPlace> =
@@ -264,7 +267,7 @@ fn a_schedule_of_a_huge_message_stays_small() {
     }
 }
 
-// Tests that try many combinations: `make test-quick` leaves this module out.
+// Tests of many combinations. `make test-quick` leaves this module out.
 mod slow {
     use super::*;
 
@@ -273,11 +276,12 @@ mod slow {
         let (mut proved, mut sizes) = (0, SIZES.iter().cycle());
         for layout in all_shapes() {
             for operation in Operation::ALL {
-                // Of large groups every fourth plan, in turn.
+                // For large groups every fourth plan, in turn.
                 let step = if layout.size() > 20 { 4 } else { 1 };
                 for plan in plans(operation).into_iter().skip(proved % step).step_by(step) {
                     for root in roots(operation, &layout) {
-                        // The plans of an operation are not a multiple of the sizes, so that all meet all in time.
+                        // The number of an operation's plans is not a multiple of the number of
+                        // sizes, so that every plan meets every size in time.
                         let Some((bytes, element, segment)) = sizes.next() else { return };
                         let call = Call::new(operation, root, *bytes, *element);
                         proved += prove(&call, &layout, &plan.with_segment(*segment));
@@ -367,7 +371,7 @@ mod slow {
             if with_counts && operation.takes_counts() {
                 call = uneven(&call, layout.size());
             }
-            // Half of the plans; the others come another time.
+            // Half of the plans. Another seed takes the other half.
             for plan in plans(operation).into_iter().skip(seed as usize % 2).step_by(2) {
                 let schedule = compiled(&call, &layout, &plan.with_segment(segment));
                 verify(&schedule, &layout).map_err(|e| TestCaseError::fail(format!("{plan}: {e}")))?;
@@ -397,7 +401,8 @@ mod slow {
             let plans = plans(operation);
             let root = Rank(root.index(layout.size()) as u32);
             let call = Call::new(operation, root, elements * 8, 8);
-            // The programs of all ranks are made: in short segments they would have more actions than they may.
+            // The programs of all ranks are compiled. With short segments they would exceed the
+            // limit of actions.
             let bytes = call.input_bytes(root, layout.size()).max(call.output_bytes(root, layout.size()));
             let segment = segment.max(bytes / 8);
             let plan = plan.get(&plans).with_segment(segment);

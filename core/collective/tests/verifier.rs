@@ -1,4 +1,5 @@
-//! The verifier finds what is wrong: by hand, and against the interpreter on schedules broken at random.
+//! Checks that the verifier detects faults: in schedules written by hand, and, compared with the
+//! interpreter, in schedules that are damaged at random.
 
 mod shapes;
 
@@ -25,7 +26,8 @@ fn receive(from: u32, transfer: u32, dst: Span) -> ActionKind {
     ActionKind::Receive { from: Rank(from), transfer: TransferId(transfer), dst }
 }
 
-/// Two ranks' programs of 8-byte vectors; each action with what it waits for.
+/// Returns the programs of two ranks for vectors of 8 bytes. Each action is listed with its
+/// dependencies.
 fn schedule(operation: Operation, programs: [&[(ActionKind, &[u32])]; 2]) -> Schedule {
     let program = |actions: &[(ActionKind, &[u32])]| Program {
         actions: actions
@@ -157,7 +159,7 @@ fn every_dependency_is_needed_or_follows_from_others() {
     let (mut races, mut implied) = (0, 0);
     for operation in Operation::ALL {
         for plan in Plan::fitting(operation) {
-            // Empty shares of nothing wait for each other more than a barrier needs.
+            // The empty shares of a barrier wait for each other more than the barrier needs.
             if operation == Operation::Barrier && plan.to_string().starts_with("flat:") {
                 continue;
             }
@@ -190,7 +192,7 @@ fn add(left: &mut [u8], right: &[u8]) {
     }
 }
 
-/// Breaks one of an action's spans.
+/// Damages one of an action's spans.
 fn damage(kind: &mut ActionKind, how: usize, by: u64) {
     let (first, second) = match kind {
         ActionKind::Send { src: span, .. } | ActionKind::Multicast { src: span, .. } => (span, None),
@@ -214,8 +216,8 @@ fn shift(span: &mut Span, how: usize, by: u64) {
 proptest! {
     #![proptest_config(config(3000))]
 
-    /// Whatever the verifier accepts gives the same bytes in every order of events as the schedule that was
-    /// compiled.
+    /// Every schedule that the verifier accepts must give the same bytes as the compiled one, in
+    /// every order of events.
     #[test]
     fn every_accepted_schedule_is_right(
         operation in prop::sample::select(Operation::ALL.to_vec()),

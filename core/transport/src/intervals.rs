@@ -162,8 +162,8 @@ mod tests {
                         prop_assert_eq!(set.insert(r), new as u32);
                     }
                     Change::Remove(r) => {
-                        let gone = r.clone().filter(|n| plain.remove(n)).count();
-                        prop_assert_eq!(set.remove(r), gone as u32);
+                        let removed = r.clone().filter(|n| plain.remove(n)).count();
+                        prop_assert_eq!(set.remove(r), removed as u32);
                     }
                 }
                 prop_assert_eq!(set.len() as usize, plain.len());

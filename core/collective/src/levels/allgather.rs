@@ -1,5 +1,5 @@
-//! Allgather: leaders collect their subgroups' parts and exchange them, and what is complete goes on to the ranks below, segment
-//! by segment.
+//! Allgather: leaders collect the parts of their subgroups and exchange them, and complete segments
+//! are passed on to the ranks below.
 
 use super::gather_scatter::Site;
 use super::part_order::{PartHolder, PartOrder, PartRange};
@@ -35,7 +35,8 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Who exchanges parts in an allgather, and by which patterns: the highest level that has several.
+    /// Returns the members that exchange parts, and their patterns. They belong to the highest
+    /// level with more than one member.
     fn exchangers(&self, order: &PartOrder) -> (LevelPatterns, Subgroup, Vec<PartHolder>) {
         let nodes = (0..self.layout.nodes()).map(PartHolder::Node).collect();
         if self.is_flat() {
@@ -50,7 +51,7 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// What has arrived where all levels above have it goes on to those below.
+    /// Passes segments that have arrived at all levels above on to those below.
     fn pass_on(&mut self, order: &PartOrder, pieces: &[PartRange], arrivals: &mut SegmentArrivals) {
         let first = self.rack_leader(0);
         for (_, span) in pieces.iter().flat_map(|piece| order.runs(piece, RankBuffer::Output)) {
@@ -65,8 +66,8 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Every member's leader collects its subgroup's parts and gives them to the other leaders; all have them
-    /// in their outputs then.
+    /// Each leader collects the parts of its subgroup and sends them to the other leaders.
+    /// Afterwards all leaders have them in their outputs.
     fn exchange(
         &mut self,
         order: &PartOrder,
@@ -113,9 +114,9 @@ impl ScheduleEmitter<'_, '_> {
     }
 }
 
-/// Which segments of an array over all ranks have arrived in full.
+/// Tracks which segments of an array over all ranks are complete.
 struct SegmentArrivals {
-    /// Bytes that a segment still lacks.
+    /// Bytes that are missing in each segment.
     missing: Vec<u64>,
     segment: u64,
     total: u64,
@@ -127,7 +128,7 @@ impl SegmentArrivals {
         SegmentArrivals { missing, segment, total }
     }
 
-    /// The segments that these bytes complete.
+    /// Records bytes that arrived. Returns the segments that they complete.
     fn add(&mut self, span: Span) -> Vec<Span> {
         let mut complete = Vec::new();
         let mut at = span.offset;

@@ -1,12 +1,12 @@
-//! Alltoall: within a rack directly, to other racks by way of both leaders, so that few messages cross; or all
-//! by one pattern.
+//! Alltoall: within a rack directly, and to other racks through both leaders, so that few messages
+//! cross racks; or all by one pattern.
 
 use super::part_order::offsets;
 use super::{ScheduleEmitter, input, output};
 use crate::builder::{ScratchSlot, consecutive};
 use crate::schedule::{Rank, Span};
 
-/// Where every block is at its two ends.
+/// The place of every block at both ends.
 struct Blocks {
     lens: Vec<Vec<u64>>,
     sent: Vec<Vec<u64>>,
@@ -110,7 +110,8 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Room at a rack's leader for the blocks of several pairs of racks; none for a rack's own.
+    /// Returns room at a rack's leader for the blocks of several pairs of racks. A rack's own
+    /// blocks need none.
     fn bundles(
         &mut self,
         rack: usize,

@@ -1,6 +1,6 @@
-//! Gather and scatter: parts, one of each rank, on their way up to a leader and down from one.
+//! Gather and scatter: one part per rank, collected by leaders or distributed by them.
 //!
-//! Leaders pass parts on in pieces. A message that does not lie side by side in the array at its end goes
+//! Leaders pass parts on in pieces. If a message is not contiguous in the array at its end, it goes
 //! through a slot and is copied to its places.
 
 use super::part_order::{PartHolder, PartOrder, PartRange, PartShare, locate};
@@ -10,10 +10,10 @@ use crate::patterns::ExchangeFn;
 use crate::plan::LevelPatterns;
 use crate::schedule::{Operation, Rank, RankBuffer, Span};
 
-/// Where a piece is, or is to be, at a rank.
+/// The place of a piece at a rank.
 #[derive(Clone, Debug)]
 pub(super) enum Site {
-    /// Side by side, with others of a larger piece, in a span.
+    /// Contiguous in a span, with the rest of a larger piece.
     Packed(PartRange, Span),
     /// Each part at its rank's place in an array over all ranks.
     Array(RankBuffer),
@@ -45,9 +45,9 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// For an operation with a root: what travels, and the level above all others. A root that is no rack
-    /// leader keeps its own part to itself, which is placed here; a rack leader's is a local step like any
-    /// leader's.
+    /// Returns the parts that travel in an operation with a root, and the highest level. If the
+    /// root is not a rack leader, its own part does not travel and is copied here; a rack leader's
+    /// part is a local step like that of any leader.
     fn rooted(&mut self) -> (PartOrder, PartHolder) {
         let center = PartHolder::Center(self.layout.rack_of(self.root));
         if self.root_leader() == self.root {
@@ -71,7 +71,7 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Who leads a subgroup.
+    /// Returns the leader of a subgroup.
     pub(super) fn leader(&self, order: &PartOrder, part: PartHolder) -> Rank {
         match part {
             PartHolder::Rank(position) => order.ranks[position],
@@ -80,7 +80,7 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Brings a piece of a subgroup's parts together at its leader.
+    /// Collects a piece of a subgroup's parts at its leader.
     pub(super) fn assemble(&mut self, order: &PartOrder, part: PartHolder, piece: &PartRange, site: &Site) {
         let (own, others) = order.below(self.layout, part, piece);
         if let Some((own, piece)) = own {
@@ -94,7 +94,8 @@ impl ScheduleEmitter<'_, '_> {
         self.deliver(order, self.level(part), &from, self.leader(order, part), site);
     }
 
-    /// A piece of a subgroup's parts side by side at its leader: in the input, if it is the leader's alone.
+    /// Collects a piece of a subgroup's parts at its leader and returns its place, which is the
+    /// input if the piece belongs to the leader alone.
     pub(super) fn collect(&mut self, order: &PartOrder, part: PartHolder, piece: &PartRange) -> RankSpan {
         let rank = self.leader(order, part);
         if let Some(own) = order.own(piece, rank) {
@@ -105,7 +106,7 @@ impl ScheduleEmitter<'_, '_> {
         RankSpan { rank, span }
     }
 
-    /// Moves pieces from where they are to their site at one rank.
+    /// Moves pieces to their site at one rank.
     fn deliver(
         &mut self,
         order: &PartOrder,
@@ -124,7 +125,7 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// By a pattern, or one by one where nothing leaves its rank.
+    /// Exchanges by a pattern, or one by one if no bytes leave their rank.
     fn exchange_by(&mut self, exchange: impl FnOnce() -> ExchangeFn, moves: &[(RankSpan, RankSpan)]) {
         if moves.iter().any(|(from, to)| from.rank != to.rank) {
             exchange()(self.b, moves);
@@ -133,8 +134,9 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Where a piece that comes from `from` is to arrive at `at`: at its site, or if it is in several places
-    /// there, in a slot (or where it is, if it is there already), to be unpacked.
+    /// Returns where a piece from `from` must arrive at `at`: at its site if that is contiguous
+    /// there. Otherwise it arrives in a slot, or stays where it is if it is at `at` already, and
+    /// must be unpacked.
     pub(super) fn landing(
         &mut self,
         order: &PartOrder,
@@ -153,7 +155,7 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Copies a piece that did not land at its site to its places.
+    /// Copies a piece that did not arrive at its site to its places.
     pub(super) fn unpack(&mut self, order: &PartOrder, piece: &PartRange, landed: RankSpan, site: &Site) {
         let Site::Array(array) = site else { return };
         if order.place(piece, *array).is_none() {
@@ -163,7 +165,7 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Hands a piece that is at a leader to the subgroup's ranks.
+    /// Distributes a piece from a leader to the ranks of its subgroup.
     pub(super) fn disperse(&mut self, order: &PartOrder, part: PartHolder, piece: &PartRange, site: &Site) {
         let (own, others) = order.below(self.layout, part, piece);
         self.hand_down(order, self.level(part), self.leader(order, part), others, site);
@@ -172,7 +174,7 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Moves pieces to the leaders of their subgroups, who hand them on.
+    /// Moves pieces to the leaders of their subgroups, which distribute them.
     fn hand_down(
         &mut self,
         order: &PartOrder,
@@ -202,7 +204,8 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Where a piece lies side by side at `at`, put so in a slot if need be, before it goes to `to`.
+    /// Returns a contiguous place of a piece at `at` before it is sent to `to`. The piece is copied
+    /// into a slot if necessary.
     fn pack(&mut self, order: &PartOrder, piece: &PartRange, at: Rank, to: Rank, site: &Site) -> Span {
         let array = match site {
             Site::Packed(whole, span) => return locate(whole, piece, *span),

@@ -1,6 +1,7 @@
-//! How a collective is put together from patterns at three levels: the ranks of a node, the node leaders of
-//! a rack, the rack leaders (COOL paper, III.A and III.C). Everything is done segment by segment, so that the
-//! levels overlap. A plan of one level sees all ranks as if they were on one node, led by the root.
+//! Composes a collective from patterns at three levels: the ranks of a node, the node leaders of a
+//! rack, and the rack leaders (COOL paper, III.A and III.C). All levels work segment by segment, so
+//! that they overlap. A plan of one level sees all ranks as if they were on one node with the root
+//! as its leader.
 
 mod allgather;
 mod alltoall;
@@ -19,7 +20,7 @@ use crate::schedule::{Call, Operation, Rank, RankBuffer, Span};
 use cool_types::limits;
 use core::ops::Range;
 
-/// Writes the messages of `call` into the builder. The plan fits the operation.
+/// Adds the messages of `call` to the builder. The plan must fit the operation.
 pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut ScheduleBuilder<'_>) {
     let size = builder.layout().size();
     let element = u64::from(call.element);
@@ -27,12 +28,12 @@ pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut ScheduleBuilder<'_>) 
     let flat = match composition.shape {
         PlanShape::Levels => None,
         PlanShape::Flat => Some(builder.layout().flat(false)),
-        // What depends on the order of ranks does so whatever the order of racks.
+        // A scan depends on the order of ranks, so the order of racks is ignored.
         PlanShape::Racked => {
             Some(builder.layout().flat(!matches!(call.operation, Operation::Scan | Operation::Exscan)))
         }
     };
-    // The tokens of a barrier are the empty messages of an allreduce of nothing.
+    // The tokens of a barrier are the empty messages of an allreduce without data.
     let bytes = if call.operation == Operation::Barrier { 0 } else { call.bytes };
     let array = match call.operation {
         operation if operation.takes_counts() => call.parts(0..size),
@@ -54,8 +55,8 @@ pub(crate) fn emit(call: &Call, plan: &Plan, builder: &mut ScheduleBuilder<'_>) 
     .emit();
 }
 
-/// Bytes that are cut into segments by a plan, of a call whose parts have one length: the whole array, or where members
-/// exchange their parts without shares of a segment, the longest of those.
+/// Returns the bytes that a plan cuts into segments, for a call with parts of one length: the whole
+/// array, or, where members exchange parts without shares of a segment, the longest part.
 pub(crate) fn cut_bytes(call: &Call, layout: &Layout, plan: &Plan) -> u64 {
     let composition = plan.composition();
     let flat = composition.shape != PlanShape::Levels;
@@ -78,14 +79,14 @@ pub(crate) fn cut_bytes(call: &Call, layout: &Layout, plan: &Plan) -> u64 {
 
 struct ScheduleEmitter<'b, 'l> {
     b: &'b mut ScheduleBuilder<'l>,
-    /// As the plan sees it.
+    /// The layout as the plan sees it.
     layout: &'b Layout,
     plan: Composition,
     call: &'b Call,
     root: Rank,
     bytes: u64,
     segment: u64,
-    /// Bytes that one multicast carries of an array that is there from the start.
+    /// Bytes of one multicast of an array that is complete from the start.
     stream: u64,
     element: u64,
 }
@@ -112,7 +113,7 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// How much of each member's part is one segment, where the longest part is this long.
+    /// Returns how much of each member's part is one segment, given the length of the longest part.
     fn segment_of_parts(&self, longest: u64, members: usize) -> u64 {
         if !(self.is_flat() && self.plan.node.up.shares) {
             return self.segment;
@@ -133,7 +134,7 @@ impl ScheduleEmitter<'_, '_> {
         self.node_leader(self.layout.nodes_of_rack(rack).start)
     }
 
-    /// The leader of the rack that holds the root.
+    /// Returns the leader of the root's rack.
     fn root_leader(&self) -> Rank {
         self.rack_leader(self.layout.rack_of(self.root))
     }
@@ -157,14 +158,14 @@ impl ScheduleEmitter<'_, '_> {
         Subgroup { members: self.layout.ranks_of_node(node).to_vec(), tree: None }
     }
 
-    /// From one member to the others, if there are any.
+    /// Broadcasts from one member to the others, if there are any.
     fn bcast_by(&mut self, pattern: &Pattern, group: &Subgroup, from: RankSpan, dst: &dyn Fn(Rank) -> Span) {
         if group.members.iter().any(|rank| *rank != from.rank) {
             pattern.bcast()(self.b, group, from, dst);
         }
     }
 
-    /// From every rack leader's output to the outputs of its rack.
+    /// Broadcasts from every rack leader's output to the outputs of its rack.
     fn spread_in_racks(&mut self, span: Span) {
         for rack in 0..self.layout.racks() {
             let from = RankSpan { rank: self.rack_leader(rack), span };
@@ -174,15 +175,15 @@ impl ScheduleEmitter<'_, '_> {
         self.spread_in_nodes(span, None);
     }
 
-    /// From one rank's output to the outputs of all, by one multicast.
+    /// Broadcasts from one rank's output to the outputs of all ranks by one multicast.
     fn spread_at_once(&mut self, from: Rank, span: Span) {
         let group = self.nodes();
         self.bcast_by(self.plan.center.down, &group, RankSpan { rank: from, span }, &|_| span);
         self.spread_in_nodes(span, Some(from));
     }
 
-    /// From every node leader's output to the outputs of its node. On the node of `source`, which holds the
-    /// data already, it comes from there.
+    /// Broadcasts from every node leader's output to the outputs of its node. On the node of
+    /// `source`, which has the data already, `source` sends it.
     fn spread_in_nodes(&mut self, span: Span, source: Option<Rank>) {
         for node in 0..self.layout.nodes() {
             let local = source.filter(|rank| self.layout.node_of(*rank) == node);
@@ -201,7 +202,7 @@ fn input(offset: u64, len: u64) -> Span {
     Span { buffer: RankBuffer::Input, offset, len }
 }
 
-/// The consecutive segments of an array; one empty one if the array is empty.
+/// Returns the consecutive segments of an array. An empty array has one empty segment.
 fn segments(bytes: u64, segment: u64) -> impl Iterator<Item = Range<u64>> {
     let count = bytes.div_ceil(segment).max(1);
     (0..count).map(move |i| i * segment..bytes.min((i + 1) * segment))

@@ -1,15 +1,16 @@
-//! Parts in chain order (rack by rack, node by node), end to end, so that those of a subgroup lie side by side
-//! whatever the numbering of ranks, and travel as one message. A piece is a range of their bytes.
+//! The parts of all ranks end to end in chain order (rack by rack, node by node). Parts of a
+//! subgroup are then contiguous, whatever the numbering of ranks, and travel as one message. A
+//! piece is a range of these bytes.
 
 use super::{ScheduleEmitter, segments};
 use crate::layout::Layout;
 use crate::schedule::{Rank, RankBuffer, Span};
 use core::ops::Range;
 
-/// Bytes of the parts in chain order.
+/// A range of the bytes of all parts in chain order.
 pub(super) type PartRange = Range<u64>;
 
-/// A subgroup whose leader passes parts on.
+/// A subgroup with a leader that passes parts on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PartHolder {
     /// One rank, by its position.
@@ -20,22 +21,22 @@ pub(super) enum PartHolder {
     Center(usize),
 }
 
-/// A subgroup, and what of a larger piece belongs to it.
+/// A subgroup, and the piece that belongs to it.
 pub(super) type PartShare = (PartHolder, PartRange);
 
 /// The parts that travel.
 pub(super) struct PartOrder {
     pub(super) ranks: Vec<Rank>,
-    /// Where each position's part begins, and where the last one ends.
+    /// The start of each position's part, and the end of the last one.
     starts: Vec<u64>,
-    /// Where each position's part is in an array over all ranks.
+    /// The offset of each position's part in an array over all ranks.
     places: Vec<u64>,
     /// For each node the positions of its ranks.
     nodes: Vec<Range<usize>>,
 }
 
 impl PartOrder {
-    /// All parts but that of `without`, whose rank has it where it should be.
+    /// Returns the order of all parts except that of `without`, which is in place already.
     pub(super) fn new(levels: &ScheduleEmitter<'_, '_>, without: Option<Rank>) -> PartOrder {
         let ScheduleEmitter { layout, call, .. } = levels;
         let offsets = offsets((0..layout.size() as u32).map(|rank| call.part(Rank(rank))));
@@ -59,7 +60,8 @@ impl PartOrder {
         self.starts[self.ranks.len()]
     }
 
-    /// What of a piece of a subgroup belongs to the one below that has the same leader, if there is one, and to the others.
+    /// Splits a piece of a subgroup. Returns the share of the subgroup below with the same leader,
+    /// if one exists, and the shares of the others.
     pub(super) fn below(
         &self,
         layout: &Layout,
@@ -84,7 +86,8 @@ impl PartOrder {
         }
     }
 
-    /// Which bytes of a rank's own part a piece is, if it is of that part alone.
+    /// Returns the bytes of a rank's own part that a piece consists of, or `None` if the piece
+    /// includes other parts.
     pub(super) fn own(&self, piece: &PartRange, rank: Rank) -> Option<Range<u64>> {
         let mut parts = self.parts(piece);
         match (parts.next(), parts.next()) {
@@ -95,7 +98,7 @@ impl PartOrder {
         }
     }
 
-    /// The bytes of a subgroup.
+    /// Returns the bytes of a subgroup.
     pub(super) fn range_of(&self, layout: &Layout, part: PartHolder) -> PartRange {
         let positions = match part {
             PartHolder::Rank(position) => position..position + 1,
@@ -109,8 +112,8 @@ impl PartOrder {
         self.starts[positions.start]..self.starts[positions.end]
     }
 
-    /// All bytes in pieces of at most a segment: several racks together where they are small, else taken from
-    /// the racks in turn, so that their links work at the same time.
+    /// Returns all bytes in pieces of at most a segment. Small racks share a piece; larger ones
+    /// take turns, so that their links work at the same time.
     pub(super) fn pieces(&self, layout: &Layout, segment: u64) -> Vec<PartRange> {
         let mut ranges: Vec<PartRange> = Vec::new();
         for rack in 0..layout.racks() {
@@ -132,7 +135,8 @@ impl PartOrder {
             .collect()
     }
 
-    /// Whose bytes a piece has: positions, each with its bytes of the piece and where its part begins.
+    /// Returns the positions with bytes in a piece, each with those bytes and the start of its
+    /// part.
     pub(super) fn parts(&self, piece: &PartRange) -> impl Iterator<Item = (usize, PartRange, u64)> {
         let (start, end) = (piece.start, piece.end);
         let first = self.starts.partition_point(|at| *at <= start).saturating_sub(1);
@@ -145,7 +149,8 @@ impl PartOrder {
             .filter(|(_, bytes, _)| !bytes.is_empty())
     }
 
-    /// The piece as runs that stand side by side in an array over all ranks, each with its place there.
+    /// Returns the piece as runs that are contiguous in an array over all ranks, each with its
+    /// place there.
     pub(super) fn runs(&self, piece: &PartRange, array: RankBuffer) -> Vec<(PartRange, Span)> {
         let mut runs: Vec<(PartRange, Span)> = Vec::new();
         for (position, bytes, start) in self.parts(piece) {
@@ -162,7 +167,7 @@ impl PartOrder {
         runs
     }
 
-    /// The piece's place in such an array, if that is one.
+    /// Returns the piece's place in such an array, or `None` if it is not contiguous there.
     pub(super) fn place(&self, piece: &PartRange, array: RankBuffer) -> Option<Span> {
         match self.runs(piece, array).as_slice() {
             [] => Some(Span { buffer: array, offset: 0, len: 0 }),
@@ -172,18 +177,19 @@ impl PartOrder {
     }
 }
 
-/// What of a piece belongs to a subgroup.
+/// Returns the bytes of a piece that belong to a subgroup.
 fn within(piece: &PartRange, part: &PartRange) -> Option<PartRange> {
     let both = piece.start.max(part.start)..piece.end.min(part.end);
     (!both.is_empty()).then_some(both)
 }
 
-/// Where `inner` is when `whole`, which holds it, is at `span`.
+/// Returns the place of `inner` if `whole`, which must contain it, is at `span`.
 pub(super) fn locate(whole: &PartRange, inner: &PartRange, span: Span) -> Span {
     span.sub(inner.start - whole.start, inner.end - inner.start)
 }
 
-/// Where parts of such lengths begin, end to end, and where the last one ends.
+/// Returns the start of each part, for parts of these lengths end to end, and the end of the last
+/// one.
 pub(super) fn offsets(lens: impl Iterator<Item = u64>) -> Vec<u64> {
     let mut offsets = vec![0];
     offsets.extend(lens.scan(0, |end, len| {

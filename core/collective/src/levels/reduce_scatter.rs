@@ -1,4 +1,5 @@
-//! Reduce_scatter: values are combined and each rank gets its part, by leaders who hand parts on or among all ranks at once.
+//! Reduce_scatter: values are combined and each rank receives its part, from leaders or in one step
+//! among all ranks.
 
 use super::gather_scatter::Site;
 use super::part_order::{PartHolder, PartOrder, locate};
@@ -8,7 +9,8 @@ use crate::schedule::RankBuffer;
 use core::ops::Range;
 
 impl ScheduleEmitter<'_, '_> {
-    /// All vectors combined at the first leader, piece by piece, who hands the parts on.
+    /// Combines all vectors at the first leader, piece by piece, and distributes the parts from
+    /// there.
     pub(super) fn reduce_scatter(&mut self) {
         let order = PartOrder::new(self, None);
         let rank = self.rack_leader(0);

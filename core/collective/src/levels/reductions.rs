@@ -1,4 +1,5 @@
-//! Operations on one vector: bcast, reduce, allreduce, and barrier as an allreduce of nothing.
+//! Operations on one vector: bcast, reduce, allreduce, and barrier, which is an allreduce without
+//! data.
 
 use super::{ScheduleEmitter, input, output, segments};
 use crate::builder::{RankSpan, ScratchSlot};
@@ -9,7 +10,8 @@ use crate::schedule::{Rank, RankBuffer, Span};
 impl ScheduleEmitter<'_, '_> {
     pub(super) fn bcast(&mut self) {
         if self.plan.spread == Spread::Once {
-            // Nothing comes before the multicast that it could overlap with: it is one stream unless the plan says otherwise.
+            // No step precedes the multicast that could overlap with it, so it is one stream unless
+            // the plan forces segments.
             for s in segments(self.bytes, self.stream) {
                 self.spread_at_once(self.root, output(s.start, s.end - s.start));
             }
@@ -26,7 +28,7 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// A rack's multicast reaches the root's node too, which does without.
+    /// A rack's multicast reaches the root's node too, which discards it.
     fn bcast_in_racks(&mut self, span: Span) {
         for rack in 0..self.layout.racks() {
             let mut group = self.rack(rack);
@@ -85,7 +87,8 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// By an allreduce, if the pattern has one; by a reduce to the first member and a bcast else.
+    /// Combines by an allreduce if the pattern has one, and otherwise by a reduce to the first
+    /// member and a bcast.
     fn allreduce_by(&mut self, level: LevelPatterns, group: &Subgroup, values: &[RankSpan], span: Span) {
         let first = RankSpan { rank: values[0].rank, span };
         match level.up.allreduce {
@@ -98,12 +101,12 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Combines all ranks' values of bytes of the vector at a place.
+    /// Combines all ranks' values of a range of the vector at a place.
     pub(super) fn reduce_range(&mut self, start: u64, len: u64, goal: RankSpan) {
         let rack = self.layout.rack_of(goal.rank);
         let rank = self.rack_leader(rack);
-        // The leader of the root's rack combines all; only in the first rack can the rack's own value,
-        // which is then the first, be completed in the same place.
+        // The leader of the root's rack combines all values. Only in the first rack, where its own
+        // value is the first operand, can the rack's value be combined in the same place.
         let span = if rank == goal.rank { goal.span } else { self.b.slot(rank, ScratchSlot::Total, len) };
         let total = RankSpan { rank, span };
         let values = self.rack_values(start, len, (rack == 0).then_some(span));
@@ -118,15 +121,15 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// All racks' values; that of the first, if so said, in a place.
+    /// Returns the values of all racks; that of the first rack at a place, if one is given.
     fn rack_values(&mut self, start: u64, len: u64, first: Option<Span>) -> Vec<RankSpan> {
         (0..self.layout.racks())
             .map(|rack| self.rack_value(rack, start, len, first.filter(|_| rack == 0)))
             .collect()
     }
 
-    /// The combination of a rack's values, at its leader: in `place` if that is given and it is not a rank's
-    /// input.
+    /// Returns the combined value of a rack, at its leader: in `place` if that is given and the
+    /// value is not a rank's input.
     fn rack_value(&mut self, rack: usize, start: u64, len: u64, place: Option<Span>) -> RankSpan {
         let rank = self.rack_leader(rack);
         let mut values = Vec::new();
@@ -147,7 +150,7 @@ impl ScheduleEmitter<'_, '_> {
         ranks.map(|rank| RankSpan { rank: *rank, span: input(start, len) }).collect()
     }
 
-    /// The combination of a node's values, at its leader; as [`ScheduleEmitter::rack_value`].
+    /// Returns the combined value of a node, at its leader, like [`ScheduleEmitter::rack_value`].
     pub(super) fn node_value(&mut self, node: usize, start: u64, len: u64, place: Option<Span>) -> RankSpan {
         let values = self.rank_values(node, start, len);
         if values.len() == 1 {
@@ -159,7 +162,8 @@ impl ScheduleEmitter<'_, '_> {
         into
     }
 
-    /// Where a leader may combine: where its own value already is, unless that is its input.
+    /// Returns where a leader may combine values: the place of its own value, unless that is its
+    /// input.
     fn place_for(&mut self, own: RankSpan, place: Option<Span>) -> Span {
         if own.span.buffer != RankBuffer::Input {
             return own.span;
@@ -167,12 +171,12 @@ impl ScheduleEmitter<'_, '_> {
         place.unwrap_or_else(|| self.b.slot(own.rank, ScratchSlot::Partial, own.span.len))
     }
 
-    /// All nodes' values, each at its leader.
+    /// Returns the values of all nodes, each at its leader.
     pub(super) fn node_values(&mut self, start: u64, len: u64) -> Vec<RankSpan> {
         (0..self.layout.nodes()).map(|node| self.node_value(node, start, len, None)).collect()
     }
 
-    /// The rank's place for a result that the call delivers to it.
+    /// Returns the rank's place for a result of the call.
     pub(super) fn at_output(rank: Rank, offset: u64, len: u64) -> RankSpan {
         RankSpan { rank, span: output(offset, len) }
     }

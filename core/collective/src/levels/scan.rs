@@ -1,6 +1,7 @@
-//! Scan and exscan, in rank order. Ranks that follow each other in one rack make a run: each run scans by
-//! itself, the runs' totals are scanned, and each run adds what came before it. Where ranks alternate between
-//! racks, runs are short, and the pattern across racks does all.
+//! Scan and exscan, in rank order. Consecutive ranks of one rack form a run. Each run scans its
+//! values, the totals of the runs are scanned, and each run adds the total of the runs before it.
+//! If ranks alternate between racks, runs are short, and the pattern across racks does all the
+//! work.
 
 use super::{ScheduleEmitter, input, output, segments};
 use crate::builder::{RankSpan, ScratchSlot};
@@ -35,7 +36,7 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Ranks that follow each other in one rack; all ranks, if the plan has one level.
+    /// Returns the runs: consecutive ranks of one rack, or all ranks if the plan has one level.
     fn runs(&self) -> Vec<Vec<Rank>> {
         let mut runs: Vec<Vec<Rank>> = Vec::new();
         for rank in self.layout.ranks() {
@@ -49,9 +50,10 @@ impl ScheduleEmitter<'_, '_> {
 
     fn scan_runs(&mut self, runs: &[Vec<Rank>], s: &Range<u64>, exclusive: bool) {
         let (start, len) = (s.start, s.end - s.start);
-        // Where each rank has the combination up to its own value; shifted at the end, if that is too much.
+        // Where each rank has the combination up to its own value. An exclusive scan shifts it at
+        // the end.
         let mut totals = Vec::new();
-        // The combinations of whole runs, and where that of all runs before is to be.
+        // The combinations of whole runs, and the places for those of all runs before.
         let mut sums = Vec::new();
         let mut before = Vec::new();
         let mut own: Vec<Vec<RankSpan>> = Vec::new();
@@ -69,7 +71,7 @@ impl ScheduleEmitter<'_, '_> {
                     )
                 })
                 .collect();
-            // The first run's are complete as they are.
+            // The results of the first run are complete.
             let scanned: Vec<RankSpan> = places
                 .iter()
                 .map(|place| {

@@ -1,12 +1,13 @@
-//! Reductions with sharded leaders, for vectors that are large: every node leads for its share, so that no
+//! Reductions with sharded leaders, for large vectors: every node leads for its share, so that no
 //! leader's link carries the vectors of its whole rack, and an uplink still carries each byte once.
 //!
-//! First each rack combines its values, shard by shard at the shard's owner there; then the shards' racks of
-//! destination combine those; then the results go to the root, or by multicast to all. Owners are spread so
-//! that a host's link carries one vector in each direction: the rack of a reduce's root only combines its own
-//! values, and the root itself, through whose link all results come, owns nothing.
+//! First each rack combines its values, each shard at the shard's owner in the rack. Then the
+//! destination racks of the shards combine those, and the results are sent to the root, or
+//! multicast to all ranks. Owners are spread so that a host's link carries one vector in each
+//! direction. The rack of a reduce's root therefore only combines its own values, and the root
+//! itself, which receives all results, owns nothing.
 //!
-//! Values are combined in chain order: of a node's ranks, of a rack's nodes, of the racks.
+//! Values are combined in chain order: the ranks of a node, the nodes of a rack, the racks.
 
 use super::part_order::offsets;
 use super::{ScheduleEmitter, output, segments};
@@ -15,13 +16,13 @@ use crate::layout::Layout;
 use crate::schedule::Span;
 use core::ops::Range;
 
-/// Consecutive bytes of a segment that have one owner in each rack.
+/// Consecutive bytes of a segment with one owner in each rack.
 struct Shard {
     index: u32,
     bytes: Range<u64>,
-    /// The rack whose owner combines the values of all.
+    /// The destination rack, in which the owner combines the values of all racks.
     home: usize,
-    /// For each rack its owner's node.
+    /// For each rack the node of its owner.
     owners: Vec<usize>,
 }
 
@@ -52,7 +53,7 @@ impl ScheduleEmitter<'_, '_> {
                 let rank = self.layout.node_leader(shard.owners[shard.home]);
                 let total = ScheduleEmitter::at_output(rank, shard.bytes.start, shard.len());
                 self.shard_to(&shard, s.start, &values, total);
-                // Shards of one owner that follow each other are one message.
+                // Consecutive shards of one owner are one message.
                 match totals.last_mut() {
                     Some(last) if last.rank == rank && last.span.end() == total.span.offset => {
                         last.span.len += total.span.len;
@@ -70,7 +71,7 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Every rank's part is a shard whose destination is that rank's node.
+    /// Every rank's part is a shard with that rank's node as its destination.
     pub(super) fn sharded_reduce_scatter(&mut self) {
         let offsets = offsets(self.layout.ranks().map(|rank| self.call.part(rank)));
         let mut turns = vec![0; self.layout.racks()];
@@ -95,8 +96,8 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Combines a shard of all nodes' values, which begin at byte `start` of the vector, and brings it to a
-    /// place.
+    /// Combines a shard of all nodes' values, which start at byte `start` of the vector, and moves
+    /// it to a place.
     fn shard_to(&mut self, shard: &Shard, start: u64, values: &[RankSpan], goal: RankSpan) {
         let rank = self.layout.node_leader(shard.owners[shard.home]);
         let span = if goal.rank == rank {
@@ -118,7 +119,7 @@ impl ScheduleEmitter<'_, '_> {
                 .collect();
             partials.push(match values.as_slice() {
                 [only] => *only,
-                // The first rack's partial may grow into the total.
+                // The first rack's partial value may grow into the total.
                 values if rack == 0 && owner == total.rank => {
                     self.plan.rack.up.reduce()(self.b, values, total);
                     total
@@ -140,15 +141,17 @@ impl ScheduleEmitter<'_, '_> {
     }
 }
 
-/// The shards of a segment: first in regions, one for each rack of destination, and each of those for the
-/// rack's owners, in as many shards as the largest rack has owners at least. Elsewhere owners take turns.
+/// Returns the shards of a segment. The segment is split into regions, one per destination rack,
+/// and each region into at least as many shards as the largest rack has owners. In the other racks,
+/// owners take turns.
 fn shards(layout: &Layout, s: &Range<u64>, element: u64, root: Option<usize>) -> Vec<Shard> {
     let owners: Vec<Vec<usize>> = (0..layout.racks()).map(|rack| owners(layout, rack, root)).collect();
     let most = owners.iter().map(Vec::len).max().unwrap_or(1);
     let away = root.map(|node| layout.rack_of_node(node)).filter(|_| layout.racks() > 1);
     let homes: Vec<usize> = (0..layout.racks()).filter(|rack| Some(*rack) != away).collect();
     let mut shards = Vec::new();
-    // For each rack, how many shards it has owners for without being their destination.
+    // For each rack, the number of shards that were assigned to its owners without being their
+    // destination.
     let mut given = vec![0; owners.len()];
     for (region, home) in split(s, homes.len(), element).zip(&homes) {
         let own = owners[*home].len();
@@ -171,7 +174,7 @@ fn shards(layout: &Layout, s: &Range<u64>, element: u64, root: Option<usize>) ->
     shards
 }
 
-/// The nodes of a rack that combine: all, but for the root's if there are others.
+/// Returns the nodes of a rack that combine values: all, except the root's if there are others.
 fn owners(layout: &Layout, rack: usize, root: Option<usize>) -> Vec<usize> {
     let nodes = layout.nodes_of_rack(rack);
     if nodes.len() == 1 {
@@ -180,7 +183,8 @@ fn owners(layout: &Layout, rack: usize, root: Option<usize>) -> Vec<usize> {
     nodes.filter(|node| Some(*node) != root).collect()
 }
 
-/// A range in parts that differ by an element at most; empty ones, if it has fewer elements.
+/// Splits a range into parts that differ by at most one element. Some are empty if the range has
+/// fewer elements than parts.
 fn split(range: &Range<u64>, parts: usize, element: u64) -> impl Iterator<Item = Range<u64>> + use<> {
     let (start, elements) = (range.start, (range.end - range.start) / element);
     let at = move |i: usize| start + (u128::from(elements) * i as u128 / parts as u128) as u64 * element;

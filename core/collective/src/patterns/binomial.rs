@@ -1,4 +1,4 @@
-//! The binomial tree: in each round the members that have the message double.
+//! The binomial tree: in each round, the number of members that have the message doubles.
 
 use super::Pattern;
 use super::k_nomial::edges;

@@ -1,5 +1,6 @@
-//! Bruck's pattern: log n steps whatever the number of members; in each, everyone sends what it has, or what
-//! is to go that far, to the one at twice the distance of the step before.
+//! Bruck's pattern: log n steps for any number of members. In each step every member sends the data
+//! that it has, or the blocks that must travel that far, to the member at twice the distance of the
+//! step before.
 
 use super::{Pattern, Subgroup};
 use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot, consecutive};
@@ -27,10 +28,10 @@ fn allgather(
     }
 }
 
-/// A block travels by the binary digits of its distance, the lowest first.
+/// Sends each block by the binary digits of its distance, the lowest first.
 fn alltoall(b: &mut ScheduleBuilder<'_>, members: &[Rank], block: &dyn Fn(usize, usize) -> (Span, Span)) {
     let n = members.len();
-    // Where the block of each member and distance is.
+    // The place of the block of each member and distance.
     let mut places: Vec<Vec<Span>> =
         (0..n).map(|i| (0..n).map(|distance| block(i, (i + distance) % n).0).collect()).collect();
     for (i, rank) in members.iter().enumerate() {
@@ -41,10 +42,10 @@ fn alltoall(b: &mut ScheduleBuilder<'_>, members: &[Rank], block: &dyn Fn(usize,
         let before = places.clone();
         for from in 0..n {
             let to = (from + step) % n;
-            let travelling = (1..n).filter(|distance| distance & step != 0);
-            // A block that has come by its lower digits began that much before.
+            let traveling = (1..n).filter(|distance| distance & step != 0);
+            // A block that has traveled by its lower digits started that much earlier.
             let blocks: Vec<(usize, usize)> =
-                travelling.map(|distance| ((from + n - (distance & (step - 1))) % n, distance)).collect();
+                traveling.map(|distance| ((from + n - (distance & (step - 1))) % n, distance)).collect();
             let ends = |distance: usize| distance < 2 * step;
             let waiting = blocks.iter().filter(|(_, distance)| !ends(*distance));
             let lens: Vec<u64> = waiting.map(|(i, distance)| before[*i][*distance].len).collect();

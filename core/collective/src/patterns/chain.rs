@@ -1,5 +1,5 @@
-//! The pipelined chain: each member passes segment after segment to the next, so that every link carries the
-//! message once, all at the same time (Zhang and Qiu, 4.2).
+//! The pipelined chain: each member passes segment after segment to the next, so that every link
+//! carries the message once, and all links work at the same time (Zhang and Qiu, 4.2).
 
 use super::Pattern;
 use super::tree::{TreeEdge, tree};
@@ -12,7 +12,7 @@ fn edges(n: usize) -> Vec<TreeEdge> {
 }
 
 fn scan(b: &mut ScheduleBuilder<'_>, values: &[RankSpan], exclusive: bool, places: &[RankSpan]) {
-    // What the next member is to get.
+    // The value for the next member.
     let mut total = values[0];
     if !exclusive {
         b.send(values[0], places[0]);

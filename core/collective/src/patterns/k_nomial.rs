@@ -1,5 +1,5 @@
-//! k-nomial trees: in each round every member that has the message sends it to k - 1 others, so that fewer
-//! rounds are needed than in the binomial tree, each of them longer.
+//! k-nomial trees: in each round every member that has the message sends it to k - 1 others. This
+//! takes fewer, but longer rounds than the binomial tree.
 
 use super::Pattern;
 use super::tree::{TreeEdge, tree};
@@ -7,7 +7,8 @@ use super::tree::{TreeEdge, tree};
 pub(super) static FOUR_NOMIAL: Pattern = tree!("4-nomial", edges::<4>, 1);
 pub(super) static EIGHT_NOMIAL: Pattern = tree!("8-nomial", edges::<8>, 1);
 
-/// Position `v`'s parent is `v` without its lowest digit, in base `K`, that is not zero.
+/// Returns the edges. The parent of position `v` is `v` without its lowest digit, in base `K`, that
+/// is not zero.
 pub(super) fn edges<const K: usize>(n: usize) -> Vec<TreeEdge> {
     let mut digit = 1;
     while digit < n {

@@ -1,4 +1,5 @@
-//! The simple one-to-all: a single member exchanges one message with each other, without a tree.
+//! The linear pattern: a single member exchanges one message with each other member, without a
+//! tree.
 
 use super::tree::{TreeEdge, tree};
 use super::{Pattern, parallel};

@@ -1,5 +1,5 @@
-//! The minimum spanning tree of van de Geijn: the root sends to the first of the other half, and both go on
-//! in their halves, so that messages of later rounds stay among neighbours.
+//! The minimum spanning tree of van de Geijn: the root sends to the first member of the other half,
+//! and both continue in their halves, so that messages of later rounds stay among neighbors.
 
 use super::Pattern;
 use super::tree::{TreeEdge, tree};
@@ -8,7 +8,7 @@ pub(super) static MINIMUM_SPANNING_TREE: Pattern = tree!("minimum-spanning-tree"
 
 fn edges(n: usize) -> Vec<TreeEdge> {
     let mut edges = Vec::with_capacity(n);
-    // Ranges of positions whose first has the message.
+    // Ranges of positions of which the first has the message.
     let mut open = vec![(0, n)];
     while let Some((start, end)) = open.pop() {
         if end - start > 1 {

@@ -1,11 +1,12 @@
-//! Patterns: how the members of one subgroup do one step of a collective among themselves. One file each,
-//! and one list, below. A pattern says which messages; what lies above and below its level, and in
-//! which segments, is `levels`' business.
+//! Patterns: how the members of one subgroup execute one step of a collective among themselves.
+//! Each pattern has a file and an entry in the list below. A pattern only chooses the messages. The
+//! other levels and the segments belong to `levels`.
 //!
-//! A pattern offers what makes sense for it. Messages are written in an order in which they could happen one
-//! by one; what each must wait for, the builder finds from the bytes. Where values are combined, the order is
-//! that of the list given, beginning with the member that gets the result and going round, unless the pattern
-//! says otherwise; the brackets are the pattern's. Neither depends on when messages arrive.
+//! A pattern offers the operations that make sense for it. It adds messages in an order in which
+//! they could happen one by one, and the builder derives from their bytes for which others each
+//! must wait. Values are combined in the order of the given list, starting at the member that gets
+//! the result and wrapping around, unless the pattern documents another order. The grouping is the
+//! pattern's. Neither depends on when messages arrive.
 
 mod binomial;
 mod bruck;
@@ -45,44 +46,48 @@ pub(crate) static PATTERNS: [&Pattern; 12] = [
     &scatter_allgather::SCATTER_ALLGATHER,
 ];
 
-/// Moves one span from its holder to `dst` of every member; members that need nothing are left out.
+/// Moves one span from its holder to `dst` of every member. Members that do not need it are left
+/// out.
 pub(crate) type BcastFn = fn(&mut ScheduleBuilder<'_>, &Subgroup, RankSpan, &dyn Fn(Rank) -> Span);
-/// Combines the members' values at the last argument, whose rank is a member.
+/// Combines the members' values at the last argument, which must be at a member.
 pub(crate) type ReduceFn = fn(&mut ScheduleBuilder<'_>, &[RankSpan], RankSpan);
-/// Combines the members' values, alike, at `dst` of every member.
+/// Combines the members' values alike at `dst` of every member.
 pub(crate) type AllreduceFn = fn(&mut ScheduleBuilder<'_>, &Subgroup, &[RankSpan], &dyn Fn(Rank) -> Span);
-/// Moves parts between members, each in one move, and a root, each from one place to another.
+/// Moves parts between members and a root. Each member occurs in one move.
 pub(crate) type ExchangeFn = fn(&mut ScheduleBuilder<'_>, &[(RankSpan, RankSpan)]);
-/// Moves each member's span to all other members, that of member `i` to `dst(rank, i)`. Its own is there.
+/// Moves each member's span to all other members, that of member `i` to `dst(rank, i)`. Each
+/// member's own span must be in place.
 pub(crate) type AllgatherFn =
     fn(&mut ScheduleBuilder<'_>, &Subgroup, &[RankSpan], &dyn Fn(Rank, usize) -> Span);
-/// Combines the members' values, part `i` at the `i`th of the given places, that of member `i`.
+/// Combines the members' values, part `i` at the `i`th place, which must be at member `i`.
 pub(crate) type ReduceScatterFn = fn(&mut ScheduleBuilder<'_>, &[RankSpan], &[Range<u64>], &[RankSpan]);
-/// Moves a block from each of the members to each: from member `i` to `j` between the two spans of `(i, j)`.
+/// Moves a block from each member to each member: that from member `i` to `j` between the two spans
+/// of `(i, j)`.
 pub(crate) type AlltoallFn = fn(&mut ScheduleBuilder<'_>, &[Rank], &dyn Fn(usize, usize) -> (Span, Span));
-/// Combines at the `i`th place the values of the first `i` members, and that of member `i` itself unless the
-/// flag says that it is exclusive. The order is that of the list.
+/// Combines, at the `i`th place, the values of the first `i` members, and that of member `i` itself
+/// unless the flag is set (exclusive). The order must be that of the list.
 pub(crate) type ScanFn = fn(&mut ScheduleBuilder<'_>, &[RankSpan], bool, &[RankSpan]);
 
-/// Access to what a plan asks of a pattern. Plans whose patterns lack something are refused before.
+/// Returns a pattern's function. Plans that need a function which the pattern does not offer must
+/// be refused before.
 macro_rules! offered {
     ($($what:ident: $type:ty),* $(,)?) => {
         $(pub(crate) fn $what(&self) -> $type {
             debug_assert!(self.$what.is_some(), "{} has no {}", self.name, stringify!($what));
-            self.$what.or(PARALLEL.$what).expect("the parallel pattern has all")
+            self.$what.or(PARALLEL.$what).expect("the parallel pattern offers all functions")
         })*
     };
 }
 
-/// What a pattern can do. A plan asks it only for what it offers.
+/// The functions that a pattern offers.
 #[derive(Debug)]
 pub(crate) struct Pattern {
     pub(crate) name: &'static str,
-    /// Segments of an array that suit it, when it is a plan's only one.
+    /// Number of segments of an array, in plans that use only this pattern.
     pub(crate) segments: u64,
     /// Whether messages hold one member's share of a segment, so that segments may be larger.
     pub(crate) shares: bool,
-    /// Whether it uses a tree, along which a message reaches all members.
+    /// Whether it multicasts over a tree that reaches all members.
     pub(crate) multicasts: bool,
     pub(crate) bcast: Option<BcastFn>,
     pub(crate) reduce: Option<ReduceFn>,
@@ -96,7 +101,7 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// One that offers nothing yet.
+    /// Returns a pattern that offers nothing yet.
     const fn new(name: &'static str) -> Pattern {
         Pattern {
             name,
@@ -124,13 +129,14 @@ impl Pattern {
 /// The ranks of a node, or the leaders that one tree connects.
 #[derive(Clone, Debug)]
 pub(crate) struct Subgroup {
-    /// In the order in which values are combined.
+    /// The members, in the order in which values are combined.
     pub(crate) members: Vec<Rank>,
-    /// The tree over the members; none inside a node.
+    /// The tree over the members; none within a node.
     pub(crate) tree: Option<MulticastScope>,
 }
 
-/// The items in their order, beginning with the one for which `first` holds and going round.
+/// Returns the items in their order, starting at the one for which `first` holds and wrapping
+/// around.
 fn rotated<T: Clone>(items: &[T], first: impl Fn(&T) -> bool) -> Vec<T> {
     let start = items.iter().position(first).unwrap_or(0);
     [&items[start..], &items[..start]].concat()

@@ -1,5 +1,5 @@
-//! The parallel pattern (COOL paper, III.B): all members exchange messages with a single one that does all
-//! the work, in one step. What goes to all goes by multicast where there is a tree.
+//! The parallel pattern (COOL paper, III.B): all members exchange messages with a single member,
+//! which does all the work, in one step. Messages to all members are multicast where a tree exists.
 
 use super::{Pattern, Subgroup};
 use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot};
@@ -26,7 +26,7 @@ fn bcast(b: &mut ScheduleBuilder<'_>, group: &Subgroup, from: RankSpan, dst: &dy
     to_all(b, group, from, 1, dst);
 }
 
-/// In the order of the list, wherever the result is to be.
+/// Combines in the order of the list, wherever the result belongs.
 fn reduce(b: &mut ScheduleBuilder<'_>, values: &[RankSpan], into: RankSpan) {
     for (i, value) in values.iter().enumerate() {
         if i == 0 {
@@ -42,8 +42,8 @@ fn reduce(b: &mut ScheduleBuilder<'_>, values: &[RankSpan], into: RankSpan) {
 }
 
 fn allreduce(b: &mut ScheduleBuilder<'_>, group: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
-    // Where each member has each value; the first arrives where the result is to be.
-    let mut heard: Vec<BTreeMap<Rank, Span>> = Vec::with_capacity(values.len());
+    // The place of each value at each member. The first value arrives where the result belongs.
+    let mut spans: Vec<BTreeMap<Rank, Span>> = Vec::with_capacity(values.len());
     for (i, value) in values.iter().enumerate() {
         let mut at = BTreeMap::from([(value.rank, value.span)]);
         for to in group.members.iter().copied().filter(|to| *to != value.rank) {
@@ -52,12 +52,12 @@ fn allreduce(b: &mut ScheduleBuilder<'_>, group: &Subgroup, values: &[RankSpan],
             at.insert(to, span);
         }
         to_all(b, group, *value, values.len(), &|to| at[&to]);
-        heard.push(at);
+        spans.push(at);
     }
     for rank in group.members.iter().copied() {
         let into = RankSpan { rank, span: dst(rank) };
-        b.send(RankSpan { rank, span: heard[0][&rank] }, into);
-        for at in &heard[1..] {
+        b.send(RankSpan { rank, span: spans[0][&rank] }, into);
+        for at in &spans[1..] {
             b.reduce(rank, at[&rank], into.span);
         }
     }
@@ -80,7 +80,7 @@ fn allgather(
     }
 }
 
-/// Each part by everyone to its member, in the order of the list.
+/// Each member combines its part of all values, in the order of the list.
 pub(super) fn reduce_scatter(
     b: &mut ScheduleBuilder<'_>,
     values: &[RankSpan],
@@ -96,8 +96,9 @@ pub(super) fn reduce_scatter(
     }
 }
 
-/// Each to its next, then each to its next but one, and so on: nobody is everybody's first. Blocks of several
-/// packets are exchanged in rounds of one each way: all at once, they would overflow the switches' queues.
+/// Each member sends to its next member, then to the next but one, and so on, so that no member is
+/// the first destination of all others. Blocks of several packets are exchanged in rounds of one
+/// block each way, because all blocks at once would overflow the switches' queues.
 pub(super) fn alltoall(
     b: &mut ScheduleBuilder<'_>,
     members: &[Rank],
@@ -118,7 +119,7 @@ pub(super) fn alltoall(
     }
 }
 
-/// Each to all after it.
+/// Each member sends its value to all members after it.
 fn scan(b: &mut ScheduleBuilder<'_>, values: &[RankSpan], exclusive: bool, places: &[RankSpan]) {
     for (i, place) in places.iter().enumerate() {
         let values = &values[..i + usize::from(!exclusive)];

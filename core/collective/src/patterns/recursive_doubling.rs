@@ -1,5 +1,6 @@
-//! Recursive doubling: in each step members exchange all they have with those twice as far away. Of a number
-//! that is no power of two, the first ones go in pairs, of which one member acts for both.
+//! Recursive doubling: in each step, members exchange all data that they have with members twice as
+//! far away. If the number of members is not a power of two, the first members form pairs, and one
+//! member of each pair acts for both.
 
 use super::{Pattern, Subgroup};
 use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot};
@@ -12,11 +13,11 @@ pub(crate) static RECURSIVE_DOUBLING: Pattern = Pattern {
     ..Pattern::new("recursive-doubling")
 };
 
-/// Who takes part in the exchanges: the largest power of two, and the pairs that make the others fit.
+/// The members of the exchanges: the largest power of two, and the pairs that make the others fit.
 pub(super) struct Team {
     /// Positions in the group, ascending.
     pub(super) active: Vec<usize>,
-    /// Those that do not take part, each with the one before it, which acts for it.
+    /// Positions that do not take part. The position before each acts for it.
     pub(super) idle: Vec<usize>,
 }
 
@@ -27,19 +28,19 @@ impl Team {
         Team { active: (0..n).filter(|i| !idle.contains(i)).collect(), idle }
     }
 
-    /// The pairs that exchange at a distance, the first before the second.
+    /// Returns the pairs that exchange at a distance, the first before the second.
     pub(super) fn pairs(&self, distance: usize) -> impl Iterator<Item = (usize, usize)> {
         let first = (0..self.active.len()).filter(move |i| i & distance == 0);
         first.map(move |i| (self.active[i], self.active[i | distance]))
     }
 
-    /// 1, 2, 4, ...
+    /// Returns 1, 2, 4, ...
     pub(super) fn distances(&self) -> impl DoubleEndedIterator<Item = usize> + use<> {
         (0..self.active.len().ilog2()).map(|bit| 1 << bit)
     }
 }
 
-/// In the order of the list; neighbours first.
+/// Combines in the order of the list, neighbors first.
 fn allreduce(b: &mut ScheduleBuilder<'_>, _: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
     let team = Team::new(values.len());
     let mut held = values.to_vec();
@@ -71,7 +72,8 @@ fn allreduce(b: &mut ScheduleBuilder<'_>, _: &Subgroup, values: &[RankSpan], dst
     }
 }
 
-/// Combines one member's value with the next one's, which is sent to it.
+/// Combines one member's value with the next member's, which is sent to it. Returns the place of
+/// the result.
 pub(super) fn take(b: &mut ScheduleBuilder<'_>, held: &[RankSpan], at: usize, from: usize) -> Span {
     let grown = b.growing(held[at]);
     let slot = b.slot(held[at].rank, ScratchSlot::From(held[from].rank), grown.len);
@@ -89,8 +91,8 @@ fn allgather(
     let team = Team::new(parts.len());
     let rank = |i: usize| parts[i].rank;
     let mut has: Vec<Vec<usize>> = (0..parts.len()).map(|i| vec![i]).collect();
-    let send = |b: &mut ScheduleBuilder<'_>, from: usize, to: usize, what: &[usize]| {
-        let moves = what.iter().map(|i| {
+    let send = |b: &mut ScheduleBuilder<'_>, from: usize, to: usize, parts_to_send: &[usize]| {
+        let moves = parts_to_send.iter().map(|i| {
             let src = if *i == from { parts[*i].span } else { dst(rank(from), *i) };
             (src, dst(rank(to), *i))
         });
@@ -115,8 +117,8 @@ fn allgather(
     }
 }
 
-/// Each member combines what it has with what comes from those before it, ever farther away; if that is to
-/// be without its own value, all go one further at the end.
+/// Each member combines its value with those from members before it, at growing distances. An
+/// exclusive scan then moves all results one member further.
 fn scan(b: &mut ScheduleBuilder<'_>, values: &[RankSpan], exclusive: bool, places: &[RankSpan]) {
     let mut held = values.to_vec();
     let mut distance = 1;

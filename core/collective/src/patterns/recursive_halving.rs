@@ -1,6 +1,6 @@
-//! Rabenseifner's pattern: members exchange halves of what they are to combine, then quarters, until each has
-//! its share of the result; for all or one to have it whole, the same way back. Pairs as in recursive
-//! doubling.
+//! Rabenseifner's pattern: members exchange halves of the vector that they combine, then quarters,
+//! until each has its share of the result. If one or all members need the whole result, the shares
+//! return the same way. Pairs are formed as in recursive doubling.
 
 use super::recursive_doubling::{Team, take};
 use super::{Pattern, Subgroup, rotated};
@@ -15,8 +15,8 @@ pub(super) static RECURSIVE_HALVING: Pattern = Pattern {
     ..Pattern::new("recursive-halving")
 };
 
-/// Shares of a vector after halving it among neighbours first: for each member where its share lies, and
-/// which bytes of the vector it is.
+/// The shares of a vector after halving it, neighbors first: for each member the place of its
+/// share, and its range of the vector.
 struct Shares {
     team: Team,
     held: Vec<RankSpan>,
@@ -61,7 +61,7 @@ fn part(whole: Span, range: &Range<u64>) -> Span {
     whole.sub(range.start, range.end - range.start)
 }
 
-/// Shares go up a binomial tree to the member that the result is for, which is the first.
+/// The shares are collected along a binomial tree at the destination, which is the first member.
 fn reduce(b: &mut ScheduleBuilder<'_>, values: &[RankSpan], into: RankSpan) {
     let Shares { team, held, mut range } = halve(b, &rotated(values, |value| value.rank == into.rank));
     let wholes: Vec<Span> = held
@@ -75,7 +75,7 @@ fn reduce(b: &mut ScheduleBuilder<'_>, values: &[RankSpan], into: RankSpan) {
         b.send(held[i], RankSpan { span: part(wholes[i], &range[i]), ..held[i] });
     }
     for distance in team.distances().rev() {
-        // Those that have been given to do no more.
+        // Members that have sent their share are done.
         for (first, second) in team.pairs(distance).filter(|(first, _)| {
             let position = team.active.iter().position(|i| i == first);
             position.is_some_and(|position| position < distance)
@@ -109,8 +109,9 @@ fn allreduce(b: &mut ScheduleBuilder<'_>, _: &Subgroup, values: &[RankSpan], dst
     }
 }
 
-/// By halves of the parts instead of the vector, those far away first, so that each member ends with its own.
-/// Combined so are those members first that are far from each other, what comes in always on the left.
+/// Halves the parts instead of the vector, distant members first, so that each member ends with its
+/// own part. Values of distant members are therefore combined first, with the received value always
+/// on the left.
 fn reduce_scatter(
     b: &mut ScheduleBuilder<'_>,
     values: &[RankSpan],
@@ -122,10 +123,10 @@ fn reduce_scatter(
     for i in team.idle.iter().copied() {
         values[i - 1].span = take(b, &values, i - 1, i);
     }
-    // For each member where it has each part.
+    // The place of each part at each member.
     let mut held: Vec<Vec<Span>> =
         values.iter().map(|value| parts.iter().map(|range| part(value.span, range)).collect()).collect();
-    // For each part who has it in the end, among those that take part.
+    // For each part the active member that has it at the end.
     let mut position = vec![0; parts.len()];
     for (at, i) in team.active.iter().enumerate() {
         position[*i] = at;

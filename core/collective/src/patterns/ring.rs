@@ -1,5 +1,5 @@
-//! The ring: each member gets from the one before it and gives to the next, a part at a time, so that in every
-//! step each link carries one part and after a round all have all.
+//! The ring: each member receives from the one before it and sends to the next, one part at a time.
+//! In every step each link carries one part, and after a full round all members have all parts.
 
 use super::{Pattern, Subgroup};
 use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot};
@@ -15,7 +15,7 @@ pub(super) static RING: Pattern = Pattern {
     ..Pattern::new("ring")
 };
 
-/// Each its share, combined on the way round, then all shares once round.
+/// Each share is combined on its way around the ring, and then all shares go around once.
 fn allreduce(b: &mut ScheduleBuilder<'_>, group: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
     let whole = values[0].span;
     let shares = b.split(whole, values.len());
@@ -48,7 +48,7 @@ fn allgather(
     }
 }
 
-/// A part begins at the member after its own, and is combined in the order of the list from there.
+/// A part starts at the member after its own, and is combined in the order of the list from there.
 fn reduce_scatter(
     b: &mut ScheduleBuilder<'_>,
     values: &[RankSpan],
@@ -83,14 +83,15 @@ fn reduce_scatter(
     }
 }
 
-/// The members, each with a part of its own. In a step each part goes from one member to the next. Only the messages of
-/// ranks that are kept are made, so that to compile one rank's program takes time linear in the members. (Where the others'
-/// parts lie is not followed then, and nobody asks.)
+/// The members of a ring, each with a part of its own. In each step every part moves from one
+/// member to the next. Only messages of kept ranks are made, so that compiling the program of one
+/// rank takes time linear in the number of members. The places of other ranks' parts are then not
+/// tracked, because no message needs them.
 struct RingMembers {
     ranks: Vec<Rank>,
-    /// Whose programs are made, as places in the ring.
+    /// The members with kept programs, as positions in the ring.
     kept: Vec<usize>,
-    /// Of each part, how many parts before it make messages; last of all parts.
+    /// For each part the number of parts before it that make messages, followed by the total.
     counted: Vec<u64>,
 }
 
@@ -106,8 +107,8 @@ impl RingMembers {
         RingMembers { ranks, kept, counted }
     }
 
-    /// Part `i` moves to the member `step` places after its own, and so does each other part: `make` makes the message of a
-    /// part between two ranks.
+    /// Moves part `i` to the member `step` positions after its own, and all other parts alike.
+    /// `make` must make the message of a part between two ranks.
     fn step(
         &self,
         b: &mut ScheduleBuilder<'_>,
@@ -115,7 +116,7 @@ impl RingMembers {
         mut make: impl FnMut(&mut ScheduleBuilder<'_>, usize, [Rank; 2]),
     ) {
         let n = self.ranks.len();
-        // What a member sends and what it receives.
+        // The parts that a member sends and receives.
         let concerned = |place: &usize| [(place + n + 1 - step) % n, (place + n - step) % n];
         let mut parts: Vec<usize> = self.kept.iter().flat_map(concerned).collect();
         parts.sort_unstable();

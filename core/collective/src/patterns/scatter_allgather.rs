@@ -1,5 +1,6 @@
-//! Scatter and allgather: the root scatters pieces of the message along a binomial tree, and these go round a
-//! ring (the bucket algorithm), so that no link carries much more than the message twice.
+//! Scatter and allgather: the root scatters pieces of the message along a binomial tree, and the
+//! pieces then go around a ring (the bucket algorithm), so that no link carries much more than
+//! twice the message.
 
 use super::binomial::BINOMIAL;
 use super::ring::RING;

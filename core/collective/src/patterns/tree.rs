@@ -1,12 +1,12 @@
-//! What all trees have in common: messages go down from position 0, or come up to it. A tree's file says
-//! which edges it has. Positions count from the root on, round the list of members.
+//! The common part of all trees: messages go down from position 0, or up to it. Each tree's file
+//! defines its edges. Positions count from the root and wrap around the list of members.
 
 use super::{Subgroup, rotated};
 use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot, consecutive};
 use crate::schedule::{Rank, Span};
 use core::ops::Range;
 
-/// From a parent to a child; the positions below and including the child are consecutive.
+/// An edge from a parent to a child. The child and all positions below it are consecutive.
 #[derive(Clone, Debug)]
 pub(super) struct TreeEdge {
     pub(super) parent: usize,
@@ -19,11 +19,11 @@ impl TreeEdge {
     }
 }
 
-/// The edges of a tree of that many positions, each after those above it, and the children of one parent in
-/// descending order.
+/// Returns the edges of a tree with this many positions. Each edge must follow those above it, and
+/// the children of one parent must be in descending order.
 pub(super) type TreeEdges = fn(usize) -> Vec<TreeEdge>;
 
-/// Makes a pattern of a tree's name, edges and number of segments.
+/// Makes a pattern from a tree's name, edges and number of segments.
 macro_rules! tree {
     ($name:literal, $edges:expr, $segments:literal) => {
         $crate::patterns::Pattern {
@@ -59,7 +59,7 @@ pub(super) fn bcast(
     }
 }
 
-/// A parent combines its value with its children's, in their order.
+/// A parent combines its value with those of its children, in their order.
 pub(super) fn reduce(edges: TreeEdges, b: &mut ScheduleBuilder<'_>, values: &[RankSpan], into: RankSpan) {
     let mut held = rotated(values, |value| value.rank == into.rank);
     let mut grown = vec![false; held.len()];
@@ -82,7 +82,7 @@ pub(super) fn reduce(edges: TreeEdges, b: &mut ScheduleBuilder<'_>, values: &[Ra
     b.send(held[0], into);
 }
 
-/// Up to the first member, and down.
+/// Reduces to the first member, and broadcasts from it.
 pub(super) fn allreduce(
     edges: TreeEdges,
     b: &mut ScheduleBuilder<'_>,
@@ -96,7 +96,7 @@ pub(super) fn allreduce(
     bcast(edges, b, group, total, dst);
 }
 
-/// Members with others below them hold all those parts side by side in a slot.
+/// Members with others below them collect all those parts side by side in a slot.
 pub(super) fn gather(edges: TreeEdges, b: &mut ScheduleBuilder<'_>, moves: &[(RankSpan, RankSpan)]) {
     let Some((_, RankSpan { rank: root, .. })) = moves.first() else { return };
     let way = TreeMoves::new(edges, b, moves, *root, |(from, _)| from);
@@ -144,12 +144,12 @@ pub(super) fn scatter(edges: TreeEdges, b: &mut ScheduleBuilder<'_>, moves: &[(R
     }
 }
 
-/// The parts of a gather or scatter by position; the root's own, if it has none, is empty.
+/// The parts of a gather or scatter by position. If the root has no part, its part is empty.
 struct TreeMoves {
     edges: Vec<TreeEdge>,
     moves: Vec<(RankSpan, RankSpan)>,
     member: fn(&(RankSpan, RankSpan)) -> &RankSpan,
-    /// For each position that others are below, except for the root, where all their parts are.
+    /// For each position with others below it, except the root, the place of all their parts.
     slots: Vec<Option<(usize, Vec<Span>)>>,
 }
 
@@ -180,7 +180,8 @@ impl TreeMoves {
         (self.member)(&self.moves[position]).rank
     }
 
-    /// Where a part is at a position that holds several: at the root, where `end` says.
+    /// Returns the place of a part at a position that holds several; at the root, the end of the
+    /// move that `end` selects.
     fn place(&self, holder: usize, part: usize, end: fn(&(RankSpan, RankSpan)) -> &RankSpan) -> RankSpan {
         match &self.slots[holder] {
             Some((first, spans)) => RankSpan { rank: self.rank(holder), span: spans[part - first] },

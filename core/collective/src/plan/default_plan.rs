@@ -1,61 +1,66 @@
-//! The rule that picks a plan for a call when the caller does not, by what each plan puts on the links.
+//! The rule that selects the default plan of a call, based on the load that each plan puts on the
+//! links.
 
 use super::Plan;
 use crate::layout::Layout;
 use crate::schedule::{Call, Operation, Rank};
 
-/// From vectors of this many bytes on, what leaders take in costs a reduction more than further steps do.
+/// From vectors of this many bytes on, the arrivals at a leader cost a reduction more than further
+/// steps do.
 const LARGE_VECTOR: u64 = 4 * 1024;
 
-/// From this many bytes a node on, links that are always full make up for as many steps as there are nodes.
+/// From this many bytes per node on, full links make up for as many steps as there are nodes.
 const LARGE_SHARE: u64 = 2 * 1024;
 
-/// From this many bytes a node on, an allreduce up and down the chain is faster than round the ring or by shards.
+/// From this many bytes per node on, an allreduce along a chain is faster than around the ring or
+/// by shards.
 const FAIR_SHARE: u64 = 256;
 
-/// From this many bytes a node on, messages go straight: below, many small ones cost more than the link of a leader
-/// that all of them pass.
+/// From this many bytes per node on, messages are sent directly. Below, many small messages cost
+/// more than the leader's link, which all of them would pass.
 const WORTHY_SHARE: u64 = 512;
 
-/// On more nodes than this the steps of an allgather round a ring cost more than a second pass over one link.
+/// On more nodes than this, the steps of a ring allgather cost more than a second pass over one
+/// link.
 const MANY_NODES: usize = 64;
 
 impl Plan {
-    /// The plan for a call when nobody forces one, on a network whose links are all alike.
+    /// Returns the default plan for a call, for a network with equal links.
     ///
-    /// | operation | bytes | plan | why |
+    /// | operation | bytes | plan | reason |
     /// | --- | --- | --- | --- |
     /// | bcast, barrier | any | multicast | every link carries the message once |
     /// | gather, scatter | any | cool-p-p | one message per rack on the uplinks |
     /// | reduce | < 4 KiB | cool-p-p | three steps |
     /// | reduce | more | racked:chain | every link carries the vector once |
     /// | allreduce | < 4 KiB | cool-p-p | three steps, the last inside the racks |
-    /// | allreduce | < 2 KiB a node | racked:chain; below 256 B a node sharded | fewer steps than round a ring |
-    /// | allreduce | more | racked:ring | every link carries the least that it can |
+    /// | allreduce | < 2 KiB a node | racked:chain; below 256 B a node sharded | fewer steps than around a ring |
+    /// | allreduce | more | racked:ring | every link carries the minimum |
     /// | reduce_scatter | < 4 KiB | cool-p-p | three steps |
     /// | reduce_scatter | < 2 KiB a node | sharded | two steps |
-    /// | reduce_scatter | more | racked:ring | every link carries the least that it can |
+    /// | reduce_scatter | more | racked:ring | every link carries the minimum |
     /// | allgather, 64 nodes at most | < 512 B a node | cool-p-p | three steps |
     /// | allgather, 64 nodes at most | more | racked:ring | every link carries every part once |
     /// | allgather, more nodes | any | multicast | one stream instead of a step per node |
     /// | alltoall | < 512 B a block | cool-p-p | one message between two racks, each way |
-    /// | alltoall | more | flat:linear | each block goes straight |
+    /// | alltoall | more | flat:linear | each block is sent directly |
     /// | scan, exscan | < 512 B a node | cool-p-p | three steps |
     /// | scan, exscan | more | flat:chain | every link carries the vector once |
     ///
-    /// With one leader per rack, `(k - 1) + (r - 1)` vectors come in through the link of the root's leader,
-    /// of r racks of k nodes; with sharded leaders one, but from `k + r` senders at a time. Along a chain or ring
-    /// that enters each rack once every node hears one other and every uplink carries one message each way, so no
-    /// queue fills and no packet is lost, whatever the placement of ranks.
+    /// With one leader per rack, `(k - 1) + (r - 1)` vectors arrive through the link of the root's
+    /// leader, for r racks of k nodes. With sharded leaders one vector arrives, but from `k + r`
+    /// senders at a time. Along a chain or ring that enters each rack once, every node receives
+    /// from one other node and every uplink carries one message each way. No queue fills and no
+    /// packet is lost, whatever the placement of ranks.
     pub fn default_for(call: &Call, layout: &Layout) -> Plan {
-        name(call, layout).parse().expect("the rule names plans, as its test shows")
+        name(call, layout).parse().expect("a test checks that the rule names plans")
     }
 }
 
 fn name(call: &Call, layout: &Layout) -> &'static str {
     let nodes = layout.nodes();
     let size = layout.size();
-    // What one rank has to move or combine, on average.
+    // The average number of bytes that one rank has to move or combine.
     let vector = call.input_bytes(Rank(0), size).max(call.output_bytes(Rank(0), size));
     let share = vector / nodes as u64;
     let worthy = share >= WORTHY_SHARE;

@@ -1,5 +1,6 @@
-//! Plans: which patterns work at which level, in how large segments; their names, and what they can run. How
-//! levels are put together is `levels`' business, which plan is best for a call is `choice`'s.
+//! Plans: the patterns of each level, their names as text, and the operations that they can run.
+//! The composition of the levels is in `levels`, segment sizes are in `segment_size`, and the
+//! default plan of a call is in `default_plan`.
 
 mod default_plan;
 mod segment_size;
@@ -11,43 +12,43 @@ use core::fmt;
 
 pub use text::PlanError;
 
-/// Which ranks a plan's levels hold.
+/// The ranks of a plan's levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlanShape {
     /// Node, rack and data center.
     Levels,
-    /// All ranks, in rank order, whatever the network: the classical patterns.
+    /// All ranks in rank order, whatever the network: the classical patterns.
     Flat,
-    /// All ranks, rack by rack: the same with the best ranking.
+    /// All ranks in the order of their racks: the classical patterns with the best ranking.
     Racked,
 }
 
-/// How what all ranks need gets from the rack leaders to everyone.
+/// How results for all ranks get from the rack leaders to every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spread {
-    /// Rack leaders exchange among themselves, then each serves its rack.
+    /// The rack leaders exchange results, then each serves its rack.
     Levels,
-    /// One place collects everything and multicasts it over the whole group.
+    /// One rank collects all results and multicasts them to the whole group.
     Once,
-    /// Every node multicasts its own part over the whole group.
+    /// Every node multicasts its own part to the whole group.
     Each,
 }
 
-/// Who combines the values of a rack.
+/// The nodes that combine the values of a rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaders {
-    /// Its leader.
+    /// The leader of the rack.
     One,
-    /// Every node its share of the vector.
+    /// Each node, for its share of the vector.
     Sharded,
 }
 
 /// The patterns of one level.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LevelPatterns {
-    /// By which its members combine, collect and exchange.
+    /// The pattern by which members combine, collect and exchange.
     pub(crate) up: &'static Pattern,
-    /// By which they are served.
+    /// The pattern by which results are distributed to the members.
     pub(crate) down: &'static Pattern,
 }
 
@@ -57,11 +58,11 @@ impl PartialEq for LevelPatterns {
     }
 }
 
-/// How a collective is put together.
+/// The composition of a collective from patterns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Composition {
     pub(crate) shape: PlanShape,
-    /// The only level that a plan of one level has.
+    /// The only level of a plan with one level.
     pub(crate) node: LevelPatterns,
     pub(crate) rack: LevelPatterns,
     pub(crate) center: LevelPatterns,
@@ -69,18 +70,19 @@ pub(crate) struct Composition {
     pub(crate) leaders: Leaders,
 }
 
-/// How a call is compiled: a choice of patterns, one per level. Every agent must compile a call with the same
-/// plan. It prints as its text, which it parses from:
+/// A plan: how a call is compiled, with patterns for each level. All agents must compile a call
+/// with the same plan. A plan prints as its text, from which it parses:
 ///
-/// - a name, as `cool-p-p`;
-/// - levels with their patterns, as `node:parallel,rack:binomial+parallel,center:recursive-doubling`: two
-///   patterns joined by `+` are the one that collects and the one that distributes, a level that is left out
-///   is parallel; `spread:once` or `spread:each` says that results go by multicast over the whole group, from
-///   one node or from each, instead of level by level; `leaders:sharded` says that each node of a rack combines
-///   its share of a vector;
-/// - one pattern over all ranks, as `flat:ring`, or over all ranks in the order of their racks, as
-///   `racked:ring`;
-/// - any of these with a forced segment size, as `multicast/65536`.
+/// - a name, for example `cool-p-p`;
+/// - levels with their patterns, for example
+///   `node:parallel,rack:binomial+parallel,center:recursive-doubling`. Two patterns joined by `+`
+///   are the one that collects and the one that distributes. A level that is left out is parallel.
+///   `spread:once` or `spread:each` multicasts results to the whole group, from one node or from
+///   each, instead of level by level. `leaders:sharded` makes each node of a rack combine its share
+///   of a vector;
+/// - one pattern over all ranks, for example `flat:ring`, or over all ranks in the order of their
+///   racks, for example `racked:ring`;
+/// - any of these with a forced segment size, for example `multicast/65536`.
 #[derive(Clone, Copy, PartialEq)]
 pub struct Plan {
     composition: Composition,
@@ -90,23 +92,23 @@ pub struct Plan {
 impl Eq for Plan {}
 
 impl Plan {
-    /// The names of the plans that have one.
+    /// Returns the names of the named plans.
     pub fn names() -> impl Iterator<Item = &'static str> {
         text::NAMED.iter().map(|(name, _)| *name)
     }
 
-    /// The names of all patterns, from which plans are composed.
+    /// Returns the names of all patterns, from which plans are composed.
     pub fn patterns() -> impl Iterator<Item = &'static str> {
         PATTERNS.iter().map(|pattern| pattern.name)
     }
 
-    /// The plans with a name, and those of one level in rank order, that can run `operation`.
+    /// Returns the named plans, and the plans of one level in rank order, that can run `operation`.
     pub fn fitting(operation: Operation) -> impl Iterator<Item = Plan> {
         let named = text::NAMED.iter().map(|(_, composition)| Plan::from_composition(*composition));
         named.filter(move |plan| plan.fits(operation)).chain(Plan::of_one_level(PlanShape::Flat, operation))
     }
 
-    /// The plans of one level, rack by rack, that can run `operation`.
+    /// Returns the plans of one level in the order of racks that can run `operation`.
     pub(crate) fn racked(operation: Operation) -> impl Iterator<Item = Plan> {
         Plan::of_one_level(PlanShape::Racked, operation)
     }
@@ -117,16 +119,16 @@ impl Plan {
         plans.filter(move |plan| plan.fits(operation))
     }
 
-    /// Whether it can run `operation`.
+    /// Returns whether the plan can run `operation`.
     pub fn fits(&self, operation: Operation) -> bool {
         self.missing(operation).is_none()
     }
 
-    /// What keeps it from running `operation`, in words.
+    /// Returns the reason why the plan cannot run `operation`, or `None` if it can.
     pub(crate) fn missing(&self, operation: Operation) -> Option<String> {
         let composition = &self.composition;
         if composition.shape == PlanShape::Levels && !composition.joins(operation) {
-            return Some("its levels are not put together for that".to_owned());
+            return Some("its levels are not composed for that".to_owned());
         }
         let missing = composition.needs(operation).into_iter().find(|need| !need.met())?;
         Some(format!("pattern {} at level {} has no {}", missing.pattern.name, missing.level, missing.what))
@@ -147,7 +149,7 @@ impl fmt::Debug for Plan {
     }
 }
 
-/// What an operation asks of a pattern.
+/// A feature of a pattern that an operation needs.
 struct Need {
     level: &'static str,
     pattern: &'static Pattern,
@@ -161,7 +163,7 @@ impl Need {
     }
 }
 
-/// A need by the name of the pattern's field.
+/// Returns a need for the pattern's field of this name.
 macro_rules! need {
     ($level:expr, $pattern:expr, $what:ident) => {
         Need { level: $level, pattern: $pattern, what: stringify!($what), has: |p| p.$what.is_some() }
@@ -181,7 +183,7 @@ impl Composition {
         }
     }
 
-    /// Whether its way of putting levels together says how `operation` goes.
+    /// Returns whether the composition of the levels supports `operation`.
     fn joins(&self, operation: Operation) -> bool {
         match (self.leaders, self.spread) {
             (Leaders::One, Spread::Levels) => true,

@@ -1,44 +1,47 @@
-//! Segment sizes: into how many segments a plan splits an array, so that a long message (for example a bcast)
-//! is pipelined over the levels.
+//! Segment sizes: how a plan splits an array into segments, so that a long message, for example of
+//! a bcast, is pipelined over the levels.
 
 use super::{Composition, Leaders, Plan, PlanShape};
 
-/// Segments of an array unless a plan says otherwise: with a sixteenth under way at each level, filling and
-/// draining three levels costs little of the whole.
+/// Default number of segments of an array. With a sixteenth in progress at each level, filling and
+/// draining the pipeline of three levels costs little of the whole.
 const SEGMENTS_PER_ARRAY: u64 = 16;
 
-/// Bounds of such a segment: below, the cost per message shows; above, pipelining gains nothing more.
+/// Bounds of such a segment in bytes. Below, the cost per message dominates; above, pipelining
+/// gains nothing more.
 const SEGMENT_BOUNDS: (u64, u64) = (16 * 1024, 256 * 1024);
 
-/// Bounds of a segment of a pattern that wants many: where each member hears one other, links stay full if what
-/// is under way between two fits a shallow queue.
+/// Bounds in bytes of a segment of a pattern with many segments. If each member receives from one
+/// other, links stay full while the bytes in flight between two members fit a shallow queue.
 const FLAT_BOUNDS: (u64, u64) = (4 * 1024, 8 * 1024);
 
-/// Segments of a vector with sharded leaders: they overlap only the two steps of the combination, the
-/// second of which loads the uplinks.
+/// Number of segments of a vector with sharded leaders. They overlap only the two steps of the
+/// combination, and the second step loads the uplinks.
 const SHARDED_SEGMENTS_PER_ARRAY: u64 = 8;
 
-/// Bounds of a node's share of a segment.
+/// Bounds in bytes of a node's share of a segment.
 const SHARE_BOUNDS: (u64, u64) = (1024, 16 * 1024);
 
-/// The largest segment that can be asked for.
+/// Largest forced segment size in bytes.
 pub(super) const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
 impl Plan {
-    /// The same plan with a forced segment size: the allowed one nearest to `bytes`, 1 byte to 1 GiB. The compiler
-    /// rounds it up to whole elements, and takes larger ones where a message would fall into very many.
+    /// Returns the same plan with a forced segment size: the valid size nearest to `bytes`, from 1
+    /// byte to 1 GiB. The compiler rounds it up to whole elements, and uses a larger size if a
+    /// message would have too many segments.
     pub fn with_segment(self, bytes: u64) -> Plan {
         Plan { segment: Some(bytes.clamp(1, SEGMENT_BYTES_MAX)), ..self }
     }
 
-    /// Whether a segment size is forced.
+    /// Returns whether a segment size is forced.
     pub(crate) fn forces_segments(&self) -> bool {
         self.segment.is_some()
     }
 
-    /// Bytes of a segment of an array of `array` bytes for a group on `nodes` nodes, if none is forced: a
-    /// sixteenth, 16 KiB at least and 256 KiB at most; with sharded leaders an eighth, 1 KiB to 16 KiB for
-    /// each node; with one level, as the pattern likes it.
+    /// Returns the bytes of a segment of an array of `array` bytes for a group on `nodes` nodes.
+    /// Unless a size is forced, this is a sixteenth of the array, at least 16 KiB and at most 256
+    /// KiB. With sharded leaders it is an eighth, from 1 KiB to 16 KiB per node. With one level it
+    /// depends on the pattern.
     pub fn segment_bytes(&self, array: u64, nodes: usize) -> u64 {
         let Composition { shape, leaders, node, .. } = self.composition;
         self.segment.unwrap_or_else(|| match (shape, leaders) {

@@ -1,4 +1,4 @@
-//! Plans as text: their names, their parsing and printing.
+//! Plans as text: names, parsing and printing.
 
 use super::segment_size::SEGMENT_BYTES_MAX;
 use super::{Composition, Leaders, LevelPatterns, Plan, PlanShape, Spread};
@@ -17,7 +17,7 @@ const COOL_P_P: Composition = Composition {
     leaders: Leaders::One,
 };
 
-/// All plans with a name. The first two are the paper's.
+/// All named plans. The first two are those of the paper.
 pub(super) static NAMED: [(&str, Composition); 5] = [
     ("cool-p-p", COOL_P_P),
     (
@@ -33,27 +33,27 @@ pub(super) static NAMED: [(&str, Composition); 5] = [
     ("sharded", Composition { spread: Spread::Each, leaders: Leaders::Sharded, ..COOL_P_P }),
 ];
 
-/// Why a text is no plan.
+/// The reason why a text is not a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// There is no plan of that name.
+    /// No plan has this name.
     #[error(
         "there is no plan {name:?}; there are: {}, and compositions such as rack:binomial,center:ring or flat:ring",
         Plan::names().collect::<Vec<_>>().join(", ")
     )]
     Unknown {
-        /// What was asked for.
+        /// The name.
         name: String,
     },
-    /// There is no pattern of that name.
+    /// No pattern has this name.
     #[error("plan {plan:?}: there is no pattern {pattern:?}; there are: {}", Plan::patterns().collect::<Vec<_>>().join(", "))]
     Pattern {
         /// The plan.
         plan: String,
-        /// What was asked for.
+        /// The name of the pattern.
         pattern: String,
     },
-    /// A part of a composition is unknown, or there twice, or goes with no other.
+    /// A part of a composition is unknown or repeated, or cannot be combined with the others.
     #[error(
         "plan {plan:?}: {part:?} {reason}; a composition has node:, rack: and center: with a pattern, spread: with levels, once or each, leaders: with one or sharded; or only flat: or racked: with a pattern"
     )]
@@ -62,15 +62,15 @@ pub enum PlanError {
         plan: String,
         /// The part.
         part: String,
-        /// What is wrong with it.
+        /// The rule that it breaks.
         reason: &'static str,
     },
-    /// What stands behind the slash is no size.
+    /// The text after the slash is not a valid size.
     #[error("plan {plan:?}: segment {segment:?} is not a number of bytes from 1 to {SEGMENT_BYTES_MAX}")]
     Segment {
         /// The plan's name.
         plan: String,
-        /// What stands there.
+        /// The text after the slash.
         segment: String,
     },
 }
@@ -152,7 +152,7 @@ fn composition(text: &str) -> Result<Composition, PlanError> {
         let wrong = |reason| PlanError::Part { plan: text.to_owned(), part: part.to_owned(), reason };
         let (key, value) = part.split_once(':').ok_or_else(|| wrong("has no colon"))?;
         if seen.contains(&key) {
-            return Err(wrong("is there twice"));
+            return Err(wrong("is repeated"));
         }
         seen.push(key);
         match (key, value) {
@@ -169,10 +169,10 @@ fn composition(text: &str) -> Result<Composition, PlanError> {
                 let shape = if key == "flat" { PlanShape::Flat } else { PlanShape::Racked };
                 composition = Composition { shape, node: level, rack: level, center: level, ..composition };
             }
-            _ => return Err(wrong("means nothing")),
+            _ => return Err(wrong("is unknown")),
         }
         if composition.shape != PlanShape::Levels && seen.len() > 1 {
-            return Err(wrong("does not go with the others"));
+            return Err(wrong("cannot be combined with other parts"));
         }
     }
     Ok(composition)

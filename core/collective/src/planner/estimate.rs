@@ -1,8 +1,10 @@
-//! How long a plan takes for a call: on the whole group where that takes few events, else on smaller ones of its make, in
-//! few segments, extrapolated from there.
+//! Estimates the time of a call by a plan. The whole group is timed if this takes few events.
+//! Otherwise smaller groups of the same shape and few segments are timed, and the result is
+//! extrapolated.
 //!
-//! Every agent must come to the same estimate to the last bit, whatever its machine: only `+ - * /` and comparisons, which
-//! IEEE 754 rounds correctly everywhere. Powers and logarithms it leaves to libraries, which differ; `clippy.toml` bans them.
+//! Every agent must compute the same estimate to the last bit, whatever its machine. Therefore only
+//! `+ - * /` and comparisons are used, which IEEE 754 rounds identically everywhere. Powers and
+//! logarithms are computed by libraries that differ, so `clippy.toml` bans them.
 
 use super::queues::Queues;
 use super::{CostModel, Estimate};
@@ -15,75 +17,79 @@ use crate::timing::time;
 use cool_types::{Operation, limits};
 use core::time::Duration;
 
-/// Racks, nodes of a rack and ranks of a node that are timed as they are. A larger group is timed at this size, or at some
-/// doublings of it, at half and at a quarter of that, in each direction in which it is larger.
+/// Racks, nodes per rack and ranks per node up to which a group is timed as it is. In each
+/// dimension in which a group is larger, it is timed at this size or at some doublings of it, at
+/// half of that and at a quarter.
 const MOST: [usize; 3] = [4, 8, 4];
-/// Nodes of a group that is timed as it is, whatever its make.
+/// Nodes of a group that is timed as it is, whatever its shape.
 const SMALL: usize = 32;
-/// Segments that are timed one by one. Of longer arrays this number is timed and half of it, and the difference is what
-/// each further segment takes.
+/// Segments that are timed one by one. For longer arrays, this number and half of it are timed, and
+/// the difference is the time of each further segment.
 const SEGMENTS: u64 = 4;
-/// Where timing [`SEGMENTS`] takes fewer events than this, multiples of them are timed, up to [`STEADY_MULTIPLE_MAX`], since
-/// the pipeline flows steadily only after some.
+/// If timing [`SEGMENTS`] takes fewer events than this, multiples of them are timed, up to
+/// [`STEADY_MULTIPLE_MAX`], because the pipeline reaches a steady flow only after some segments.
 const STEADY_EVENTS: f64 = 8_000.0;
 const STEADY_MULTIPLE_MAX: f64 = 8.0;
-/// The segments that are timed are together at least this many bursts of a link, so that bursts do not count.
+/// The timed segments are together at least this many bursts of a link, so that bursts do not
+/// matter.
 const BURSTS: u64 = 6;
-/// A plan that is expected to take no more events than this is timed on the whole group, and on none that takes more.
+/// A plan that is expected to take at most this many events is timed on the whole group. Other
+/// plans are not.
 const EXACT_EVENTS: f64 = 20_000.0;
-/// An extrapolation below the least time that the root's link needs is wrong. This factor of that is taken instead: good
-/// plans come so near.
+/// An extrapolation below the least time that the root's link needs must be wrong. It is replaced
+/// by this factor of the least time, which good plans achieve.
 const IMPLAUSIBLE: f64 = 1.1;
-/// Actions of a schedule that is timed at most, so that a pick takes little time and memory whatever is asked.
+/// Most actions of a schedule that is timed, so that time and memory of a pick are bounded whatever
+/// the call.
 const MOST_ACTIONS: usize = 1 << 18;
 
-/// Where candidates for one call compete.
+/// Estimates the candidate plans of one call.
 pub(super) struct PlanEstimator<'a> {
     model: &'a CostModel,
     call: &'a Call,
     layout: &'a Layout,
     full: ScaledGroup,
-    /// If the group is large: smaller ones of its make, each twice as large as the one before in each direction, but for the
-    /// whole.
+    /// For a large group, smaller groups of the same shape. Each is twice as large as the one
+    /// before in each dimension, up to the size of the whole.
     smaller: Vec<SmallerGroup>,
 }
 
-/// A group of some size.
+/// A group scaled to some size.
 struct ScaledGroup {
-    /// If it is not the whole.
+    /// The layout, if it is not the whole group.
     layout: Option<Layout>,
     root: Rank,
 }
 
 struct SmallerGroup {
     base: ScaledGroup,
-    /// The directions in which the whole group is larger.
+    /// The dimensions in which the whole group is larger.
     larger: Vec<GrowthDirection>,
-    /// For each two of those: the group of half the size in both.
+    /// For each pair of them, the group of half the size in both.
     halves: Vec<(usize, usize, ScaledGroup)>,
 }
 
-/// A direction in which a group is larger than another.
+/// A dimension in which a group is larger than another.
 struct GrowthDirection {
     to_full: Growth,
-    /// To the next of the smaller groups, or to the whole.
+    /// The growth to the next of the smaller groups, or to the whole.
     to_next: Growth,
-    /// The smaller group, half and a quarter as large in this direction.
+    /// The smaller group at half and at a quarter of its size in this dimension.
     half: ScaledGroup,
     quarter: ScaledGroup,
 }
 
-/// How long a plan takes on a group.
+/// The time of a plan on a group.
 #[derive(Clone, Copy)]
 struct PlanTime {
     seconds: f64,
-    /// Of all segments.
+    /// Events of all segments.
     events: f64,
-    /// Of those segments that were timed.
+    /// Events of the segments that were timed.
     timed: f64,
 }
 
-/// A plan on a smaller group, and on its halves in the directions in which the whole is larger.
+/// A plan on a smaller group, and on its halves in the dimensions in which the whole is larger.
 struct Trial<'a> {
     smaller: &'a SmallerGroup,
     base: PlanTime,
@@ -91,7 +97,7 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// What is to be expected of a number of events when the group grows so.
+    /// Returns the expected number of events when the group grows.
     fn expected(
         &self,
         events: impl Fn(&PlanTime) -> f64,
@@ -126,7 +132,8 @@ impl<'a> PlanEstimator<'a> {
         PlanEstimator { model, call, layout, full: ScaledGroup { layout: None, root: call.root }, smaller }
     }
 
-    /// None if the plan does not fit, or takes longer than `most` seconds.
+    /// Returns the estimate of a plan, or `None` if the plan does not fit or takes longer than
+    /// `most` seconds.
     pub(super) fn estimate(&self, plan: Plan, most: f64) -> Option<Estimate> {
         let PlanTime { mut seconds, events, .. } = self.found(plan, most)?;
         if seconds < self.least_seconds() {
@@ -135,7 +142,8 @@ impl<'a> PlanEstimator<'a> {
         (seconds <= most).then_some(Estimate { plan, seconds, events })
     }
 
-    /// On the whole group, or extrapolated from the largest of the smaller ones that does not take too many events.
+    /// Returns the time on the whole group, or extrapolates it from the largest of the smaller
+    /// groups that does not take too many events.
     fn found(&self, plan: Plan, most: f64) -> Option<PlanTime> {
         for smaller in &self.smaller {
             let trial = self.trial(plan, smaller, most)?;
@@ -149,14 +157,16 @@ impl<'a> PlanEstimator<'a> {
         self.on(plan, &self.full, self.model.burst, most)
     }
 
-    /// With whole bursts, so that it is given up after `most` seconds only if the whole group takes longer, too.
+    /// Returns the trial of a plan on a smaller group. It uses whole bursts, so that a plan is
+    /// given up after `most` seconds only if the whole group takes longer too.
     fn trial<'s>(&self, plan: Plan, smaller: &'s SmallerGroup, most: f64) -> Option<Trial<'s>> {
         let base = self.on(plan, &smaller.base, self.model.burst, most)?;
         let halves = smaller.larger.iter().map(|larger| self.on(plan, &larger.half, self.model.burst, most));
         Some(Trial { smaller, base, halves: halves.collect::<Option<_>>()? })
     }
 
-    /// Extrapolated from a trial, in each direction in which the whole group is larger and in each two of them.
+    /// Returns the time extrapolated from a trial, in each dimension in which the whole group is
+    /// larger and in each pair of them.
     fn extrapolated(&self, plan: Plan, trial: &Trial<'_>) -> Option<PlanTime> {
         let smaller = trial.smaller;
         let seconds_on = |size| Some(self.on(plan, size, self.scaled_burst(size), f64::INFINITY)?.seconds);
@@ -170,7 +180,8 @@ impl<'a> PlanEstimator<'a> {
             added.push(more);
         }
         for (i, j, half) in &smaller.halves {
-            // Whether sizes in two directions multiply, as bytes do, or only add, as steps do.
+            // Determines whether sizes in two dimensions multiply, as bytes do, or only add, as
+            // steps do.
             let both = base - halves[*i] - halves[*j] + seconds_on(half)?;
             let product = (base - halves[*i]) * (base - halves[*j]) / base;
             let share = if product > 0.0 { (both / product).clamp(0.0, 1.0) } else { 0.0 };
@@ -180,15 +191,15 @@ impl<'a> PlanEstimator<'a> {
         Some(PlanTime { seconds, events, timed: trial.base.timed })
     }
 
-    /// What an idle link lets pass at once, for a group of this size. Unscaled, it would hide in a smaller group the load of
-    /// links that grows with the group.
+    /// Returns the burst of an idle link for a group of this size. Unscaled, the burst would hide
+    /// the load of links that grows with the group.
     fn scaled_burst(&self, size: &ScaledGroup) -> u64 {
         let ranks = size.layout.as_ref().unwrap_or(self.layout).size();
         (u128::from(self.model.burst) * ranks as u128 / self.layout.size() as u128) as u64
     }
 
-    /// What no plan is faster than: the link of the root's node carries what all other nodes' ranks send or get, but for a
-    /// burst.
+    /// Returns the least time of any plan: the link of the root's node must carry the data that the
+    /// ranks of all other nodes send or receive, except for a burst.
     fn least_seconds(&self) -> f64 {
         let own = self.layout.ranks_of_node(self.layout.node_of(self.call.root)).len();
         let away = (self.layout.size() - own) as u64;
@@ -197,21 +208,23 @@ impl<'a> PlanEstimator<'a> {
         bytes as f64 / self.model.rack.bytes_per_second.max(1) as f64
     }
 
-    /// On a group of a size, in the segments that the plan makes for the whole group.
+    /// Returns the time on a group of some size, in the segments that the plan uses for the whole
+    /// group.
     fn on(&self, plan: Plan, size: &ScaledGroup, burst: u64, most: f64) -> Option<PlanTime> {
         let layout = size.layout.as_ref().unwrap_or(self.layout);
         let array = array(self.call, self.layout.size());
         let segment = plan.segment_bytes(array, self.layout.nodes()).max(array.div_ceil(limits::SEGMENTS));
         let cut = cut_bytes(self.call, self.layout, &plan);
         let count = cut.div_ceil(segment.max(1)).max(1);
-        // What a smaller group cuts may be shorter; it falls into as many segments.
+        // A smaller group may cut a shorter array. It must have as many segments.
         let cut_here = cut_bytes(self.call, layout, &plan);
         let forced = (u128::from(segment) * u128::from(cut_here) / u128::from(cut.max(1))) as u64;
         let plan = if count == 1 { plan } else { plan.with_segment(forced) };
-        // Enough of them that what links let pass at once does not count.
+        // Enough segments that the bursts of links do not matter.
         let few = SEGMENTS.max((BURSTS * self.model.burst).div_ceil(segment.max(1)));
         let call = Call { root: size.root, ..self.call.clone() };
-        // Alltoall's messages are never cut: of shorter ones the number would cost, not the bytes.
+        // Messages of an alltoall are never cut. With shorter messages their number would cost, not
+        // their bytes.
         if count <= few || call.operation == Operation::Alltoall {
             return self.run(&call, layout, plan, burst, most);
         }
@@ -220,7 +233,7 @@ impl<'a> PlanEstimator<'a> {
             let bytes = (bytes as u64).next_multiple_of(u64::from(call.element));
             self.run(&Call { bytes, ..call.clone() }, layout, plan, burst, most)
         };
-        // Many segments flow steadily only after some.
+        // Many segments reach a steady flow only after some.
         let first = part(few)?;
         let more = (STEADY_EVENTS / first.events.max(1.0)).clamp(1.0, STEADY_MULTIPLE_MAX) as u64;
         let (all, few, half, fewer) = match few * more {
@@ -267,7 +280,8 @@ impl SmallerGroup {
     }
 }
 
-/// How much larger a size is than another: doubled some times, and then by a part of itself, from 0 to below 1.
+/// The growth of a size: a number of doublings, and then a fraction of the last size, from 0 to
+/// below 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Growth {
     doublings: u32,
@@ -281,15 +295,17 @@ impl Growth {
         Growth { doublings, rest: full as f64 / doubled - 1.0 }
     }
 
-    /// By what something grows that grows by `ratio` with each doubling; in proportion within the last.
+    /// Returns the growth of a quantity that grows by `ratio` with each doubling, and in proportion
+    /// within the last.
     fn factor(self, ratio: f64) -> f64 {
         let doubled = (0..self.doublings).fold(1.0, |factor, _| factor * ratio);
         doubled * (1.0 + (ratio - 1.0) * self.rest)
     }
 
-    /// What is added to something that took so long at a quarter, at half and at all of the smaller size: a geometric
-    /// series, of which each doubling adds `ratio` times what the one before added, the ratio of the last two within
-    /// 0.5 to 4; in proportion within the last.
+    /// Returns the growth of a time, given its values at a quarter, at half and at all of the
+    /// smaller size. It is a geometric series: each doubling adds `ratio` times the addition of the
+    /// one before. The ratio is that of the last two additions, limited to 0.5 to 4. Within the
+    /// last doubling the growth is in proportion.
     fn added(self, [quarter, half, all]: [f64; 3]) -> f64 {
         let (before, last) = ((half - quarter).max(0.0), (all - half).max(0.0));
         let ratio = if before > 0.0 { (last / before).clamp(0.5, 4.0) } else { 1.0 };
@@ -302,14 +318,15 @@ impl Growth {
     }
 }
 
-/// Bytes of the array that a call's segments are cut from.
+/// Returns the bytes of the array from which a call's segments are cut.
 pub(super) fn array(call: &Call, size: usize) -> u64 {
     if call.operation.takes_counts() { call.bytes.saturating_mul(size as u64) } else { call.bytes }
 }
 
 impl ScaledGroup {
-    /// The first racks from the root's on, the first nodes of each, the first ranks of those; and the root. If
-    /// the root is none of these, another rank of its rack.
+    /// Returns a group of the first racks starting at the root's, the first nodes of each, and the
+    /// first ranks of those, with its root. If that excludes the root, another rank of its rack is
+    /// the root.
     fn new(layout: &Layout, root: Rank, [racks, nodes, ranks]: [usize; 3]) -> ScaledGroup {
         let home = layout.rack_of(root);
         let mut places = Vec::new();

@@ -1,8 +1,9 @@
-//! Picks a plan for a call: times what every fitting plan would do by a cost model, on a quick network of
-//! queues. It knows no pattern by name, so a new one is a candidate at once.
+//! Selects a plan for a call. It times all fitting plans with a cost model on a fast network model
+//! of queues. It knows no pattern by name, so a new pattern is a candidate at once.
 //!
-//! What takes many events is timed on smaller groups of the same make, and long messages by a few of their segments;
-//! what is left out is extrapolated. So what a pick takes is bounded, whatever is asked; and it is kept.
+//! Plans with many events are timed on smaller groups of the same shape, and long messages by a few
+//! of their segments. The rest is extrapolated. The time of a pick is therefore bounded, whatever
+//! the call, and picks are kept.
 
 mod estimate;
 mod queues;
@@ -16,52 +17,55 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Picks that are kept of a group; more are only made of different sizes and roots than anyone uses.
+/// Most picks that are kept for a group. More are only made by unusual numbers of different sizes
+/// and roots.
 const PICKS_MAX: usize = 1024;
 
-/// Of the best plans, how many are also tried in segments of other sizes than their own.
+/// Number of the best plans that are also tried with other segment sizes.
 const REFINED: usize = 3;
 
-/// A plan is given up once it has taken this many times as long as the best so far: other segments gain less.
+/// A plan is given up once it has taken this many times as long as the best so far, because other
+/// segments gain less.
 const HOPEFUL: f64 = 2.0;
 
-/// The margin, as a factor of time, by which another plan than the rule's must be faster, and other segments than a plan's
-/// own: estimates are not more exact than that.
+/// The factor by which another plan must be faster than the default plan, and other segments than a
+/// plan's own, because estimates are not more exact.
 const MARGIN: f64 = 1.02;
 
-/// The same of barriers, which need 30 % gain: all that they cost is messages, and those off the critical path are not timed.
+/// The same for barriers, which must gain 30 %: they consist only of messages, and those off the
+/// critical path are not timed.
 const MARGIN_BARRIER: f64 = 1.3;
 
-/// What the links of a level cost: latency and rate, Hockney's model.
+/// The cost of the links of a level: latency and rate (Hockney's model).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkCost {
-    /// One way, for a small packet between two nodes.
+    /// One-way latency of a small packet between two nodes.
     pub latency: Duration,
-    /// Of one link, each way.
+    /// Rate of one link in each direction.
     pub bytes_per_second: u64,
 }
 
-/// What things cost on a network, as measured when agents join. All agents of a group need the same one:
-/// they must make the same picks. Copies within a node are among the `costs`.
+/// The costs of a network, as measured when agents join. All agents of a group must use the same
+/// model, because they must make the same picks. Copies within a node are part of `costs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostModel {
-    /// The work of agents.
+    /// The costs of the agents.
     pub costs: AgentCosts,
-    /// Between nodes of one rack: the hosts' links.
+    /// Links between nodes of one rack: the hosts' links.
     pub rack: LinkCost,
-    /// Between nodes of different racks: the uplinks to the core (spine).
+    /// Links between nodes of different racks: the uplinks to the core (spine).
     #[serde(alias = "center")]
     pub core: LinkCost,
-    /// Equal-cost paths (ECMP) out of each rack, one by each uplink: unicast messages are divided among them by their
-    /// destinations' racks.
+    /// Equal-cost paths (ECMP) out of each rack, one per uplink. Unicast messages are distributed
+    /// over them by the rack of their destination.
     #[serde(alias = "lanes")]
     pub ecmp_paths: u32,
-    /// Bytes that pass an idle link at once, as a token bucket lets them; 0 for links as they are in hardware.
+    /// Bytes that pass an idle link at once, as with a token bucket; 0 for hardware links.
     pub burst: u64,
 }
 
 impl Default for CostModel {
-    /// The emulated test bed: links of 20 Mbit/s.
+    /// Returns the model of the emulated test bed, with links of 20 Mbit/s.
     fn default() -> CostModel {
         let level = |micros| LinkCost { latency: Duration::from_micros(micros), bytes_per_second: 2_500_000 };
         CostModel {
@@ -74,18 +78,18 @@ impl Default for CostModel {
     }
 }
 
-/// A plan and how long it is expected to take.
+/// A plan with its estimated time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The plan.
     pub plan: Plan,
-    /// From call to answer, in seconds.
+    /// The time from call to result, in seconds.
     pub seconds: f64,
-    /// Events that timing all of it one by one would take, about.
+    /// The approximate number of events that timing all of it one by one would take.
     pub events: f64,
 }
 
-/// What calls have in common that get the same pick.
+/// The properties that calls with the same pick share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PickKey {
     operation: u8,
@@ -94,7 +98,7 @@ struct PickKey {
     element: u32,
 }
 
-/// Picks plans for the calls of one group, each size once.
+/// Selects plans for the calls of one group, and keeps the picks.
 #[derive(Clone, Debug)]
 pub struct Planner {
     model: CostModel,
@@ -103,18 +107,19 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A planner for a group on a network.
+    /// Returns a planner for a group on a network.
     pub fn new(model: CostModel, layout: Layout) -> Planner {
         Planner { model, layout, picks: BTreeMap::new() }
     }
 
-    /// Where the group's ranks are.
+    /// Returns the layout of the group.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The best plan for a call. Calls of about one size, within a quarter, get the same; so do equal calls of
-    /// all agents with the same model, whatever they called before.
+    /// Returns the best plan for a call. Calls of similar size, within a quarter, get the same
+    /// plan. Agents with the same model pick the same plan for equal calls, whatever they called
+    /// before.
     pub fn pick(&mut self, call: &Call) -> Plan {
         self.known(call).unwrap_or_else(|| {
             let plan = self.best(call);
@@ -123,19 +128,19 @@ impl Planner {
         })
     }
 
-    /// What [`Planner::pick`] answers, if it need not be found first.
+    /// Returns the result of [`Planner::pick`] if it is kept.
     pub fn known(&self, call: &Call) -> Option<Plan> {
         self.picks.get(&self.key(call)).copied()
     }
 
-    /// What [`Planner::pick`] answers, found anew.
+    /// Returns the result of [`Planner::pick`], computed anew.
     pub fn best(&self, call: &Call) -> Plan {
         let alike = self.alike(call);
         let best = self.rank(&alike).first().map(|estimate| estimate.plan);
         best.unwrap_or_else(|| Plan::default_for(&alike, &self.layout))
     }
 
-    /// Keeps what [`Planner::best`] has found for a call.
+    /// Keeps the result of [`Planner::best`] for a call.
     pub fn keep(&mut self, call: &Call, plan: Plan) {
         if self.picks.len() >= PICKS_MAX {
             self.picks.clear();
@@ -149,20 +154,20 @@ impl Planner {
         PickKey { operation, root: root.0, bytes, element }
     }
 
-    /// The better candidates for a call with their estimates, the best first.
+    /// Returns the better candidates for a call with their estimates, the best first.
     pub fn rank(&self, call: &Call) -> Vec<Estimate> {
         let call = self.evened(call);
         let bench = estimate::PlanEstimator::new(&self.model, &self.layout, &call);
         let mut estimates: Vec<Estimate> = Vec::new();
         let mut best = f64::INFINITY;
         let margin = if call.operation == Operation::Barrier { MARGIN_BARRIER } else { MARGIN };
-        // A good one first, so that bad ones are soon given up.
+        // A good plan is first, so that bad plans are given up early.
         let likely = Plan::default_for(&call, &self.layout);
         let others = Planner::candidates(&call, &self.layout).into_iter().filter(|plan| *plan != likely);
         for plan in std::iter::once(likely).chain(others) {
             if let Some(mut estimate) = bench.estimate(plan, best * HOPEFUL) {
                 best = best.min(estimate.seconds);
-                // What is hardly better is not worth an exception.
+                // A plan that is hardly faster than the default plan is not worth an exception.
                 estimate.seconds *= if plan == likely { 1.0 } else { margin };
                 estimates.push(estimate);
             }
@@ -181,14 +186,14 @@ impl Planner {
         estimates
     }
 
-    /// The estimate for one plan; none if it does not fit.
+    /// Returns the estimate of one plan, or `None` if it does not fit.
     pub fn estimate(&self, call: &Call, plan: Plan) -> Option<Estimate> {
         let call = self.evened(call);
         estimate::PlanEstimator::new(&self.model, &self.layout, &call).estimate(plan, f64::INFINITY)
     }
 
-    /// The plans that compete for a call: all with a name, and all patterns by themselves; those over the ranks rack
-    /// by rack, too, if the ranks are in another order.
+    /// Returns the candidate plans for a call: all named plans and all single patterns. If the
+    /// ranks are not in rack order, also those over the ranks in rack order.
     pub fn candidates(call: &Call, layout: &Layout) -> Vec<Plan> {
         let in_order = (0..layout.nodes()).flat_map(|node| layout.ranks_of_node(node).iter().copied());
         let plans = Plan::fitting(call.operation);
@@ -199,7 +204,7 @@ impl Planner {
         }
     }
 
-    /// A plan in all segments that are worth a try, besides those it takes by itself.
+    /// Returns a plan with all segment sizes that are worth a try, except its own.
     pub fn segmented(plan: Plan, call: &Call, layout: &Layout) -> Vec<Plan> {
         let array = estimate::array(call, layout.size());
         let nodes = layout.nodes() as u64;
@@ -212,7 +217,7 @@ impl Planner {
         sizes.into_iter().map(|size| plan.with_segment(size)).collect()
     }
 
-    /// The call that stands for all that get the same pick.
+    /// Returns the call that represents all calls with the same pick.
     fn alike(&self, call: &Call) -> Call {
         let call = self.evened(call);
         let element = u64::from(call.element.max(1));
@@ -222,7 +227,7 @@ impl Planner {
         Call { bytes, root, ..call }
     }
 
-    /// The same with parts of one length, the mean.
+    /// Returns the same call with parts of equal length, the mean.
     fn evened(&self, call: &Call) -> Call {
         let Some(counts) = &call.counts else { return call.clone() };
         let total: u128 = counts.iter().map(|count| u128::from(*count)).sum();
@@ -233,7 +238,7 @@ impl Planner {
 }
 
 fn sort(estimates: &mut [Estimate]) {
-    // Of equals the one that stands first in the list of plans.
+    // Of equal estimates, the one that is first in the list of plans stays first.
     estimates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
 }
 

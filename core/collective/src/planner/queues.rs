@@ -1,32 +1,32 @@
-//! The network as the planner sees it: a tree whose links are queues, first come first served, which serve a message
-//! frame by frame. Coarser than sharing links among flows, and quick.
+//! The network model of the planner: a tree of links that are FIFO queues and
+//! serve messages frame by frame. It is coarser than sharing links among flows, and fast.
 
 use super::CostModel;
 use crate::layout::{Layout, MulticastScope};
 use crate::timing::{MulticastMessage, NetworkEvent, NetworkEvents, NetworkModel, nanos, time_of};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A link serves a message in frames: a turn is this many of them.
+/// Frames of a message in one turn of a link.
 const FRAMES_A_TURN: u64 = 4;
 /// Bytes of the shortest frame, unless the message is shorter.
 const FRAME_BYTES_MIN: u64 = 4096;
-/// Turns that a message takes at most: turns of longer messages are longer, which keeps timing quick.
+/// Most turns of a message. Longer messages have longer turns, which bounds the time of the model.
 const TURNS_MAX: u64 = 2;
 
-/// A link: when it has served all that came so far, at its own rate.
+/// A link: the time when it has served everything that arrived so far, at its own rate.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkQueue {
     busy: u64,
 }
 
-/// The first and last byte of a message on its way.
+/// The times of the first and last byte of a message in transit.
 #[derive(Clone, Copy, Debug)]
 struct TransitTimes {
     first: u64,
     last: u64,
 }
 
-/// A message with the bytes that it has, still has to send, and still has in its turn.
+/// A message with its number of bytes, those left to send, and those left in its turn.
 #[derive(Clone, Copy, Debug)]
 struct QueuedMessage {
     number: u32,
@@ -77,7 +77,7 @@ impl<'a> Queues<'a> {
         rack * ecmp_paths + choice % ecmp_paths
     }
 
-    /// Passes bytes over the links of a unicast message's way.
+    /// Passes bytes over the links on the path of a unicast message. Returns the times at the end.
     fn pass(&mut self, now: u64, (from, to): (usize, usize), bytes: u64) -> TransitTimes {
         let (host, uplink, burst) = (self.host_rate(), self.model.core.bytes_per_second, self.model.burst);
         let start = TransitTimes { first: now, last: now };
@@ -91,7 +91,7 @@ impl<'a> Queues<'a> {
         self.down[to].pass(at, bytes, host, burst)
     }
 
-    /// The next frame of a connection.
+    /// Sends the next frame of a connection.
     fn next_frame(&mut self, now: u64, (from, to): (u32, u32), events: &mut NetworkEvents) {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
         connection.sending = false;
@@ -111,7 +111,7 @@ impl<'a> Queues<'a> {
         }
         let ends = (from as usize, to as usize);
         let transit = self.pass(now, ends, frame);
-        // The receiver's window lets no more be sent before this has come.
+        // The receiver's window permits no more bytes before this frame has arrived.
         events.at(transit.last, NetworkEvent::Wake(from, to));
         if message.left == 0 {
             events.at(transit.last, NetworkEvent::Departed { message: message.number });
@@ -122,7 +122,8 @@ impl<'a> Queues<'a> {
 }
 
 impl LinkQueue {
-    /// Serves a message after all that came before it; what an idle link lets pass at once is in front.
+    /// Serves a message after everything that arrived before it. The burst of an idle link passes
+    /// ahead.
     fn pass(&mut self, at: TransitTimes, bytes: u64, rate: u64, burst: u64) -> TransitTimes {
         let ahead = time_of(burst, rate);
         let first = at.first.max(self.busy.saturating_sub(ahead));
@@ -170,7 +171,7 @@ impl NetworkModel for Queues<'_> {
         let start = TransitTimes { first: now, last: now };
         let mut sent = self.up[from].pass(start, wire, host, burst);
         if stripe.of > 1 {
-            // All parts begin at once, each at its part of the link's rate.
+            // All stripes begin at once, each at its share of the link's rate.
             sent.first = now;
         }
         let home = self.layout.rack_of_node(from);

@@ -1,4 +1,4 @@
-//! Picks and estimates, against plans whose cost is known.
+//! Tests picks and estimates against plans with known costs.
 
 use super::*;
 use crate::{RankPlace, compile, layout::Layout};
@@ -56,8 +56,8 @@ fn no_alltoall_is_estimated_faster_than_a_node_link_allows() {
     }
 }
 
-/// Of 1152 ranks the small messages of trees are timed as they are: extrapolated, cool-b-r was expected to take 4.4 times as
-/// long as it does, and recursive halving half as long.
+/// For 1152 ranks, the small messages of trees are timed as they are. When they were extrapolated,
+/// cool-b-r was estimated at 4.4 times its real time, and recursive halving at half.
 #[test]
 fn a_short_allreduce_of_a_thousand_ranks_goes_level_by_level() {
     let mut planner = Planner::new(CostModel::default(), layout(16, 24, 3));
@@ -65,7 +65,8 @@ fn a_short_allreduce_of_a_thousand_ranks_goes_level_by_level() {
     assert_eq!(planner.pick(&call).to_string(), "cool-b-r");
 }
 
-/// The bursts that idle links let pass hid in smaller groups what their uplinks carry: it was expected in 8 ms, and takes 338.
+/// In smaller groups the bursts of idle links hid the load of the uplinks: the estimate was 8 ms,
+/// but the call takes 338 ms.
 #[test]
 fn bursts_do_not_hide_the_load_that_grows_with_the_group() {
     let planner = Planner::new(CostModel::default(), layout(16, 24, 3));
@@ -74,7 +75,8 @@ fn bursts_do_not_hide_the_load_that_grows_with_the_group() {
     assert!((0.15..0.85).contains(&halving.seconds), "{} s", halving.seconds);
 }
 
-/// An allgather by flat:parallel cuts each part, not the array over all: of 64 KiB in 8 segments, not in 1000.
+/// An allgather by flat:parallel cuts each part, not the array over all ranks: 64 KiB into 8
+/// segments, not into 1000.
 #[test]
 fn parts_of_a_flat_allgather_are_timed_in_their_segments() {
     let level = |bytes_per_second| LinkCost { bytes_per_second, ..CostModel::default().rack };

@@ -1,41 +1,41 @@
-//! What the timing of schedules takes a node and its transport to cost, in one place.
+//! The costs of a node and its transport that the timing of schedules assumes.
 
 use cool_types::{limits, wire};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
-/// What things cost beside the network. The default is the emulated test bed (see `docs/design/architecture.md`):
-/// agents on one shared machine, Ethernet frames of 1514 bytes.
+/// The costs of agents, without the network. The default is the emulated test bed (see
+/// `docs/design/architecture.md`): agents on one shared machine, and Ethernet frames of 1514 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentCosts {
-    /// A rank's call, from the rank to its agent, and the answer.
+    /// A call of a rank to its agent, and the answer.
     pub call: Duration,
-    /// The agent's work to send a message, whatever its length.
+    /// Work of the agent to send a message, whatever its length.
     pub send: Duration,
-    /// The agent's work to receive a message, whatever its length.
+    /// Work of the agent to receive a message, whatever its length.
     pub receive: Duration,
-    /// The agent's work to begin a copy or a reduction, or a message within a node.
+    /// Work of the agent to begin a copy, a reduction, or a message within a node.
     pub local: Duration,
     /// Bytes per second that an agent copies.
     pub copy: u64,
     /// Bytes per second that an agent combines.
     pub reduce: u64,
-    /// Bytes per second of an agent's sockets, each way, if its link would carry more.
+    /// Bytes per second of an agent's sockets in each direction, if its link is faster.
     pub socket: u64,
     /// Bytes of an IP packet.
     pub mtu: u64,
-    /// Longest message that goes without waiting for its receivers.
+    /// Bytes of the longest message that is sent before its receivers are ready.
     pub eager: u64,
-    /// Longest multicast whose sender goes on at once, since the agent copies it.
+    /// Bytes of the longest multicast that the agent copies, so that the sender continues at once.
     pub copied: u64,
     /// Bytes of a message that are sent before another message between the same nodes has its turn.
     pub turn: u64,
-    /// Bytes of a multicast that are sent at once, before its pace counts.
+    /// Bytes of a multicast that are sent at once, before pacing starts.
     pub burst: u64,
-    /// Bytes of the tag behind each packet of a multicast, of a group that has a key.
+    /// Bytes of the tag of each multicast packet, for a group with a key.
     #[serde(default, skip_serializing_if = "is_none")]
     pub tag: u64,
-    /// Bytes by which the header of each IP packet is longer than IPv4's.
+    /// Bytes by which each IP header is longer than that of IPv4.
     #[serde(default, skip_serializing_if = "is_none")]
     pub beyond_ipv4: u64,
 }
@@ -69,32 +69,32 @@ impl Default for AgentCosts {
 const STREAM: u64 = wire::IPV4 + wire::UDP + wire::STREAM_DATA_HEADER;
 
 impl AgentCosts {
-    /// Bytes on the wire of a unicast message.
+    /// Returns the bytes of a unicast message on the wire.
     pub fn unicast(&self, bytes: u64) -> u64 {
         packed(bytes.saturating_add(wire::MESSAGE_DATA_HEADER), self.mtu, wire::TCP_IP + self.beyond_ipv4)
     }
 
-    /// Bytes on the wire of a multicast message.
+    /// Returns the bytes of a multicast message on the wire.
     pub fn multicast(&self, bytes: u64) -> u64 {
         packed(bytes, self.mtu, STREAM + self.tag + self.beyond_ipv4)
     }
 
-    /// Bytes on the wire of a message's turn.
+    /// Returns the bytes of a message's turn on the wire.
     pub fn turn(&self) -> u64 {
         self.unicast(self.turn)
     }
 
-    /// Bytes on the wire of a multicast message that its pace counts for.
+    /// Returns the bytes of a multicast message on the wire that are paced.
     pub fn paced(&self, bytes: u64) -> u64 {
         self.multicast(bytes).saturating_sub(self.burst)
     }
 
-    /// Time to copy bytes.
+    /// Returns the time to copy bytes, in nanoseconds.
     pub(super) fn copying(&self, bytes: u64) -> u64 {
         nanos(self.local) + time_of(bytes, self.copy)
     }
 
-    /// Time to combine bytes.
+    /// Returns the time to combine bytes, in nanoseconds.
     pub(super) fn reducing(&self, bytes: u64) -> u64 {
         nanos(self.local) + time_of(bytes, self.reduce)
     }
@@ -105,12 +105,12 @@ fn packed(bytes: u64, mtu: u64, headers: u64) -> u64 {
     bytes.saturating_add(packets.saturating_mul(headers + wire::ETHERNET))
 }
 
-/// Nanoseconds of `bytes` at a rate in bytes per second.
+/// Returns the nanoseconds that `bytes` take at a rate in bytes per second.
 pub fn time_of(bytes: u64, rate: u64) -> u64 {
     u64::try_from(u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))).unwrap_or(u64::MAX)
 }
 
-/// A duration as a number of nanoseconds.
+/// Returns a duration in nanoseconds.
 pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

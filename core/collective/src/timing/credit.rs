@@ -1,24 +1,26 @@
-//! The credit of eager messages: what of them a node has sent to another that has not asked for it yet is bounded, as agents
-//! bound it for each group; beyond, messages are announced, however short.
+//! The credit of eager messages. It bounds the bytes that a node has sent to another without a
+//! posted receive, as agents bound them per group. Messages beyond the credit are announced,
+//! however short.
 
 use cool_types::limits::{CREDIT_BYTES, MESSAGE_CREDIT_BYTES};
 use std::collections::BTreeMap;
 
-/// Of a sender and a receiver.
+/// The credit between a sender and a receiver.
 #[derive(Debug, Default)]
 struct PairCredit {
     /// Bytes that the sender has used and not got back.
     used: u64,
-    /// Bytes that the receiver is to give back.
+    /// Bytes that the receiver will return.
     freed: u64,
 }
 
-/// The credit of each node with each other, by their numbers: sender, receiver.
+/// The credit between each pair of nodes: sender, receiver.
 #[derive(Debug, Default)]
 pub(super) struct Credits(BTreeMap<(usize, usize), PairCredit>);
 
 impl Credits {
-    /// Whether a message may go unasked; its credit is used then.
+    /// Uses credit for an eager message. Returns whether there was enough; otherwise the message
+    /// must be announced.
     pub(super) fn take(&mut self, ends: (usize, usize), bytes: u64) -> bool {
         let credit = self.0.entry(ends).or_default();
         let used = credit.used + bytes + MESSAGE_CREDIT_BYTES;
@@ -29,15 +31,15 @@ impl Credits {
         enough
     }
 
-    /// The receiver has asked for an eager message and has it; answers with the credit that it gives back now, in quarters of
-    /// the whole.
+    /// Frees the credit of an eager message after its receive. Returns the credit that the receiver
+    /// returns now, in quarters of the whole.
     pub(super) fn free(&mut self, ends: (usize, usize), bytes: u64) -> Option<u64> {
         let credit = self.0.entry(ends).or_default();
         credit.freed += bytes + MESSAGE_CREDIT_BYTES;
         (credit.freed >= CREDIT_BYTES / 4).then(|| std::mem::take(&mut credit.freed))
     }
 
-    /// The sender has credit back.
+    /// Returns credit to the sender.
     pub(super) fn give_back(&mut self, ends: (usize, usize), bytes: u64) {
         let credit = self.0.entry(ends).or_default();
         credit.used = credit.used.saturating_sub(bytes);

@@ -1,16 +1,16 @@
-//! A schedule's actions and messages by number: which actions send and receive a message.
+//! Indexes a schedule: which actions send and receive each message.
 
 use crate::fused::FusedReductions;
 use crate::schedule::{ActionKind, Rank, Schedule, TransferId};
 
-/// An action: its rank and its place in that rank's program.
+/// An action: its rank and its index in that rank's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ActionRef {
     pub(super) rank: u32,
     pub(super) action: u32,
 }
 
-/// Lists one behind the other.
+/// Several lists, stored end to end.
 #[derive(Debug, Default)]
 struct Lists<T> {
     starts: Vec<u32>,
@@ -18,7 +18,8 @@ struct Lists<T> {
 }
 
 impl<T: Copy> Lists<T> {
-    /// `count` lists of the items that `each` calls its argument with, every time in the same order.
+    /// Returns `count` lists of the items that `each` passes to its argument. `each` must pass the
+    /// same items in the same order every time.
     fn new(count: usize, none: T, each: impl Fn(&mut dyn FnMut(u32, T))) -> Lists<T> {
         let mut starts = vec![0u32; count + 1];
         each(&mut |list, _| starts[list as usize + 1] += 1);
@@ -42,17 +43,17 @@ impl<T: Copy> Lists<T> {
 
 #[derive(Debug)]
 pub(super) struct ScheduleIndex {
-    /// The number of each rank's first action among all.
+    /// The number of each rank's first action among all actions.
     first: Vec<u32>,
     actions: usize,
     receivers: Lists<ActionRef>,
-    /// Of each message.
+    /// The sender of each message.
     senders: Vec<ActionRef>,
 }
 
 impl ScheduleIndex {
-    /// None if a rank has no program, or the numbers do not fit. Who takes a message is its receiver, be it a receive or a
-    /// reduction.
+    /// Returns the index, or `None` if a rank has no program, or the numbers do not fit. The
+    /// receiver of a message is the action that takes it: a receive, or a fused reduction.
     pub(super) fn new(schedule: &Schedule, fused: &FusedReductions) -> Option<ScheduleIndex> {
         let mut first = vec![0u32];
         let mut transfers = 0;
@@ -85,12 +86,12 @@ impl ScheduleIndex {
         Some(ScheduleIndex { first, actions, receivers, senders })
     }
 
-    /// Number of all actions.
+    /// Returns the number of all actions.
     pub(super) fn actions(&self) -> usize {
         self.actions
     }
 
-    /// The number of an action among all.
+    /// Returns the number of an action among all.
     pub(super) fn number(&self, at: ActionRef) -> usize {
         (self.first[at.rank as usize] + at.action) as usize
     }
@@ -104,7 +105,7 @@ impl ScheduleIndex {
     }
 }
 
-/// The message that an action takes.
+/// Returns the message that an action takes, if any.
 pub(super) fn taken(at: ActionRef, kind: ActionKind, fused: &FusedReductions) -> Option<TransferId> {
     match kind {
         ActionKind::Receive { transfer, .. } => {

@@ -1,9 +1,10 @@
-//! How long a schedule takes, in virtual time. What agents do and wait for is modelled here: which action may start is
-//! [`ProgramProgress`](crate::ProgramProgress)'s to say, as for the agents, and from which length on messages wait for their receivers
-//! the [limits](cool_types::limits)'. How messages share a network is told by a [`NetworkModel`]: the planner's, which is quick, or
-//! the simulator's, which is exact.
+//! Estimates the time of a schedule in virtual time. This module models the work and the waiting of
+//! agents. It uses [`ProgramProgress`](crate::ProgramProgress) to decide which action may start,
+//! like the agents, and the [limits](cool_types::limits) to decide which messages wait for their
+//! receivers. A [`NetworkModel`] decides how messages share the network: the planner's is fast, the
+//! simulator's is exact.
 //!
-//! Left out are packets, losses and repair, and the bounce buffers' bound.
+//! Packets, losses, repair, and the limit of the bounce buffers are not modeled.
 
 mod costs;
 mod credit;
@@ -18,12 +19,14 @@ use crate::layout::Layout;
 use crate::schedule::{Rank, Schedule, Stripe};
 use core::time::Duration;
 
-/// How messages get from node to node (nodes as the layout numbers them). Times are in nanoseconds.
+/// A model of how messages move between nodes, which are numbered as in the layout. Times are in
+/// nanoseconds.
 pub trait NetworkModel {
-    /// How long the last byte of a message of `bytes` is under way if nothing holds it up.
+    /// Returns the time that the last byte of a message of `bytes` is in transit if nothing delays
+    /// it.
     fn latency(&self, from: usize, to: usize, bytes: u64) -> u64;
 
-    /// A message from one node to another is to be sent.
+    /// Sends a message from one node to another.
     fn unicast(
         &mut self,
         now: u64,
@@ -33,7 +36,7 @@ pub trait NetworkModel {
         events: &mut NetworkEvents,
     );
 
-    /// A message from one node to several is to be multicast.
+    /// Multicasts a message from one node to several.
     fn multicast(
         &mut self,
         now: u64,
@@ -43,22 +46,22 @@ pub trait NetworkModel {
         events: &mut NetworkEvents,
     );
 
-    /// The time of a [`NetworkEvent::Wake`] has come.
+    /// Handles a [`NetworkEvent::Wake`] that the model has scheduled.
     fn wake(&mut self, now: u64, what: (u32, u32), events: &mut NetworkEvents);
 }
 
-/// A message that goes over a tree.
+/// A message that is sent over a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MulticastMessage {
     /// Bytes of the message.
     pub bytes: u64,
-    /// How many share the tree, each with a message of its own.
+    /// The number of ranks that share the tree, each with a message of its own.
     pub concurrent_senders: u32,
-    /// Which tree.
+    /// The stripe, which selects the tree.
     pub stripe: Stripe,
 }
 
-/// What happens on a network.
+/// An event on a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NetworkEvent {
     /// The last byte of a message has left its sender.
@@ -70,60 +73,61 @@ pub enum NetworkEvent {
     Arrived {
         /// The message.
         message: u32,
-        /// At which of its receivers.
+        /// The index of the receiver.
         receiver: u32,
     },
-    /// The network wants to be called, with these numbers.
+    /// The network must be woken with these numbers.
     Wake(u32, u32),
 }
 
-/// Events of a network with their times, none of them past.
+/// Events of a network with their times. They must not be in the past.
 #[derive(Debug, Default)]
 pub struct NetworkEvents(Vec<(u64, NetworkEvent)>);
 
 impl NetworkEvents {
-    /// Something happens at a time.
+    /// Schedules an event at a time.
     pub fn at(&mut self, time: u64, event: NetworkEvent) {
         self.0.push((time, event));
     }
 }
 
-/// What timing a schedule found.
+/// The result of timing a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// From the call to the answer to the slowest rank.
+    /// The time from the call until the slowest rank returns.
     pub time: Duration,
     /// The slowest rank.
     pub slowest: Rank,
-    /// Events that were computed.
+    /// The number of events that were computed.
     pub events: u64,
 }
 
-/// Why a schedule cannot be timed.
+/// The reason why a schedule cannot be timed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimingError {
-    /// It was not compiled for all ranks, or is too long to be numbered.
+    /// The schedule was not compiled for all ranks, or has too many actions to be numbered.
     #[error(
-        "the schedule is not for all ranks of the group, or has more actions than can be numbered; compile for all, in larger segments"
+        "the schedule is not for all ranks of the group, or has more actions than can be numbered; compile for all ranks, with larger segments"
     )]
     Incomplete,
-    /// It takes longer than was asked for.
+    /// The schedule takes longer than the limit.
     #[error("the schedule takes longer than {0:?}")]
     Late(Duration),
-    /// Some action never becomes possible.
-    #[error("the schedule comes to a stop: {rank} waits for ever in action {action}")]
+    /// An action can never run.
+    #[error("the schedule deadlocks: {rank} waits forever in action {action}")]
     Stuck {
         /// A rank that waits.
         rank: Rank,
-        /// In this action.
+        /// The action.
         action: u32,
     },
 }
 
-/// Times a schedule for `layout` on a network, unless it takes longer than `most`.
+/// Returns the time of a schedule for `layout` on a network, unless it exceeds `most`.
 ///
 /// # Errors
-/// If the schedule is not for this group, comes to a stop, or takes longer.
+/// Returns an error if the schedule is not for this group, deadlocks, or takes longer than
+/// `most`.
 pub fn time(
     schedule: &Schedule,
     layout: &Layout,
@@ -134,10 +138,10 @@ pub fn time(
     world::World::new(schedule, layout, costs, network)?.run(most)
 }
 
-/// As [`time`], with every message on its way, in the order in which they come.
+/// Returns the same as [`time`], and every message with its timing, in the order of arrival.
 ///
 /// # Errors
-/// As [`time`].
+/// Returns the errors of [`time`].
 pub fn trace(
     schedule: &Schedule,
     layout: &Layout,

@@ -1,4 +1,5 @@
-//! What agents do by themselves has its price: reductions that take from the sender's memory, and the credit of short messages.
+//! Tests details of agents that affect the time: fused reductions, and the credit of short
+//! messages.
 
 use super::*;
 use crate::layout::RankPlace;
@@ -9,7 +10,7 @@ use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES, MESSAGE_CREDIT_BYTES};
 /// The time of every message, however long.
 const WAY: Duration = Duration::from_secs(1);
 
-/// A network in which nothing waits for anything else.
+/// A network on which no message delays another.
 struct Wide;
 
 impl NetworkModel for Wide {
@@ -49,12 +50,12 @@ fn a_local_reduction_reads_the_senders_memory_without_a_copy() {
     let call = Call::new(Operation::Reduce, Rank(0), bytes, 4);
     let schedule = compile(&call, &layout, &plan, |_| true).unwrap();
     let costs = AgentCosts::default();
-    // The root's own vector goes to its output, then the other's is added.
+    // The root copies its own vector to its output, then adds the other one.
     let work = Duration::from_nanos(costs.copying(bytes) + costs.reducing(bytes));
     assert_eq!(timed(&schedule, [0, 0]), costs.call + work);
 }
 
-/// Rank 0 sends eager messages to rank 1, which waits for all.
+/// Returns a schedule in which rank 0 sends eager messages to rank 1, which waits for all of them.
 fn messages(count: u32) -> Schedule {
     let span =
         |buffer, number: u32| Span { buffer, offset: u64::from(number) * EAGER_BYTES, len: EAGER_BYTES };

@@ -1,32 +1,33 @@
-//! Where messages are when, for those who want to see it.
+//! Records when each message is in transit.
 
 use crate::schedule::Rank;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-/// One message on its way to one of its receivers.
+/// The timing of one message to one of its receivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageTiming {
     /// The sender.
     pub from: Rank,
     /// The receiver.
     pub to: Rank,
-    /// Whether it goes along a tree.
+    /// Whether it is sent over a tree.
     pub multicast: bool,
-    /// Its length.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// When its turn comes, from the call on: after all that was to go before it between the two.
+    /// When its turn begins, relative to the call, after all earlier messages between the two
+    /// ranks.
     pub begun: Duration,
-    /// When its last byte is there.
+    /// When its last byte has arrived.
     pub arrived: Duration,
 }
 
-/// What happened so far.
+/// The messages recorded so far.
 #[derive(Debug, Default)]
 pub(super) struct MessageTrace {
-    /// By message.
+    /// The beginning of each message.
     begun: BTreeMap<u32, u64>,
-    /// By sender and receiver: when the last one has left.
+    /// When the last message of each sender and receiver has left.
     left: BTreeMap<(u32, u32), u64>,
     pub(super) messages: Vec<MessageTiming>,
 }

@@ -1,4 +1,5 @@
-//! The agents of a schedule that is being timed: what they do in which order, and what they wait for.
+//! The agents of a schedule that is being timed: the order of their work, and the events for which
+//! they wait.
 
 mod streams;
 
@@ -15,31 +16,31 @@ use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// What is known of an action that receives.
+/// Flags of an action that receives.
 const READY: u8 = 1;
 const ARRIVED: u8 = 2;
 const ANNOUNCED: u8 = 4;
-/// Of one that sends within a node.
+/// Flags of an action that sends within a node.
 const OFFERED: u8 = 8;
 const COPIED: u8 = 16;
-/// Of one that sends to another node: the message goes unasked.
+/// Flag of an action that sends to another node: the message was sent within the credit.
 const EAGER: u8 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum TimingEvent {
-    /// The agent has done an action's work.
+    /// The agent has completed the work of an action.
     Done { rank: u32, action: u32 },
-    /// The agent has handed a message to its transport.
+    /// The agent has passed a message to its transport.
     Sent { transfer: u32 },
-    /// The receiver knows that a large message is to come.
+    /// The announcement of a large message has arrived at the receiver.
     Announced { transfer: u32 },
-    /// The sender knows that the receiver is ready for it.
+    /// The grant of the receiver has arrived at the sender.
     Granted { transfer: u32 },
-    /// A node has credit back from another for eager messages.
+    /// Returned credit for eager messages has arrived at a node.
     Credit { from: u32, to: u32, bytes: u64 },
-    /// A multicast's first byte may go.
+    /// The first byte of a multicast may be sent.
     Begun { transfer: u32 },
-    /// The network has something to tell.
+    /// An event of the network.
     Network(NetworkEvent),
 }
 
@@ -50,27 +51,28 @@ pub(super) struct World<'a, N> {
     network: N,
     events: NetworkEvents,
     index: ScheduleIndex,
-    /// Of each rank: how far it has come in its program.
+    /// The progress of each rank.
     dependents: Vec<Dependents>,
     progress: Vec<ProgramProgress>,
-    /// Actions that may start; kept between events for its room.
+    /// Actions that may start. Kept between events to reuse its memory.
     ready: Vec<u32>,
-    /// What agents combine where its sender has it.
+    /// The reductions that read the memory of the sender.
     fused: FusedReductions,
     credits: Credits,
-    /// What is known of each action.
+    /// The flags of each action.
     known: Vec<u8>,
-    /// Of announced multicasts: receivers that are not ready, and when the announcement reaches all.
+    /// Announced multicasts: the number of receivers that are not ready, and when the announcement
+    /// reaches all.
     gathering: BTreeMap<u32, (usize, u64)>,
-    /// Of each node: until when its agent is at work.
+    /// For each node, until when its agent is busy.
     busy: Vec<u64>,
     queue: BinaryHeap<Reverse<(u64, u64, TimingEvent)>>,
     serial: u64,
     now: u64,
-    /// When the slowest rank is through, and which that is.
+    /// When the slowest rank completes, and which rank that is.
     end: (u64, u32),
     done: usize,
-    /// If someone wants to see.
+    /// The message timings, if requested.
     pub(super) trace: Option<MessageTrace>,
 }
 
@@ -135,7 +137,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
 
     fn stuck(&self) -> TimingError {
         let of_rank = |(rank, progress): (u32, &ProgramProgress)| {
-            // Where none is blocked, one that started waits for a message that nobody sends.
+            // If no action is blocked, one that started waits for a message that is never sent.
             let last = || self.program(rank).actions.len() as u32 - 1;
             (!progress.is_done()).then(|| (rank, progress.blocked().unwrap_or_else(last)))
         };
@@ -160,7 +162,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         self.queue.push(Reverse((at.max(self.now), self.serial, event)));
     }
 
-    /// Lets the network do something, and notes what it has to tell.
+    /// Calls the network model, and queues the events that it returns.
     fn network(&mut self, does: impl FnOnce(&mut N, u64, &mut NetworkEvents)) {
         let mut events = std::mem::take(&mut self.events);
         does(&mut self.network, self.now, &mut events);
@@ -170,14 +172,14 @@ impl<'a, N: NetworkModel> World<'a, N> {
         self.events = events;
     }
 
-    /// The agent of a node works so long, after what it has to do before; answers with when it is through.
+    /// Adds work to the agent of a node, after its current work. Returns when the work is done.
     fn work(&mut self, node: usize, nanos: u64) -> u64 {
         let busy = &mut self.busy[node];
         *busy = (*busy).max(self.now).saturating_add(nanos);
         *busy
     }
 
-    /// Lets an action be done when its node's agent has worked so long.
+    /// Completes an action after this much work of its node's agent.
     fn finish_after(&mut self, at: ActionRef, nanos: u64) {
         let end = self.work(self.node(at.rank), nanos);
         self.schedule_event(end, TimingEvent::Done { rank: at.rank, action: at.action });
@@ -219,7 +221,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         self.ready = ready;
     }
 
-    /// A rank has a message in its place.
+    /// Records that a rank has a message in its place.
     fn taken(&mut self, at: ActionRef, transfer: u32) {
         let sender = self.index.sender(transfer);
         if let ActionKind::Multicast { .. } = self.kind(sender) {
@@ -236,7 +238,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         }
     }
 
-    /// A rank is not through before this time.
+    /// Records that a rank does not complete before this time.
     fn ends(&mut self, rank: u32, at: u64) {
         if at > self.end.0 {
             self.end = (at, rank);
@@ -279,7 +281,8 @@ impl<'a, N: NetworkModel> World<'a, N> {
         }
     }
 
-    /// One rank of a node sends to another: if that is not ready, a small message is copied.
+    /// Sends from one rank of a node to another. If the receiver is not ready, a small message is
+    /// copied.
     fn offer(&mut self, at: ActionRef, transfer: u32) {
         self.trace_begin(transfer);
         let Some(to) = self.index.receivers(transfer).first().copied() else { return };
@@ -297,7 +300,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         }
     }
 
-    /// What it takes an action to take a message from another rank of its node.
+    /// Returns the work of an action to take a message from another rank of its node.
     fn taking(&self, at: ActionRef) -> u64 {
         match self.kind(at) {
             ActionKind::Reduce { src, .. } => self.costs.reducing(src.len),
@@ -305,7 +308,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         }
     }
 
-    /// One rank of a node receives from another.
+    /// Receives at one rank of a node from another.
     fn take(&mut self, at: ActionRef, transfer: u32) {
         let from = self.index.sender(transfer);
         let number = self.index.number(at);
@@ -319,7 +322,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         }
     }
 
-    /// A rank is ready for a message from another node.
+    /// Records that a rank is ready for a message from another node.
     fn expect(&mut self, at: ActionRef, transfer: u32, bytes: u64) {
         let number = self.index.number(at);
         let known = self.known[number];
@@ -386,7 +389,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         self.schedule_event(self.now + self.network.latency(to, from, 0), TimingEvent::Granted { transfer });
     }
 
-    /// A unicast message may be sent.
+    /// Sends a unicast message.
     fn enqueue(&mut self, transfer: u32) {
         self.trace_begin(transfer);
         let bytes = self.bytes(self.index.sender(transfer));
@@ -394,7 +397,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         self.network(|net, now, events| net.unicast(now, transfer, ends, bytes, events));
     }
 
-    /// The last byte of a message has left its sender.
+    /// Records that the last byte of a message has left its sender.
     fn left(&mut self, transfer: u32) {
         let sender = self.index.sender(transfer);
         if let (Some(trace), [to]) = (&mut self.trace, self.index.receivers(transfer)) {

@@ -1,11 +1,12 @@
-//! Proves that a schedule does what its call says, whatever the network's timing.
+//! Proves that a schedule implements its call, whatever the timing of the network.
 //!
-//! It runs the schedule on symbols instead of bytes: a part remembers whose input it began in and where, a
-//! combination remembers its operands. Three properties make one run speak for all: accesses that conflict
-//! are ordered by dependencies, so every run moves the same values; every message has one sender and the
-//! receivers that its tree reaches; and the run is made under the hardest regime, each rank doing its
-//! actions strictly one by one with every send waiting for its receivers, so that a more willing executor
-//! cannot come to a stop either.
+//! It runs the schedule on symbols instead of bytes. A part remembers its origin, that is, the rank
+//! and the place of its input, and a combination remembers its operands. Three properties make one
+//! run valid for all runs. First, conflicting accesses are ordered by dependencies, so every run
+//! moves the same values. Second, every message has one sender and exactly the receivers that its
+//! tree reaches. Third, the run uses the strictest executor: each rank executes its actions
+//! strictly one by one, and every send waits for its receivers. A more permissive executor
+//! therefore cannot deadlock either.
 
 mod barrier;
 mod races;
@@ -19,21 +20,21 @@ use crate::schedule::{
     ActionId, ActionKind, Operation, Program, Rank, RankBuffer, Schedule, ScheduleAction, Span, TransferId,
 };
 
-/// What a proof covered.
+/// The extent of a proof.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
     /// Actions of all ranks.
     pub actions: usize,
-    /// Messages, a multicast counted once.
+    /// Messages. A multicast counts once.
     pub transfers: usize,
     /// The largest working memory of a rank, in bytes.
     pub scratch: u64,
 }
 
-/// Why a schedule is wrong.
+/// The reason why a schedule is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
-    /// The schedule is for another number of ranks.
+    /// The schedule has another number of ranks than the layout.
     #[error("the schedule has {programs} programs for a group of {size} ranks")]
     Size {
         /// Programs of the schedule.
@@ -41,13 +42,14 @@ pub enum VerifyError {
         /// Ranks of the layout.
         size: usize,
     },
-    /// A rank was left out when it was compiled.
+    /// The schedule was not compiled for a rank.
     #[error("the program of {rank} is missing; compile the schedule for all ranks")]
     Missing {
         /// The rank.
         rank: Rank,
     },
-    /// A span is outside its buffer, cuts an element, writes to the input or overlaps another of its action.
+    /// A span lies outside its buffer, splits an element, writes to the input, or overlaps another
+    /// span of its action.
     #[error("{rank}, action {}: {span:?} {reason}", action.0)]
     Span {
         /// The rank.
@@ -56,7 +58,7 @@ pub enum VerifyError {
         action: ActionId,
         /// The span.
         span: Span,
-        /// What is wrong with it.
+        /// The rule that it breaks.
         reason: &'static str,
     },
     /// A dependency does not point backwards.
@@ -66,32 +68,33 @@ pub enum VerifyError {
         rank: Rank,
         /// The action.
         action: ActionId,
-        /// What it waits for.
+        /// The action for which it waits.
         on: ActionId,
     },
-    /// The ends of a message do not fit together.
+    /// The ends of a message do not match.
     #[error("transfer {}, {rank}: {reason}", transfer.0)]
     Transfer {
         /// The message.
         transfer: TransferId,
-        /// The rank where it shows.
+        /// The rank at which this was detected.
         rank: Rank,
-        /// What does not fit.
+        /// The mismatch.
         reason: &'static str,
     },
-    /// Two actions touch the same bytes, one of them writing, and neither waits for the other.
+    /// Two actions touch the same bytes, at least one of them writes, and neither waits for the
+    /// other.
     #[error("{rank}: actions {} and {} touch the same bytes of {buffer:?} and neither waits for the other", first.0, second.0)]
     Race {
         /// The rank.
         rank: Rank,
-        /// The one.
+        /// One action.
         first: ActionId,
-        /// The other.
+        /// The other action.
         second: ActionId,
-        /// Where.
+        /// The buffer.
         buffer: RankBuffer,
     },
-    /// An action reads what nothing has written.
+    /// An action reads bytes that no action has written.
     #[error("{rank}, action {}: reads {buffer:?} at {offset}, which nothing has written", action.0)]
     Unwritten {
         /// The rank.
@@ -103,54 +106,54 @@ pub enum VerifyError {
         /// The first such byte.
         offset: u64,
     },
-    /// A reduction combines elements of different places.
+    /// A reduction combines elements of different positions.
     #[error("{rank}, action {}: combines element bytes {left} and {right} of the vectors", action.0)]
     Misaligned {
         /// The rank.
         rank: Rank,
         /// The action.
         action: ActionId,
-        /// Place of the left operand.
+        /// Position of the left operand.
         left: u64,
-        /// Place of the right operand.
+        /// Position of the right operand.
         right: u64,
     },
     /// The ranks wait for each other.
     #[error("deadlock: {rank} never gets past action {}", action.0)]
     Deadlock {
-        /// One of them.
+        /// One of the ranks.
         rank: Rank,
-        /// Where it stops.
+        /// The action at which it stops.
         action: ActionId,
     },
-    /// A rank ends without what the call promises.
-    #[error("{rank}: the output at byte {offset} is {found}, but {operation} promises {wanted}")]
+    /// A rank ends without the result that the call promises.
+    #[error("{rank}: the output at byte {offset} is {found}, but {operation} requires {wanted}")]
     Output {
         /// The rank.
         rank: Rank,
         /// The operation.
         operation: Operation,
-        /// Where.
+        /// Offset in the output.
         offset: u64,
-        /// What is there.
+        /// The data found there.
         found: String,
-        /// What should be.
+        /// The data required there.
         wanted: String,
     },
-    /// A rank may leave a barrier before another has come.
-    #[error("{rank} may leave the barrier before {before} has come")]
+    /// A rank may leave a barrier before another has entered.
+    #[error("{rank} may leave the barrier before {before} has entered")]
     Barrier {
-        /// Who leaves.
+        /// The rank that leaves.
         rank: Rank,
-        /// Who has not come.
+        /// The rank that has not entered.
         before: Rank,
     },
 }
 
-/// Proves that `schedule`, compiled for all ranks of `layout`, is right.
+/// Proves that `schedule`, which must be compiled for all ranks of `layout`, is right.
 ///
 /// # Errors
-/// Names the first thing found to be wrong.
+/// Returns the first violation found.
 pub fn verify(schedule: &Schedule, layout: &Layout) -> Result<Proof, VerifyError> {
     let (programs, size) = (schedule.programs.len(), layout.size());
     if programs != size {
@@ -215,7 +218,7 @@ fn check_spans(schedule: &Schedule, rank: Rank, program: &Program, size: usize) 
     Ok(())
 }
 
-/// A program's actions with their numbers.
+/// Returns a program's actions with their numbers.
 fn numbered(program: &Program) -> impl Iterator<Item = (ActionId, &ScheduleAction)> {
     (0..).map(ActionId).zip(&program.actions)
 }

@@ -1,10 +1,10 @@
-//! Conflicting accesses of a rank must be ordered by its own dependencies.
+//! Verifies that dependencies order all conflicting accesses of a rank.
 
 use super::{VerifyError, numbered};
 use crate::schedule::{ActionId, Program, Rank, RankBuffer, Span};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Accesses to a range since its last write, that one included.
+/// The last write to a range, and the reads since then.
 #[derive(Clone, Default)]
 struct Accesses {
     end: u64,
@@ -12,7 +12,8 @@ struct Accesses {
     readers: Vec<ActionId>,
 }
 
-/// Earlier accesses than the last write need no look: each was found to be before that write.
+/// Checks a program. Accesses before the last write need not be checked, because each was found to
+/// precede that write.
 pub(super) fn check(rank: Rank, program: &Program) -> Result<(), VerifyError> {
     let mut buffers: BTreeMap<RankBuffer, BTreeMap<u64, Accesses>> = BTreeMap::new();
     for (id, action) in numbered(program) {
@@ -40,7 +41,8 @@ pub(super) fn check(rank: Rank, program: &Program) -> Result<(), VerifyError> {
     Ok(())
 }
 
-/// Cuts the ranges at both ends of the span and adds those that it touches for the first time.
+/// Splits the ranges at both ends of the span, and adds ranges for the bytes that are touched for
+/// the first time.
 fn split(ranges: &mut BTreeMap<u64, Accesses>, span: Span) {
     for at in [span.offset, span.end()] {
         let right =
@@ -66,7 +68,7 @@ fn split(ranges: &mut BTreeMap<u64, Accesses>, span: Span) {
     }
 }
 
-/// Whether `second` waits for `first`, if only through others.
+/// Returns whether `second` waits for `first`, directly or through other actions.
 fn ordered(program: &Program, first: ActionId, second: ActionId) -> bool {
     let mut seen = BTreeSet::new();
     let mut open = vec![second];

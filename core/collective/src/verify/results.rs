@@ -1,4 +1,4 @@
-//! Every rank must end with what the call promises.
+//! Verifies that every rank ends with the result that the call promises.
 
 use super::VerifyError;
 use super::symbols::{Expression, Expressions, SymbolRun, SymbolicMemory, aligned, joined};
@@ -24,7 +24,7 @@ pub(super) fn check(
         match call.operation {
             Operation::Reduce | Operation::Allreduce => {
                 check_combination(call, rank, &found, (0, size), expressions)?;
-                // Alike to the last bit at all ranks: the same operands in the same order.
+                // The results must be identical at all ranks: the same operands in the same order.
                 if span.len > 0 {
                     let first = combined.get_or_insert_with(|| found.clone());
                     compare(call, rank, &found, first, expressions)?;
@@ -44,7 +44,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The output of an operation that moves data without combining any.
+/// Returns the output of an operation that moves data without combining.
 fn promised(call: &Call, rank: Rank, size: usize) -> Vec<SymbolRun> {
     let run = |of: Rank, origin, len| SymbolRun { len, expression: Expression::for_rank(of), origin };
     let ranks = || (0..size as u32).map(Rank);
@@ -65,8 +65,8 @@ fn promised(call: &Call, rank: Rank, size: usize) -> Vec<SymbolRun> {
     runs.into_iter().filter(|run| run.len > 0).collect()
 }
 
-/// The vectors of the first ranks, each once, at their own place, of which the output begins at `start`; of a
-/// scan in their order.
+/// Checks that the output, which starts at `start` of the vector, combines the vectors of the first
+/// ranks, each once and at its own position. A scan must combine them in their order.
 fn check_combination(
     call: &Call,
     rank: Rank,

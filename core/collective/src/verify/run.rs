@@ -1,4 +1,5 @@
-//! Runs a schedule on symbols, each rank one action at a time, a message only when both ends have come to it.
+//! Runs a schedule on symbols. Each rank executes one action at a time, and a message moves only
+//! when all its ends have reached it.
 
 use super::VerifyError;
 use super::symbols::{Expression, Expressions, SymbolRun, SymbolicMemory, aligned, joined};
@@ -6,7 +7,7 @@ use super::transfers::MatchedTransfer;
 use crate::schedule::{ActionId, ActionKind, Call, Operation, Program, Rank, RankBuffer, Span, TransferId};
 use std::collections::BTreeMap;
 
-/// The expressions made, and the ranks' buffers at the end.
+/// Returns the expressions that were made, and the ranks' buffers at the end.
 pub(super) fn run(
     call: &Call,
     programs: &[&Program],
@@ -20,16 +21,16 @@ pub(super) fn run(
         memories: ranks.clone().map(|rank| before(call, rank, size)).collect(),
         expressions: Expressions::new(size as u32),
     };
-    // How many of a message's ends have come to it.
-    let mut come: BTreeMap<TransferId, usize> = BTreeMap::new();
+    // Number of ends of each message that have reached it.
+    let mut reached: BTreeMap<TransferId, usize> = BTreeMap::new();
     let mut open: Vec<Rank> = ranks.clone().collect();
     while let Some(rank) = open.pop() {
         let Some(transfer) = state.up_to_message(rank)? else { continue };
         let message = &transfers[&transfer];
-        let count = come.entry(transfer).or_insert(0);
+        let count = reached.entry(transfer).or_insert(0);
         *count += 1;
         if *count == message.to.len() + 1 {
-            come.remove(&transfer);
+            reached.remove(&transfer);
             state.transfer(message)?;
             open.extend(message.to.iter().map(|(to, _)| *to).chain([message.from]));
         }
@@ -43,7 +44,7 @@ pub(super) fn run(
     Ok((state.expressions, state.memories))
 }
 
-/// A rank's buffers before the call.
+/// Returns a rank's buffers before the call.
 fn before(call: &Call, rank: Rank, size: usize) -> SymbolicMemory {
     let mut memory = SymbolicMemory::default();
     let (buffer, len) = match call.operation {
@@ -65,7 +66,7 @@ struct SymbolicState<'a> {
 }
 
 impl SymbolicState<'_> {
-    /// Does a rank's local actions up to the next message, and says which that is.
+    /// Executes a rank's local actions up to its next message. Returns that message.
     fn up_to_message(&mut self, rank: Rank) -> Result<Option<TransferId>, VerifyError> {
         let program = self.programs[rank.0 as usize];
         while let Some(action) = program.actions.get(self.next[rank.0 as usize]) {

@@ -1,20 +1,21 @@
-//! Symbols in place of bytes: where each byte of a rank's buffers came from.
+//! Symbols in place of bytes: the origin of each byte in a rank's buffers.
 
 use crate::schedule::{Rank, RankBuffer, Span};
 use std::collections::BTreeMap;
 
-/// The number of an expression. That of a rank's own data is the rank's.
+/// The number of an expression. The expression of a rank's own data has the number of the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Expression(u32);
 
 impl Expression {
-    /// The data that a rank brought into the call.
+    /// Returns the expression of the data that a rank contributes to the call.
     pub(super) fn for_rank(rank: Rank) -> Expression {
         Expression(rank.0)
     }
 }
 
-/// All combinations met so far, each once, so that equal numbers mean the same operands in the same order.
+/// All combinations so far, each once, so that equal numbers mean the same operands in the same
+/// order.
 pub(super) struct Expressions {
     ranks: u32,
     sums: Vec<(Expression, Expression)>,
@@ -33,7 +34,7 @@ impl Expressions {
         })
     }
 
-    /// The ranks whose data an expression combines, in its order.
+    /// Returns the ranks with data in an expression, in its order.
     pub(super) fn ranks_of(&self, expression: Expression) -> Vec<Rank> {
         let mut ranks = Vec::new();
         let mut open = vec![expression];
@@ -49,7 +50,7 @@ impl Expressions {
         ranks
     }
 
-    /// In words.
+    /// Returns the expression as text.
     pub(super) fn text(&self, expression: Expression) -> String {
         let ranks: Vec<String> = self.ranks_of(expression).iter().map(|rank| rank.0.to_string()).collect();
         format!("the data of rank {}", ranks.join(" + "))
@@ -61,18 +62,21 @@ impl Expressions {
 pub(super) struct SymbolRun {
     pub(super) len: u64,
     pub(super) expression: Expression,
-    /// The place, in the data that it is made of, of the run's first byte.
+    /// The position of the run's first byte in the data from which it was made.
     pub(super) origin: u64,
 }
 
-/// A rank's buffers.
+/// The buffers of a rank.
 #[derive(Clone, Default)]
 pub(super) struct SymbolicMemory {
     buffers: [BTreeMap<u64, SymbolRun>; 3],
 }
 
 impl SymbolicMemory {
-    /// What a span holds, or the first byte of it that nothing has written.
+    /// Returns the contents of a span.
+    ///
+    /// # Errors
+    /// Returns the first byte of the span that no action has written.
     pub(super) fn read(&self, span: Span) -> Result<Vec<SymbolRun>, u64> {
         let runs = &self.buffers[index(span.buffer)];
         let mut found = Vec::new();
@@ -90,7 +94,7 @@ impl SymbolicMemory {
         Ok(found)
     }
 
-    /// Puts runs at the beginning of a span, which they fill.
+    /// Writes runs into a span, which they must fill.
     pub(super) fn write(&mut self, span: Span, runs: &[SymbolRun]) {
         if span.len == 0 {
             return;
@@ -128,7 +132,7 @@ impl SymbolicMemory {
     }
 }
 
-/// Splits two equally long lists of runs at each other's ends.
+/// Splits two equally long lists of runs at each other's ends. Returns the pairs.
 pub(super) fn aligned(left: &[SymbolRun], right: &[SymbolRun]) -> Vec<(SymbolRun, SymbolRun)> {
     let (mut left, mut right) = (left.iter().copied(), right.iter().copied());
     let (mut l, mut r) = (left.next(), right.next());
@@ -145,7 +149,7 @@ pub(super) fn aligned(left: &[SymbolRun], right: &[SymbolRun]) -> Vec<(SymbolRun
     pairs
 }
 
-/// Joins neighbours that continue each other.
+/// Merges adjacent runs that continue each other.
 pub(super) fn joined(runs: Vec<SymbolRun>) -> Vec<SymbolRun> {
     let mut out: Vec<SymbolRun> = Vec::with_capacity(runs.len());
     for run in runs {

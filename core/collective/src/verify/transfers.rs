@@ -1,4 +1,5 @@
-//! Every message has one sender, and just the receivers that it reaches, who expect it so.
+//! Verifies that every message has one sender and exactly the receivers that it reaches, and that
+//! the receivers expect it.
 
 use super::{VerifyError, numbered};
 use crate::layout::Layout;
@@ -16,7 +17,8 @@ pub(super) fn matched(
     programs: &[&Program],
     layout: &Layout,
 ) -> Result<BTreeMap<TransferId, MatchedTransfer>, VerifyError> {
-    // First the senders, with the receivers that each message reaches and has not yet been seen at.
+    // The senders first, with the receivers that each message reaches and that have not been found
+    // yet.
     let mut transfers = BTreeMap::new();
     let mut due: BTreeMap<TransferId, BTreeMap<Rank, ActionKind>> = BTreeMap::new();
     for (rank, program) in layout.ranks().zip(programs) {
@@ -61,7 +63,8 @@ pub(super) fn matched(
 
 type ExpectedReceives = (TransferId, Span, BTreeMap<Rank, ActionKind>);
 
-/// What receivers must do about a message that `kind` sends; the buffer and offset of their spans are free.
+/// Returns the receives that a message of `kind` requires. The buffer and offset of their spans may
+/// be any.
 fn sending(from: Rank, kind: ActionKind, layout: &Layout) -> Result<Option<ExpectedReceives>, VerifyError> {
     match kind {
         ActionKind::Send { to, transfer, src } => {

@@ -73,8 +73,8 @@ mod tests {
         let round = |round: &&[u64]| {
             for took in *round {
                 sent += 1000 * UNITS;
-                let came = Time::from_nanos(sent + 77_777_777_777 + took * UNITS);
-                delay.on_chunk(came, stamp(Time::from_nanos(sent)));
+                let arrival = Time::from_nanos(sent + 77_777_777_777 + took * UNITS);
+                delay.on_chunk(arrival, stamp(Time::from_nanos(sent)));
             }
             delay.end_round()
         };

@@ -174,14 +174,14 @@ fn a_sender_reports_that_it_waits_for_the_group() {
     let mut pair = Pair::new();
     pair.peers[0].handle(NOW, Input::Open { group: 8, epoch: 1 });
     pair.send(MessageName { group: 8, ..name(0, 0) }, 100);
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for output in drain(&mut pair.peers[0]) {
         let Output::Write { head, payload: None } = output else { panic!("{output:?}") };
         pair.peers[1].handle(NOW, Input::Bytes(&head));
-        told.extend(drain(&mut pair.peers[1]));
+        received.extend(drain(&mut pair.peers[1]));
     }
     let here = |waits| Output::GroupOpen { group: 8, epoch: 1, waits };
-    assert_eq!(told, [here(false), here(true)]);
+    assert_eq!(received, [here(false), here(true)]);
 }
 
 #[test]

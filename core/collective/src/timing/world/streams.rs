@@ -1,4 +1,5 @@
-//! Multicasts of a schedule that is being timed: who waits for whom before the first byte goes, and after the last.
+//! Multicasts of a schedule that is being timed: the waiting before the first byte and after the
+//! last.
 
 use super::{ActionRef, READY, TimingEvent, World};
 use crate::schedule::ActionKind;
@@ -6,7 +7,7 @@ use crate::timing::costs::nanos;
 use crate::timing::{MulticastMessage, NetworkModel};
 
 impl<N: NetworkModel> World<'_, N> {
-    /// Opens the next multicast of a rank over whose tree none is under way.
+    /// Opens the next multicast of a rank of which the tree is free.
     pub(super) fn next_multicast(&mut self, rank: u32) {
         let program = self.program(rank);
         let Some((action, _)) = self.progress[rank as usize].next_multicast(program) else { return };
@@ -20,8 +21,8 @@ impl<N: NetworkModel> World<'_, N> {
         }
     }
 
-    /// A long multicast waits until all its receivers are ready: they are told, and answer by way of the first
-    /// of their rack.
+    /// Starts a multicast. A long one waits until all receivers are ready: they receive an
+    /// announcement, and answer through the first node of their rack.
     pub(super) fn announce_stream(&mut self, transfer: u32) {
         let sender = self.index.sender(transfer);
         if self.bytes(sender) <= self.costs.eager {
@@ -42,7 +43,7 @@ impl<N: NetworkModel> World<'_, N> {
         self.schedule_event(ready + way + way / 2, TimingEvent::Begun { transfer });
     }
 
-    /// The time to the farthest receiver.
+    /// Returns the time to the farthest receiver.
     fn farthest(&self, transfer: u32, bytes: u64) -> u64 {
         let from = self.node(self.index.sender(transfer).rank);
         let receivers = self.index.receivers(transfer).iter();
@@ -59,12 +60,13 @@ impl<N: NetworkModel> World<'_, N> {
         self.network(|net, now, events| net.multicast(now, transfer, (from, &to), what, events));
     }
 
-    /// The last byte of a multicast has left.
+    /// Records that the last byte of a multicast has left.
     pub(super) fn stream_over(&mut self, transfer: u32) {
         let sender = self.index.sender(transfer);
         let bytes = self.bytes(sender);
         if bytes > self.costs.copied {
-            // Until all have told, by way of the first of their rack, that they have it, and are told so.
+            // The sender waits until all receivers have reported completion, through the first node
+            // of their rack, and were settled.
             let way = self.farthest(transfer, bytes);
             let released = self.now + way + way + way / 2;
             self.schedule_event(released, TimingEvent::Done { rank: sender.rank, action: sender.action });
