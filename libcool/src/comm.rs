@@ -1,5 +1,7 @@
-//! The communicator: a rank's place in its group, how its calls go, and what they cost. The operations are in
-//! [`start`] and [`blocking`]; [`crate::call`] checks their arguments before anything is sent.
+//! The communicator: a rank's place in its group, the options of its calls, and their cost.
+//!
+//! The operations are in [`start`] and [`blocking`]; [`crate::call`] checks their arguments before
+//! anything is sent.
 
 mod alloc;
 mod blocking;
@@ -31,34 +33,39 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a call may make no progress, unless [`Comm::set_timeout`] says otherwise. Generous, because
-/// ranks may compute for long before they call; a rank that dies is noticed at once.
+/// Time without progress after which a call fails, unless [`Comm::set_timeout`] sets another one.
+///
+/// The default is generous because ranks may compute for long before they call. The death of a rank
+/// is detected at once, independently of this timeout.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The longest key by which processes agree on a group: agents put some words before it.
+/// Maximum length of a key for joining a group, in bytes. Agents prefix keys with further text.
 const KEY_MAX: usize = 200;
 
-/// A rank's place in its group, and the way to the others.
+/// A rank's place in its group and its connection to the other ranks.
 ///
-/// Its operations wait for their results; those of [`Comm::start`] do not. Calls take part in the order in which
-/// they are started. Several threads may share a `Comm`; which of them comes first is then open, so let one
-/// thread of a rank do the calling. Dropping it tells the agent that the rank is done;
-/// its calls under way are carried out all the same.
+/// The methods of `Comm` wait for their results; those of [`Comm::start`] do not. Calls are matched
+/// between ranks in the order in which they are started. Several threads may share a `Comm`, but
+/// then the order of their calls is undefined, so only one thread of a rank should make calls.
+///
+/// When the last handle is dropped, the agent is notified that the rank has finished. Pending calls
+/// are still executed.
 #[derive(Debug)]
 pub struct Comm {
     inner: Arc<SharedComm>,
-    /// Of calls by this one, in place of the group's.
+    /// Timeout of calls through this handle, instead of that of the group.
     timeout: Option<Duration>,
-    /// The arrays of started calls are left alone until these are done.
+    /// Whether the caller promised not to access the arrays of started calls until they are
+    /// complete.
     lends: bool,
 }
 
-/// What a communicator shares with its calls under way.
+/// State that a communicator shares with its pending calls.
 #[derive(Debug)]
 pub(crate) struct SharedComm {
     rank: usize,
     places: Vec<Place>,
-    /// Of the group that this one was shrunk from.
+    /// Lost ranks of the group from which this one was shrunk.
     lost: Vec<usize>,
     session: Arc<RankSession>,
     state: Mutex<CommState>,
@@ -67,69 +74,75 @@ pub(crate) struct SharedComm {
 #[derive(Debug)]
 struct CommState {
     timeout: Duration,
-    /// Of operations for which one is forced.
+    /// Forced plans, by operation.
     plans: BTreeMap<Operation, String>,
-    /// By which the last call went.
+    /// Plan of the last completed call.
     plan: String,
     stats: Stats,
-    /// How often the group was split or copied.
+    /// Number of splits and copies of the group so far.
     splits: u64,
 }
 
-/// Where a rank runs.
+/// Location of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its node, counted over the group with racks in order.
+    /// Index of the node within the group. Nodes are numbered rack by rack.
     pub node: usize,
-    /// Its rack.
+    /// Number of the rack.
     pub rack: usize,
-    /// The node's name.
+    /// Name of the node.
     pub name: String,
 }
 
-/// What the calls so far cost this rank's node.
+/// Cost of the calls so far for this rank's node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Calls that were done without an error.
+    /// Number of successful calls.
     pub calls: u64,
-    /// Time between the agent's taking and finishing them; of calls that the ranks carry out themselves, from beginning to end.
+    /// Total duration: from the time the agent accepts a call until it finishes. For calls that
+    /// ranks execute themselves, from beginning to end.
     pub time: Duration,
     /// Payload bytes sent by multicast.
     pub multicast_bytes: u64,
-    /// Payload bytes sent by unicast, repairs excluded.
+    /// Payload bytes sent by unicast, without retransmissions.
     pub unicast_bytes: u64,
-    /// Chunks that this node lacked and got by repair.
+    /// Chunks that this node was missing and received as repair.
     pub chunks_repaired: u64,
     /// Chunks that this node sent as repair.
     pub chunks_resent: u64,
 }
 
 impl Comm {
-    /// All ranks of the program, as `cool run` or another launcher started them: Slurm's `srun`, the `mpirun` of
-    /// Open MPI or MPICH, `torchrun`, or whatever sets `COOL_JOB`, `COOL_RANK` and `COOL_SIZE`. It returns when
-    /// all have come.
+    /// Returns the communicator of all ranks of the program.
+    ///
+    /// The program must have been started by `cool run` or another launcher: Slurm's `srun`, the
+    /// `mpirun` of Open MPI or MPICH, `torchrun`, or any program that sets `COOL_JOB`, `COOL_RANK`
+    /// and `COOL_SIZE`. Returns when all ranks have joined.
     ///
     /// # Errors
-    /// If no launcher started the process, its agent does not answer, not all ranks come within 5 minutes, or
-    /// `COOL_PLAN` is not as [`Comm::set_plan`] would have it.
+    /// If no launcher started the process, its agent does not reply, not all ranks join within 5
+    /// minutes, or `COOL_PLAN` is invalid (see [`Comm::set_plan`]).
     pub fn world() -> Result<Comm, Error> {
         let plans = ForcedPlans::from_environment()?;
         Comm::from_environment(&Environment::from_process()?.ok_or(Error::NotLaunched)?, &plans)
     }
 
-    /// A group of processes that have agreed on a key by themselves: rank `rank` of `size`, with all others of the same
-    /// user that give the same `key` (1 to 200 bytes). It returns when all `size` have come. No launcher is needed; the agent is the one at
-    /// `COOL_SOCKET`, or else the only one in /run/cool. A key can be used again when its group has been made, but
-    /// a random one cannot meet a process that was left over.
+    /// Joins a group of processes that agreed on a key, as rank `rank` of `size`.
+    ///
+    /// The group consists of all processes of the same user that pass the same `key` (1 to 200
+    /// bytes). Returns when all `size` ranks have joined. No launcher is needed. The agent is that
+    /// at `COOL_SOCKET`, or the only one in /run/cool. A key can be used again after its group was
+    /// created, but keys should be random, because a leftover process of an earlier run may
+    /// otherwise join.
     ///
     /// # Errors
-    /// If the agent does not answer, a rank is there twice, sizes differ, not all ranks come within `timeout`, or
-    /// `COOL_PLAN` is not as [`Comm::set_plan`] would have it.
+    /// If the agent does not reply, two processes join as the same rank, sizes differ, not all
+    /// ranks join within `timeout`, or `COOL_PLAN` is invalid (see [`Comm::set_plan`]).
     pub fn join(key: &str, rank: usize, size: usize, timeout: Duration) -> Result<Comm, Error> {
         Comm::join_at(&Environment::socket()?, key, rank, size, timeout)
     }
 
-    /// [`Comm::join`] by the agent at a socket.
+    /// Joins a group as [`Comm::join`] does, through the agent at `socket`.
     ///
     /// # Errors
     /// As [`Comm::join`].
@@ -153,7 +166,7 @@ impl Comm {
             return Err(wrong(format!("no group has {size} ranks")));
         };
         let mode = JoinMode::Enlist { key: format!("key {key}"), size: count, timeout };
-        // Less than the size.
+        // The rank is less than the size, which fits.
         Comm::attach(socket, rank as u32, &mode, &plans, name)
     }
 
@@ -170,7 +183,7 @@ impl Comm {
         Ok(comm)
     }
 
-    /// A rank of a group, by the agent at `socket`, with plans that the user forces.
+    /// Attaches as a rank of a group to the agent at `socket`, with plans that the user forces.
     pub(crate) fn attach(
         socket: &Path,
         rank: u32,
@@ -189,7 +202,7 @@ impl Comm {
         Ok(comm)
     }
 
-    /// A rank that has attached.
+    /// Returns the communicator of an attached rank.
     fn new(
         session: RankSession,
         attached: local::Attached,
@@ -213,52 +226,56 @@ impl Comm {
         Comm { inner: Arc::new(inner), timeout: None, lends: false }
     }
 
-    /// This rank's number, from 0.
+    /// Returns this rank's number, from 0.
     pub fn rank(&self) -> usize {
         self.inner.rank
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.inner.places.len()
     }
 
-    /// The group's number in the network, as errors and `cool groups` have it.
+    /// Returns the group's number in the network, as errors and `cool groups` show it.
     pub fn group(&self) -> u64 {
         self.inner.session.group()
     }
 
-    /// Where a rank runs; `None` if there is no such rank.
+    /// Returns the location of a rank, or `None` if there is no such rank.
     pub fn place(&self, rank: usize) -> Option<&Place> {
         self.inner.places.get(rank)
     }
 
-    /// Lets later calls fail when they make no progress for this long; 5 minutes if never set. The
-    /// shortest that counts is a millisecond.
+    /// Sets the time without progress after which later calls fail. The default is 5 minutes, and
+    /// the minimum is one millisecond.
     pub fn set_timeout(&self, timeout: Duration) {
         self.inner.state().timeout = timeout;
     }
 
-    /// Lets what this rank's node multicasts for later calls of the group give way to whatever else uses its path, other calls of COOL among
-    /// that: it takes what others leave, so the calls may take long. Each rank may say it for itself. What goes from node to node
-    /// without multicast, and short calls, are as ever.
+    /// Sets whether multicasts of this rank's node for later calls of the group yield to other
+    /// traffic.
+    ///
+    /// Background multicasts use only the capacity that other traffic leaves on their path,
+    /// including other calls of COOL, so calls may take long. Each rank may choose for itself. The
+    /// setting does not affect unicast traffic and short calls.
     pub fn set_background(&self, background: bool) {
         self.inner.session.set_background(background);
     }
 
-    /// Forces the plan of later calls of an operation; `""` leaves it to the agents again. All ranks must
-    /// force the same.
+    /// Forces the plan of later calls of an operation. An empty string lets the agents choose
+    /// again. All ranks must force the same plan.
     ///
-    /// A plan is written as `cool plan` shows it: a name (`cool-p-p`), patterns for the levels
-    /// (`rack:binomial,center:ring`), or one pattern for all ranks (`flat:ring`). It counts for parts of
-    /// unequal lengths too: [`gatherv`](Comm::gatherv) goes by the plan of gather.
+    /// A plan is written as `cool plan` prints it: a name (`cool-p-p`), patterns for the levels
+    /// (`rack:binomial,center:ring`), or one pattern for all ranks (`flat:ring`). It applies to
+    /// parts of unequal lengths too: for example, [`gatherv`](Comm::gatherv) uses the plan of
+    /// gather.
     ///
-    /// The variable `COOL_PLAN` does the same from outside, as in
-    /// `COOL_PLAN=allreduce=cool-b-r,bcast=flat:binomial`.
+    /// The environment variable `COOL_PLAN` has the same effect without a change of the program,
+    /// for example `COOL_PLAN=allreduce=cool-b-r,bcast=flat:binomial`.
     ///
     /// # Errors
-    /// If there is no such plan or it cannot carry out the operation; the text says which can. The plan
-    /// is then as before.
+    /// If there is no such plan, or it cannot execute the operation; the message lists the plans
+    /// that can. The previous plan stays in effect then.
     pub fn set_plan(&self, operation: Operation, plan: &str) -> Result<(), Error> {
         if plan.is_empty() {
             self.inner.state().plans.remove(&operation);
@@ -273,17 +290,17 @@ impl Comm {
         }
     }
 
-    /// The plan by which the last call that was done went; empty if there was none.
+    /// Returns the plan of the last completed call, or an empty string if there was none.
     pub fn last_plan(&self) -> String {
         self.inner.state().plan.clone()
     }
 
-    /// What the calls so far cost, summed up.
+    /// Returns the total cost of the calls so far.
     pub fn stats(&self) -> Stats {
         self.inner.state().stats
     }
 
-    /// Operations that are started here and awaited later.
+    /// Returns the operations in their non-blocking form: each returns a [`Pending`] at once.
     ///
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
@@ -304,7 +321,7 @@ impl Comm {
         Start::new(self, if self.lends { Blocking::Lent } else { Blocking::No })
     }
 
-    /// Operations that are waited for at once.
+    /// Returns the operations in their blocking form.
     fn waiting(&self) -> Start<'_> {
         Start::new(self, Blocking::Yes)
     }
@@ -330,7 +347,7 @@ impl SharedComm {
         }
     }
 
-    /// Starts a collective whose result whoever waits for it takes elsewhere than where it says.
+    /// Starts a collective whose result is written to memory that is passed when it is waited for.
     fn start_apart(
         self: &Arc<SharedComm>,
         collective: Collective<'_, '_>,
@@ -347,7 +364,7 @@ impl SharedComm {
         collective.check(caller).map_err(|reason| self.argument_error(name, reason))
     }
 
-    /// The plan that is forced for an operation, and how long a call may make no progress.
+    /// Returns the forced plan of an operation and the timeout of a call.
     fn plan_and_timeout(&self, operation: Operation, timeout: Option<Duration>) -> (String, Duration) {
         let state = self.state();
         let plan = state.plans.get(&operation).cloned().unwrap_or_default();
@@ -358,11 +375,11 @@ impl SharedComm {
         self.places.len()
     }
 
-    /// Notes what a call cost that is done.
+    /// Adds the cost of a completed call.
     pub(crate) fn account(&self, cost: local::Stats) {
         let mut state = self.state();
         let CommState { plan, stats, .. } = &mut *state;
-        // A message has none.
+        // Messages have no plan.
         if !cost.plan.is_empty() {
             *plan = cost.plan;
         }
@@ -378,7 +395,8 @@ impl SharedComm {
         Error::Argument { rank: self.rank, operation, reason }
     }
 
-    /// The state, even after a panic: every change to it is whole.
+    /// Returns the state, even after a panic, because every change to it is complete when the lock
+    /// is released.
     fn state(&self) -> MutexGuard<'_, CommState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -394,12 +412,12 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::{UnixListener, UnixStream};
 
-    /// The next frame that a rank sends.
+    /// Returns the next frame that a rank sends.
     fn heard(stream: &UnixStream, decoder: &mut Decoder) -> Body {
         heard_with(stream, decoder, &mut VecDeque::new())
     }
 
-    /// The same, and the descriptors that come.
+    /// As `heard`, and collects the descriptors that arrive.
     pub(super) fn heard_with(
         stream: &UnixStream,
         decoder: &mut Decoder,
@@ -416,7 +434,7 @@ mod tests {
         }
     }
 
-    /// A rank alone with an agent that attaches it and then does `then`.
+    /// Runs a rank with an agent that attaches it and then executes `then`.
     pub(super) fn with_agent<R>(
         then: impl FnOnce(UnixStream, Decoder) + Send,
         rank: impl FnOnce(Comm, &Path) -> R,

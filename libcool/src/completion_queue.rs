@@ -1,4 +1,5 @@
-//! Many calls under way, of any communicators, and which of them is done first.
+//! A queue of many pending calls, possibly of several communicators, that returns the first one to
+//! complete.
 
 use crate::Pending;
 use crate::comm::Received;
@@ -9,9 +10,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// OpenCalls under way (MPI: `MPI_Waitany`; a completion queue of verbs), each with a token by which the program knows it.
-/// They may be of several communicators. Any number of threads may add calls and wait for the next that is done; one that
-/// does nothing else suffices for all calls of a process.
+/// A set of pending calls, each with a token that identifies it (compare `MPI_Waitany` and the
+/// completion queues of InfiniBand verbs).
+///
+/// The calls may belong to several communicators. Any number of threads may add calls and wait for
+/// completions; a single dedicated thread suffices for all calls of a process.
 ///
 /// ```
 /// # fn main() -> Result<(), cool::Error> {
@@ -33,7 +36,7 @@ use std::time::{Duration, Instant};
 /// # }
 /// ```
 ///
-/// Dropping it leaves its calls alone, as dropping them does.
+/// Dropping the queue drops its calls.
 pub struct CompletionQueue<'a, T> {
     calls: Mutex<OpenCalls<'a, T>>,
     finished: Arc<FinishedCalls>,
@@ -41,20 +44,21 @@ pub struct CompletionQueue<'a, T> {
 
 struct OpenCalls<'a, T> {
     next: u64,
-    /// By the number that their wakers have.
+    /// Pending calls, by the number of their waker.
     open: BTreeMap<u64, (Pending<'a>, T)>,
 }
 
-/// A call that is done.
+/// A completed call.
 #[derive(Debug)]
 pub struct Completed<T> {
-    /// By which the program knows it.
+    /// Token of the call.
     pub token: T,
-    /// What came, if it is a receive (else a message of nothing from rank 0), or why it failed.
+    /// The received message if the call is a receive (otherwise a message of 0 elements from rank
+    /// 0), or the error.
     pub result: Result<Received, Error>,
 }
 
-/// The numbers of calls that are done and were not asked for.
+/// Numbers of completed calls that were not returned yet.
 #[derive(Debug, Default)]
 struct FinishedCalls {
     queue: Mutex<FinishedQueue>,
@@ -64,11 +68,11 @@ struct FinishedCalls {
 #[derive(Debug, Default)]
 struct FinishedQueue {
     numbers: VecDeque<u64>,
-    /// Nobody is to wait for more.
+    /// Whether waiting threads should return.
     closed: bool,
 }
 
-/// Tells that a call is done.
+/// Adds the number of a call to the queue when the call completes.
 struct CompletionWaker {
     number: u64,
     finished: Arc<FinishedCalls>,
@@ -91,12 +95,13 @@ impl FinishedCalls {
         self.added.notify_all();
     }
 
-    // Every change to it is whole.
+    // Every change to the queue is complete when the lock is released, so a panic elsewhere is
+    // harmless.
     fn queue(&self) -> MutexGuard<'_, FinishedQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first, if one comes in time.
+    /// Returns the next number, or `None` after `timeout`.
     fn next(&self, timeout: Duration) -> Option<u64> {
         let begun = Instant::now();
         let mut queue = self.queue();
@@ -112,17 +117,19 @@ impl FinishedCalls {
 }
 
 impl<'a, T> CompletionQueue<'a, T> {
-    /// One without calls.
+    /// Returns a queue without calls.
     pub fn new() -> CompletionQueue<'a, T> {
         CompletionQueue::default()
     }
 
-    /// Adds a call, which may be done already.
+    /// Adds a call, which may already be complete.
     ///
     /// # Errors
-    /// If the system gives no thread that could notice its end: the call goes on without its result.
+    /// If the system cannot create the thread that detects completions. The call continues without
+    /// its result.
     pub fn add(&self, pending: Pending<'a>, token: T) -> Result<(), Error> {
-        // Held until the call is in: who hears of its end sooner waits for that.
+        // Held until the call is inserted, because a thread that receives its number earlier must
+        // wait for that.
         let mut calls = self.calls();
         let number = calls.next;
         calls.next += 1;
@@ -134,42 +141,47 @@ impl<'a, T> CompletionQueue<'a, T> {
         Ok(())
     }
 
-    /// Waits for a call that is done, also for one that another thread adds meanwhile; `None` if there is none within
-    /// `timeout`. What it received is in its array. Each call is given once, in the order in which they end.
+    /// Waits for a completed call, including calls that other threads add meanwhile. Returns `None`
+    /// after `timeout`.
+    ///
+    /// Received data is in the call's array. Each call is returned once, in the order of
+    /// completion.
     pub fn next(&self, timeout: Duration) -> Option<Completed<T>> {
         let begun = Instant::now();
         loop {
             let number = self.finished.next(timeout.saturating_sub(begun.elapsed()))?;
             let call = self.calls().open.remove(&number);
-            // It is there, since its number is queue once.
+            // The call exists, because its number is queued exactly once.
             if let Some((pending, token)) = call {
                 return Some(Completed { token, result: pending.received() });
             }
         }
     }
 
-    /// Lets [`CompletionQueue::next`] wait no more, in whatever thread: it gives the calls that are done, and then `None` at
-    /// once. So a thread ends that does nothing but ask for the next.
+    /// Makes [`CompletionQueue::next`] return without waiting, in all threads: it returns the calls
+    /// that have completed, and then `None`. This lets a thread that only waits for completions
+    /// end.
     pub fn close(&self) {
         self.finished.close();
     }
 
-    /// Whether nobody waits any more, by [`CompletionQueue::close`].
+    /// Returns whether the queue was closed by [`CompletionQueue::close`].
     pub fn is_closed(&self) -> bool {
         self.finished.queue().closed
     }
 
-    /// OpenCalls that [`CompletionQueue::next`] has not given.
+    /// Returns the number of calls that [`CompletionQueue::next`] has not returned.
     pub fn len(&self) -> usize {
         self.calls().open.len()
     }
 
-    /// Whether [`CompletionQueue::next`] has given all.
+    /// Returns whether [`CompletionQueue::next`] has returned all calls.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The calls, even after a panic: every change to them is whole.
+    /// Returns the calls, even after a panic, because every change to them is complete when the
+    /// lock is released.
     fn calls(&self) -> MutexGuard<'_, OpenCalls<'a, T>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }

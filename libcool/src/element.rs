@@ -1,21 +1,26 @@
-//! What collectives can carry, and how reductions combine it.
+//! Element types that collectives carry and combine.
 
 use crate::{PairType, Type};
 use half::{bf16, f16};
 use num_complex::Complex;
 use std::fmt;
 
-/// A type of numbers that collectives carry: `i8` to `i64`, `u8` to `u64`, `f32`, `f64`; [`f16`](struct@f16) and [`bf16`] of
-/// the crate `half`; [`Complex`] of `f32` and `f64`; and [`Located`] values.
+/// A number type that collectives carry: `i8` to `i64`, `u8` to `u64`, `f32`, `f64`;
+/// [`f16`](struct@f16) and [`bf16`] of the crate `half`; [`Complex`] of `f32` and `f64`; and
+/// [`Located`] values.
 ///
-/// Sealed: the agents compute on these types and know no others. Data of other plain types goes as its bytes,
-/// and is combined by functions ([`Comm::allreduce_with`](crate::Comm::allreduce_with)).
+/// The trait is sealed because the agents compute on these types and support no others. A program
+/// can send data of other plain types as bytes, and combine it by functions
+/// ([`Comm::allreduce_with`](crate::Comm::allreduce_with)).
 pub trait Element: private::SealedElement {}
 
 impl<T: private::SealedElement> Element for T {}
 
-/// A value and where it is, for [`Op::MinLoc`](crate::Op::MinLoc) and [`Op::MaxLoc`](crate::Op::MaxLoc). Of equal values that with the smallest index
-/// counts; a NaN counts before any number. The index is as wide as the value: a `u32` or a `u64`.
+/// A value and its location, for [`Op::MinLoc`](crate::Op::MinLoc) and
+/// [`Op::MaxLoc`](crate::Op::MaxLoc).
+///
+/// Among equal values, the one with the smallest index is selected; a NaN is selected before any
+/// number. The index has the same width as the value: a `u32` or a `u64`.
 ///
 /// ```
 /// # fn main() -> Result<(), cool::Error> {
@@ -32,20 +37,21 @@ impl<T: private::SealedElement> Element for T {}
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Located<V: private::Locatable> {
-    /// What is compared.
+    /// Value that is compared.
     pub value: V,
-    /// Where it is: a rank, a place in an array, whatever the program means by it.
+    /// Location of the value, for example a rank or an array index.
     pub index: V::Index,
 }
 
 impl<V: private::Locatable> Located<V> {
-    /// A value and where it is.
+    /// Returns a value with its location.
     pub fn new(value: V, index: V::Index) -> Located<V> {
         Located { value, index }
     }
 }
 
-/// Divides elements, for [`Op::Average`](crate::Op::Average); leaves types alone that have no average.
+/// Divides elements in place, for [`Op::Average`](crate::Op::Average). Types without an average are
+/// left unchanged.
 pub(crate) fn divide(dtype: Type, elements: &mut [u8], by: usize) {
     match dtype {
         Type::F16 => {
@@ -64,22 +70,24 @@ fn each<const N: usize>(elements: &mut [u8], f: impl Fn([u8; N]) -> [u8; N]) {
     elements.as_chunks_mut().0.iter_mut().for_each(|element| *element = f(*element));
 }
 
-/// What an array holds, where that is known only when the program runs: numbers and located values, or MPI's pairs.
+/// The elements of an array whose type is known only at run time: numbers, located values, or MPI's
+/// pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elements {
-    /// Elements that agents know.
+    /// Elements of a type that agents support.
     Type(Type),
-    /// Pairs, which are combined by [`Op::MinLoc`](crate::Op::MinLoc) and [`Op::MaxLoc`](crate::Op::MaxLoc).
+    /// Pairs, which [`Op::MinLoc`](crate::Op::MinLoc) and [`Op::MaxLoc`](crate::Op::MaxLoc)
+    /// combine.
     Pairs(PairType),
 }
 
 impl Elements {
-    /// Bytes of an element.
+    /// Returns the size of an element, in bytes.
     pub const fn bytes(self) -> usize {
         self.carried_as().bytes()
     }
 
-    /// The type by which agents know them.
+    /// Returns the type by which agents carry the elements.
     pub const fn carried_as(self) -> Type {
         match self {
             Elements::Type(dtype) => dtype,
@@ -109,7 +117,7 @@ impl From<PairType> for Elements {
     }
 }
 
-/// Elements whose type is known only when the program runs.
+/// An array of elements whose type is known only at run time.
 #[derive(Clone, Copy, Debug)]
 pub struct Array<'a> {
     pub(crate) elements: Elements,
@@ -117,7 +125,7 @@ pub struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// The elements of that type that `bytes` hold; `None` if the last is not whole.
+    /// Returns the array in `bytes`, or `None` if the last element is incomplete.
     pub fn new(elements: impl Into<Elements>, bytes: &'a [u8]) -> Option<Array<'a>> {
         let elements = elements.into();
         bytes.len().is_multiple_of(elements.bytes()).then_some(Array { elements, bytes })
@@ -130,7 +138,7 @@ impl<'a, T: Element> From<&'a [T]> for Array<'a> {
     }
 }
 
-/// Elements to be written whose type is known only when the program runs.
+/// A mutable array of elements whose type is known only at run time.
 #[derive(Debug)]
 pub struct ArrayMut<'a> {
     pub(crate) elements: Elements,
@@ -138,7 +146,7 @@ pub struct ArrayMut<'a> {
 }
 
 impl<'a> ArrayMut<'a> {
-    /// The elements of that type that `bytes` hold; `None` if the last is not whole.
+    /// Returns the array in `bytes`, or `None` if the last element is incomplete.
     pub fn new(elements: impl Into<Elements>, bytes: &'a mut [u8]) -> Option<ArrayMut<'a>> {
         let elements = elements.into();
         bytes.len().is_multiple_of(elements.bytes()).then_some(ArrayMut { elements, bytes })
@@ -165,9 +173,9 @@ pub(crate) mod private {
         const TYPE: Type;
     }
 
-    /// The types of values that [`Located`] takes.
+    /// The value types of [`Located`].
     pub trait Locatable: bytemuck::Pod + Send + Sync {
-        /// An unsigned integer as wide.
+        /// An unsigned integer of the same width.
         type Index: bytemuck::Pod + Send + Sync + Default + PartialEq + std::fmt::Debug;
     }
 
@@ -188,9 +196,10 @@ pub(crate) mod private {
     macro_rules! located {
         ($($value:ty => $index:ty),*) => {$(
             impl Locatable for $value { type Index = $index; }
-            // SAFETY: two parts that are Pod themselves and equally wide and aligned, in C's order: no padding.
+            // SAFETY: both fields are Pod and have the same size and alignment, in C layout, so
+            // there is no padding.
             unsafe impl bytemuck::Pod for Located<$value> {}
-            // SAFETY: zeros are valid for both parts.
+            // SAFETY: zero is valid for both fields.
             unsafe impl bytemuck::Zeroable for Located<$value> {}
         )*};
     }

@@ -1,8 +1,9 @@
-//! Ranks as threads of this process, with agents on loopback: no root, no switches, no daemons.
+//! Ranks as threads of this process, with agents on loopback, without root privileges, switches or
+//! daemons.
 //!
-//! Meant for trying a program and for tests. The ranks talk to their agents, and the agents to each
-//! other, as on a cluster, except that without switches there is no multicast. If `COOL_TRACE` names a file, what
-//! `cool trace --file` shows is written there when the ranks have ended.
+//! Meant for trying a program and for tests. Ranks and agents communicate as on a cluster, except
+//! that without switches there is no multicast. If `COOL_TRACE` names a file, the records that
+//! `cool trace --file` prints are written to it when the ranks have ended.
 
 use crate::environment::ForcedPlans;
 use crate::environment::JoinMode;
@@ -15,29 +16,29 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// An embedded run: how many ranks, and how they are spread.
+/// Number and distribution of the ranks of an embedded run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Embedded {
     /// Number of ranks.
     pub ranks: usize,
-    /// Ranks on one node; nodes are filled one after the other.
+    /// Number of ranks on each node. Nodes are filled one after the other.
     pub ranks_per_node: usize,
-    /// Number of racks; nodes are spread evenly over them, as far as they go.
+    /// Number of racks. Nodes are distributed evenly over at most this many racks.
     pub racks: usize,
 }
 
 impl Default for Embedded {
-    /// 4 ranks, each on a node of its own, in 2 racks.
+    /// Returns 4 ranks, each on its own node, in 2 racks.
     fn default() -> Embedded {
         Embedded { ranks: 4, ranks_per_node: 1, racks: 2 }
     }
 }
 
 impl Embedded {
-    /// The default with as many ranks as `COOL_EMBEDDED` says, if it is set.
+    /// Returns the default, with the number of ranks in `COOL_EMBEDDED` if that is set.
     ///
     /// # Errors
-    /// If it is set to something else than a number from 1.
+    /// If `COOL_EMBEDDED` is not a number from 1.
     pub fn from_environment() -> Result<Embedded, Error> {
         let default = Embedded::default();
         let Some(value) = std::env::var_os("COOL_EMBEDDED") else { return Ok(default) };
@@ -51,7 +52,7 @@ impl Embedded {
         }
     }
 
-    /// The node of each rank, and the rack of each node.
+    /// Returns the node of each rank and the rack of each node.
     fn places(&self) -> Result<(Vec<usize>, Vec<u32>), Error> {
         if self.ranks == 0 || self.ranks_per_node == 0 || self.racks == 0 {
             let message =
@@ -61,18 +62,20 @@ impl Embedded {
         let nodes = self.ranks.div_ceil(self.ranks_per_node);
         let racks = self.racks.min(nodes);
         let node_of_rank = (0..self.ranks).map(|rank| rank / self.ranks_per_node).collect();
-        // Rack numbers of a run on one machine fit easily.
+        // Rack numbers on one machine fit easily.
         let rack_of_node = (0..nodes).map(|node| (node * racks / nodes) as u32).collect();
         Ok((node_of_rank, rack_of_node))
     }
 }
 
-/// Runs `program` once for each rank, each in a thread of its own, and gives the results in rank order.
+/// Runs `program` once for each rank, each in its own thread. Returns the results in rank order.
 ///
-/// A rank's panic makes the others' calls fail and goes on here when all have ended.
+/// If a rank panics, the calls of the other ranks fail, and the panic is resumed here once all
+/// ranks have ended.
 ///
 /// # Errors
-/// If the agents do not start, `COOL_PLAN` forces what cannot be, or the file that `COOL_TRACE` names cannot be written.
+/// If the agents do not start, `COOL_PLAN` is invalid, or the file in `COOL_TRACE` cannot be
+/// written.
 pub fn run<R, F>(how: Embedded, program: F) -> Result<Vec<R>, Error>
 where
     F: Fn(Comm) -> R + Sync,
@@ -95,7 +98,7 @@ where
                 .map_err(|e| Error::Embedded(format!("no thread for rank {rank}: {e}")))
         };
         let ranks: Vec<_> = (0u32..).zip(cluster.sockets()).map(start).collect();
-        // All are joined before the first panic or error is passed on.
+        // Join all threads before the first panic or error is passed on.
         let results: Vec<_> = ranks.into_iter().map(|rank| rank.map(|thread| thread.join())).collect();
         results.into_iter().map(|result| result?.unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });
@@ -105,40 +108,42 @@ where
     results
 }
 
-/// Agents of a cluster on loopback in this process, whose ranks may be anywhere on this machine: other processes join a
-/// group through the agents' sockets ([`Comm::join_at`], or `COOL_SOCKET`). The agents are gone when this is dropped.
+/// Agents of a cluster on loopback in this process, for ranks anywhere on this machine.
+///
+/// Other processes join a group through the agents' sockets ([`Comm::join_at`], or `COOL_SOCKET`).
+/// Dropping this value stops the agents.
 #[derive(Debug)]
 pub struct EmbeddedAgents {
     cluster: EmbeddedCluster,
 }
 
 impl EmbeddedAgents {
-    /// Starts the agents of as many nodes, spread evenly over as many racks.
+    /// Starts the agents of `nodes` nodes, distributed evenly over `racks` racks.
     ///
     /// # Errors
-    /// If there are no nodes or racks, or the agents do not start.
+    /// If `nodes` or `racks` is 0, or the agents do not start.
     pub fn start(nodes: usize, racks: usize) -> Result<EmbeddedAgents, Error> {
         let (nodes, racks) = Embedded { ranks: nodes, ranks_per_node: 1, racks }.places()?;
         let cluster = EmbeddedCluster::start(&nodes, &racks).map_err(|e| Error::Embedded(e.to_string()))?;
         Ok(EmbeddedAgents { cluster })
     }
 
-    /// Waits until the ranks of all groups have left them, but not for longer than this: whether they have. A rank that is
-    /// killed leaves too.
+    /// Waits until the ranks of all groups have left them, but at most for `at_most`. Returns
+    /// whether they have. A rank that is killed also leaves its groups.
     pub fn wait_until_unused(&self, at_most: Duration) -> bool {
         self.cluster.wait_until_unused(at_most)
     }
 
-    /// Each node's socket.
+    /// Returns the socket of each node's agent.
     pub fn sockets(&self) -> impl ExactSizeIterator<Item = &Path> {
         self.cluster.sockets()
     }
 }
 
-/// Where the trace of a run goes.
+/// The file that receives the trace of a run.
 struct TraceFile {
     path: PathBuf,
-    /// Made before the ranks run, so that they do not run in vain.
+    /// Created before the ranks run, so that an error is reported before any work is done.
     file: File,
 }
 

@@ -1,5 +1,5 @@
-//! A rank's environment (docs/design/architecture.md): who it is by what its launcher says, where its agent is, and which
-//! plans the user forces.
+//! The environment of a rank (docs/design/architecture.md): its rank and group according to its
+//! launcher, the socket of its agent, and the plans that the user forces.
 
 use crate::Operation;
 use crate::error::Error;
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Where agents have their sockets unless told otherwise.
+/// Default directory of agents' sockets.
 const SOCKETS: &str = "/run/cool";
 
-/// How long ranks of other launchers wait for each other.
+/// Time for which ranks of other launchers wait for each other.
 const ALL_JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Who a process is.
+/// Identity of a process.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Environment {
     pub(crate) socket: PathBuf,
@@ -23,25 +23,26 @@ pub(crate) struct Environment {
     pub(crate) mode: JoinMode,
 }
 
-/// How a rank comes to its group.
+/// How a rank joins its group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JoinMode {
-    /// The group is there.
+    /// The group exists already.
     Member { group: u64 },
-    /// The group is to be made when `size` ranks have come that give the same key.
+    /// The group is created once `size` ranks with the same key have enlisted.
     Enlist { key: String, size: u32, timeout: Duration },
 }
 
-/// A launcher: its name, and the variables by which its processes know it.
+/// The environment variables of a launcher.
 struct LauncherVariables {
     name: &'static str,
     rank: &'static str,
     size: &'static str,
-    /// That tell a job from any other; the first is always there.
+    /// Variables that identify the job. The first one is always set.
     job: &'static [&'static str],
 }
 
-/// In the order in which they are asked: whoever was started by another stands before it.
+/// Known launchers, in the order of detection. A launcher that may run inside a job of another one
+/// precedes it.
 const LAUNCHERS: [LauncherVariables; 5] = [
     LauncherVariables { name: "job", rank: "COOL_RANK", size: "COOL_SIZE", job: &["COOL_JOB"] },
     LauncherVariables {
@@ -56,7 +57,7 @@ const LAUNCHERS: [LauncherVariables; 5] = [
         size: "WORLD_SIZE",
         job: &["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
     },
-    // MPICH's says no job's name in the environment: the user gives one.
+    // MPICH provides no name of the job, so the user must set one.
     LauncherVariables { name: "PMI job", rank: "PMI_RANK", size: "PMI_SIZE", job: &["COOL_JOB"] },
     LauncherVariables {
         name: "Slurm job",
@@ -67,17 +68,17 @@ const LAUNCHERS: [LauncherVariables; 5] = [
 ];
 
 impl Environment {
-    /// Who this process is; `None` if no launcher started it.
+    /// Returns the identity of this process, or `None` if no launcher started it.
     pub(crate) fn from_process() -> Result<Option<Environment>, Error> {
         Environment::read(|name| std::env::var_os(name), Path::new(SOCKETS))
     }
 
-    /// Where this process' agent is.
+    /// Returns the socket of this process's agent.
     pub(crate) fn socket() -> Result<PathBuf, Error> {
         socket(|name| std::env::var_os(name), Path::new(SOCKETS))
     }
 
-    /// Reads the variables, by `lookup`.
+    /// Reads the variables through `lookup`.
     fn read(lookup: impl Fn(&str) -> Option<OsString>, sockets: &Path) -> Result<Option<Environment>, Error> {
         let socket = || socket(&lookup, sockets);
         if lookup("COOL_GROUP").is_some() {
@@ -110,20 +111,20 @@ impl Environment {
     }
 }
 
-/// The socket of this process' agent: that of `COOL_SOCKET`, or else the only one in /run/cool.
+/// Returns the socket of this process's agent: `COOL_SOCKET`, or the only socket in /run/cool.
 ///
 /// # Errors
-/// If the variable is not set and there is not one socket.
+/// If the variable is not set and /run/cool does not contain exactly one socket.
 pub fn agent_socket() -> Result<PathBuf, Error> {
     Environment::socket()
 }
 
-/// The socket that is named, or else the only one in a directory.
+/// Returns the socket in `COOL_SOCKET`, or the only one in a directory.
 fn socket(lookup: impl Fn(&str) -> Option<OsString>, sockets: &Path) -> Result<PathBuf, Error> {
     lookup("COOL_SOCKET").map_or_else(|| only_socket(sockets), |socket| Ok(socket.into()))
 }
 
-/// The socket in a directory, if there is one.
+/// Returns the only socket in a directory.
 fn only_socket(directory: &Path) -> Result<PathBuf, Error> {
     let wrong = |found: String| Error::Environment {
         variable: "COOL_SOCKET",
@@ -140,8 +141,8 @@ fn only_socket(directory: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-/// The plans that `COOL_PLAN` forces: `OPERATION=PLAN`, with commas between. Whether a plan fits is the agent's
-/// to say.
+/// The plans that `COOL_PLAN` forces, as a comma-separated list of `OPERATION=PLAN`. The agent
+/// decides whether a plan is valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ForcedPlans {
     text: String,
@@ -149,7 +150,7 @@ pub(crate) struct ForcedPlans {
 }
 
 impl ForcedPlans {
-    /// Those of this process.
+    /// Returns the plans in the environment of this process.
     pub(crate) fn from_environment() -> Result<ForcedPlans, Error> {
         let text = std::env::var_os("COOL_PLAN").unwrap_or_default();
         ForcedPlans::parse(&text.to_string_lossy())
@@ -157,7 +158,7 @@ impl ForcedPlans {
 
     fn parse(text: &str) -> Result<ForcedPlans, Error> {
         let mut plans = ForcedPlans { text: text.to_owned(), plans: Vec::new() };
-        // A plan may have commas itself: what has no = belongs to the plan before.
+        // A plan may contain commas, so a part without `=` continues the previous plan.
         for part in text.split(',').filter(|_| !text.is_empty()) {
             match (part.split_once('='), plans.plans.last_mut()) {
                 (Some((operation, plan)), _) if !plan.is_empty() => {
@@ -182,7 +183,7 @@ impl ForcedPlans {
         self.plans.iter()
     }
 
-    /// The error that the variable is wrong.
+    /// Returns an error that quotes the variable.
     pub(crate) fn error(&self, reason: String) -> Error {
         Error::Plan { value: self.text.clone(), reason }
     }
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(found(&slurm), (5, 8, "Slurm job 31 0".into()));
         assert_eq!(found(&torch), (1, 2, "torchrun job h1 29500".into()));
         assert_eq!(found(&ompi), (0, 3, "Open MPI job prte-7@1".into()));
-        // mpirun and torchrun within a Slurm job count, not Slurm.
+        // mpirun and torchrun inside a Slurm job take precedence over Slurm.
         assert_eq!(found(&[&slurm[..], &ompi[..]].concat()).0, 0);
         assert_eq!(found(&[&slurm[..], &torch[..]].concat()).0, 1);
         let by_hand = [("COOL_JOB", "mine"), ("COOL_RANK", "1"), ("COOL_SIZE", "2")];

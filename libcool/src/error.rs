@@ -1,4 +1,4 @@
-//! Why something did not work, and what to do.
+//! Errors of the library, with the remedy.
 
 use cool_proto::local::failure::Kind;
 use cool_proto::socket::SocketError;
@@ -7,104 +7,106 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why something did not work. The text names the rank, the operation and the remedy.
+/// An error of the library. Its text names the rank, the operation and the remedy.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The process is no rank.
+    /// The process is not a rank.
     #[error(
         "this process is not a rank: start the program with `cool run -n N -- PROGRAM` or another launcher (srun, \
          mpirun, torchrun), or build it with libcool's feature `embedded` and use cool::launch"
     )]
     NotLaunched,
-    /// A variable of a rank's environment is missing or makes no sense.
+    /// An environment variable of the rank is missing or invalid.
     #[error("{variable} is {value}, but should be {expected}")]
     Environment {
-        /// The variable.
+        /// Name of the variable.
         variable: &'static str,
-        /// What it holds.
+        /// Value of the variable.
         value: String,
-        /// What it should hold.
+        /// Expected value.
         expected: String,
     },
-    /// `COOL_PLAN` does not force plans.
+    /// `COOL_PLAN` is invalid.
     #[error(
         "COOL_PLAN is {value:?}, but should force plans of operations, as allreduce=cool-b-r,bcast=flat:binomial: {reason}"
     )]
     Plan {
-        /// What it holds.
+        /// Value of the variable.
         value: String,
-        /// What is wrong, and what would be right.
+        /// Explanation, with the expected value.
         reason: String,
     },
-    /// The node's agent cannot be reached or is gone.
+    /// The agent of the node cannot be reached, or the connection to it was lost.
     #[error("rank {rank}: {doing}: no agent at {}: {source}; is cool-nodeagent running on this node?", .socket.display())]
     Agent {
         /// This rank.
         rank: usize,
-        /// What this rank was about to do.
+        /// Operation that failed.
         doing: &'static str,
-        /// The agent's socket.
+        /// Socket of the agent.
         socket: PathBuf,
-        /// What happened.
+        /// Error of the connection.
         source: Arc<SocketError>,
     },
-    /// The node's agent does not want this rank.
+    /// The agent of the node refused this rank.
     #[error("rank {rank}: {doing}: the agent at {} refused: {message}", .socket.display())]
     Refused {
         /// This rank.
         rank: usize,
-        /// What this rank was about to do.
+        /// Operation that failed.
         doing: &'static str,
-        /// The agent's socket.
+        /// Socket of the agent.
         socket: PathBuf,
-        /// What the agent said.
+        /// Reason of the agent.
         message: String,
     },
-    /// The arguments of a call make no sense. Nothing was sent.
+    /// The arguments of a call are invalid. Nothing was sent.
     #[error("rank {rank}: {operation}: {reason}")]
     Argument {
         /// This rank.
         rank: usize,
         /// The operation.
         operation: &'static str,
-        /// What is wrong and what would be right.
+        /// Explanation, with the expected value.
         reason: String,
     },
-    /// There is no memory to share with the agent.
+    /// The system cannot provide memory that is shared with the agent.
     #[error("rank {rank}: {operation}: {source}")]
     Memory {
         /// This rank.
         rank: usize,
         /// The operation.
         operation: &'static str,
-        /// What happened.
+        /// Cause of the error.
         source: RegionError,
     },
-    /// A call cannot be awaited without waiting: there is no thread to receive the answer.
+    /// A call cannot be awaited, because the system cannot create the thread that receives replies.
     #[error("rank {rank}: {operation}: no thread to receive answers: {source}")]
     Thread {
         /// This rank.
         rank: usize,
         /// The operation.
         operation: &'static str,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// The collective or message failed. Unless that was [`FailureKind::Invalid`], [`FailureKind::Truncated`] or
-    /// [`FailureKind::Cancelled`], so will all later ones of the group;
-    /// [`Comm::shrink`](crate::Comm::shrink) gives the ranks that are left one that works.
+    /// The collective or message failed.
+    ///
+    /// Unless the failure is [`FailureKind::Invalid`], [`FailureKind::Truncated`] or
+    /// [`FailureKind::Cancelled`], all later calls of the group fail too;
+    /// [`Comm::shrink`](crate::Comm::shrink) returns a working group of the surviving ranks.
     #[error("rank {rank}: {operation}: {message}")]
     Collective {
         /// This rank.
         rank: usize,
         /// The operation.
         operation: &'static str,
-        /// What kind of failure it is.
+        /// Kind of the failure.
         failure: FailureKind,
-        /// The ranks concerned, as far as they are known.
+        /// The ranks concerned, if known.
         ranks: Vec<usize>,
-        /// What happened, in words.
+        /// Description of the failure.
         message: String,
     },
     /// The agents of an embedded run did not start.
@@ -114,40 +116,43 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the group failed because ranks are lost, do not come, or have revoked it, so that those that are left
-    /// can go on with [`Comm::shrink`](crate::Comm::shrink); not by what the program did wrong.
+    /// Returns whether the group failed because ranks are lost, did not join in time, or have
+    /// revoked it.
+    ///
+    /// The surviving ranks can continue with [`Comm::shrink`](crate::Comm::shrink) then. Returns
+    /// `false` for errors of the program.
     pub fn is_loss(&self) -> bool {
         use FailureKind::{Aborted, Lost, Revoked, Timeout};
         matches!(self, Error::Collective { failure: Aborted | Lost | Revoked | Timeout, .. })
     }
 }
 
-/// In words, since a `main` that returns an error prints this.
+/// Prints the message, because a `main` that returns an error prints its `Debug` form.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Why a collective failed.
+/// Kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// The call makes no sense.
+    /// The call is invalid.
     Invalid,
     /// Ranks called different operations, sizes, types or roots.
     Mismatch,
-    /// Somebody did not come in time.
+    /// A rank did not join in time.
     Timeout,
-    /// A rank, node or agent went away.
+    /// A rank, node or agent was lost.
     Lost,
-    /// An earlier call failed.
+    /// An earlier call of the group failed.
     Aborted,
-    /// A rank has revoked the group.
+    /// A rank revoked the group.
     Revoked,
-    /// A message was longer than its receive, which alone failed.
+    /// A message was longer than its receive. Only the receive failed.
     Truncated,
-    /// A receive was cancelled, which alone failed.
+    /// A receive was cancelled. Only the receive failed.
     Cancelled,
     /// A kind that this version of libcool does not know.
     Other,

@@ -1,5 +1,8 @@
-//! Files and folders to many nodes, and contents that stay there, for programs: what `cool copy`, `put`, `get`, `ls`, `rm` and `verify` do
-//! (docs/guide/copy.md, docs/guide/store.md), by the installed program `cool`. No rank is needed: any process may, that may run `cool`.
+//! Distribution of files and directories to many nodes, and the nodes' stores.
+//!
+//! A [`FileCommand`] corresponds to `cool copy`, `put`, `get`, `ls`, `rm` or `verify`
+//! (docs/guide/copy.md, docs/guide/store.md) and is executed by the installed program `cool`. The
+//! process need not be a rank; it only needs permission to run `cool`.
 //!
 //! ```no_run
 //! use cool::files::FileCommand;
@@ -17,82 +20,83 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Names the program where it is not `cool` in the PATH.
+/// Environment variable that names the program, if it is not `cool` in the PATH.
 const PROGRAM: &str = "COOL_PROGRAM";
 
-/// Why files are not where they should be.
+/// An error of a file command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilesError {
-    /// The program does not start.
+    /// The program cannot be started.
     #[error("cannot start {program}: {source}; install cool-tools, or name the program by COOL_PROGRAM")]
     Start {
-        /// What was tried.
+        /// The program.
         program: String,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
-    /// It did not do all that was asked.
+    /// The command did not complete everything that was requested.
     #[error("{verb}: {message}")]
     Failed {
-        /// `copy`, `put` and so on.
+        /// Name of the command, for example `copy`.
         verb: String,
-        /// What it says, a line for each node that is concerned.
+        /// Message of the program, one line for each node concerned.
         message: String,
-        /// What it has done all the same, as JSON; empty if nothing.
+        /// Results of the command as JSON, or an empty string.
         json: String,
     },
-    /// It says what this library does not understand: the two are of different releases.
+    /// The output of the program cannot be parsed, because program and library are of different
+    /// releases.
     #[error(
         "{verb}: an answer that is not understood: {reason}; install cool-tools and libcool of one release"
     )]
     Answer {
-        /// `copy`, `put` and so on.
+        /// Name of the command, for example `copy`.
         verb: String,
-        /// Where it stops to make sense.
+        /// Error of the parser.
         reason: String,
     },
 }
 
-/// What became of a copy.
+/// Result of a copy.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct CopiedFiles {
-    /// Of the whole command.
+    /// Duration of the command, in seconds.
     pub seconds: f64,
-    /// Of all data in the source.
+    /// Size of the source, in bytes.
     pub bytes: u64,
-    /// That were broadcast, or that the source's node sent by swarm.
+    /// Bytes that were broadcast, or that the source node sent by swarm.
     pub sent: u64,
-    /// The plan of the broadcasts, or `swarm`.
+    /// Plan of the broadcasts, or `swarm`.
     pub via: String,
-    /// All nodes that were to have it.
+    /// All target nodes.
     pub nodes: Vec<CopiedNode>,
-    /// Nodes that sent wrong bytes by swarm, of which nothing more was taken then.
+    /// Nodes that sent wrong bytes by swarm, and were excluded after that.
     #[serde(default)]
     pub expelled: Vec<ExpelledNode>,
 }
 
-/// A node that sent wrong bytes of what it had said to have checked.
+/// A node that sent wrong bytes of data that it had reported as verified.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct ExpelledNode {
-    /// Its name.
+    /// Name of the node.
     pub node: String,
-    /// The nodes that say so, each by its own comparison.
+    /// Nodes that detected it, each by its own comparison.
     pub by: Vec<String>,
 }
 
-/// A node's copy.
+/// Result of a copy on one node.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct CopiedNode {
-    /// Its name.
+    /// Name of the node.
     pub node: String,
-    /// From the start of its rank to the copy in its place.
+    /// Seconds from the start of the node's rank until its copy was in place.
     pub seconds: Option<f64>,
-    /// Why it has none, if so.
+    /// Error, if the node has no copy.
     pub error: Option<String>,
 }
 
-/// A command on files, with its options. Paths are taken from this process' working directory.
+/// A file command with its options. Relative paths refer to this process's working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileCommand {
     verb: &'static str,
@@ -105,92 +109,95 @@ impl FileCommand {
         FileCommand { verb, options: Vec::new(), operands: operands.iter().map(OsString::from).collect() }
     }
 
-    /// A file or folder to a path on many nodes; in `dest`, `{node}` stands for the node's name, and `/` at the end says that it is the folder.
+    /// Copies a file or directory to a path on many nodes. In `dest`, `{node}` stands for the
+    /// node's name, and a trailing `/` states that it is the containing directory.
     pub fn copy(source: impl AsRef<Path>, dest: impl AsRef<Path>) -> FileCommand {
         FileCommand::new("copy", &[source.as_ref().as_os_str(), dest.as_ref().as_os_str()])
     }
 
-    /// A file or folder into the nodes' stores, by a name; without a source, what one of them has by that name.
+    /// Copies a file or directory into the nodes' stores, under a name. Without a source, uses the
+    /// content that one of the stores has under that name.
     pub fn put(name: &str, source: Option<&Path>) -> FileCommand {
         let operands: Vec<&OsStr> =
             [OsStr::new(name)].into_iter().chain(source.map(Path::as_os_str)).collect();
         FileCommand::new("put", &operands)
     }
 
-    /// What stores have by a name, to a path on nodes.
+    /// Copies the content with this name from the stores to a path on the nodes.
     pub fn get(name: &str, dest: impl AsRef<Path>) -> FileCommand {
         FileCommand::new("get", &[OsStr::new(name), dest.as_ref().as_os_str()])
     }
 
-    /// What is in the nodes' stores, or what a name stands for there.
+    /// Lists the content of the nodes' stores, or the content with one name.
     pub fn list(name: Option<&str>) -> FileCommand {
         FileCommand::new("ls", &name.map(OsStr::new).into_iter().collect::<Vec<_>>())
     }
 
-    /// Takes a name away from the nodes' stores.
+    /// Removes a name from the nodes' stores.
     pub fn remove(name: &str) -> FileCommand {
         FileCommand::new("rm", &[OsStr::new(name)])
     }
 
-    /// Reads what stores have again, all or by a name, and names what is damaged.
+    /// Verifies the content of the stores, or of one name, and reports damage.
     pub fn verify(name: Option<&str>) -> FileCommand {
         FileCommand::new("verify", &name.map(OsStr::new).into_iter().collect::<Vec<_>>())
     }
 
-    /// Only these nodes.
+    /// Restricts the command to these nodes.
     #[must_use]
     pub fn nodes(self, names: &[&str]) -> FileCommand {
         self.option("--nodes", names.join(","))
     }
 
-    /// Only nodes of these racks.
+    /// Restricts the command to nodes in these racks.
     #[must_use]
     pub fn racks(self, racks: &[u32]) -> FileCommand {
         self.option("--racks", racks.iter().map(u32::to_string).collect::<Vec<_>>().join(","))
     }
 
-    /// The node that has the source, where that is not this machine's.
+    /// Sets the node that has the source, if it is not this machine's node.
     #[must_use]
     pub fn from(self, node: &str) -> FileCommand {
         self.option("--from", node)
     }
 
-    /// How it goes: `auto`, `tree`, `chain` or `swarm`.
+    /// Sets the method of distribution: `auto`, `tree`, `chain` or `swarm`.
     #[must_use]
     pub fn via(self, way: &str) -> FileCommand {
         self.option("--via", way)
     }
 
-    /// Bytes in a second that the source sends at most.
+    /// Limits the rate of the source, in bytes per second.
     #[must_use]
     pub fn limit(self, bytes_per_second: u64) -> FileCommand {
         self.option("--limit", bytes_per_second.to_string())
     }
 
-    /// How many nodes must have it: a number, or as in `95%`.
+    /// Sets how many nodes must succeed: a number, or a percentage such as `95%`.
     #[must_use]
     pub fn quorum(self, quorum: &str) -> FileCommand {
         self.option("--quorum", quorum)
     }
 
-    /// An option without a value that the command has: `--background`, `--compress`, `--verify`, `--delete`, `--drop`.
+    /// Adds an option without a value, for example `--background`, `--compress`, `--verify`,
+    /// `--delete` or `--drop`.
     #[must_use]
     pub fn flag(mut self, flag: &str) -> FileCommand {
         self.options.push(flag.into());
         self
     }
 
-    /// Any other option that the command has, with its value.
+    /// Adds any other option of the command, with its value.
     #[must_use]
     pub fn option(mut self, option: &str, value: impl AsRef<OsStr>) -> FileCommand {
         self.options.extend([option.into(), value.as_ref().to_owned()]);
         self
     }
 
-    /// Runs the command and waits for its end: what it has done, as the JSON document that it prints with `--json`.
+    /// Runs the command and returns the JSON document that it prints with `--json`.
     ///
     /// # Errors
-    /// If it does not start or did not do all that was asked.
+    /// If the program cannot be started or did not complete everything that was requested.
     pub fn run(&self) -> Result<String, FilesError> {
         let options = self.options.iter().map(OsString::as_os_str);
         let operands = self.operands.iter().map(OsString::as_os_str);
@@ -201,10 +208,10 @@ impl FileCommand {
             .chain(operands))
     }
 
-    /// Runs a copy, a put or a get: what became of it, node by node.
+    /// Runs a copy, put or get and returns its result for each node.
     ///
     /// # Errors
-    /// As [`FileCommand::run`]; and if it is another command.
+    /// As [`FileCommand::run`]. Also if this is another command.
     pub fn copied(&self) -> Result<CopiedFiles, FilesError> {
         let json = self.run()?;
         let answer =
@@ -213,10 +220,10 @@ impl FileCommand {
     }
 }
 
-/// Runs `cool` with arguments as of its command line, for bindings to other languages; what it prints.
+/// Runs `cool` with command-line arguments and returns its output, for bindings to other languages.
 ///
 /// # Errors
-/// If it does not start or did not do all that was asked.
+/// If the program cannot be started or did not complete everything that was requested.
 pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<String, FilesError> {
     let arguments: Vec<OsString> = arguments.into_iter().map(|a| a.as_ref().to_owned()).collect();
     let program = std::env::var_os(PROGRAM).filter(|p| !p.is_empty());

@@ -1,20 +1,24 @@
 //! Collective communication for clusters with programmable networks.
 //!
-//! A program runs as many ranks; each has a [`Comm`], through which it calls collectives together
-//! with the others: [`bcast`](Comm::bcast), [`reduce`](Comm::reduce), [`allreduce`](Comm::allreduce),
-//! [`gather`](Comm::gather), [`allgather`](Comm::allgather), [`scatter`](Comm::scatter),
-//! [`reduce_scatter`](Comm::reduce_scatter), [`alltoall`](Comm::alltoall), [`scan`](Comm::scan),
-//! [`exscan`](Comm::exscan) and [`barrier`](Comm::barrier); where ranks have parts, also with parts of
-//! unequal lengths, as [`gatherv`](Comm::gatherv). The agent of the rank's node moves the data: over
-//! multicast trees in the switches, and over TCP, by a plan that it picks or that is forced
-//! ([`set_plan`](Comm::set_plan)). The ranks of a group that is on one node move it themselves, in memory that they share, if they
-//! wait for it.
+//! A program runs as several ranks. Each rank has a [`Comm`], through which it calls collectives
+//! together with the other ranks: [`bcast`](Comm::bcast), [`reduce`](Comm::reduce),
+//! [`allreduce`](Comm::allreduce), [`gather`](Comm::gather), [`allgather`](Comm::allgather),
+//! [`scatter`](Comm::scatter), [`reduce_scatter`](Comm::reduce_scatter),
+//! [`alltoall`](Comm::alltoall), [`scan`](Comm::scan), [`exscan`](Comm::exscan) and
+//! [`barrier`](Comm::barrier). Operations on parts also exist for parts of unequal lengths, for
+//! example [`gatherv`](Comm::gatherv).
 //!
-//! [`start`](Comm::start) has all of them for those who do not want to wait: many may be under way, and each is
-//! waited for, asked, or awaited ([`Pending`]), or all are in a [`CompletionQueue`] that gives the first that is done. [`split`](Comm::split), [`dup`](Comm::dup) and
-//! [`subset`](Comm::subset) make further groups. Elements are the number types of [`Element`]; functions of the program
-//! combine any plain type ([`allreduce_with`](Comm::allreduce_with)). Arrays that [`alloc`](Comm::alloc) makes need no
-//! copy on their way to the agent.
+//! The agent of the rank's node moves the data: by multicast trees in the switches, and by TCP. It
+//! follows a plan that it chooses, or that the program forces ([`set_plan`](Comm::set_plan)). If
+//! all ranks of a group are on one node and wait in the call, they move the data themselves, in
+//! shared memory.
+//!
+//! [`start`](Comm::start) starts any of these operations without waiting. A started call returns a
+//! [`Pending`], which can be waited for, polled or awaited; a [`CompletionQueue`] returns the first
+//! of many calls that completes. [`split`](Comm::split), [`dup`](Comm::dup) and
+//! [`subset`](Comm::subset) create further groups. Elements are the number types of [`Element`];
+//! functions of the program can combine any plain type ([`allreduce_with`](Comm::allreduce_with)).
+//! Arrays from [`alloc`](Comm::alloc) are passed to the agent without a copy.
 //!
 //! ```
 //! # fn main() -> Result<(), cool::Error> {
@@ -29,15 +33,21 @@
 //! # }
 //! ```
 //!
-//! `cool run -n 16 -- ./program` starts it on a cluster; so do `srun`, `mpirun` and `torchrun`. With the feature `embedded`, the same
-//! program started by hand runs its ranks as threads, with agents on loopback: no root, no switches,
-//! no daemons ([`launch`], [`embedded`]).
+//! `cool run -n 16 -- ./program` starts the program on a cluster; so do `srun`, `mpirun` and
+//! `torchrun`. With the feature `embedded`, a program that is started by hand runs its ranks as
+//! threads, with agents on loopback, without root privileges, switches or daemons ([`launch`],
+//! [`embedded`]).
 //!
-//! What every rank must do alike: call the same operations in the same order, with the same type,
-//! number of elements, root, [`Op`] and plan, and all start a call or all wait in it. A rank that does not, that dies or that does not come in time
-//! makes the call fail at all that need it, with an [`Error`] that names it, and every later call at every
-//! rank; nothing waits for ever. A rank may return from a call before the others have: only
-//! [`barrier`](Comm::barrier) tells that all have come.
+//! # Rules
+//!
+//! All ranks of a group must call the same operations in the same order, with the same type, number
+//! of elements, root, [`Op`] and plan. Either all ranks must start a call or all must wait in it.
+//! If a rank violates this, dies or does not join a call in time, the call fails at all ranks that
+//! need it. The [`Error`] names the rank, and every later call fails at every rank. No call waits
+//! forever.
+//!
+//! A rank may return from a call before other ranks have joined it. Only [`barrier`](Comm::barrier)
+//! guarantees that all ranks have.
 
 mod buffer;
 mod call;
@@ -70,7 +80,7 @@ pub use launch::launch;
 pub use num_complex::Complex;
 pub use pairs::PairType;
 
-/// The program of the README is compiled and run.
+/// Compiles and runs the program in the README.
 #[cfg(all(doctest, feature = "embedded"))]
 #[doc = include_str!("../../README.md")]
 struct Readme;

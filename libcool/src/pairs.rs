@@ -1,18 +1,22 @@
-//! MPI's pairs of a value and an `int`, for `min_loc` and `max_loc`. They go as values with an index as wide, which all agents
-//! know: the index is unsigned there and signed here, so its sign bit is flipped on the way out and back, which keeps the order.
+//! MPI's pairs of a value and an `int`, for `min_loc` and `max_loc`.
+//!
+//! Agents carry them as values with an index of the same width. That index is unsigned while MPI's
+//! is signed, so its sign bit is flipped in both directions, which preserves the order.
 
 use crate::Type;
 use std::fmt;
 
-/// A type of pairs, as C lays out `struct { VALUE value; int32_t index; }`: of equal values that with the smaller signed index
-/// counts. Bytes of padding are neither read nor kept.
+/// A type of pairs, in the layout of the C structure `{ VALUE value; int32_t index; }`.
+///
+/// Among equal values, the one with the smaller signed index is selected. Padding bytes are neither
+/// read nor preserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PairType {
     /// An `i16` at 0 and the index at 4, in 8 bytes: `MPI_SHORT_INT`.
     I16,
     /// An `i32` at 0 and the index at 4, in 8 bytes: `MPI_2INT`.
     I32,
-    /// An `i64` at 0 and the index at 8, in 16 bytes: `MPI_LONG_INT` where a long has 64 bits.
+    /// An `i64` at 0 and the index at 8, in 16 bytes: `MPI_LONG_INT` if a long has 64 bits.
     I64,
     /// An `f32` at 0 and the index at 4, in 8 bytes: `MPI_FLOAT_INT`.
     F32,
@@ -32,22 +36,22 @@ impl fmt::Display for PairType {
     }
 }
 
-/// The sign of an index.
+/// Sign bit of a 32-bit index.
 const SIGN: u32 = 1 << 31;
-/// The same, of one that was made as wide as its value.
+/// Sign bit of a 64-bit index.
 const WIDE_SIGN: u64 = 1 << 63;
 
 impl PairType {
-    /// All there are.
+    /// All types of pairs.
     pub const ALL: [PairType; 5] =
         [PairType::I16, PairType::I32, PairType::I64, PairType::F32, PairType::F64];
 
-    /// Bytes of a pair.
+    /// Returns the size of a pair, in bytes.
     pub const fn bytes(self) -> usize {
         self.carried_as().bytes()
     }
 
-    /// The type as which agents combine them: as long.
+    /// Returns the type by which agents combine the pairs, which has the same size.
     pub const fn carried_as(self) -> Type {
         match self {
             PairType::I16 | PairType::I32 => Type::I32Loc,
@@ -57,7 +61,7 @@ impl PairType {
         }
     }
 
-    /// Makes pairs what agents combine.
+    /// Converts pairs in place to the encoding of the agents.
     pub(crate) fn encode(self, pairs: &mut [u8]) {
         match self {
             PairType::I16 => narrow(pairs, |[a, b, _, _], index| {
@@ -70,11 +74,11 @@ impl PairType {
         }
     }
 
-    /// Makes what agents have combined pairs again; padding is 0.
+    /// Converts the encoding of the agents back to pairs in place. Padding bytes become 0.
     pub(crate) fn decode(self, pairs: &mut [u8]) {
         match self {
             PairType::I16 => narrow(pairs, |value, index| {
-                // It was made of one that fits.
+                // The value was converted from an i16, so it fits.
                 let [a, b] = (i32::from_ne_bytes(value) as i16).to_ne_bytes();
                 ([a, b, 0, 0], index ^ SIGN)
             }),
@@ -82,7 +86,7 @@ impl PairType {
             PairType::I64 | PairType::F64 => {
                 for pair in pairs.as_chunks_mut::<16>().0 {
                     let [_, index] = pair.as_chunks_mut::<8>().0 else { continue };
-                    // As above.
+                    // The index was converted from an i32, so it fits.
                     let narrow = (u64::from_ne_bytes(*index) ^ WIDE_SIGN) as u32;
                     *index = [0; 8];
                     index[..4].copy_from_slice(&narrow.to_ne_bytes());
@@ -92,7 +96,7 @@ impl PairType {
     }
 }
 
-/// Changes pairs whose index lies at 4.
+/// Changes pairs with the index at offset 4.
 fn narrow(pairs: &mut [u8], change: impl Fn([u8; 4], u32) -> ([u8; 4], u32)) {
     for pair in pairs.as_chunks_mut::<8>().0 {
         let [value, index] = pair.as_chunks_mut::<4>().0 else { continue };
@@ -101,7 +105,7 @@ fn narrow(pairs: &mut [u8], change: impl Fn([u8; 4], u32) -> ([u8; 4], u32)) {
     }
 }
 
-/// Changes pairs whose index, 4 bytes, lies at 8, to one of 8 bytes.
+/// Changes the 4-byte index at offset 8 of pairs to one of 8 bytes.
 fn wide(pairs: &mut [u8], change: impl Fn([u8; 4]) -> u64) {
     for pair in pairs.as_chunks_mut::<16>().0 {
         let [_, index] = pair.as_chunks_mut::<8>().0 else { continue };
@@ -116,7 +120,7 @@ mod tests {
     use crate::Op;
     use proptest::prelude::*;
 
-    /// A value and an index, as the type lays them out, with padding of any content.
+    /// Returns a pair in the layout of its type, with arbitrary padding.
     fn laid_out(kind: PairType, value: i16, index: i32, padding: u8) -> Vec<u8> {
         let mut pair = vec![padding; kind.bytes()];
         let at = kind.bytes() / 2;
@@ -131,7 +135,7 @@ mod tests {
         pair
     }
 
-    /// Indices near the ends, and around 0.
+    /// Indices near the limits and around 0.
     fn index() -> impl Strategy<Value = i32> {
         prop_oneof![any::<i32>(), -2..2, Just(i32::MIN), Just(i32::MAX)]
     }

@@ -1,5 +1,7 @@
-//! A rank's session with its agent: how it begins, questions that are no calls, and how it ends. Calls and their memory are
-//! in [`agent_requests`]; which arguments make sense is checked before, in [`crate::call`].
+//! A rank's session with its agent: its start, requests other than calls, and its end.
+//!
+//! [`agent_requests`] sends calls and manages their memory. [`crate::call`] has checked the
+//! arguments before.
 
 mod agent_inbox;
 mod agent_requests;
@@ -20,7 +22,7 @@ pub(crate) use agent_requests::{AgentRequest, Started};
 use cool_proto::VERSION;
 use cool_proto::frame::MAX_PLAN;
 use cool_proto::local::{self, Attach, CheckPlan, Enlist, Leave, Recover, Revoke, frame::Body};
-use cool_proto::socket::{FrameSender, SocketError};
+use cool_proto::socket::{LocalFrameSender, SocketError};
 use cool_shm::region::RegionError;
 use cool_shm::segment::Segment;
 use heap::Heap;
@@ -33,51 +35,52 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long the agent may take for what needs no other node.
+/// Maximum time for a reply that requires no other node.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A rank's session with its agent.
 #[derive(Debug)]
 pub(crate) struct RankSession {
     rank: usize,
-    /// The process that has attached. One that it forks has the same connection, but none of the threads.
+    /// The process that attached. A process that it forks shares the connection but has none of the
+    /// threads.
     process: u32,
     group: u64,
     socket: PathBuf,
-    /// One frame, or a call with the regions that it needs, at a time.
+    /// Sends one frame at a time, or a call together with the regions it needs.
     call_sender: Mutex<CallSender>,
-    /// One question that is no call at a time.
+    /// Serializes requests that are not calls.
     request_lock: Mutex<()>,
     heap: Heap,
     inbox: AgentInbox,
-    /// If the ranks of the group can carry out calls themselves.
+    /// Present if the ranks of the group can execute calls in a segment.
     segment_session: Option<SegmentSession>,
-    /// If they can by datagrams.
+    /// Present if the ranks of the group can execute quick calls.
     quick: Option<QuickSession>,
-    /// Whether what this rank's node multicasts for its calls gives way to others.
+    /// Whether multicasts of this rank's node for its calls yield to other traffic.
     background: AtomicBool,
-    /// The agent knows probes, synchronous sends and how to cancel receives.
+    /// Whether the agent supports probes, synchronous sends and the cancellation of receives.
     can_probe: bool,
 }
 
 #[derive(Debug)]
 struct CallSender {
-    sender: FrameSender,
-    /// By which calls and messages are answered.
+    sender: LocalFrameSender,
+    /// Identifier of the next call or message.
     next_call: u64,
-    /// Which of the group's calls is the next.
+    /// Number of the group's next call.
     next_number: u64,
 }
 
 impl CallSender {
-    /// The number of the rank's next call on the group.
+    /// Returns the number of the rank's next call on the group.
     fn next_number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number - 1
     }
 }
 
-/// The shortest that counts is one.
+/// Returns a duration in milliseconds, at least 1.
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
 }
@@ -108,7 +111,7 @@ impl RankSession {
         })
     }
 
-    /// Whether later calls are in the background.
+    /// Sets whether later calls run in the background.
     pub(crate) fn set_background(&self, background: bool) {
         self.background.store(background, Ordering::Relaxed);
     }
@@ -144,7 +147,7 @@ impl RankSession {
         }
     }
 
-    /// The agent has taken the rank in.
+    /// Handles the agent's reply to an attached rank.
     fn on_attached(&mut self, doing: &'static str, attached: &local::Attached) -> Result<(), Error> {
         self.group = attached.group;
         self.can_probe = attached.can_probe;
@@ -172,7 +175,8 @@ impl RankSession {
         Ok(())
     }
 
-    /// Meets the other survivors of the group: the session of the new group, and who is gone.
+    /// Joins the other survivors of the group. Returns the session of the new group and the lost
+    /// ranks.
     pub(crate) fn shrink(
         &self,
         timeout: Duration,
@@ -192,13 +196,15 @@ impl RankSession {
         }
     }
 
-    /// Meets the other survivors of the group: the and of what all give, and who is gone.
+    /// Joins the other survivors of the group. Returns the bitwise AND of their flags and the lost
+    /// ranks.
     pub(crate) fn agree(&self, flags: u64, timeout: Duration) -> Result<(u64, Vec<usize>), Error> {
         let (_, recovered) = self.recover("agree", Some(flags), timeout)?;
         Ok((recovered.flags, ranks(&recovered.gone)))
     }
 
-    /// By a connection of its own: the group may have failed, and this one waits for its calls.
+    /// Uses a separate connection, because the group may have failed while this one waits for its
+    /// calls.
     fn recover(
         &self,
         doing: &'static str,
@@ -222,12 +228,12 @@ impl RankSession {
         }
     }
 
-    /// Lets all calls of the group fail, at every rank.
+    /// Makes all calls of the group fail, at every rank.
     pub(crate) fn revoke(&self) -> Result<(), Error> {
         let doing = "revoke";
         self.check_process(doing)?;
         self.send(&mut self.call_sender(), doing, Body::Revoke(Revoke {}), None)?;
-        // No call that begins after this one succeeds, at this rank at least.
+        // No call that begins after this returns may succeed, at least at this rank.
         self.segment_session.iter().for_each(SegmentSession::fail);
         self.quick.iter().for_each(QuickSession::fail);
         Ok(())
@@ -237,8 +243,10 @@ impl RankSession {
         self.process != std::process::id()
     }
 
-    /// In a process that was forked off the rank's, locks may be held and answers awaited by threads that are not there, and
-    /// what it sends would come between the rank's frames. So nothing else is touched there.
+    /// Rejects calls in a forked process.
+    ///
+    /// Locks may be held, and replies awaited, by threads that do not exist there, and its frames
+    /// would mix with those of the rank. Therefore nothing else may be used there.
     fn check_process(&self, operation: &'static str) -> Result<(), Error> {
         if !self.is_forked() {
             return Ok(());
@@ -258,17 +266,17 @@ impl RankSession {
         self.can_probe
     }
 
-    /// The agent's socket.
+    /// Returns the agent's socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The group's number in the network.
+    /// Returns the group's number in the network.
     pub(crate) fn group(&self) -> u64 {
         self.group
     }
 
-    /// What keeps a plan from carrying out calls of an operation; `None` if it can.
+    /// Returns why a plan cannot execute calls of an operation, or `None` if it can.
     pub(crate) fn check_plan(&self, operation: Operation, plan: &str) -> Result<Option<String>, Error> {
         if plan.len() > MAX_PLAN {
             return Ok(Some(format!(
@@ -288,11 +296,11 @@ impl RankSession {
         Error::Memory { rank: self.rank, operation, source }
     }
 
-    /// Sends what is no call and waits for the answer.
+    /// Sends a request other than a call and returns the reply.
     fn request(&self, doing: &'static str, question: Body) -> Result<Body, Error> {
         self.check_process(doing)?;
         let _one = self.request_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // First: another thread may receive meanwhile.
+        // Must precede sending, because another thread may receive the reply.
         self.inbox.expect_reply();
         self.send(&mut self.call_sender(), doing, question, None)?;
         self.inbox.reply(REPLY_TIMEOUT).map_err(|why| self.disconnected(doing, why))
@@ -314,7 +322,7 @@ impl RankSession {
         })
     }
 
-    /// The session is over, with the words for it.
+    /// Ends the session and returns the error that describes why.
     fn disconnected(&self, doing: &'static str, why: Disconnected) -> Error {
         self.inbox.close(why.clone());
         let (rank, socket) = (self.rank, self.socket.clone());
@@ -329,15 +337,15 @@ impl RankSession {
     }
 }
 
-/// The agent learns that the rank is done, and carries out its open calls without it; of a rank that panics, it
-/// learns that it is lost. Whoever receives learns that there is nothing more.
+/// Notifies the agent that the rank has finished, so that it executes the rank's open calls without
+/// it. A rank that panics counts as lost instead. Threads that receive are woken.
 impl Drop for RankSession {
     fn drop(&mut self) {
         if self.is_forked() {
             return;
         }
         if !std::thread::panicking() {
-            // Whose session is over already has nobody to tell.
+            // The agent is unreachable if the session has ended already.
             let _ = self.send(&mut self.call_sender(), "leave", Body::Leave(Leave {}), None);
         }
         self.call_sender().sender.close();

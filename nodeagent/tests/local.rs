@@ -11,7 +11,7 @@ use cool_proto::local::{
     frame::Body,
     watched::{Differs, Overdue, Through, What},
 };
-use cool_proto::socket::{self, FrameReceiver, FrameSender, SocketError};
+use cool_proto::socket::{self, LocalFrameReceiver, LocalFrameSender, SocketError};
 use cool_shm::region::Region;
 use cool_shm::segment::{Segment, SegmentRing};
 use std::collections::VecDeque;
@@ -27,8 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Both halves of a rank's connection.
 struct Connection {
-    sender: FrameSender,
-    receiver: FrameReceiver,
+    sender: LocalFrameSender,
+    receiver: LocalFrameReceiver,
 }
 
 impl Connection {

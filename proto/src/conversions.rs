@@ -1,8 +1,8 @@
-//! The words of `cool-types` as the contracts write them, and back: the one place where they are converted.
+//! Conversions between the enumerations of `cool-types` and those of the contracts.
 
 use crate::local::{Dtype, Operation, ReduceOp};
 
-/// Makes each value of a type a value of the contract's, and the other way, where anything but `Unspecified` is one.
+/// Implements the conversions in both directions for a list of values with equal names.
 macro_rules! conversions {
     ($wire:ident, $type:ty, [$($value:ident),* $(,)?]) => {
         impl From<$type> for $wire {
@@ -14,7 +14,7 @@ macro_rules! conversions {
         }
 
         impl $wire {
-            /// What it stands for; nothing if it is unspecified.
+            /// Returns the value, or `None` if it is unspecified.
             pub fn known(self) -> Option<$type> {
                 match self {
                     $wire::Unspecified => None,

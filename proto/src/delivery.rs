@@ -1,48 +1,52 @@
-//! One end of a session that outlives its connections: what was sent is buffer until the other end has claimed that it has come,
-//! so that another connection goes on where one broke. Nothing is lost, comes twice, or overtakes.
+//! One end of a session that outlives its connections.
 //!
-//! Both ends count. No sockets: whoever has the connection takes what is to go out, and says what has come in.
+//! Each end buffers the messages that it sent until the other end acknowledges them, so a new
+//! connection continues where the previous one broke. Every message is delivered exactly once and
+//! in order. Both ends count messages; nothing else is needed for that.
+//!
+//! This module uses no sockets. The owner of the connection takes outgoing messages and reports
+//! incoming ones.
 
 use std::collections::VecDeque;
 
-/// So much may come in until the other end is reported, and keeps it meanwhile: messages, and their bytes.
+/// Number of messages, and of their bytes, that may arrive before they must be acknowledged.
 const ACK_THRESHOLD: (u64, usize) = (32, 64 << 10);
 
-/// What is to go out.
+/// An outgoing item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outgoing<M> {
     /// A message of the session.
     Message(M),
-    /// How many messages have come in since the session began.
+    /// Number of messages received since the session began.
     Received(u64),
 }
 
-/// The other end says that more has come there than was sent, or less than it claimed before.
+/// The other end acknowledged more messages than were sent, or fewer than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{claimed} messages are claimed to have come; it is {acknowledged} at least, and {sent} were sent")]
 pub struct AcknowledgementError {
-    /// What it says.
+    /// Number of messages that the other end acknowledged.
     pub claimed: u64,
-    /// What it has claimed before.
+    /// Number of messages that it had acknowledged before.
     pub acknowledged: u64,
-    /// What there was to come.
+    /// Number of messages that were sent.
     pub sent: u64,
 }
 
 /// One end of a session.
 #[derive(Clone, Debug)]
 pub struct Delivery<M> {
-    /// What has not been acknowledged, oldest first.
+    /// Messages that are not acknowledged, oldest first.
     buffer: VecDeque<M>,
-    /// Messages before those.
+    /// Number of messages before those in `buffer`.
     acknowledged: u64,
-    /// Of those that are buffer, how many this connection has taken.
+    /// Number of messages in `buffer` that this connection has taken.
     taken: usize,
-    /// Messages that have come in.
+    /// Number of messages received.
     received: u64,
-    /// What the other end knows of that.
+    /// Number of received messages that were acknowledged to the other end.
     reported: u64,
-    /// Bytes that have come in since.
+    /// Bytes received since the last acknowledgement.
     unreported_bytes: usize,
 }
 
@@ -60,12 +64,12 @@ impl<M> Default for Delivery<M> {
 }
 
 impl<M: Clone> Delivery<M> {
-    /// A message is to go out.
+    /// Queues a message.
     pub fn send(&mut self, message: M) {
         self.buffer.push_back(message);
     }
 
-    /// What the connection is to send next.
+    /// Returns the next item that the connection should send, or `None` if there is none.
     pub fn take(&mut self) -> Option<Outgoing<M>> {
         if self.received - self.reported >= ACK_THRESHOLD.0 || self.unreported_bytes >= ACK_THRESHOLD.1 {
             return Some(Outgoing::Received(self.report_received()));
@@ -75,22 +79,23 @@ impl<M: Clone> Delivery<M> {
         Some(Outgoing::Message(message))
     }
 
-    /// How many messages have come in; the other end is being reported.
+    /// Returns how many messages were received. The caller must send this number to the other end,
+    /// because it counts as acknowledged from now on.
     pub fn report_received(&mut self) -> u64 {
         (self.reported, self.unreported_bytes) = (self.received, 0);
         self.received
     }
 
-    /// A message of `bytes` bytes has come in.
+    /// Counts a received message of `bytes` bytes.
     pub fn receive(&mut self, bytes: usize) {
         self.received += 1;
         self.unreported_bytes += bytes;
     }
 
-    /// The other end has got `claimed` messages.
+    /// Handles an acknowledgement: the other end has received `claimed` messages.
     ///
     /// # Errors
-    /// If that cannot be.
+    /// If that number is impossible.
     pub fn acknowledge(&mut self, claimed: u64) -> Result<(), AcknowledgementError> {
         let sent = self.acknowledged + self.buffer.len() as u64;
         if claimed < self.acknowledged || claimed > sent {
@@ -102,38 +107,39 @@ impl<M: Clone> Delivery<M> {
         Ok(())
     }
 
-    /// Another connection goes on: the other end has got `claimed` messages, and will be sent the rest.
+    /// Continues on a new connection: the other end has received `claimed` messages, and the rest
+    /// is sent again.
     ///
     /// # Errors
-    /// If that cannot be.
+    /// If that number is impossible.
     pub fn resume(&mut self, claimed: u64) -> Result<(), AcknowledgementError> {
         self.acknowledge(claimed)?;
         self.taken = 0;
         Ok(())
     }
 
-    /// Messages that are buffer: the other end has not claimed that they have come.
+    /// Returns the number of messages that the other end has not acknowledged.
     pub fn unacknowledged(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Messages that this connection has not taken yet.
+    /// Returns the number of messages that this connection has not taken yet.
     pub fn waiting(&self) -> usize {
         self.buffer.len() - self.taken
     }
 
-    /// What was not acknowledged, oldest first.
+    /// Returns the messages that were not acknowledged, oldest first.
     pub fn pending(&self) -> impl Iterator<Item = &M> {
         self.buffer.iter()
     }
 
-    /// The session is over: what was not acknowledged, oldest first.
+    /// Ends the session and returns the messages that were not acknowledged, oldest first.
     pub fn end(self) -> VecDeque<M> {
         self.buffer
     }
 }
 
-/// How many bytes a message takes on its way.
+/// Returns the encoded length of a message, in bytes.
 pub fn bytes(message: &impl prost::Message) -> usize {
     message.encoded_len()
 }
@@ -160,7 +166,8 @@ mod tests {
         (0..3).for_each(|message| end.send(message));
         assert_eq!(end.take(), Some(Outgoing::Message(0)));
         assert_eq!((end.unacknowledged(), end.waiting()), (3, 2));
-        // More may have come than this connection took: an earlier one did.
+        // The other end may have received more than this connection took, through an earlier
+        // connection.
         end.acknowledge(2).unwrap();
         assert_eq!((end.unacknowledged(), end.waiting(), end.take()), (1, 1, Some(Outgoing::Message(2))));
         assert_eq!(end.acknowledge(4), Err(AcknowledgementError { claimed: 4, acknowledged: 2, sent: 3 }));
@@ -170,7 +177,7 @@ mod tests {
         assert_eq!(end.end(), [2]);
     }
 
-    /// What happens between two ends.
+    /// An event between two ends.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Say(usize),
@@ -191,7 +198,7 @@ mod tests {
     #[derive(Default)]
     struct World {
         ends: [Delivery<u32>; 2],
-        /// On the way from each.
+        /// Items in flight from each end.
         flying: [VecDeque<Outgoing<u32>>; 2],
         said: [u32; 2],
         heard: [Vec<u32>; 2],

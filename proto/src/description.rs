@@ -1,39 +1,41 @@
-//! A group in few bytes, and back: what its agents are has_key_been_sent. Nodes whose names and addresses count up, and ranks that are placed
-//! evenly, take as many bytes as one; only what every agent has for itself (incarnation, key) stands for each node.
+//! Compact encoding of a group for its agents.
+//!
+//! Nodes with names and addresses that count up, and ranks that are placed evenly, take as many bytes
+//! as a single one. Only the incarnation and key of each agent are stored for each node.
 
 use crate::control::{Description, Group, Held, Member, NodeRun, RankRun, Secret, Tree};
 use prost::Message;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The most ranks of a group: they are numbered by 16 bits.
+/// Maximum number of ranks of a group, because ranks are numbered with 16 bits.
 const RANKS_MAX: usize = u16::MAX as usize;
 
-/// Bytes of a key.
+/// Length of a key, in bytes.
 const KEY_BYTES: usize = 32;
 
-/// The most digits that a number in a name is taken to have: no more fit 64 bits.
+/// Maximum number of digits of a number in a name; longer ones do not fit 64 bits.
 const DIGITS_MAX: usize = 19;
 
-/// What is no description.
+/// Reasons why a description cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptionError {
-    /// The bytes are something else.
+    /// The bytes are not a description.
     #[error(
         "the controller's description of a group cannot be read: {0}; install the same release everywhere"
     )]
     Unreadable(#[from] prost::DecodeError),
-    /// Its split_name do not fit each other.
+    /// Parts of the description contradict each other.
     #[error("the controller's description of group {group} contradicts itself: {what}")]
     Contradiction {
-        /// The group.
+        /// Number of the group.
         group: u64,
-        /// What of it.
+        /// Description of the contradiction.
         what: &'static str,
     },
 }
 
-/// A node as it stands in a description.
+/// A node as encoded in a description.
 #[derive(Clone, Debug, PartialEq)]
 struct DescribedNode {
     name: String,
@@ -45,7 +47,8 @@ struct DescribedNode {
 }
 
 impl Description {
-    /// A group in few bytes; `None` of one that cannot be said so, such as one whose members contradict each other.
+    /// Returns the description of a group, or `None` if the group cannot be described, for example
+    /// because its members contradict each other.
     pub fn from_group(group: &Group) -> Option<Description> {
         let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
         let (mut nodes, mut ranks): (Vec<DescribedNode>, Vec<RankRun>) = Default::default();
@@ -53,7 +56,7 @@ impl Description {
             let node = node_of(member)?;
             let number = *numbers.entry(&member.node).or_insert(nodes.len() as u32);
             match nodes.get(number as usize) {
-                // Its key stands with the first of its ranks.
+                // The key of a node is in the entry of the node's first rank only.
                 Some(known)
                     if *known == (DescribedNode { key: known.key.clone(), ..node.clone() })
                         && node.key.is_none() => {}
@@ -81,10 +84,10 @@ impl Description {
         })
     }
 
-    /// The group, with its members.
+    /// Returns the group with its members.
     ///
     /// # Errors
-    /// If split_name of the description do not fit each other.
+    /// If parts of the description contradict each other.
     pub fn group(self) -> Result<Group, DescriptionError> {
         let group = self.group.clone().unwrap_or_default();
         let id = group.id;
@@ -143,20 +146,20 @@ impl Description {
     }
 }
 
-/// A group as a node was has_key_been_sent of it, and tells of it.
+/// A group as it was sent to a node, and as the node reports it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WireGroup {
-    /// As it is.
+    /// All fields of the group.
     Whole(Group),
-    /// In few bytes, which say these.
+    /// The description of the group.
     Described(Description),
 }
 
 impl WireGroup {
-    /// What a node tells of a group that it has; `None` if it tells nothing.
+    /// Takes the group out of a node's report. Returns `None` if the report contains no group.
     ///
     /// # Errors
-    /// If that cannot be read.
+    /// If the description cannot be decoded.
     pub fn from_held(held: &mut Held) -> Result<Option<WireGroup>, DescriptionError> {
         if let Some(group) = held.group.take() {
             return Ok(Some(WireGroup::Whole(group)));
@@ -168,7 +171,7 @@ impl WireGroup {
             .map(WireGroup::Described))
     }
 
-    /// The numbers of the group and of its job.
+    /// Returns the numbers of the group and of its job.
     pub fn numbers(&self) -> (u64, u64) {
         let group = match self {
             WireGroup::Whole(group) => Some(group),
@@ -177,7 +180,7 @@ impl WireGroup {
         group.map_or((0, 0), |group| (group.id, group.job))
     }
 
-    /// The group.
+    /// Returns the group.
     ///
     /// # Errors
     /// If its description contradicts itself.
@@ -189,7 +192,7 @@ impl WireGroup {
     }
 }
 
-/// The group without its members, which stand elsewhere.
+/// Returns the group without its members, which are encoded separately.
 fn without_members(group: &Group) -> Group {
     let Group {
         id,
@@ -220,7 +223,7 @@ fn without_members(group: &Group) -> Group {
     }
 }
 
-/// The trees without the names of their links, of which agents make nothing.
+/// Returns the trees without the names of their links, because agents do not use them.
 fn trees(group: &Group) -> Vec<Tree> {
     group
         .trees
@@ -253,7 +256,7 @@ fn member(rank: u32, node: &DescribedNode, is_first: bool) -> Member {
     }
 }
 
-/// The next rank is on this node.
+/// Adds the next rank, which is on `node`.
 fn add_rank(runs: &mut Vec<RankRun>, node: u32) {
     match runs.last_mut() {
         Some(last) if last.node == node => last.each += 1,
@@ -261,7 +264,7 @@ fn add_rank(runs: &mut Vec<RankRun>, node: u32) {
     }
 }
 
-/// Puts together what goes on alike on the next node.
+/// Merges runs of consecutive nodes with the same number of ranks.
 fn joined(runs: Vec<RankRun>) -> Vec<RankRun> {
     let mut joined: Vec<RankRun> = Vec::new();
     for run in runs {
@@ -273,7 +276,7 @@ fn joined(runs: Vec<RankRun>) -> Vec<RankRun> {
     joined
 }
 
-/// Nodes as runs.
+/// Groups consecutive nodes into runs.
 fn runs(nodes: &[DescribedNode]) -> Vec<NodeRun> {
     let mut runs: Vec<NodeRun> = Vec::new();
     for node in nodes {
@@ -286,7 +289,7 @@ fn runs(nodes: &[DescribedNode]) -> Vec<NodeRun> {
     runs
 }
 
-/// A run of one node.
+/// Returns a run that consists of one node.
 fn run_of_one(node: &DescribedNode) -> NodeRun {
     let (before, number, digits, after) = split_name(&node.name);
     let (ip, ipv6) = match node.ip {
@@ -307,7 +310,7 @@ fn run_of_one(node: &DescribedNode) -> NodeRun {
     }
 }
 
-/// The address of the first node of a run.
+/// Returns the address of the first node of a run.
 fn first_ip(run: &NodeRun) -> Option<IpAddr> {
     match run.ipv6.as_slice() {
         [] => Some(Ipv4Addr::from_bits(run.ip).into()),
@@ -315,7 +318,7 @@ fn first_ip(run: &NodeRun) -> Option<IpAddr> {
     }
 }
 
-/// An address by this number later.
+/// Returns the address that follows `ip` by `by`.
 fn counted_up(ip: IpAddr, by: u32) -> Option<IpAddr> {
     Some(match ip {
         IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits().checked_add(by)?).into(),
@@ -323,7 +326,7 @@ fn counted_up(ip: IpAddr, by: u32) -> Option<IpAddr> {
     })
 }
 
-/// Whether a node, which alone would be a run of `one`, is the next one of a run.
+/// Returns whether a node continues a run; `one` is the run of the node alone.
 fn follows(run: &NodeRun, node: &DescribedNode, one: &NodeRun) -> bool {
     let alike = |run: &NodeRun| (run.rack, run.udp_port, run.tcp_port);
     alike(run) == alike(one)
@@ -331,7 +334,8 @@ fn follows(run: &NodeRun, node: &DescribedNode, one: &NodeRun) -> bool {
         && name(run, run.count).is_some_and(|name| name == node.name)
 }
 
-/// A name around its last number before a domain: that, and how many digits it has.
+/// Splits a name around the last number before its domain. Returns the text before it, the number,
+/// its number of digits, and the text after it.
 fn split_name(name: &str) -> (&str, u64, u32, &str) {
     let host = name.split('.').next().unwrap_or(name);
     let end = host.trim_end_matches(|c: char| !c.is_ascii_digit()).len();
@@ -342,7 +346,7 @@ fn split_name(name: &str) -> (&str, u64, u32, &str) {
     }
 }
 
-/// The name of a node of a run.
+/// Returns the name of the node with index `at` of a run.
 fn name(run: &NodeRun, at: u32) -> Option<String> {
     let NodeRun { before, after, number, digits, .. } = run;
     if *digits == 0 {
@@ -378,7 +382,7 @@ mod tests {
         }
     }
 
-    /// Ranks on these nodes, which are called so.
+    /// Returns members with ranks on these nodes, with these names.
     fn members(names: &[String], nodes: &[usize], keys: bool) -> Vec<Member> {
         let mut seen = std::collections::BTreeSet::new();
         let mut member = |(rank, node): (u32, usize)| {
@@ -415,7 +419,7 @@ mod tests {
         {
             let group = group(members(&names(100, name), &spread, false));
             let description = Description::from_group(&group).unwrap();
-            // As many as there are racks.
+            // One run for each rack.
             assert_eq!((description.nodes.len(), description.ranks.len()), (25, 2));
             assert_eq!(and_back(&group), group);
         }

@@ -1,24 +1,28 @@
-//! What a program can beyond its version of the contract: bits that agent and controller say when the agent registers. What both have to know
-//! is done if both have said it.
+//! Optional features of the contracts: bits that agent and controller exchange when the agent
+//! registers.
+//!
+//! A feature is used only if both sides support it. Features exist so that a cluster can be
+//! upgraded without raising [`VERSION`](crate::VERSION).
 
-/// Datagrams of a group carry a tag under its key, and agents that connect prove who they are.
+/// Datagrams of a group carry a tag under the group's key, and connecting agents authenticate.
 pub const TAGS: u64 = 1;
 
-/// The agent encrypts what it sends to others, and speaks with no other: it was told to.
+/// The agent is configured to encrypt its traffic, and to communicate only with agents that do.
 pub const ENCRYPTION: u64 = 1 << 1;
 
-/// The ranks of a job run as the job's user, or not at all.
+/// The ranks of a job run as the job's user, or the job is rejected.
 pub const USERS: u64 = 1 << 2;
 
-/// Groups are told as descriptions; those on many nodes without the keys of their agents, which connect on demand.
+/// Groups are sent as descriptions. Those on many nodes contain no keys of their agents, which
+/// connect on demand.
 pub const DESCRIPTIONS: u64 = 1 << 3;
 
-/// The agent opens sockets for quick calls, and tells the others of a group whether it has. Bit 4 was that of an earlier release, whose
-/// ranks carried them out by other plans.
+/// The agent opens sockets for quick calls and reports to the other agents of a group whether it
+/// succeeded. Bit 4 must not be reused, because an earlier release used it for incompatible plans.
 pub const QUICK: u64 = 1 << 5;
 
-/// What an agent still holds may come in several messages.
+/// The groups that an agent still holds may be reported in several messages.
 pub const HELD_GROUPS: u64 = 1 << 6;
 
-/// What programs of this release can.
+/// All features that this release supports.
 pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS | QUICK | HELD_GROUPS;

@@ -1,45 +1,45 @@
-//! Frames between a rank and its agent: a 32-bit big-endian length, then a [`local::Frame`].
-//!
-//! Bytes to values and back; [`crate::socket`] moves the bytes.
+//! Encodes and decodes frames between a rank and its agent: a 32-bit big-endian length, followed by
+//! a [`local::Frame`]. [`crate::socket`] transfers the bytes.
 
 use crate::local::{self, frame::Body};
 use prost::Message as _;
 
-/// The longest frame that an agent accepts from a rank: all of them are small.
+/// Maximum length of a frame from a rank, in bytes. All of these frames are small.
 pub const MAX_TO_AGENT: usize = 4 << 10;
 
-/// The longest frame that a rank accepts from its agent: `Attached` names the place of every rank.
+/// Maximum length of a frame from an agent, in bytes. `Attached` contains the place of every rank.
 pub const MAX_TO_RANK: usize = 16 << 20;
 
-/// The longest text of a plan, so that a call with one is a frame that an agent accepts.
+/// Maximum length of the text of a plan, in bytes, so that a call with a plan fits
+/// [`MAX_TO_AGENT`].
 pub const MAX_PLAN: usize = 1 << 10;
 
-/// Bytes of the length.
+/// Size of the length field, in bytes.
 const HEADER_BYTES: usize = 4;
 
-/// Why bytes are not a frame.
+/// Reasons why bytes are not a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The length is beyond what this side accepts.
+    /// The frame is longer than this side accepts.
     #[error("a frame of {len} bytes; at most {limit} are accepted")]
     TooLong {
-        /// What the frame says.
+        /// Length in the header.
         len: usize,
-        /// What is accepted.
+        /// Maximum length that is accepted.
         limit: usize,
     },
-    /// The bytes are no protobuf message of our contract.
+    /// The bytes are not a protobuf message of the contract.
     #[error("not a frame of COOL's local protocol: {0}")]
     Malformed(#[from] prost::DecodeError),
-    /// A frame of a kind that this version does not know, or of none.
+    /// The frame has no body, or one that this version does not know.
     #[error("a frame of no known kind; do libcool and agent have the same version?")]
     Unknown,
 }
 
-/// A frame's bytes.
+/// Returns the bytes of a frame.
 ///
 /// # Errors
-/// If it is longer than `limit`, the receiver's.
+/// If the frame is longer than `limit`, which must be the limit of the receiver.
 pub fn encode(body: Body, limit: usize) -> Result<Vec<u8>, FrameError> {
     let frame = local::Frame { body: Some(body) };
     let len = frame.encoded_len();
@@ -54,8 +54,9 @@ pub fn encode(body: Body, limit: usize) -> Result<Vec<u8>, FrameError> {
     }
 }
 
-/// Cuts a stream of bytes into frames. Holds no more than one unfinished frame and what was pushed
-/// since frames were last taken out.
+/// Splits a stream of bytes into frames.
+///
+/// Holds at most one incomplete frame and the bytes that were pushed since frames were last taken.
 #[derive(Debug)]
 pub struct Decoder {
     buffer: Vec<u8>,
@@ -63,20 +64,20 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder for frames of at most `limit` bytes.
+    /// Returns a decoder for frames of at most `limit` bytes.
     pub fn new(limit: usize) -> Decoder {
         Decoder { buffer: Vec::new(), limit }
     }
 
-    /// Adds bytes as they came. Follow it with [`Decoder::take`] until there is no frame.
+    /// Adds received bytes. The caller must then call [`Decoder::take`] until it returns `None`.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next frame, or `None` if it is not complete.
+    /// Returns the next frame, or `None` if it is incomplete.
     ///
     /// # Errors
-    /// If the bytes are no frame. The stream cannot be used any more.
+    /// If the bytes are not a frame. The stream is unusable then.
     pub fn take(&mut self) -> Result<Option<Body>, FrameError> {
         let Some((header, rest)) = self.buffer.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let len = u32::from_be_bytes(*header) as usize;

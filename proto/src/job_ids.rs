@@ -1,29 +1,33 @@
-//! The numbers of jobs and groups: none is used twice, whichever life of the controller gives it out. They count on from the
-//! moment at which that life began, so that the last digits are what people need to say.
+//! Numbers of jobs and groups.
+//!
+//! No number is used twice, even by different incarnations of the controller. Each incarnation
+//! counts from the time at which it began, so that the last digits suffice for people.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Numbers for each unit of time, and short numbers.
+/// Number of ids for each unit of time, and the range of short ids.
 const SHORT: u64 = 100_000;
 
-/// Unit of time: no two lives of controllers begin within one.
+/// Unit of time: no two incarnations of controllers begin within one.
 pub const TICK: Duration = Duration::from_millis(100);
 
-/// The ticks count from the beginning of 2026, so that numbers stay below 2^53 (JSON) until 2311.
+/// Ticks count from the beginning of 2026, so that ids stay below 2^53 (JSON) until 2311.
 const BEGINNING: Duration = Duration::from_secs(1_767_225_600);
 
-/// The number before the first of a life of the controller that began then, nanoseconds since 1970.
+/// Returns the number before the first id of an incarnation of the controller that began at
+/// `began`, in nanoseconds since 1970.
 pub fn before_first(began: u64) -> u64 {
     let ticks = Duration::from_nanos(began).saturating_sub(BEGINNING).as_millis() / TICK.as_millis();
     u64::try_from(ticks).unwrap_or(u64::MAX / SHORT).saturating_mul(SHORT)
 }
 
-/// A number as people say it: it means the same while only one life of the controller has made jobs that run.
+/// Returns the short form of an id. It is unambiguous while all running jobs belong to the same
+/// incarnation of the controller.
 pub fn short(number: u64) -> u64 {
     number % SHORT
 }
 
-/// Now, as nanoseconds since 1970; a clock before that is earlier than all others.
+/// Returns the current time in nanoseconds since 1970, or 0 if the clock is set before 1970.
 pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

@@ -1,8 +1,12 @@
-//! Contracts between COOL's programs: gRPC to the controller ([`control`], feature `grpc`), and
-//! between a rank and the agent of its node ([`local`]): frames ([`frame`]) over a unix socket
-//! ([`socket`]); and between an agent and the supervisors of its ranks ([`launcher`]), over a socket
-//! that preserves message boundaries ([`seqpacket`]). The memory that ranks and agents share is in
-//! the crate `cool-shm`.
+//! Contracts between COOL's programs.
+//!
+//! - [`control`] (feature `grpc`): the controller's gRPC service for agents and tools.
+//! - [`local`]: frames between a rank and the agent of its node ([`frame`]) over a unix socket
+//!   ([`socket`]).
+//! - [`launcher`]: messages between an agent and the supervisors of its ranks, over a socket that
+//!   preserves message boundaries ([`seqpacket`]).
+//!
+//! The memory that ranks and agents share is in the crate `cool-shm`.
 
 mod conversions;
 #[cfg(feature = "grpc")]
@@ -17,15 +21,19 @@ pub mod socket;
 #[cfg(feature = "grpc")]
 pub mod trace_file;
 
-/// The version of both contracts. It is raised when programs of before could make nothing of what is new; what they can do without is a
-/// [feature](features).
+/// Version of the contracts.
+///
+/// It must be raised when earlier programs cannot handle a change. A change that earlier programs
+/// can ignore must be a [feature](features) instead.
 pub const VERSION: u32 = 11;
 
-/// The oldest version with which programs of this release work together: when [`VERSION`] is raised it stays one behind, so that
-/// a cluster is upgraded one program after the other.
+/// Oldest version that this release supports.
+///
+/// When [`VERSION`] is raised, this constant stays one behind, because operators upgrade the
+/// programs of a cluster one after the other.
 pub const OLDEST_VERSION: u32 = 11;
 
-/// A peer of a version that cannot be dealt with.
+/// The peer uses an unsupported version of the contracts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "speaks version {0} of the contract, this program {OLDEST_VERSION} to {VERSION}; upgrade the controller first, then agents, \
@@ -33,20 +41,22 @@ pub const OLDEST_VERSION: u32 = 11;
 )]
 pub struct VersionError(pub u32);
 
-/// Whether a peer of this version can be dealt with.
+/// Checks that this release supports the version of a peer.
 ///
 /// # Errors
-/// If not: it is too old, or of a later release.
+/// If the version is too old or too new.
 pub fn check_version(version: u32) -> Result<(), VersionError> {
     if (OLDEST_VERSION..=VERSION).contains(&version) { Ok(()) } else { Err(VersionError(version)) }
 }
 
-/// Bytes of the longest message of the controller's service, either way: a group of 10,000 ranks takes some 600 KB. An agent that
-/// registers tells of all its groups, in further messages if they do not fit.
+/// Maximum size of a message of the controller's service in either direction, in bytes.
+///
+/// A group of 10,000 ranks takes about 600 KB. An agent that registers reports all groups that it
+/// holds; it must send further messages if they do not fit.
 #[cfg(feature = "grpc")]
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// While a call runs, the agent says so this often.
+/// Interval at which an agent reports that a call is still running.
 pub const RUNNING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Frames between a rank and the agent of its node.
@@ -55,7 +65,7 @@ pub mod local {
     include!(concat!(env!("OUT_DIR"), "/cool.local.rs"));
 }
 
-/// Between an agent and the supervisors of its jobs' processes.
+/// Messages between an agent and the supervisors of its jobs' processes.
 #[allow(missing_docs, reason = "generated; documented in proto/launcher.proto")]
 pub mod launcher {
     include!(concat!(env!("OUT_DIR"), "/cool.launcher.rs"));
@@ -79,7 +89,7 @@ pub mod control {
     }
 
     impl Group {
-        /// What others than its agents may know of a group.
+        /// Returns the group without its keys, which only its agents may know.
         pub fn without_keys(mut self) -> Group {
             self.key = None;
             self.members.iter_mut().for_each(|member| member.key = None);

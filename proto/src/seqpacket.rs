@@ -1,5 +1,7 @@
-//! Unix sockets that keep messages apart (SOCK_SEQPACKET): a message goes and comes whole, with its descriptors, so that
-//! neither side keeps parts of one. What messages mean is left to the caller.
+//! Unix sockets that preserve message boundaries (SOCK_SEQPACKET).
+//!
+//! A message is sent and received as a whole, with its descriptors, so neither side has to buffer
+//! partial messages. The callers interpret the messages.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -11,23 +13,23 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// The longest message: what a job gives its ranks as arguments and variables fits, and so it does in the socket's buffer as Linux
-/// makes it.
+/// Maximum length of a message, in bytes. The arguments and environment of a job's ranks fit, and
+/// the default socket buffer of Linux holds one.
 pub const PACKET_BYTES_MAX: usize = 160 << 10;
 
-/// The most descriptors that a message brings.
+/// Maximum number of descriptors of a message.
 pub const PACKET_DESCRIPTORS_MAX: usize = 2;
 
-/// A message as it came.
+/// A received message.
 #[derive(Debug, Default)]
 pub struct SeqPacket {
-    /// Its bytes.
+    /// Bytes of the message.
     pub bytes: Vec<u8>,
-    /// Its descriptors.
+    /// Descriptors that were attached to the message.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Two connected sockets.
+/// Returns two connected sockets.
 ///
 /// # Errors
 /// As `socketpair(2)`.
@@ -35,7 +37,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Connects to whoever listens at a path.
+/// Connects to the process that listens at `path`.
 ///
 /// # Errors
 /// As `connect(2)`.
@@ -45,7 +47,7 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Listens at a path that nobody uses.
+/// Listens at `path`, at which no file may exist.
 ///
 /// # Errors
 /// As `bind(2)` and `listen(2)`.
@@ -63,7 +65,8 @@ fn unconnected() -> io::Result<OwnedFd> {
 /// Sends a message.
 ///
 /// # Errors
-/// As `sendmsg(2)`, except that it is tried again after a signal; or if it is too long.
+/// As `sendmsg(2)`; interrupted calls are repeated. Also if the message is too long or has too many
+/// descriptors.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if bytes.len() > PACKET_BYTES_MAX {
         let text = format!("a message of {} bytes; at most {PACKET_BYTES_MAX} are accepted", bytes.len());
@@ -82,12 +85,13 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
     Ok(())
 }
 
-/// Receives a message; `None` once the other side has hung up.
+/// Receives a message, or returns `None` after the peer closed the connection.
 ///
 /// # Errors
-/// As `recvmsg(2)`, except that it is tried again after a signal; or if it is too long, or brings too many descriptors.
+/// As `recvmsg(2)`; interrupted calls are repeated. Also if the message is too long or has too many
+/// descriptors.
 pub fn receive(socket: impl AsFd) -> io::Result<Option<SeqPacket>> {
-    // One more than there may be, so that too many are seen.
+    // One more than permitted, so that an excess is detected.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_DESCRIPTORS_MAX + 1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = vec![0; PACKET_BYTES_MAX];
@@ -114,7 +118,7 @@ pub fn receive(socket: impl AsFd) -> io::Result<Option<SeqPacket>> {
             "a message that is too long, or brings too many descriptors",
         ));
     }
-    // No message of ours is empty.
+    // Messages are never empty, so this is the end of the connection.
     if message.bytes == 0 {
         return Ok(None);
     }
@@ -149,7 +153,7 @@ mod tests {
         assert!(send(&here, &vec![7; PACKET_BYTES_MAX + 1], &[]).is_err());
         let three = [here.as_fd(), here.as_fd(), here.as_fd()];
         assert!(send(&here, b"three", &three).is_err());
-        // As a program would that keeps to nothing.
+        // A sender that does not check the length.
         rustix::net::send(&here, &vec![7; PACKET_BYTES_MAX + 1], SendFlags::empty()).unwrap();
         assert_eq!(receive(&there).unwrap_err().kind(), ErrorKind::InvalidData);
     }

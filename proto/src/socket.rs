@@ -1,6 +1,8 @@
-//! Moves frames and descriptors over a unix stream socket: the two system calls, which both sides
-//! use, and a blocking connection for the rank's side, whose halves may be in different threads. What frames
-//! mean is left to the caller.
+//! Sends and receives frames with file descriptors over a unix stream socket.
+//!
+//! [`send`] and [`receive`] wrap the two system calls that both sides use. [`open`] returns a
+//! blocking connection for the rank's side, and its halves may be used by different threads. The
+//! callers interpret the frames.
 
 use crate::frame::{Decoder, FrameError, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use crate::local::frame::Body;
@@ -18,31 +20,33 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How many descriptors one receive takes, and the most that a frame brings.
+/// Maximum number of descriptors of one receive call, and of one frame.
 const RECEIVE_DESCRIPTORS_MAX: usize = 4;
 const FRAME_DESCRIPTORS_MAX: usize = 2;
 
-/// Why nothing came or went.
+/// Reasons why a frame could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The other side hung up.
+    /// The peer closed the connection.
     #[error("the other side hung up")]
     Closed,
-    /// Nothing came within this time.
+    /// No data arrived, or could be sent, within this time.
     #[error("no answer within {} ms", .0.as_millis())]
     TimedOut(Duration),
-    /// What came was no frame.
+    /// The received bytes are not a frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// The system refused.
+    /// A system call failed.
     #[error(transparent)]
     System(io::Error),
 }
 
-/// Sends some of `bytes`, and at most two descriptors with the first of them. Returns how many bytes went.
+/// Sends a prefix of `bytes`, with at most two descriptors attached to the first byte.
+///
+/// Returns how many bytes were sent. The caller must send the rest without the descriptors.
 ///
 /// # Errors
-/// As `sendmsg(2)`, except that it is tried again after a signal.
+/// As `sendmsg(2)`; interrupted calls are repeated.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
     send_with(socket, bytes, descriptors, SendFlags::empty())
 }
@@ -58,18 +62,20 @@ fn send_with(
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::new(ErrorKind::InvalidInput, "more descriptors than a frame brings"));
     }
-    // A program in another language may have left SIGPIPE deadly.
+    // A host program in another language may not ignore SIGPIPE, which would kill the process.
     let flags = flags | SendFlags::NOSIGNAL;
     let parts = [IoSlice::new(bytes)];
     rustix::io::retry_on_intr(|| rustix::net::sendmsg(&socket, &parts, &mut control, flags))
         .map_err(Into::into)
 }
 
-/// Receives some bytes, 0 at the end of the stream, and the descriptors that came with them.
+/// Receives bytes into `buffer` and appends the attached descriptors to `descriptors`.
+///
+/// Returns the number of bytes, which is 0 at the end of the stream.
 ///
 /// # Errors
-/// As `recvmsg(2)`, except that it is tried again after a signal; or if more descriptors came than
-/// any frame has.
+/// As `recvmsg(2)`; interrupted calls are repeated. Also if more descriptors arrive than frames
+/// use.
 pub fn receive(
     socket: impl AsFd,
     buffer: &mut [u8],
@@ -100,29 +106,29 @@ fn receive_with(
     Ok(message.bytes)
 }
 
-/// The half of a rank's connection to its agent that sends. Every wait has a deadline.
+/// The sending half of a rank's connection to its agent. No operation blocks without a deadline.
 #[derive(Debug)]
-pub struct FrameSender {
+pub struct LocalFrameSender {
     stream: Arc<UnixStream>,
-    /// How long the agent may take nothing.
+    /// Maximum time for which the agent may accept no data.
     timeout: Duration,
 }
 
-/// The half that receives. Every wait has a deadline.
+/// The receiving half of a rank's connection to its agent. No operation blocks without a deadline.
 #[derive(Debug)]
-pub struct FrameReceiver {
+pub struct LocalFrameReceiver {
     stream: Arc<UnixStream>,
     decoder: Decoder,
     buffer: Vec<u8>,
-    /// Those that came and have not been asked for.
+    /// Received descriptors that were not taken yet.
     descriptors: VecDeque<OwnedFd>,
 }
 
-/// Connects to the agent's socket.
+/// Connects to the agent's socket and returns both halves of the connection.
 ///
 /// # Errors
-/// If nobody listens there, or not within `timeout`.
-pub fn open(path: &Path, timeout: Duration) -> Result<(FrameSender, FrameReceiver), SocketError> {
+/// If no process listens there, or the connection is not established within `timeout`.
+pub fn open(path: &Path, timeout: Duration) -> Result<(LocalFrameSender, LocalFrameReceiver), SocketError> {
     let system = |e: rustix::io::Errno| match e {
         rustix::io::Errno::AGAIN => SocketError::TimedOut(timeout),
         e => SocketError::System(e.into()),
@@ -131,34 +137,38 @@ pub fn open(path: &Path, timeout: Duration) -> Result<(FrameSender, FrameReceive
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(system)?;
-    // For a unix socket this also bounds the wait of connect, which is for room in the backlog.
+    // For unix sockets this timeout also applies to connect, which waits for room in the backlog.
     let bound = timeout.max(Duration::from_millis(1));
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(bound)).map_err(system)?;
     rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(system)?;
     let stream = Arc::new(UnixStream::from(socket));
-    let receiver = FrameReceiver {
+    let receiver = LocalFrameReceiver {
         stream: Arc::clone(&stream),
         decoder: Decoder::new(MAX_TO_RANK),
         buffer: vec![0; 64 << 10],
         descriptors: VecDeque::new(),
     };
-    Ok((FrameSender { stream, timeout: bound }, receiver))
+    Ok((LocalFrameSender { stream, timeout: bound }, receiver))
 }
 
-impl FrameSender {
-    /// Sends a frame, with a descriptor if there is one.
+impl LocalFrameSender {
+    /// Sends a frame, optionally with a descriptor.
     ///
     /// # Errors
-    /// If the agent is gone or takes nothing for the time given to [`open`].
+    /// If the agent closed the connection, or accepts no data for the timeout that was passed to
+    /// [`open`].
     pub fn send(&mut self, body: Body, descriptor: Option<BorrowedFd<'_>>) -> Result<(), SocketError> {
         self.send_when(PollFlags::OUT, body, descriptor, || ())
     }
 
-    /// The same. As long as the agent takes nothing, `meanwhile` is called whenever there is something to receive: an agent
-    /// whose answers nobody takes does not go on either.
+    /// Sends a frame as [`LocalFrameSender::send`] does, and calls `meanwhile` whenever data can be
+    /// received while the agent accepts none.
+    ///
+    /// The callback must receive that data, because the agent may stop reading until its replies are
+    /// read.
     ///
     /// # Errors
-    /// As [`FrameSender::send`].
+    /// As [`LocalFrameSender::send`].
     pub fn send_and_receive(
         &mut self,
         body: Body,
@@ -198,34 +208,37 @@ impl FrameSender {
         Ok(())
     }
 
-    /// Hangs up; every later send and receive fails.
+    /// Closes the connection. Later sends and receives return an error.
     pub fn close(&mut self) {
-        // What cannot be shut down any more is closed already.
+        // Shutting down fails only if the connection is closed already.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
-impl FrameReceiver {
-    /// Whether the agent is in this process.
+impl LocalFrameReceiver {
+    /// Returns whether the agent runs in this process.
     pub fn agent_is_in_this_process(&self) -> bool {
         let peer = sockopt::socket_peercred(&self.stream).map(|peer| peer.pid.as_raw_nonzero().get());
         peer.is_ok_and(|pid| u32::try_from(pid) == Ok(std::process::id()))
     }
 
-    /// The connection, for those who wait for several.
+    /// Returns the connection, for callers that wait for several connections.
     pub fn stream(&self) -> Arc<UnixStream> {
         Arc::clone(&self.stream)
     }
 
-    /// The next of the descriptors that have come: Attached has one if it says so.
+    /// Returns the next received descriptor, if there is one. The caller knows from an `Attached`
+    /// frame whether it carried any.
     pub fn descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptors.pop_front()
     }
 
-    /// The next frame from the agent. With a `timeout` of zero, one that has come.
+    /// Returns the next frame from the agent. With a `timeout` of zero, returns only a frame that
+    /// has arrived already.
     ///
     /// # Errors
-    /// If none comes within `timeout`, the agent hangs up, or what comes is no frame.
+    /// If no frame arrives within `timeout`, the agent closes the connection, or the bytes are not
+    /// a frame.
     pub fn receive(&mut self, timeout: Duration) -> Result<Body, SocketError> {
         let deadline = Instant::now() + timeout;
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -250,10 +263,10 @@ impl FrameReceiver {
     }
 }
 
-/// Sleeps until one of these can be done, or this time is over. A socket's own timeout counts in the system's ticks of
-/// some milliseconds; this one does not.
+/// Waits until the socket is ready or `timeout` passes. Uses `poll`, because a socket's own timeout
+/// is rounded to the kernel's ticks of several milliseconds.
 fn sleep(stream: &UnixStream, until: PollFlags, timeout: Duration) -> Result<(), SocketError> {
-    // Longer than the system's numbers go is for ever.
+    // A timeout beyond the range of the system's type is infinite.
     let timeout = Timespec::try_from(timeout).ok();
     match rustix::event::poll(&mut [PollFd::new(stream, until)], timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -271,7 +284,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    fn pair() -> (tempfile::TempDir, FrameSender, FrameReceiver, UnixStream) {
+    fn pair() -> (tempfile::TempDir, LocalFrameSender, LocalFrameReceiver, UnixStream) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent.sock");
         let listener = UnixListener::bind(&path).unwrap();
@@ -338,11 +351,11 @@ mod tests {
     #[test]
     fn who_sends_to_an_agent_that_waits_for_its_answers_to_be_taken_takes_them_meanwhile() {
         let (_dir, mut rank, mut receiver, mut agent) = pair();
-        // However much the system gives sockets.
+        // Small buffers make the test independent of the system's defaults.
         sockopt::set_socket_send_buffer_size(&*rank.stream, 16 << 10).unwrap();
         sockopt::set_socket_send_buffer_size(&agent, 16 << 10).unwrap();
         std::thread::scope(|scope| {
-            // Reads nothing before all its answers have gone: more than the socket holds.
+            // Reads nothing until all its replies are sent, which are more than the socket holds.
             scope.spawn(move || {
                 let answer = encode(Body::Done(Done::default()), MAX_TO_RANK).unwrap();
                 (0..5000).for_each(|_| agent.write_all(&answer).unwrap());

@@ -1,23 +1,23 @@
-//! Traces in a file: what agents would tell a controller that asks for them, of a run without a controller.
+//! Trace files: the records that agents would send to a controller, of a run without one.
 
 use crate::control::TraceEvent;
 use prost::Message as _;
 
-/// How such a file begins.
+/// First bytes of a trace file.
 const MAGIC: &[u8] = b"COOL trace 1\n";
 
-/// Why bytes are not such a file's.
+/// Reasons why bytes are not a trace file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceFileError {
-    /// It begins otherwise.
+    /// The file begins with other bytes.
     #[error("is no trace of COOL's, or one of another version")]
     Another,
-    /// It ends early, or was damaged.
+    /// The file is truncated or damaged.
     #[error("is damaged: {0}")]
     Damaged(#[from] prost::DecodeError),
 }
 
-/// The bytes of a file with these events.
+/// Returns the content of a file with these events.
 pub fn encode(events: &[TraceEvent]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     for event in events {
@@ -26,10 +26,10 @@ pub fn encode(events: &[TraceEvent]) -> Vec<u8> {
     bytes
 }
 
-/// The events of a file with these bytes.
+/// Returns the events in the content of a file.
 ///
 /// # Errors
-/// If it is no such file.
+/// If the content is not that of a trace file.
 pub fn decode(bytes: &[u8]) -> Result<Vec<TraceEvent>, TraceFileError> {
     let mut rest = bytes.strip_prefix(MAGIC).ok_or(TraceFileError::Another)?;
     let mut events = Vec::new();

@@ -3,7 +3,7 @@
 
 use crate::codes::{cool_comm, cool_op, cool_type, elements_of_code, op_of};
 use crate::comm::COMMS;
-use crate::error::CallError;
+use crate::error::CError;
 use cool_rust::{
     Array, ArrayMut, Arrays, Collective, Comm, Elements, Error, Op, Operation, OwnCounts, Pending, Type,
 };
@@ -42,27 +42,27 @@ pub(crate) enum OwnedCounts {
 }
 
 /// The communicator of a number.
-pub(crate) fn find_comm(number: cool_comm) -> Result<Arc<Comm>, CallError> {
+pub(crate) fn find_comm(number: cool_comm) -> Result<Arc<Comm>, CError> {
     COMMS.get(number, Arc::clone)
 }
 
 /// What an array of the type of a code holds.
-pub(crate) fn elements_of(code: cool_type) -> Result<Elements, CallError> {
-    elements_of_code(code).ok_or_else(|| CallError::Argument(format!("there is no type {code} of elements")))
+pub(crate) fn elements_of(code: cool_type) -> Result<Elements, CError> {
+    elements_of_code(code).ok_or_else(|| CError::Argument(format!("there is no type {code} of elements")))
 }
 
 /// Bytes of a range of memory that has elements of some bytes.
-pub(crate) fn bytes_of(element: usize, elements: usize) -> Result<usize, CallError> {
+pub(crate) fn bytes_of(element: usize, elements: usize) -> Result<usize, CError> {
     let bytes = elements.checked_mul(element).filter(|bytes| isize::try_from(*bytes).is_ok());
-    bytes.ok_or_else(|| CallError::Argument(format!("{elements} elements are beyond any array")))
+    bytes.ok_or_else(|| CError::Argument(format!("{elements} elements are beyond any array")))
 }
 
 /// # Safety
 /// Unless it is null, `bytes` bytes can be read there as long as the result is used.
-pub(crate) unsafe fn bytes<'a>(name: &str, data: *const c_void, bytes: usize) -> Result<&'a [u8], CallError> {
+pub(crate) unsafe fn bytes<'a>(name: &str, data: *const c_void, bytes: usize) -> Result<&'a [u8], CError> {
     match (data.is_null(), bytes) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(CallError::Argument(format!("{name} is null, but has {bytes} bytes to it"))),
+        (true, _) => Err(CError::Argument(format!("{name} is null, but has {bytes} bytes to it"))),
         // SAFETY: as promised.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(data.cast(), bytes) }),
     }
@@ -74,10 +74,10 @@ pub(crate) unsafe fn bytes_mut<'a>(
     name: &str,
     data: *mut c_void,
     bytes: usize,
-) -> Result<&'a mut [u8], CallError> {
+) -> Result<&'a mut [u8], CError> {
     match (data.is_null(), bytes) {
         (_, 0) => Ok(&mut []),
-        (true, _) => Err(CallError::Argument(format!("{name} is null, but has {bytes} bytes to it"))),
+        (true, _) => Err(CError::Argument(format!("{name} is null, but has {bytes} bytes to it"))),
         // SAFETY: as promised.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(data.cast(), bytes) }),
     }
@@ -85,7 +85,7 @@ pub(crate) unsafe fn bytes_mut<'a>(
 
 /// # Safety
 /// Unless it is null, `n` numbers can be read there.
-pub(crate) unsafe fn numbers(name: &str, data: *const usize, n: usize) -> Result<Vec<usize>, CallError> {
+pub(crate) unsafe fn numbers(name: &str, data: *const usize, n: usize) -> Result<Vec<usize>, CError> {
     // SAFETY: as promised; numbers may be copied byte by byte, wherever they begin.
     let raw = unsafe { bytes(name, data.cast(), n * size_of::<usize>()) }?;
     Ok(raw.as_chunks().0.iter().copied().map(usize::from_ne_bytes).collect())
@@ -93,7 +93,7 @@ pub(crate) unsafe fn numbers(name: &str, data: *const usize, n: usize) -> Result
 
 /// How memory that is read and memory that is written, each as where it begins and its bytes, lie to each other.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Overlap {
+pub(crate) enum BufferOverlap {
     /// They share nothing, or one is empty.
     Apart,
     /// One lies within the other: in that, where what is sent and what is received begin.
@@ -102,19 +102,19 @@ pub(crate) enum Overlap {
 
 /// # Errors
 /// If they overlap otherwise.
-pub(crate) fn overlap(send: (usize, usize), recv: (usize, usize)) -> Result<Overlap, CallError> {
+pub(crate) fn overlap(send: (usize, usize), recv: (usize, usize)) -> Result<BufferOverlap, CError> {
     let end = |(start, bytes): (usize, usize)| start.saturating_add(bytes);
     if send.1 == 0 || recv.1 == 0 || end(send) <= recv.0 || end(recv) <= send.0 {
-        return Ok(Overlap::Apart);
+        return Ok(BufferOverlap::Apart);
     }
     let is_within = |a: (usize, usize), b: (usize, usize)| b.0 <= a.0 && end(a) <= end(b);
     if is_within(send, recv) {
-        Ok(Overlap::Within(send.0 - recv.0, 0))
+        Ok(BufferOverlap::Within(send.0 - recv.0, 0))
     } else if is_within(recv, send) {
-        Ok(Overlap::Within(0, recv.0 - send.0))
+        Ok(BufferOverlap::Within(0, recv.0 - send.0))
     } else {
         let text = "send and recv overlap, and neither lies within the other; pass COOL_IN_PLACE as send, or other memory";
-        Err(CallError::Argument(text.to_owned()))
+        Err(CError::Argument(text.to_owned()))
     }
 }
 
@@ -144,7 +144,7 @@ impl CallArguments {
     /// # Safety
     /// What `send`, `recv` and the counts point to is there, is as long as the operation and the counts say, and is
     /// used by nobody else: `send` and the counts until this returns, `recv` until the call is done.
-    pub(crate) unsafe fn start(self) -> Result<Pending<'static>, CallError> {
+    pub(crate) unsafe fn start(self) -> Result<Pending<'static>, CError> {
         // SAFETY: as promised.
         unsafe { self.with_collective(|comm, collective| comm.start().collective(collective)) }
     }
@@ -153,7 +153,7 @@ impl CallArguments {
     ///
     /// # Safety
     /// As for [`CallArguments::start`], until this returns.
-    pub(crate) unsafe fn run(self) -> Result<(), CallError> {
+    pub(crate) unsafe fn run(self) -> Result<(), CError> {
         // SAFETY: as promised.
         unsafe { self.with_collective(Comm::collective) }
     }
@@ -163,7 +163,7 @@ impl CallArguments {
     unsafe fn with_collective<R>(
         self,
         then: impl FnOnce(&Comm, Collective<'_, 'static>) -> Result<R, Error>,
-    ) -> Result<R, CallError> {
+    ) -> Result<R, CError> {
         let dtype = elements_of(self.dtype)?;
         // SAFETY: as promised.
         unsafe { self.with_arrays(dtype, dtype.bytes(), then) }
@@ -177,9 +177,9 @@ impl CallArguments {
         self,
         element: usize,
         then: impl FnOnce(&Comm, Collective<'_, 'static>) -> Result<R, Error>,
-    ) -> Result<R, CallError> {
+    ) -> Result<R, CError> {
         if element == 0 || self.operation == Operation::Barrier {
-            return Err(CallError::Argument(
+            return Err(CError::Argument(
                 "elements of 0 bytes, or of a barrier, are not combined".to_owned(),
             ));
         }
@@ -194,14 +194,13 @@ impl CallArguments {
         dtype: Elements,
         element: usize,
         then: impl FnOnce(&Comm, Collective<'_, 'static>) -> Result<R, Error>,
-    ) -> Result<R, CallError> {
+    ) -> Result<R, CError> {
         let comm = find_comm(self.comm)?;
         let (size, rank) = (comm.size(), comm.rank());
         if self.operation == Operation::Barrier {
             return Ok(then(&comm, Collective::new(self.operation, Arrays::None))?);
         }
-        let op =
-            self.op.map(|op| op_of(op).ok_or_else(|| CallError::Argument(format!("there is no op {op}"))));
+        let op = self.op.map(|op| op_of(op).ok_or_else(|| CError::Argument(format!("there is no op {op}"))));
         let op: Option<Op> = op.transpose()?;
         let pairs = if self.operation == Operation::Alltoall { size * size } else { size };
         let counts: Option<Vec<usize>> = match self.count {
@@ -247,9 +246,9 @@ impl CallArguments {
         (dtype, element): (Elements, usize),
         send: usize,
         recv: usize,
-    ) -> Result<Arrays<'a, 'static>, CallError> {
+    ) -> Result<Arrays<'a, 'static>, CError> {
         match overlap((self.send.addr(), send), (self.recv.addr(), recv))? {
-            Overlap::Apart => {
+            BufferOverlap::Apart => {
                 // SAFETY: as promised.
                 let send = unsafe { bytes("send", self.send, send) }?;
                 // SAFETY: as promised.
@@ -257,12 +256,12 @@ impl CallArguments {
                 let (send, recv) = (Array::new(dtype, send), ArrayMut::new(dtype, recv));
                 Ok(Arrays::Apart(Some(whole(send)?), Some(whole(recv)?)))
             }
-            Overlap::Within(send_at, recv_at) => {
+            BufferOverlap::Within(send_at, recv_at) => {
                 let outer = if send_at == 0 && send >= recv { self.send.cast_mut() } else { self.recv };
                 // SAFETY: as promised. What is sent lies in the same memory as what is received, which may be written.
                 let data = unsafe { bytes_mut("recv", outer, send.max(recv)) }?;
                 if !send_at.is_multiple_of(element) || !recv_at.is_multiple_of(element) {
-                    return Err(CallError::Argument("send and recv overlap within an element".to_owned()));
+                    return Err(CError::Argument("send and recv overlap within an element".to_owned()));
                 }
                 let of = |at: usize, bytes: usize| at / element..(at + bytes) / element;
                 let data = whole(ArrayMut::new(dtype, data))?;
@@ -278,8 +277,8 @@ impl CallArguments {
     /// As for [`CallArguments::run`], as long as `own` says.
     pub(crate) unsafe fn run_with_own_counts(
         self,
-        own: impl FnOnce(&Comm) -> Result<(OwnedCounts, usize, usize), CallError>,
-    ) -> Result<(), CallError> {
+        own: impl FnOnce(&Comm) -> Result<(OwnedCounts, usize, usize), CError>,
+    ) -> Result<(), CError> {
         let (comm, dtype) = (find_comm(self.comm)?, elements_of(self.dtype)?);
         let (own, send, recv) = own(&comm)?;
         let (send, recv) = (bytes_of(dtype.bytes(), send)?, bytes_of(dtype.bytes(), recv)?);
@@ -300,12 +299,7 @@ impl CallArguments {
     }
 
     /// The elements of `send` and of `recv`.
-    fn elements(
-        &self,
-        rank: usize,
-        size: usize,
-        counts: Option<&[usize]>,
-    ) -> Result<(usize, usize), CallError> {
+    fn elements(&self, rank: usize, size: usize, counts: Option<&[usize]>) -> Result<(usize, usize), CError> {
         let count = match (&self.count, counts) {
             (ElementCount::Each(count), _) => *count,
             (ElementCount::Parts(_), Some(parts)) if self.operation == Operation::Alltoall => {
@@ -331,15 +325,15 @@ impl CallArguments {
     }
 }
 
-pub(crate) fn sum<'a>(mut parts: impl Iterator<Item = &'a usize>) -> Result<usize, CallError> {
+pub(crate) fn sum<'a>(mut parts: impl Iterator<Item = &'a usize>) -> Result<usize, CError> {
     parts.try_fold(0usize, |sum, part| sum.checked_add(*part)).ok_or_else(too_many)
 }
 
-fn too_many() -> CallError {
-    CallError::Argument("the counts are beyond any array".to_owned())
+fn too_many() -> CError {
+    CError::Argument("the counts are beyond any array".to_owned())
 }
 
 /// The bytes were counted by their elements.
-fn whole<A>(array: Option<A>) -> Result<A, CallError> {
-    array.ok_or_else(|| CallError::Argument("an array ends within an element".to_owned()))
+fn whole<A>(array: Option<A>) -> Result<A, CError> {
+    array.ok_or_else(|| CError::Argument("an array ends within an element".to_owned()))
 }

@@ -2,7 +2,7 @@
 
 use crate::arguments::{bytes, find_comm};
 use crate::codes::{cool_comm, cool_operation, cool_status, operation_of};
-use crate::error::{CallError, guarded};
+use crate::error::{CError, guarded};
 use crate::handles::HandleTable;
 use cool_rust::Comm;
 use std::borrow::Cow;
@@ -19,9 +19,9 @@ pub(crate) static COMMS: HandleTable<Arc<Comm>> = HandleTable::new("communicator
 ///
 /// # Safety
 /// Unless it is null, a `T` can be written there.
-pub(crate) unsafe fn put<T>(name: &str, place: *mut T, value: T) -> Result<(), CallError> {
+pub(crate) unsafe fn put<T>(name: &str, place: *mut T, value: T) -> Result<(), CError> {
     if place.is_null() {
-        return Err(CallError::Argument(format!("{name} is null")));
+        return Err(CError::Argument(format!("{name} is null")));
     }
     // SAFETY: as promised.
     unsafe { place.write(value) };
@@ -43,9 +43,9 @@ pub unsafe extern "C" fn cool_world(world: *mut cool_comm) -> cool_status {
 
 /// # Safety
 /// Unless it is null, there is a string.
-unsafe fn text<'a>(name: &str, string: *const c_char) -> Result<Cow<'a, str>, CallError> {
+unsafe fn text<'a>(name: &str, string: *const c_char) -> Result<Cow<'a, str>, CError> {
     if string.is_null() {
-        return Err(CallError::Argument(format!("{name} is null")));
+        return Err(CError::Argument(format!("{name} is null")));
     }
     // SAFETY: as promised.
     Ok(unsafe { CStr::from_ptr(string) }.to_string_lossy())
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn cool_launch(
     result: *mut c_int,
 ) -> cool_status {
     guarded(|| {
-        let program = program.ok_or_else(|| CallError::Argument("program is null".to_owned()))?;
+        let program = program.ok_or_else(|| CError::Argument("program is null".to_owned()))?;
         let context = ProgramContext(context);
         let results = cool_rust::launch(|comm| {
             let world = COMMS.add(Arc::new(comm));
@@ -208,8 +208,7 @@ pub unsafe extern "C" fn cool_place(
 ) -> cool_status {
     guarded(|| {
         let comm = find_comm(comm)?;
-        let place =
-            comm.place(rank).ok_or_else(|| CallError::Argument(format!("there is no rank {rank}")))?;
+        let place = comm.place(rank).ok_or_else(|| CError::Argument(format!("there is no rank {rank}")))?;
         // SAFETY: as promised.
         unsafe { put("node", node, place.node).and_then(|()| put("rack", rack, place.rack)) }
     })
@@ -259,7 +258,7 @@ pub unsafe extern "C" fn cool_subset(
     part: *mut cool_comm,
 ) -> cool_status {
     guarded(|| {
-        let beyond = || CallError::Argument(format!("{n} ranks are beyond any group"));
+        let beyond = || CError::Argument(format!("{n} ranks are beyond any group"));
         let len = n
             .checked_mul(size_of::<usize>())
             .filter(|len| isize::try_from(*len).is_ok())
@@ -311,7 +310,7 @@ pub unsafe extern "C" fn cool_set_plan(
 ) -> cool_status {
     guarded(|| {
         let operation = operation_of(operation)
-            .ok_or_else(|| CallError::Argument(format!("there is no operation {operation}")))?;
+            .ok_or_else(|| CError::Argument(format!("there is no operation {operation}")))?;
         // SAFETY: as promised.
         let plan = unsafe { text("plan", plan) }?;
         Ok(find_comm(comm)?.set_plan(operation, &plan)?)

@@ -20,7 +20,7 @@ thread_local! {
 
 /// An error of this interface.
 #[derive(Debug)]
-pub(crate) enum CallError {
+pub(crate) enum CError {
     /// The library's.
     Cool(Error),
     /// That of a command on files.
@@ -29,19 +29,19 @@ pub(crate) enum CallError {
     Argument(String),
 }
 
-impl From<Error> for CallError {
-    fn from(error: Error) -> CallError {
-        CallError::Cool(error)
+impl From<Error> for CError {
+    fn from(error: Error) -> CError {
+        CError::Cool(error)
     }
 }
 
-impl CallError {
+impl CError {
     fn code(&self) -> cool_status {
         let error = match self {
-            CallError::Argument(_) => return COOL_INVALID,
-            CallError::Files(FilesError::Start { .. }) => return COOL_SYSTEM,
-            CallError::Files(_) => return COOL_OTHER,
-            CallError::Cool(error) => error,
+            CError::Argument(_) => return COOL_INVALID,
+            CError::Files(FilesError::Start { .. }) => return COOL_SYSTEM,
+            CError::Files(_) => return COOL_OTHER,
+            CError::Cool(error) => error,
         };
         match error {
             Error::NotLaunched | Error::Environment { .. } | Error::Plan { .. } => COOL_ENVIRONMENT,
@@ -65,9 +65,9 @@ impl CallError {
     fn record(self) -> cool_status {
         let code = self.code();
         let (message, ranks) = match self {
-            CallError::Argument(reason) => (reason, Vec::new()),
-            CallError::Files(error) => (error.to_string(), Vec::new()),
-            CallError::Cool(error) => {
+            CError::Argument(reason) => (reason, Vec::new()),
+            CError::Files(error) => (error.to_string(), Vec::new()),
+            CError::Cool(error) => {
                 let ranks = match &error {
                     Error::Collective { ranks, .. } => ranks.clone(),
                     _ => Vec::new(),
@@ -82,12 +82,12 @@ impl CallError {
 }
 
 /// Runs what a function does and makes a code of what came of it.
-pub(crate) fn guarded(body: impl FnOnce() -> Result<(), CallError>) -> cool_status {
+pub(crate) fn guarded(body: impl FnOnce() -> Result<(), CError>) -> cool_status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => COOL_OK,
         Ok(Err(wrong)) => wrong.record(),
         Err(_) => {
-            CallError::Argument("libcool panicked; what it said is on standard error".to_owned()).record();
+            CError::Argument("libcool panicked; what it said is on standard error".to_owned()).record();
             COOL_OTHER
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::codes::cool_status;
 use crate::comm::put;
-use crate::error::{CallError, guarded};
+use crate::error::{CError, guarded};
 use cool_rust::files::{FilesError, run};
 use std::ffi::{CStr, CString, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn cool_files(
         // SAFETY: as promised.
         unsafe { put("outcome", outcome, std::ptr::null_mut()) }?;
         if arguments.is_null() {
-            return Err(CallError::Argument("arguments is null".to_owned()));
+            return Err(CError::Argument("arguments is null".to_owned()));
         }
         let mut all = Vec::new();
         loop {
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn cool_files(
                 break;
             }
             if all.len() == ARGUMENTS_MAX {
-                return Err(CallError::Argument(format!(
+                return Err(CError::Argument(format!(
                     "more than {ARGUMENTS_MAX} arguments, and no null pointer"
                 )));
             }
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn cool_files(
             // SAFETY: as promised.
             unsafe { put("outcome", outcome, text.into_raw()) }?;
         }
-        ended.map(drop).map_err(CallError::Files)
+        ended.map(drop).map_err(CError::Files)
     })
 }
 

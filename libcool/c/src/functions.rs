@@ -2,7 +2,7 @@
 
 use crate::arguments::{CallArguments, ElementCount};
 use crate::codes::{cool_comm, cool_operation, cool_request, cool_status, operation_of};
-use crate::error::{CallError, guarded};
+use crate::error::{CError, guarded};
 use crate::requests::start_request;
 use cool_rust::Operation;
 use std::ffi::c_void;
@@ -22,8 +22,8 @@ struct Function {
 }
 
 impl Function {
-    fn new(combine: cool_combine, context: *mut c_void, element: usize) -> Result<Function, CallError> {
-        let combine = combine.ok_or_else(|| CallError::Argument("combine is null".to_owned()))?;
+    fn new(combine: cool_combine, context: *mut c_void, element: usize) -> Result<Function, CError> {
+        let combine = combine.ok_or_else(|| CError::Argument("combine is null".to_owned()))?;
         Ok(Function { combine, context: context.expose_provenance(), element })
     }
 
@@ -37,13 +37,13 @@ impl Function {
     }
 }
 
-fn operation(code: cool_operation) -> Result<Operation, CallError> {
-    operation_of(code).ok_or_else(|| CallError::Argument("there is no such operation".to_owned()))
+fn operation(code: cool_operation) -> Result<Operation, CError> {
+    operation_of(code).ok_or_else(|| CError::Argument("there is no such operation".to_owned()))
 }
 
 /// # Safety
 /// As for [`CallArguments::run`]; the function keeps to its arrays.
-unsafe fn wait(call: CallArguments, function: Function) -> Result<(), CallError> {
+unsafe fn wait(call: CallArguments, function: Function) -> Result<(), CError> {
     // SAFETY: as promised.
     let mut f = |left: &mut [u8], right: &[u8]| unsafe { function.call(left, right) };
     // SAFETY: as promised.
@@ -52,7 +52,7 @@ unsafe fn wait(call: CallArguments, function: Function) -> Result<(), CallError>
 
 /// # Safety
 /// As for [`CallArguments::start`]; the function keeps to its arrays, and is there until the call is done.
-unsafe fn start(call: CallArguments, function: Function) -> Result<cool_rust::Pending<'static>, CallError> {
+unsafe fn start(call: CallArguments, function: Function) -> Result<cool_rust::Pending<'static>, CError> {
     // SAFETY: as promised.
     let f = move |left: &mut [u8], right: &[u8]| unsafe { function.call(left, right) };
     // SAFETY: as promised.

@@ -1,6 +1,6 @@
 //! Numbers in place of pointers: what was freed is refused, not followed.
 
-use crate::error::CallError;
+use crate::error::CError;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -34,7 +34,7 @@ impl<T> HandleTable<T> {
     }
 
     /// Takes a value out.
-    pub(crate) fn take(&self, number: u64) -> Result<T, CallError> {
+    pub(crate) fn take(&self, number: u64) -> Result<T, CError> {
         self.with(|table| table.values.remove(&number)).ok_or_else(|| self.unknown(number))
     }
 
@@ -44,12 +44,12 @@ impl<T> HandleTable<T> {
     }
 
     /// Looks at a value.
-    pub(crate) fn get<R>(&self, number: u64, f: impl FnOnce(&T) -> R) -> Result<R, CallError> {
+    pub(crate) fn get<R>(&self, number: u64, f: impl FnOnce(&T) -> R) -> Result<R, CError> {
         self.with(|table| table.values.get(&number).map(f)).ok_or_else(|| self.unknown(number))
     }
 
-    fn unknown(&self, number: u64) -> CallError {
-        CallError::Argument(format!("there is no {} {number}: it was freed, or never made", self.what))
+    fn unknown(&self, number: u64) -> CError {
+        CError::Argument(format!("there is no {} {number}: it was freed, or never made", self.what))
     }
 
     // Every change to the table is whole, so a panic elsewhere spoils nothing.

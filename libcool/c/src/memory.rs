@@ -3,7 +3,7 @@
 use crate::arguments::find_comm;
 use crate::codes::{cool_comm, cool_status};
 use crate::comm::put;
-use crate::error::{CallError, guarded};
+use crate::error::{CError, guarded};
 use cool_rust::Buffer;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -41,7 +41,7 @@ pub extern "C" fn cool_dealloc(data: *mut c_void) -> cool_status {
     guarded(|| match buffers(|buffers| buffers.remove(&data.addr())) {
         Some(_) => Ok(()),
         None if data.is_null() => Ok(()),
-        None => Err(CallError::Argument(format!(
+        None => Err(CError::Argument(format!(
             "{data:p} is nothing that cool_alloc gave, or it was given back before"
         ))),
     })

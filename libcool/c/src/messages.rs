@@ -3,7 +3,7 @@
 use crate::arguments::{bytes, bytes_mut, bytes_of, elements_of, find_comm};
 use crate::codes::{cool_comm, cool_request, cool_status, cool_type};
 use crate::comm::put;
-use crate::error::{CallError, guarded};
+use crate::error::{CError, guarded};
 use crate::requests::{REQUESTS, start_request};
 use cool_rust::{Array, ArrayMut, Comm, Error, Message, Pending, Probed, Received};
 use std::ffi::{c_int, c_void};
@@ -60,15 +60,15 @@ unsafe fn sent<R>(
     (dest, tag, synchronous): (usize, u32, bool),
     comm: cool_comm,
     then: impl FnOnce(&Comm, Message<'_, 'static>) -> Result<R, Error>,
-) -> Result<R, CallError> {
+) -> Result<R, CError> {
     let comm = find_comm(comm)?;
     if tag == ANY_TAG {
-        return Err(CallError::Argument("COOL_ANY_TAG is for receives; send with another tag".to_owned()));
+        return Err(CError::Argument("COOL_ANY_TAG is for receives; send with another tag".to_owned()));
     }
     let dtype = elements_of(dtype)?;
     // SAFETY: as promised.
     let data = unsafe { bytes("data", data, bytes_of(dtype.bytes(), count)?) }?;
-    let data = Array::new(dtype, data).ok_or_else(|| CallError::Argument("data is no array".to_owned()))?;
+    let data = Array::new(dtype, data).ok_or_else(|| CError::Argument("data is no array".to_owned()))?;
     Ok(match synchronous {
         true => then(&comm, Message::SynchronousSend { data, dest, tag })?,
         false => then(&comm, Message::Send { data, dest, tag })?,
@@ -85,13 +85,12 @@ unsafe fn received<R>(
     tag: u32,
     comm: cool_comm,
     then: impl FnOnce(&Comm, Message<'_, 'static>) -> Result<R, Error>,
-) -> Result<R, CallError> {
+) -> Result<R, CError> {
     let comm = find_comm(comm)?;
     let dtype = elements_of(dtype)?;
     // SAFETY: as promised.
     let data = unsafe { bytes_mut("data", data, bytes_of(dtype.bytes(), count)?) }?;
-    let data =
-        ArrayMut::new(dtype, data).ok_or_else(|| CallError::Argument("data is no array".to_owned()))?;
+    let data = ArrayMut::new(dtype, data).ok_or_else(|| CError::Argument("data is no array".to_owned()))?;
     let (source, tag) = any(source, tag);
     Ok(then(&comm, Message::Receive { data, source, tag })?)
 }

@@ -2,7 +2,7 @@
 
 use crate::arguments::{CallArguments, ElementCount, OwnedCounts, numbers, sum};
 use crate::codes::{cool_comm, cool_status, cool_type};
-use crate::error::{CallError, guarded};
+use crate::error::{CError, guarded};
 use cool_rust::{Comm, Operation};
 use std::ffi::c_void;
 
@@ -14,7 +14,7 @@ unsafe fn root_counts(
     comm: &Comm,
     counts: *const usize,
     root: usize,
-) -> Result<(OwnedCounts, usize), CallError> {
+) -> Result<(OwnedCounts, usize), CError> {
     let known = if comm.rank() == root { comm.size() } else { 0 };
     // SAFETY: as promised.
     let counts = unsafe { numbers("counts", counts, known) }?;

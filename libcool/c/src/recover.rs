@@ -3,7 +3,7 @@
 use crate::arguments::find_comm;
 use crate::codes::{cool_comm, cool_status};
 use crate::comm::{COMMS, put};
-use crate::error::{CallError, guarded};
+use crate::error::{CError, guarded};
 use std::sync::Arc;
 
 /// A group of the ranks that are left, in their old order; it works after calls of this group have failed. A rank is
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn cool_agree(
 ) -> cool_status {
     guarded(|| {
         if flags.is_null() {
-            return Err(CallError::Argument("flags is null".to_owned()));
+            return Err(CError::Argument("flags is null".to_owned()));
         }
         // SAFETY: as promised.
         let agreed = find_comm(comm)?.agree(unsafe { flags.read() })?;
@@ -74,14 +74,9 @@ pub unsafe extern "C" fn cool_gone(
 
 /// # Safety
 /// As for cool_gone.
-unsafe fn put_list(
-    list: *mut usize,
-    room: usize,
-    count: *mut usize,
-    ranks: &[usize],
-) -> Result<(), CallError> {
+unsafe fn put_list(list: *mut usize, room: usize, count: *mut usize, ranks: &[usize]) -> Result<(), CError> {
     if list.is_null() && room > 0 {
-        return Err(CallError::Argument(format!("gone is null, but has room for {room} ranks")));
+        return Err(CError::Argument(format!("gone is null, but has room for {room} ranks")));
     }
     for (place, rank) in ranks.iter().take(room).enumerate() {
         // SAFETY: there are fewer than `room`, for which the caller has made room.

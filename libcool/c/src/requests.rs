@@ -2,7 +2,7 @@
 
 use crate::codes::{cool_request, cool_status};
 use crate::comm::put;
-use crate::error::{CallError, guarded};
+use crate::error::{CError, guarded};
 use crate::handles::HandleTable;
 use cool_rust::Pending;
 use std::ffi::c_int;
@@ -17,7 +17,7 @@ pub(crate) static REQUESTS: HandleTable<Pending<'static>> = HandleTable::new("re
 /// `request` points to a request.
 pub(crate) unsafe fn start_request(
     request: *mut cool_request,
-    start: impl FnOnce() -> Result<Pending<'static>, CallError>,
+    start: impl FnOnce() -> Result<Pending<'static>, CError>,
 ) -> cool_status {
     // SAFETY: as promised.
     guarded(|| unsafe { put("request", request, REQUESTS.add(start()?)) })
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn cool_wait_for(
 pub unsafe extern "C" fn cool_wait_all(requests: *const cool_request, n: usize) -> cool_status {
     guarded(|| {
         if requests.is_null() && n > 0 {
-            return Err(CallError::Argument("requests is null".to_owned()));
+            return Err(CError::Argument("requests is null".to_owned()));
         }
         let mut first = Ok(());
         for place in 0..n {

@@ -5,7 +5,7 @@
     reason = "the data of an array is reached by its pointer; every block says why it is there"
 )]
 
-use crate::dlpack::{ElementKind, Tensor};
+use crate::dlpack::{CarriedKind, Tensor};
 use crate::error::argument_error;
 use cool_rust::{Array, ArrayMut, Arrays, Elements, Op, PairType, Type};
 use numpy::npyffi::NPY_ARRAY_WRITEABLE;
@@ -25,7 +25,7 @@ pub(crate) struct Data {
     bytes: usize,
     writeable: bool,
     /// Of what is carried as u8 and is none.
-    kind: ElementKind,
+    kind: CarriedKind,
     is_numpy: bool,
 }
 
@@ -68,7 +68,7 @@ impl Data {
         let object = array.as_array_ptr();
         // SAFETY: the pointer is that of a live array, whose fields may be read while the interpreter lock is held.
         let (pointer, flags) = unsafe { ((*object).fields.data as usize, (*object).fields.flags) };
-        let kind = if array.dtype().kind() == b'b' { ElementKind::Boolean } else { ElementKind::Number };
+        let kind = if array.dtype().kind() == b'b' { CarriedKind::Boolean } else { CarriedKind::Number };
         Ok(Data {
             array: array.clone().into_any().unbind(),
             _capsule: None,
@@ -135,14 +135,14 @@ impl Data {
     /// Why a reduction of such elements does not give such elements, if so: bytes of a bool are 0 or 1, which a sum is not.
     pub(crate) fn why_not_combined_by(&self, op: Op) -> Option<&'static str> {
         match self.kind {
-            ElementKind::Boolean if op == Op::Sum => Some(
+            CarriedKind::Boolean if op == Op::Sum => Some(
                 "send holds bool, which has no sum; op=\"logical_or\" tells whether any is true, \"logical_and\" \
                  whether all are, and a sum of send.astype(int) counts them",
             ),
-            ElementKind::Float8 => {
+            CarriedKind::Float8 => {
                 Some("send holds floats of 8 bits, which are carried but not combined; widen them first")
             }
-            ElementKind::Boolean | ElementKind::Number => None,
+            CarriedKind::Boolean | CarriedKind::Number => None,
         }
     }
 

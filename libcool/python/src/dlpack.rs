@@ -44,7 +44,7 @@ pub(crate) struct Tensor {
     pub(crate) capsule: Py<PyCapsule>,
     pub(crate) dtype: Type,
     /// How its elements are to be understood, where the type does not say.
-    pub(crate) kind: ElementKind,
+    pub(crate) kind: CarriedKind,
     pub(crate) pointer: usize,
     pub(crate) shape: Vec<usize>,
     pub(crate) writeable: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Tensor {
 
 /// Elements that are carried as those of another type.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ElementKind {
+pub(crate) enum CarriedKind {
     Number,
     Boolean,
     /// Of 8 bits, carried as bytes.
@@ -121,7 +121,7 @@ fn exported<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyCapsule>> 
 }
 
 impl DlTensor {
-    fn element_type(&self) -> Option<(Type, ElementKind)> {
+    fn element_type(&self) -> Option<(Type, CarriedKind)> {
         let number = match (self.code, self.bits) {
             (0, 8) => Type::I8,
             (0, 16) => Type::I16,
@@ -137,11 +137,11 @@ impl DlTensor {
             (4, 16) => Type::Bf16,
             (5, 64) => Type::C32,
             (5, 128) => Type::C64,
-            (6, 8) => return (self.lanes == 1).then_some((Type::U8, ElementKind::Boolean)),
-            (7..=14, 8) => return (self.lanes == 1).then_some((Type::U8, ElementKind::Float8)),
+            (6, 8) => return (self.lanes == 1).then_some((Type::U8, CarriedKind::Boolean)),
+            (7..=14, 8) => return (self.lanes == 1).then_some((Type::U8, CarriedKind::Float8)),
             _ => return None,
         };
-        (self.lanes == 1).then_some((number, ElementKind::Number))
+        (self.lanes == 1).then_some((number, CarriedKind::Number))
     }
 
     /// Its shape, if its elements lie one after the other.

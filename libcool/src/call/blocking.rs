@@ -1,11 +1,14 @@
 //! Whether the program waits in a call.
 
-/// Whether the program waits in the call (MPI: blocking). Who waits leaves registered memory alone meanwhile, which then
-/// need not be copied.
+/// Whether the program waits in the call (MPI: blocking).
+///
+/// A program that waits does not access registered memory meanwhile, so the memory need not be
+/// copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blocking {
     Yes,
     No,
-    /// It does not wait, but has promised to leave the arrays alone until the call is done.
+    /// The call returns at once, and the caller promised not to access the arrays until it is
+    /// complete.
     Lent,
 }

@@ -1,5 +1,5 @@
-//! One collective as a value: its arguments, and whether they make sense. The typed operations of
-//! [`Start`](crate::Start) and those of other languages all end here.
+//! A collective as a value: its arguments and their validation. The typed operations of
+//! [`Start`](crate::Start) and the bindings to other languages all use this type.
 
 mod checks;
 
@@ -13,38 +13,44 @@ pub(crate) use checks::CallingRank;
 /// The arrays of a [`Collective`].
 #[derive(Debug)]
 pub enum Arrays<'s, 'r> {
-    /// Nothing is carried: barrier.
+    /// No data, for a barrier.
     None,
-    /// What this rank sends and what it receives. What it does not send or receive (a rank that is not the
-    /// root) is not looked at and may be `None`.
+    /// The array that this rank sends and the one that it receives into. An array that is not used
+    /// at this rank, for example because it is not the root, is ignored and may be `None`.
     Apart(Option<Array<'s>>, Option<ArrayMut<'r>>),
-    /// One array for both: the message of a bcast; the vector of a reduction or scan, and the parts of an
-    /// alltoall, which the result overwrites; all parts of an allgather, of which this rank has filled its own, and so at
-    /// the root of a gather; all parts at the root of a scatter, where its own stays; the vector of a reduce_scatter, whose
-    /// beginning this rank's part of the result overwrites. Ranks that are not the root of a gather or scatter have their part.
+    /// One array for input and output:
+    ///
+    /// - bcast: the message.
+    /// - reduce, allreduce, scan, exscan and alltoall: the vector or parts, which the result
+    ///   overwrites.
+    /// - allgather, and gather at the root: all parts; this rank must have filled its own.
+    /// - scatter at the root: all parts; the root's own part stays in place.
+    /// - reduce_scatter: the vector; this rank's part of the result overwrites its beginning.
+    /// - gather and scatter at other ranks: the rank's own part.
     InPlace(ArrayMut<'r>),
-    /// What this rank sends and what it receives both lie in one array, as these of its elements, and may overlap: what it
-    /// sends is as it was before the call. Where they lie as in place, nothing more is copied than in place.
+    /// Input and output are these ranges of one array, in elements. The ranges may overlap: the
+    /// input has the values from before the call. If the ranges lie as they would for
+    /// [`Arrays::InPlace`], the call copies no more data than in place.
     Within(ArrayMut<'r>, Range<usize>, Range<usize>),
 }
 
-/// One collective with arrays whose type is known only when the program runs, for bindings to other languages.
-/// [`Start`](crate::Start) has the same with types.
+/// A collective on arrays whose type is known only at run time, for bindings to other languages.
+/// The methods of [`Start`](crate::Start) are the typed equivalent.
 #[derive(Debug)]
 pub struct Collective<'s, 'r> {
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
-    /// Source or destination, where the operation has one.
+    /// Source or destination rank, if the operation has one.
     pub root: usize,
-    /// How to combine, for the reductions and scans.
+    /// How elements are combined, for reductions and scans.
     pub op: Option<Op>,
-    /// For parts of unequal lengths: the elements of each.
+    /// For parts of unequal lengths: the number of elements of each part.
     pub counts: Option<&'s [usize]>,
-    /// The data.
+    /// The arrays.
     pub arrays: Arrays<'s, 'r>,
 }
 
-/// A collective whose arguments make sense, and what of its arrays goes out and comes in.
+/// A collective with valid arguments, and the byte ranges of its input and output.
 #[derive(Debug)]
 pub(crate) struct CheckedCollective<'s, 'r> {
     pub(crate) name: &'static str,
@@ -52,21 +58,21 @@ pub(crate) struct CheckedCollective<'s, 'r> {
     pub(crate) root: u32,
     pub(crate) op: Option<Op>,
     pub(crate) dtype: Option<Type>,
-    /// Elements; 0 if there are counts.
+    /// Number of elements, or 0 if there are counts.
     pub(crate) count: usize,
     pub(crate) counts: Option<&'s [usize]>,
-    /// By which pairs are converted, if they are combined.
+    /// The type of pairs that must be converted, if pairs are combined.
     pub(crate) pairs: Option<PairType>,
-    /// The bytes that go out, and those that what comes in overwrites.
+    /// Byte ranges of the input and of the output.
     send: Option<Range<usize>>,
     receive: Option<Range<usize>>,
-    /// A copy of what goes out, where it is not as or where the agents may find it.
+    /// A copy of the input, if the input overlaps the output or must be converted for the agents.
     copied: Option<Vec<u8>>,
     arrays: Arrays<'s, 'r>,
 }
 
 impl<'s, 'r> CheckedCollective<'s, 'r> {
-    /// What goes out.
+    /// Returns the bytes that this rank sends.
     pub(crate) fn input(&self) -> Option<&[u8]> {
         let range = self.send.clone()?;
         match (&self.copied, &self.arrays) {
@@ -77,7 +83,7 @@ impl<'s, 'r> CheckedCollective<'s, 'r> {
         }
     }
 
-    /// What comes in overwrites this.
+    /// Returns the bytes that received data will overwrite.
     pub(crate) fn output(&self) -> Option<&[u8]> {
         let range = self.receive.clone()?;
         match &self.arrays {
@@ -88,13 +94,13 @@ impl<'s, 'r> CheckedCollective<'s, 'r> {
         }
     }
 
-    /// Whether what goes out is overwritten by what comes in.
+    /// Returns whether the received data overwrites the input.
     pub(crate) fn overwrites(&self) -> bool {
         let shared = self.copied.is_none() && !matches!(self.arrays, Arrays::Apart(..) | Arrays::None);
         shared && self.send.is_some() && self.receive.is_some()
     }
 
-    /// Where to put what comes in.
+    /// Returns the memory for the received data.
     pub(crate) fn into_output(self) -> Option<&'r mut [u8]> {
         let range = self.receive?;
         match self.arrays {
@@ -105,7 +111,7 @@ impl<'s, 'r> CheckedCollective<'s, 'r> {
         }
     }
 
-    /// Copies what goes out: it lies where what comes in will, or is not what agents know.
+    /// Copies the input, because the output overlaps it or the agents need another encoding.
     fn copy(&mut self) {
         let mut copied = self.input().map(<[u8]>::to_vec);
         if let (Some(pairs), Some(copied)) = (self.pairs, &mut copied) {
@@ -115,31 +121,31 @@ impl<'s, 'r> CheckedCollective<'s, 'r> {
     }
 }
 
-/// Where a call's bytes come from and go to.
+/// Input and output memory of a call.
 #[derive(Debug)]
 pub(crate) struct CallBuffers<'a> {
     input: InputBytes<'a>,
     output: &'a mut [u8],
-    /// Where in `output` what comes in begins.
+    /// Offset in `output` at which the received data begins.
     start: usize,
 }
 
 #[derive(Debug)]
 enum InputBytes<'a> {
     Apart(Cow<'a, [u8]>),
-    /// A part of the output.
+    /// A range of the output.
     Within(Range<usize>),
 }
 
 impl<'a> CallBuffers<'a> {
-    /// What goes out from one place, and what comes in to another.
+    /// Returns buffers with separate input and output.
     pub(crate) fn new(input: &'a [u8], output: &'a mut [u8]) -> CallBuffers<'a> {
         CallBuffers { input: InputBytes::Apart(Cow::Borrowed(input)), output, start: 0 }
     }
 }
 
 impl CallBuffers<'_> {
-    /// Bytes that go out.
+    /// Returns bytes of the input.
     pub(crate) fn input(&self, range: Range<usize>) -> &[u8] {
         match &self.input {
             InputBytes::Apart(bytes) => &bytes[range],
@@ -147,7 +153,7 @@ impl CallBuffers<'_> {
         }
     }
 
-    /// All bytes that go out.
+    /// Returns the whole input.
     pub(crate) fn whole_input(&self) -> &[u8] {
         match &self.input {
             InputBytes::Apart(bytes) => bytes,
@@ -155,19 +161,20 @@ impl CallBuffers<'_> {
         }
     }
 
-    /// Where bytes come in.
+    /// Returns bytes of the output.
     pub(crate) fn output(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.output[self.start + range.start..self.start + range.end]
     }
 
-    /// What goes out is read after what comes in has overwritten it: it is copied.
+    /// Copies the input if it overlaps the output, because the caller reads it after it has written
+    /// output.
     pub(crate) fn set_input_apart(&mut self) {
         if let InputBytes::Within(range) = &self.input {
             self.input = InputBytes::Apart(Cow::Owned(self.output[range.clone()].to_vec()));
         }
     }
 
-    /// Bytes of the input come to stand in the output, from a place on, as those that other ranks send.
+    /// Copies bytes of the input to offset `at` of the output, as if another rank had sent them.
     pub(crate) fn keep(&mut self, range: Range<usize>, at: usize) {
         let at = self.start + at;
         match &self.input {
@@ -180,7 +187,7 @@ impl CallBuffers<'_> {
 }
 
 impl<'s, 'r> CheckedCollective<'s, 'r> {
-    /// What goes out and where to put what comes in, at once.
+    /// Returns input and output at the same time.
     pub(crate) fn buffers(&mut self) -> CallBuffers<'_> {
         let send = self.send.clone().unwrap_or_default();
         let start = self.receive.as_ref().map_or(0, |receive| receive.start);
@@ -209,12 +216,12 @@ impl<'s, 'r> CheckedCollective<'s, 'r> {
 }
 
 impl<'s, 'r> Collective<'s, 'r> {
-    /// An operation on arrays, with root 0, and no [`Op`] and counts.
+    /// Returns an operation on arrays, with root 0 and without [`Op`] and counts.
     pub fn new(operation: Operation, arrays: Arrays<'s, 'r>) -> Collective<'s, 'r> {
         Collective { operation, root: 0, op: None, counts: None, arrays }
     }
 
-    /// The name by which errors call it.
+    /// Returns the name of the operation in error messages.
     pub(crate) fn name(&self) -> &'static str {
         let counts = self.counts.is_some();
         match self.operation {

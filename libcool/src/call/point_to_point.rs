@@ -1,17 +1,17 @@
-//! One message from or to another rank as a value, after its arguments were checked.
+//! A message from or to another rank as a value, after its arguments were checked.
 
 use crate::Type;
 use cool_proto::local::Probe;
 
-/// A message whose ranks make sense.
+/// A message with valid ranks.
 #[derive(Debug)]
 pub(crate) struct PointToPointCall<'s> {
     pub(crate) name: &'static str,
-    /// Whether `data` goes out; else what comes overwrites it.
+    /// Whether `data` is sent; otherwise the received message overwrites it.
     pub(crate) sends: bool,
-    /// Of a send: it waits for its receive.
+    /// For a send: whether it completes only when a receive has matched it.
     pub(crate) synchronous: bool,
-    /// Of what would be a receive: whether it only asks.
+    /// For a receive: whether it only reports the message.
     pub(crate) probe: Probe,
     pub(crate) data: &'s [u8],
     pub(crate) peer: Option<u32>,

@@ -1,4 +1,4 @@
-//! CallBuffers that need no copy on their way to the agent.
+//! Buffers that are passed to the agent without a copy.
 
 use super::Comm;
 use crate::buffer::Buffer;
@@ -6,13 +6,19 @@ use crate::element::Element;
 use crate::error::Error;
 
 impl Comm {
-    /// A buffer of `len` zeros in registered memory, which is shared with the agent: calls that wait take what they send
-    /// from there, and put there what they receive, without a copy by this process. What is overwritten in place is
-    /// copied all the same before it is sent, and so is what goes by [`Comm::start`] (but see [`Comm::lending`]) and by other communicators; and
-    /// what comes into a part of a buffer, unless that part begins and ends at multiples of the system's page size or at
-    /// the buffer's ends. A buffer takes whole pages.
+    /// Returns a buffer of `len` zeros in registered memory, which is shared with the agent.
     ///
-    /// A call that fails may have overwritten a part of what it was to receive. The buffer outlives its communicator.
+    /// Calls that wait send from and receive into such a buffer without a copy by this process. A
+    /// copy is still made in these cases:
+    ///
+    /// - The call works in place, so its input is overwritten.
+    /// - The call was started by [`Comm::start`], unless [`Comm::lending`] is used.
+    /// - The call uses another communicator.
+    /// - The call receives into a part of a buffer that does not begin and end at a multiple of the
+    ///   system's page size or at an end of the buffer.
+    ///
+    /// A buffer occupies whole pages and may outlive its communicator. A call that fails may have
+    /// overwritten a part of the memory that it receives into.
     ///
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
@@ -27,9 +33,9 @@ impl Comm {
     /// ```
     ///
     /// # Errors
-    /// If the system has not that much memory, or the session with the agent has ended.
+    /// If the system does not have enough memory, or the session with the agent has ended.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        // More than any memory is refused by the system.
+        // The system refuses sizes that exceed any memory.
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
         let (start, block) = self.inner.session.alloc(bytes)?;
         Ok(Buffer::new(start, len, block))
@@ -48,19 +54,19 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    /// An agent's side of a rank's memory.
-    struct Agent {
+    /// The agent's view of a rank's memory.
+    struct TestAgent {
         stream: UnixStream,
         decoder: Decoder,
         regions: BTreeMap<u32, Region>,
     }
 
-    impl Agent {
-        fn new(stream: UnixStream, decoder: Decoder) -> Agent {
-            Agent { stream, decoder, regions: BTreeMap::new() }
+    impl TestAgent {
+        fn new(stream: UnixStream, decoder: Decoder) -> TestAgent {
+            TestAgent { stream, decoder, regions: BTreeMap::new() }
         }
 
-        /// The next call, with all memory that was shared before mapped.
+        /// Returns the next call, after mapping all memory that was shared before it.
         fn call(&mut self) -> Call {
             loop {
                 let mut descriptors = VecDeque::new();
@@ -85,7 +91,7 @@ mod tests {
             self.regions[&slice.region].copy_in(slice.offset, bytes).unwrap();
         }
 
-        /// Falls silent in a call, as one that is stopped.
+        /// Stops responding during a call, as a stopped agent does.
         fn stall(&mut self) {
             self.stream.write_all(&encode(Body::Running(Running {}), MAX_TO_RANK).unwrap()).unwrap();
             self.stream.shutdown(std::net::Shutdown::Both).unwrap();
@@ -104,9 +110,10 @@ mod tests {
     #[test]
     fn a_call_on_buffers_is_one_on_their_memory_and_copies_nothing() {
         let agent = |stream: UnixStream, decoder: Decoder| {
-            let mut agent = Agent::new(stream, decoder);
-            // An allreduce of buffers, of parts of them, then of other memory; a bcast; one in place; one that is started; one
-            // that is lent them.
+            let mut agent = TestAgent::new(stream, decoder);
+            // The calls of the rank, in order: an allreduce of buffers, of parts of them, and of
+            // other memory; a bcast; a call in place; a started call; and a started call with lent
+            // buffers.
             let whole = agent.call();
             let (input, output) = (whole.input.unwrap(), whole.output.unwrap());
             assert_eq!((agent.read(input), agent.read(output)), (vec![1; 200], vec![2; 200]));
@@ -114,7 +121,7 @@ mod tests {
             agent.done(whole.id);
             let part = agent.call();
             assert_eq!(part.input.unwrap(), Slice { offset: input.offset + 50, bytes: 20, ..input });
-            // Neither begins nor ends at a page.
+            // The part neither begins nor ends at a page boundary.
             assert!(apart(part.output.unwrap(), output));
             agent.done(part.id);
             let copied = agent.call();
@@ -146,7 +153,7 @@ mod tests {
             comm.bcast(&mut sum, 0).unwrap();
             comm.allreduce_in_place(&mut sum, Op::Sum).unwrap();
             comm.start().allreduce(&mine, &mut sum, Op::Sum).unwrap().wait().unwrap();
-            // SAFETY: nobody has the arrays until it is waited for.
+            // SAFETY: no code accesses the arrays until the call was waited for.
             let lending = unsafe { comm.lending() };
             lending.start().allreduce(&mine, &mut sum, Op::Sum).unwrap().wait().unwrap();
             assert_eq!(*sum, [4; 200]);
@@ -157,7 +164,7 @@ mod tests {
     fn a_buffer_that_is_given_back_stays_the_calls_until_that_is_done() {
         let (freed, free) = std::sync::mpsc::channel::<()>();
         let agent = move |stream: UnixStream, decoder: Decoder| {
-            let mut agent = Agent::new(stream, decoder);
+            let mut agent = TestAgent::new(stream, decoder);
             let first = agent.call();
             free.recv().unwrap();
             let second = agent.call();
@@ -167,7 +174,7 @@ mod tests {
         };
         with_agent(agent, |comm, _| {
             let mine = comm.alloc::<u8>(100).unwrap();
-            // As C may have it: the memory is given back while a thread waits for a call on it.
+            // As in C: the memory is freed while a thread waits for a call on it.
             let mut out = [0; 100];
             let call = comm.waiting().allreduce(&mine, &mut out, Op::Sum).unwrap();
             drop(mine);
@@ -182,7 +189,7 @@ mod tests {
         let (gone, go_on) = std::sync::mpsc::channel::<()>();
         let (wrote, written) = std::sync::mpsc::channel::<()>();
         let agent = move |stream: UnixStream, decoder: Decoder| {
-            let mut agent = Agent::new(stream, decoder);
+            let mut agent = TestAgent::new(stream, decoder);
             let call = agent.call();
             agent.stall();
             go_on.recv().unwrap();
@@ -203,13 +210,13 @@ mod tests {
     fn of_a_silent_agent_only_what_it_may_still_write_is_cut_off_and_other_buffers_keep_what_is_written() {
         let (gone, go_on) = std::sync::mpsc::channel::<()>();
         let agent = move |stream: UnixStream, decoder: Decoder| {
-            let mut agent = Agent::new(stream, decoder);
+            let mut agent = TestAgent::new(stream, decoder);
             let first = agent.call();
             agent.done(first.id);
             let call = agent.call();
             agent.stall();
             go_on.recv().unwrap();
-            // As written after the call, into the same memory as ever.
+            // The rank wrote this after the call, into the same memory.
             assert_eq!(agent.read(first.output.unwrap()), [7; 100]);
             assert_eq!(agent.read(call.input.unwrap()), [8; 100]);
         };
@@ -227,12 +234,12 @@ mod tests {
     #[test]
     fn a_session_that_has_ended_gives_no_memory() {
         let agent = |stream: UnixStream, decoder: Decoder| {
-            let mut agent = Agent::new(stream, decoder);
+            let mut agent = TestAgent::new(stream, decoder);
             agent.call();
             agent.stall();
         };
         with_agent(agent, |comm, path| {
-            // There is room in the region of the first.
+            // The region of the first buffer has room for the second one.
             let _first = comm.alloc::<u8>(100).unwrap();
             comm.barrier().unwrap_err();
             let e = comm.alloc::<u8>(100).unwrap_err().to_string();

@@ -1,8 +1,10 @@
-//! The operations that wait for their results, on slices whose types the compiler knows.
+//! The operations in their blocking form, on slices of types known at compile time.
 //!
-//! In those with `counts`, MPI's v-forms, `counts` has the number of elements of each rank's part, in rank order;
-//! any may be 0. All ranks pass the same: every agent makes the schedule of its own ranks, and for that needs to know
-//! what the others send. A program whose ranks know only their own lengths calls [`Comm::allgather`] on them first.
+//! Operations with `counts` are MPI's v-forms: `counts` contains the number of elements of each
+//! rank's part, in rank order; any count may be 0. All ranks must pass the same counts, because
+//! every agent compiles the schedule of its own ranks and needs the lengths of all parts for that.
+//! A program in which ranks know only their own lengths can exchange them first by
+//! [`Comm::allgather`].
 
 use super::Comm;
 use crate::Op;
@@ -11,15 +13,15 @@ use crate::element::Element;
 use crate::error::Error;
 
 impl Comm {
-    /// Any operation, on arrays whose types are known only when the program runs.
+    /// Executes any operation, on arrays whose types are known only at run time.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the call fails.
+    /// If the arguments are invalid, or the call fails.
     pub fn collective(&self, collective: Collective<'_, '_>) -> Result<(), Error> {
         self.waiting().collective(collective)?.wait()
     }
 
-    /// Sends the root's `data` to all: at the other ranks, `data` is overwritten with it.
+    /// Sends the root's `data` to all ranks, where it overwrites `data`.
     ///
     /// # Errors
     /// If there is no such root, or the call fails.
@@ -27,16 +29,16 @@ impl Comm {
         self.waiting().bcast(data, root)?.wait()
     }
 
-    /// Combines all ranks' `send`, element by element, into the root's `recv`. Only the root's `recv` is
-    /// looked at; the others may pass `&mut []`.
+    /// Combines the `send` arrays of all ranks, element by element, into the root's `recv`. Other
+    /// ranks may pass `&mut []` as `recv`, which is ignored.
     ///
     /// # Errors
-    /// If the root's `recv` is not as long as its `send`, there is no such root, or the call fails.
+    /// If the root's `recv` and `send` differ in length, there is no such root, or the call fails.
     pub fn reduce<T: Element>(&self, send: &[T], recv: &mut [T], op: Op, root: usize) -> Result<(), Error> {
         self.waiting().reduce(send, recv, op, root)?.wait()
     }
 
-    /// [`Comm::reduce`] of what all ranks have in `data`, which the result overwrites at the root.
+    /// As [`Comm::reduce`], with `data` as input; the result overwrites it at the root.
     ///
     /// # Errors
     /// If there is no such root, or the call fails.
@@ -44,15 +46,15 @@ impl Comm {
         self.waiting().reduce_in_place(data, op, root)?.wait()
     }
 
-    /// Combines all ranks' `send`, element by element, into every rank's `recv`.
+    /// Combines the `send` arrays of all ranks, element by element, into the `recv` of every rank.
     ///
     /// # Errors
-    /// If `recv` is not as long as `send`, or the call fails.
+    /// If `recv` and `send` differ in length, or the call fails.
     pub fn allreduce<T: Element>(&self, send: &[T], recv: &mut [T], op: Op) -> Result<(), Error> {
         self.waiting().allreduce(send, recv, op)?.wait()
     }
 
-    /// [`Comm::allreduce`] of what all ranks have in `data`, which the result overwrites.
+    /// As [`Comm::allreduce`], with `data` as input; the result overwrites it.
     ///
     /// # Errors
     /// If the call fails.
@@ -60,8 +62,9 @@ impl Comm {
         self.waiting().allreduce_in_place(data, op)?.wait()
     }
 
-    /// Combines all ranks' `send`, element by element, and deals the result out in `size()` equal parts:
-    /// rank i's `recv` gets the i-th. [`Comm::reduce_scatter_counts`] deals out parts of any lengths.
+    /// Combines the `send` arrays of all ranks, element by element, and distributes the result in
+    /// `size()` equal parts: rank i receives the i-th. Use [`Comm::reduce_scatter_counts`] for
+    /// parts of unequal lengths.
     ///
     /// # Errors
     /// If `send` is not `size()` times as long as `recv`, or the call fails.
@@ -69,19 +72,21 @@ impl Comm {
         self.waiting().reduce_scatter(send, recv, op)?.wait()
     }
 
-    /// [`Comm::reduce_scatter`] of what all ranks have in `data`, whose beginning this rank's part of the result overwrites.
+    /// As [`Comm::reduce_scatter`], with `data` as input; this rank's part of the result overwrites
+    /// its beginning.
     ///
     /// # Errors
-    /// If `data` is not `size()` equal parts, or the call fails.
+    /// If `data` does not consist of `size()` equal parts, or the call fails.
     pub fn reduce_scatter_in_place<T: Element>(&self, data: &mut [T], op: Op) -> Result<(), Error> {
         self.waiting().reduce_scatter_in_place(data, op)?.wait()
     }
 
-    /// [`Comm::reduce_scatter`] in parts of unequal lengths: rank i receives `counts[i]` elements of the
-    /// result. All ranks pass the same counts.
+    /// As [`Comm::reduce_scatter`], in parts of unequal lengths: rank i receives `counts[i]`
+    /// elements of the result. All ranks must pass the same counts.
     ///
     /// # Errors
-    /// If there is not one count for each rank, `send` or `recv` is not as long as they say, or the call fails.
+    /// If there is not one count for each rank, `send` or `recv` has another length than the counts
+    /// require, or the call fails.
     pub fn reduce_scatter_counts<T: Element>(
         &self,
         send: &[T],
@@ -92,10 +97,12 @@ impl Comm {
         self.waiting().reduce_scatter_counts(send, recv, counts, op)?.wait()
     }
 
-    /// [`Comm::reduce_scatter_in_place`] in parts of unequal lengths, as in [`Comm::reduce_scatter_counts`].
+    /// As [`Comm::reduce_scatter_in_place`], in parts of unequal lengths as in
+    /// [`Comm::reduce_scatter_counts`].
     ///
     /// # Errors
-    /// If there is not one count for each rank, `data` is not as long as they say, or the call fails.
+    /// If there is not one count for each rank, `data` has another length than the counts require,
+    /// or the call fails.
     pub fn reduce_scatter_counts_in_place<T: Element>(
         &self,
         data: &mut [T],
@@ -105,15 +112,16 @@ impl Comm {
         self.waiting().reduce_scatter_counts_in_place(data, counts, op)?.wait()
     }
 
-    /// Combines the `send` of this rank and of all before it, element by element, into `recv`.
+    /// Combines the `send` arrays of this rank and all preceding ranks, element by element, into
+    /// `recv`.
     ///
     /// # Errors
-    /// If `recv` is not as long as `send`, or the call fails.
+    /// If `recv` and `send` differ in length, or the call fails.
     pub fn scan<T: Element>(&self, send: &[T], recv: &mut [T], op: Op) -> Result<(), Error> {
         self.waiting().scan(send, recv, op)?.wait()
     }
 
-    /// [`Comm::scan`] of what all ranks have in `data`, which the result overwrites.
+    /// As [`Comm::scan`], with `data` as input; the result overwrites it.
     ///
     /// # Errors
     /// If the call fails.
@@ -121,16 +129,16 @@ impl Comm {
         self.waiting().scan_in_place(data, op)?.wait()
     }
 
-    /// Combines the `send` of all ranks before this one, element by element, into `recv`. Rank 0 has none
-    /// before it: its `recv` stays as it is.
+    /// Combines the `send` arrays of all preceding ranks, element by element, into `recv`. At rank
+    /// 0, which has no predecessors, `recv` is unchanged.
     ///
     /// # Errors
-    /// If `recv` is not as long as `send`, or the call fails.
+    /// If `recv` and `send` differ in length, or the call fails.
     pub fn exscan<T: Element>(&self, send: &[T], recv: &mut [T], op: Op) -> Result<(), Error> {
         self.waiting().exscan(send, recv, op)?.wait()
     }
 
-    /// [`Comm::exscan`] of what all ranks have in `data`, which the result overwrites, except at rank 0.
+    /// As [`Comm::exscan`], with `data` as input; the result overwrites it, except at rank 0.
     ///
     /// # Errors
     /// If the call fails.
@@ -138,31 +146,33 @@ impl Comm {
         self.waiting().exscan_in_place(data, op)?.wait()
     }
 
-    /// Puts all ranks' `send`, in rank order, into the root's `recv`. Only the root's `recv` is looked at;
-    /// the others may pass `&mut []`.
+    /// Concatenates the `send` arrays of all ranks, in rank order, in the root's `recv`. Other
+    /// ranks may pass `&mut []` as `recv`, which is ignored.
     ///
     /// # Errors
-    /// If the root's `recv` is not `size()` times as long as `send`, there is no such root, or the call
-    /// fails.
+    /// If the root's `recv` is not `size()` times as long as `send`, there is no such root, or the
+    /// call fails.
     pub fn gather<T: Element>(&self, send: &[T], recv: &mut [T], root: usize) -> Result<(), Error> {
         self.waiting().gather(send, recv, root)?.wait()
     }
 
-    /// [`Comm::gather`] of the `size()` equal parts of the root's `data`, of which it has filled its own; at the other ranks `data` is
-    /// what they send, who may as well call [`Comm::gather`].
+    /// As [`Comm::gather`], with the root's `data` as all `size()` equal parts, of which the root
+    /// must have filled its own. At other ranks, `data` is the part to send; they may call
+    /// [`Comm::gather`] instead.
     ///
     /// # Errors
-    /// If the root's `data` is not `size()` equal parts, there is no such root, or the call fails.
+    /// If the root's `data` does not consist of `size()` equal parts, there is no such root, or the
+    /// call fails.
     pub fn gather_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
         self.waiting().gather_in_place(data, root)?.wait()
     }
 
-    /// [`Comm::gather`] of parts of unequal lengths: rank i sends `counts[i]` elements. All ranks pass the
-    /// same counts.
+    /// As [`Comm::gather`], with parts of unequal lengths: rank i sends `counts[i]` elements. All
+    /// ranks must pass the same counts.
     ///
     /// # Errors
-    /// If there is not one count for each rank, `send` or the root's `recv` is not as long as they say, there is
-    /// no such root, or the call fails.
+    /// If there is not one count for each rank, `send` or the root's `recv` has another length than
+    /// the counts require, there is no such root, or the call fails.
     pub fn gatherv<T: Element>(
         &self,
         send: &[T],
@@ -173,10 +183,11 @@ impl Comm {
         self.waiting().gatherv(send, recv, counts, root)?.wait()
     }
 
-    /// [`Comm::gather_in_place`] of parts of unequal lengths, as in [`Comm::gatherv`].
+    /// As [`Comm::gather_in_place`], with parts of unequal lengths as in [`Comm::gatherv`].
     ///
     /// # Errors
-    /// If there is not one count for each rank, `data` is not as long as they say, there is no such root, or the call fails.
+    /// If there is not one count for each rank, `data` has another length than the counts require,
+    /// there is no such root, or the call fails.
     pub fn gatherv_in_place<T: Element>(
         &self,
         data: &mut [T],
@@ -186,7 +197,7 @@ impl Comm {
         self.waiting().gatherv_in_place(data, counts, root)?.wait()
     }
 
-    /// Puts all ranks' `send`, in rank order, into every rank's `recv`.
+    /// Concatenates the `send` arrays of all ranks, in rank order, in the `recv` of every rank.
     ///
     /// # Errors
     /// If `recv` is not `size()` times as long as `send`, or the call fails.
@@ -194,57 +205,61 @@ impl Comm {
         self.waiting().allgather(send, recv)?.wait()
     }
 
-    /// [`Comm::allgather`] of the `size()` equal parts of `data`, of which each rank has filled its own, the
-    /// `rank()`-th.
+    /// As [`Comm::allgather`], with `data` as all `size()` equal parts; each rank must have filled
+    /// its own, which is the `rank()`-th.
     ///
     /// # Errors
-    /// If `data` is not `size()` equal parts, or the call fails.
+    /// If `data` does not consist of `size()` equal parts, or the call fails.
     pub fn allgather_in_place<T: Element>(&self, data: &mut [T]) -> Result<(), Error> {
         self.waiting().allgather_in_place(data)?.wait()
     }
 
-    /// [`Comm::allgather`] of parts of unequal lengths: rank i sends `counts[i]` elements. All ranks pass the
-    /// same counts.
+    /// As [`Comm::allgather`], with parts of unequal lengths: rank i sends `counts[i]` elements.
+    /// All ranks must pass the same counts.
     ///
     /// # Errors
-    /// If there is not one count for each rank, `send` or `recv` is not as long as they say, or the call fails.
+    /// If there is not one count for each rank, `send` or `recv` has another length than the counts
+    /// require, or the call fails.
     pub fn allgatherv<T: Element>(&self, send: &[T], recv: &mut [T], counts: &[usize]) -> Result<(), Error> {
         self.waiting().allgatherv(send, recv, counts)?.wait()
     }
 
-    /// [`Comm::allgatherv`] of the parts of `data`, of which each rank has filled its own.
+    /// As [`Comm::allgatherv`], with `data` as all parts; each rank must have filled its own.
     ///
     /// # Errors
-    /// If there is not one count for each rank, `data` is not as long as they say, or the call fails.
+    /// If there is not one count for each rank, `data` has another length than the counts require,
+    /// or the call fails.
     pub fn allgatherv_in_place<T: Element>(&self, data: &mut [T], counts: &[usize]) -> Result<(), Error> {
         self.waiting().allgatherv_in_place(data, counts)?.wait()
     }
 
-    /// Deals the root's `send` out in `size()` equal parts: rank i's `recv` gets the i-th. Only the root's
-    /// `send` is looked at; the others may pass `&[]`.
+    /// Distributes the root's `send` in `size()` equal parts: rank i receives the i-th. Other ranks
+    /// may pass `&[]` as `send`, which is ignored.
     ///
     /// # Errors
-    /// If the root's `send` is not `size()` times as long as `recv`, there is no such root, or the call
-    /// fails.
+    /// If the root's `send` is not `size()` times as long as `recv`, there is no such root, or the
+    /// call fails.
     pub fn scatter<T: Element>(&self, send: &[T], recv: &mut [T], root: usize) -> Result<(), Error> {
         self.waiting().scatter(send, recv, root)?.wait()
     }
 
-    /// [`Comm::scatter`] of the `size()` equal parts of the root's `data`, which stays as it is; at the other ranks `data` is overwritten
-    /// with their part, who may as well call [`Comm::scatter`].
+    /// As [`Comm::scatter`], with the root's `data` as all `size()` equal parts, which stay
+    /// unchanged. At other ranks, the received part overwrites `data`; they may call
+    /// [`Comm::scatter`] instead.
     ///
     /// # Errors
-    /// If the root's `data` is not `size()` equal parts, there is no such root, or the call fails.
+    /// If the root's `data` does not consist of `size()` equal parts, there is no such root, or the
+    /// call fails.
     pub fn scatter_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
         self.waiting().scatter_in_place(data, root)?.wait()
     }
 
-    /// [`Comm::scatter`] in parts of unequal lengths: rank i receives `counts[i]` elements. All ranks pass the
-    /// same counts.
+    /// As [`Comm::scatter`], in parts of unequal lengths: rank i receives `counts[i]` elements. All
+    /// ranks must pass the same counts.
     ///
     /// # Errors
-    /// If there is not one count for each rank, the root's `send` or `recv` is not as long as they say, there is
-    /// no such root, or the call fails.
+    /// If there is not one count for each rank, the root's `send` or `recv` has another length than
+    /// the counts require, there is no such root, or the call fails.
     pub fn scatterv<T: Element>(
         &self,
         send: &[T],
@@ -255,10 +270,11 @@ impl Comm {
         self.waiting().scatterv(send, recv, counts, root)?.wait()
     }
 
-    /// [`Comm::scatter_in_place`] in parts of unequal lengths, as in [`Comm::scatterv`].
+    /// As [`Comm::scatter_in_place`], in parts of unequal lengths as in [`Comm::scatterv`].
     ///
     /// # Errors
-    /// If there is not one count for each rank, `data` is not as long as they say, there is no such root, or the call fails.
+    /// If there is not one count for each rank, `data` has another length than the counts require,
+    /// there is no such root, or the call fails.
     pub fn scatterv_in_place<T: Element>(
         &self,
         data: &mut [T],
@@ -268,25 +284,27 @@ impl Comm {
         self.waiting().scatterv_in_place(data, counts, root)?.wait()
     }
 
-    /// Deals every rank's `send` out in `size()` equal parts, the i-th to rank i, whose `recv` gets its parts
-    /// in rank order: a transposition.
+    /// Distributes every rank's `send` in `size()` equal parts, the i-th to rank i. Each rank's
+    /// `recv` contains the received parts in rank order. This is a transposition.
     ///
     /// # Errors
-    /// If `send` is not `size()` equal parts, `recv` is not as long as `send`, or the call fails.
+    /// If `send` does not consist of `size()` equal parts, `recv` and `send` differ in length, or
+    /// the call fails.
     pub fn alltoall<T: Element>(&self, send: &[T], recv: &mut [T]) -> Result<(), Error> {
         self.waiting().alltoall(send, recv)?.wait()
     }
 
-    /// [`Comm::alltoall`] of the `size()` equal parts of `data`, which are overwritten with those received.
+    /// As [`Comm::alltoall`], with `data` as the `size()` equal parts; the received parts overwrite
+    /// them.
     ///
     /// # Errors
-    /// If `data` is not `size()` equal parts, or the call fails.
+    /// If `data` does not consist of `size()` equal parts, or the call fails.
     pub fn alltoall_in_place<T: Element>(&self, data: &mut [T]) -> Result<(), Error> {
         self.waiting().alltoall_in_place(data)?.wait()
     }
 
-    /// [`Comm::alltoall`] in parts of unequal lengths: `counts[i * size() + j]` elements go from rank i to
-    /// rank j. All ranks pass the same counts: all of them, row by row.
+    /// As [`Comm::alltoall`], in parts of unequal lengths: `counts[i * size() + j]` elements are
+    /// sent from rank i to rank j. All ranks must pass the same counts: all of them, row by row.
     ///
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
@@ -305,17 +323,18 @@ impl Comm {
     /// ```
     ///
     /// # Errors
-    /// If there is not one count for each pair of ranks, `send` or `recv` is not as long as they say, or the
-    /// call fails.
+    /// If there is not one count for each pair of ranks, `send` or `recv` has another length than
+    /// the counts require, or the call fails.
     pub fn alltoallv<T: Element>(&self, send: &[T], recv: &mut [T], counts: &[usize]) -> Result<(), Error> {
         self.waiting().alltoallv(send, recv, counts)?.wait()
     }
 
-    /// [`Comm::alltoallv`] of the parts of `data`, which are overwritten with those received: as much comes from each rank as goes to it.
+    /// As [`Comm::alltoallv`], with `data` as the parts; the received parts overwrite them, so as
+    /// many elements must be received from each rank as are sent to it.
     ///
     /// # Errors
-    /// If there is not one count for each pair of ranks, two that belong together differ, `data` is not as long as they say,
-    /// or the call fails.
+    /// If there is not one count for each pair of ranks, the counts of the two directions between
+    /// two ranks differ, `data` has another length than the counts require, or the call fails.
     pub fn alltoallv_in_place<T: Element>(&self, data: &mut [T], counts: &[usize]) -> Result<(), Error> {
         self.waiting().alltoallv_in_place(data, counts)?.wait()
     }

@@ -1,4 +1,5 @@
-//! Groups made of a group while the program runs: each with trees and calls of its own, many at once.
+//! Groups that are created from an existing group at run time. Each has its own trees and calls;
+//! many may exist at the same time.
 
 use super::Comm;
 use crate::environment::JoinMode;
@@ -6,11 +7,12 @@ use crate::error::Error;
 use crate::session::RankSession;
 
 impl Comm {
-    /// Splits the group: ranks that give the same color form a new group, ordered by `key`, and by rank where keys
-    /// are equal. Who gives no color is in none. All ranks of the group call this.
+    /// Splits the group. Ranks that pass the same color form a new group, ordered by `key`, and by
+    /// rank where keys are equal. A rank that passes no color gets `None`. All ranks of the group
+    /// must call this.
     ///
-    /// A group made so has the timeout and plans of its parent. It is gone when all its ranks have dropped it;
-    /// each may when its own calls are done.
+    /// The new group has the timeout and plans of its parent. It is released when all its ranks
+    /// have dropped it; a rank may do so once its own calls are complete.
     ///
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
@@ -25,27 +27,31 @@ impl Comm {
     /// ```
     ///
     /// # Errors
-    /// If a rank of the new group does not come within the group's timeout, or the call fails.
+    /// If a rank of the new group does not join it within the group's timeout, or the call fails.
     pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Comm>, Error> {
         self.divide("split", color, key)
     }
 
-    /// A group of the same ranks in the same order, whose calls do not meet those of this one: for a library that
-    /// gets its caller's group. All ranks of the group call this.
+    /// Creates a group of the same ranks in the same order, whose calls are independent of this
+    /// group's.
+    ///
+    /// A library that is passed a group should use this, so that its calls do not match those of
+    /// the caller. All ranks of the group must call this.
     ///
     /// # Errors
     /// As [`Comm::split`].
     pub fn dup(&self) -> Result<Comm, Error> {
-        // The key is the same at every rank, who do the same to the group in the same order: nothing need be said before.
+        // All ranks create groups from this one in the same order, so the key is the same at each
+        // of them without communication.
         let key = format!("copy of group {}, made for the {}. time", self.group(), self.count_division());
         self.form("dup", key, self.rank() as u32, self.size() as u32)
     }
 
-    /// A group of some of the ranks, in that order; `None` for the others. All ranks of the group call this, with
-    /// the same `ranks`.
+    /// Creates a group of some of the ranks, in the given order. Returns `None` at the other ranks.
+    /// All ranks of the group must call this with the same `ranks`.
     ///
     /// # Errors
-    /// If there is no such rank or it is there twice; and as [`Comm::split`].
+    /// If a rank does not exist or is listed twice. Also as [`Comm::split`].
     pub fn subset(&self, ranks: &[usize]) -> Result<Option<Comm>, Error> {
         let name = "subset";
         for (place, rank) in ranks.iter().enumerate() {
@@ -63,7 +69,7 @@ impl Comm {
     }
 
     fn divide(&self, name: &'static str, color: Option<u64>, key: i64) -> Result<Option<Comm>, Error> {
-        // What each says: whether it has a color, the color, the key.
+        // Each rank's entry: whether it has a color, the color, and the key.
         let mut all = vec![[0i64; 3]; self.size()];
         all[self.rank()] = [i64::from(color.is_some()), color.unwrap_or(0).cast_signed(), key];
         self.allgather_in_place(all.as_flattened_mut())?;
@@ -77,20 +83,20 @@ impl Comm {
             .collect();
         members.sort_unstable();
         let place = members.iter().position(|(_, rank)| *rank == self.rank()).unwrap_or_default();
-        // Groups have no more ranks than fit.
+        // The number of ranks of a group fits.
         let (rank, size) = (place as u32, members.len() as u32);
         let key = format!("part {color} of group {}, split for the {number}. time", self.group());
         self.form(name, key, rank, size).map(Some)
     }
 
-    /// How often the group was split or copied, this time included.
+    /// Returns how many groups were created from this one, including the current one.
     fn count_division(&self) -> u64 {
         let mut state = self.inner.state();
         state.splits += 1;
         state.splits
     }
 
-    /// Meets the others that give the same key.
+    /// Joins the group of all ranks that pass the same key.
     fn form(&self, name: &'static str, key: String, rank: u32, size: u32) -> Result<Comm, Error> {
         let (timeout, plans) = (self.timeout(), self.inner.state().plans.clone());
         let mode = JoinMode::Enlist { key, size, timeout };

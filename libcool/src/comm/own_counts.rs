@@ -1,5 +1,6 @@
-//! Calls with parts of unequal lengths whose ranks know the lengths of their own parts only, as MPI's v-forms have them: a short call
-//! tells the others, then the call itself goes, of which every agent makes the whole schedule.
+//! Calls with parts of unequal lengths in which each rank knows only the lengths of its own parts,
+//! as in MPI's v-forms. A short call first exchanges the lengths, because every agent needs all of
+//! them to compile the schedule.
 
 use super::Comm;
 use crate::Operation;
@@ -7,29 +8,36 @@ use crate::call::{Arrays, Collective};
 use crate::element::Element;
 use crate::error::Error;
 
-/// What a rank knows of the lengths of parts, in elements.
+/// The lengths of parts that a rank knows, in elements.
 #[derive(Clone, Copy, Debug)]
 pub enum OwnCounts<'c> {
-    /// Of a gather or scatter: those of all ranks' parts. Only the root's are looked at; the others may have none.
+    /// For a gather or scatter: the counts of all ranks. Only those of the root are used; other
+    /// ranks may pass an empty slice.
     OfRoot(&'c [usize]),
-    /// Of an alltoall: what goes from this rank to each, and what comes to it from each.
+    /// For an alltoall: the number of elements that this rank sends to each rank, and receives from
+    /// each.
     OfRank(&'c [usize], &'c [usize]),
 }
 
 impl Comm {
-    /// A gather, scatter or alltoall whose counts are not known to all ranks; what `collective` has as counts is not looked at. Of a
-    /// gather or scatter the root tells the others (a bcast of 8 bytes for each rank), of an alltoall all tell all (an allgather
-    /// of 16 bytes for each pair of ranks, so that of 1,000 ranks each gets 16 MB): short calls are quick ones.
+    /// Executes a gather, scatter or alltoall for which not every rank knows all counts. The counts
+    /// in `collective` are ignored.
+    ///
+    /// For a gather or scatter, the root first broadcasts the counts (8 bytes for each rank). For
+    /// an alltoall, all ranks first exchange theirs (16 bytes for each pair of ranks; for example,
+    /// each of 1,000 ranks receives 16 MB). Short exchanges are quick calls.
     ///
     /// # Errors
-    /// As those of [`Comm::gatherv`], [`Comm::scatterv`] and [`Comm::alltoallv`]; or if one rank of an alltoall sends another
-    /// not as many elements as that receives, which all are told.
+    /// As [`Comm::gatherv`], [`Comm::scatterv`] and [`Comm::alltoallv`]. Also if, in an alltoall,
+    /// one rank sends another number of elements than its peer expects; every rank returns this
+    /// error.
     pub fn collective_of_own(&self, collective: Collective<'_, '_>, own: OwnCounts<'_>) -> Result<(), Error> {
         let counts = self.exchange_counts(&collective, own)?;
         self.collective(Collective { counts: Some(&counts), ..collective })
     }
 
-    /// [`Comm::gatherv`] where only the root knows all counts: only its `counts` is looked at. It tells the others first.
+    /// As [`Comm::gatherv`], but only the root must know the counts. The root broadcasts them
+    /// first.
     ///
     /// # Errors
     /// As [`Comm::gatherv`].
@@ -45,7 +53,8 @@ impl Comm {
         self.collective_of_own(collective, OwnCounts::OfRoot(counts))
     }
 
-    /// [`Comm::scatterv`] where only the root knows all counts: only its `counts` is looked at. It tells the others first.
+    /// As [`Comm::scatterv`], but only the root must know the counts. The root broadcasts them
+    /// first.
     ///
     /// # Errors
     /// As [`Comm::scatterv`].
@@ -61,7 +70,8 @@ impl Comm {
         self.collective_of_own(collective, OwnCounts::OfRoot(counts))
     }
 
-    /// [`Comm::alltoallv`] where each rank knows only how much it sends to each, and receives from each. All tell all first.
+    /// As [`Comm::alltoallv`], but each rank must know only the number of elements that it sends to
+    /// and receives from each rank. All ranks exchange their counts first.
     ///
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
@@ -78,7 +88,8 @@ impl Comm {
     /// ```
     ///
     /// # Errors
-    /// As [`Comm::alltoallv`], or if one rank sends another not as many elements as that receives, which all are told.
+    /// As [`Comm::alltoallv`]. Also if one rank sends another number of elements than its peer
+    /// expects; every rank returns this error.
     pub fn alltoallv_of_own<T: Element>(
         &self,
         send: &[T],
@@ -91,14 +102,14 @@ impl Comm {
         self.collective_of_own(collective, OwnCounts::OfRank(sent, received))
     }
 
-    /// The counts of all ranks, of what each knows.
+    /// Returns the counts of all ranks, given those that each rank knows.
     fn exchange_counts(
         &self,
         collective: &Collective<'_, '_>,
         own: OwnCounts<'_>,
     ) -> Result<Vec<usize>, Error> {
         let (operation, root, size) = (collective.operation, collective.root, self.size());
-        // As it is called in errors.
+        // The name of the operation in errors.
         let name = Collective { counts: Some(&[]), ..Collective::new(operation, Arrays::None) }.name();
         let wrong = |reason: String| self.inner.argument_error(name, reason);
         let one_each = |counts: &[usize]| match counts.len() == size {
@@ -118,7 +129,7 @@ impl Comm {
                 let mine = [one_each(sent)?, one_each(received)?].concat();
                 let mut all = vec![0; 2 * size * size];
                 self.allgather(&mine, &mut all)?;
-                // Of each rank, what it sends and then what it receives.
+                // Each rank's entry contains the counts it sends, followed by those it receives.
                 let of = |rank: usize, received: bool, peer: usize| {
                     all.get(2 * size * rank + if received { size } else { 0 } + peer).copied().unwrap_or(0)
                 };

@@ -1,4 +1,4 @@
-//! A call under way: waited for, asked whether it is done, or awaited as a future.
+//! A call that was started: it can be waited for, polled, or awaited as a future.
 
 use super::{Received, SharedComm, StartedFold};
 use crate::call::CheckedCollective;
@@ -11,34 +11,37 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// A call that was started with [`Comm::start`](crate::Comm::start). The agents carry it out meanwhile; what was
-/// to be sent may be changed at once, what is received is there after [`Pending::wait`], or after it was awaited
-/// as a future, by any executor.
+/// A call that was started with [`Comm::start`](crate::Comm::start).
 ///
-/// One that is dropped goes on without its result: at the other ranks it is done all the same.
+/// The agents execute the call in the background. The program may change the sent data at once.
+/// Received data is available after [`Pending::wait`] returns, or after the value was awaited as a
+/// future by any executor.
+///
+/// Dropping a `Pending` discards its result. The call is still executed, and completes at the other
+/// ranks.
 #[derive(Debug)]
 #[must_use = "what is received is there only after it was waited for"]
 pub struct Pending<'a> {
     comm: Arc<SharedComm>,
-    /// Absent if the call is done, or once the future has given its result.
+    /// The request to the agent, or `None` once the call is complete or its result was returned.
     request: Option<AgentRequest>,
     output: Option<&'a mut [u8]>,
-    /// What is done with what has come.
+    /// Final step on the received data.
     last_step: Option<LastStep>,
-    /// Of a message's elements.
+    /// Element type, for messages.
     dtype: Option<Type>,
-    /// The message that came, if it was waited for already.
+    /// The received message, once the call was waited for.
     received: Received,
-    /// What comes is first combined, by a function of the program.
+    /// State of a reduction by a function of the program.
     folding: Option<StartedFold<'a>>,
 }
 
-/// What a rank does with what the agents have combined.
+/// Final step of a rank on the data that the agents combined.
 #[derive(Clone, Copy, Debug)]
 enum LastStep {
-    /// Divides it by the number of ranks.
+    /// Division by the number of ranks.
     Average(Type),
-    /// Makes it pairs again.
+    /// Conversion to pairs.
     Pairs(PairType),
 }
 
@@ -56,7 +59,7 @@ impl LastStep {
     }
 }
 
-/// What [`Pending::received`] gives for what is no message.
+/// Returned by [`Pending::received`] for calls that are not receives.
 const NO_MESSAGE: Received = Received { source: 0, tag: 0, count: 0 };
 
 impl<'a> Pending<'a> {
@@ -77,7 +80,7 @@ impl<'a> Pending<'a> {
         }
     }
 
-    /// One that is done already.
+    /// Returns a call that is already complete.
     pub(crate) fn done(comm: Arc<SharedComm>, checked: CheckedCollective<'_, 'a>) -> Pending<'a> {
         if let Some((last_step, output)) = LastStep::for_call(&checked).zip(checked.into_output()) {
             last_step.apply(output, comm.size());
@@ -105,26 +108,28 @@ impl<'a> Pending<'a> {
         Pending { folding: Some(folding), ..Pending::new(comm, request, checked) }
     }
 
-    /// Waits until the call is done.
+    /// Waits until the call is complete.
     ///
     /// # Errors
-    /// If it failed.
+    /// If the call failed.
     pub fn wait(mut self) -> Result<(), Error> {
         self.finish().map(drop)
     }
 
-    /// Waits until the call is done; what came, if it is a [`recv`](crate::Comm::recv), else a message of nothing
-    /// from rank 0.
+    /// Waits until the call is complete and returns the received message. For calls other than
+    /// [`recv`](crate::Comm::recv), returns a message of 0 elements from rank 0.
     ///
     /// # Errors
-    /// If it failed.
+    /// If the call failed.
     pub fn received(mut self) -> Result<Received, Error> {
         self.finish()
     }
 
-    /// Waits until the call is done, but at most so long: whether it is done. What is received is there then, and
-    /// [`Pending::wait`] and [`Pending::received`] return at once. It can be called again and again, with waits as short as
-    /// one likes (zero: what has come is looked at), by a program that has other work to look after while it waits.
+    /// Waits until the call is complete, but at most for `at_most`. Returns whether it is complete.
+    ///
+    /// Once it has returned `true`, received data is available, and [`Pending::wait`] and
+    /// [`Pending::received`] return at once. A program with other work can call this repeatedly
+    /// with short waits; a wait of zero only polls.
     ///
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
@@ -132,7 +137,7 @@ impl<'a> Pending<'a> {
     /// let mut sum = [0];
     /// let mut call = comm.start().allreduce(&[1], &mut sum, cool::Op::Sum)?;
     /// while !call.wait_for(std::time::Duration::from_micros(200))? {
-    ///     // Look after what else there is.
+    ///     // Do other work here.
     /// }
     /// call.wait()?;
     /// assert_eq!(sum, [4]);
@@ -142,7 +147,7 @@ impl<'a> Pending<'a> {
     /// ```
     ///
     /// # Errors
-    /// If it failed. That is told once; the call counts as done afterwards.
+    /// If the call failed. The error is returned once; the call counts as complete afterwards.
     pub fn wait_for(&mut self, at_most: Duration) -> Result<bool, Error> {
         let Some(request) = &self.request else { return Ok(true) };
         if !request.wait_for(at_most)? {
@@ -152,11 +157,12 @@ impl<'a> Pending<'a> {
         Ok(true)
     }
 
-    /// Takes a [`recv`](crate::Comm::recv) back: `None` if nothing has come that it takes, else what came, as
-    /// [`Pending::received`].
+    /// Cancels a [`recv`](crate::Comm::recv). Returns `None` if the receive was cancelled, or the
+    /// message if one had already matched it, as [`Pending::received`].
     ///
     /// # Errors
-    /// If it is no receive, it failed, or the agent is of an earlier release; it goes on then without its result.
+    /// If the call is not a receive, it failed, or the agent is of an earlier release. The receive
+    /// then continues without its result.
     pub fn cancel(mut self) -> Result<Option<Received>, Error> {
         let receives = self.dtype.is_some() && self.output.is_some();
         match self.request.as_ref().filter(|_| receives) {
@@ -175,15 +181,16 @@ impl<'a> Pending<'a> {
         }
     }
 
-    /// Whether [`Pending::wait`] would return at once.
+    /// Returns whether [`Pending::wait`] would return at once.
     ///
     /// # Errors
-    /// If this process was forked off the rank's.
+    /// If this process was forked from the process of the rank.
     pub fn is_done(&self) -> Result<bool, Error> {
         self.request.as_ref().map_or(Ok(true), |request| request.wait_for(Duration::ZERO))
     }
 
-    /// Whether it is done; else `waker` is told when, if it is the last that was given.
+    /// Returns whether the call is complete. Otherwise the last waker that was passed is woken on
+    /// completion.
     pub(crate) fn wake_when_done(&self, waker: &Waker) -> Result<bool, Error> {
         self.request.as_ref().map_or(Ok(true), |request| request.poll(waker))
     }
@@ -223,10 +230,10 @@ impl Future for Pending<'_> {
     }
 }
 
-/// Waits for all of some calls.
+/// Waits for all of several calls.
 ///
 /// # Errors
-/// If one failed: the first that did. The others are waited for all the same.
+/// If any call failed, returns the first error, after all calls have completed.
 pub fn wait_all<'a>(calls: impl IntoIterator<Item = Pending<'a>>) -> Result<(), Error> {
     let mut first = Ok(());
     for call in calls {

@@ -10,64 +10,66 @@ use cool_proto::local::Probe;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a receive got.
+/// A received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// The rank that sent it.
+    /// Rank that sent the message.
     pub source: usize,
-    /// With this tag.
+    /// Tag of the message.
     pub tag: u32,
-    /// Elements; those of the array behind them are as they were.
+    /// Number of received elements. Elements of the array beyond them are unchanged.
     pub count: usize,
 }
 
-/// A message that a receive would take; it stays where it is.
+/// A queued message that a receive would match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probed {
-    /// The rank that sent it.
+    /// Rank that sent the message.
     pub source: usize,
-    /// With this tag.
+    /// Tag of the message.
     pub tag: u32,
-    /// Its length, whatever its elements are.
+    /// Length of the message in bytes, for any element type.
     pub bytes: usize,
 }
 
-/// A message to or from another rank, with arrays whose type is known only when the program runs.
+/// A message to or from another rank, with an array whose type is known only at run time.
 #[derive(Debug)]
 pub enum Message<'s, 'r> {
     /// Sends an array to a rank.
     Send {
-        /// What.
+        /// Array to send.
         data: Array<'s>,
-        /// To whom.
+        /// Rank that receives the message.
         dest: usize,
-        /// Known by what.
+        /// Tag of the message.
         tag: u32,
     },
-    /// The same; done when a receive has taken it.
+    /// Sends an array, and completes only when a receive has matched the message.
     SynchronousSend {
-        /// What.
+        /// Array to send.
         data: Array<'s>,
-        /// To whom.
+        /// Rank that receives the message.
         dest: usize,
-        /// Known by what.
+        /// Tag of the message.
         tag: u32,
     },
     /// Receives into an array.
     Receive {
-        /// Room for what comes.
+        /// Array for the received elements, which may be longer than the message.
         data: ArrayMut<'r>,
-        /// From whom; `None`: from any rank.
+        /// Rank to receive from, or `None` for any rank.
         source: Option<usize>,
-        /// Known by what; `None`: by anything.
+        /// Tag to receive, or `None` for any tag.
         tag: Option<u32>,
     },
 }
 
 impl Comm {
-    /// Sends `data` to one rank, which receives it with the same type and tag. Small messages are on their way when
-    /// this returns; large ones have been taken. Messages from one rank to another are received in the order in
-    /// which they were sent, among those that a receive takes.
+    /// Sends `data` to one rank, which must receive it with the same type and tag.
+    ///
+    /// When this returns, a small message has been sent, and a large one has been matched by a
+    /// receive. Among the messages that match a receive, those from one rank are received in the
+    /// order in which they were sent.
     ///
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
@@ -83,21 +85,26 @@ impl Comm {
     /// ```
     ///
     /// # Errors
-    /// If there is no such rank, it is gone, or does not receive the message in time. The group has failed then.
+    /// If there is no such rank, it is lost, or it does not receive the message in time. The group
+    /// has failed then.
     pub fn send<T: Element>(&self, data: &[T], dest: usize, tag: u32) -> Result<(), Error> {
         self.waiting().send(data, dest, tag)?.wait()
     }
 
-    /// [`Comm::send`], done when a receive has taken the message, however short it is (MPI's `Ssend`).
+    /// As [`Comm::send`], but returns only when a receive has matched the message, even if it is
+    /// short (MPI's `Ssend`).
     ///
     /// # Errors
-    /// As [`Comm::send`]; or if the agent is of an earlier release.
+    /// As [`Comm::send`]. Also if the agent is of an earlier release.
     pub fn ssend<T: Element>(&self, data: &[T], dest: usize, tag: u32) -> Result<(), Error> {
         self.waiting().ssend(data, dest, tag)?.wait()
     }
 
-    /// Waits until there is a message that a receive would take, and tells which, for instance how much room it needs; either
-    /// may be `None`: any. It stays there, but another thread may receive it first.
+    /// Waits for a message that a receive would match, and returns its sender, tag and length, for
+    /// example to allocate memory for it.
+    ///
+    /// `source` and `tag` may be `None` for any. The message stays queued, so another thread may
+    /// receive it first.
     ///
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
@@ -113,8 +120,8 @@ impl Comm {
     /// ```
     ///
     /// # Errors
-    /// If there is no such rank, it is gone, or sends nothing in time. The group has failed then. Or if the agent is of an earlier
-    /// release.
+    /// If there is no such rank, it is lost, or it sends no message in time. The group has failed
+    /// then. Also if the agent is of an earlier release.
     pub fn probe(
         &self,
         source: impl Into<Option<usize>>,
@@ -126,7 +133,7 @@ impl Comm {
         })
     }
 
-    /// [`Comm::probe`] without waiting: `None` if there is no such message yet.
+    /// As [`Comm::probe`], but does not wait: returns `None` if there is no such message yet.
     ///
     /// # Errors
     /// If there is no such rank, the group has failed, or the agent is of an earlier release.
@@ -138,12 +145,13 @@ impl Comm {
         self.inner.probe("iprobe", (source.into(), tag.into()), Probe::AtOnce)
     }
 
-    /// Receives what a rank sends with a tag, at most as many elements as `data` has; either may be `None`: any.
+    /// Receives a message of at most `data.len()` elements. `source` and `tag` may be `None` for
+    /// any.
     ///
     /// # Errors
-    /// If there is no such rank, it is gone, sends nothing in time, or another type: the group has failed then. If it sends more
-    /// than there is room for, that message is gone, and the group goes on
-    /// ([`FailureKind::Truncated`](crate::FailureKind::Truncated)).
+    /// If there is no such rank, it is lost, sends no message in time, or sends another type: the
+    /// group has failed then. If the message is longer than `data`, the message is lost but the
+    /// group stays usable ([`FailureKind::Truncated`](crate::FailureKind::Truncated)).
     pub fn recv<T: Element>(
         &self,
         data: &mut [T],
@@ -153,36 +161,38 @@ impl Comm {
         self.waiting().recv(data, source, tag)?.received()
     }
 
-    /// Any message, with arrays whose types are known only when the program runs; what came, if it is a receive.
+    /// Sends or receives any message, with an array whose type is known only at run time. Returns
+    /// the message if it is a receive.
     ///
     /// # Errors
-    /// As those of [`Comm::send`] and [`Comm::recv`].
+    /// As [`Comm::send`] and [`Comm::recv`].
     pub fn message(&self, message: Message<'_, '_>) -> Result<Received, Error> {
         self.waiting().message(message)?.received()
     }
 }
 
 impl Start<'_> {
-    /// [`Comm::send`].
+    /// Starts [`Comm::send`].
     ///
     /// # Errors
-    /// If there is no such rank, or the agent is gone.
+    /// If there is no such rank, or the agent is unreachable.
     pub fn send<T: Element>(self, data: &[T], dest: usize, tag: u32) -> Result<Pending<'static>, Error> {
         self.message(Message::Send { data: data.into(), dest, tag })
     }
 
-    /// [`Comm::ssend`].
+    /// Starts [`Comm::ssend`].
     ///
     /// # Errors
-    /// If there is no such rank, or the agent is gone or of an earlier release.
+    /// If there is no such rank, or the agent is unreachable or of an earlier release.
     pub fn ssend<T: Element>(self, data: &[T], dest: usize, tag: u32) -> Result<Pending<'static>, Error> {
         self.message(Message::SynchronousSend { data: data.into(), dest, tag })
     }
 
-    /// [`Comm::recv`]; [`Pending::received`] tells what came, [`Pending::cancel`] takes it back.
+    /// Starts [`Comm::recv`]. [`Pending::received`] returns the message, and [`Pending::cancel`]
+    /// cancels the receive.
     ///
     /// # Errors
-    /// If there is no such rank, or the agent is gone.
+    /// If there is no such rank, or the agent is unreachable.
     pub fn recv<T: Element>(
         self,
         data: &mut [T],
@@ -192,10 +202,10 @@ impl Start<'_> {
         self.message(Message::Receive { data: data.into(), source: source.into(), tag: tag.into() })
     }
 
-    /// Any message, with arrays whose types are known only when the program runs.
+    /// Starts any message, with an array whose type is known only at run time.
     ///
     /// # Errors
-    /// If there is no such rank, or the agent is gone.
+    /// If there is no such rank, or the agent is unreachable.
     pub fn message<'a>(self, message: Message<'_, 'a>) -> Result<Pending<'a>, Error> {
         let (comm, timeout, blocking) = self.parts();
         comm.inner.start_message(message, timeout, blocking)
@@ -237,7 +247,7 @@ impl SharedComm {
         Ok(Pending::for_message(Arc::clone(self), request, dtype, output))
     }
 
-    /// What a receive would take.
+    /// Returns the message that a receive would match.
     fn probe(
         &self,
         name: &'static str,

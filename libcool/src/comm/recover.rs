@@ -1,25 +1,28 @@
-//! Going on after a failure: who is left, and a group of those.
+//! Recovery after a failure: agreement of the survivors, and a new group of them.
 
 use super::Comm;
 use crate::error::Error;
 
-/// What the survivors of a group have agreed on: the same at every one of them.
+/// The agreement of the survivors of a group, which is the same at each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreement {
-    /// The bitwise and of what they gave.
+    /// Bitwise AND of the numbers that the survivors passed.
     pub flags: u64,
-    /// The ranks that are gone, ascending.
+    /// Lost ranks, ascending.
     pub gone: Vec<usize>,
 }
 
 impl Comm {
-    /// A group of the ranks that are left, in their old order; [`Comm::gone`] of it says who is not in it. It works
-    /// also, and above all, after calls of this group have failed. All ranks that are left call this.
+    /// Creates a group of the surviving ranks, in their old order. All survivors must call this.
     ///
-    /// A rank is gone if it has ended or left the group, its agent is gone, or it does not come within the shortest
-    /// timeout that any of them has set. That is decided once for all of them, by the controller; who counts as
-    /// gone is told so by an error if it comes later. The new group has the timeout and the plans of this one,
-    /// which should then be dropped.
+    /// It is meant to be called after calls of this group have failed. [`Comm::gone`] of the new
+    /// group returns the lost ranks.
+    ///
+    /// A rank counts as lost if it has ended or left the group, its agent is unreachable, or it
+    /// does not call this within the shortest timeout that any survivor has set. The controller
+    /// decides this once for all survivors; a rank that calls later and counts as lost gets an
+    /// error. The new group has the timeout and the plans of this one, which should be dropped
+    /// afterwards.
     ///
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
@@ -40,38 +43,42 @@ impl Comm {
     /// ```
     ///
     /// # Errors
-    /// If this rank counts as gone, others call [`Comm::agree`], or the controller is away. Nothing is lost by trying
-    /// again.
+    /// If this rank counts as lost, other ranks call [`Comm::agree`] instead, or the controller is
+    /// unreachable. The call may be repeated.
     pub fn shrink(&self) -> Result<Comm, Error> {
         let (timeout, plans) = (self.timeout(), self.inner.state().plans.clone());
         let (session, attached, gone) = self.inner.session.shrink(timeout)?;
         Ok(Comm::new(session, attached, timeout, plans, gone))
     }
 
-    /// The bitwise and of what all ranks give that are left, and who is gone; see [`Comm::shrink`] for what that
-    /// means. It works after calls of this group have failed. All ranks that are left call this.
+    /// Returns the bitwise AND of `flags` over all surviving ranks, and the lost ranks; see
+    /// [`Comm::shrink`] for which ranks count as lost. All survivors must call this. It works after
+    /// calls of this group have failed.
     ///
     /// # Errors
-    /// If this rank counts as gone, others call [`Comm::shrink`], or the controller is away.
+    /// If this rank counts as lost, other ranks call [`Comm::shrink`] instead, or the controller is
+    /// unreachable.
     pub fn agree(&self, flags: u64) -> Result<Agreement, Error> {
         let timeout = self.timeout();
         let (flags, gone) = self.inner.session.agree(flags, timeout)?;
         Ok(Agreement { flags, gone })
     }
 
-    /// Lets all calls of this group fail that are under way or come later, at every rank, with
-    /// [`FailureKind::Revoked`](crate::FailureKind::Revoked): for a rank that cannot go on as the others expect. Only
-    /// [`Comm::shrink`] and [`Comm::agree`] work afterwards. A group that has failed before need not be revoked: it
-    /// has failed at every rank.
+    /// Makes all pending and later calls of this group fail at every rank, with
+    /// [`FailureKind::Revoked`](crate::FailureKind::Revoked).
+    ///
+    /// A rank should call this if it cannot continue as the other ranks expect. Only
+    /// [`Comm::shrink`] and [`Comm::agree`] work afterwards. A group that has already failed need
+    /// not be revoked, because it has failed at every rank.
     ///
     /// # Errors
-    /// If the agent is gone.
+    /// If the agent is unreachable.
     pub fn revoke(&self) -> Result<(), Error> {
         self.inner.session.revoke()
     }
 
-    /// The ranks of the group from which this one was made by [`Comm::shrink`] that are not in it; none for any
-    /// other group.
+    /// Returns the lost ranks of the group from which [`Comm::shrink`] created this one. Returns an
+    /// empty slice for any other group.
     pub fn gone(&self) -> &[usize] {
         &self.inner.lost
     }

@@ -1,4 +1,5 @@
-//! The operations, started and not waited for. What each does is said where it waits: at [`Comm`].
+//! The operations in their non-blocking form. Each is documented at the method of [`Comm`] with the
+//! same name.
 
 use super::Comm;
 use super::Pending;
@@ -8,8 +9,11 @@ use crate::error::Error;
 use crate::{Op, Operation};
 use std::time::Duration;
 
-/// Starts calls; made by [`Comm::start`]. Each operation is as that of the same name at [`Comm`], but returns
-/// when it has begun. Errors of arguments come at once, all others from [`Pending::wait`].
+/// Starts calls. [`Comm::start`] returns it.
+///
+/// Each method corresponds to the method of [`Comm`] with the same name, but returns a [`Pending`]
+/// once the call has started. Invalid arguments are reported at once, all other errors by
+/// [`Pending::wait`].
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'c> {
     comm: &'c Comm,
@@ -26,23 +30,26 @@ impl<'c> Start<'c> {
         (self.comm, self.timeout, self.blocking)
     }
 
-    /// Lets the call fail when it makes no progress for this long, in place of [`Comm::set_timeout`].
+    /// Sets the time without progress after which the call fails, instead of that of
+    /// [`Comm::set_timeout`].
     pub fn timeout(self, timeout: Duration) -> Start<'c> {
         Start { timeout: Some(timeout), ..self }
     }
 
-    /// Any operation, on arrays whose types are known only when the program runs.
+    /// Starts any operation, on arrays whose types are known only at run time.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn collective<'a>(self, collective: Collective<'_, 'a>) -> Result<Pending<'a>, Error> {
         self.comm.inner.start(collective, self.timeout, self.blocking)
     }
 
-    /// [`Comm::bcast`].
+    /// Starts [`Comm::bcast`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn bcast<'a, T: Element>(self, data: &'a mut [T], root: usize) -> Result<Pending<'a>, Error> {
         self.collective(Collective {
             root,
@@ -50,10 +57,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::reduce`].
+    /// Starts [`Comm::reduce`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn reduce<'a, T: Element>(
         self,
         send: &[T],
@@ -68,10 +76,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::reduce_in_place`].
+    /// Starts [`Comm::reduce_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn reduce_in_place<'a, T: Element>(
         self,
         data: &'a mut [T],
@@ -85,10 +94,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::allreduce`].
+    /// Starts [`Comm::allreduce`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn allreduce<'a, T: Element>(
         self,
         send: &[T],
@@ -101,10 +111,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::allreduce_in_place`].
+    /// Starts [`Comm::allreduce_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn allreduce_in_place<'a, T: Element>(self, data: &'a mut [T], op: Op) -> Result<Pending<'a>, Error> {
         self.collective(Collective {
             op: Some(op),
@@ -112,10 +123,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::reduce_scatter`].
+    /// Starts [`Comm::reduce_scatter`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn reduce_scatter<'a, T: Element>(
         self,
         send: &[T],
@@ -128,10 +140,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::reduce_scatter_in_place`].
+    /// Starts [`Comm::reduce_scatter_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn reduce_scatter_in_place<'a, T: Element>(
         self,
         data: &'a mut [T],
@@ -143,10 +156,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::reduce_scatter_counts`].
+    /// Starts [`Comm::reduce_scatter_counts`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn reduce_scatter_counts<'a, T: Element>(
         self,
         send: &[T],
@@ -161,10 +175,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::reduce_scatter_counts_in_place`].
+    /// Starts [`Comm::reduce_scatter_counts_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn reduce_scatter_counts_in_place<'a, T: Element>(
         self,
         data: &'a mut [T],
@@ -178,10 +193,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::scan`].
+    /// Starts [`Comm::scan`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn scan<'a, T: Element>(self, send: &[T], recv: &'a mut [T], op: Op) -> Result<Pending<'a>, Error> {
         self.collective(Collective {
             op: Some(op),
@@ -189,10 +205,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::scan_in_place`].
+    /// Starts [`Comm::scan_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn scan_in_place<'a, T: Element>(self, data: &'a mut [T], op: Op) -> Result<Pending<'a>, Error> {
         self.collective(Collective {
             op: Some(op),
@@ -200,10 +217,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::exscan`].
+    /// Starts [`Comm::exscan`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn exscan<'a, T: Element>(self, send: &[T], recv: &'a mut [T], op: Op) -> Result<Pending<'a>, Error> {
         self.collective(Collective {
             op: Some(op),
@@ -211,10 +229,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::exscan_in_place`].
+    /// Starts [`Comm::exscan_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn exscan_in_place<'a, T: Element>(self, data: &'a mut [T], op: Op) -> Result<Pending<'a>, Error> {
         self.collective(Collective {
             op: Some(op),
@@ -222,10 +241,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::gather`].
+    /// Starts [`Comm::gather`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn gather<'a, T: Element>(
         self,
         send: &[T],
@@ -238,10 +258,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::gather_in_place`].
+    /// Starts [`Comm::gather_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn gather_in_place<'a, T: Element>(
         self,
         data: &'a mut [T],
@@ -253,10 +274,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::gatherv`].
+    /// Starts [`Comm::gatherv`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn gatherv<'a, T: Element>(
         self,
         send: &[T],
@@ -271,10 +293,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::gatherv_in_place`].
+    /// Starts [`Comm::gatherv_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn gatherv_in_place<'a, T: Element>(
         self,
         data: &'a mut [T],
@@ -288,10 +311,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::allgather`].
+    /// Starts [`Comm::allgather`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn allgather<'a, T: Element>(self, send: &[T], recv: &'a mut [T]) -> Result<Pending<'a>, Error> {
         self.collective(Collective::new(
             Operation::Allgather,
@@ -299,18 +323,20 @@ impl<'c> Start<'c> {
         ))
     }
 
-    /// [`Comm::allgather_in_place`].
+    /// Starts [`Comm::allgather_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn allgather_in_place<'a, T: Element>(self, data: &'a mut [T]) -> Result<Pending<'a>, Error> {
         self.collective(Collective::new(Operation::Allgather, Arrays::InPlace(data.into())))
     }
 
-    /// [`Comm::allgatherv`].
+    /// Starts [`Comm::allgatherv`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn allgatherv<'a, T: Element>(
         self,
         send: &[T],
@@ -323,10 +349,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::allgatherv_in_place`].
+    /// Starts [`Comm::allgatherv_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn allgatherv_in_place<'a, T: Element>(
         self,
         data: &'a mut [T],
@@ -338,10 +365,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::scatter`].
+    /// Starts [`Comm::scatter`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn scatter<'a, T: Element>(
         self,
         send: &[T],
@@ -354,10 +382,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::scatter_in_place`].
+    /// Starts [`Comm::scatter_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn scatter_in_place<'a, T: Element>(
         self,
         data: &'a mut [T],
@@ -369,10 +398,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::scatterv`].
+    /// Starts [`Comm::scatterv`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn scatterv<'a, T: Element>(
         self,
         send: &[T],
@@ -387,10 +417,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::scatterv_in_place`].
+    /// Starts [`Comm::scatterv_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn scatterv_in_place<'a, T: Element>(
         self,
         data: &'a mut [T],
@@ -404,10 +435,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::alltoall`].
+    /// Starts [`Comm::alltoall`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn alltoall<'a, T: Element>(self, send: &[T], recv: &'a mut [T]) -> Result<Pending<'a>, Error> {
         self.collective(Collective::new(
             Operation::Alltoall,
@@ -415,18 +447,20 @@ impl<'c> Start<'c> {
         ))
     }
 
-    /// [`Comm::alltoall_in_place`].
+    /// Starts [`Comm::alltoall_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn alltoall_in_place<'a, T: Element>(self, data: &'a mut [T]) -> Result<Pending<'a>, Error> {
         self.collective(Collective::new(Operation::Alltoall, Arrays::InPlace(data.into())))
     }
 
-    /// [`Comm::alltoallv`].
+    /// Starts [`Comm::alltoallv`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn alltoallv<'a, T: Element>(
         self,
         send: &[T],
@@ -439,10 +473,11 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::alltoallv_in_place`].
+    /// Starts [`Comm::alltoallv_in_place`] and returns the pending call.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by
+    /// [`Pending::wait`].
     pub fn alltoallv_in_place<'a, T: Element>(
         self,
         data: &'a mut [T],
@@ -454,10 +489,10 @@ impl<'c> Start<'c> {
         })
     }
 
-    /// [`Comm::barrier`].
+    /// Starts [`Comm::barrier`] and returns the pending call.
     ///
     /// # Errors
-    /// If the agent is gone.
+    /// If the agent is unreachable. Other errors are returned by [`Pending::wait`].
     pub fn barrier(self) -> Result<Pending<'static>, Error> {
         self.collective(Collective::new(Operation::Barrier, Arrays::None))
     }

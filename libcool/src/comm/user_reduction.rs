@@ -1,6 +1,9 @@
-//! Reductions by functions of the program, which only the ranks can call. The agents move each rank its part of
-//! all vectors, the ranks combine, and the agents move the results: as many bytes as a reduction by the agents,
-//! and as reproducible, since each element is combined in rank order. Small vectors go to all ranks in one step.
+//! Reductions by functions of the program, which only the ranks can call.
+//!
+//! The agents distribute to each rank its part of all vectors, the ranks combine them, and the
+//! agents distribute the results. This moves as many bytes as a reduction by the agents and is as
+//! reproducible, because each element is combined in rank order. Short vectors are sent to all
+//! ranks in one step instead.
 
 use super::Pending;
 use super::{Comm, SharedComm, Start};
@@ -10,13 +13,15 @@ use crate::error::Error;
 use bytemuck::Pod;
 use std::sync::Arc;
 
-/// Vectors whose copies from all ranks fit into this go whole to every rank.
+/// Vectors are sent whole to every rank if the copies of all ranks together have at most this many
+/// bytes.
 const SMALL: usize = 64 << 10;
 
-/// How two vectors of elements combine: the left one, of the smaller ranks, is overwritten with the result.
+/// A function that combines two vectors of elements: it must overwrite the left one, which is that
+/// of the smaller ranks, with the result.
 pub type Combine<'f> = dyn FnMut(&mut [u8], &[u8]) + 'f;
 
-/// A reduction by a function, as this rank sees it.
+/// A reduction by a function at this rank.
 struct UserReduction<'c, 'f> {
     shape: ReductionShape,
     combine: &'c mut Combine<'f>,
@@ -27,11 +32,11 @@ struct ReductionShape {
     operation: Operation,
     rank: usize,
     size: usize,
-    /// Bytes of an element.
+    /// Size of an element, in bytes.
     element: usize,
-    /// Bytes of a rank's vector.
+    /// Length of a rank's vector, in bytes.
     bytes: usize,
-    /// Of a reduce_scatter in unequal parts: the elements of each.
+    /// For a reduce_scatter in unequal parts: the number of elements of each.
     counts: Option<Vec<usize>>,
 }
 
@@ -55,11 +60,14 @@ impl<'c, 'f> UserReduction<'c, 'f> {
 }
 
 impl Comm {
-    /// [`Comm::reduce`] by a function: all ranks' `send` in rank order, `f(f(first, second), third)`, so it need not
-    /// be commutative. Elements may be of any plain type. All ranks pass the same function.
+    /// As [`Comm::reduce`], with a function instead of an [`Op`](crate::Op).
+    ///
+    /// The function combines the vectors of all ranks in rank order, as in `f(f(first, second),
+    /// third)`, so it need not be commutative. Elements may be of any plain type. All ranks must
+    /// pass the same function.
     ///
     /// # Errors
-    /// As [`Comm::reduce`]. The text may name the operations by which it is carried out.
+    /// As [`Comm::reduce`]. The message may name the operations that implement the reduction.
     pub fn reduce_with<T: Pod>(
         &self,
         send: &[T],
@@ -70,7 +78,7 @@ impl Comm {
         self.typed_user_op(Operation::Reduce, root, send, recv, f)
     }
 
-    /// [`Comm::allreduce`] by a function; see [`Comm::reduce_with`].
+    /// As [`Comm::allreduce`], with a function; see [`Comm::reduce_with`].
     ///
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
@@ -99,7 +107,7 @@ impl Comm {
         self.typed_user_op(Operation::Allreduce, 0, send, recv, f)
     }
 
-    /// [`Comm::reduce_scatter`] by a function; see [`Comm::reduce_with`].
+    /// As [`Comm::reduce_scatter`], with a function; see [`Comm::reduce_with`].
     ///
     /// # Errors
     /// As [`Comm::reduce_scatter`].
@@ -112,7 +120,7 @@ impl Comm {
         self.typed_user_op(Operation::ReduceScatter, 0, send, recv, f)
     }
 
-    /// [`Comm::scan`] by a function; see [`Comm::reduce_with`].
+    /// As [`Comm::scan`], with a function; see [`Comm::reduce_with`].
     ///
     /// # Errors
     /// As [`Comm::scan`].
@@ -125,7 +133,7 @@ impl Comm {
         self.typed_user_op(Operation::Scan, 0, send, recv, f)
     }
 
-    /// [`Comm::exscan`] by a function; see [`Comm::reduce_with`].
+    /// As [`Comm::exscan`], with a function; see [`Comm::reduce_with`].
     ///
     /// # Errors
     /// As [`Comm::exscan`].
@@ -138,12 +146,14 @@ impl Comm {
         self.typed_user_op(Operation::Exscan, 0, send, recv, f)
     }
 
-    /// Any of these on bytes, for bindings to other languages: elements have `element` bytes, whatever the arrays say, by which
-    /// counts and ranges are counted, and `combine` gets whole vectors, which begin at multiples of 16 bytes, or of `element` after
-    /// that. A reduce_scatter may have counts, and all may be done in place.
+    /// Executes any of these reductions on bytes, for bindings to other languages.
+    ///
+    /// An element has `element` bytes, regardless of the types of the arrays; counts and ranges are
+    /// in elements. `combine` gets whole vectors, which are aligned to 16 bytes. A reduce_scatter
+    /// may have counts, and all operations may work in place.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the call fails.
+    /// If the arguments are invalid, or the call fails.
     pub fn fold(
         &self,
         collective: Collective<'_, '_>,
@@ -180,7 +190,7 @@ impl Comm {
         self.fold(Collective { root, ..Collective::new(operation, arrays) }, element, &mut combine)
     }
 
-    /// All vectors go to every rank.
+    /// Sends all vectors to every rank.
     fn fold_small(
         &self,
         reduction: &mut UserReduction<'_, '_>,
@@ -197,7 +207,7 @@ impl Comm {
         Ok(())
     }
 
-    /// Each rank gets its part of all vectors.
+    /// Sends each rank its part of all vectors.
     fn fold_large(
         &self,
         reduction: &mut UserReduction<'_, '_>,
@@ -220,7 +230,7 @@ impl Comm {
                 reduction.prefixes(all, mine, operation == Operation::Exscan);
                 match recv {
                     Some(recv) => self.alltoallv(all, recv, &counts),
-                    // Nothing is before rank 0; what it hears is of no meaning.
+                    // Rank 0 has no predecessors, so it ignores the data it receives.
                     None => self.alltoallv(all, &mut vec![0; parts.iter().sum()], &counts),
                 }
             }
@@ -239,12 +249,15 @@ impl Comm {
 }
 
 impl<'c> Start<'c> {
-    /// [`Comm::fold`], in one step, since no other could come before calls that were started later: a reduce_scatter gets each
-    /// rank its part of all vectors, as when it is waited for; a reduce sends all vectors to the root, the others send all to
-    /// all. This rank's part is combined by whoever waits for the call, in that thread.
+    /// Starts [`Comm::fold`].
+    ///
+    /// The data is exchanged in a single call, because a second one could not precede calls that
+    /// were started later. A reduce_scatter sends each rank its part of all vectors, as the
+    /// blocking form does; a reduce sends all vectors to the root; other operations send all
+    /// vectors to all ranks. The thread that waits for the call combines them.
     ///
     /// # Errors
-    /// If the arguments make no sense, or the agent is gone.
+    /// If the arguments are invalid, or the agent is unreachable.
     pub fn fold<'a>(
         self,
         collective: Collective<'_, 'a>,
@@ -296,14 +309,14 @@ impl SharedComm {
     }
 }
 
-/// What a started reduction does when all vectors have come.
+/// State of a started reduction until all vectors have arrived.
 pub(crate) struct StartedFold<'a> {
     space: Vec<u128>,
     bytes: usize,
     finish: Box<FinishReduction<'a>>,
 }
 
-/// Combines what has come to what this rank receives.
+/// Combines the received vectors into this rank's result.
 type FinishReduction<'a> = dyn FnOnce(&mut [u8], &mut [u8]) + Send + Sync + 'a;
 
 /// A [`Combine`] that any thread may call.
@@ -316,18 +329,18 @@ impl std::fmt::Debug for StartedFold<'_> {
 }
 
 impl StartedFold<'_> {
-    /// Where the vectors of all ranks come.
+    /// Returns the memory for the vectors of all ranks.
     pub(crate) fn vectors(&mut self) -> &mut [u8] {
         bytes_of(&mut self.space, self.bytes)
     }
 
-    /// All have come.
+    /// Combines the vectors, all of which must have arrived.
     pub(crate) fn finish(mut self, recv: &mut [u8]) {
         (self.finish)(bytes_of(&mut self.space, self.bytes), recv);
     }
 }
 
-/// Bytes that begin where any element may.
+/// Returns zeroed memory that is aligned for any element.
 fn space(bytes: usize) -> Vec<u128> {
     vec![0; bytes.div_ceil(size_of::<u128>())]
 }
@@ -337,7 +350,8 @@ fn bytes_of(space: &mut [u128], bytes: usize) -> &mut [u8] {
 }
 
 impl ReductionShape {
-    /// The bytes of the vector that a rank combines: what it is to have, or as equal parts as can be.
+    /// Returns the length in bytes of the part that each rank combines: its own part of a
+    /// reduce_scatter, otherwise parts of nearly equal lengths.
     fn parts(&self) -> Vec<usize> {
         let ReductionShape { element, bytes, size, .. } = *self;
         let elements = bytes / element;
@@ -355,8 +369,8 @@ impl UserReduction<'_, '_> {
         self.shape.parts()
     }
 
-    /// Combines all vectors that this rank's result is of, which are there in rank order: all of each, or of a reduce_scatter
-    /// this rank's part alone.
+    /// Combines the vectors that contribute to this rank's result. `all` contains them in rank
+    /// order, either whole or, for a reduce_scatter, only this rank's part of each.
     fn finish(&mut self, all: &mut [u8], recv: &mut [u8]) {
         let ReductionShape { operation, rank, size, bytes, .. } = self.shape;
         let vectors = match operation {
@@ -375,7 +389,7 @@ impl UserReduction<'_, '_> {
         }
     }
 
-    /// The first of `vectors` vectors of `bytes` bytes each, after all were combined into it.
+    /// Combines `vectors` vectors of `bytes` bytes each into the first one, and returns it.
     fn combined<'a>(&mut self, all: &'a mut [u8], bytes: usize, vectors: usize) -> &'a [u8] {
         let (result, rest) = all.split_at_mut(bytes);
         for vector in rest.chunks_exact(bytes.max(1)).take(vectors.saturating_sub(1)) {
@@ -384,7 +398,8 @@ impl UserReduction<'_, '_> {
         result
     }
 
-    /// Each vector becomes the combination of all up to it, or of all before it.
+    /// Replaces each vector with the combination of all vectors up to it, or before it if
+    /// `exclusive`.
     fn prefixes(&mut self, all: &mut [u8], bytes: usize, exclusive: bool) {
         let vectors = self.shape.size;
         let (mut own, mut so_far) = (space(bytes), space(bytes));

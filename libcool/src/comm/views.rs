@@ -1,4 +1,5 @@
-//! Communicators that are others of the same group: the same rank, calls and state, with other wishes for calls by them.
+//! Further handles of a communicator: the same rank, calls and state, with other options for calls
+//! that are made through them.
 
 #![allow(unsafe_code, reason = "who lends arrays promises what the compiler cannot see")]
 
@@ -7,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Comm {
-    /// This communicator again, whose calls fail when they make no progress for this long, whatever
-    /// [`Comm::set_timeout`] says; so do groups that are made by it. Nothing is sent; the rank has left the group when all
-    /// such are dropped.
+    /// Returns a handle of this communicator with another timeout: calls through it, and groups
+    /// created through it, ignore [`Comm::set_timeout`].
+    ///
+    /// Nothing is sent. The rank leaves the group when all handles are dropped.
     ///
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
@@ -23,20 +25,21 @@ impl Comm {
         Comm { inner: Arc::clone(&self.inner), timeout: Some(timeout), lends: self.lends }
     }
 
-    /// This communicator again, whose started calls use arrays of [`Comm::alloc`] where they are, as calls do that wait:
-    /// without a copy when they start and when they are done.
+    /// Returns a handle of this communicator for started calls that use arrays of [`Comm::alloc`]
+    /// without a copy, as blocking calls do.
     ///
     /// # Safety
-    /// For each call that is started by it: until it is known to be done, nobody writes to what it sends, and nobody reads
-    /// or writes what it receives into. It is known to be done once its result or error was told by
-    /// [`Pending`](crate::Pending) or a [`CompletionQueue`](crate::CompletionQueue). Of one that is dropped before that, or
-    /// forgotten, it is never known.
+    /// Until a call that was started through the handle is known to be complete, no code may write
+    /// to the memory that it sends, and no code may read or write the memory that it receives into.
+    /// A call is known to be complete once its result or error was returned by
+    /// [`Pending`](crate::Pending) or a [`CompletionQueue`](crate::CompletionQueue). A call whose
+    /// `Pending` was dropped or forgotten before that is never known to be complete.
     #[must_use]
     pub unsafe fn lending(&self) -> Comm {
         Comm { inner: Arc::clone(&self.inner), timeout: self.timeout, lends: true }
     }
 
-    /// How long calls by it may make no progress.
+    /// Returns the timeout of calls through this handle.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout.unwrap_or_else(|| self.inner.state().timeout)
     }

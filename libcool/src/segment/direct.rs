@@ -1,6 +1,9 @@
-//! Long parts that who takes them copies straight out of the memory of the rank that gives them (cross-memory attach,
-//! process_vm_readv(2), as Open MPI's smsc/cma): one copy in place of two, and by all who take at once. The system may refuse it, in
-//! containers and by Yama's `ptrace_scope`: whether all ranks can read each other's memory they find out together, once.
+//! Direct copies of long parts from the memory of another rank (cross-memory attach,
+//! `process_vm_readv(2)`, as Open MPI's smsc/cma).
+//!
+//! This replaces two copies through the segment by one, which all receivers make concurrently. The
+//! system may refuse it, in containers or by Yama's `ptrace_scope`, so the ranks determine
+//! together, once, whether all of them can read each other's memory.
 
 use super::exchange::Exchange;
 use super::operations::{read, write};
@@ -16,32 +19,35 @@ use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
-/// Who takes what in a call, by copies of its own.
+/// The direct copies of one rank in a call.
 pub(super) struct Pull<'p> {
-    /// Whether this rank gives its input.
+    /// Whether other ranks copy from this rank's input.
     pub(super) gives: bool,
-    /// Whose input it takes parts of; empty if none.
+    /// Ranks to copy from; empty if none.
     pub(super) sources: Range<usize>,
-    /// Where the part of a source's input begins, and where it goes to.
+    /// Returns the offset of this rank's part in the input of a source, and the output range it is
+    /// copied to.
     pub(super) part: &'p dyn Fn(usize) -> (usize, Range<usize>),
 }
 
-/// What a rank has others find in its memory, to see whether they read it: its process, where that is there, and what it is.
+/// A value in a rank's memory that other ranks try to read: the process, the address, and the
+/// value.
 pub(super) type MemoryMark = [u64; 3];
 
-/// The mark of what is to be found, which stays where it is until all have looked.
+/// Returns the mark of a value, which must stay in place until all ranks have read it.
 pub(super) fn mark(content: &u64) -> MemoryMark {
     let Address([process, at]) = Address::of(bytes_of(content));
     [process, at, *content]
 }
 
-/// Whether this rank finds what is marked. In another PID namespace that may be the memory of another process.
+/// Returns whether this rank can read the marked value. In another PID namespace, the process
+/// number may belong to another process, so the value is compared.
 pub(super) fn finds([process, at, content]: MemoryMark) -> bool {
     let mut found = 0u64;
     Address([process, at]).copy(0, bytes_of_mut(&mut found)).is_ok() && found == content
 }
 
-/// Bytes in memory: the process, and where they are there. That of a rank which gives nothing any more is all zeros.
+/// An address in the memory of a process. All zeros if the rank has withdrawn its data.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Address([u64; 2]);
 
@@ -60,14 +66,15 @@ impl Address {
         Ok(address)
     }
 
-    /// Copies what is there, from a byte on.
+    /// Copies the bytes from offset `from` on.
     fn copy(self, from: usize, mut into: &mut [u8]) -> Result<(), Errno> {
         let Address([process, at]) = self;
         let mut base = at as usize + from;
         while !into.is_empty() {
             let remote = [RemoteIoVec { base, len: into.len() }];
             let local = &mut [IoSliceMut::new(into)];
-            // Fewer bytes than asked for at a time: the system's limit, or the end of what can be read.
+            // The system may copy fewer bytes than requested, because of its limit or the end of
+            // readable memory.
             let copied = process_vm_readv(Pid::from_raw(process as i32), local, &remote)?;
             if copied == 0 {
                 return Err(Errno::EFAULT);
@@ -79,10 +86,11 @@ impl Address {
     }
 }
 
-/// Gives this rank's input and takes what it is to have of others'; how many publications that has used.
+/// Publishes this rank's input for the others and copies its parts of their inputs. Returns how
+/// many publications were used.
 ///
 /// # Errors
-/// If others do not come.
+/// If other ranks do not join the call.
 pub(super) fn pull<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     pull: &Pull<'_>,
@@ -95,7 +103,8 @@ pub(super) fn pull<W: PeerWait>(
     }
     let done = take(exchange, pull, buffers).and_then(|()| if pull.gives { taken(exchange) } else { Ok(()) });
     if pull.gives && done.is_err() {
-        // What is there is the program's again, which may change it: who copies it yet must not take it for the call's.
+        // The program may change its memory after this returns, so ranks that are still copying
+        // must discard their data.
         Address::default().publish(exchange)?;
         fence(Ordering::SeqCst);
     }
@@ -108,7 +117,7 @@ fn take<W: PeerWait>(
     buffers: &mut CallBuffers<'_>,
 ) -> Result<(), Interrupted<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
-    // Each begins with the one after it: not all read the same memory.
+    // Each rank starts with its successor, so that not all ranks read the same memory.
     let sources = (1..size).map(|step| (me + step) % size).filter(|rank| pull.sources.contains(rank));
     for source in sources {
         exchange.wait_for(SegmentRing::Inputs, 0, source)?;
@@ -117,7 +126,8 @@ fn take<W: PeerWait>(
         let copied = address.copy(from, buffers.output(into));
         fence(Ordering::SeqCst);
         if copied.is_err() || Address::published(exchange, source)? != address {
-            // It has died or given up, and its agent is to say so.
+            // The source has died or withdrawn its data. Wait, because its agent must report the
+            // reason.
             exchange.waits.wait(source, &|| false)?;
         }
     }
@@ -125,7 +135,7 @@ fn take<W: PeerWait>(
     Ok(())
 }
 
-/// Waits until all have taken what this rank gives.
+/// Waits until all other ranks have copied this rank's input.
 fn taken<W: PeerWait>(exchange: &mut Exchange<'_, W>) -> Result<(), Interrupted<W::Error>> {
     let (segment, number) = (exchange.segment, exchange.number(SegmentRing::Inputs, 0));
     let mut others = (0..exchange.size).filter(|rank| *rank != exchange.rank);

@@ -1,31 +1,34 @@
-//! How publications go between the ranks of a segment: each publishes as far ahead as there is room, and takes what the
-//! others have published in order.
+//! Exchange of publications between the ranks of a segment.
+//!
+//! Each rank publishes as far ahead as its ring has room, and takes the publications of other ranks
+//! in order.
 
 use super::{Interrupted, PeerWait};
 use cool_shm::pages::OutOfBounds;
 use cool_shm::segment::{RankPart, SLOTS, Segment, SegmentRing};
 use std::ops::Range;
 
-/// One rank in one call. Publications are numbered from the first of the call.
+/// One rank's side of a call. Publications are numbered from the first one of the call.
 pub(super) struct Exchange<'a, W> {
     pub(super) segment: &'a Segment,
     pub(super) rank: usize,
     pub(super) size: usize,
-    /// The publications of the calls before, by ring.
+    /// Number of publications of all previous calls, by ring.
     pub(super) bases: [u64; 2],
     pub(super) waits: &'a mut W,
 }
 
-/// What ranks give to each other in a call.
+/// The publications that the ranks exchange in a call.
 pub(super) struct PublicationFlow<'p> {
-    /// How many publications there are.
+    /// Number of publications of each rank.
     pub(super) chunks: u64,
     /// Whether this rank publishes.
     pub(super) publishes: bool,
-    /// Whose publications it takes; empty if none.
+    /// Ranks that this rank takes publications from; empty if none.
     pub(super) sources: Range<usize>,
-    /// Whether another rank has something in a publication that this one is to take. The first one of every source is waited for:
-    /// nobody ends before they have begun.
+    /// Whether a publication of another rank contains data for this rank. The first publication of
+    /// every source is awaited in any case, so that no rank completes before all sources have
+    /// begun.
     pub(super) has: &'p dyn Fn(usize, u64) -> bool,
 }
 
@@ -39,18 +42,18 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
         ranks.filter(move |rank| *rank != me)
     }
 
-    /// Its number in its ring.
+    /// Returns the number of a publication in its ring.
     pub(super) fn number(&self, ring: SegmentRing, publication: u64) -> u64 {
         self.bases[ring as usize] + publication
     }
 
-    /// A rank that has not released what stands where a publication is to be written.
+    /// Returns a rank that has not released the slot of a publication, if there is one.
     pub(super) fn occupies(&self, ring: SegmentRing, publication: u64) -> Option<usize> {
         let needed = self.number(ring, publication + 1).saturating_sub(SLOTS);
         self.others(0..self.size).find(|rank| self.part(*rank).released(ring) < needed)
     }
 
-    /// A rank of some that has not published something.
+    /// Returns the first of the sources that has not published a publication, if there is one.
     pub(super) fn first_missing(
         &self,
         ring: SegmentRing,
@@ -71,7 +74,7 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
         self.waits.wait(on, &|| part.released(ring) >= needed)
     }
 
-    /// Waits until a publication can be written.
+    /// Waits until the slot of a publication is free.
     pub(super) fn make_room(
         &mut self,
         ring: SegmentRing,
@@ -93,26 +96,27 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
         self.waits.wait(on, &|| part.published(ring) > number)
     }
 
-    /// What is there from these ranks is of the same call: who waits compares that, and of the first publication nobody may have
-    /// waited, if all others received before.
+    /// Checks that the first publications of these ranks belong to the same call. Waiting makes
+    /// this check, but no rank waits if all others were earlier.
     pub(super) fn compare(&mut self, sources: Range<usize>) -> Result<(), Interrupted<W::Error>> {
         self.others(sources).try_for_each(|source| self.wait_for(SegmentRing::Inputs, 0, source))
     }
 
-    /// This rank has written a publication.
+    /// Makes a publication of this rank available.
     pub(super) fn publish(&self, ring: SegmentRing, publication: u64) {
         self.part(self.rank).publish(ring, self.number(ring, publication + 1));
     }
 
-    /// This rank needs a publication, and those before, no more.
+    /// Releases a publication and all before it.
     pub(super) fn release(&self, ring: SegmentRing, publication: u64) {
         self.part(self.rank).release(ring, self.number(ring, publication + 1));
     }
 
-    /// Publishes what this rank gives and takes what others give, in the ring for that.
+    /// Publishes this rank's input and takes the publications of the sources. `step` reads and
+    /// writes the data.
     ///
     /// # Errors
-    /// If others do not come, or a step fails.
+    /// If other ranks do not join the call, or a step fails.
     pub(super) fn flow(
         &mut self,
         flow: &PublicationFlow<'_>,
@@ -135,7 +139,7 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
                 given += 1;
             }
             if given < flow.chunks && (taken == flow.chunks || given == taken) {
-                // There was no room. Others may wait for just that.
+                // The ring is full, and the other ranks may be waiting for this rank.
                 if let Some(on) = self.occupies(ring, given) {
                     self.wait_for_room(ring, given, on)?;
                 }
@@ -157,7 +161,7 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
         }
     }
 
-    /// A source whose part of a publication is not there.
+    /// Returns a source whose data in a publication is missing, if there is one.
     fn missing_source(&self, flow: &PublicationFlow<'_>, publication: u64) -> Option<usize> {
         let number = self.number(SegmentRing::Inputs, publication);
         let mut awaited = self
@@ -167,13 +171,13 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
     }
 }
 
-/// What is to be done with a publication, numbered within the call.
+/// A step of the exchange, on a publication numbered within the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlowStep {
-    /// To fill this rank's.
+    /// Fill this rank's publication.
     Write(u64),
-    /// To use that of a source.
+    /// Use the publication of a source.
     Take(usize, u64),
-    /// All sources' have been used.
+    /// All publications with this number were used.
     Complete(u64),
 }

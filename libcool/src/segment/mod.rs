@@ -1,6 +1,8 @@
-//! Calls that the ranks of a node carry out themselves, in the segment that their group shares ([`cool_shm::segment`]): how a
-//! call is described to the others and taken part in. What each operation does there is in [`operations`]; who looks after a
-//! rank that waits is the [session](crate::session)'s matter.
+//! Calls that the ranks of a node execute themselves in the shared segment of their group
+//! ([`cool_shm::segment`]).
+//!
+//! This module describes calls to other ranks and matches them. [`operations`] implements each
+//! operation, and the [session](crate::session) watches over waiting ranks.
 
 mod direct;
 mod exchange;
@@ -22,14 +24,15 @@ use operations::Combining;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-/// What keeps a rank from going on in the segment.
+/// Reasons why a rank cannot continue in the segment.
 #[derive(Debug)]
 pub(crate) enum Interrupted<E> {
-    /// The agent is to carry the call out: others have it do so, or it knows why the group has failed.
+    /// The agent must execute the call, because other ranks request it, or must report why the
+    /// group failed.
     Fallback,
     /// The call has failed.
     Failed(E),
-    /// A place that the segment does not have.
+    /// An offset lies outside the segment.
     OutOfBounds(OutOfBounds),
 }
 
@@ -39,15 +42,15 @@ impl<E> From<OutOfBounds> for Interrupted<E> {
     }
 }
 
-/// How a rank waits for others, in a call.
+/// Strategy for waiting for other ranks during a call.
 pub(crate) trait PeerWait {
-    /// Why a call fails.
+    /// Error of a failed call.
     type Error;
 
-    /// Waits until something is there that rank `on` does.
+    /// Waits until `condition` holds, which depends on the progress of rank `on`.
     ///
     /// # Errors
-    /// If it will not be.
+    /// If the condition cannot be fulfilled.
     fn wait(&mut self, on: usize, condition: &dyn Fn() -> bool) -> Result<(), Interrupted<Self::Error>>;
 }
 
@@ -57,15 +60,15 @@ pub(crate) struct SegmentCalls {
     segment: Arc<Segment>,
     rank: usize,
     size: usize,
-    /// The publications of all calls so far, by ring; the same at all ranks.
+    /// Number of publications of all calls so far, by ring. It is the same at all ranks.
     published: [u64; 2],
-    /// Whether all ranks have come, and use it.
+    /// Whether all ranks have attached to the segment.
     complete: bool,
-    /// Whether all ranks can read each other's memory, once they have tried.
+    /// Whether all ranks can read each other's memory; `None` until they have tested it.
     direct: Option<bool>,
 }
 
-/// How calls are described. Programs repeat the same few.
+/// Cache of call descriptions, because programs repeat the same few calls.
 #[derive(Debug, Default)]
 pub(crate) struct DescriptionCache {
     /// The last call without counts.
@@ -73,7 +76,7 @@ pub(crate) struct DescriptionCache {
 }
 
 impl DescriptionCache {
-    /// Describes a call.
+    /// Returns the description of a call.
     pub(crate) fn describe(&mut self, checked: &CheckedCollective<'_, '_>) -> DescribedCall {
         match &self.last {
             Some(last) if last.describes(checked) => last.clone(),
@@ -86,7 +89,7 @@ impl DescriptionCache {
     }
 }
 
-/// A call as others compare it.
+/// The description of a call, which other ranks compare with theirs.
 #[derive(Clone, Debug)]
 pub(crate) struct DescribedCall {
     pub(crate) dtype: Option<Type>,
@@ -112,7 +115,7 @@ impl DescribedCall {
         DescribedCall { dtype, op, call, digest, text }
     }
 
-    /// Whether it is the description of a call without counts.
+    /// Returns whether this describes a call, which must have no counts.
     fn describes(&self, checked: &CheckedCollective<'_, '_>) -> bool {
         let Call { operation, root, bytes, element, counts } = &self.call;
         let same_kind = *operation == checked.operation && counts.is_none() && checked.counts.is_none();
@@ -125,16 +128,17 @@ impl DescribedCall {
 }
 
 impl SegmentCalls {
-    /// Takes part, as `rank` of `size`.
+    /// Attaches to the segment as `rank` of `size`.
     pub(crate) fn new(segment: Arc<Segment>, rank: usize, size: usize) -> SegmentCalls {
         segment.rank(rank).attach();
         SegmentCalls { segment, rank, size, published: [0; 2], complete: false, direct: None }
     }
 
-    /// Begins a call by its number: whether it is for the ranks to carry out. Until all have come, that is not known.
+    /// Begins the call with a number. Returns whether the ranks execute it; this is unknown until
+    /// all ranks have attached, so the first call waits for that.
     ///
     /// # Errors
-    /// If not all come.
+    /// If not all ranks attach.
     pub(crate) fn enter<W: PeerWait>(
         &mut self,
         number: u64,
@@ -156,10 +160,10 @@ impl SegmentCalls {
         Ok(true)
     }
 
-    /// Carries out a call that was begun.
+    /// Executes a call that was begun.
     ///
     /// # Errors
-    /// If others do not come, or have called something else.
+    /// If other ranks do not join the call, or called a different operation.
     pub(crate) fn execute<W: PeerWait>(
         &mut self,
         number: u64,
@@ -172,7 +176,7 @@ impl SegmentCalls {
         Ok(())
     }
 
-    /// Takes part in an operation that is a call that was begun, or a step of it.
+    /// Executes one operation, which is a whole call or a step of it.
     fn step<W: PeerWait>(
         &mut self,
         call: &Call,
@@ -187,14 +191,14 @@ impl SegmentCalls {
         Ok(())
     }
 
-    /// Whether all ranks can read each other's memory.
+    /// Returns whether all ranks can read each other's memory.
     fn can_read_each_other<W: PeerWait>(&mut self, waits: &mut W) -> Result<bool, Interrupted<W::Error>> {
         if let Some(known) = self.direct {
             return Ok(known);
         }
         let all_know = (0..self.size).all(|rank| self.segment.rank(rank).reads_peer_memory());
         let all = all_know && {
-            // Others look for it until all have own.
+            // The value must stay in place until all ranks have reported their result.
             let content = RandomState::new().hash_one(self.rank);
             let can = self.can_read_all(&content, waits)?;
             self.all_agree(can, waits)?
@@ -203,7 +207,8 @@ impl SegmentCalls {
         Ok(all)
     }
 
-    /// Whether this rank can read the memory of all others, who look for some content in its own.
+    /// Returns whether this rank can read the memory of all others, which look for `content` in its
+    /// own.
     fn can_read_all<W: PeerWait>(
         &mut self,
         content: &u64,
@@ -217,7 +222,7 @@ impl SegmentCalls {
         Ok(marks.into_iter().all(direct::finds))
     }
 
-    /// Whether all ranks say yes.
+    /// Returns whether all ranks pass `true`.
     fn all_agree<W: PeerWait>(&mut self, yes: bool, waits: &mut W) -> Result<bool, Interrupted<W::Error>> {
         let (own, mut least) = ([u8::from(yes)], [0]);
         let allreduce = Call::new(Operation::Allreduce, Rank(0), 1, 1);
@@ -225,7 +230,8 @@ impl SegmentCalls {
         Ok(least == [1])
     }
 
-    /// As a step of a call, a rank gives bytes to those of the others who take them, of which this one may be.
+    /// Distributes bytes of rank `from` to the ranks that take them, as a step of a call. `takes`
+    /// states whether this rank does.
     fn spread<W: PeerWait>(
         &mut self,
         (from, takes): (usize, bool),
@@ -242,16 +248,16 @@ impl SegmentCalls {
         Exchange { segment: &self.segment, rank: self.rank, size: self.size, bases: self.published, waits }
     }
 
-    /// A step has used as many publications of each ring.
+    /// Advances the numbering by the publications that a step used.
     fn advance(&mut self, used: [u64; 2]) {
         for ring in [SegmentRing::Inputs, SegmentRing::Results] {
             self.published[ring as usize] += used[ring as usize];
-            // Of what it had no need of, too.
+            // Publications that this rank did not read must be released, too.
             self.segment.rank(self.rank).release(ring, self.published[ring as usize]);
         }
     }
 
-    /// A call is done here.
+    /// Records that this rank has completed a call.
     fn complete(&self, number: u64) {
         self.segment.rank(self.rank).complete(number + 1);
     }

@@ -1,6 +1,8 @@
-//! Calls over several nodes with several ranks on some, as one rank takes part: the ranks of a node meet in their segment, and the first of
-//! them, their leader, goes out for all. What each node gives goes **up** to its leader, leaders exchange it between nodes, and what comes
-//! goes **down** to those who are to have it (the first and the last step of the COOL paper's three, III.B).
+//! Calls over several nodes, some with several ranks, from the view of one rank.
+//!
+//! The ranks of a node exchange data in their segment. Their leader, which is the first of them,
+//! communicates with other nodes. Data moves **up** to the leaders, between the leaders, and
+//! **down** to the receivers (the first and last of the three steps in the COOL paper, III.B).
 
 use super::operations::Combining;
 use super::{DescribedCall, Interrupted, PeerWait, SegmentCalls};
@@ -9,14 +11,14 @@ use crate::call::CallBuffers;
 use cool_quick::NodeLeaders;
 use cool_types::{Call, Rank};
 
-/// The leader of a node, in the segment.
+/// Index of the leader in its segment.
 const LEADER: usize = 0;
 
-/// The ranks of a node among those of a group.
+/// The ranks of a node within their group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeRanks<'a> {
     pub(crate) leaders: &'a NodeLeaders,
-    /// The number of this one's leader.
+    /// Index of this node's leader.
     pub(crate) leader: usize,
 }
 
@@ -25,7 +27,7 @@ impl NodeRanks<'_> {
         self.leaders.ranks_of(self.leader).len()
     }
 
-    /// Where a rank is in the segment, if it is on this node.
+    /// Returns the index of a rank in the segment, if it is on this node.
     fn index_of(&self, rank: Rank) -> Option<usize> {
         self.leaders.ranks_of(self.leader).iter().position(|here| *here == rank)
     }
@@ -41,11 +43,11 @@ struct NodeCall<'a, W> {
 }
 
 impl SegmentCalls {
-    /// Carries out a call that was begun, with the ranks of this node and, as their leader, with the other nodes': `between` does that with
-    /// what this node gives, and returns what comes to it.
+    /// Executes a call with the ranks of this node and, as the leader, with other nodes. `between`
+    /// sends this node's data to the other leaders and returns the data for this node.
     ///
     /// # Errors
-    /// If others do not come, have called something else, or cannot be reached.
+    /// If other ranks do not join the call, called a different operation, or cannot be reached.
     pub(crate) fn execute_over_nodes<W: PeerWait>(
         &mut self,
         (number, called): (u64, &DescribedCall),
@@ -69,7 +71,7 @@ impl<W: PeerWait> NodeCall<'_, W> {
         self.calls.rank == LEADER
     }
 
-    /// What this node gives, at its leader; nothing elsewhere.
+    /// Returns this node's data at its leader, and no data at other ranks.
     fn up(&mut self, buffers: &CallBuffers<'_>) -> Result<Vec<u8>, Interrupted<W::Error>> {
         let Call { operation, root, bytes, element, .. } = *self.call;
         let root = self.node.index_of(root);
@@ -90,7 +92,7 @@ impl<W: PeerWait> NodeCall<'_, W> {
         }
     }
 
-    /// What has come to this node goes to those who are to have it.
+    /// Distributes the data for this node to its receivers.
     fn down(&mut self, received: &[u8], buffers: &mut CallBuffers<'_>) -> Result<(), Interrupted<W::Error>> {
         let Call { operation, root, bytes, element, .. } = *self.call;
         let (leaders, is_root) = (self.node.leaders, self.node.index_of(root) == Some(self.calls.rank));
@@ -104,13 +106,13 @@ impl<W: PeerWait> NodeCall<'_, W> {
                 let mut parts = CallBuffers::new(received, buffers.output(0..bytes as usize));
                 self.calls.step(&call, None, &mut parts, self.waits)
             }
-            // The root of a bcast has it.
+            // The root of a bcast has the data already.
             Operation::Bcast => self.spread(received, bytes, !is_root, buffers),
             _ => self.spread(received, bytes, true, buffers),
         }
     }
 
-    /// The leader gets what the root has, if that is on this node.
+    /// Returns the root's data at the leader, if the root is on this node.
     fn fetch(
         &mut self,
         root: Option<usize>,
@@ -128,7 +130,7 @@ impl<W: PeerWait> NodeCall<'_, W> {
         Ok(fetched)
     }
 
-    /// The leader gets what the ranks of this node give, `bytes` in all.
+    /// Returns the data of all ranks of this node at the leader, `bytes` in total.
     fn collect(
         &mut self,
         call: &Call,
@@ -141,7 +143,7 @@ impl<W: PeerWait> NodeCall<'_, W> {
         Ok(collected)
     }
 
-    /// The leader gives the root what has come, if that is on this node.
+    /// Passes the received data from the leader to the root, if the root is on this node.
     fn hand_over(
         &mut self,
         received: &[u8],
@@ -163,7 +165,7 @@ impl<W: PeerWait> NodeCall<'_, W> {
         }
     }
 
-    /// The leader gives all who take it what has come.
+    /// Passes the received data from the leader to all ranks that take it.
     fn spread(
         &mut self,
         received: &[u8],

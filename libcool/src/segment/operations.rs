@@ -1,4 +1,5 @@
-//! What each operation publishes and takes. All combine in rank order, so that all ranks have the same bits.
+//! The publications of each operation. All reductions combine in rank order, so that all ranks get
+//! the same bits.
 
 use super::direct::{Pull, pull};
 use super::exchange::{Exchange, FlowStep, PublicationFlow};
@@ -10,20 +11,23 @@ use cool_shm::segment::{CHUNK_BYTES, SegmentRing};
 use cool_types::{Call, Rank, combine};
 use std::ops::Range;
 
-/// Vectors of at most this many bytes are combined by all who need the result, each for itself: to give shares to each
-/// other takes longer.
+/// Maximum length of vectors that every receiver combines completely, in bytes. Distributing shares
+/// takes longer for such vectors.
 const WHOLE_BYTES: u64 = 2048;
 
-/// Parts of at most this many bytes go through the segment: to wait until the last has its part takes longer.
+/// Maximum length of parts that are copied through the segment, in bytes. Direct copies must wait
+/// for the slowest receiver, which takes longer for short parts.
 const DIRECT_BYTES: u64 = 32 << 10;
 
-/// Bytes that are combined at a time, so that they stay in the first cache.
+/// Number of bytes that are combined at a time, so that they stay in the first-level cache.
 const BLOCK_BYTES: usize = 8 << 10;
 
-/// How elements are combined.
+/// Element type and operation of a reduction.
 pub(super) type Combining = (Type, Op);
 
-/// Takes part in a call, `direct`ly if it is one that [`pulls`] and all can read each other's memory; how many publications of each ring it has used, the same at all ranks.
+/// Executes an operation. `direct` selects direct copies, for calls that [`pulls`] and ranks that
+/// can read each other's memory. Returns how many publications of each ring were used, which is the
+/// same at all ranks.
 pub(super) fn execute_operation<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
@@ -52,23 +56,23 @@ pub(super) fn execute_operation<W: PeerWait>(
         (Operation::Reduce | Operation::Allreduce, Some(combining)) => {
             reduce_shared(exchange, call, combining, buffers)
         }
-        // CheckedCollective before: what combines says how.
+        // Cannot happen, because arguments were checked: reductions have an operation and a type.
         (Operation::ReduceScatter | Operation::Scan | Operation::Exscan, None)
         | (Operation::Reduce | Operation::Allreduce, None) => Err(Interrupted::Fallback),
     }
 }
 
-/// Whether a call has parts that are long enough for those who take them to copy them out of the memory of those who give.
+/// Returns whether the parts of a call are long enough for direct copies.
 pub(super) fn pulls(call: &Call) -> bool {
     matches!(call.operation, Operation::Scatter | Operation::Alltoall) && call.longest() > DIRECT_BYTES
 }
 
-/// Publications of as many bytes as each may have; one at least.
+/// Returns the number of publications for `bytes` bytes, which is at least 1.
 fn chunks(bytes: u64, each: usize) -> u64 {
     bytes.div_ceil(each as u64).max(1)
 }
 
-/// The bytes of a publication among `bytes` bytes of which each publication has `each`.
+/// Returns the byte range of a publication, if each contains `each` of `bytes` bytes.
 fn chunk(bytes: u64, each: usize, number: u64) -> Range<usize> {
     let start = (number as usize * each).min(bytes as usize);
     start..(start + each).min(bytes as usize)
@@ -88,7 +92,7 @@ fn barrier<W: PeerWait>(exchange: &mut Exchange<'_, W>) -> Result<u64, Interrupt
     Ok(1)
 }
 
-/// A rank gives bytes to those of the others who take them; whether this one does.
+/// Distributes bytes of rank `from` to the ranks that take them.
 pub(super) fn spread<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     (from, takes): (usize, bool),
@@ -114,7 +118,7 @@ pub(super) fn spread<W: PeerWait>(
     Ok(chunks)
 }
 
-/// Gather and allgather.
+/// Executes gather and allgather.
 fn collect<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
@@ -143,7 +147,7 @@ fn collect<W: PeerWait>(
     Ok(chunks)
 }
 
-/// Where parts begin that lie one after the other.
+/// Returns the offsets of consecutive parts.
 fn starts(parts: impl Iterator<Item = u64>) -> Vec<usize> {
     let next = |next: &mut usize, bytes: u64| {
         let start = *next;
@@ -153,7 +157,7 @@ fn starts(parts: impl Iterator<Item = u64>) -> Vec<usize> {
     parts.scan(0, next).collect()
 }
 
-/// Bytes of each of `size` places of a publication, in whole elements.
+/// Returns the size of each of `size` places of a publication, in whole elements.
 fn place(call: &Call, size: usize) -> usize {
     let element = call.element.max(1) as usize;
     CHUNK_BYTES / size / element * element
@@ -203,7 +207,8 @@ fn alltoall<W: PeerWait>(
     let (out, into) =
         (starts((0..size).map(|to| block(me, to))), starts((0..size).map(|from| block(from, me))));
     if direct || call.counts.is_some() {
-        // What comes in is written while others read, or does not lie where what goes out has gone from.
+        // The output is written while other ranks read the input, or received parts have other
+        // offsets than sent ones.
         buffers.set_input_apart();
     }
     buffers.keep(out[me]..out[me] + block(me, me) as usize, into[me]);
@@ -237,7 +242,7 @@ fn reduce_scatter<W: PeerWait>(
     let place = place(call, size);
     let chunks = chunks(call.longest(), place);
     let starts = starts((0..size).map(part));
-    // What is combined here may come to stand where other parts have yet to go out from.
+    // The result may overwrite parts of the input that are yet to be sent.
     buffers.set_input_apart();
     let mut sum = Vec::new();
     let flow = PublicationFlow { chunks, publishes: true, sources: 0..size, has: &all };
@@ -256,7 +261,7 @@ fn reduce_scatter<W: PeerWait>(
     Ok(chunks)
 }
 
-/// Scan and exscan.
+/// Executes scan and exscan.
 fn prefix<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
@@ -266,7 +271,8 @@ fn prefix<W: PeerWait>(
     let (me, chunks) = (exchange.rank, chunks(call.bytes, CHUNK_BYTES));
     let operands = if call.operation == Operation::Scan { 0..me + 1 } else { 0..me };
     let mut sum = Vec::new();
-    // Of the first publication all are taken: who ends before others have begun could not be called again.
+    // The first publication of all ranks is awaited, because a rank that completes before others
+    // have begun could run ahead of them.
     let has = |rank: usize, k: u64| k == 0 || rank < me;
     let flow = PublicationFlow { chunks, publishes: true, sources: 0..exchange.size, has: &has };
     exchange.flow(&flow, |exchange, step| match step {
@@ -284,7 +290,7 @@ fn prefix<W: PeerWait>(
     Ok(chunks)
 }
 
-/// Short vectors: all who need the result combine all.
+/// Reduces short vectors: every receiver combines all of them.
 fn reduce_whole<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
@@ -309,7 +315,8 @@ fn reduce_whole<W: PeerWait>(
     Ok(1)
 }
 
-/// Long vectors: each rank combines its share of each publication, and those who need the result take the shares.
+/// Reduces long vectors: each rank combines its share of each publication, and the receivers
+/// collect the shares.
 fn reduce_shared<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
@@ -379,7 +386,7 @@ fn reduce_shared<W: PeerWait>(
     Ok([chunks, chunks])
 }
 
-/// A rank's share of some bytes, in whole elements.
+/// Returns a rank's share of a byte range, in whole elements.
 fn share(call: &Call, bytes: Range<usize>, rank: usize, size: usize) -> Range<usize> {
     let element = call.element.max(1) as usize;
     let elements = bytes.len() / element;
@@ -397,8 +404,8 @@ pub(super) fn write<W: PeerWait>(
     exchange.part(exchange.rank).write((SegmentRing::Inputs, number), offset, bytes)
 }
 
-/// Fills a publication with what it has for each of the others, who find it at their places; `lengths` and `starts` say where
-/// that stands in the input.
+/// Fills a publication with data for the other ranks, each at its own place. `lengths` and `starts`
+/// locate the data in the input.
 fn write_places<W: PeerWait>(
     exchange: &Exchange<'_, W>,
     publication: u64,
@@ -426,7 +433,8 @@ pub(super) fn read<W: PeerWait>(
     )
 }
 
-/// Combines what `operands` have at a place of a publication, in rank order, into `sum`; `own` is what this rank has there.
+/// Combines the data of `operands` at an offset of a publication, in rank order, into `sum`. `own`
+/// is this rank's data.
 fn fold<W: PeerWait>(
     exchange: &Exchange<'_, W>,
     operands: Range<usize>,

@@ -1,4 +1,4 @@
-//! Threads that share a segment carry out calls, and all get what the operations say.
+//! Threads that share a segment execute calls, and all get the correct results.
 
 use super::*;
 use crate::call::{Arrays, CallingRank, Collective};
@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Others come, unless they have found something wrong.
+/// Time after which a wait counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sleeps until the others have come.
+/// Waits by sleeping until the condition holds.
 pub(super) struct Patient<'a>(pub(super) &'a Segment);
 
 impl PeerWait for Patient<'_> {
@@ -29,18 +29,18 @@ impl PeerWait for Patient<'_> {
     }
 }
 
-/// A call of random kind.
+/// A random call.
 #[derive(Clone, Debug)]
 pub(super) struct Drawn {
     pub(super) operation: Operation,
     pub(super) root: usize,
-    /// Elements, 4 bytes each.
+    /// Number of elements, of 4 bytes each.
     pub(super) count: usize,
     pub(super) counts: Option<Vec<usize>>,
     pub(super) in_place: bool,
 }
 
-/// Element `i` of what a rank gives to call `call`.
+/// Returns element `i` of a rank's input to call `call`.
 fn given(call: usize, rank: usize, i: usize) -> i32 {
     (call * 7919 + rank * 1_000_003 + i * 31) as i32
 }
@@ -58,7 +58,7 @@ impl Drawn {
         self.counts.as_ref().map_or(self.count, |counts| counts[from * size + to])
     }
 
-    /// Elements that a rank gives.
+    /// Returns the number of elements of a rank's input.
     fn input(&self, rank: usize, size: usize) -> usize {
         match self.operation {
             Operation::Barrier => 0,
@@ -83,7 +83,7 @@ impl Drawn {
         }
     }
 
-    /// What a rank is to have in the end; what it had before where nothing comes.
+    /// Returns the expected output of a rank.
     pub(super) fn expected(&self, call: usize, rank: usize, size: usize) -> Vec<i32> {
         let sum =
             |ranks: Range<usize>, i| ranks.fold(0i32, |sum, from| sum.wrapping_add(given(call, from, i)));
@@ -115,7 +115,7 @@ impl Drawn {
         }
     }
 
-    /// Has the rank's part carried out; what it has in the end.
+    /// Executes the rank's part and returns its output.
     pub(super) fn call(
         &self,
         (number, rank, size): (usize, usize, usize),
@@ -124,7 +124,7 @@ impl Drawn {
         let input: Vec<i32> = (0..self.input(rank, size)).map(|i| given(number, rank, i)).collect();
         let expected = self.expected(number, rank, size).len();
         let in_place = self.in_place || self.operation == Operation::Bcast;
-        // The first rank of an exscan has an array too, which stays as it is.
+        // The first rank of an exscan has an array that the call must not change.
         let room = if self.operation == Operation::Exscan { self.count } else { expected };
         let mut data = if in_place { input.clone() } else { vec![-1; room] };
         if in_place {
@@ -152,14 +152,14 @@ impl Drawn {
         carry_out(&call, &mut checked.buffers());
         match checked.output() {
             Some(output) => bytemuck::cast_slice(output).to_vec(),
-            // The root of a bcast has what it had.
+            // The root of a bcast keeps its data.
             None if self.operation == Operation::Bcast => data,
             None => Vec::new(),
         }
     }
 }
 
-/// Carries out calls with a thread for each rank. Whether ranks can read each other's memory they find out, or it is said.
+/// Executes calls with one thread for each rank.
 fn check(size: usize, drawn: &[Drawn], direct: Option<bool>) {
     let first = Segment::create(size).unwrap();
     std::thread::scope(|scope| {
@@ -187,7 +187,7 @@ fn check(size: usize, drawn: &[Drawn], direct: Option<bool>) {
     assert!(first.ranks().all(|rank| rank.completed_calls() == drawn.len() as u64));
 }
 
-/// Elements of a message: few, or up to more than all slots hold.
+/// Number of elements: small, or more than fit the ring.
 fn count() -> impl Strategy<Value = usize> {
     prop_oneof![3 => 0..40usize, 2 => 500..20_000usize, 1 => 100_000..3 * CHUNK_BYTES]
 }
@@ -210,7 +210,7 @@ fn drawn(size: usize) -> impl Strategy<Value = Drawn> {
                 let both_ways = |(from, to): (usize, usize)| counts[from.min(to) * size + from.max(to)];
                 counts = (0..wanted).map(|pair| both_ways((pair / size, pair % size))).collect();
             }
-            // Of the operations with parts, all ranks' together are as much as the others' messages.
+            // For operations with parts, the sum over all ranks is limited.
             let count = if operation.takes_counts() { count / size } else { count };
             let counts = takes.then(|| counts.iter().map(|n| n / size).collect());
             Drawn { operation, root, count, counts, in_place }
@@ -236,7 +236,7 @@ fn a_root_runs_ahead_and_many_short_calls_follow_each_other() {
     check(4, &calls, None);
 }
 
-/// Two ranks' parts in a segment of theirs.
+/// Returns a segment and the parts of two ranks in it.
 fn pair() -> (Segment, [SegmentCalls; 2]) {
     let segment = Segment::create(2).unwrap();
     let file = || segment.descriptor().try_clone_to_owned().unwrap();
@@ -245,7 +245,7 @@ fn pair() -> (Segment, [SegmentCalls; 2]) {
     (segment, calls)
 }
 
-/// Waits for nothing that is not there.
+/// Fails instead of waiting.
 struct Hasty;
 
 impl PeerWait for Hasty {

@@ -1,11 +1,13 @@
-//! What the agent answers, and who waits for it. Whoever waits first receives for all; when nobody does, the thread of
-//! [`super::common_receiver`] does once somebody wants to know without waiting.
+//! Receives the agent's replies.
+//!
+//! The first thread that waits receives for all others. If no thread waits, the thread of
+//! [`super::common_receiver`] receives, once a caller needs to detect completions without waiting.
 
 use super::heap::{CallMemory, SharedBlock};
 use cool_proto::RUNNING_INTERVAL;
 use cool_proto::frame::FrameError;
 use cool_proto::local::{Done, frame::Body};
-use cool_proto::socket::{FrameReceiver, SocketError};
+use cool_proto::socket::{LocalFrameReceiver, SocketError};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
@@ -14,38 +16,39 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// An agent from which nothing is received for this long while it works on a call is gone.
+/// Time without any frame after which an agent that works on a call counts as lost.
 const SILENCE: Duration = RUNNING_INTERVAL.saturating_mul(6);
 
-/// The same of one in this process, which nobody can stop or kill alone: it is silent_in_waits because other work takes the processors.
+/// As [`SILENCE`], for an agent in this process, which cannot be stopped or killed alone: it is
+/// silent only if other work occupies the CPUs.
 const SILENCE_WITHIN: Duration = RUNNING_INTERVAL.saturating_mul(60);
 
-/// How long a poll_connection takes at most.
+/// Maximum duration of [`AgentInbox::poll_connection`].
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// Why nothing comes any more.
+/// Reasons why no more frames can be received.
 #[derive(Clone, Debug)]
 pub(super) enum Disconnected {
-    /// The connection is of no use.
+    /// The connection is unusable.
     Lost(Arc<SocketError>),
-    /// The agent said why it hung up.
+    /// The agent closed the connection with this reason.
     Refused(String),
 }
 
-/// A call that the agent works on.
+/// A call that the agent executes.
 #[derive(Debug, Default)]
-struct OpenCall {
+struct InFlightCall {
     waker: Option<Waker>,
-    /// Its memory, once nobody waits for it any more.
+    /// Memory of a call whose request was dropped.
     abandoned: Option<CallMemory>,
-    /// What the agent uses beside it.
+    /// Further memory that the agent uses.
     retained: Option<SharedBlock>,
 }
 
-/// The answer to what is no call, of which there is one at a time.
+/// The reply to a request other than a call, of which there is at most one at a time.
 #[derive(Debug)]
 enum ReplySlot {
-    /// Nothing was asked: one that comes is unexpected.
+    /// No request was sent, so a reply is unexpected.
     Empty,
     Awaited,
     Received(Body),
@@ -53,36 +56,37 @@ enum ReplySlot {
 
 #[derive(Debug)]
 struct InboxState {
-    /// Absent while somebody receives.
-    receiver: Option<FrameReceiver>,
-    open: BTreeMap<u64, OpenCall>,
-    /// Calls that are done and have not been asked for.
+    /// Absent while a thread receives.
+    receiver: Option<LocalFrameReceiver>,
+    open: BTreeMap<u64, InFlightCall>,
+    /// Completed calls that were not waited for yet.
     done: BTreeMap<u64, Done>,
     answer: ReplySlot,
     disconnected: Option<Disconnected>,
-    /// How long short waits received nothing, one after the other.
+    /// Duration for which consecutive short waits have received nothing.
     silent_in_waits: Duration,
-    /// How many frames were received, and how many of them when the common thread looked last.
+    /// Number of frames received, and their number when the common thread checked last.
     received: u64,
     received_before: u64,
-    /// For how long that has received nothing while nobody else received.
+    /// Duration for which the common thread has received nothing while no other thread received.
     silent_in_thread: Duration,
-    /// The common thread receives too.
+    /// Whether the common thread receives for this session, too.
     in_thread: bool,
-    /// Something may be there of which the common thread will not be told: who receives takes in all.
+    /// Whether data may be available that epoll will not report to the common thread again. The
+    /// next thread that receives must then drain the connection.
     may_have_more: bool,
 }
 
-/// The receiving side of a session. Clones are the same.
+/// The receiving side of a session. Clones share their state.
 #[derive(Clone, Debug)]
 pub(super) struct AgentInbox {
     shared: Arc<(Mutex<InboxState>, Condvar)>,
     stream: Arc<UnixStream>,
-    /// How long the agent may be silent_in_waits while it works on a call.
+    /// Time without any frame after which the agent counts as lost while it works on a call.
     silence: Duration,
 }
 
-/// An inbox that may be gone.
+/// An inbox that may have been dropped.
 #[derive(Clone, Debug)]
 pub(super) struct WeakAgentInbox {
     shared: Weak<(Mutex<InboxState>, Condvar)>,
@@ -101,7 +105,7 @@ impl WeakAgentInbox {
 }
 
 impl AgentInbox {
-    pub(super) fn new(receiver: FrameReceiver) -> AgentInbox {
+    pub(super) fn new(receiver: LocalFrameReceiver) -> AgentInbox {
         let silence = if receiver.agent_is_in_this_process() { SILENCE_WITHIN } else { SILENCE };
         let stream = receiver.stream();
         let state = InboxState {
@@ -120,33 +124,34 @@ impl AgentInbox {
         AgentInbox { shared: Arc::new((Mutex::new(state), Condvar::new())), stream, silence }
     }
 
-    /// The descriptor that came with the last answer.
+    /// Returns the descriptor that accompanied the last reply.
     pub(super) fn descriptor(&self) -> Option<OwnedFd> {
         self.lock().receiver.as_mut()?.descriptor()
     }
 
-    /// A call is about to be sent.
+    /// Registers a call that is about to be sent.
     pub(super) fn expect_call(&self, call: u64) {
-        self.lock().open.insert(call, OpenCall::default());
+        self.lock().open.insert(call, InFlightCall::default());
         self.shared.1.notify_all();
     }
 
-    /// A call was not sent after all.
+    /// Removes a call that was not sent.
     pub(super) fn forget(&self, call: u64) {
         self.lock().open.remove(&call);
     }
 
-    /// Calls that the agent works on.
+    /// Returns the number of calls that the agent is executing.
     pub(super) fn open(&self) -> usize {
         self.lock().open.len()
     }
 
-    /// Waits until the agent has done a call.
+    /// Waits until the agent has completed a call.
     pub(super) fn wait(&self, call: u64) -> Result<Done, Disconnected> {
         self.wait_for(self.silence, |state| state.done.remove(&call))
     }
 
-    /// Waits until the agent has done a call, or it is known that it never will; at most this long. Whether it is so.
+    /// Waits until a call is complete or can no longer complete, but at most for `at_most`. Returns
+    /// whether it is.
     pub(super) fn wait_at_most(&self, call: u64, at_most: Duration) -> bool {
         let begun = Instant::now();
         let mut state = self.lock();
@@ -162,12 +167,12 @@ impl AgentInbox {
         }
     }
 
-    /// What is no call is about to be sent: whoever receives keeps the answer.
+    /// Registers a request that is about to be sent, so that the receiving thread keeps the reply.
     pub(super) fn expect_reply(&self) {
         self.lock().answer = ReplySlot::Awaited;
     }
 
-    /// Waits for the answer that was expected.
+    /// Waits for the reply to the registered request.
     pub(super) fn reply(&self, timeout: Duration) -> Result<Body, Disconnected> {
         self.wait_for(timeout, |state| match std::mem::replace(&mut state.answer, ReplySlot::Empty) {
             ReplySlot::Received(body) => Some(body),
@@ -178,12 +183,13 @@ impl AgentInbox {
         })
     }
 
-    /// Waits for the end of a connection that the agent has closed: it may have said why.
+    /// Waits for the end of a connection that the agent has closed, and returns the reason.
     pub(super) fn closed(&self, timeout: Duration) -> Disconnected {
         self.wait_for(timeout, |_| None::<Infallible>).err().unwrap_or_else(unexpected)
     }
 
-    /// Whether a call is done, or will never be. Else `waker` is told when.
+    /// Returns whether a call is complete or can no longer complete. Otherwise `waker` is woken
+    /// then.
     pub(super) fn poll(&self, call: u64, waker: &Waker) -> std::io::Result<bool> {
         let mut state = self.lock();
         if state.is_over(call) {
@@ -195,7 +201,7 @@ impl AgentInbox {
         if !state.in_thread {
             super::common_receiver::watch(self.weak(), &self.stream)?;
             state.in_thread = true;
-            // Some may have come with what others have waited for.
+            // Frames may have arrived together with those that other threads received.
             state.may_have_more = true;
             state = self.drain_rest(state);
         }
@@ -210,21 +216,22 @@ impl AgentInbox {
         }
     }
 
-    /// The agent uses memory until it has done a call.
+    /// Keeps memory that the agent uses until it has completed a call.
     pub(super) fn retain(&self, call: u64, memory: SharedBlock) {
         if let Some(open) = self.lock().open.get_mut(&call) {
             open.retained = Some(memory);
         }
     }
 
-    /// Takes in all that has come, or has whoever receives do so.
+    /// Receives all available frames, or lets the currently receiving thread do so.
     pub(super) fn drain(&self) {
         let mut state = self.lock();
         state.may_have_more = true;
         drop(self.drain_rest(state));
     }
 
-    /// The common thread has looked for so long: an agent that works on calls and says nothing is gone.
+    /// Checks for silence after the common thread has watched for `passed`: an agent that executes
+    /// calls and sends nothing is lost.
     pub(super) fn check_silence(&self, passed: Duration) {
         let mut state = self.lock();
         if state.receiver.is_none() || state.open.is_empty() || state.received != state.received_before {
@@ -240,7 +247,8 @@ impl AgentInbox {
         }
     }
 
-    /// Takes in what has come, if nobody does. Why nothing comes any more, if so.
+    /// Receives available frames if no other thread does. Returns why no more can be received, if
+    /// so.
     pub(super) fn poll_connection(&self) -> Option<Disconnected> {
         let state = self.lock();
         if state.receiver.is_none() {
@@ -249,7 +257,7 @@ impl AgentInbox {
         self.step_at_most(state, GLANCE).disconnected.clone()
     }
 
-    /// Nobody waits for a call any more; its memory is free when it is done.
+    /// Discards the result of a call. Its memory is freed when the call completes.
     pub(super) fn abandon(&self, call: u64, memory: CallMemory) {
         let mut state = self.lock();
         if state.done.remove(&call).is_none()
@@ -260,13 +268,13 @@ impl AgentInbox {
         }
     }
 
-    /// Nothing is wanted any more. Why, for those who wait.
+    /// Closes the inbox and wakes all waiting threads with the reason.
     pub(super) fn close(&self, why: Disconnected) {
         self.lock().end(why);
         self.shared.1.notify_all();
     }
 
-    /// Why nothing comes any more, if so.
+    /// Returns why no more frames can be received, if so.
     pub(super) fn disconnected(&self) -> Option<Disconnected> {
         self.lock().disconnected.clone()
     }
@@ -288,7 +296,7 @@ impl AgentInbox {
         }
     }
 
-    /// Receives something, or waits until somebody has.
+    /// Receives a frame, or waits until another thread has received one.
     fn step<'a>(
         &'a self,
         mut state: MutexGuard<'a, InboxState>,
@@ -303,7 +311,8 @@ impl AgentInbox {
         }
     }
 
-    /// The same, for at most this long: the agent is gone only when such steps together received nothing for long.
+    /// As `step`, for at most `at_most`. The agent counts as lost only when consecutive steps
+    /// together received nothing for too long.
     fn step_at_most<'a>(
         &'a self,
         mut state: MutexGuard<'a, InboxState>,
@@ -321,24 +330,25 @@ impl AgentInbox {
         }
     }
 
-    /// Takes in all that is there, if the common thread was told of something that it could not take in.
+    /// Receives all available frames, if epoll will not report them to the common thread.
     fn drain_rest<'a>(&'a self, mut state: MutexGuard<'a, InboxState>) -> MutexGuard<'a, InboxState> {
         while state.may_have_more && state.disconnected.is_none() {
             let Some(receiver) = state.receiver.take() else { break };
             state.may_have_more = false;
             let received = state.received;
             state = self.receive(state, receiver, Duration::ZERO, |_| false);
-            // Until there is nothing.
+            // Repeat until nothing is available.
             state.may_have_more |= state.received != received;
         }
         state
     }
 
-    /// Receives something; `is_lost` says whether the agent is gone if nothing comes in time.
+    /// Receives a frame. If none arrives in time, `is_lost` decides whether the agent counts as
+    /// lost.
     fn receive<'a>(
         &'a self,
         state: MutexGuard<'a, InboxState>,
-        mut receiver: FrameReceiver,
+        mut receiver: LocalFrameReceiver,
         timeout: Duration,
         is_lost: impl FnOnce(&mut InboxState) -> bool,
     ) -> MutexGuard<'a, InboxState> {
@@ -350,7 +360,8 @@ impl AgentInbox {
             Ok(body) => {
                 state.silent_in_waits = Duration::ZERO;
                 state.received += 1;
-                // More may have come with it, of which the system then tells the common thread nothing.
+                // More frames may have arrived with it, which epoll does not report to the common
+                // thread.
                 state.may_have_more |= state.in_thread;
                 state.take(body);
             }
@@ -361,14 +372,15 @@ impl AgentInbox {
         state
     }
 
-    /// The state, even after a panic: every change to it is whole.
+    /// Returns the state, even after a panic, because every change to it is complete when the lock
+    /// is released.
     fn lock(&self) -> MutexGuard<'_, InboxState> {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl InboxState {
-    /// Whether a call is done, or will never be.
+    /// Returns whether a call is complete or can no longer complete.
     fn is_over(&self, call: u64) -> bool {
         self.disconnected.is_some() || self.done.contains_key(&call)
     }
@@ -377,9 +389,9 @@ impl InboxState {
         match body {
             Body::Running(_) => {}
             Body::Done(done) => match self.open.remove(&done.id) {
-                // Its memory is given back here.
-                Some(OpenCall { abandoned: Some(_), .. }) => {}
-                Some(OpenCall { waker, abandoned: None, .. }) => {
+                // Dropping the entry frees its memory.
+                Some(InFlightCall { abandoned: Some(_), .. }) => {}
+                Some(InFlightCall { waker, abandoned: None, .. }) => {
                     self.done.insert(done.id, done);
                     waker.into_iter().for_each(Waker::wake);
                 }
@@ -397,7 +409,7 @@ impl InboxState {
     }
 }
 
-/// What comes later would be taken for the answer to something else.
+/// An unexpected frame ends the session, because later frames could be mistaken for other replies.
 pub(super) fn unexpected() -> Disconnected {
     Disconnected::Lost(Arc::new(SocketError::Frame(FrameError::Unknown)))
 }
@@ -424,7 +436,7 @@ mod tests {
         inbox.expect_reply();
         say(Body::PlanChecked(PlanChecked { wrong: "no".into() }));
         say(Body::Done(Done { id: 7, ..Done::default() }));
-        // As another thread does that waits for a call while this one has asked and not yet begun to wait.
+        // Another thread may wait for a call between the request of this thread and its wait.
         assert_eq!(inbox.wait(7).unwrap().id, 7);
         assert!(matches!(inbox.reply(SILENCE), Ok(Body::PlanChecked(checked)) if checked.wrong == "no"));
         say(Body::PlanChecked(PlanChecked::default()));

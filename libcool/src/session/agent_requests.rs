@@ -1,4 +1,5 @@
-//! Calls on a session: where their data lies in memory shared with the agent, how they are sent, and how they end.
+//! Calls that the agent executes: the layout of their arguments in shared memory, how they are
+//! sent, and their completion.
 
 use super::heap::{CallMemory, RegionUpdate, RegisteredRange, SharedBlock, aligned};
 use super::{RankSession, milliseconds, ranks};
@@ -15,53 +16,54 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
 
-/// A call under way. Dropping it leaves the agent to finish the call and forgets the result.
+/// A call that the agent is executing. Dropping it discards the result; the agent still completes
+/// the call.
 #[derive(Debug)]
 pub(crate) struct AgentRequest {
     session: Arc<RankSession>,
     name: &'static str,
     id: u64,
-    /// Where in the block the output begins; nowhere if it comes where the program has it.
+    /// Offset of the output in the block, or `None` if the agent writes to the program's memory.
     output: Option<u64>,
-    /// Absent once the result was taken.
+    /// `None` once the result was returned.
     memory: Option<CallMemory>,
 }
 
-/// Whether what is sent to the agent counts among the group's calls.
+/// Whether a request counts among the group's calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CallNumber {
-    /// It is the call of this number, or the next.
+    /// It is the call with this number, or the next one.
     Collective(Option<u64>),
-    /// It is a message.
+    /// It is a message, which has no number.
     Message,
 }
 
-/// Counts as the agent reads them.
+/// Returns counts in the encoding of the protocol.
 fn count_bytes(counts: &[usize]) -> Vec<u8> {
     counts.iter().flat_map(|n| (*n as u64).to_ne_bytes()).collect()
 }
 
-/// A collective's data in shared memory.
+/// The location of a collective's arguments in shared memory.
 struct ArgumentLayout {
     input: Option<Slice>,
     output: Option<Slice>,
     counts: Option<Slice>,
-    /// As in [`AgentRequest`].
+    /// As `output` in [`AgentRequest`].
     copied_output: Option<u64>,
     memory: CallMemory,
 }
 
-/// How a collective goes.
+/// The outcome of an attempt to execute a call without the agent.
 #[derive(Debug)]
 pub(crate) enum LocalAttempt {
-    /// It is done: the ranks have carried it out themselves.
+    /// The ranks have executed the call.
     Done(local::Stats),
-    /// The agent is to carry it out; under which number, if it has one.
+    /// The agent must execute the call, under this number if it has one.
     ByAgent(Option<u64>),
 }
 
 impl LocalAttempt {
-    /// What has become of a call that the ranks began to carry out themselves, under a number.
+    /// Converts the result of a call that the ranks began to execute under a number.
     pub(super) fn from_result(
         session: &RankSession,
         (name, number): (&'static str, u64),
@@ -76,17 +78,18 @@ impl LocalAttempt {
     }
 }
 
-/// A collective that was begun.
+/// A collective that was started.
 #[derive(Debug)]
 pub(crate) enum Started {
-    /// It is done.
+    /// The call is complete.
     Done(local::Stats),
-    /// The agent works on it.
+    /// The agent is executing the call.
     Pending(AgentRequest),
 }
 
 impl RankSession {
-    /// Starts a collective; or carries it out, if the program waits for it and the ranks can do so themselves.
+    /// Starts a collective. If the program waits for it and the ranks can execute it themselves,
+    /// executes it before returning.
     pub(crate) fn start_collective(
         self: &Arc<RankSession>,
         checked: &mut CheckedCollective<'_, '_>,
@@ -112,7 +115,8 @@ impl RankSession {
         }
     }
 
-    /// Starts a collective. What is to go out has been copied when this returns, unless it is registered memory.
+    /// Starts a collective by the agent. The input has been copied when this returns, unless it is
+    /// in registered memory.
     pub(crate) fn start_by_agent(
         self: &Arc<RankSession>,
         checked: &CheckedCollective<'_, '_>,
@@ -126,7 +130,7 @@ impl RankSession {
         let ArgumentLayout { mut input, mut output, counts, copied_output, memory } =
             self.lay_out_arguments(checked, blocking)?;
         if checked.operation == Operation::Bcast {
-            // Its only buffer is the output, also at the root.
+            // The only buffer of a bcast is the output, even at the root.
             output = output.or(input.take());
         }
         let call = Call {
@@ -151,8 +155,8 @@ impl RankSession {
         Ok(AgentRequest { session: Arc::clone(self), name, id, output: copied_output, memory: Some(memory) })
     }
 
-    /// Places a collective's data: in a block, one after the other, what goes out, what comes in, and the counts;
-    /// registered memory stays where it is.
+    /// Lays out a collective's arguments in a block: input, output and counts. Registered memory
+    /// stays in place.
     fn lay_out_arguments(
         &self,
         checked: &CheckedCollective<'_, '_>,
@@ -160,7 +164,8 @@ impl RankSession {
     ) -> Result<ArgumentLayout, Error> {
         let (input, output) = (checked.input(), checked.output());
         let lent = blocking != Blocking::No;
-        // Schedules read the input after they have begun to write the output.
+        // Schedules read the input after they have begun to write the output, so an overwritten
+        // input must be copied.
         let registered_input =
             input.filter(|_| lent && !checked.overwrites()).and_then(|bytes| self.heap.input(bytes));
         let registered_output = output.filter(|_| lent).and_then(|bytes| self.heap.output(bytes));
@@ -187,7 +192,8 @@ impl RankSession {
         })
     }
 
-    /// Starts to send or receive a message. What is to go out has been copied when this returns, unless it is registered memory.
+    /// Starts to send or receive a message. Data to send has been copied when this returns, unless
+    /// it is in registered memory.
     pub(crate) fn start_message(
         self: &Arc<RankSession>,
         message: &PointToPointCall<'_>,
@@ -227,24 +233,25 @@ impl RankSession {
         Ok(AgentRequest { session: Arc::clone(self), name, id, output: copied_output, memory: Some(memory) })
     }
 
-    /// RegisteredRange memory: the program has it, and the agent reaches it too. Its address.
+    /// Allocates registered memory, which both the program and the agent access, and returns its
+    /// address.
     pub(crate) fn alloc(&self, bytes: u64) -> Result<(NonNull<u8>, Arc<SharedBlock>), Error> {
         let name = "alloc";
         self.check_process(name)?;
         let block = self.map_regions(name, || self.heap.take_pages(bytes))?;
-        // Not before the block was taken: the session may end meanwhile.
+        // Checked after the block was taken, because the session may end meanwhile.
         if let Some(why) = self.inbox.disconnected() {
             return Err(self.disconnected(name, why));
         }
         self.heap.register(block, bytes).map_err(|e| self.memory_error(name, e.into()))
     }
 
-    /// CallMemory for a call, known to the agent before the next frame goes.
+    /// Allocates memory for a call. The agent is notified of it before the next frame is sent.
     fn reserve(&self, name: &'static str, bytes: u64) -> Result<SharedBlock, Error> {
         self.map_regions(name, || self.heap.take(bytes))
     }
 
-    /// Takes a block and tells the agent of the regions that come and go with it.
+    /// Takes a block and notifies the agent of regions that are added or removed with it.
     fn map_regions(
         &self,
         name: &'static str,
@@ -263,13 +270,13 @@ impl RankSession {
                 }
             }
         }
-        // Others may send meanwhile.
+        // Preparing may take long, so other threads must be able to send.
         drop(call_sender);
         block.prepare().map_err(|e| self.memory_error(name, e.into()))?;
         Ok(block)
     }
 
-    /// Counts of parts, in memory that the agent reads.
+    /// Copies counts to memory that the agent reads.
     pub(super) fn share_counts(
         &self,
         name: &'static str,
@@ -282,7 +289,7 @@ impl RankSession {
         Ok((block, slice))
     }
 
-    /// Sends a call; the number by which it is answered.
+    /// Sends a call and returns the identifier of its reply.
     pub(super) fn send_call(
         &self,
         name: &'static str,
@@ -311,7 +318,7 @@ impl RankSession {
 }
 
 impl RankSession {
-    /// The error of a call that has failed.
+    /// Returns the error of a failed call.
     pub(super) fn collective_error(&self, operation: &'static str, failure: local::Failure) -> Error {
         Error::Collective {
             rank: self.rank,
@@ -324,7 +331,7 @@ impl RankSession {
 }
 
 impl AgentRequest {
-    /// Waits until the agent has done the call, and copies what came to `output`.
+    /// Waits until the agent has completed the call, and copies the received data to `output`.
     pub(crate) fn finish(mut self, output: Option<&mut [u8]>) -> Result<local::Stats, Error> {
         let (session, name) = (&self.session, self.name);
         session.check_process(name)?;
@@ -332,7 +339,8 @@ impl AgentRequest {
             Ok(done) => done,
             Err(why) => {
                 let error = session.disconnected(name, why);
-                // An agent that only seems to be gone may go on with it one day.
+                // An agent that only seems to be lost may continue with the call later, so it must
+                // not be able to write to the program's memory any more.
                 if let Some(output) = self.memory.as_ref().and_then(|memory| memory.output.as_ref()) {
                     output.detach().map_err(|e| session.memory_error(name, e))?;
                 }
@@ -344,7 +352,7 @@ impl AgentRequest {
             return Err(session.collective_error(name, failure));
         }
         let stats = done.stats.unwrap_or_default();
-        // Of a message, as much as came.
+        // A received message may be shorter than the output.
         let received = stats.arrived.map_or(usize::MAX, |arrived| arrived.bytes as usize);
         if let (Some(output), Some(from), Some(memory)) = (output, self.output, &memory) {
             let received = received.min(output.len());
@@ -354,20 +362,22 @@ impl AgentRequest {
         Ok(stats)
     }
 
-    /// Waits at most so long; whether [`AgentRequest::finish`] would return at once.
+    /// Waits for at most `at_most`. Returns whether [`AgentRequest::finish`] would return at once.
     pub(crate) fn wait_for(&self, at_most: Duration) -> Result<bool, Error> {
         self.session.check_process(self.name)?;
         Ok(self.session.inbox.wait_at_most(self.id, at_most))
     }
 
-    /// Asks the agent to cancel a receive, which then fails, unless it has its message. Either way it is answered.
+    /// Asks the agent to cancel a receive. The receive fails unless a message has matched it
+    /// already. The agent replies in both cases.
     pub(crate) fn cancel(&self) -> Result<(), Error> {
         let (session, name) = (&self.session, self.name);
         session.check_process(name)?;
         session.send(&mut session.call_sender(), name, Body::Cancel(Cancel { id: self.id }), None)
     }
 
-    /// Whether [`AgentRequest::finish`] would return at once; else `waker` is told when.
+    /// Returns whether [`AgentRequest::finish`] would return at once. Otherwise `waker` is woken
+    /// then.
     pub(crate) fn poll(&self, waker: &Waker) -> Result<bool, Error> {
         self.session.check_process(self.name)?;
         let rank = self.session.rank;
@@ -382,7 +392,7 @@ impl AgentRequest {
 impl Drop for AgentRequest {
     fn drop(&mut self) {
         match self.memory.take() {
-            // Its heap may be locked for ever.
+            // In a forked process the heap may be locked forever.
             Some(memory) if self.session.is_forked() => std::mem::forget(memory),
             Some(memory) => self.session.inbox.abandon(self.id, memory),
             None => {}

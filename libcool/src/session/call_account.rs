@@ -1,5 +1,5 @@
-//! What a rank tells of a call that it has carried out with others: a record for its agent, for traces and metrics, and figures for the
-//! program. They agree.
+//! Accounting of a call that ranks executed themselves: a record for the agent, for traces and
+//! metrics, and statistics for the program. Both contain the same figures.
 
 use crate::error::Error;
 use crate::segment::{DescribedCall, Interrupted};
@@ -7,26 +7,27 @@ use cool_proto::local;
 use cool_shm::segment::RankPart;
 use cool_shm::segment::records::{self, ARRIVALS, RankArrival, RankPlan, RankRecord, RankTraffic};
 
-/// What a call was for the leader of a node, who sends and takes messages in it.
+/// Traffic of the leader of a node during a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LeaderTraffic {
     pub(super) traffic: RankTraffic,
     pub(super) arrivals: [Option<RankArrival>; ARRIVALS],
 }
 
-/// A call from its beginning until it is told.
+/// A call from its beginning until it is recorded.
 pub(super) struct CallAccount<'a> {
-    /// The rank's own part of the segment.
+    /// This rank's part of the segment.
     pub(super) part: RankPart<'a>,
     pub(super) number: u64,
     pub(super) call: &'a DescribedCall,
     pub(super) plan: RankPlan,
-    /// When it began.
+    /// Start of the call.
     pub(super) begun: u64,
 }
 
 impl CallAccount<'_> {
-    /// The call is over. One that the agent is to carry out is the agent's to tell.
+    /// Records the call. A call that the agent must execute is not recorded, because the agent
+    /// records it.
     pub(super) fn close(
         self,
         exchanged: LeaderTraffic,

@@ -1,5 +1,5 @@
-//! The thread that receives for all sessions of the process: for those of whose calls somebody wants to know the end without
-//! waiting for it. It is there from the first such call on.
+//! The thread that receives for all sessions of the process, if a caller needs to detect the
+//! completion of a call without waiting. The first such call starts it.
 
 use super::agent_inbox::{AgentInbox, WeakAgentInbox};
 use cool_proto::RUNNING_INTERVAL;
@@ -11,15 +11,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// As many sessions are looked at after one call of the system.
+/// Maximum number of sessions handled after one system call.
 const EVENTS: usize = 64;
 
-/// That of this process, once it is needed.
+/// The receiver of this process, once it is needed.
 static RECEIVER: Mutex<Option<Arc<CommonReceiver>>> = Mutex::new(None);
 
 #[derive(Debug)]
 struct CommonReceiver {
-    /// The process that has the thread. One that it forks has not.
+    /// The process that has the thread. A forked process does not have it.
     process: u32,
     epoll: OwnedFd,
     sessions: Mutex<WatchedSessions>,
@@ -31,7 +31,7 @@ struct WatchedSessions {
     by_number: BTreeMap<u64, WeakAgentInbox>,
 }
 
-/// What comes to a session, from now on until it is gone, is taken in without anybody waiting for it.
+/// Receives all frames of a session from now on, until the session is dropped.
 pub(super) fn watch(inbox: WeakAgentInbox, stream: impl AsFd) -> io::Result<()> {
     let mut common = RECEIVER.lock().unwrap_or_else(PoisonError::into_inner);
     let receiver = match &*common {
@@ -40,7 +40,8 @@ pub(super) fn watch(inbox: WeakAgentInbox, stream: impl AsFd) -> io::Result<()> 
     };
     let mut sessions = receiver.sessions();
     let number = sessions.next;
-    // Told once for whatever comes: who receives meanwhile takes in what is left.
+    // Edge-triggered: epoll reports new data once, so every receiving thread must drain the
+    // connection.
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&receiver.epoll, stream, epoll::EventData::new_u64(number), flags)?;
     sessions.next += 1;
@@ -58,7 +59,7 @@ impl CommonReceiver {
         Ok(receiver)
     }
 
-    /// The thread.
+    /// Main function of the thread.
     fn receive_for_all(&self) {
         let mut events = Vec::with_capacity(EVENTS);
         let mut looked = Instant::now();
@@ -66,7 +67,8 @@ impl CommonReceiver {
             let due = RUNNING_INTERVAL.saturating_sub(looked.elapsed());
             let timeout = Timespec::try_from(due).ok();
             events.clear();
-            // Interrupted at most: the descriptor is there, and so is the room.
+            // The wait can only be interrupted, because the descriptor is valid and the buffer has
+            // room.
             let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref());
             for event in &events {
                 let session = self.sessions().by_number.get(&event.data.u64()).and_then(WeakAgentInbox::get);
@@ -80,7 +82,7 @@ impl CommonReceiver {
         }
     }
 
-    /// WatchedSessions from which nothing is heard for long are over; those that are gone are forgotten.
+    /// Ends sessions without frames for too long, and removes sessions that were dropped.
     fn check_silent_sessions(&self, passed: Duration) {
         let sessions: Vec<AgentInbox> = {
             let mut sessions = self.sessions();

@@ -1,8 +1,9 @@
-//! CallMemory shared with the agent, from which calls take what they need while they are under way.
+//! Memory shared with the agent, from which calls allocate.
 //!
-//! RegionTable grow with the need and are kept, so that repeated calls map nothing. How regions are told to the
-//! agent is left to the caller. A block may be registered memory (`ncclCommRegister`, RDMA): the program has it as an
-//! array, and a call on that array, found by its address, is one on the block.
+//! Regions grow with demand and are reused, so repeated calls map nothing. The caller notifies the
+//! agent of regions. A block may be registered memory (compare `ncclCommRegister` and RDMA): the
+//! program uses it as an array, and a call on that array, which is found by its address, uses the
+//! block directly.
 
 use cool_proto::local::Slice;
 use cool_shm::pages::OutOfBounds;
@@ -11,24 +12,25 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Blocks begin at multiples of this, so that the agent's vector units like them.
+/// Alignment of blocks in bytes, for the agent's vector instructions.
 const ALIGN: u64 = 64;
 
-/// Bytes of the first region, so that small calls share one.
+/// Size of the first region in bytes, so that small calls share one.
 const FIRST_REGION: u64 = 64 << 10;
 
-/// A region that is not in use is kept up to this many bytes, or as long as calls are nearly as large.
+/// An unused region is kept up to this size in bytes, or while calls are nearly as large.
 const KEPT_REGION: u64 = 256 << 20;
 
-/// A large region is unmapped only after more than this many calls in a row that need less than an eighth of it: between
-/// large calls programs wait in barriers and exchange lengths, and to map a gibibyte anew costs more than to send it.
+/// A large region is unmapped only after more than this many consecutive calls that need less than
+/// an eighth of it. Programs execute barriers and exchange lengths between large calls, and mapping
+/// a gibibyte costs more than sending it.
 const SMALLER_CALLS: u32 = 64;
 
-/// RegionTable and which parts of them are free.
+/// Regions and their free parts.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     regions: Arc<Mutex<RegionTable>>,
-    /// RegisteredRange memory, by its address in this process.
+    /// Registered memory, by its address in this process.
     registered: Mutex<BTreeMap<usize, RegisteredArray>>,
 }
 
@@ -36,20 +38,20 @@ pub(super) struct Heap {
 struct RegionTable {
     next: u32,
     regions: BTreeMap<u32, FreeParts>,
-    /// Calls in a row for which a region was too large.
+    /// Number of consecutive calls for which a region was too large.
     smaller_calls: u32,
 }
 
-/// A region's free parts: their lengths by where they begin. Neighbours are one.
+/// The free parts of a region: their lengths, by offset. Adjacent parts are merged.
 #[derive(Debug)]
 struct FreeParts {
     region: Arc<Region>,
     parts: BTreeMap<u64, u64>,
-    /// From here on nothing has been in use.
+    /// Bytes from this offset on have never been used.
     fresh: u64,
 }
 
-/// A part of a region in use; free again when dropped.
+/// A used part of a region. Dropping it frees the part.
 #[derive(Debug)]
 pub(crate) struct SharedBlock {
     heap: Arc<Mutex<RegionTable>>,
@@ -57,62 +59,65 @@ pub(crate) struct SharedBlock {
     region: Arc<Region>,
     offset: u64,
     len: u64,
-    /// From here on, within the region, nothing of it has been in use before.
+    /// Bytes from this offset of the region on have never been used.
     fresh: u64,
 }
 
-/// CallMemory that the program has as an array.
+/// Memory that the program uses as an array.
 #[derive(Debug)]
 struct RegisteredArray {
-    /// As long as the program asked for; the rest of the block's last page is nobody's.
+    /// Requested length. The rest of the block's last page is unused.
     bytes: u64,
     block: Weak<SharedBlock>,
 }
 
-/// Bytes of the program within registered memory, which a call uses where they are.
+/// A range of registered memory that a call uses in place.
 #[derive(Debug)]
 pub(super) struct RegisteredRange {
-    /// Held until the call is done, so that nobody else gets it, though the program may have given it back.
+    /// Held until the call is complete, so that the memory is not reused even if the program frees
+    /// it.
     block: Arc<SharedBlock>,
-    /// Where in the block they begin.
+    /// Offset of the range in the block.
     within: u64,
     bytes: u64,
-    /// They begin and end at pages of the block, or at its end.
+    /// Whether the range begins and ends at page boundaries of the block, or at its end.
     whole_pages: bool,
 }
 
 /// The memory of a call.
 #[derive(Debug)]
 pub(super) struct CallMemory {
-    /// Of what is copied.
+    /// Memory for copied data.
     pub(super) block: SharedBlock,
-    /// What goes out from where the program has it. The agent only reads it.
+    /// Input in the program's memory. The agent only reads it.
     pub(super) _input: Option<RegisteredRange>,
-    /// What comes in to where the program has it.
+    /// Output in the program's memory.
     pub(super) output: Option<RegisteredRange>,
 }
 
-/// What the agent is to be told before a new block is used.
+/// A change that the agent must be notified of before a new block is used.
 #[derive(Debug)]
 pub(super) enum RegionUpdate {
-    /// This region is shared from now on.
+    /// This region is now shared.
     Map(u32, Arc<Region>),
-    /// This region is shared no more.
+    /// This region is no longer shared.
     Unmap(u32),
 }
 
 impl Heap {
-    /// A block of at least `bytes` bytes, and what to tell the agent of it.
+    /// Allocates a block of at least `bytes` bytes. Returns it with the changes to send to the
+    /// agent.
     pub(super) fn take(&self, bytes: u64) -> Result<(SharedBlock, Vec<RegionUpdate>), RegionError> {
         self.take_aligned(bytes, ALIGN)
     }
 
-    /// A block for [`Heap::register`]: of whole pages, so that no other shares one with it.
+    /// Allocates a block for [`Heap::register`], in whole pages, so that no other block shares a
+    /// page with it.
     pub(super) fn take_pages(&self, bytes: u64) -> Result<(SharedBlock, Vec<RegionUpdate>), RegionError> {
         self.take_aligned(bytes, page_size())
     }
 
-    /// A block that begins at a multiple of `align` and has a multiple of it.
+    /// Allocates a block with an offset and length that are multiples of `align`.
     fn take_aligned(&self, bytes: u64, align: u64) -> Result<(SharedBlock, Vec<RegionUpdate>), RegionError> {
         let len = bytes
             .max(1)
@@ -132,7 +137,8 @@ impl Heap {
         if let Some(found) = fitting {
             return Ok((block(found), updates));
         }
-        // As large as all together: their number stays small. Pages that are never touched cost nothing.
+        // A new region is as large as all existing ones together, which keeps their number small.
+        // Pages that are never touched cost nothing.
         let all: u64 = regions.regions.values().map(|free| free.region.len()).sum();
         let size = len.max(all).max(FIRST_REGION);
         let region = Arc::new(Region::create(size.checked_next_power_of_two().unwrap_or(len))?);
@@ -146,8 +152,8 @@ impl Heap {
         Ok((block((number, region, taken)), updates))
     }
 
-    /// Gives `bytes` bytes of a block to the program as registered memory, to read and write while no call uses them;
-    /// their address.
+    /// Registers `bytes` bytes of a block as memory of the program, and returns their address. The
+    /// program may access them while no call uses them.
     pub(super) fn register(
         &self,
         block: SharedBlock,
@@ -161,13 +167,13 @@ impl Heap {
         Ok((at, block))
     }
 
-    /// What a call is to send, if all of it is registered memory.
+    /// Returns the input of a call, if all of it is registered memory.
     pub(super) fn input(&self, bytes: &[u8]) -> Option<RegisteredRange> {
         self.find(bytes.as_ptr().addr(), bytes.len())
     }
 
-    /// Where a call is to put what it receives, if all of it is registered memory that can be cut off from the agent
-    /// ([`RegisteredRange::detach`]) without touching what the program may have beside it.
+    /// Returns the output of a call, if all of it is registered memory that can be disconnected
+    /// from the agent ([`RegisteredRange::detach`]) without affecting adjacent data of the program.
     pub(super) fn output(&self, bytes: &[u8]) -> Option<RegisteredRange> {
         self.input(bytes).filter(|registered| registered.whole_pages)
     }
@@ -187,19 +193,21 @@ impl Heap {
 }
 
 impl RegisteredRange {
-    /// The bytes, as the agent knows them.
+    /// Returns the location of the range, as the agent identifies it.
     pub(super) fn slice(&self) -> Slice {
         self.block.slice(self.within, self.bytes)
     }
 
-    /// Keeps an agent that fell silent in a call from changing later what the call was to receive. Only of an output.
+    /// Prevents an agent that stopped responding during a call from later changing the output of
+    /// the call. Must only be used for outputs.
     pub(super) fn detach(&self) -> Result<(), RegionError> {
         self.block.region.detach(self.block.offset + self.within, self.bytes)
     }
 }
 
 impl RegionTable {
-    /// Forgets large regions that nothing uses, once so much less has been needed for a while; which.
+    /// Removes large unused regions, if much less memory was needed for a while. Returns their
+    /// numbers.
     fn drop_large(&mut self, needed: u64) -> Vec<u32> {
         let large = |bytes: u64| bytes > KEPT_REGION && bytes / 8 > needed;
         let unused =
@@ -215,8 +223,8 @@ impl RegionTable {
 }
 
 impl FreeParts {
-    /// Takes `len` bytes that begin at a multiple of `align`, from the first part that has them: where they begin, and from
-    /// where on they have not been in use before.
+    /// Takes `len` bytes, aligned to `align`, from the first part that has room. Returns their
+    /// offset and the offset from which they have never been used.
     fn take(&mut self, len: u64, align: u64) -> Option<(u64, u64)> {
         let (start, end, offset) = self.parts.iter().find_map(|(start, free)| {
             let (end, offset) = (start + free, start.next_multiple_of(align));
@@ -247,17 +255,18 @@ impl FreeParts {
 }
 
 impl SharedBlock {
-    /// Where it lies in this process.
+    /// Returns the address of the block in this process.
     fn address(&self) -> Result<NonNull<u8>, OutOfBounds> {
         self.region.address(self.offset, self.len)
     }
 
-    /// Asks for huge pages for those of its bytes that were not in use before. May take as long as to fill these.
+    /// Requests huge pages for the bytes of the block that were never used. May take as long as
+    /// filling them.
     pub(super) fn prepare(&self) -> Result<(), OutOfBounds> {
         self.region.use_huge_pages(self.fresh, self.offset + self.len - self.fresh)
     }
 
-    /// A part of it, as the agent knows it.
+    /// Returns the location of a range of the block, as the agent identifies it.
     pub(super) fn slice(&self, within: u64, bytes: u64) -> Slice {
         Slice { region: self.number, offset: self.offset + within, bytes }
     }
@@ -279,12 +288,13 @@ impl Drop for SharedBlock {
     }
 }
 
-/// Where the next part of a block may begin.
+/// Returns the offset at which the next part of a block may begin.
 pub(super) fn aligned(at: u64) -> u64 {
     at.next_multiple_of(ALIGN)
 }
 
-/// Every change to the table is whole before the lock is given back, so a panic elsewhere spoils nothing.
+/// Locks a table. Every change to it is complete when the lock is released, so a panic elsewhere is
+/// harmless.
 fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -333,7 +343,7 @@ mod tests {
         assert_eq!(found(second + 1, 64), None);
         drop(block);
         assert_eq!(found(first, 128), None);
-        // Its place is used again, for something smaller.
+        // The freed block is reused for a smaller one.
         let (third, _block) = register(&heap, 64);
         assert_eq!((third, found(first, 128)), (first, None));
         assert_eq!(found(second, 8), Some(other.slice(0, 8)));

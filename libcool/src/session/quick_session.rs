@@ -1,6 +1,8 @@
-//! QuickSession calls as the session has them: who takes part in them on this node, and how. The ranks of a node meet in their segment, and their
-//! leader goes out for all ([`leader_calls`]); where each rank has a node of its own, each is a leader. When a call takes long the agent
-//! watches, as it does over calls in a segment.
+//! Quick calls of a session.
+//!
+//! The ranks of a node exchange data in their segment, and their leader communicates with other
+//! nodes by datagrams ([`leader_calls`]). If each rank has its own node, each is a leader. If a
+//! call takes long, the agent watches it, as it watches calls in a segment.
 
 mod leader_calls;
 
@@ -25,16 +27,16 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Schedules that are kept: programs repeat the same few calls.
+/// Number of cached schedules, because programs repeat the same few calls.
 const SCHEDULES: usize = 64;
 
-/// A rank's quick calls: one at a time.
+/// A rank's quick calls, of which it executes one at a time.
 #[derive(Debug)]
 pub(super) struct QuickSession {
     segment: Arc<Segment>,
     /// The ranks of this node, ascending.
     ranks: Vec<u32>,
-    /// Where this one is among them; the first is the leader.
+    /// Index of this rank among them; the first one is the leader.
     index: usize,
     spins: SpinPolicy,
     calls: Mutex<QuickState>,
@@ -44,22 +46,23 @@ pub(super) struct QuickSession {
 struct QuickState {
     descriptions: DescriptionCache,
     leaders: NodeLeaders,
-    /// The number of this node's leader.
+    /// Index of this node's leader.
     leader: usize,
-    /// The latest kinds of calls, and how leaders carry them out if they are quick.
+    /// Schedules of the latest kinds of calls; `None` if the leaders cannot execute the call as a
+    /// quick one.
     schedules: VecDeque<(Call, Option<PlannedSchedule>)>,
-    /// It is known that all can.
+    /// Whether it is known that all ranks can execute quick calls.
     ready: bool,
-    /// The part in what the ranks of this node do, if they are several.
+    /// This rank's part in the exchange within its node, if the node has several ranks.
     within: Option<SegmentCalls>,
-    /// The part in what leaders do, if this is one.
+    /// This rank's part in the exchange between leaders, if it is a leader.
     between: Option<LeaderCalls>,
 }
 
-/// A leader's part in a call, and by what name the plan of all is config.
+/// A leader's schedule of a call, and the plan to report for it.
 type PlannedSchedule = (Arc<QuickSchedule>, RankPlan);
 
-/// The ranks that are on the node of one.
+/// Returns the ranks on the node of a rank.
 pub(super) fn ranks_of_node(attached: &Attached, rank: usize) -> Vec<u32> {
     let node = attached.places.get(rank).map(|place| place.node);
     let here = (0..).zip(&attached.places).filter(|(_, place)| Some(place.node) == node);
@@ -67,7 +70,8 @@ pub(super) fn ranks_of_node(attached: &Attached, rank: usize) -> Vec<u32> {
 }
 
 impl QuickSession {
-    /// A rank's quick calls, as its agent has config of them, with the ranks of its node, and a socket if it is their leader; `None` if that makes no sense.
+    /// Returns a rank's quick calls, given the agent's configuration, the ranks of its node and,
+    /// for a leader, its socket. Returns `None` if the configuration is invalid.
     pub(super) fn new(
         config: &local::Quick,
         attached: &Attached,
@@ -96,14 +100,14 @@ impl QuickSession {
         Some(QuickSession { segment, ranks, index, spins: SpinPolicy::among(size), calls: Mutex::new(calls) })
     }
 
-    /// All calls fail from now on: the agent knows why.
+    /// Makes all later calls fail. The agent reports the reason.
     pub(super) fn fail(&self) {
         self.segment.fail();
     }
 }
 
 impl RankSession {
-    /// Carries a call out by datagrams, if it is a quick one.
+    /// Executes a call by datagrams, if it is a quick call.
     pub(super) fn execute_quick(
         &self,
         checked: &mut CheckedCollective<'_, '_>,
@@ -140,7 +144,7 @@ impl RankSession {
 }
 
 impl QuickState {
-    /// How leaders carry a call out, if it is a quick one.
+    /// Returns the leaders' schedule of a call, if it is a quick one.
     fn schedule(&mut self, call: &Call) -> Option<PlannedSchedule> {
         if let Some((_, known)) = self.schedules.iter().find(|(known, _)| known == call) {
             return known.clone();
@@ -156,7 +160,7 @@ impl QuickState {
     }
 }
 
-/// A quick call that is under way.
+/// A quick call that is being executed.
 struct QuickCall<'a> {
     watch: WatchedCall<'a>,
     quick: &'a QuickSession,
@@ -164,7 +168,8 @@ struct QuickCall<'a> {
 }
 
 impl QuickCall<'_> {
-    /// Waits until it is known whether all ranks can carry out quick calls.
+    /// Waits until it is known whether all ranks can execute quick calls, and returns whether they
+    /// can.
     fn wait_until_ready(&self, calls: &mut QuickState) -> Result<bool, Interrupted<Error>> {
         let (segment, watch) = (&*self.quick.segment, &self.watch);
         let is_known = || segment.is_ready() || segment.is_declined();
@@ -211,13 +216,13 @@ impl QuickCall<'_> {
         let buffers = &mut checked.buffers();
         let carried = within.execute_over_nodes((number, call), node, buffers, &mut waiting, out);
         if let Err(Interrupted::Fallback) = carried {
-            // What some have published of this call would be taken for the next one's.
+            // Publications of this call by some ranks would otherwise be used for the next one.
             segment.decline();
         }
         carried
     }
 
-    /// SpinPolicy after the call while the rank waits: how long it may wait until the next look.
+    /// Checks the call while the rank waits. Returns how long it may wait before the next check.
     fn next_wait(
         &self,
         watched: &mut Option<u64>,

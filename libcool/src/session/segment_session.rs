@@ -14,7 +14,7 @@ use cool_shm::segment::records::{self, RankPlan};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A group's segment, and this rank's part in its calls: one at a time.
+/// A group's segment and this rank's part in its calls, of which it executes one at a time.
 #[derive(Debug)]
 pub(super) struct SegmentSession {
     segment: Arc<Segment>,
@@ -32,14 +32,14 @@ impl SegmentSession {
         SegmentSession { segment, ranks, spins: SpinPolicy::among(size), calls }
     }
 
-    /// All ranks are to ask the agent, which knows why.
+    /// Marks the group as failed, so that all ranks query the agent for the reason.
     pub(super) fn fail(&self) {
         self.segment.fail();
     }
 }
 
 impl RankSession {
-    /// Carries a call out in the segment, if the group has one that all ranks use.
+    /// Executes a call in the segment, if the group has one that all ranks use.
     pub(super) fn execute_in_segment(
         &self,
         checked: &mut CheckedCollective<'_, '_>,
@@ -66,7 +66,7 @@ impl RankSession {
             Err(stop) => Err(stop),
         };
         if let Err(Interrupted::Fallback) = carried {
-            // What some have published of this call would be taken for the next one's.
+            // Publications of this call by some ranks would otherwise be used for the next one.
             segment.decline();
         }
         let account = CallAccount { part, number, call: &call, plan: RankPlan::Segment, begun };

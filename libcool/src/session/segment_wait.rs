@@ -1,4 +1,7 @@
 //! How a rank waits for other ranks in a segment.
+//!
+//! It first polls, then sleeps on the bell of the other rank. If the wait takes long, the agent
+//! watches the call and reports lost and mismatching ranks, so that no rank waits forever.
 
 use super::spin_policy::SpinPolicy;
 use super::watched_call::WatchedCall;
@@ -8,11 +11,11 @@ use cool_quick::RECHECK_INTERVAL;
 use cool_shm::segment::Segment;
 use std::time::{Duration, Instant};
 
-/// A rank in a call, or a step of one, in the segment.
+/// The wait of a rank in a call, or in a step of one.
 pub(super) struct SegmentWait<'a> {
     pub(super) watch: WatchedCall<'a>,
     pub(super) segment: &'a Segment,
-    /// Those who have parts in it, as the group numbers them.
+    /// Group ranks of the parts of the segment.
     pub(super) ranks: &'a [u32],
     pub(super) spins: SpinPolicy,
 }
@@ -46,13 +49,13 @@ impl SegmentWait<'_> {
         self.segment.rank(on).sleep(|| condition() || self.segment.has_failed(), timeout);
     }
 
-    /// Whether another rank has called something else under the number of this call.
+    /// Returns the rank if it called a different operation under the number of this call.
     fn differs(&self, rank: usize) -> Option<usize> {
         let digest = self.segment.rank(rank).digest(self.watch.number);
         digest.is_some_and(|digest| digest != self.watch.call.digest).then_some(rank)
     }
 
-    /// What a rank has done is of this call, unless it has called something else.
+    /// Checks that the progress of a rank belongs to this call.
     fn check(&self, on: usize) -> Result<(), Interrupted<Error>> {
         match self.differs(on) {
             None => Ok(()),
@@ -68,7 +71,7 @@ impl SegmentWait<'_> {
         self.watch.differs(id, self.ranks[rank], text)
     }
 
-    /// Waits on while the agent watches.
+    /// Continues to wait while the agent watches the call.
     fn watch(
         &self,
         on: usize,

@@ -3,14 +3,15 @@
 use nix::unistd::{getpid, getsid};
 use std::num::NonZero;
 
-/// What is waited for is looked at this often before the rank sleeps, if there are processors enough for all ranks.
+/// Number of polls before the rank sleeps, if there are enough CPUs for all ranks.
 const SPINS: u32 = 20_000;
 
-/// If not, a rank that spins keeps another one from its work: it spins a few times, and yields the processor before each further look.
+/// Number of polls if there are not: a polling rank would keep another one from its work. Further
+/// polls follow, and the rank yields its CPU before each of them.
 const SPINS_CROWDED: u32 = 20;
 const YIELDS: u32 = 200;
 
-/// How a rank spins for what others do before it sleeps: to be woken takes longer.
+/// How a rank polls before it sleeps, because waking up takes longer than a few polls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpinPolicy {
     spins: u32,
@@ -18,20 +19,21 @@ pub(super) struct SpinPolicy {
 }
 
 impl SpinPolicy {
-    /// That of a rank of as many in a segment.
+    /// Returns the policy of a rank that shares a segment with `ranks` ranks.
     pub(super) fn among(ranks: usize) -> SpinPolicy {
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         if ranks <= processors {
             return SpinPolicy { spins: SPINS, yields: 0 };
         }
-        // Ranks that were not started as one job may be sessions of their own, among which Linux shares the processors (autogroups):
-        // who yields then yields to nobody, and spins on for its time slice. In a container the leader of the session may be a process
-        // outside: it then has the number 0 here, which rustix's `getsid` has no place for.
+        // Ranks that were not started as one job may be sessions of their own. Linux shares the
+        // CPUs among sessions (autogroups), so yielding has no effect, and the rank would poll for
+        // its whole time slice. In a container the session leader may be an outside process, whose
+        // number is 0 here; rustix's `getsid` cannot represent that.
         let apart = getsid(None) == Ok(getpid());
         SpinPolicy { spins: SPINS_CROWDED, yields: if apart { 0 } else { YIELDS } }
     }
 
-    /// Whether what is looked for is there before it is time to sleep.
+    /// Polls the condition. Returns whether it holds before the rank should sleep.
     pub(super) fn poll(self, condition: &dyn Fn() -> bool) -> bool {
         let look = |_| {
             std::hint::spin_loop();

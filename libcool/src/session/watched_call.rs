@@ -1,5 +1,5 @@
-//! A call that ranks execute themselves and that takes long: the agent watches it as it watches its own
-//! calls.
+//! A call that ranks execute themselves and that takes long: the agent watches it as it watches its
+//! own calls.
 
 use super::agent_requests::CallNumber;
 use super::{RankSession, milliseconds};
@@ -11,11 +11,11 @@ use cool_quick::WaitPolicy;
 use cool_shm::segment::RankPart;
 use std::time::Duration;
 
-/// A call that a rank carries out with others, as its agent is told of it when that takes long.
+/// A call as it is reported to the agent.
 #[derive(Clone, Copy)]
 pub(super) struct WatchedCall<'a> {
     pub(super) session: &'a RankSession,
-    /// The rank's own part of the segment, in which the agent answers.
+    /// This rank's part of the segment, which contains the agent's notifications.
     pub(super) part: RankPart<'a>,
     pub(super) name: &'static str,
     pub(super) number: u64,
@@ -25,17 +25,17 @@ pub(super) struct WatchedCall<'a> {
 }
 
 impl WatchedCall<'_> {
-    /// How long the rank waits without the agent.
+    /// Returns how long the rank waits before it involves the agent.
     pub(super) fn patience(&self) -> Duration {
         WaitPolicy(self.timeout).unwatched()
     }
 
-    /// Whether the agent has answered.
+    /// Returns whether the agent has replied.
     pub(super) fn has_reply(&self, id: u64) -> bool {
         self.part.last_reply() == id + 1
     }
 
-    /// What is waited for is there.
+    /// Reports that the wait is over.
     pub(super) fn completed(&self, id: u64) -> Result<(), Interrupted<Error>> {
         self.report(id, What::Through(Through {}))?;
         match self.reply(id)? {
@@ -44,20 +44,21 @@ impl WatchedCall<'_> {
         }
     }
 
-    /// The rank has waited for as long as it may, for these ranks.
+    /// Reports that the rank has waited for these ranks for as long as the timeout permits.
     pub(super) fn overdue(&self, id: u64, ranks: Vec<u32>) -> Result<(), Interrupted<Error>> {
         let timeout_ms = milliseconds(self.timeout);
         self.report(id, What::Overdue(Overdue { ranks, timeout_ms }))?;
         self.ended(id)
     }
 
-    /// Another rank has called something else.
+    /// Reports that another rank called a different operation.
     pub(super) fn differs(&self, id: u64, rank: u32, text: String) -> Result<(), Interrupted<Error>> {
         self.report(id, What::Differs(Differs { rank, text }))?;
         self.ended(id)
     }
 
-    /// The rank waits still, if the agent is there, as far as its connection says.
+    /// Reports that the rank is still waiting, and checks that the connection to the agent is
+    /// intact.
     pub(super) fn still_waits(&self, id: u64) -> Result<(), Interrupted<Error>> {
         self.report(id, What::StillWaits(StillWaits {}))?;
         match self.session.inbox.poll_connection() {
@@ -66,7 +67,7 @@ impl WatchedCall<'_> {
         }
     }
 
-    /// Has the agent watch the call; by which number it does.
+    /// Asks the agent to watch the call, and returns the identifier of its reply.
     pub(super) fn open(&self) -> Result<u64, Interrupted<Error>> {
         let (session, call) = (self.session, &self.call.call);
         let element = u64::from(call.element.max(1));
@@ -106,7 +107,8 @@ impl WatchedCall<'_> {
             .map_err(|why| Interrupted::Failed(self.session.disconnected(self.name, why)))
     }
 
-    /// The agent has something to say about the call that is not that it went well.
+    /// Returns the agent's reply as an interruption: the failure of the call, or the request to let
+    /// the agent execute it.
     pub(super) fn ended(&self, id: u64) -> Result<(), Interrupted<Error>> {
         let done = self.reply(id)?;
         self.stop(done)

@@ -1,8 +1,10 @@
-//! Mapped memory that somebody else may write to at any time: another process that shares it, or another thread.
+//! Mapped memory that another process or thread may write to at any time.
 //!
-//! Access is by bounds-checked copies on raw pointers, never by references made here, which would not allow that. Who may
-//! touch which bytes when is for those who have the memory to agree on; who does not keep to it spoils these bytes and nothing
-//! else. Sockets take bytes from here and put them here without a copy in between.
+//! All accesses are bounds-checked copies through raw pointers. This module never creates
+//! references into a mapping, because Rust forbids references to memory that changes concurrently.
+//! The protocols of the callers decide when a process may access which bytes; a process that
+//! violates them corrupts those bytes and nothing else. Sockets can send from and receive into a
+//! mapping without an intermediate copy.
 
 #![allow(
     unsafe_code,
@@ -17,82 +19,98 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-/// Bytes of a huge page. From this size on such pages, where the system has them (transparent huge pages), are worth it: to
-/// have and to give back 4 KiB at a time takes longer than to copy as much.
+/// Size of a huge page, in bytes.
+///
+/// Mappings of at least this size should use transparent huge pages where the system supports them,
+/// because allocating and freeing memory in units of 4 KiB takes longer than copying as much.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Bytes that the system is requested to put into huge pages at a time: where it has none, not much is tried in vain.
+/// Bytes that are collapsed into huge pages per system call.
+///
+/// The step bounds the time that is wasted if the system has no huge pages available.
 const COLLAPSE_STEP_BYTES: usize = 16 << 20;
 
-/// The most processor time that as many bytes are worth, which is what faults for small pages cost where they are slow: 4
-/// microseconds for 4 KiB. Huge pages take longer where memory has to be moved first to make room for one, and in a guest
-/// whose host has taken back what was free; then small ones, of which a system always has some at hand, are better.
+/// CPU time after which [`Pages::use_huge_pages`] stops, for each step of [`COLLAPSE_STEP_BYTES`].
+///
+/// This is the cost of faulting in the same bytes as small pages on a slow system (4 microseconds
+/// for each 4 KiB). Collapsing takes longer if the kernel must first move memory, or if the host of
+/// a guest reclaimed free memory. Small pages are the better choice then, because they are always
+/// available.
 const COLLAPSE_TIME_MAX: Duration = Duration::from_millis(16);
 
-/// A byte range does not lie in its memory.
+/// A byte range lies outside its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes {offset}..{offset}+{len} are not all in a region of {region} bytes")]
 pub struct OutOfBounds {
-    /// First byte of the range.
+    /// Offset of the first byte of the range.
     pub offset: u64,
-    /// Length of the range.
+    /// Length of the range, in bytes.
     pub len: u64,
-    /// Length of the region.
+    /// Length of the memory, in bytes.
     pub region: u64,
 }
 
-/// A mapping of this process.
+/// A memory mapping of this process.
 #[derive(Debug)]
 pub struct Pages {
     map: MmapRaw,
-    /// Where in the mapping the memory begins.
+    /// Offset within `map` at which the memory begins.
     start: usize,
     len: usize,
 }
 
 impl Pages {
-    /// The first `len` bytes of a file, as all who map them have them. Those of a large one begin at a multiple of a huge page:
-    /// only so can they be in huge pages.
+    /// Maps the first `len` bytes of a file, shared with all processes that map it.
+    ///
+    /// A mapping of at least [`HUGE_PAGE_BYTES`] begins at a multiple of that size, because only
+    /// aligned memory can be placed in huge pages.
     ///
     /// # Errors
-    /// If `len` is 0 or the system cannot map as much.
+    /// If `len` is 0 or the system cannot map that many bytes.
     pub(crate) fn from_file(file: impl AsFd, len: usize) -> io::Result<Pages> {
         if len < HUGE_PAGE_BYTES {
             let map = MmapOptions::new().len(len).map_raw(&file.as_fd())?;
             return Ok(Pages { map, start: 0, len });
         }
-        // Addresses of which the file takes a part.
+        // Reserve more addresses than the file needs, so that an aligned range exists among them.
         let room = len.checked_add(HUGE_PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let map = MmapRaw::from(MmapOptions::new().len(room).no_reserve_swap().map_anon()?);
         let start = map.as_ptr().addr().next_multiple_of(HUGE_PAGE_BYTES) - map.as_ptr().addr();
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: the addresses lie within `map`, whose memory nobody has used; with it they are unmapped.
+        // SAFETY: the range lies within `map`, which no other code uses yet; dropping `map` unmaps
+        // it.
         unsafe { mmap(map.as_mut_ptr().add(start).cast(), len, access, flags, file, 0) }?;
         Ok(Pages { map, start, len })
     }
 
-    /// New memory of this process alone, of zeros, which take place only once they are touched.
+    /// Returns private zero-filled memory. The system allocates a page when it is first touched.
     ///
     /// # Errors
-    /// If `bytes` is 0 or the system has not that much.
+    /// If `bytes` is 0 or the system does not have enough memory.
     pub fn zeros(bytes: usize) -> io::Result<Pages> {
         let map = MmapMut::map_anon(bytes)?;
         if bytes >= HUGE_PAGE_BYTES {
-            // A system without them goes on with small ones.
+            // A system without huge pages uses small ones, so a failure is harmless.
             let _ = map.advise(Advice::HugePage);
         }
         Ok(Pages { map: map.into(), start: 0, len: bytes })
     }
 
-    /// Has the bytes of a file that are about to be used, and those beside them, in huge pages, as far as the system can do
-    /// that and they are large. What they are stays as it is, for all who map them. Most systems do not do it by themselves for
-    /// memory that is shared (`shmem_enabled`), but when requested to (MADV_COLLAPSE, since Linux 6.1).
+    /// Places the given bytes and the rest of their huge pages in huge pages, if the system can.
+    ///
+    /// The content does not change for any process that maps the file. The call is needed because
+    /// most systems do not use huge pages for shared memory unless a program requests them
+    /// (`shmem_enabled`; `MADV_COLLAPSE`, since Linux 6.1). Ranges shorter than a huge page are
+    /// left alone.
     ///
     /// # Errors
-    /// If it does not have them.
+    /// If the range lies outside the mapping. A system that cannot provide huge pages is not an
+    /// error.
     pub fn use_huge_pages(&self, offset: u64, len: u64) -> Result<(), OutOfBounds> {
         let from = self.check(offset, len)?;
-        let to = (from + len as usize).next_multiple_of(HUGE_PAGE_BYTES).min(self.len / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES);
+        let to = (from + len as usize)
+            .next_multiple_of(HUGE_PAGE_BYTES)
+            .min(self.len / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES);
         let from = from / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         if len < HUGE_PAGE_BYTES as u64 || from >= to {
             return Ok(());
@@ -101,32 +119,33 @@ impl Pages {
             let began = thread_cpu_time();
             let collapsed = self.collapse(part, COLLAPSE_STEP_BYTES.min(to - part));
             if collapsed.is_err() || thread_cpu_time().saturating_sub(began) > COLLAPSE_TIME_MAX {
-                // The rest has small ones, which are slower and nothing else.
+                // The remaining bytes stay in small pages, which are only slower.
                 break;
             }
         }
         Ok(())
     }
 
-    /// Puts bytes that begin and end at huge pages of a file into such.
+    /// Collapses a range that begins and ends at huge-page boundaries of the file.
     fn collapse(&self, start: usize, len: usize) -> io::Result<()> {
         for page in (start..start + len).step_by(HUGE_PAGE_BYTES) {
-            // The system passes over those of which there is nothing yet.
-            // SAFETY: the byte is the mapping's, and stays as it is.
+            // The kernel skips huge pages without any allocated memory, so one byte of each is
+            // populated first. SAFETY: the byte belongs to the mapping, and its value does not
+            // change.
             unsafe { madvise(self.base().add(page).cast(), 1, Advise::LinuxPopulateWrite) }?;
         }
-        // SAFETY: the bytes are the mapping's, and stay as they are.
+        // SAFETY: the bytes belong to the mapping, and their values do not change.
         let done = unsafe { libc::madvise(self.base().add(start).cast(), len, libc::MADV_COLLAPSE) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Its first byte.
+    /// Returns the address of the first byte.
     fn base(&self) -> *mut u8 {
         // SAFETY: `start` lies within the mapping.
         unsafe { self.map.as_mut_ptr().add(self.start) }
     }
 
-    /// Number of bytes; never 0.
+    /// Returns the length in bytes, which is never 0.
     #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> u64 {
         self.len as u64
@@ -135,22 +154,22 @@ impl Pages {
     /// Copies `data` to `offset`.
     ///
     /// # Errors
-    /// If it does not fit there; then nothing is copied.
+    /// If `data` does not fit at that offset; nothing is copied then.
     pub fn copy_in(&self, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
         let start = self.check(offset, data.len() as u64)?;
-        // SAFETY: `check` found start..start+data.len() within the mapping, which lives as long as
-        // self and cannot shrink (a region's file is sealed). `data` does not overlap the bytes there: references into the mapping
-        // are made only by who got its `address`, for bytes that no call uses, and calls copy other bytes.
-        // Bytes have no invalid values, so a race with the other side can only mix up bytes that the
-        // protocol already leaves undefined.
+        // SAFETY: `check` returned start..start+data.len() within the mapping, which lives as long
+        // as self and cannot shrink because a region's file is sealed. `data` does not overlap
+        // these bytes: references into the mapping are created only from `address`, for bytes that
+        // no call uses, and calls copy other bytes. Every byte value is valid, so a race with
+        // another process can only mix up bytes that the protocol leaves undefined anyway.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.base().add(start), data.len()) }
         Ok(())
     }
 
-    /// Copies bytes from `offset` on to `data`.
+    /// Fills `data` with the bytes that begin at `offset`.
     ///
     /// # Errors
-    /// If it does not have them; then nothing is copied.
+    /// If the range lies outside the mapping; nothing is copied then.
     pub fn copy_out(&self, offset: u64, data: &mut [u8]) -> Result<(), OutOfBounds> {
         let start = self.check(offset, data.len() as u64)?;
         // SAFETY: as in `copy_in`, with source and destination exchanged.
@@ -160,14 +179,15 @@ impl Pages {
         Ok(())
     }
 
-    /// Copies `len` bytes from `offset` on to the end of `data`.
+    /// Appends `len` bytes that begin at `offset` to `data`.
     ///
     /// # Errors
-    /// If it does not have them; then nothing is copied.
+    /// If the range lies outside the mapping; nothing is copied then.
     pub fn append_to(&self, offset: u64, len: usize, data: &mut Vec<u8>) -> Result<(), OutOfBounds> {
         let start = self.check(offset, len as u64)?;
         data.reserve(len);
-        // SAFETY: as in `copy_out`; there is room for `len` bytes behind those of `data`, which are bytes once copied.
+        // SAFETY: as in `copy_out`. `reserve` made room for `len` bytes after those of `data`, and
+        // the copy initializes all of them before `set_len`.
         unsafe {
             let end = data.as_mut_ptr().add(data.len());
             std::ptr::copy_nonoverlapping(self.base().add(start), end, len);
@@ -176,22 +196,25 @@ impl Pages {
         Ok(())
     }
 
-    /// Copies `len` bytes from `offset` on to `at` of `to`, which may be the same memory, or other pages of the same file.
+    /// Copies `len` bytes from `offset` to offset `at` of `to`, which may be the same memory or
+    /// another mapping of the same file. The ranges may overlap.
     ///
     /// # Errors
-    /// If one of the two does not have them; then nothing is copied.
+    /// If either range lies outside its mapping; nothing is copied then.
     pub fn copy_to(&self, offset: u64, to: &Pages, at: u64, len: u64) -> Result<(), OutOfBounds> {
         let (from, into) = (self.check(offset, len)?, to.check(at, len)?);
-        // SAFETY: as in `copy_in`, of both; `copy` allows them to overlap. A length in a mapping is a usize.
+        // SAFETY: as in `copy_in`, for both ranges; `copy` permits overlap. `check` returned, so
+        // `len` fits a usize.
         unsafe { std::ptr::copy(self.base().add(from), to.base().add(into), len as usize) }
         Ok(())
     }
 
-    /// Writes `head`, and `len` bytes from `offset` on, to a socket that need not take all of it: how many it took, of
-    /// both together. Does not block.
+    /// Sends `head`, followed by `len` bytes that begin at `offset`, to a socket without blocking.
+    ///
+    /// Returns how many bytes of both together the socket accepted, which may be fewer than all.
     ///
     /// # Errors
-    /// If it does not have them, or the system says so.
+    /// If the range lies outside the mapping, or `sendmsg(2)` fails.
     pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8], offset: u64, len: u64) -> io::Result<usize> {
         let start = self.check(offset, len).map_err(io::Error::other)?;
         let mut parts = [
@@ -200,17 +223,20 @@ impl Pages {
             part(unsafe { self.base().add(start) }, len as usize),
         ];
         let message = message(&mut parts);
-        // SAFETY: the descriptor is borrowed, so it is open. Both parts can be read as far as they say, one a slice, the
-        // other as `check` found, and live until the call is over; the system reads no more, and changes nothing.
+        // SAFETY: the descriptor is borrowed, hence open. Both parts are readable for their whole
+        // length (one is a slice, the other was checked) and live until the call returns. The
+        // kernel only reads them.
         let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, FLAGS) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Reads from a socket what it has: up to `len` bytes to `offset`, and what follows into `tail`; how many, of both
-    /// together. Does not block.
+    /// Receives up to `len` bytes to `offset`, and any further bytes into `tail`, without blocking.
+    ///
+    /// Returns how many bytes of both together arrived.
     ///
     /// # Errors
-    /// If it does not have room for them, or the system says so.
+    /// If the range lies outside the mapping, or `recvmsg(2)` fails. The kind is `WouldBlock` if no
+    /// bytes are available.
     pub fn receive(
         &self,
         socket: BorrowedFd<'_>,
@@ -225,54 +251,55 @@ impl Pages {
             part(tail.as_mut_ptr(), tail.len()),
         ];
         let mut message = message(&mut parts);
-        // SAFETY: as in `send`; both parts can be written as far as they say.
+        // SAFETY: as in `send`; both parts are writable for their whole length.
         let came = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, FLAGS) };
         usize::try_from(came).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Where `len` bytes from `offset` on lie in this process.
+    /// Returns the address in this process of `len` bytes that begin at `offset`.
     ///
     /// # Errors
-    /// If it does not have them.
+    /// If the range lies outside the mapping.
     pub fn address(&self, offset: u64, len: u64) -> Result<NonNull<u8>, OutOfBounds> {
         let start = self.check(offset, len)?;
-        // SAFETY: as in `copy_in`; no mapping is at address 0.
+        // SAFETY: as in `copy_in`; no mapping begins at address 0.
         Ok(unsafe { NonNull::new_unchecked(self.base().add(start)) })
     }
 
-    /// Whether a range lies in it; its start as an index.
+    /// Returns the start of a range as an index, if the range lies within the mapping.
     fn check(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
         match offset.checked_add(len) {
-            // At most the mapping's length, hence a usize.
+            // The end is at most the length of the mapping, so the offset fits a usize.
             Some(end) if end <= self.len() => Ok(offset as usize),
             _ => Err(OutOfBounds { offset, len, region: self.len() }),
         }
     }
 
-    /// Whether it has `len` bytes from `offset` on.
+    /// Checks that the mapping contains `len` bytes that begin at `offset`.
     ///
     /// # Errors
-    /// If it has not.
+    /// If it does not.
     pub fn contains(&self, offset: u64, len: u64) -> Result<(), OutOfBounds> {
         self.check(offset, len).map(|_| ())
     }
 }
 
-/// What this thread has taken of a processor, whatever else runs beside it.
+/// Returns the CPU time of this thread, which other threads and processes do not affect.
 fn thread_cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// A socket that is gone is an error and no signal.
+/// A closed socket must be an error, not a signal.
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 fn part(at: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: at.cast(), iov_len: len }
 }
 
-/// A message of these parts, which are to live as long as it is used.
+/// Returns a message header for these parts. The caller must keep the parts alive as long as it
+/// uses the header.
 fn message(parts: &mut [libc::iovec; 2]) -> libc::msghdr {
-    // SAFETY: the structure is made of numbers and pointers, for which zero is a value: no address, nothing beside.
+    // SAFETY: the structure contains only integers and pointers, for which zero is a valid value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = parts.len() as _;

@@ -1,11 +1,12 @@
-//! Shared memory between a rank and its agent: a sealed memfd that both map.
+//! Memory that a rank shares with the agent of its node: a sealed memfd that both map.
 //!
-//! The seals keep the size fixed, so that no side can make the other fault by cutting the file
-//! short. The bytes are those of its [`Pages`]. Who may touch which bytes when is
-//! the protocol's matter (`local.proto`): during a call the agent, else the rank. A side that does
-//! not keep to it spoils its own data and nothing else. A rank that knows that no call uses some bytes
-//! may look at them by their address; if its agent falls silent in a call that writes some, it cuts these off from it
-//! first ([`Region::detach`]).
+//! The seals fix the size, because otherwise one side could truncate the file and make the other
+//! side fault. The protocol (`local.proto`) decides which side may access which bytes: the agent
+//! during a call, otherwise the rank. A side that violates this corrupts only its own data.
+//!
+//! A rank may access bytes that no call uses through their address. If the agent stops responding
+//! during a call that writes to such bytes, the rank must first disconnect them from the agent
+//! ([`Region::detach`]).
 
 #![allow(
     unsafe_code,
@@ -20,39 +21,39 @@ use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The seals without which an agent maps nothing.
+/// The seals that an agent requires before it maps a file.
 const REQUIRED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// The filesystem of ordinary memfds. One on huge pages can have seals too, but faults when the
-/// pages run out.
+/// The filesystem of ordinary memfds. A memfd on hugetlbfs can be sealed too, but accesses fault
+/// when the system runs out of huge pages.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Why there is no region.
+/// Reasons why a region cannot be created, mapped or detached.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
-    /// The system gave no memory.
+    /// The system cannot provide the memory.
     #[error("cannot share {bytes} bytes of memory: {source}")]
     System {
-        /// How many were requested for.
+        /// Number of bytes requested.
         bytes: u64,
-        /// What the system said.
+        /// Error of the system call.
         source: std::io::Error,
     },
-    /// The descriptor is no memfd with its size sealed.
+    /// The descriptor is not a memfd with a sealed size.
     #[error("the descriptor is not a memfd sealed against shrinking and growing")]
     NotSealed,
-    /// The descriptor has another size than the frame that came with it.
+    /// The size of the file differs from the size in the frame that carried the descriptor.
     #[error("the descriptor has {actual} bytes, but its frame says {claimed}")]
     WrongSize {
-        /// What the frame says.
+        /// Size in the frame, in bytes.
         claimed: u64,
-        /// What the file has.
+        /// Size of the file, in bytes.
         actual: u64,
     },
-    /// Nobody needs a region of no bytes.
+    /// A region must contain at least one byte.
     #[error("a region needs at least one byte")]
     Empty,
-    /// A range is not in the region.
+    /// A byte range lies outside the region.
     #[error(transparent)]
     OutOfBounds(#[from] OutOfBounds),
 }
@@ -65,10 +66,10 @@ pub struct Region {
 }
 
 impl Region {
-    /// A new region of zeros, sealed, to be shared with [`Region::descriptor`].
+    /// Creates a zero-filled, sealed region. Send [`Region::descriptor`] to share it.
     ///
     /// # Errors
-    /// If `bytes` is 0 or the system has not that much.
+    /// If `bytes` is 0 or the system does not have enough memory.
     pub fn create(bytes: u64) -> Result<Region, RegionError> {
         if bytes == 0 {
             return Err(RegionError::Empty);
@@ -81,15 +82,15 @@ impl Region {
         Region::map(file, bytes)
     }
 
-    /// Maps a region that another process shared as `file`, and said to have `bytes` bytes.
+    /// Maps a region of `bytes` bytes that another process shared as `file`.
     ///
     /// # Errors
-    /// If the file could shrink under us, has another size, or cannot be mapped.
+    /// If the file could shrink or grow, has another size, or cannot be mapped.
     pub fn open(file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
         if bytes == 0 {
             return Err(RegionError::Empty);
         }
-        // A file that knows no seals answers with an error: it is not sealed.
+        // A file that does not support seals returns an error, which means that it is not sealed.
         let seals = rustix::fs::fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
         let kind = rustix::fs::fstatfs(&file).map_err(|e| RegionError::System { bytes, source: e.into() })?;
         if !seals.contains(REQUIRED) || kind.f_type as u64 != TMPFS_MAGIC {
@@ -111,35 +112,38 @@ impl Region {
         Ok(Region { pages, file })
     }
 
-    /// The descriptor to send with `Map`.
+    /// Returns the descriptor to send with a `Map` frame.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Puts memory of this process alone, with the same bytes, in the place of the pages from `offset` on that hold
-    /// `len` bytes: what the other side writes there from now on, nobody sees here.
+    /// Replaces the pages that contain `len` bytes from `offset` with private copies.
     ///
-    /// Nobody else in this process may write to these pages meanwhile, or it may be lost.
+    /// The addresses stay valid, and the bytes keep their values. Later writes of the other side
+    /// are not visible in this process. No other thread may write to these pages during the call,
+    /// because such a write may be lost.
     ///
     /// # Errors
-    /// If `offset` is no multiple of [`page_size`], the region does not have the bytes, or the system has not that much
-    /// memory; then they are shared as before.
+    /// If `offset` is not a multiple of [`page_size`], the range lies outside the region, or the
+    /// system does not have enough memory. The pages remain shared then.
     pub fn detach(&self, offset: u64, len: u64) -> Result<(), RegionError> {
         let here = self.address(offset, len)?.as_ptr();
         let error = |source| RegionError::System { bytes: len, source };
         if !offset.is_multiple_of(page_size()) {
             return Err(error(io::ErrorKind::InvalidInput.into()));
         }
-        // The system maps whole pages, the last one of a region too, whose bytes behind the end are zeros.
+        // The system maps whole pages, including the last page of a region; the bytes after its end
+        // are zeros.
         let Some(len) = usize::try_from(len.next_multiple_of(page_size())).ok().filter(|len| *len > 0) else {
             return Ok(());
         };
         let own = MmapRaw::from(MmapOptions::new().len(len).map_anon().map_err(error)?);
-        // SAFETY: both mappings have these pages, and are not the same.
+        // SAFETY: both mappings contain `len` bytes and are distinct.
         unsafe { std::ptr::copy_nonoverlapping(here, own.as_mut_ptr(), len) };
         let flags = MremapFlags::MAYMOVE;
-        // SAFETY: `own` is forgotten once it has moved to where shared pages were, in one step for all who look
-        // there; all addresses stay valid, and self unmaps them as before.
+        // SAFETY: the move replaces the shared pages atomically for all threads that read them. All
+        // addresses stay valid, self unmaps them as before, and `own` is forgotten because its
+        // memory has moved.
         unsafe { mremap_fixed(own.as_mut_ptr().cast(), len, len, flags, here.cast()) }
             .map_err(|e| error(e.into()))?;
         std::mem::forget(own);
@@ -155,9 +159,9 @@ impl Deref for Region {
     }
 }
 
-/// Bytes of a page of memory, the least that [`Region::detach`] can exchange.
+/// Returns the size of a memory page in bytes, which is the granularity of [`Region::detach`].
 pub fn page_size() -> u64 {
-    // SAFETY: it only reads a constant of the system.
+    // SAFETY: the call only reads a constant of the system.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(bytes).unwrap_or(4096)
 }

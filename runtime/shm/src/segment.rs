@@ -1,19 +1,26 @@
-//! The shared segment of a group whose ranks are all on one node: memory in which they carry out calls themselves (as Open MPI's
-//! coll/sm does). Their agent makes it, and reads little of it: how far ranks have come, and what they have done.
+//! The shared segment of a group: memory in which the ranks of one node execute collectives without
+//! their agent, as Open MPI's coll/sm does.
 //!
-//! What a rank has for others it publishes in a ring of slots, in publications that all ranks number alike. It
-//! writes a slot anew once all ranks have released what was there. There are two rings, which are numbered apart: for what ranks
-//! give to a call, and for what they make of it. Who waits for a rank sleeps on that rank's bell (a futex), which is rung only
-//! if somebody sleeps. Each rank says which calls it has begun, so that others find when it has called something else.
+//! The agent creates the segment. It reads only how far each rank has progressed and the [records]
+//! of completed calls.
 //!
-//! A group on several nodes that has sockets for quick calls has a segment on each of them, for its ranks there. Their leader, the first of
-//! them, keeps in it what it has sent to other nodes, for those that lack it: where it has no other ranks, in its own part, whose rings it
-//! then has no use for, and else in one that is for that alone.
+//! - **Publications.** A rank publishes data for the other ranks in a ring of slots. All ranks
+//!   number the publications alike. A rank may overwrite a slot only after all other ranks have
+//!   released its previous publication. Each rank has two rings with separate numbering: the inputs
+//!   of calls and their results.
+//! - **Bells.** A rank that waits for another rank sleeps on the bell of that rank, a futex. The
+//!   bell is rung only if a rank sleeps on it, because ringing is a system call.
+//! - **Calls.** Each rank records the calls that it has begun, so that other ranks detect a
+//!   mismatch.
+//! - **Datagrams.** A group on several nodes with sockets for quick calls has one segment on each
+//!   node. The leader, which is the first rank of the node, uses it as a retransmission buffer for
+//!   the datagrams that it has sent. A leader without other ranks on its node stores them in its
+//!   own part, because it does not need the rings; otherwise the segment has an additional part for
+//!   them.
 //!
-//! Each rank leaves [records] of the calls that it has carried out for the agent to read.
-//!
-//! All who have the segment are of one user. Who does not keep to this spoils the calls of its own group and nothing
-//! else: every access is bounds-checked, words are atomic, and bytes are copied in and out.
+//! All processes that map a segment belong to one user. A process that violates these rules affects
+//! only the calls of its own group: every access is bounds-checked, words are atomic, and bytes are
+//! copied in and out.
 
 #![allow(
     unsafe_code,
@@ -29,26 +36,29 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-/// Bytes of one publication, at most.
+/// Maximum size of a publication, in bytes.
 pub const CHUNK_BYTES: usize = 64 << 10;
 
-/// Publications of a ring that others need not have released.
+/// Number of slots of a ring: a rank may be at most this many publications ahead of the slowest
+/// release.
 pub const SLOTS: u64 = 8;
 
-/// Ranks of a group with a segment, at most: each looks at all others.
+/// Maximum number of ranks of a group with a segment. The limit exists because each rank polls all
+/// others.
 pub const RANKS_MAX: usize = 256;
 
-/// Words that different ranks write lie in different cache lines.
+/// Words that different ranks write lie in different cache lines, because sharing a line would slow
+/// down both.
 const CACHE_LINE_BYTES: u64 = 64;
 const PAGE_BYTES: u64 = 4096;
 
-/// The words of the segment.
+/// Offsets of the words of the segment.
 const FAILED: u64 = 0;
 const DECLINED: u64 = CACHE_LINE_BYTES;
 const READY: u64 = 2 * CACHE_LINE_BYTES;
 const SEGMENT_WORDS: u64 = PAGE_BYTES;
 
-/// The words of a rank.
+/// Offsets of the words of a rank, within its part.
 const ATTACHED: u64 = 0;
 const ENTERED: u64 = CACHE_LINE_BYTES;
 const COMPLETED: u64 = CACHE_LINE_BYTES + 8;
@@ -60,52 +70,56 @@ const LAST_REPLY: u64 = 5 * CACHE_LINE_BYTES;
 const RETRANSMISSIONS: u64 = 5 * CACHE_LINE_BYTES + 8;
 const CALLS: u64 = 6 * CACHE_LINE_BYTES;
 
-/// What a rank that has come says of itself: that it has, and that it knows calls in which ranks read each other's memory, which earlier
-/// releases of the library do not.
+/// Flags of an attached rank. The second flag states that the library can read the memory of other
+/// ranks; earlier releases do not set it.
 const IS_ATTACHED: u64 = 1;
 const READS_PEER_MEMORY: u64 = 2;
 
-/// The latest calls that a rank has begun. Nobody is as many ahead of another rank: it would have had to release before.
+/// Number of call descriptions kept for each rank. No rank can be this many calls ahead
+/// of another one, because it must wait for releases first.
 const RECENT_CALLS: u64 = 4 * SLOTS;
 
-/// Such a call: its number, its digest, the length of its words, and these, cut if they are longer.
+/// Layout of a call's entry: its number, its digest, the length of its text, and the text,
+/// truncated if necessary.
 const CALL_TEXT_OFFSET: u64 = 24;
 const CALL_BYTES: u64 = 256;
 const TEXT_BYTES: usize = (CALL_BYTES - CALL_TEXT_OFFSET) as usize;
 
-/// A rank's words, its rings, and with its records all.
+/// Offset of the rings after the words of a rank, size of one ring, and size of a whole part with
+/// its records.
 const RINGS: u64 = (CALLS + RECENT_CALLS * CALL_BYTES + 8).next_multiple_of(PAGE_BYTES);
 const RING_BYTES: u64 = SLOTS * CHUNK_BYTES as u64;
 const RANK_BYTES: u64 = records::END;
 
-/// Bytes of the longest datagram that a rank keeps for others.
+/// Maximum size of a stored datagram, in bytes.
 pub const DATAGRAM_BYTES: usize = 4096 + 64;
 
-/// How many it keeps.
+/// Number of datagrams that are stored: the size of the retransmission buffer.
 pub const DATAGRAM_SLOTS: u64 = 128;
 
-/// What each begins with: the number of its call and one, then its transfer and its length.
+/// Header of a stored datagram: the number of its call plus one, then its transfer and its length.
 const DATAGRAM_HEADER_BYTES: u64 = 16;
 const DATAGRAM_SLOT_BYTES: u64 = DATAGRAM_HEADER_BYTES + DATAGRAM_BYTES as u64;
-const _: () = assert!(DATAGRAM_SLOT_BYTES.is_multiple_of(8) && DATAGRAM_SLOTS * DATAGRAM_SLOT_BYTES <= 2 * RING_BYTES);
+const _: () =
+    assert!(DATAGRAM_SLOT_BYTES.is_multiple_of(8) && DATAGRAM_SLOTS * DATAGRAM_SLOT_BYTES <= 2 * RING_BYTES);
 
-/// One of a rank's rings.
+/// Selects one of the two rings of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentRing {
-    /// What the rank gives to calls.
+    /// Data that the rank contributes to calls.
     Inputs = 0,
-    /// What it has made of what all have given.
+    /// Data that the rank computed from the contributions of all ranks.
     Results = 1,
 }
 
-/// A group's segment, as one process has it.
+/// A group's segment, as mapped by this process.
 #[derive(Debug)]
 pub struct Segment {
     region: Region,
     ranks: usize,
 }
 
-/// One rank's part of a segment.
+/// The part of a segment that belongs to one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct RankPart<'a> {
     region: &'a Region,
@@ -113,15 +127,15 @@ pub struct RankPart<'a> {
 }
 
 impl Segment {
-    /// A new segment for a group of `ranks` ranks.
+    /// Creates a segment for a group of `ranks` ranks on one node.
     ///
     /// # Errors
-    /// If the system has not that much memory. What nobody touches takes none.
+    /// If the system does not have enough memory. Pages that are never touched use no memory.
     pub fn create(ranks: usize) -> Result<Segment, RegionError> {
         Ok(Segment { region: Region::create(Segment::bytes(ranks))?, ranks })
     }
 
-    /// A new segment for a node's ranks of a group on several nodes.
+    /// Creates a segment for the `ranks` ranks of one node of a group on several nodes.
     ///
     /// # Errors
     /// As [`Segment::create`].
@@ -129,7 +143,7 @@ impl Segment {
         Segment::create(parts_for_node(ranks))
     }
 
-    /// That of a node's ranks of a group on several nodes; see [`Segment::open`].
+    /// Maps a segment that was created by [`Segment::create_for_node`].
     ///
     /// # Errors
     /// As [`Segment::open`].
@@ -137,10 +151,10 @@ impl Segment {
         Segment::open(file, bytes, parts_for_node(ranks))
     }
 
-    /// The segment that the agent sent, which it said to have `bytes` bytes.
+    /// Maps the segment of `bytes` bytes that the agent sent for a group of `ranks` ranks.
     ///
     /// # Errors
-    /// If it is not one of a group of `ranks` ranks, or cannot be mapped.
+    /// If the size is not that of a segment for `ranks` ranks, or the file cannot be mapped.
     pub fn open(file: OwnedFd, bytes: u64, ranks: usize) -> Result<Segment, RegionError> {
         let claimed = Segment::bytes(ranks);
         if bytes != claimed {
@@ -153,62 +167,66 @@ impl Segment {
         SEGMENT_WORDS + ranks as u64 * RANK_BYTES
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     #[allow(clippy::len_without_is_empty, reason = "a segment is never empty")]
     pub fn len(&self) -> u64 {
         self.region.len()
     }
 
-    /// The descriptor to send with `Attached`.
+    /// Returns the descriptor to send with an `Attached` frame.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.region.descriptor()
     }
 
-    /// The group has failed: whoever waits in the segment wakes, and asks the agent why.
+    /// Marks the group as failed and wakes all waiting ranks, which must then query the agent for
+    /// the reason.
     pub fn fail(&self) {
         word(&self.region, FAILED).store(1, Ordering::SeqCst);
         self.ranks().for_each(|rank| rank.ring());
     }
 
-    /// Whether the group has failed.
+    /// Returns whether the group has failed.
     pub fn has_failed(&self) -> bool {
         word(&self.region, FAILED).load(Ordering::Relaxed) != 0
     }
 
-    /// A rank has come that cannot use a segment: nobody does.
+    /// Records that a rank cannot use the segment. All ranks must execute later calls by the agent.
     pub fn decline(&self) {
         word(&self.region, DECLINED).store(1, Ordering::SeqCst);
         self.ranks().for_each(|rank| rank.ring());
     }
 
-    /// Whether a rank has come that cannot use a segment.
+    /// Returns whether a rank has declined the segment.
     pub fn is_declined(&self) -> bool {
         word(&self.region, DECLINED).load(Ordering::SeqCst) != 0
     }
 
-    /// Whether ranks may begin calls by it: of a group that has failed the agent says why.
+    /// Returns whether ranks may begin calls in the segment. If the group has failed the agent
+    /// reports why.
     pub fn is_usable(&self) -> bool {
         !(self.is_declined() || self.has_failed())
     }
 
-    /// All agents of the group have opened sockets for quick calls: ranks of other nodes are reached by them.
+    /// Records that all agents of the group have opened their sockets for quick calls, so ranks of
+    /// other nodes can be reached.
     pub fn set_ready(&self) {
         word(&self.region, READY).store(1, Ordering::SeqCst);
         self.ranks().for_each(|rank| rank.ring());
     }
 
-    /// Whether ranks of other nodes are reached by sockets; see [`Segment::set_ready`].
+    /// Returns whether ranks of other nodes can be reached; see [`Segment::set_ready`].
     pub fn is_ready(&self) -> bool {
         word(&self.region, READY).load(Ordering::SeqCst) != 0
     }
 
-    /// The agent has answered a watched call of a rank, which knows it as `answer`: whoever it waits for, it wakes.
+    /// Notifies a rank that the agent has replied to its watched call, which the rank identifies as
+    /// `answer`. Wakes the rank, whichever bell it sleeps on.
     pub fn notify_reply(&self, rank: usize, answer: u64) {
         self.rank(rank).word(LAST_REPLY).store(answer, Ordering::SeqCst);
         self.ranks().for_each(|rank| rank.ring());
     }
 
-    /// A rank's part.
+    /// Returns the part of a rank.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -217,49 +235,50 @@ impl Segment {
         RankPart { region: &self.region, at: SEGMENT_WORDS + rank as u64 * RANK_BYTES }
     }
 
-    /// In a segment of a node's `ranks` ranks of a group on several nodes, the part in which their leader keeps what it has sent.
+    /// Returns the part in which the leader of a node with `ranks` ranks stores the datagrams that
+    /// it has sent. The segment must have been created for that many ranks.
     ///
     /// # Panics
-    /// If the segment is not of that many.
+    /// If it was created for fewer ranks.
     pub fn leader_part(&self, ranks: usize) -> RankPart<'_> {
         self.rank(parts_for_node(ranks) - 1)
     }
 
-    /// All parts, in rank order.
+    /// Returns all parts, in rank order.
     pub fn ranks(&self) -> impl Iterator<Item = RankPart<'_>> {
         (0..self.ranks).map(|rank| self.rank(rank))
     }
 }
 
 impl RankPart<'_> {
-    /// The rank has come, and can use the segment.
+    /// Records that the rank has attached and can use the segment.
     pub fn attach(&self) {
         self.word(ATTACHED).store(IS_ATTACHED | READS_PEER_MEMORY, Ordering::SeqCst);
         self.ring();
     }
 
-    /// Whether the rank has come, and can use the segment.
+    /// Returns whether the rank has attached and can use the segment.
     pub fn is_attached(&self) -> bool {
         self.word(ATTACHED).load(Ordering::SeqCst) != 0
     }
 
-    /// Whether a rank that has come knows calls in which ranks read each other's memory.
+    /// Returns whether the rank supports calls in which ranks read each other's memory.
     pub fn reads_peer_memory(&self) -> bool {
         self.word(ATTACHED).load(Ordering::SeqCst) & READS_PEER_MEMORY != 0
     }
 
-    /// How many calls of the group the rank has begun.
+    /// Returns how many calls of the group the rank has begun.
     pub fn entered_calls(&self) -> u64 {
         self.word(ENTERED).load(Ordering::Acquire)
     }
 
-    /// The rank begins a call of this number, digest and words.
+    /// Records that the rank begins a call with this number, digest and text.
     ///
     /// # Errors
-    /// Never, of a segment that is whole.
+    /// Never, because the offsets lie within the segment.
     pub fn enter(&self, number: u64, digest: u64, text: &str) -> Result<(), OutOfBounds> {
         let call = call(number);
-        // Programs repeat the same few calls, whose words stand there already.
+        // Programs repeat the same few calls, so the entry often contains this text already.
         if self.word(call + 8).swap(digest, Ordering::Relaxed) != digest {
             let bytes = &text.as_bytes()[..text.len().min(TEXT_BYTES)];
             self.word(call + 16).store(bytes.len() as u64, Ordering::Relaxed);
@@ -271,17 +290,18 @@ impl RankPart<'_> {
         Ok(())
     }
 
-    /// The digest of a call that the rank has begun, if it has not begun many since.
+    /// Returns the digest of a call that the rank has begun, or `None` if it has not, or if too
+    /// many calls followed.
     pub fn digest(&self, number: u64) -> Option<u64> {
         let call = call(number);
         let known = self.entered_calls() > number && self.word(call).load(Ordering::Relaxed) == number;
         known.then(|| self.word(call + 8).load(Ordering::Relaxed))
     }
 
-    /// Such a call in words.
+    /// Returns the text of a call that the rank has begun.
     ///
     /// # Errors
-    /// Never, of a segment that is whole.
+    /// Never, because the offsets lie within the segment.
     pub fn text(&self, number: u64) -> Result<String, OutOfBounds> {
         let call = call(number);
         let len = self.word(call + 16).load(Ordering::Relaxed).min(TEXT_BYTES as u64);
@@ -290,57 +310,59 @@ impl RankPart<'_> {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// How many calls of the group the rank is through.
+    /// Returns how many calls of the group the rank has completed.
     pub fn completed_calls(&self) -> u64 {
         self.word(COMPLETED).load(Ordering::Acquire)
     }
 
-    /// The rank is through as many calls.
+    /// Records that the rank has completed `calls` calls.
     pub fn complete(&self, calls: u64) {
         self.word(COMPLETED).store(calls, Ordering::Release);
     }
 
-    /// Publications below this number are there.
+    /// Returns the number of the rank's first missing publication: all lower numbers are available.
     pub fn published(&self, ring: SegmentRing) -> u64 {
         self.word(PUBLISHED[ring as usize]).load(Ordering::Acquire)
     }
 
-    /// Publications of all ranks below this number the rank needs no more.
+    /// Returns the number of the first publication that the rank may still read: it has released
+    /// all lower numbers, of all ranks.
     pub fn released(&self, ring: SegmentRing) -> u64 {
         self.word(RELEASED[ring as usize]).load(Ordering::Acquire)
     }
 
-    /// The rank has published what comes before a number; whoever sleeps until then wakes.
+    /// Makes all publications with numbers below `next` available and wakes sleeping ranks.
     pub fn publish(&self, ring: SegmentRing, next: u64) {
         self.word(PUBLISHED[ring as usize]).store(next, Ordering::Release);
         self.wake();
     }
 
-    /// The rank needs no more what comes before a number; whoever sleeps until then wakes.
+    /// Releases all publications with numbers below `next` and wakes sleeping ranks.
     pub fn release(&self, ring: SegmentRing, next: u64) {
         self.word(RELEASED[ring as usize]).store(next, Ordering::Release);
         self.wake();
     }
 
-    /// Which of the rank's watched calls the agent has answered last, as [`Segment::answer`] says it.
+    /// Returns the latest watched call to which the agent replied, as set by
+    /// [`Segment::notify_reply`].
     pub fn last_reply(&self) -> u64 {
         self.word(LAST_REPLY).load(Ordering::Acquire)
     }
 
-    /// How many of the messages that were kept the agent has sent again.
+    /// Returns how many stored datagrams the agent has retransmitted.
     pub fn retransmissions(&self) -> u64 {
         self.word(RETRANSMISSIONS).load(Ordering::Relaxed)
     }
 
-    /// The agent has sent one of them again.
+    /// Counts one retransmission by the agent.
     pub fn count_retransmission(&self) {
         self.word(RETRANSMISSIONS).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Copies `data` into a publication, from its byte `offset` on.
+    /// Copies `data` into a publication, starting at byte `offset`.
     ///
     /// # Errors
-    /// If it is too long.
+    /// If the data would exceed [`CHUNK_BYTES`].
     pub fn write(
         &self,
         (ring, publication): (SegmentRing, u64),
@@ -350,10 +372,10 @@ impl RankPart<'_> {
         self.region.copy_in(self.data(ring, publication, offset, data.len())?, data)
     }
 
-    /// Copies bytes of a publication out, from its byte `offset` on.
+    /// Copies bytes out of a publication, starting at byte `offset`.
     ///
     /// # Errors
-    /// If they lie beyond it.
+    /// If the range exceeds [`CHUNK_BYTES`].
     pub fn read(
         &self,
         (ring, publication): (SegmentRing, u64),
@@ -363,8 +385,14 @@ impl RankPart<'_> {
         self.region.copy_out(self.data(ring, publication, offset, data.len())?, data)
     }
 
-    /// Where bytes of a publication lie.
-    fn data(&self, ring: SegmentRing, publication: u64, offset: usize, len: usize) -> Result<u64, OutOfBounds> {
+    /// Returns the offset in the region of bytes of a publication.
+    fn data(
+        &self,
+        ring: SegmentRing,
+        publication: u64,
+        offset: usize,
+        len: usize,
+    ) -> Result<u64, OutOfBounds> {
         if offset.saturating_add(len) > CHUNK_BYTES {
             let (offset, len) = (offset as u64, len as u64);
             return Err(OutOfBounds { offset, len, region: CHUNK_BYTES as u64 });
@@ -373,18 +401,26 @@ impl RankPart<'_> {
         Ok(self.at + RINGS + ring as u64 * RING_BYTES + slot + offset as u64)
     }
 
-    /// Keeps the datagram of a message, of this call and transfer, in place of the one that was kept [`DATAGRAM_SLOTS`] before it; `number`
-    /// counts them.
+    /// Stores the datagram of a message, which is identified by its call and transfer.
+    ///
+    /// `number` counts the stored datagrams. The datagram replaces the one that was stored
+    /// [`DATAGRAM_SLOTS`] before it.
     ///
     /// # Errors
-    /// If it is too long.
-    pub fn store_datagram(&self, number: u64, (call, transfer): (u64, u32), bytes: &[u8]) -> Result<(), OutOfBounds> {
+    /// If the datagram is longer than [`DATAGRAM_BYTES`].
+    pub fn store_datagram(
+        &self,
+        number: u64,
+        (call, transfer): (u64, u32),
+        bytes: &[u8],
+    ) -> Result<(), OutOfBounds> {
         if bytes.len() > DATAGRAM_BYTES {
             let len = bytes.len() as u64;
             return Err(OutOfBounds { offset: 0, len, region: DATAGRAM_BYTES as u64 });
         }
         let at = datagram(number);
-        // Who reads meanwhile finds another call before or after.
+        // A concurrent reader compares the call before and after it copies, so it must not find the
+        // old one.
         self.word(at).store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.word(at + 8).store(u64::from(transfer) << 32 | bytes.len() as u64, Ordering::Relaxed);
@@ -393,7 +429,7 @@ impl RankPart<'_> {
         Ok(())
     }
 
-    /// The datagram of a message, if the rank keeps it.
+    /// Returns the datagram of a message, if it is still stored.
     pub fn find_datagram(&self, (call, transfer): (u64, u32)) -> Option<Vec<u8>> {
         (0..DATAGRAM_SLOTS).map(datagram).find_map(|at| {
             let name = self.word(at + 8).load(Ordering::Relaxed);
@@ -409,22 +445,26 @@ impl RankPart<'_> {
         })
     }
 
-    /// Sleeps until the rank has done something, or the group has failed, unless what is waited for is there. May wake for nothing.
+    /// Sleeps until the rank makes progress, the group fails or `timeout` passes.
+    ///
+    /// Returns at once if `condition` holds. May also return spuriously, so the caller must check
+    /// the condition in a loop.
     pub fn sleep(&self, condition: impl Fn() -> bool, timeout: Duration) {
         let (bell, sleepers) = (self.half_word(BELL), self.half_word(SLEEPERS));
         sleepers.fetch_add(1, Ordering::SeqCst);
         let rung = bell.load(Ordering::SeqCst);
-        // Either this sees what was done, or who has done it sees the sleeper.
+        // Either this thread sees the progress of the other rank, or that rank sees the sleeper and
+        // rings.
         fence(Ordering::SeqCst);
         if !condition() {
             let timeout = timeout.try_into().ok();
-            // Rung meanwhile, a signal or the time: the caller looks again, whichever it is.
+            // The caller rechecks its condition, so it does not matter why the wait ended.
             let _ = futex::wait(bell, futex::Flags::empty(), rung, timeout.as_ref());
         }
         sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Wakes those who sleep.
+    /// Wakes all sleepers, if there are any.
     fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.half_word(SLEEPERS).load(Ordering::SeqCst) > 0 {
@@ -435,7 +475,8 @@ impl RankPart<'_> {
     fn ring(&self) {
         let bell = self.half_word(BELL);
         bell.fetch_add(1, Ordering::SeqCst);
-        // All of them: the system takes the number as a signed one. It fails for no word of mapped memory.
+        // The kernel takes the count as a signed number. Waking cannot fail for a word of mapped
+        // memory.
         let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
     }
 
@@ -450,28 +491,29 @@ impl RankPart<'_> {
     }
 }
 
-/// Parts of a segment of a node's ranks of a group on several nodes.
+/// Returns the number of parts of a segment for one node of a group on several nodes.
 fn parts_for_node(ranks: usize) -> usize {
     if ranks == 1 { 1 } else { ranks + 1 }
 }
 
-/// Where what is kept of a call begins in its rank's part.
+/// Returns the offset of a call's entry within the part of its rank.
 fn call(number: u64) -> u64 {
     CALLS + number % RECENT_CALLS * CALL_BYTES
 }
 
-/// Where what is kept of a datagram begins in its part, of which the rings have no other use.
+/// Returns the offset of a stored datagram within its part, in place of the unused rings.
 fn datagram(number: u64) -> u64 {
     RINGS + number % DATAGRAM_SLOTS * DATAGRAM_SLOT_BYTES
 }
 
-/// What offsets are made for.
+/// Invariant of all offsets in this module.
 const WORDS_ARE_WITHIN: &str = "words lie within their segment";
 
 fn word(region: &Region, offset: u64) -> &AtomicU64 {
     let at = region.address(offset, 8).expect(WORDS_ARE_WITHIN);
-    // SAFETY: the bytes are mapped as long as the region is borrowed, a multiple of their size from the start of a page, and
-    // used as an atomic by all who keep to this module; no reference to them but such ones is made in this process.
+    // SAFETY: the bytes are mapped as long as the region is borrowed. The offset is a multiple of
+    // their size from the start of a page. All users of this module access them only as an atomic
+    // word.
     unsafe { at.cast::<AtomicU64>().as_ref() }
 }
 
@@ -567,8 +609,12 @@ mod tests {
             });
         };
         let begun = Instant::now();
-        wakes(&|| ours.rank(0).publish(SegmentRing::Inputs, 1), &|| theirs.rank(0).published(SegmentRing::Inputs) == 1);
-        wakes(&|| ours.rank(0).release(SegmentRing::Results, 1), &|| theirs.rank(0).released(SegmentRing::Results) == 1);
+        wakes(&|| ours.rank(0).publish(SegmentRing::Inputs, 1), &|| {
+            theirs.rank(0).published(SegmentRing::Inputs) == 1
+        });
+        wakes(&|| ours.rank(0).release(SegmentRing::Results, 1), &|| {
+            theirs.rank(0).released(SegmentRing::Results) == 1
+        });
         wakes(&|| ours.notify_reply(1, 3), &|| theirs.rank(1).last_reply() == 3);
         wakes(&|| ours.fail(), &|| theirs.has_failed());
         assert!(begun.elapsed() < long);

@@ -1,6 +1,6 @@
 //! A job's stages, as Python calls them.
 
-use super::job_failure::JobFailure;
+use super::map_failure::MapFailure;
 use super::partitions::PyPartitions;
 use super::pickled::Object;
 use super::progress::PyProgress;
@@ -131,9 +131,9 @@ impl PyJob {
                     true
                 })
             };
-            let first = || Python::attach(|py| Ok::<_, JobFailure>(Object(first.call0(py)?)));
+            let first = || Python::attach(|py| Ok::<_, MapFailure>(Object(first.call0(py)?)));
             let step = |state: &Object, done: usize| {
-                Python::attach(|py| Ok::<_, JobFailure>(Object(step.call1(py, (&state.0, done))?)))
+                Python::attach(|py| Ok::<_, MapFailure>(Object(step.call1(py, (&state.0, done))?)))
             };
             let mut progress = progress.lock()?;
             let last = job.iterate(&mut progress, first, ends, step)?.clone_object();

@@ -1,7 +1,7 @@
 //! Tables of any keys with any values of Python, which merge by a function of the program.
 
-use super::job_failure::JobFailure;
 use super::key::PyKey;
+use super::map_failure::MapFailure;
 use super::pickled::{dumps, loads, not_sent};
 use super::table::PyTable;
 use cool_map::{Error, Job, Malformed, Table, owner};
@@ -130,8 +130,8 @@ impl PyTable for Objects {
         Ok(py.import("cool.map")?.call_method1("Keyed", (&self.merge.name, values))?.unbind())
     }
 
-    fn settle(&self, job: &Job<'_>) -> Result<(), JobFailure> {
+    fn settle(&self, job: &Job<'_>) -> Result<(), MapFailure> {
         let failed = self.merge.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        job.agree(failed.map_or(Ok(()), |error| Err(JobFailure::Raised(error))))
+        job.agree(failed.map_or(Ok(()), |error| Err(MapFailure::Raised(error))))
     }
 }

@@ -4,9 +4,9 @@
 //! thread. The interpreter lock is free while a stage works or waits; map tasks take it in turn, and NumPy frees it.
 
 mod job;
-mod job_failure;
 mod key;
 mod keyed;
+mod map_failure;
 mod partitions;
 mod pickled;
 mod progress;
@@ -16,7 +16,7 @@ mod table;
 use crate::comm::PyComm;
 use crate::error::{argument_error, duration};
 use cool_map::{Job, MapEvent, Options};
-use job_failure::JobFailure;
+use map_failure::MapFailure;
 use pyo3::prelude::*;
 use scoped_tls_hkt::scoped_thread_local;
 
@@ -28,7 +28,7 @@ scoped_thread_local!(
 /// Does something with the job that this thread runs, while other threads may have the interpreter.
 fn in_job<R: Send>(
     py: Python<'_>,
-    work: impl FnOnce(&Job<'_>) -> Result<R, JobFailure> + Send,
+    work: impl FnOnce(&Job<'_>) -> Result<R, MapFailure> + Send,
 ) -> PyResult<R> {
     let done = py.detach(|| if JOB.is_set() { JOB.with(|job| job.map(work)) } else { None });
     let reason = "a job's methods are for the thread that runs its program, while it runs; map tasks return what they have \
@@ -37,8 +37,8 @@ fn in_job<R: Send>(
 }
 
 /// Does what may be done by several threads at once, in which there is no job.
-fn in_task<R>(work: impl FnOnce(Python<'_>) -> PyResult<R>) -> Result<R, JobFailure> {
-    JOB.set(None, || Python::attach(work)).map_err(JobFailure::from)
+fn in_task<R>(work: impl FnOnce(Python<'_>) -> PyResult<R>) -> Result<R, MapFailure> {
+    JOB.set(None, || Python::attach(work)).map_err(MapFailure::from)
 }
 
 /// Runs `program(job)` as a rank of a group, or, without one, in this process alone. If other ranks are lost meanwhile, it
@@ -73,7 +73,7 @@ fn run(
     };
     let program =
         |job: &Job<'_>| JOB.set(Some(job), || Python::attach(|py| Ok(program.call1(py, (job::PyJob,))?)));
-    let done: Result<_, JobFailure> = py.detach(|| match rank {
+    let done: Result<_, MapFailure> = py.detach(|| match rank {
         Some(rank) => cool_map::run(rank, options, program),
         None => program(&Job::alone(options)),
     });

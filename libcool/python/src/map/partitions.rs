@@ -1,6 +1,6 @@
 //! The pieces of a job's input that a rank holds, as Python has them.
 
-use super::job_failure::JobFailure;
+use super::map_failure::MapFailure;
 use crate::error::argument_error;
 use cool_map::Partitions;
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ pub(crate) struct PyPartitions {
 
 impl PyPartitions {
     /// Them, unless they are being loaded or mapped.
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Partitions<Py<PyAny>>>, JobFailure> {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Partitions<Py<PyAny>>>, MapFailure> {
         let busy = |_| Python::attach(|py| argument_error(py, "these partitions are being loaded or mapped"));
         Ok(self.held.try_lock().map_err(busy)?)
     }

@@ -1,6 +1,6 @@
 //! How far a job has come, as Python has it.
 
-use super::job_failure::JobFailure;
+use super::map_failure::MapFailure;
 use super::pickled::Object;
 use crate::error::argument_error;
 use cool_map::{Checkpoint, Progress, Report, Stage};
@@ -21,7 +21,7 @@ pub(crate) struct PyProgress {
 
 impl PyProgress {
     /// It, unless iterations are under way.
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Progress<Object>>, JobFailure> {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Progress<Object>>, MapFailure> {
         let busy = |_| Python::attach(|py| argument_error(py, "iterations are under way"));
         Ok(self.progress.try_lock().map_err(busy)?)
     }

@@ -1,7 +1,7 @@
 //! What tables of `cool-map` must do for Python besides.
 
-use super::job_failure::JobFailure;
 use super::keyed::Objects;
+use super::map_failure::MapFailure;
 use cool_map::{Job, Rows, Table};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -18,7 +18,7 @@ pub(crate) trait PyTable: Table + Sync + 'static {
     fn object(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
 
     /// Lets the ranks go on only if all have merged without an exception, where merging may raise one.
-    fn settle(&self, _job: &Job<'_>) -> Result<(), JobFailure> {
+    fn settle(&self, _job: &Job<'_>) -> Result<(), MapFailure> {
         Ok(())
     }
 }
@@ -26,7 +26,7 @@ pub(crate) trait PyTable: Table + Sync + 'static {
 /// What partitions were mapped to, of any kind of table.
 pub(crate) trait AnyMapped: Send {
     /// Regroups it.
-    fn regroup(self: Box<Self>, job: &Job<'_>) -> Result<Py<PyAny>, JobFailure>;
+    fn regroup(self: Box<Self>, job: &Job<'_>) -> Result<Py<PyAny>, MapFailure>;
 }
 
 /// With a table of the kind that was mapped.
@@ -36,7 +36,7 @@ pub(crate) struct MappedTo<T: PyTable> {
 }
 
 impl<T: PyTable> AnyMapped for MappedTo<T> {
-    fn regroup(self: Box<Self>, job: &Job<'_>) -> Result<Py<PyAny>, JobFailure> {
+    fn regroup(self: Box<Self>, job: &Job<'_>) -> Result<Py<PyAny>, MapFailure> {
         let table = job.regroup(self.mapped)?;
         self.empty.settle(job)?;
         Ok(Python::attach(|py| table.object(py))?)

@@ -1,5 +1,6 @@
-//! Whether a collective's arguments make sense for a rank, and the words for it when not. Nothing here looks at another rank:
-//! whether ranks call alike is found by their agents.
+//! Validation of a collective's arguments at one rank, with an explanation of each error.
+//!
+//! Nothing here depends on other ranks: the agents check that all ranks call alike.
 
 #[cfg(test)]
 mod tests;
@@ -10,29 +11,29 @@ use crate::{Operation, Type};
 use cool_types::check_reduction;
 use std::ops::Range;
 
-/// The caller's place in its group.
+/// Rank and group size of the caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallingRank {
     pub(crate) rank: usize,
     pub(crate) size: usize,
 }
 
-/// What of the arrays goes out and what of them is overwritten by what comes in, in elements, and the elements that count.
+/// Ranges of the input and of the output, in elements, and the element count of the call.
 type UsedRanges = (Option<Range<usize>>, Option<Range<usize>>, usize);
 
-/// What is wrong, and what would be right.
+/// Explanation of an error, including the expected value.
 type Reason = String;
 
-/// An array's name and its elements.
+/// Name and length of an array.
 type NamedLength = (&'static str, usize);
 
 /// One of the two arrays of a call.
 #[derive(Clone, Copy)]
 struct ArrayArgument {
     name: &'static str,
-    /// Its elements, if it was given.
+    /// Number of elements, if the array was passed.
     len: Option<usize>,
-    /// Whether it is looked at, at this rank.
+    /// Whether the array is used at this rank.
     used: bool,
 }
 
@@ -47,7 +48,8 @@ impl ArrayArgument {
 }
 
 impl<'s, 'r> Collective<'s, 'r> {
-    /// Checks all that can be checked at one rank.
+    /// Checks everything that can be checked at one rank, and returns the collective with its byte
+    /// ranges.
     pub(crate) fn check(self, caller: CallingRank) -> Result<CheckedCollective<'s, 'r>, Reason> {
         let root = caller.root(&self)?;
         let elements = self.elements(caller)?;
@@ -68,7 +70,8 @@ impl<'s, 'r> Collective<'s, 'r> {
         Ok(checked)
     }
 
-    /// Checks a reduction by a function of the program, on elements of some bytes, whatever the arrays say.
+    /// Checks a reduction by a function of the program. `element` is the size of an element in
+    /// bytes and replaces the element types of the arrays.
     pub(crate) fn check_fold(
         self,
         caller: CallingRank,
@@ -96,7 +99,7 @@ impl<'s, 'r> Collective<'s, 'r> {
         Ok(CheckedCollective { root, dtype: Some(Type::U8), ..checked })
     }
 
-    /// Finds what goes out and where what comes in belongs, in elements of `unit` bytes.
+    /// Determines the ranges of input and output, in elements of `unit` bytes.
     fn lay_out(self, caller: CallingRank, unit: usize) -> Result<CheckedCollective<'s, 'r>, Reason> {
         let collective = caller.shared_as_in_place(self, unit)?;
         let (send, receive, count) = match &collective.arrays {
@@ -130,7 +133,7 @@ impl<'s, 'r> Collective<'s, 'r> {
         })
     }
 
-    /// What the arrays hold that are looked at.
+    /// Returns the element type of the arrays that are used.
     fn elements(&self, caller: CallingRank) -> Result<Option<Elements>, Reason> {
         let at_root = caller.rank == self.root;
         match &self.arrays {
@@ -167,7 +170,7 @@ impl CallingRank {
         }
     }
 
-    /// Checks two arrays, one to send and one to receive.
+    /// Checks separate arrays for input and output.
     fn apart(
         self,
         collective: &Collective<'_, '_>,
@@ -191,13 +194,14 @@ impl CallingRank {
                 0
             }
         };
-        // Rank 0 has none before it.
+        // Rank 0 has no predecessors, so it receives nothing.
         let receives = receives && !(operation == Operation::Exscan && self.rank == 0);
         let all = |len: usize| 0..len;
         Ok((send.filter(|_| sends).map(all), recv.filter(|_| receives).map(all), count))
     }
 
-    /// Checks arrays of vectors, or of equal parts; the elements of a vector or part.
+    /// Checks arrays of vectors or of equal parts. Returns the number of elements of a vector or
+    /// part.
     fn equal_lengths(
         self,
         operation: Operation,
@@ -228,7 +232,7 @@ impl CallingRank {
         }
     }
 
-    /// Checks arrays of parts whose lengths `counts` gives.
+    /// Checks arrays of parts with the lengths in `counts`.
     fn counted_lengths(
         self,
         operation: Operation,
@@ -254,7 +258,7 @@ impl CallingRank {
         }
     }
 
-    /// Checks one array of some elements that is both, or of a rank that only sends or receives.
+    /// Checks a single array that is both input and output, or is used in only one direction.
     fn in_place(self, collective: &Collective<'_, '_>, len: usize) -> Result<UsedRanges, Reason> {
         let (operation, counts) = (collective.operation, collective.counts);
         let (at_root, all) = (collective.root_of(self), 0..len);
@@ -292,7 +296,7 @@ impl CallingRank {
         }
     }
 
-    /// Where this rank's part lies in an array of all parts.
+    /// Returns the range of this rank's part in an array of all parts.
     fn own_of(self, whole: NamedLength, counts: Option<&[usize]>) -> Result<Range<usize>, Reason> {
         let Some(counts) = counts else {
             let part = self.equal_parts(whole)?;
@@ -304,7 +308,8 @@ impl CallingRank {
         Ok(start..start + counts[self.rank])
     }
 
-    /// An alltoall in place puts what comes where what goes to the same rank was.
+    /// Checks that as many elements arrive from each rank as are sent to it, because an in-place
+    /// alltoall stores received parts where the sent ones were.
     fn parts_of_both_ways(self, len: usize, counts: &[usize]) -> Result<usize, Reason> {
         let CallingRank { rank, size } = self;
         counted(counts.len(), ("one for each pair of ranks", size.saturating_mul(size)))?;
@@ -320,7 +325,8 @@ impl CallingRank {
         }
     }
 
-    /// Of two parts of an array that lie as they do in place, the array of both.
+    /// If both ranges lie as they do in place, returns the collective with the single array of
+    /// both.
     fn shared_as_in_place<'s, 'r>(
         self,
         collective: Collective<'s, 'r>,
@@ -337,7 +343,7 @@ impl CallingRank {
         }
         let counts = collective.counts;
         let at_root = collective.root == self.rank;
-        // Lengths that make no sense are told where they are checked.
+        // Invalid lengths are reported later.
         let own = |whole: &Range<usize>| {
             let own = self.own_of(("data", whole.len()), counts).ok()?;
             Some(whole.start + own.start..whole.start + own.end)
@@ -368,7 +374,7 @@ impl CallingRank {
         Ok(Collective { arrays, ..collective })
     }
 
-    /// `whole` is an array of `size` times `part`, each with its name and length.
+    /// Checks that `whole` is `size` times as long as `part`.
     fn parts(self, whole: NamedLength, part: NamedLength) -> Result<(), Reason> {
         let CallingRank { size, .. } = self;
         if part.1.checked_mul(size) == Some(whole.1) {
@@ -380,7 +386,7 @@ impl CallingRank {
         ))
     }
 
-    /// An array has `size` equal parts; the length of one.
+    /// Checks that an array consists of `size` equal parts. Returns the length of a part.
     fn equal_parts(self, (name, len): NamedLength) -> Result<usize, Reason> {
         let CallingRank { size, .. } = self;
         if len.is_multiple_of(size) {
@@ -389,14 +395,15 @@ impl CallingRank {
         Err(format!("{name} has {len} elements, which are not {size} equal parts, one for each rank"))
     }
 
-    /// There is a count for each rank, and an array is as long as this rank's.
+    /// Checks that there is a count for each rank, and that the array is as long as this rank's
+    /// count.
     fn own_part(self, array: NamedLength, counts: &[usize]) -> Result<(), Reason> {
         counted(counts.len(), (ONE_EACH, self.size))?;
         sum_of_counts(array, &counts[self.rank..=self.rank])
     }
 }
 
-/// How many counts there must be, in words.
+/// How many counts are required, in words.
 const ONE_EACH: &str = "one for each rank";
 
 fn same_length(send: NamedLength, recv: NamedLength) -> Result<(), Reason> {
@@ -407,7 +414,7 @@ fn same_length(send: NamedLength, recv: NamedLength) -> Result<(), Reason> {
     Err(format!("{recv} has {r} elements, but {send} has {s}; they must be equally long"))
 }
 
-/// There are as many counts as there must be, in words and as a number.
+/// Checks the number of counts.
 fn counted(counts: usize, (words, wanted): (&str, usize)) -> Result<(), Reason> {
     if counts == wanted {
         return Ok(());
@@ -415,7 +422,7 @@ fn counted(counts: usize, (words, wanted): (&str, usize)) -> Result<(), Reason> 
     Err(format!("counts has {counts} numbers, but must have {wanted}, {words}"))
 }
 
-/// An array is as long as counts say.
+/// Checks that an array is as long as the sum of counts.
 fn sum_of_counts<'c>(
     (name, len): (&str, usize),
     counts: impl IntoIterator<Item = &'c usize>,

@@ -1,5 +1,5 @@
-//! Threads that are ranks on several nodes carry out calls, and all get what the operations say. What leaders do between nodes is done in a
-//! table.
+//! Threads that are ranks on several nodes execute calls, and all get the correct results. A table
+//! replaces the communication between leaders.
 
 use super::*;
 use crate::segment::tests::{Drawn, Patient};
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
 
-/// What leaders have given to each call.
+/// The inputs of the leaders to each call.
 #[derive(Default)]
 struct Table {
     given: Mutex<BTreeMap<u64, BTreeMap<usize, Vec<u8>>>>,
@@ -17,7 +17,7 @@ struct Table {
 }
 
 impl Table {
-    /// A leader gives its part of a call, and waits for the others'.
+    /// Adds a leader's part of a call, and waits for the parts of the other leaders.
     fn exchange(
         &self,
         number: u64,
@@ -36,7 +36,7 @@ impl Table {
     }
 }
 
-/// What leaders get in a call to which all have given their parts.
+/// Returns a leader's result of a call, given all parts.
 fn made(call: &Call, leader: usize, parts: &BTreeMap<usize, Vec<u8>>) -> Vec<u8> {
     let (root, bytes) = (call.root.0 as usize, call.bytes as usize);
     let is_root = leader == root;
@@ -59,7 +59,7 @@ fn made(call: &Call, leader: usize, parts: &BTreeMap<usize, Vec<u8>>) -> Vec<u8>
     }
 }
 
-/// Carries out calls with a thread for each rank; `nodes` says on which node each is.
+/// Executes calls with one thread for each rank; `nodes` contains the node of each rank.
 fn check(nodes: &[u32], drawn: &[Drawn]) {
     let places: Vec<RankPlace> = nodes.iter().map(|node| RankPlace { rack: node / 2, node: *node }).collect();
     let leaders = NodeLeaders::for_group(&Layout::new(&places).unwrap()).unwrap();

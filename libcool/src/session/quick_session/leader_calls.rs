@@ -1,5 +1,5 @@
-//! What the leader of a node does in quick calls: it sends and takes datagrams by its socket, and keeps what it has sent for its agent to
-//! answer with.
+//! The leader of a node in quick calls: it sends and receives datagrams by its socket, and stores
+//! sent datagrams so that its agent can retransmit them.
 
 use super::QuickCall;
 use crate::error::Error;
@@ -23,37 +23,38 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Times to wait are multiples of this, so that the socket is seldom config another one.
+/// Granularity of timeouts, so that the timeout of the socket seldom changes.
 const WAIT_STEP: Duration = Duration::from_millis(10);
 
-// The segment has room for all that others may lack.
+// The segment can store all datagrams that receivers may request again.
 const _: () = assert!(DATAGRAM_BYTES_MAX <= DATAGRAM_BYTES && RETRANSMIT_WINDOW as u64 <= DATAGRAM_SLOTS);
 const _: () = assert!(RECENT_ARRIVALS_MAX <= ARRIVALS);
 
-/// A leader's part in the calls of leaders: one at a time.
+/// A leader's part in calls between leaders, of which it executes one at a time.
 #[derive(Debug)]
 pub(super) struct LeaderCalls {
     machine: QuickCalls,
     socket: UdpSocket,
     tree: Ipv4Addr,
-    /// Of leaders' sockets; agents are asked at the next one.
+    /// Port of the leaders' sockets. Agents receive NAKs at the next port.
     port: u16,
-    /// Of each leader's node.
+    /// Address of each leader's node.
     addresses: Vec<Ipv4Addr>,
-    /// The ranks of its node.
+    /// Number of ranks of this node.
     ranks: usize,
-    /// Datagrams kept so far.
+    /// Number of datagrams stored so far.
     sent_datagrams: u64,
-    /// What the call was for it that it takes part in, until that is asked.
+    /// Traffic of the current call, until it is taken.
     exchanged: LeaderTraffic,
-    /// What the socket waits at most.
+    /// Current timeout of the socket.
     waits: Duration,
     origin: Instant,
     buffer: Vec<u8>,
 }
 
 impl LeaderCalls {
-    /// The part of a leader, by its number, of a node with this number of ranks, as its agent has config of it; `None` if that makes no sense.
+    /// Returns the part of leader `leader` of a node with `ranks` ranks, given the agent's
+    /// configuration. Returns `None` if the configuration is invalid.
     pub(super) fn new(
         config: &local::Quick,
         group: u64,
@@ -82,7 +83,7 @@ impl LeaderCalls {
         })
     }
 
-    /// Takes part in a call with what its node gives; what comes to it.
+    /// Executes a call with this node's data as input, and returns the data for this node.
     pub(super) fn execute_between_leaders(
         &mut self,
         call: &QuickCall<'_>,
@@ -100,7 +101,7 @@ impl LeaderCalls {
         received
     }
 
-    /// What the call was for this leader that it took part in last, once.
+    /// Returns the traffic of the last call, once.
     pub(super) fn take_traffic(&mut self) -> LeaderTraffic {
         std::mem::take(&mut self.exchanged)
     }
@@ -132,7 +133,8 @@ impl LeaderCalls {
         Ok(self.machine.take_output())
     }
 
-    /// Does what the machine asks for: until when then to wait, or `None` if the call is done.
+    /// Executes the outputs of the machine. Returns until when to wait, or `None` if the call is
+    /// complete.
     fn perform(
         &mut self,
         call: &QuickCall<'_>,
@@ -181,7 +183,7 @@ impl LeaderCalls {
         };
         match self.socket.send_to(bytes, to) {
             Ok(_) => Ok(()),
-            // The interface is full or down: who lacks it asks for it.
+            // The interface is full or down. Receivers that miss the datagram will send a NAK.
             Err(e) if is_transient(&e) => Ok(()),
             Err(e) => Err(socket_error(call, e)),
         }
@@ -190,7 +192,7 @@ impl LeaderCalls {
     /// Waits for a datagram.
     fn receive(&mut self, call: &QuickCall<'_>, timeout: Duration) -> Result<(), Interrupted<Error>> {
         let steps = timeout.as_millis().div_ceil(WAIT_STEP.as_millis()).max(1);
-        // The system takes a time of zero for none.
+        // The system treats a timeout of zero as infinite.
         let waits = WAIT_STEP * steps as u32;
         if self.waits != waits {
             self.socket.set_read_timeout(Some(waits)).map_err(|e| socket_error(call, e))?;
@@ -201,7 +203,7 @@ impl LeaderCalls {
                 let (now, before) = (self.now(), self.machine.arrivals().messages());
                 self.machine.handle(now, Input::Datagram(&self.buffer[..len]));
                 let was_taken = self.machine.arrivals().messages() > before;
-                // By the agent of its sender: it was asked for.
+                // The sender's agent retransmitted it, after a NAK.
                 self.exchanged.traffic.retransmitted += u32::from(was_taken && from.port() == self.port + 1);
                 Ok(())
             }
@@ -210,7 +212,7 @@ impl LeaderCalls {
         }
     }
 
-    /// Where it keeps what it has sent.
+    /// Returns the part of the segment that stores sent datagrams.
     fn retransmit_part<'a>(&self, call: &QuickCall<'a>) -> RankPart<'a> {
         call.quick.segment.leader_part(self.ranks)
     }
@@ -220,24 +222,24 @@ impl LeaderCalls {
     }
 }
 
-/// A leader's number among all ranks.
+/// Returns the rank of a leader within the group.
 fn group_rank(leaders: &NodeLeaders, leader: Rank) -> u32 {
     leaders.ranks_of(leader.0 as usize).first().map_or(leader.0, |rank| rank.0)
 }
 
-/// The leader's socket is of no use.
+/// Returns the error for an unusable socket.
 fn socket_error(call: &QuickCall<'_>, error: std::io::Error) -> Interrupted<Error> {
     let why = Disconnected::Lost(Arc::new(SocketError::System(error)));
     Interrupted::Failed(call.watch.session.disconnected(call.watch.name, why))
 }
 
-/// What datagrams meet that are lost.
+/// Returns whether an error means only that a datagram was lost.
 fn is_transient(error: &std::io::Error) -> bool {
     use ErrorKind::{
         ConnectionRefused, HostUnreachable, Interrupted, NetworkDown, NetworkUnreachable, TimedOut,
         WouldBlock,
     };
-    // What a full interface says has no kind of its own.
+    // A full interface has no error kind of its own.
     let is_full = error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error());
     let kinds = [
         WouldBlock,

@@ -1,71 +1,77 @@
-//! What a rank tells its agent of the calls that it has carried out with others: a record of each of the latest, and totals of all, in its
-//! part of the [segment](super). It writes a few words when a call is over, and waits for nobody; the agent reads when somebody asks.
+//! Records of the calls that ranks execute without their agent.
 //!
-//! A record begins with its call's number and one, which is taken away while the rest is written: who reads meanwhile leaves it aside.
-//! Nothing that stands here is believed: what makes no sense is no record, and text is made of numbers that do.
+//! Each rank writes a record of every completed call and adds it to totals, both in its part of the
+//! [segment](super). Writing takes a few memory accesses and never waits. The agent reads the
+//! records on demand, for traces and metrics.
+//!
+//! A record begins with the number of its call plus one. The rank clears this word while it writes
+//! the rest, so a concurrent reader skips the record. The agent must not trust the content: a
+//! record that does not decode is ignored, and texts are derived from validated numbers only.
 
 use super::{CALL_BYTES, CALLS, RECENT_CALLS, RING_BYTES, RINGS, RankPart};
 use cool_types::{ElementType, Operation, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{Ordering, fence};
 
-/// Calls of a rank of which there are records: the latest.
+/// Number of records kept for each rank: those of the latest calls.
 pub const RECORDS: u64 = 1024;
 
-/// Messages of a call of which is said whence and when they came: those that came last.
+/// Number of arrivals in a record: those of the latest messages.
 pub const ARRIVALS: usize = 8;
 
-/// Calls are counted by how long they took: up to 1.5625 microseconds, up to four times as long, and so on up to some seven minutes; and
-/// longer ones.
+/// Number of duration buckets. The first bucket ends at 1.5625 microseconds, each further one at
+/// four times the previous end, up to about seven minutes; the last one has no end.
 pub const BUCKETS: usize = 16;
 
-/// Half nanoseconds of the first of them.
+/// End of the first bucket, in half nanoseconds.
 const FIRST_BUCKET: u128 = 3125;
 
-/// A rank's records so far; then, behind its rings, the latest of them, then its totals.
+/// Offsets within a rank's part: the number of records written so far, the latest records, which
+/// follow the rings, and the totals.
 const WRITTEN: u64 = CALLS + RECENT_CALLS * CALL_BYTES;
 const RECORDS_START: u64 = RINGS + 2 * RING_BYTES;
 const TOTALS_START: u64 = RECORDS_START + RECORDS * RECORD_BYTES;
 const _: () = assert!(WRITTEN + 8 <= RINGS);
 
-/// Where what follows in a rank's part begins.
-pub(super) const END: u64 = (TOTALS_START + (KINDS * TOTALS_WORDS) as u64 * 8).next_multiple_of(super::PAGE_BYTES);
+/// Offset of the end of a rank's part.
+pub(super) const END: u64 =
+    (TOTALS_START + (KINDS * TOTALS_WORDS) as u64 * 8).next_multiple_of(super::PAGE_BYTES);
 
 const RECORD_WORDS: usize = 8 + ARRIVALS;
 const RECORD_BYTES: u64 = RECORD_WORDS as u64 * 8;
 const TOTALS_WORDS: usize = BUCKETS + 6;
 
-/// Calls are counted by plan and operation.
+/// Number of totals: one for each plan and operation.
 const KINDS: usize = RankPlan::ALL.len() * Operation::ALL.len();
 
-/// Of the word with a message's sender and time, those of the time.
+/// Number of low bits that contain the time in the word of an arrival; the sender is above them.
 const ARRIVAL_TIME_BITS: u32 = 48;
 
-/// How ranks carry calls out themselves.
+/// How ranks execute a call without their agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RankPlan {
-    /// In their segment.
+    /// In the segment of their node.
     Segment,
-    /// By datagrams: one multicasts what all get.
+    /// By datagrams: one rank multicasts the data to all.
     QuickMulticast,
-    /// That in several datagrams.
+    /// As [`RankPlan::QuickMulticast`], in several datagrams.
     QuickMulticastSegments,
-    /// Each multicasts its own part.
+    /// Each rank multicasts its own part.
     QuickMulticastEach,
-    /// By datagrams to one rank each, over leaders of racks.
+    /// By datagrams to one rank each, through the leaders of racks.
     QuickParallel,
-    /// Straight to one rank or from it.
+    /// Directly to or from one rank.
     QuickStraight,
     /// Up binomial trees.
     QuickBinomial,
-    /// Up binomial trees, then one multicasts it.
+    /// Up binomial trees, followed by a multicast of the result.
     QuickBinomialMulticast,
-    /// Each combines its share of a vector, which goes to one or is multicast to all.
+    /// Each rank combines its share of the vector; the shares are sent to one rank or multicast.
     QuickSharded,
 }
 
 impl RankPlan {
-    /// All of them.
+    /// All plans.
     pub const ALL: [RankPlan; 9] = [
         RankPlan::Segment,
         RankPlan::QuickMulticast,
@@ -78,12 +84,12 @@ impl RankPlan {
         RankPlan::QuickSharded,
     ];
 
-    /// That of quick calls which go by a plan.
+    /// Returns the value for quick calls with the given plan.
     pub fn quick(plan: &str) -> Option<RankPlan> {
         RankPlan::ALL.into_iter().find(|known| known.name().strip_prefix("quick ") == Some(plan))
     }
 
-    /// As statistics, traces and metrics have it.
+    /// Returns the name that statistics, traces and metrics use.
     pub const fn name(self) -> &'static str {
         match self {
             RankPlan::Segment => "segment",
@@ -101,104 +107,106 @@ impl RankPlan {
     }
 }
 
-/// A call as a rank that has carried it out tells it.
+/// A completed call, as reported by a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankRecord {
-    /// Its number in the group.
+    /// Number of the call within its group.
     pub number: u64,
-    /// What was called.
+    /// Operation of the call.
     pub operation: Operation,
-    /// Of which elements; absent for a barrier.
+    /// Type of the elements; `None` for a barrier.
     pub element: Option<ElementType>,
-    /// How they were combined, of operations that do.
+    /// How elements were combined, for reductions and scans.
     pub reduce: Option<ReduceOp>,
-    /// From or to which rank, of operations that have one.
+    /// Root of the call, if the operation has one; otherwise 0.
     pub root: u32,
-    /// Bytes as [`cool_types::Call`] has them; of parts of unequal lengths, of all together.
+    /// Bytes as in [`cool_types::Call`]; for parts of unequal lengths, the sum of all parts.
     pub bytes: u64,
-    /// Whether parts may have unequal lengths.
+    /// Whether the parts may have unequal lengths.
     pub unequal: bool,
-    /// How it was carried out.
+    /// How the call was executed.
     pub plan: RankPlan,
-    /// Whether it failed.
+    /// Whether the call failed.
     pub failed: bool,
-    /// When it began, by [`now`].
+    /// Start of the call, as returned by [`now`].
     pub begun: u64,
-    /// Nanoseconds until it was over.
+    /// Duration of the call, in nanoseconds.
     pub took: u64,
-    /// What the rank sent and lacked.
+    /// Messages that the rank sent, requested and received as retransmissions.
     pub traffic: RankTraffic,
-    /// Messages that came last, of those that came from other nodes.
+    /// Latest messages that arrived from other nodes.
     pub arrivals: [Option<RankArrival>; ARRIVALS],
 }
 
-/// What a rank has sent to other nodes for calls, and what it lacked.
+/// Traffic of one call between this rank and other nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankTraffic {
-    /// Payload sent over the tree.
+    /// Payload bytes sent by multicast.
     pub multicast: u32,
-    /// Payload sent to one rank.
+    /// Payload bytes sent to single ranks.
     pub unicast: u32,
-    /// Messages that it requested for, each time that it did.
+    /// Number of NAKs sent for missing messages.
     pub requested: u32,
-    /// Messages that came from its sender's agent, since it had asked.
+    /// Number of messages received as retransmissions by the sender's agent, after a NAK.
     pub retransmitted: u32,
 }
 
-/// A message that came from another node.
+/// Arrival of a message from another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankArrival {
-    /// From this rank.
+    /// Rank that sent the message.
     pub from: u32,
-    /// Nanoseconds after the call had begun.
+    /// Nanoseconds between the start of the call and the arrival.
     pub after: u64,
 }
 
-/// Calls of a rank by one plan, of one operation.
+/// Totals of a rank's calls with one plan and one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Those that went well, by how long they took; see [`bucket`].
+    /// Number of successful calls, by duration; see [`bucket`].
     pub calls: [u64; BUCKETS],
-    /// Nanoseconds that these took.
+    /// Sum of the durations of successful calls, in nanoseconds.
     pub nanoseconds: u64,
-    /// Their bytes, as they were called.
+    /// Sum of the bytes of successful calls.
     pub bytes: u64,
-    /// Payload sent over the tree, also for those that failed, and so on.
+    /// Payload bytes sent by multicast, including those of failed calls, as the following fields.
     pub multicast: u64,
-    /// Payload sent to one rank.
+    /// Payload bytes sent to single ranks.
     pub unicast: u64,
-    /// Messages requested for.
+    /// Number of NAKs sent.
     pub requested: u64,
-    /// Messages that came since they were requested for.
+    /// Number of messages received as retransmissions.
     pub retransmitted: u64,
 }
 
-/// Nanoseconds of the clock that a rank and its agent share, which nobody sets (CLOCK_MONOTONIC).
+/// Returns the time in nanoseconds of a clock that rank and agent share (`CLOCK_MONOTONIC`).
 pub fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// By how long calls took they are counted in this bucket.
+/// Returns the index of the bucket for a duration.
 pub fn bucket(nanoseconds: u64) -> usize {
     let within = |bucket: &usize| 2 * u128::from(nanoseconds) <= FIRST_BUCKET << (2 * bucket);
     (0..BUCKETS - 1).find(within).unwrap_or(BUCKETS - 1)
 }
 
-/// The seconds that calls in a bucket took at most; the last has no end.
+/// Returns the end of a bucket in seconds, or `None` for the last one.
 pub fn bucket_end(bucket: usize) -> Option<f64> {
     (bucket < BUCKETS - 1).then(|| (FIRST_BUCKET << (2 * bucket)) as f64 / 2e9)
 }
 
 impl RankPart<'_> {
-    /// The rank has carried out a call. One thread at a time says so.
+    /// Records a completed call of this rank and adds it to the totals.
+    ///
+    /// Only one thread of the rank may call this at a time.
     pub fn record(&self, record: &RankRecord) {
         let written = self.word(WRITTEN).load(Ordering::Relaxed);
         let at = record_offset(written);
         let [state, words @ ..] = record.encode();
         self.word(at).store(0, Ordering::Relaxed);
-        // Who reads something of what follows finds it taken away.
+        // A reader that sees one of the following words must also see the cleared state.
         fence(Ordering::Release);
         for (word, place) in words.into_iter().zip((at + 8..).step_by(8)) {
             self.word(place).store(word, Ordering::Relaxed);
@@ -208,7 +216,8 @@ impl RankPart<'_> {
         self.count(record);
     }
 
-    /// Only the rank writes its totals.
+    /// Adds a record to the totals. Plain loads and stores suffice because only this rank writes
+    /// them.
     fn count(&self, record: &RankRecord) {
         let at = totals(record.plan, record.operation);
         let add = |word: usize, more: u64| {
@@ -228,10 +237,10 @@ impl RankPart<'_> {
         }
     }
 
-    /// The latest calls that the rank has carried out, oldest first, of those that make sense.
+    /// Returns the valid records of the latest calls, oldest first.
     pub fn records(&self) -> Vec<RankRecord> {
         let written = self.word(WRITTEN).load(Ordering::Acquire);
-        // Places that were never written take no memory, unless they are read.
+        // Entries that were never written use no memory until they are read, so they are skipped.
         let first = written.saturating_sub(RECORDS);
         (first..written).filter_map(|number| self.read_record(record_offset(number))).collect()
     }
@@ -247,12 +256,13 @@ impl RankPart<'_> {
         RankRecord::decode(&words).filter(|_| is_whole)
     }
 
-    /// Whether the rank has carried out calls.
+    /// Returns whether the rank has completed calls without its agent.
     pub fn has_records(&self) -> bool {
         self.word(WRITTEN).load(Ordering::Acquire) > 0
     }
 
-    /// All calls that the rank has carried out by a plan, of an operation. Each figure is read whole, but not all at one instant.
+    /// Returns the totals of a plan and operation. Each figure is read atomically, but not all at
+    /// the same instant.
     pub fn totals(&self, plan: RankPlan, operation: Operation) -> Totals {
         let at = totals(plan, operation);
         let word = |word: usize| self.word(at + word as u64 * 8).load(Ordering::Relaxed);
@@ -268,7 +278,7 @@ impl RankPart<'_> {
     }
 }
 
-/// Where the record lies that is written after a number of others.
+/// Returns the offset of the record that is written after `written` others.
 fn record_offset(written: u64) -> u64 {
     RECORDS_START + written % RECORDS * RECORD_BYTES
 }
@@ -310,7 +320,7 @@ impl RankRecord {
         words
     }
 
-    /// The record of these words, if they are one's.
+    /// Returns the record that these words encode, or `None` if they are invalid.
     fn decode(words: &[u64; RECORD_WORDS]) -> Option<RankRecord> {
         let [state, kind, root, bytes, begun, took, sent, lacked, arrivals @ ..] = *words;
         let [operation, element, reduce, plan, unequal, failed, 0, 0] = kind.to_le_bytes() else {
@@ -340,7 +350,8 @@ fn flag(byte: u8) -> Option<bool> {
     (byte < 2).then_some(byte == 1)
 }
 
-/// What stands at one less than a number; `Some(None)` of 0.
+/// Returns the entry with index `number - 1`, `Some(None)` for 0, or `None` if there is no such
+/// entry.
 fn named<T: Copy>(all: &[T], number: u8) -> Option<Option<T>> {
     match usize::from(number).checked_sub(1) {
         None => Some(None),
@@ -349,7 +360,7 @@ fn named<T: Copy>(all: &[T], number: u8) -> Option<Option<T>> {
 }
 
 impl RankArrival {
-    /// Never 0. What does not fit is cut to what does.
+    /// Returns a word that is never 0. Values that do not fit are clamped.
     fn encode(self) -> u64 {
         let from = self.from.saturating_add(1).min(u32::from(u16::MAX));
         u64::from(from) << ARRIVAL_TIME_BITS | self.after.min((1 << ARRIVAL_TIME_BITS) - 1)

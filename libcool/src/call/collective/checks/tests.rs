@@ -1,5 +1,5 @@
-//! What is said of arguments that make no sense, without any agent. How many arrays, of which lengths and types, is checked
-//! at each rank; the texts name the array and what would be right.
+//! Error messages for invalid arguments, without any agent. Each rank checks the number of arrays,
+//! their lengths and their types; the messages name the array and the expected value.
 
 use super::*;
 use crate::Op;
@@ -11,7 +11,8 @@ fn sum(operation: Operation) -> Option<Op> {
     operation.combines().then_some(Op::Sum)
 }
 
-/// What rank 0 of two says of a call with arrays of these many bytes, at a root and with counts.
+/// Returns the error of rank 0 of two for a call with arrays of these lengths in bytes, with a root
+/// and counts.
 fn refused(
     operation: Operation,
     (send, recv): (usize, usize),
@@ -25,7 +26,7 @@ fn refused(
     collective.check(CallingRank { rank: 0, size: 2 }).unwrap_err()
 }
 
-/// The same, in place.
+/// As `refused`, for a call in place.
 fn refused_in_place(operation: Operation, data: usize, counts: Option<&[usize]>) -> Reason {
     let mut room = DATA;
     let arrays = Arrays::InPlace((&mut room[..data]).into());
@@ -99,8 +100,8 @@ fn counts_that_do_not_add_up_are_told() {
     assert!(text.ends_with("but 2 elements go to rank 1, and 3 come from it"), "{text}");
 }
 
-/// Where in an array of 8 bytes rank 1 of two finds what goes out and what is to be overwritten, and whether what goes out
-/// is copied first.
+/// Returns the input and output ranges of rank 1 of two within an array of 8 bytes, and whether the
+/// input is copied first.
 fn within(
     operation: Operation,
     send: Range<usize>,
@@ -135,7 +136,7 @@ fn parts_of_one_array_are_found_there_and_copied_unless_they_lie_as_in_place() {
 
 #[test]
 fn pairs_are_made_what_agents_combine_and_carried_as_they_are() {
-    // Little-endian, as all machines on which this runs.
+    // Little-endian, as all machines on which this test runs.
     let mut pairs = [-7i16, 0x55, -1, -1];
     for (op, sent) in [(Some(Op::MinLoc), [-7, 0x7fff_ffff]), (None, [0x0055_fff9, -1])] {
         let operation = if op.is_some() { Operation::Allreduce } else { Operation::Bcast };
@@ -182,7 +183,7 @@ fn what_a_rank_neither_sends_nor_receives_is_not_looked_at() {
     let arrays = Arrays::Apart(None, Some((&mut room[..2]).into()));
     let checked = Collective::new(O::Scatter, arrays).check(caller).unwrap();
     assert_eq!((checked.input(), checked.output().map(<[u8]>::len), checked.count), (None, Some(2), 2));
-    // What is missing where it counts.
+    // An array is missing at a rank that needs it.
     let missing = |operation, rank| {
         let op = sum(operation);
         let arrays = Arrays::Apart(None, None);

@@ -1,11 +1,12 @@
-//! Records as an agent finds them: of ranks that keep to the rules, that write meanwhile, and that write whatever they like.
+//! Records as an agent reads them: of correct ranks, of ranks that are writing, and of ranks that
+//! write arbitrary words.
 
 use super::super::Segment;
 use super::*;
 use proptest::prelude::*;
 use std::sync::atomic::AtomicBool;
 
-/// A call of which all says which it is.
+/// Returns a record with fields that all depend on its number.
 fn record(number: u64) -> RankRecord {
     let plan = RankPlan::ALL[number as usize % RankPlan::ALL.len()];
     let from = number as u32 % 7;
@@ -21,7 +22,12 @@ fn record(number: u64) -> RankRecord {
         failed: number.is_multiple_of(5),
         begun: number * 5,
         took: number * 7,
-        traffic: RankTraffic { multicast: from, unicast: from + 1, requested: from + 2, retransmitted: from + 3 },
+        traffic: RankTraffic {
+            multicast: from,
+            unicast: from + 1,
+            requested: from + 2,
+            retransmitted: from + 3,
+        },
         arrivals: std::array::from_fn(|at| (at > 2).then_some(RankArrival { from, after: number })),
     }
 }
@@ -130,7 +136,7 @@ proptest! {
             words[1] = u64::from_le_bytes([a, b, c, d, e % 3, f % 3, 0, 0]);
         }
         if let Some(record) = RankRecord::decode(&words) {
-            // Times of messages are the only words of which not all is used.
+            // Only the times of arrivals may lose bits.
             prop_assert_eq!(&record.encode()[..8], &words[..8]);
             prop_assert_eq!(RankRecord::decode(&record.encode()), Some(record));
         }
@@ -148,7 +154,7 @@ proptest! {
         }
         part.word(WRITTEN).store(written, Ordering::Relaxed);
         prop_assert!(part.records().len() as u64 <= RECORDS);
-        // And the rank goes on.
+        // The rank must be able to continue.
         part.record(&record(3));
         let latest = part.records();
         prop_assert!(written == u64::MAX || latest.last() == Some(&record(3)));

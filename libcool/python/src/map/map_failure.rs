@@ -1,0 +1,56 @@
+//! Why a job failed: by an exception of the program, or in the job's own words.
+
+use super::pickled;
+use crate::error::{job_error, raised};
+use cool_map::Error;
+use pyo3::prelude::*;
+use std::fmt;
+
+/// Why a job failed.
+#[derive(Debug)]
+pub(crate) enum MapFailure {
+    /// The program, or an object of it, raised this.
+    Raised(PyErr),
+    /// A stage failed.
+    Stage(Error),
+}
+
+impl From<Error> for MapFailure {
+    fn from(error: Error) -> MapFailure {
+        MapFailure::Stage(error)
+    }
+}
+
+impl From<PyErr> for MapFailure {
+    fn from(error: PyErr) -> MapFailure {
+        MapFailure::Raised(error)
+    }
+}
+
+/// As other ranks are told of it.
+impl fmt::Display for MapFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MapFailure::Raised(error) => error.fmt(f),
+            MapFailure::Stage(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<MapFailure> for PyErr {
+    fn from(failed: MapFailure) -> PyErr {
+        Python::attach(|py| match failed {
+            MapFailure::Raised(error) => error,
+            // What an object said when it was to become bytes tells more.
+            MapFailure::Stage(error @ Error::Value(_)) => {
+                pickled::refusal().unwrap_or_else(|| job_error(py, error.to_string(), &[]))
+            }
+            MapFailure::Stage(Error::Collective(error)) => raised(py, &error),
+            MapFailure::Stage(error @ Error::Lost(_)) => crate::error::lost_error(py, error.to_string()),
+            MapFailure::Stage(Error::Elsewhere { rank, message }) => {
+                job_error(py, format!("rank {rank}: {message}"), &[rank])
+            }
+            MapFailure::Stage(error) => job_error(py, error.to_string(), &[]),
+        })
+    }
+}
