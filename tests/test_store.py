@@ -43,7 +43,7 @@ def test_a_job_finds_what_was_staged_on_its_nodes_and_on_no_other(make_bed, tmp_
     command = ("cool", "run", "--stage-from", a, "--hosts", a + "," + b, "--stage", model + ":" + dest + "/file", "--", "touch", str(tmp_path / "ran"))
     refused = run(bed, *command)
     errors = refused.stderr.splitlines()
-    assert refused.returncode == 1 and errors[0].startswith("cool: %s: %s/%s/file: is a folder" % (b, tmp_path, b)), errors
+    assert refused.returncode == 1 and errors[0].startswith("cool: %s: %s/%s/file: is a directory" % (b, tmp_path, b)), errors
     assert errors[1:] == ["cool: 1 of 2 nodes have %s; the job was not started" % model], errors
     assert not os.path.exists(tmp_path / "ran")
     refused = run(bed, "cool", "run", "--stage", model, "--", "true")
@@ -155,16 +155,16 @@ def test_a_get_takes_from_all_that_have_it_and_goes_on_when_one_of_them_dies_or_
     # The one in its rack is asked first.
     bed.agents["h3"].signal(signal.SIGKILL)
     status, out, errors = ended(job)
-    assert status == 0 and "cool: lost h3; the others go on" in errors, out + errors
+    assert status == 0 and "cool: lost h3; the others continue" in errors, out + errors
     check("a", out)
     bed.restart_agent("h3")
     bed.wait_until_joined()
     # Its bytes are wrong from now on.
     [identity] = stores.objects("h3")
     write("%s/objects/%s/tree" % (stores.path("h3"), identity), noise(15, 8 * MIB))
-    for way, via, then in (("auto", "swarm", "it comes from others"), ("chain", "racked:chain", "it comes from h[12]")):
+    for way, via, then in (("auto", "swarm", "other nodes send it"), ("chain", "racked:chain", "continuing from h[12]")):
         done = run(bed, *get(way, "--via", way))
-        assert done.returncode == 0 and re.search("h3: .* is not what was put.*; " + then, done.stderr), done
+        assert done.returncode == 0 and re.search("h3: .* is damaged.*; " + then, done.stderr), done
         assert json.loads(done.stdout)["via"] == via and json.loads(done.stdout)["sent"] >= 8 * MIB
         check(way, done.stdout)
 
@@ -196,7 +196,7 @@ def test_a_flipped_byte_is_found_named_dropped_and_mended(make_bed, tmp_path):
     stores = Stores(bed, tmp_path / "stores")
     source = make_folder(str(tmp_path / "source"))
     stores.done("put", "--from", "h1", "model", source)
-    assert re.match("4 contents on 4 nodes whole", succeed(bed, *stores.command("verify")))
+    assert re.match("4 objects on 4 nodes intact", succeed(bed, *stores.command("verify")))
     [identity] = stores.objects("h3")
 
     def flip():
@@ -207,32 +207,33 @@ def test_a_flipped_byte_is_found_named_dropped_and_mended(make_bed, tmp_path):
             f.write(bytes([byte ^ 1]))
 
     flip()
-    line = "cool: h3: model: data/large is not what was put"
+    line = "cool: h3: model: data/large differs from what was put"
     assert stores.refused("verify", "model") == [line, "cool: 1 damaged file; `cool verify --drop` removes their contents"]
     errors = stores.refused("get", "--from", "h3", "--nodes", "h3", "model", str(tmp_path / "x"))
-    assert errors[0].startswith("cool: h3: ") and "is not what was put; `cool verify --drop`" in errors[0], errors
+    assert errors[0].startswith("cool: h3: ") and "is damaged; `cool verify --drop`" in errors[0], errors
     assert not os.path.exists(tmp_path / "x")
     # The same content mends it, in place and by the block that is wrong; or it is dropped, and comes from another store.
     assert 0 < stores.done("put", "--from", "h1", "model", source)["sent"] < MIB
-    assert re.match("4 contents on 4 nodes whole", succeed(bed, *stores.command("verify")))
+    assert re.match("4 objects on 4 nodes intact", succeed(bed, *stores.command("verify")))
     flip()
     found = json.loads(stores.run("verify", "--json").stdout)
     assert found["nodes"] == 4 and [damage["node"] for damage in found["damaged"]] == [line.split(": ")[1]], found
-    assert stores.refused("verify", "--drop") == [line, "cool: what was damaged is removed; `cool put NAME` brings it from a node that has it whole"]
+    assert stores.refused("verify", "--drop") == [line, "cool: removed what was damaged; `cool put NAME` restores it from a node that has it intact"]
     assert stores.objects("h3") == [] and stores.contents()[("model", True)]["nodes"] == ["h1", "h2", "h4"]
     stores.done("put", "model")
-    assert re.match("4 contents on 4 nodes whole", succeed(bed, *stores.command("verify")))
+    assert re.match("4 objects on 4 nodes intact", succeed(bed, *stores.command("verify")))
     # A node whose store others may write is named; the others answer.
     os.chmod(stores.path("h2"), 0o777)
     errors = stores.refused("ls")
-    assert errors == ["cool: h2: %s: may be written by others; name another folder with --store" % stores.path("h2"),
+    assert errors == ["cool: h2: %s: is writable by other users; name another directory with --store" % stores.path("h2"),
                       "cool: 3 of 4 nodes have answered"]
     os.chmod(stores.path("h2"), 0o700)
     succeed(bed, *stores.command("rm", "model"))
     assert stores.contents() == {} and all(stores.objects(node) == [] for node in ("h1", "h2", "h3", "h4"))
-    assert stores.refused("rm", "model") == ["cool: none of these nodes has model; `cool ls` shows what there is"]
+    assert stores.refused("rm", "model") == ["cool: none of these nodes has model; `cool ls` lists what there is"]
     for name, why in (("a/b", "it contains a slash"), ("..", "it begins with a dot"), ("", "it is empty"), ("x" * 201, "it is longer than 200 bytes")):
-        assert "is no name: " + why in stores.run("rm", name).stderr
+        message = stores.run("rm", name).stderr
+        assert "invalid name " in message and ": " + why in message, message
 
 
 def test_a_node_without_room_on_its_disk_is_named_and_keeps_what_it_had(make_bed, tmp_path):
@@ -244,10 +245,10 @@ def test_a_node_without_room_on_its_disk_is_named_and_keeps_what_it_had(make_bed
         subprocess.run(on_node(bed, node, "mount", "-t", "tmpfs", "-o", options, "tmpfs", folder), check=True)
     stores.done("put", "--from", "h1", "data", small)
     errors = stores.refused("put", "--from", "h1", "data", large)
-    assert re.fullmatch("cool: h3: .*: No space left on device .*", errors[0]) and errors[1:] == ["cool: 3 of 4 nodes have a copy"], errors
+    assert re.fullmatch("cool: h3: .*: No space left on device", errors[0]) and errors[1:] == ["cool: 3 of 4 nodes have a copy"], errors
     contents = stores.contents()
     assert contents[("data", True)]["nodes"] == ["h1", "h2", "h4"] and contents[("data", False)]["nodes"] == ["h3"]
-    assert re.match("4 contents on 4 nodes whole", succeed(bed, *stores.command("verify"))), "what h3 had is whole"
+    assert re.match("4 objects on 4 nodes intact", succeed(bed, *stores.command("verify"))), "what h3 had is whole"
     # Where a store is if nothing is said.
     succeed(bed, "cool", "put", "--from", "h1", "--nodes", "h2", "data", large)
     [stat] = json.loads(succeed(bed, "cool", "stat", "--nodes", "h2", "--json", "data"))["nodes"]
@@ -271,7 +272,7 @@ def test_a_store_is_its_users_and_no_other_users(make_bed):
     assert (about.st_uid, about.st_mode & 0o777) == (ANN, 0o700)
     assert asked("ann", "stat", "data").stdout.count("\n") == 5
     refused = asked("bob", "get", "--nodes", "h2", "data", bed.public + "/x")
-    assert refused.returncode == 1 and "cool: h2: %s/h2: is another user's" % bed.public in refused.stderr, refused.stderr
+    assert refused.returncode == 1 and "cool: h2: %s/h2: belongs to another user" % bed.public in refused.stderr, refused.stderr
     assert not os.path.exists(bed.public + "/x")
 
 

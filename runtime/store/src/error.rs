@@ -1,70 +1,70 @@
-//! Why a store does not do what is asked, in one line that begins with the path where there is one.
+//! Errors of a store, in one line that begins with the path if there is one.
 
 use crate::quota::Unfit;
 use cool_content::ManifestError;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What is wrong.
+/// An error of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// What the system says of a path.
+    /// The system reports an error for a path.
     #[error("{}: {reason}", .path.display())]
     Path {
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: io::Error,
     },
-    /// The folder cannot be a store of this user.
-    #[error("{}: {what}; name another folder with --store", .path.display())]
+    /// The directory cannot be a store of this user.
+    #[error("{}: {reason}; name another directory with --store", .path.display())]
     Foreign {
-        /// The folder.
+        /// The directory.
         path: PathBuf,
-        /// Why not.
-        what: String,
+        /// Why it cannot be a store.
+        reason: String,
     },
-    /// A later program's.
-    #[error("{}: is a store of format {found:?}, and this program knows {known:?}; install the same release on all nodes", .path.display())]
+    /// The store was made by a program with another format.
+    #[error("{}: is a store of format {found:?}, and this program supports {known:?}; install the same release on all nodes", .path.display())]
     Format {
         /// The store.
         path: PathBuf,
-        /// What it says it is.
+        /// Format of the store.
         found: String,
-        /// What it should say.
+        /// Format that this program supports.
         known: &'static str,
     },
-    /// A name that names nothing.
-    #[error("{name:?} is no name: {why}")]
+    /// A text is not a valid name.
+    #[error("invalid name {name:?}: {why}")]
     Name {
         /// The text.
         name: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         why: &'static str,
     },
-    /// A content does not fit, whatever is evicted.
+    /// A content does not fit, even after eviction.
     #[error("{}: {unfit}; nothing was changed", .path.display())]
     Full {
         /// The store.
         path: PathBuf,
-        /// In figures.
+        /// The figures.
         unfit: Unfit,
     },
     /// The quota cannot be read.
-    #[error("{}: is no number; `cool put --quota` writes it anew", .0.display())]
+    #[error("{}: is not a number; `cool put --quota` replaces it", .0.display())]
     Quota(PathBuf),
-    /// What is there is not what was put.
+    /// A file of the store differs from the one that was put.
     #[error("{}: is damaged ({why}); `cool verify --drop` removes such contents", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// How it differs.
         why: String,
     },
 }
 
 impl StoreError {
-    /// What the system says of a path.
+    /// Returns a function that makes an error of a path and a system error.
     pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> StoreError + '_ {
         move |reason| StoreError::Path { path: path.to_owned(), reason }
     }

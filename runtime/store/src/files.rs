@@ -1,4 +1,4 @@
-//! Files of a store: written whole or not at all, locked, and removed.
+//! Files of a store: atomic writes, locks, and removal.
 
 use crate::error::StoreError;
 use rustix::fs::{FlockOperation, flock};
@@ -8,11 +8,11 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Of all files and folders: their owner's.
+/// Modes of all files and directories: only their owner may use them.
 const PRIVATE_FILE: u32 = 0o600;
 const PRIVATE_FOLDER: u32 = 0o700;
 
-/// Makes a folder, unless it is there.
+/// Makes a directory unless it exists.
 pub(crate) fn make_folder(path: &Path) -> Result<(), StoreError> {
     match DirBuilder::new().mode(PRIVATE_FOLDER).create(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
@@ -20,12 +20,12 @@ pub(crate) fn make_folder(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// What a file has in it; nothing if it is not there.
+/// Returns the content of a file, or `None` if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     found(std::fs::read(path)).map_err(StoreError::at(path))
 }
 
-/// Nothing where there is nothing.
+/// Turns the error that a path does not exist into `None`.
 pub(crate) fn found<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),
@@ -34,7 +34,7 @@ pub(crate) fn found<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Writes a file of a folder so that it is there with all these bytes, or as it was before.
+/// Replaces a file of a directory. However it ends, the file has either these bytes or its previous ones.
 pub(crate) fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
     let (path, new) = (folder.join(name), folder.join(format!(".{name}.new")));
     let written = || {
@@ -48,7 +48,7 @@ pub(crate) fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), Store
     sync(folder)
 }
 
-/// Removes a file; whether it was there.
+/// Removes a file and returns whether it existed.
 pub(crate) fn unlink(folder: &Path, name: &str) -> Result<bool, StoreError> {
     let path = folder.join(name);
     let was_there = found(std::fs::remove_file(&path)).map_err(StoreError::at(&path))?.is_some();
@@ -56,12 +56,12 @@ pub(crate) fn unlink(folder: &Path, name: &str) -> Result<bool, StoreError> {
     Ok(was_there)
 }
 
-/// Brings a folder's names to the disk.
+/// Flushes the entries of a directory to disk.
 pub(crate) fn sync(folder: &Path) -> Result<(), StoreError> {
     File::open(folder).and_then(|opened| opened.sync_all()).map_err(StoreError::at(folder))
 }
 
-/// The names of a folder, without those of files that are being written.
+/// Returns the names of a directory, sorted, without those of files that are being written.
 pub(crate) fn names(folder: &Path) -> Result<Vec<String>, StoreError> {
     let entries = std::fs::read_dir(folder).map_err(StoreError::at(folder))?;
     let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
@@ -72,14 +72,14 @@ pub(crate) fn names(folder: &Path) -> Result<Vec<String>, StoreError> {
     Ok(names)
 }
 
-/// A file that is there to be locked.
+/// Opens a lock file, and makes it if it does not exist.
 pub(crate) fn open_lock(path: &Path) -> Result<File, StoreError> {
     let mut options = OpenOptions::new();
     let opened = options.write(true).create(true).truncate(false).mode(PRIVATE_FILE).open(path);
     opened.map_err(StoreError::at(path))
 }
 
-/// Locks a file until it is closed; whether nobody else has it locked otherwise.
+/// Locks a file until it is closed. Returns `false` if a non-blocking request conflicts with another lock.
 pub(crate) fn try_lock(path: &Path, file: &File, how: FlockOperation) -> Result<bool, StoreError> {
     match flock(file, how) {
         Ok(()) => Ok(true),
@@ -88,10 +88,11 @@ pub(crate) fn try_lock(path: &Path, file: &File, how: FlockOperation) -> Result<
     }
 }
 
-/// Removes a file or folder, also folders that their owner may not write; fine if there is none.
+/// Removes a file or directory, including directories that their owner may not write. Succeeds if the path
+/// does not exist.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the system's error.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     let Some(about) = found(path.symlink_metadata())? else { return Ok(()) };
     if !about.is_dir() {
@@ -105,7 +106,7 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Lets all folders be written, so that what is in them can be removed.
+/// Makes all directories writable, so that their entries can be removed.
 fn unlock_folders(folder: &Path) -> io::Result<()> {
     std::fs::set_permissions(folder, Permissions::from_mode(PRIVATE_FOLDER))?;
     for entry in std::fs::read_dir(folder)? {

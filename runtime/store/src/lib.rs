@@ -1,21 +1,23 @@
-//! A user's store on a node: one folder with contents (files or folders) that stay there under names from job to job.
+//! A user's store on a node: a directory with contents (files or directories) that stay there under
+//! names between jobs.
 //!
-//! A content is an object, known by the hash of its manifest, so that it is there once whatever names it has. It comes into being by a
-//! [`Put`], is read under a lock ([`ObjectReading`]), and goes when no name is left, or when room is needed: the one that was used
-//! longest ago first. How bytes come into an object's tree and are checked is left to whoever copies.
+//! A content is stored as an object, which is identified by the hash of its manifest. The same content is
+//! therefore stored once, whatever names it has. A [`Put`] creates an object, and [`ObjectReading`] reads it
+//! under a lock. An object is removed when its last name is removed, or evicted when room is needed, the
+//! least recently used first. Copying and verifying the bytes of an object is left to the caller.
 //!
 //! ```text
-//! format                 the format's version
+//! format                 version of the format
 //! lock                   held while names, objects or the quota change
-//! quota                  bytes that all objects may have; none if it is not there
-//! names/NAME             the object's identity, and when it was put
-//! objects/ID/manifest    locked shared by who reads or writes the object; its time is that of the last use
-//! objects/ID/tree        the file or folder, which gets there by one rename when it is whole
-//! gone/                  what is being removed
+//! quota                  limit for the bytes of all objects; unlimited if the file does not exist
+//! names/NAME             identity of the object, and when it was put
+//! objects/ID/manifest    locked shared by readers and writers of the object; its time is the last use
+//! objects/ID/tree        the file or directory, moved into place by one rename when it is complete
+//! gone/                  objects that are being removed
 //! ```
 //!
-//! Every step is one rename, so that whatever ends a program, the store opens: an object without a name is collected by the next
-//! put that finds it unlocked.
+//! Every step is one rename, so a store opens whatever ended a program. The next put collects unlocked
+//! objects without a name.
 
 mod error;
 mod files;

@@ -1,20 +1,20 @@
-//! Names of contents, which are names of files, too.
+//! Names of contents, which are also names of files.
 
 use crate::error::StoreError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Bytes of the longest name: a file's has 255, of which some are for one that is being written.
+/// Longest name in bytes. File names have at most 255; some are reserved for files being written.
 const BYTES_MAX: usize = 200;
 
-/// What a content is called by.
+/// Name of a content.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct StoreName(String);
 
 impl StoreName {
-    /// As text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -64,13 +64,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_that_of_a_file_and_leads_nowhere_else() {
+    fn a_name_is_a_file_name_and_stays_in_its_directory() {
         for good in ["a", "model-7b.v2", "a:b@c+d", "\u{e9}t\u{e9}", &"x".repeat(BYTES_MAX)] {
             assert_eq!(good.parse::<StoreName>().unwrap().as_str(), good);
         }
         for bad in ["", ".", "..", ".hidden", "a/b", "/a", "a b", "a\n", "a\0", &"x".repeat(BYTES_MAX + 1)] {
             let text = bad.parse::<StoreName>().unwrap_err().to_string();
-            assert!(text.contains(" is no name: it "), "{text}");
+            assert!(text.contains("invalid name ") && text.contains(": it "), "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Objects: contents, each with its manifest, and what names say of them.
+//! Objects (contents with their manifests), and the names that refer to them.
 
 use crate::error::StoreError;
 use crate::files::{self, try_lock};
@@ -10,50 +10,50 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The folder of one object.
+/// The directory of one object.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredObject {
     pub(crate) id: Digest,
     pub(crate) folder: PathBuf,
 }
 
-/// What is known of an object.
+/// Size and use of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectAbout {
-    /// Of all its files' data, holes left out.
+    /// Bytes of all its files' data, without holes.
     pub bytes: u64,
-    /// Files, folders and links.
+    /// Number of files, directories and links.
     pub items: usize,
-    /// When it was put or read last.
+    /// Time when it was last put or read.
     pub used: SystemTime,
 }
 
-/// What a name says.
+/// Content of a name file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameEntry {
     /// The identity of the object.
     pub id: Digest,
-    /// When it was put, in milliseconds since 1970.
+    /// Time of the put, in milliseconds since 1970.
     pub put_ms: u64,
 }
 
-/// A name, and what it stands for.
+/// A name and its object.
 #[derive(Debug)]
 pub struct NamedObject {
     /// The name.
     pub name: StoreName,
-    /// What it says; none if that cannot be read.
+    /// Content of the name file, or `None` if it is damaged.
     pub entry: Option<NameEntry>,
-    /// What is there.
+    /// The object, or why it cannot be used.
     pub about: Result<ObjectAbout, StoreError>,
 }
 
-/// An object that is being read: until this is dropped it is not removed.
+/// An object that is being read. It is not removed until this value is dropped.
 #[derive(Debug)]
 pub struct ObjectReading {
-    /// Where its file or folder is.
+    /// Path of its file or directory.
     pub tree: PathBuf,
-    /// As it was put.
+    /// Its manifest.
     pub manifest: Arc<Manifest>,
     _lock: File,
 }
@@ -67,7 +67,7 @@ impl StoredObject {
         self.folder.join("tree")
     }
 
-    /// The manifest, if it is the one that was put.
+    /// Returns the manifest after checking its hash.
     pub(crate) fn manifest(&self) -> Result<Manifest, StoreError> {
         let path = self.manifest_path();
         let bytes = std::fs::read(&path).map_err(StoreError::at(&path))?;
@@ -85,25 +85,25 @@ impl StoredObject {
         Ok(ObjectAbout { bytes: manifest.bytes(), items: manifest.items().len(), used })
     }
 
-    /// Whether its content has come into its place.
+    /// Whether its content is complete and in place.
     pub(crate) fn is_whole(&self) -> bool {
         self.tree().symlink_metadata().is_ok()
     }
 
     fn check_whole(&self) -> Result<(), StoreError> {
-        if self.is_whole() { Ok(()) } else { Err(damaged(&self.tree(), "it is not there")) }
+        if self.is_whole() { Ok(()) } else { Err(damaged(&self.tree(), "it does not exist")) }
     }
 
-    /// Locks it for reading or writing, under the store's lock.
+    /// Locks the object for reading or writing. The caller must hold the store's lock.
     pub(crate) fn hold(&self) -> Result<File, StoreError> {
         let path = self.manifest_path();
         let file = File::options().read(true).write(true).open(&path).map_err(StoreError::at(&path))?;
-        // Who has it alone has the store's lock, too.
+        // This does not block, because exclusive locks are held only together with the store's lock.
         try_lock(&path, &file, FlockOperation::LockShared)?;
         Ok(file)
     }
 
-    /// It counts as used now.
+    /// Sets the time of the last use to now.
     pub(crate) fn touch(&self, held: &File) -> Result<(), StoreError> {
         held.set_modified(SystemTime::now()).map_err(StoreError::at(&self.manifest_path()))
     }
@@ -118,11 +118,11 @@ impl StoredObject {
         Ok(ObjectReading { tree: self.tree(), manifest, _lock: lock })
     }
 
-    /// Whether nobody reads or writes it: true as long as the store's lock is held.
+    /// Whether the object has no reader or writer. The result holds while the store's lock is held.
     pub(crate) fn is_free(&self) -> Result<bool, StoreError> {
         let path = self.manifest_path();
         match files::found(File::open(&path)).map_err(StoreError::at(&path))? {
-            // It was only begun.
+            // A put ended before it wrote the manifest.
             None => Ok(true),
             Some(file) => try_lock(&path, &file, FlockOperation::NonBlockingLockExclusive),
         }

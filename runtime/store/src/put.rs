@@ -1,4 +1,4 @@
-//! A content that comes into a store: there is room for it first, then it comes, then it has its name.
+//! Putting a content into a store: make room, copy it, give it its name.
 
 use crate::error::StoreError;
 use crate::files;
@@ -11,33 +11,36 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-/// What is asked of a store.
+/// Parameters of a put.
 #[derive(Clone, Debug)]
 pub struct PutRequest {
-    /// What it is to be called by.
+    /// Name of the content.
     pub name: StoreName,
-    /// When, in milliseconds since 1970: of two nodes the later one has the newer content.
+    /// Time of the put, in milliseconds since 1970. Of two nodes, the one with the later time has the newer
+    /// content.
     pub put_ms: u64,
-    /// What all objects may have from now on; 0: any. As before if nothing is said.
+    /// New limit for the bytes of all objects, 0 for no limit, or `None` to keep the current one.
     pub quota: Option<u64>,
 }
 
-/// A content that is coming. Its object is locked; what has come stays if this is dropped, for the next put of the same content.
+/// A put in progress. Its object is locked. If this value is dropped, the data copied so far stays for the
+/// next put of the same content.
 #[derive(Debug)]
 pub struct Put {
     store: Store,
     request: PutRequest,
     object: StoredObject,
-    /// What the name stands for now.
+    /// The object that the name refers to now.
     before: Option<Digest>,
     lock: File,
 }
 
 impl Store {
-    /// Makes room for a content, and locks its object. Nothing has changed if there is none.
+    /// Makes room for a content, locks its object, and returns the put. The caller must then place the
+    /// content at [`Put::tree`] and call [`Put::commit`].
     ///
     /// # Errors
-    /// If it does not fit, or what the system says.
+    /// If the content does not fit; nothing has changed then. Otherwise returns the system's error.
     pub fn put(&self, request: PutRequest, manifest: &Manifest) -> Result<Put, StoreError> {
         let _lock = self.lock()?;
         let encoded = manifest.encode();
@@ -58,7 +61,7 @@ impl Store {
         Ok(Put { store: self.clone(), request, object, before, lock })
     }
 
-    /// Evicts what has to go.
+    /// Evicts objects until the content fits, and stores a new quota.
     fn make_room(
         &self,
         request: &PutRequest,
@@ -86,8 +89,9 @@ impl Store {
         self.collect(object.id)
     }
 
-    /// The objects that count beside the one that is put. What only its name stands for is replaced, and does not count; nor does
-    /// what an interrupted put has left, which is collected.
+    /// Returns the objects that count in addition to the one that is put. An object to which only this name
+    /// refers does not count, because it is replaced; nor do the remains of an interrupted put, because
+    /// they are collected.
     fn kept(
         &self,
         name: &StoreName,
@@ -109,7 +113,7 @@ impl Store {
             if is_replaced || is_left {
                 continue;
             }
-            // One that is damaged is nobody's to evict before it was looked at.
+            // A damaged object counts as empty and is thus not evicted, so that users can examine it.
             let bytes = object.manifest().map_or(0, |manifest| manifest.bytes());
             let used = object.manifest_path().metadata().and_then(|about| about.modified());
             kept.push(EvictionCandidate { id, bytes, used: used.unwrap_or(SystemTime::UNIX_EPOCH), free });
@@ -119,27 +123,28 @@ impl Store {
 }
 
 impl Put {
-    /// Where the content is to be, whole.
+    /// Returns the path where the complete content must be placed.
     #[must_use]
     pub fn tree(&self) -> PathBuf {
         self.object.tree()
     }
 
-    /// What the name stands for so far, of which blocks may be taken; nothing if that is this content, or cannot be read.
+    /// Returns the object that the name refers to so far, whose blocks may be reused. Returns `None` if it is
+    /// this content or cannot be read.
     #[must_use]
     pub fn earlier(&self) -> Option<ObjectReading> {
         let id = self.before.filter(|id| *id != self.object.id)?;
         self.store.read(id).ok().flatten()
     }
 
-    /// Gives the content its name. What the name stood for before goes, unless it has another one.
+    /// Gives the content its name, and removes the previous object of that name unless it has another one.
     ///
     /// # Errors
-    /// What the system says; the content is there without this name then.
+    /// Returns the system's error; the content is then stored without this name.
     pub fn commit(self) -> Result<(), StoreError> {
         let Put { store, request, object, .. } = &self;
         let _lock = store.lock()?;
-        // Another put of the same name may have ended meanwhile.
+        // Another put of the same name may have completed meanwhile.
         let before = store.entry(&request.name).ok().flatten();
         let entry = format!("{} {}\n", object.id, request.put_ms);
         files::write(&store.names_folder(), request.name.as_str(), entry.as_bytes())?;
@@ -149,10 +154,10 @@ impl Put {
         }
     }
 
-    /// Leaves nothing of a content that cannot come.
+    /// Removes the data of a content that cannot be completed.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn abandon(self) -> Result<(), StoreError> {
         let Put { store, object, lock, .. } = self;
         let _lock = store.lock()?;

@@ -1,20 +1,20 @@
-//! Which objects go so that another one fits: those that were used longest ago (LRU).
+//! Chooses the objects to evict so that another one fits: the least recently used (LRU).
 
 use cool_content::Digest;
 use std::fmt;
 use std::time::SystemTime;
 
-/// An object beside the one that is to fit.
+/// An object that may be evicted.
 #[derive(Clone, Debug)]
 pub(crate) struct EvictionCandidate {
     pub(crate) id: Digest,
     pub(crate) bytes: u64,
     pub(crate) used: SystemTime,
-    /// Whether nobody reads or writes it.
+    /// Whether it has no reader or writer.
     pub(crate) free: bool,
 }
 
-/// Why something does not fit.
+/// Figures of a content that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfit {
     needed: u64,
@@ -30,7 +30,10 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// What has to go so that `needed` bytes fit into the quota beside the rest.
+/// Returns the objects to evict so that `needed` bytes and the remaining objects fit into the quota.
+///
+/// # Errors
+/// If they do not fit even without all objects that may be evicted.
 pub(crate) fn evictions(
     mut kept: Vec<EvictionCandidate>,
     needed: u64,
@@ -42,15 +45,15 @@ pub(crate) fn evictions(
     }
     let mut bytes = kept.iter().map(|object| object.bytes).fold(needed, u64::saturating_add);
     kept.sort_by_key(|object| object.used);
-    let mut gone = Vec::new();
+    let mut evicted = Vec::new();
     for object in kept.iter().filter(|object| object.free && object.bytes > 0) {
         if bytes <= quota {
             break;
         }
         bytes -= object.bytes;
-        gone.push(object.id);
+        evicted.push(object.id);
     }
-    Ok(gone)
+    Ok(evicted)
 }
 
 #[cfg(test)]
@@ -70,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_goes_first_and_one_in_use_never() {
+    fn the_least_recently_used_is_evicted_first_but_never_one_in_use() {
         let objects = kept(&[(10, 3, true), (10, 1, false), (10, 2, true), (10, 4, true)]);
         assert_eq!(evictions(objects.clone(), 5, 100), Ok(vec![]));
         assert_eq!(evictions(objects.clone(), 5, 35), Ok(vec![Digest::of(&[2])]));
@@ -81,7 +84,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_stays_is_within_the_quota_and_no_more_goes_than_has_to(
+        fn evictions_fit_the_quota_and_are_minimal(
             objects in proptest::collection::vec((0u64..50, 0u64..9, any::<bool>()), 0..8),
             needed in 0u64..80,
             quota in 0u64..300,

@@ -1,4 +1,4 @@
-//! The store's folder: opened, listed, and what goes from it.
+//! The directory of a store: opening, listing, removing.
 
 use crate::error::StoreError;
 use crate::files::{self, found, make_folder, remove_tree, try_lock};
@@ -11,11 +11,11 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What the file `format` says.
+/// Content of the file `format`.
 const FORMAT: &str = "cool-store 1";
-/// What is in it; some of that may be there before `format` is, when others begin with it, too.
+/// Entries of a store. Some may exist before `format`, when several processes open a new store at once.
 const OWN: [&str; 6] = ["format", "gone", "lock", "names", "objects", "quota"];
-/// Who else may write: nobody.
+/// Mode bits that permit other users to write, none of which may be set.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// A user's store on this node.
@@ -24,12 +24,12 @@ pub struct Store {
     pub(crate) root: PathBuf,
 }
 
-/// How much is in a store.
+/// Space used by a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreUsage {
-    /// Of all objects that can be read.
+    /// Bytes of all readable objects.
     pub bytes: u64,
-    /// What they may have; none: any.
+    /// Limit in bytes, or `None` if unlimited.
     pub quota: Option<u64>,
 }
 
@@ -37,16 +37,16 @@ pub struct StoreUsage {
 pub(crate) struct Lock(#[expect(dead_code, reason = "unlocked when it is closed")] File);
 
 impl Store {
-    /// Where a user's store is if nothing else is said.
+    /// Returns the default directory of this user's store.
     #[must_use]
     pub fn default_folder() -> PathBuf {
         format!("/var/tmp/cool-store-{}", geteuid().as_raw()).into()
     }
 
-    /// Opens a store, which is made if there is none.
+    /// Opens a store, and creates it if the directory is empty or does not exist.
     ///
     /// # Errors
-    /// If the folder is not this user's alone, or is something else.
+    /// If the directory does not belong to this user alone, or has other content.
     pub fn open(root: &Path) -> Result<Store, StoreError> {
         if let Some(parent) = root.parent() {
             std::fs::create_dir_all(parent).map_err(StoreError::at(parent))?;
@@ -59,7 +59,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens a store that is there; nothing if there is none.
+    /// Opens an existing store, or returns `None` if the directory does not exist.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -68,7 +68,7 @@ impl Store {
         there.map(|_| Store::open(root)).transpose()
     }
 
-    /// Whether it is a store of this format; an empty folder becomes one.
+    /// Checks that the store has this format, and turns an empty directory into a store.
     fn check_format(&self) -> Result<(), StoreError> {
         let path = self.root.join("format");
         let format = match files::read(&path)? {
@@ -76,8 +76,8 @@ impl Store {
             None => {
                 let other = files::names(&self.root)?.into_iter().find(|name| !OWN.contains(&name.as_str()));
                 if let Some(other) = other {
-                    let what = format!("has {other} and is no store");
-                    return Err(StoreError::Foreign { path: self.root.clone(), what });
+                    let reason = format!("has {other} and is not a store");
+                    return Err(StoreError::Foreign { path: self.root.clone(), reason });
                 }
                 let _lock = self.lock()?;
                 files::write(&self.root, "format", format!("{FORMAT}\n").as_bytes())?;
@@ -92,7 +92,7 @@ impl Store {
         }
     }
 
-    /// Keeps others from changing the store; they never do so for long.
+    /// Locks the store for changes. It blocks while another process holds the lock, which is never long.
     pub(crate) fn lock(&self) -> Result<Lock, StoreError> {
         let path = self.root.join("lock");
         let file = files::open_lock(&path)?;
@@ -108,13 +108,13 @@ impl Store {
         StoredObject { id, folder: self.root.join("objects").join(id.to_string()) }
     }
 
-    /// Where the file or folder of an object is, if it is there.
+    /// Returns the path of the file or directory of an object, which need not exist.
     #[must_use]
     pub fn tree(&self, id: Digest) -> PathBuf {
         self.object(id).tree()
     }
 
-    /// What a name says.
+    /// Returns the content of a name file, or `None` if there is no such name.
     pub(crate) fn entry(&self, name: &StoreName) -> Result<Option<NameEntry>, StoreError> {
         let path = self.names_folder().join(name.as_str());
         let Some(bytes) = files::read(&path)? else { return Ok(None) };
@@ -125,7 +125,7 @@ impl Store {
         parse().map(Some).ok_or_else(|| damaged(&path, "it names no object"))
     }
 
-    /// All names, with what they stand for; a damaged one with nothing.
+    /// Returns all names with their contents; a damaged one has none.
     pub(crate) fn entries(&self) -> Result<Vec<(StoreName, Option<NameEntry>)>, StoreError> {
         let names = files::names(&self.names_folder())?;
         let names = names.into_iter().filter_map(|name| name.parse::<StoreName>().ok());
@@ -138,16 +138,16 @@ impl Store {
             .collect()
     }
 
-    /// All objects, whole or not.
+    /// Returns all objects, complete or not.
     pub(crate) fn objects(&self) -> Result<Vec<StoredObject>, StoreError> {
         let names = files::names(&self.root.join("objects"))?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).map(|id| self.object(id)).collect())
     }
 
-    /// All names in their order, each with what is there.
+    /// Returns all names, sorted, with their objects.
     ///
     /// # Errors
-    /// If the folders cannot be read.
+    /// If the directories cannot be read.
     pub fn list(&self) -> Result<Vec<NamedObject>, StoreError> {
         let _lock = self.lock()?;
         let named = self.entries()?.into_iter().map(|(name, entry)| NamedObject {
@@ -161,10 +161,10 @@ impl Store {
         Ok(named.collect())
     }
 
-    /// How much is in it.
+    /// Returns the space used.
     ///
     /// # Errors
-    /// If the folders cannot be read.
+    /// If the directories cannot be read.
     pub fn usage(&self) -> Result<StoreUsage, StoreError> {
         let _lock = self.lock()?;
         let bytes = self.objects()?.iter().filter_map(|object| Some(object.manifest().ok()?.bytes())).sum();
@@ -178,7 +178,8 @@ impl Store {
         quota.map(Some).ok_or(StoreError::Quota(path))
     }
 
-    /// Reads an object; nothing if it is not there, or not whole yet.
+    /// Locks an object for reading, and records the use. Returns `None` if it does not exist or is
+    /// incomplete.
     ///
     /// # Errors
     /// If it is damaged.
@@ -186,7 +187,7 @@ impl Store {
         self.reading(id, true)
     }
 
-    /// As [`Store::read`], but that does not count as a use.
+    /// Like [`Store::read`], without recording a use.
     ///
     /// # Errors
     /// If it is damaged.
@@ -200,7 +201,7 @@ impl Store {
         if object.is_whole() { object.read(uses).map(Some) } else { Ok(None) }
     }
 
-    /// Reads what a name stands for; nothing if there is no such name.
+    /// Locks the object of a name for reading. Returns `None` if there is no such name.
     ///
     /// # Errors
     /// If it is damaged.
@@ -212,10 +213,11 @@ impl Store {
         }
     }
 
-    /// Takes a name away, and the object if it was the last one; whether there was such a name. Who reads the object still can.
+    /// Removes a name, and its object if that was its last name. Returns whether the name existed. Readers of
+    /// the object may continue.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn remove(&self, name: &StoreName) -> Result<bool, StoreError> {
         let _lock = self.lock()?;
         let entry = match self.entry(name) {
@@ -232,7 +234,7 @@ impl Store {
     /// Removes an object with all its names.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn drop_object(&self, id: Digest) -> Result<(), StoreError> {
         let _lock = self.lock()?;
         self.evict(id)
@@ -247,21 +249,21 @@ impl Store {
         self.remove_unnamed(id)
     }
 
-    /// Removes an object that has no name, unless it is being read or written.
+    /// Removes an object if it has no name and no reader or writer.
     pub(crate) fn remove_unnamed(&self, id: Digest) -> Result<(), StoreError> {
         let object = self.object(id);
         let is_named = self.entries()?.iter().any(|(_, entry)| entry.is_some_and(|entry| entry.id == id));
         if is_named || !object.is_free()? {
             return Ok(());
         }
-        // Gone at once, also if this is interrupted.
+        // One rename removes the object even if this is interrupted.
         let gone = self.root.join("gone").join(id.to_string());
         remove_tree(&gone).map_err(StoreError::at(&gone))?;
         let moved = found(std::fs::rename(&object.folder, &gone)).map_err(StoreError::at(&object.folder))?;
         moved.map_or(Ok(()), |()| remove_tree(&gone).map_err(StoreError::at(&gone)))
     }
 
-    /// Removes what interrupted programs have left, but for the object that is to be put.
+    /// Removes the remains of interrupted programs, except for the object `but`, which is being put.
     pub(crate) fn collect(&self, but: Digest) -> Result<(), StoreError> {
         let gone = self.root.join("gone");
         for name in files::names(&gone)? {
@@ -275,15 +277,15 @@ impl Store {
     }
 }
 
-/// Whether a folder is this user's, and nobody else's to write.
+/// Checks that a directory belongs to this user, and that no other user may write it.
 fn check_folder(root: &Path) -> Result<(), StoreError> {
     let about = root.symlink_metadata().map_err(StoreError::at(root))?;
-    let what = match () {
+    let reason = match () {
         () if about.is_symlink() => "is a symbolic link",
-        () if !about.is_dir() => "is no folder",
-        () if about.uid() != geteuid().as_raw() => "is another user's",
-        () if about.mode() & OTHERS_WRITE != 0 => "may be written by others",
+        () if !about.is_dir() => "is not a directory",
+        () if about.uid() != geteuid().as_raw() => "belongs to another user",
+        () if about.mode() & OTHERS_WRITE != 0 => "is writable by other users",
         () => return Ok(()),
     };
-    Err(StoreError::Foreign { path: root.to_owned(), what: what.to_owned() })
+    Err(StoreError::Foreign { path: root.to_owned(), reason: reason.to_owned() })
 }

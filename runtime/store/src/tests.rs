@@ -1,4 +1,4 @@
-//! Stores in temporary folders: what is there after each step, and after steps that were left halfway.
+//! Stores in temporary directories: their contents after each step, and after interrupted steps.
 
 use super::*;
 use cool_content::{Builder, Cutter, Digest, Digester, ItemPath, Manifest, Modified};
@@ -12,7 +12,7 @@ fn name(text: &str) -> StoreName {
     text.parse().unwrap()
 }
 
-/// A file with these bytes.
+/// Returns the manifest of a file with these bytes.
 fn content(bytes: &[u8]) -> Manifest {
     let mut made = Builder::default();
     let mut digester = Digester::default();
@@ -35,7 +35,7 @@ fn begin(store: &Store, text: &str, bytes: &[u8], quota: Option<u64>) -> Result<
     store.put(request(text, quota), &content(bytes))
 }
 
-/// Puts a file as whoever copies does; later ones were used later.
+/// Puts a file as a copy does, and returns its identity. Later ones were used later.
 fn put(store: &Store, text: &str, bytes: &[u8], quota: Option<u64>) -> Result<Digest, StoreError> {
     let put = begin(store, text, bytes, quota)?;
     std::fs::write(put.tree(), bytes).unwrap();
@@ -57,7 +57,7 @@ fn objects(store: &Store) -> usize {
     std::fs::read_dir(store.root.join("objects")).unwrap().count()
 }
 
-/// Sets how long ago an object was used.
+/// Sets the time of the last use.
 fn used(store: &Store, id: Digest, seconds_ago: u64) {
     let path = store.object(id).manifest_path();
     let when = SystemTime::now() - Duration::from_secs(seconds_ago);
@@ -65,7 +65,7 @@ fn used(store: &Store, id: Digest, seconds_ago: u64) {
 }
 
 #[test]
-fn a_content_is_there_once_whatever_names_it_has_and_goes_with_the_last() {
+fn a_content_is_stored_once_and_removed_with_its_last_name() {
     let (_folder, store) = make();
     put(&store, "one", b"same", None).unwrap();
     put(&store, "two", b"same", None).unwrap();
@@ -74,7 +74,7 @@ fn a_content_is_there_once_whatever_names_it_has_and_goes_with_the_last() {
     assert_eq!(std::fs::read(&reading.tree).unwrap(), b"same");
     assert!(store.remove(&name("one")).unwrap() && !store.remove(&name("one")).unwrap());
     assert_eq!(store.usage().unwrap(), StoreUsage { bytes: 4, quota: None });
-    // Who reads it still can.
+    // A reader may continue.
     assert!(store.remove(&name("two")).unwrap());
     assert_eq!(std::fs::read(&reading.tree).unwrap(), b"same");
     drop(reading);
@@ -83,7 +83,7 @@ fn a_content_is_there_once_whatever_names_it_has_and_goes_with_the_last() {
 }
 
 #[test]
-fn a_put_is_not_visible_before_its_end_and_what_it_has_left_is_collected_when_nobody_writes_it() {
+fn an_interrupted_put_is_invisible_and_its_data_is_collected() {
     let (folder, store) = make();
     put(&store, "a", b"first", None).unwrap();
     let second = begin(&store, "a", b"second", None).unwrap();
@@ -92,11 +92,11 @@ fn a_put_is_not_visible_before_its_end_and_what_it_has_left_is_collected_when_no
     assert_eq!(objects(&store), 3, "what is being written is not collected");
     let work = second.tree().with_file_name(".tree.cool-copy");
     std::fs::create_dir(&work).unwrap();
-    // As if it was killed.
+    // As if the program was killed.
     drop(second);
     let store = Store::open(&folder.path().join("store")).unwrap();
     assert_eq!(names(&store), ["a", "b"]);
-    // The same content again finds what has come.
+    // Another put of the same content finds the data.
     let again = begin(&store, "a", b"second", None).unwrap();
     assert!(work.exists());
     drop(again);
@@ -109,14 +109,14 @@ fn a_put_is_not_visible_before_its_end_and_what_it_has_left_is_collected_when_no
 }
 
 #[test]
-fn the_content_that_was_used_longest_ago_goes_and_one_that_is_read_stays() {
+fn the_least_recently_used_is_evicted_and_one_being_read_stays() {
     let (_folder, store) = make();
     let ids: Vec<Digest> =
         ["a", "b", "c"].iter().map(|text| put(&store, text, text.as_bytes(), Some(3)).unwrap()).collect();
     for (ago, id) in (10..).zip(&ids) {
         used(&store, *id, ago);
     }
-    // To be looked at is no use; c was used longest ago, but is being read, which is one.
+    // Examining is not a use. c was used longest ago, but is being read, which is a use.
     drop(store.examine(ids[1]).unwrap().unwrap());
     let reading = store.read(ids[2]).unwrap().unwrap();
     put(&store, "d", b"d", None).unwrap();
@@ -134,14 +134,14 @@ fn the_content_that_was_used_longest_ago_goes_and_one_that_is_read_stays() {
     drop(reading);
     put(&store, "e", b"eee", None).unwrap();
     assert_eq!(names(&store), ["e"]);
-    // What is replaced makes room.
+    // The replaced content makes room.
     put(&store, "e", b"fff", None).unwrap();
     put(&store, "f", b"more", Some(0)).unwrap();
     assert_eq!((names(&store), store.usage().unwrap().quota), (vec!["e".into(), "f".into()], None));
 }
 
 #[test]
-fn what_is_damaged_is_named_and_can_be_put_anew_or_dropped() {
+fn damaged_contents_are_named_and_can_be_replaced_or_dropped() {
     let (_folder, store) = make();
     let id = put(&store, "a", b"first", None).unwrap();
     let manifest = store.object(id).manifest_path();
@@ -168,13 +168,13 @@ fn what_is_damaged_is_named_and_can_be_put_anew_or_dropped() {
     // The quota.
     std::fs::write(store.root.join("quota"), "much").unwrap();
     let text = put(&store, "d", b"more", None).unwrap_err().to_string();
-    assert!(text.ends_with("quota: is no number; `cool put --quota` writes it anew"), "{text}");
+    assert!(text.ends_with("quota: is not a number; `cool put --quota` replaces it"), "{text}");
     put(&store, "d", b"more", Some(100)).unwrap();
     assert_eq!((names(&store), store.usage().unwrap().quota), (vec!["b".into(), "d".into()], Some(100)));
 }
 
 #[test]
-fn what_was_left_halfway_through_a_removal_is_removed() {
+fn an_interrupted_removal_is_completed() {
     let (folder, store) = make();
     let id = put(&store, "a", b"first", None).unwrap();
     let gone = store.root.join("gone").join(id.to_string());
@@ -192,35 +192,36 @@ fn refused(path: &Path) -> String {
 }
 
 #[test]
-fn a_folder_that_is_not_this_users_store_is_refused_and_left_as_it_is() {
+fn a_directory_that_is_not_this_users_store_is_left_unchanged() {
     let folder = TempDir::new().unwrap();
     let at = |text: &str| folder.path().join(text);
     std::fs::create_dir(at("mine")).unwrap();
     std::fs::write(at("mine/letter"), "").unwrap();
     assert!(
-        refused(&at("mine")).contains("mine: has letter and is no store; name another folder with --store")
+        refused(&at("mine"))
+            .contains("mine: has letter and is not a store; name another directory with --store")
     );
     assert_eq!(std::fs::read_dir(at("mine")).unwrap().count(), 1);
     std::fs::write(at("file"), "").unwrap();
-    assert!(refused(&at("file")).contains("file: is no folder"));
+    assert!(refused(&at("file")).contains("file: is not a directory"));
     drop(Store::open(&at("store")).unwrap());
     symlink("store", at("link")).unwrap();
     assert!(refused(&at("link")).contains("link: is a symbolic link"));
     std::fs::set_permissions(at("store"), Permissions::from_mode(0o770)).unwrap();
-    assert!(refused(&at("store")).contains("store: may be written by others"));
+    assert!(refused(&at("store")).contains("store: is writable by other users"));
     std::fs::set_permissions(at("store"), Permissions::from_mode(0o755)).unwrap();
     std::fs::write(at("store/format"), "cool-store 2\n").unwrap();
     assert!(
         refused(&at("store"))
-            .contains("is a store of format \"cool-store 2\", and this program knows \"cool-store 1\"")
+            .contains("is a store of format \"cool-store 2\", and this program supports \"cool-store 1\"")
     );
-    // One that others have just begun with.
+    // A store that other processes are creating.
     std::fs::remove_file(at("store/format")).unwrap();
     Store::open(&at("store")).unwrap();
     assert!(Store::open_existing(&at("none")).unwrap().is_none() && !at("none").exists());
 }
 
-/// What threads do that stand for ranks of several commands.
+/// Random operations of a thread that stands for a rank of a command.
 fn play(store: &Store, seed: u64) {
     let mut state = seed;
     let mut next = |below: u64| {
@@ -254,7 +255,7 @@ fn play(store: &Store, seed: u64) {
 }
 
 #[test]
-fn commands_at_once_never_see_half_a_content_and_keep_to_the_quota() {
+fn concurrent_commands_see_complete_contents_within_the_quota() {
     let (_folder, store) = make();
     put(&store, "a", b"x", Some(8)).unwrap();
     std::thread::scope(|scope| {
@@ -265,7 +266,7 @@ fn commands_at_once_never_see_half_a_content_and_keep_to_the_quota() {
     });
     let listed = store.list().unwrap();
     assert!(listed.iter().all(|named| named.about.is_ok()), "{listed:?}");
-    // The next one collects what had no name any more when somebody read it.
+    // The next put collects objects whose names were removed while they were read.
     put(&store, "a", b"x", None).unwrap();
     let kept: std::collections::BTreeSet<Digest> =
         store.list().unwrap().iter().filter_map(|named| Some(named.entry?.id)).collect();
