@@ -1,4 +1,4 @@
-//! Compiles what is asked of etcd with protox, so that no protoc needs to be installed.
+//! Compiles the protocol of etcd. It uses protox, so that protoc need not be installed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");

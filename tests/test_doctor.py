@@ -28,7 +28,7 @@ def test_a_node_without_an_agent_is_a_port_that_says_nothing_where_hosts_are_not
     link = next(l for l in bed.description["links"] if "h3" in (l["a"], l["b"]))
     switch = link["a"] if link["b"] == "h3" else link["b"]
     end_agent(bed, "h3")
-    wait_for(lambda: finds(bed, "switch %s" % switch, "nobody is heard from port"), "the port is named")
+    wait_for(lambda: finds(bed, "switch %s" % switch, "nothing is received on port"), "the port is named")
     bed.start_agent("h3")
     bed.wait_until_joined()
     succeed(bed, "cool", "doctor")

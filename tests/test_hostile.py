@@ -92,7 +92,7 @@ def test_agents_that_encrypt_and_agents_that_do_not_are_in_no_group_together(mak
         return refused[0].returncode == 1
 
     wait_for(refuses, "h4 is back")
-    assert "the agents of h1, h2, h3 encrypt (--encrypt), and those of h4 do not" in refused[0].stderr, refused[0].stderr
+    assert "the agents of h1, h2, h3 encrypt (--encrypt), but those of h4 do not" in refused[0].stderr, refused[0].stderr
     succeed(bed, "cool", "run", "--hosts", "h1,h2,h3", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")
 
 

@@ -127,9 +127,9 @@ def test_the_live_page_shows_the_cluster_and_keeps_itself_up_to_date(job, browse
     """In a browser that can reach nothing else."""
     done = subprocess.run([*browser, "--user-data-dir=%s" % tmp_path, "--dump-dom", PAGES], capture_output=True, text=True, timeout=PATIENCE)
     assert int(re.search(r'data-updates="(\d+)"', done.stdout).group(1)) >= 3, done.stdout + done.stderr
-    for text in ("4 switches, 4 links, 4 of 4 nodes found", "tree: all", "job starts", 'data-link="s1:1-', ">h4<"):
+    for text in ("4 switches, 4 links, 4 of 4 nodes located", "tree: all", "job starts", 'data-link="s1:1-', ">h4<"):
         assert text in done.stdout, "%s in %s" % (text, done.stdout)
-    assert "does not answer" not in re.search(r'<span id="stale">(.*?)</span>', done.stdout).group(1)
+    assert "not responding" not in re.search(r'<span id="stale">(.*?)</span>', done.stdout).group(1)
 
 
 def test_the_picture_of_the_network_has_every_link(make_bed, tmp_path):

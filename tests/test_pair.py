@@ -78,7 +78,7 @@ def test_a_leader_that_has_stood_still_is_refused_and_ends(bed):
         wait_for(lambda: bed.leads(1 - leader) == 1, "the other one leads")
         bed.pair[leader].signal(signal.SIGCONT)
         assert bed.ended(leader) == 1
-        assert "leads no more" in log_of(bed, NAMES[leader])
+        assert "leadership lost" in log_of(bed, NAMES[leader])
         serves(bed, 1 - leader)
     bed.start_one(leader)
 
@@ -88,7 +88,7 @@ def test_without_etcd_nobody_leads_and_collectives_go_on(bed):
     with under_way(bed):
         bed.etcd.end(signal.SIGKILL)
         assert bed.ended(leader) == 1
-        assert "etcd has not renewed its lease" in log_of(bed, NAMES[leader])
+        assert "etcd did not renew its lease" in log_of(bed, NAMES[leader])
         # As its unit does.
         bed.launch(leader)
         wait_for(lambda: (bed.leads(0), bed.leads(1)) == (0, 0), "both stand by")

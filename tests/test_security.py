@@ -72,7 +72,7 @@ def test_an_agents_certificate_is_good_for_agents_only_and_perhaps_for_one_node(
     done = subprocess.run([os.path.join(bed.bin_dir, "cool-nodeagent"), "--name", "h8", "--interface", "lo", "--udp-port", "7500", "--tcp-port",
                            "7500", "--socket", os.path.join(folder, "h8.sock"), "--controller", bed.controller_address("127.0.0.1"),
                            "--certs", os.path.join(bed.certificates, "h9")], capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 1 and "the certificate is for node h9, the agent registers h8" in done.stderr, done.stderr
+    assert done.returncode == 1 and "the certificate is for node h9, but the agent registers h8" in done.stderr, done.stderr
 
 
 def test_without_certificates_nothing_starts_unless_plain_text_is_asked_for(make_bed):
@@ -128,7 +128,7 @@ def test_forged_replayed_and_relayed_lldp_is_refused_and_reported(make_bed):
         return lambda: any(words in w for w in bed.cool_json("topology")["warnings"])
 
     in_host(bed, "h1", SEND, forged_lldp(0x1, 7).hex())
-    wait_for(reported("hears switch 0000000000000001 port 7, but the frame is forged"), "the forged frame is reported")
+    wait_for(reported("receives switch 0000000000000001 port 7, but the frame is forged"), "the forged frame is reported")
     carried = []
 
     def carry_until_reported():
@@ -141,7 +141,7 @@ def test_forged_replayed_and_relayed_lldp_is_refused_and_reported(make_bed):
 
     wait_for(carry_until_reported, "the carried frame is reported")
     in_host(bed, "h3", SEND, carried[0])
-    wait_for(reported("hears an old announcement of switch"), "the frame sent twice is reported")
+    wait_for(reported("receives an old announcement of switch"), "the frame sent twice is reported")
     assert bed.cool_json("topology")["links"] == links
     assert "forged" in log_of(bed, "controller")
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "100K", "--reps", "1")

@@ -74,20 +74,20 @@ def test_a_user_neither_sees_nor_ends_the_jobs_of_another(bed):
     assert str(json.loads(asked(bed, "ann", "groups", "--json").stdout)["groups"][0]["id"]) == group
     for command in (["cancel", mine], ["cancel", "--signal", "TERM", mine]):
         refused = asked(bed, "bob", *command)
-        assert refused.returncode == 1 and "job %s is not one of user bob" % mine in refused.stderr, refused.stderr
+        assert refused.returncode == 1 and "job %s does not belong to user bob" % mine in refused.stderr, refused.stderr
     assert asked(bed, "bob", "cancel", "--all").returncode == 0
     for command in (["drain"], ["doctor"], ["trace"]):
         refused = asked(bed, "bob", *command)
-        assert refused.returncode == 1 and "is for operators" in refused.stderr, refused.stderr
+        assert refused.returncode == 1 and "requires an operator" in refused.stderr, refused.stderr
     assert job.poll() is None
     assert mine in [str(j["job"]) for j in bed.cool_json("jobs")["jobs"]], "operators see all"
     assert asked(bed, "ann", "cancel", mine).returncode == 0
     status, _, errors = ended(job)
-    assert status == 143 and "cancelled by ann" in errors, errors
+    assert status == 143 and "canceled by ann" in errors, errors
     audit = [json.loads(line) for line in open(bed.event_log()) if '"audit"' in line]
     said = [(a["who"], a["call"], a["result"]) for a in audit]
     assert ("tool of user ann", "run", "done") in said and ("tool of user ann", "cancel", "done") in said
-    assert ("tool of user bob", "cancel", "job %s is not one of user bob" % mine) in said
+    assert ("tool of user bob", "cancel", "job %s does not belong to user bob" % mine) in said
     assert all(a["from"].count(":") and a["about"] for a in audit)
 
 
@@ -190,7 +190,7 @@ def test_a_user_has_as_many_jobs_as_one_may(make_bed):
     job = start(bed, "ann", "run", "-n", "1", "--", "sh", "-c", "echo up; sleep 1000")
     lines(job, 1)
     refused = asked(bed, "ann", "run", "-n", "1", "--", "true")
-    assert refused.returncode == 1 and "user ann has 1 jobs, as many as one may (--jobs-per-user" in refused.stderr, refused.stderr
+    assert refused.returncode == 1 and "user ann already runs 1 jobs, the maximum per user (--jobs-per-user" in refused.stderr, refused.stderr
     assert asked(bed, "bob", "run", "-n", "1", "--", "true").returncode == 0
     job.send_signal(signal.SIGINT)
     assert ended(job)[0] == 130

@@ -1,4 +1,5 @@
-//! OpenFlow controller: discovery, forwarding, multicast trees, groups and jobs.
+//! The controller of a COOL cluster: agents, groups and jobs on a network that `cool_fabric` runs by
+//! OpenFlow.
 //!
 //! ```text
 //!   switches ==OpenFlow== fabric <---------> job, groups <-- jobs <-- service ==gRPC== agents, tools
@@ -9,17 +10,20 @@
 //!                                       all of them <-- status <-- metrics, pages ==HTTP== people, Prometheus
 //! ```
 //!
-//! [`cool_fabric`] runs the network and knows nothing of jobs; the rest knows nothing of OpenFlow and reaches the
-//! fabric as a [`cool_fabric::Fabric`]. [`jobs::allocate`] and [`costs`] are pure.
+//! [`cool_fabric`] runs the network and has no notion of jobs. The other modules do not use OpenFlow and
+//! access the fabric through the trait [`cool_fabric::Fabric`]. [`jobs::allocation`] and
+//! [`costs::cost_model`] are pure.
 
 pub mod access;
 pub mod agents;
 pub mod costs;
+pub mod graceful_restart;
 pub mod groups;
 pub mod jobs;
 pub mod leadership;
+mod natural_order;
 pub mod options;
 pub mod pages;
-pub mod restart;
 pub mod server;
 pub mod service;
+pub mod time_limits;

@@ -1,17 +1,20 @@
-//! `cool-controller`: binds, stands by until it leads, runs the fabric and the gRPC server, and ends in order on a signal. One that may
-//! lead no more ends at once: nothing that it knows or has begun is worth more than the certainty that it is over.
+//! The program `cool-controller`: listens, stands by until it leads, runs the fabric and the gRPC
+//! server, and shuts down on a signal.
+//!
+//! A controller that loses the leadership exits at once, because it must not act while another one
+//! leads.
 
-use cool_fabric::{FabricHandle, Key};
 use cool_controller::leadership::{Leadership, LeadershipLost, LeadershipOptionsError};
-use cool_daemon::listen::ClientListener;
 use cool_controller::options::Options;
 use cool_controller::pages::standby;
 use cool_controller::server::{ServerConfig, WebPages, serve};
 use cool_daemon::config::Config;
+use cool_daemon::listen::ClientListener;
 use cool_daemon::log::LogError;
 use cool_daemon::web::{self, ListenError};
 use cool_daemon::{config, reload, supervision};
-use cool_tls::{Acceptor, Credentials, CertificateDirError, Role};
+use cool_fabric::{FabricHandle, Key};
+use cool_tls::{Acceptor, CertificateDirError, Credentials, Role};
 use rustix::system::uname;
 use std::convert::Infallible;
 use std::future::pending;
@@ -25,16 +28,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-/// Why the controller ends other than by a signal.
+/// Why the controller exits other than by a signal.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(
-        "cannot listen on {address} for {whom}: {error}; is another controller running? Choose another address with {flag}"
+        "cannot listen on {address} for {audience}: {error}; is another controller running? Choose another address with {flag}"
     )]
-    Listen { address: SocketAddr, whom: &'static str, flag: &'static str, error: std::io::Error },
+    Listen { address: SocketAddr, audience: &'static str, flag: &'static str, error: std::io::Error },
     #[error(transparent)]
     Certificates(#[from] CertificateDirError),
-    #[error("cannot tell where it listens: {0}")]
+    #[error("cannot determine the listening address: {0}")]
     Address(std::io::Error),
     #[error(transparent)]
     Log(#[from] LogError),
@@ -42,29 +45,29 @@ enum Error {
     Pages(#[from] ListenError),
     #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
-    #[error("the system gives no random numbers: {0}")]
+    #[error("cannot read random numbers from the system: {0}")]
     Random(getrandom::Error),
     #[error("the gRPC server failed: {0}")]
     Serve(#[from] tonic::transport::Error),
     #[error(transparent)]
     Leadership(#[from] LeadershipOptionsError),
-    #[error("leads no more: {0}; start it anew, and it stands by")]
+    #[error("leadership lost: {0}; restart this controller to make it a standby")]
     Lost(LeadershipLost),
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),
 }
 
-/// Whom an address is for, and the flag that gives it.
+/// The clients of an address, and the flag that sets it.
 type Audience = (&'static str, &'static str);
 
 const FOR_SWITCHES: Audience = ("switches", "--openflow");
 const FOR_AGENTS: Audience = ("agents and tools", "--grpc");
 
-/// Connections that wait to be taken; Linux allows no more unless told to.
+/// Length of the queue of incoming connections. Linux limits it to 4096 by default.
 const BACKLOG: u32 = 4096;
 
-/// How long what still runs may take to end.
-const END_WITHIN: Duration = Duration::from_millis(500);
+/// Time limit for stopping the remaining tasks.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     let (options, config) = config::parse("controller");
@@ -73,9 +76,9 @@ fn main() -> ExitCode {
         Err(error) => return failed(&Error::Runtime(error)),
     };
     let ended = runtime.block_on(run(options, config));
-    // What still runs ends with its sockets here, and a look-up of a name that is under way holds up nothing: above all a
-    // controller that may not lead any more has to be gone.
-    runtime.shutdown_timeout(END_WITHIN);
+    // This closes all sockets of remaining tasks. The time limit matters because a DNS lookup in
+    // progress cannot be canceled, and a controller that lost the leadership must exit soon.
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
@@ -96,19 +99,20 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let for_switches = Acceptor::new(credentials.clone(), &[Role::Switch]);
     let for_agents = Acceptor::new(credentials.clone(), &[Role::Agent, Role::Tool]);
     let switches = bind(options.openflow, FOR_SWITCHES)?.listen(BACKLOG);
-    let switches = switches.map_err(|error| taken(options.openflow, FOR_SWITCHES, error))?;
-    // Listened at when this controller leads: until then agents and tools are refused at once, and try the other one.
+    let switches = switches.map_err(|error| listen_error(options.openflow, FOR_SWITCHES, error))?;
+    // Listening starts when this controller leads. Until then connections are refused, so that
+    // agents and tools try the other controller.
     let agents = bind(options.grpc, FOR_AGENTS)?;
     let (openflow, grpc) =
         (switches.local_addr().map_err(Error::Address)?, agents.local_addr().map_err(Error::Address)?);
     let pages = options.pages.listen().await?;
     if let Some(pages) = &pages {
         let http = pages.local_addr().map_err(Error::Address)?;
-        info!(%http, "serving pages");
+        info!(%http, "serving HTTP pages");
     }
 
     if options.tls.insecure_plaintext {
-        warn!("no TLS: whoever reaches these ports can read, forge and start programs");
+        warn!("no TLS: anyone who can reach these ports can read and forge messages and start programs");
     }
     let secret = secret()?;
     let name = format!("{}:{}", uname().nodename().to_string_lossy(), grpc.port());
@@ -145,7 +149,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     };
     if let Some(generation) = won {
         fabric.lead(generation);
-        let agents = agents.listen(BACKLOG).map_err(|error| taken(options.grpc, FOR_AGENTS, error))?;
+        let agents = agents.listen(BACKLOG).map_err(|error| listen_error(options.grpc, FOR_AGENTS, error))?;
         info!(%openflow, %grpc, "listening");
         let agents = ClientListener::new(agents, for_agents);
         let pages = pages.map(|listener| WebPages { listener, events });
@@ -168,33 +172,33 @@ async fn terminated([mut interrupt, mut terminate]: [Signal; 2]) {
     }
 }
 
-/// Shows that this controller stands by, until dropped.
+/// Serves the pages of a standby until the future is dropped.
 async fn stand_by(pages: Option<&TcpListener>, leadership: &Leadership) -> Infallible {
     match pages {
-        Some(listener) => web::serve(listener, standby::router(leadership.standing())).await,
+        Some(listener) => web::serve(listener, standby::router(leadership.state())).await,
         None => pending().await,
     }
 }
 
-/// A secret of this run: what an earlier one signed is worth nothing.
+/// Returns a random secret for this run. Keys of earlier runs become invalid.
 fn secret() -> Result<Key, Error> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(Error::Random)?;
     Ok(bytes.into())
 }
 
-/// Takes the address, where nobody can connect before it is listened at.
+/// Binds an address. Clients cannot connect before the socket listens.
 fn bind(address: SocketAddr, audience: Audience) -> Result<TcpSocket, Error> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let bound = socket.and_then(|socket| {
-        // Also while connections of an earlier controller are in TIME-WAIT.
+        // Permit binding while connections of an earlier controller are in TIME-WAIT.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         Ok(socket)
     });
-    bound.map_err(|error| taken(address, audience, error))
+    bound.map_err(|error| listen_error(address, audience, error))
 }
 
-fn taken(address: SocketAddr, (whom, flag): Audience, error: std::io::Error) -> Error {
-    Error::Listen { address, whom, flag, error }
+fn listen_error(address: SocketAddr, (audience, flag): Audience, error: std::io::Error) -> Error {
+    Error::Listen { address, audience, flag, error }
 }

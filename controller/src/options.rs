@@ -1,12 +1,12 @@
-//! The command line.
+//! Command line of the controller.
 
-use crate::costs::Given;
-use cool_fabric::{DatapathId, FabricConfig, HostLimits, Pipeline, TableCapacity, Unicast};
-use crate::groups::keys::GroupKeys;
-use crate::jobs::job::Limits;
+use crate::costs::ConfiguredRates;
+use crate::groups::group_keys::GroupKeys;
 use crate::leadership::LeadershipOptions;
 use crate::server::ServerConfig;
+use crate::time_limits::TimeLimits;
 use clap::Parser;
+use cool_fabric::{DatapathId, FabricConfig, HostLimits, Pipeline, TableCapacity, Unicast};
 use cool_topology::Key;
 use cool_topology::ids::NoDatapathId;
 use cool_types::check_node_name;
@@ -16,19 +16,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Runs the network of a COOL cluster: discovers it, forwards in it, installs multicast trees, starts jobs.
+/// Run the network of a COOL cluster: discover and forward, install multicast trees, start jobs
 ///
-/// Point every switch at --openflow (for Open vSwitch: `ovs-vsctl set-controller BRIDGE ssl:THIS_HOST:6653`)
-/// and every cool-nodeagent and `cool` at --grpc. Switches, agents and controller may start in any order.
-/// The log goes to standard error. SIGHUP has --log, --event-log and --jobs-per-user read again, from the file of --config.
+/// Point every switch at --openflow (for Open vSwitch: `ovs-vsctl set-controller BRIDGE
+/// ssl:THIS_HOST:6653`), and every cool-nodeagent and `cool` at --grpc. Switches, agents and the
+/// controller may start in any order. The log goes to standard error. On SIGHUP, --log, --event-log
+/// and --jobs-per-user are reloaded from the --config file.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "cool-controller", version)]
 pub struct Options {
-    /// Where to listen for switches (OpenFlow 1.3 over TLS, or over TCP with --insecure-plaintext).
+    /// Address to listen on for switches (OpenFlow 1.3 over TLS, or over TCP with
+    /// --insecure-plaintext)
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:6653")]
     pub openflow: SocketAddr,
 
-    /// Where to listen for agents and tools (gRPC).
+    /// Address to listen on for agents and tools (gRPC)
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:7400")]
     pub grpc: SocketAddr,
 
@@ -36,158 +38,176 @@ pub struct Options {
     #[command(flatten)]
     pub tls: cool_tls::Options,
 
-    /// Pages to read.
+    /// HTTP pages.
     #[command(flatten)]
     pub pages: cool_daemon::web::Options,
 
-    /// Where events go.
+    /// Log and event log.
     #[command(flatten)]
     pub log: cool_daemon::log::Options,
 
-    /// Who of several controllers leads.
+    /// Leader election.
     #[command(flatten)]
     pub leadership: LeadershipOptions,
 
-    /// Rate of each link between a node and its switch, Mbit/s [default: what the switch port says].
+    /// Rate of each link between a node and its switch, in Mbit/s [default: the rate of the switch
+    /// port]
     ///
-    /// Needed where ports do not know their rate, as with shaped or virtual links. Senders are paced by it.
-    #[arg(long, value_name = "MBIT", value_parser = megabits)]
+    /// Required where ports do not report the real rate, for example shaped or virtual links.
+    /// Senders do not exceed this rate.
+    #[arg(long, value_name = "MBIT", value_parser = parse_megabits)]
     pub host_mbit: Option<f64>,
 
-    /// Rate of each link between two switches, Mbit/s [default: what the switch ports say].
-    #[arg(long, value_name = "MBIT", value_parser = megabits)]
+    /// Rate of each link between two switches, in Mbit/s [default: the rate of the switch ports]
+    #[arg(long, value_name = "MBIT", value_parser = parse_megabits)]
     pub uplink_mbit: Option<f64>,
 
-    /// Packets per second that one switch port may hand in to this controller; more are dropped.
+    /// Maximum number of packet-ins per second from one switch port; more are dropped
     ///
-    /// LLDP, ARP, neighbour discovery, Ethernet broadcasts and IPv6's link-local multicast. Twice as many may come at once. By meters in the switch where it has them, and by the controller.
+    /// Counts LLDP, ARP, neighbor discovery, Ethernet broadcasts and IPv6 link-local multicast.
+    /// Bursts of twice this number are permitted. Enforced by meters in switches that support them,
+    /// and by the controller.
     #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub port_packets_per_second: u32,
 
-    /// Who forwards unicast.
+    /// How unicast is forwarded
     ///
-    /// "routed": this controller, by rules that are installed ahead, over all equal paths, without flooding. "normal":
-    /// the switches' own forwarding, as for other traffic; only multicast is programmed. Where links make loops it is held
-    /// to a spanning tree, since switches flood what they do not know; a port at which no agent is serves after four
-    /// LLDP intervals.
+    /// "routed": the controller installs rules in advance, uses all equal-cost paths, and never
+    /// floods. "normal": switches forward unicast themselves, as other traffic, and only multicast
+    /// is programmed. In a network with loops, this is limited to a spanning tree, because switches
+    /// flood unknown destinations. A port without an agent is then used after four LLDP intervals.
     #[arg(long, value_enum, default_value = "routed")]
     pub unicast: Unicast,
 
-    /// Drop what comes from hosts without an agent and what is for them.
+    /// Drop traffic from and to hosts without an agent
     ///
-    /// Without this, and with --unicast routed, they reach each other, nodes and gateways as through any switch. With it nodes find each other by IPv4 only.
+    /// By default (with --unicast routed), such hosts can reach each other, nodes and gateways, as
+    /// through any switch. With this flag, nodes resolve each other's addresses over IPv4 only.
     #[arg(long)]
     pub agents_only: bool,
 
-    /// Hosts without an agent that are carried; each takes a flow in every switch.
+    /// Maximum number of hosts without an agent; each requires a flow in every switch
     #[arg(long, value_name = "N", default_value_t = HostLimits::default().all, conflicts_with = "agents_only")]
     pub max_hosts: usize,
 
-    /// Hosts without an agent that are carried at one port, as behind a switch of its own or with virtual machines.
+    /// Maximum number of hosts without an agent at one port, for example behind another switch, or
+    /// virtual machines
     #[arg(long, value_name = "N", default_value_t = HostLimits::default().per_port, conflicts_with = "agents_only")]
     pub max_hosts_per_port: usize,
 
-    /// Entries of its group table that each switch may be given [default: as many as it says that it has].
+    /// Maximum number of group table entries per switch [default: as many as it reports]
     ///
-    /// A group takes one in each switch of each of its trees. A group for which a switch has no room does with fewer
-    /// trees, or with none: then chains carry its data. At most half are used for fast failover.
+    /// A group uses one entry in each switch of each of its trees. If a switch has no free entry,
+    /// the group gets fewer trees or none, and its data is forwarded along chains of nodes instead.
+    /// At most half of the entries are used for fast failover.
     #[arg(long, value_name = "N")]
     pub max_groups_per_switch: Option<u32>,
 
-    /// Entries for fast failover (type FF) that each switch may be given [default: as many as it says that it has].
+    /// Maximum number of fast failover entries (type FF) per switch [default: as many as it
+    /// reports]
     ///
-    /// By these it sends unicast another way by itself as soon as a port goes down; without, when the controller says
-    /// so. It needs about as many as it has uplinks.
+    /// With them a switch reroutes unicast itself as soon as a port goes down. Without them it
+    /// waits for the controller. A switch needs about as many as it has uplinks.
     #[arg(long, value_name = "N")]
     pub max_failovers_per_switch: Option<u32>,
 
-    /// Flows that each switch may be given, those for unicast counted [default: as many as it says that it has].
+    /// Maximum number of flows per switch, including those for unicast [default: as many as it
+    /// reports]
     ///
-    /// A group for which there is no room does with fewer trees. Unicast for which there is none is left out, with a warning: what
-    /// it is for is not reached.
+    /// If there is no room for a group's flows, it gets fewer trees. If there is no room for a
+    /// unicast flow, its destination cannot be reached, and a warning is shown.
     #[arg(long, value_name = "N")]
     pub max_flows_per_switch: Option<u32>,
 
-    /// Meters that each switch may be given, one for each port [default: as many as it says that it has].
+    /// Maximum number of meters per switch, one per port [default: as many as it reports]
     #[arg(long, value_name = "N")]
     pub max_meters_per_switch: Option<u32>,
 
-    /// The table of each switch that flows are in.
+    /// Flow table to use in each switch
     ///
-    /// Packets have to be led to any other than the first one, by goto_table, as the switch's own pipeline does or flows of
-    /// somebody else's. They must also bring LLDP there.
+    /// For any table other than the first one, the switch's own pipeline or other flows must send
+    /// packets to it by goto_table, including LLDP.
     #[arg(long, value_name = "TABLE", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=i64::from(Pipeline::LAST_TABLE)))]
     pub flow_table: u8,
 
-    /// The lowest number of the groups in each switch's group table, such as 0x1000.
+    /// First group number to use in each switch's group table, for example 0x1000
     ///
-    /// The 33,554,432 numbers from it on must be nobody else's: trees take the first 262,144, fast failover the second half. It must stay
-    /// the same while switches hold groups: those of other numbers are not known to be this controller's.
-    #[arg(long, value_name = "NUMBER", default_value = "0xc0000000", value_parser = group_number)]
+    /// The 33,554,432 numbers from here on must not be used by anything else: trees use the first
+    /// 262,144, and fast failover the second half. Do not change this while switches hold groups,
+    /// because the controller would not recognize them as its own.
+    #[arg(long, value_name = "NUMBER", default_value = "0xc0000000", value_parser = parse_group_number)]
     pub first_group: u32,
 
-    /// What switches are called, by datapath id, such as leaf1=0x2a,spine1=2b [default: as they call themselves].
-    #[arg(long, value_name = "NAME=DPID,...", value_parser = switch_names)]
+    /// Names of switches by datapath id, for example leaf1=0x2a,spine1=2b [default: their own
+    /// names]
+    #[arg(long, value_name = "NAME=DPID,...", value_parser = parse_switch_names)]
     pub switches: Option<Arc<BTreeMap<DatapathId, String>>>,
 
-    /// Turn away switches that --switches does not name.
+    /// Reject switches that are not named by --switches
     #[arg(long, requires = "switches")]
     pub only_named_switches: bool,
 
-    /// Turn away switches and agents whose certificates do not say which switch or node they are.
+    /// Reject switches and agents with certificates that do not name a switch or node
     ///
-    /// Certificates of `cool certs --switch` and `--node` do. Without this, those that are good for any switch, or for any node, are taken too.
+    /// `cool certs --switch` and `--node` make certificates that do. By default, a certificate that
+    /// is valid for any switch or any node is accepted too.
     #[arg(long, conflicts_with = "insecure_plaintext")]
     pub only_bound_certificates: bool,
 
-    /// How often switches and agents announce themselves by LLDP, milliseconds.
+    /// Interval of LLDP announcements by switches and agents, in milliseconds
     ///
-    /// Shorter finds changes sooner and costs one small packet for each port and interval. A link counts as lost
-    /// after three missed announcements. Switches announce 10,000 ports in a second at most, and in large networks less often than this.
+    /// A shorter interval detects changes sooner and costs one small packet per port and interval.
+    /// A link counts as lost after three missed announcements. Switches announce at most 10,000
+    /// ports per second in total, so in large networks the interval is longer.
     #[arg(long, value_name = "MS", default_value_t = 400, value_parser = clap::value_parser!(u32).range(50..=60_000))]
     pub lldp_interval_ms: u32,
 
-    /// How long an agent, or whoever runs a job, may take to come back when it has lost its connection to this controller, seconds.
+    /// How long an agent, or the caller of a job, may take to reconnect, in seconds
     ///
-    /// Until then a node keeps all it has: flows, trees, groups, jobs. It is gone at once if its agent says that it ends, and
-    /// after 3 s if no switch hears it. A switch without a connection keeps its place as long, and a job whose `cool run` is gone
-    /// goes on as long. A controller that hears nobody at all gives nobody up; since it takes up to 15 s to know that, the time
-    /// is at least 20 s.
+    /// Until then a node keeps its flows, trees, groups and jobs. It is lost at once if its agent
+    /// shuts down, and after 3 s if no switch receives its LLDP. A disconnected switch keeps its
+    /// place for the same time, and a job without its `cool run` continues for the same time. While
+    /// the controller is connected to neither agents nor switches, no grace time elapses. It takes
+    /// up to 15 s to notice this, so the minimum is 20 s.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(GRACE_SECONDS))]
     pub agent_grace: u32,
 
-    /// Jobs that one user may have at once; further ones are refused.
+    /// Maximum number of jobs per user; further ones are refused
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub jobs_per_user: u32,
 
-    /// Refuse groups some of whose agents cannot tag their datagrams.
+    /// Refuse groups with agents that cannot tag their datagrams
     ///
-    /// Agents of this release tag all datagrams of a group with a key that only its agents have, and prove to each other who they
-    /// are. A group with an agent of an earlier release does without, unless this is set.
+    /// Agents of this release tag all datagrams of a group with a key that only its agents have,
+    /// and authenticate each other. By default, a group with an agent of an earlier release does
+    /// without.
     #[arg(long)]
     pub require_tags: bool,
 
-    /// On up to how many nodes the agents of a group connect, each with all others, as soon as it is made.
+    /// Maximum number of nodes of a group whose agents connect in a full mesh as soon as it is
+    /// formed
     ///
-    /// So they hear at once that one is gone. The agents of a larger group connect when they first have something to say to each
-    /// other.
+    /// In a full mesh, agents detect a lost node at once. The agents of a larger group connect on
+    /// demand.
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub mesh_nodes: u32,
 }
 
-/// A controller that is cut off itself has to notice that first: switches count as connected for 15 s.
+/// Permitted grace times. An isolated controller must notice its isolation first, and switches
+/// count as connected for 15 s.
 const GRACE_SECONDS: std::ops::RangeInclusive<i64> = 20..=86_400;
 
-/// From 1 kbit/s to 10 Tbit/s: a whole number of bytes per second, far from overflow.
-fn megabits(text: &str) -> Result<f64, String> {
+/// Parses a rate from 1 kbit/s to 10 Tbit/s. It is at least one byte per second and far from an
+/// overflow.
+fn parse_megabits(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(mbit) if (0.001..=1e7).contains(&mbit) => Ok(mbit),
-        _ => Err("expected a number from 0.001 to 10000000".to_owned()),
+        _ => Err("expected a rate in Mbit/s, from 0.001 to 10000000".to_owned()),
     }
 }
 
-/// Decimal, or hexadecimal after 0x.
-fn group_number(text: &str) -> Result<u32, String> {
+/// Parses a decimal number, or a hexadecimal one after 0x.
+fn parse_group_number(text: &str) -> Result<u32, String> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => text.parse(),
@@ -196,23 +216,24 @@ fn group_number(text: &str) -> Result<u32, String> {
     number.ok().filter(|number| *number <= most).ok_or_else(|| format!("expected a number up to {most:#x}"))
 }
 
-fn switch_names(text: &str) -> Result<Arc<BTreeMap<DatapathId, String>>, String> {
+fn parse_switch_names(text: &str) -> Result<Arc<BTreeMap<DatapathId, String>>, String> {
     let mut names = BTreeMap::new();
     for pair in text.split(',') {
-        let (name, id) = pair.split_once('=').ok_or_else(|| format!("{pair:?} is not NAME=DPID"))?;
+        let (name, id) =
+            pair.split_once('=').ok_or_else(|| format!("{pair:?} is not of the form NAME=DPID"))?;
         check_node_name(name).map_err(|e| e.to_string())?;
         let id: DatapathId = id.parse().map_err(|e: NoDatapathId| e.to_string())?;
         if names.values().any(|other| other == name) || names.insert(id, name.to_owned()).is_some() {
-            return Err(format!("{pair:?} names a switch for the second time"));
+            return Err(format!("{pair:?} repeats the name or the datapath id of another switch"));
         }
     }
     Ok(Arc::new(names))
 }
 
 impl Options {
-    /// How the fabric is run, standing by at first.
+    /// Returns the configuration of the fabric, which starts as a standby.
     pub fn fabric(&self) -> FabricConfig {
-        let Given { host, uplink } = self.given();
+        let ConfiguredRates { host, uplink } = self.configured_rates();
         FabricConfig {
             host_bytes_per_second: host,
             uplink_bytes_per_second: uplink,
@@ -237,10 +258,11 @@ impl Options {
         }
     }
 
-    /// How the gRPC server is run, with a secret of this run, and as many jobs per user as is said; without TLS.
+    /// Returns the configuration of the gRPC server without TLS. `secret` must be new for each run,
+    /// because keys are derived from it.
     pub fn server(&self, secret: &Key, generation: u64, jobs_per_user: watch::Receiver<u32>) -> ServerConfig {
-        let (lldp_interval, given) = (self.lldp_interval(), self.given());
-        let limits = Limits { agent: self.grace(), caller: self.grace(), ..Limits::default() };
+        let (lldp_interval, configured_rates) = (self.lldp_interval(), self.configured_rates());
+        let limits = TimeLimits { agent: self.grace(), caller: self.grace(), ..TimeLimits::default() };
         let lldp_key = secret.derive(b"agents");
         let keys = GroupKeys {
             secret: secret.derive(b"groups"),
@@ -253,16 +275,19 @@ impl Options {
             keys,
             limits,
             jobs_per_user,
-            given,
+            configured_rates,
             generation,
             only_bound_certificates: self.only_bound_certificates,
             credentials: None,
         }
     }
 
-    fn given(&self) -> Given {
+    fn configured_rates(&self) -> ConfiguredRates {
         let bytes_per_second = |mbit: f64| (mbit * 1e6 / 8.0) as u64;
-        Given { host: self.host_mbit.map(bytes_per_second), uplink: self.uplink_mbit.map(bytes_per_second) }
+        ConfiguredRates {
+            host: self.host_mbit.map(bytes_per_second),
+            uplink: self.uplink_mbit.map(bytes_per_second),
+        }
     }
 
     fn grace(&self) -> Duration {
@@ -285,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_have_the_operators_names_each_once() {
+    fn switch_names_are_unique() {
         let given =
             Options::parse_from(["cool-controller", "--switches", "leaf1=0x2a,spine.1=00:2b"]).fabric();
         let names = [(DatapathId(0x2a), "leaf1".to_owned()), (DatapathId(0x2b), "spine.1".to_owned())];
@@ -297,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_bytes_per_second_and_unknown_unless_given() {
+    fn rates_are_converted_to_bytes_per_second() {
         let options = Options::parse_from(["cool-controller", "--host-mbit", "20.5"]);
         assert_eq!(options.fabric().host_bytes_per_second, Some(2_562_500));
         assert_eq!(options.fabric().uplink_bytes_per_second, None);
@@ -311,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_and_group_numbers_are_the_operators_within_what_openflow_has() {
+    fn the_flow_table_and_group_numbers_are_within_openflow_limits() {
         let given = ["cool-controller", "--flow-table", "5", "--first-group", "0x1000"];
         assert_eq!(Options::parse_from(given).fabric().pipeline, Pipeline { table: 5, first_group: 0x1000 });
         assert_eq!(Options::parse_from(["cool-controller"]).fabric().pipeline, Pipeline::default());

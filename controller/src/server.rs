@@ -1,24 +1,24 @@
-//! The gRPC server from its start to an orderly end.
+//! The gRPC server, from its start to an orderly shutdown.
 
-use crate::agents::Agents;
-use crate::agents::attendance::Attendance;
+use crate::agents::AgentRegistry;
+use crate::agents::presence::AgentPresence;
 use crate::agents::traces::Traces;
-use crate::costs::Given;
+use crate::costs::ConfiguredRates;
 use crate::costs::prober::Prober;
-use cool_fabric::Fabric;
-use crate::groups::Groups;
-use crate::groups::keys::GroupKeys;
-use crate::groups::registrar::Registrar;
-use crate::jobs::Jobs;
-use crate::jobs::job::Limits;
-use cool_daemon::listen::{ClientConnection, ClientListener};
+use crate::graceful_restart::GroupRecovery;
+use crate::groups::GroupRegistry;
+use crate::groups::group_keys::GroupKeys;
+use crate::groups::membership_driver::MembershipDriver;
+use crate::jobs::JobRegistry;
 use crate::pages;
 use crate::pages::doctor::Doctor;
-use crate::pages::status::Watcher;
-use crate::restart::Takeover;
+use crate::pages::status::StatusSource;
 use crate::service::Service;
+use crate::time_limits::TimeLimits;
+use cool_daemon::listen::{ClientConnection, ClientListener};
 use cool_daemon::log::EventLog;
 use cool_daemon::web;
+use cool_fabric::Fabric;
 use cool_proto::control::controller_server::ControllerServer;
 use cool_proto::{CONTROL_MESSAGE_BYTES_MAX, job_ids};
 use cool_tls::Credentials;
@@ -35,54 +35,56 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::{info, warn};
 
-/// How often a silent peer is asked whether it is there.
-const PING_EVERY: Duration = Duration::from_secs(2);
-/// How long it may take to answer; then its connection is closed.
-const PONG_WITHIN: Duration = Duration::from_secs(3);
-/// How long agents and callers may take to hear what there is to say when the controller stops, and then connections to end.
-const END_WITHIN: Duration = Duration::from_secs(5);
+/// Interval of pings on idle connections.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+/// How long a response to a ping may take before the connection is closed.
+const PONG_TIMEOUT: Duration = Duration::from_secs(3);
+/// At shutdown, how long agents and callers may take to read their last messages, and connections
+/// to close.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connections that wait to be served.
-const CONNECTIONS: usize = 64;
+/// Maximum number of connections waiting to be served.
+const MAX_WAITING_CONNECTIONS: usize = 64;
 
-/// How the server is run.
+/// Configuration of the server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// How often agents announce their nodes by LLDP.
+    /// Interval at which agents announce their nodes by LLDP.
     pub lldp_interval: Duration,
-    /// What the keys that prove it are derived from; a secret of this run.
+    /// Secret from which the keys of LLDP announcements are derived. It must be new for each run.
     pub lldp_key: Key,
-    /// The keys of groups.
+    /// Keys of groups.
     pub keys: GroupKeys,
-    /// How long jobs wait.
-    pub limits: Limits,
-    /// Jobs that one user may have at once, as it is now.
+    /// Time limits.
+    pub limits: TimeLimits,
+    /// Current maximum number of jobs per user.
     pub jobs_per_user: watch::Receiver<u32>,
-    /// Rates of links that need not be measured.
-    pub given: Given,
-    /// Tells this life of the controller from all others, of which later ones have larger generations: when it began,
-    /// nanoseconds since 1970, or of a pair what etcd has for its leader, which is no less.
+    /// Link rates configured by the operator.
+    pub configured_rates: ConfiguredRates,
+    /// Generation of this run. Later runs have larger generations. It is the start time in
+    /// nanoseconds since 1970, or for a pair the generation from etcd, which is not smaller.
     pub generation: u64,
-    /// Whether agents are turned away whose certificates name no node.
+    /// Whether to reject agents with certificates that do not name a node.
     pub only_bound_certificates: bool,
-    /// By what it proves who it is; `None` without TLS.
+    /// The controller's certificates. `None` without TLS.
     pub credentials: Option<Credentials>,
 }
 
-/// Pages to read, of what the server does.
+/// HTTP pages about the server.
 #[derive(Debug)]
 pub struct WebPages {
-    /// Where.
+    /// The listening socket.
     pub listener: TcpListener,
-    /// What has happened.
+    /// The log of events.
     pub events: EventLog,
 }
 
-/// Serves agents and tools on `listener`, and `pages` if there are any, until `shutdown` resolves; then hands over: connections end
-/// in order, and jobs, groups and nodes stay as they are for a controller that comes next.
+/// Serves agents and tools on `listener`, and `pages` if given, until `shutdown` completes. Then it
+/// hands over to the next controller: connections are closed, and jobs, groups and nodes stay as
+/// they are.
 ///
 /// # Errors
-/// If the server fails.
+/// Returns an error if the server fails.
 pub async fn serve(
     config: ServerConfig,
     network: Arc<dyn Fabric>,
@@ -92,30 +94,35 @@ pub async fn serve(
 ) -> Result<(), tonic::transport::Error> {
     let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
     let last = job_ids::before_first(config.generation);
-    let agents = Arc::new(Agents::new(interval, config.lldp_key, config.generation));
-    let attendance = Arc::new(Attendance::new(config.limits.agent));
-    let prober = Arc::new(Prober::new(network.clone(), agents.clone(), config.given));
-    let groups = Arc::new(Groups::new(prober.clone(), config.keys, last));
+    let agents = Arc::new(AgentRegistry::new(interval, config.lldp_key, config.generation));
+    let presence = Arc::new(AgentPresence::new(config.limits.agent));
+    let prober = Arc::new(Prober::new(network.clone(), agents.clone(), config.configured_rates));
+    let groups = Arc::new(GroupRegistry::new(prober.clone(), config.keys, last));
     let mut probing = JoinSet::new();
     probing.spawn(prober.clone().run(groups.busy()));
-    let hearing = attendance.hearing();
-    let jobs = Arc::new(Jobs::new(
+    let connected_since = presence.connected_since();
+    let jobs = Arc::new(JobRegistry::new(
         network.clone(),
         agents.clone(),
         groups.clone(),
         (config.limits, config.jobs_per_user),
         last,
-        hearing,
+        connected_since,
     ));
-    let registrar = Arc::new(Registrar::new(network.clone(), groups.clone(), config.limits));
-    let takeover =
-        Takeover::new(network.clone(), groups.clone(), jobs.clone(), registrar.clone(), config.limits);
+    let membership_driver = Arc::new(MembershipDriver::new(network.clone(), groups.clone(), config.limits));
+    let group_recovery = GroupRecovery::new(
+        network.clone(),
+        groups.clone(),
+        jobs.clone(),
+        membership_driver.clone(),
+        config.limits,
+    );
     let mut paging = JoinSet::new();
     if let Some(WebPages { listener, events }) = pages {
-        let watcher = Watcher {
+        let watcher = StatusSource {
             network: network.clone(),
             agents: agents.clone(),
-            attendance: attendance.clone(),
+            presence: presence.clone(),
             groups: groups.clone(),
             jobs: jobs.clone(),
             credentials: config.credentials.clone(),
@@ -123,39 +130,39 @@ pub async fn serve(
         };
         paging.spawn(web::serve(listener, pages::web::router(watcher)));
     }
-    let doctor = Doctor::new(network.clone(), agents.clone(), attendance.clone(), config.credentials);
+    let doctor = Doctor::new(network.clone(), agents.clone(), presence.clone(), config.credentials);
     let service = Service {
         doctor: Arc::new(doctor),
         only_bound_certificates: config.only_bound_certificates,
         network,
         agents: agents.clone(),
-        attendance,
+        presence,
         groups,
         jobs: jobs.clone(),
-        registrar: registrar.clone(),
-        takeover: Arc::new(takeover),
+        membership_driver: membership_driver.clone(),
+        group_recovery: Arc::new(group_recovery),
         prober,
         traces: Arc::new(Traces::new(agents.clone())),
     };
 
-    let (taken, connections) = mpsc::channel(CONNECTIONS);
-    tokio::spawn(listen(listener, taken));
+    let (accepted, connections) = mpsc::channel(MAX_WAITING_CONNECTIONS);
+    tokio::spawn(listen(listener, accepted));
     let (stop, stopped) = oneshot::channel::<()>();
-    let absences = service.clone().watch();
+    let lost_nodes = service.clone().watch();
     let server = tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(PING_EVERY))
-        .http2_keepalive_timeout(Some(PONG_WITHIN))
+        .http2_keepalive_interval(Some(PING_INTERVAL))
+        .http2_keepalive_timeout(Some(PONG_TIMEOUT))
         .add_service(ControllerServer::new(service).max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX))
         .serve_with_incoming_shutdown(ReceiverStream::new(connections).map(Ok::<_, Infallible>), async {
-            // Also when the sender is dropped, the server is to end.
+            // The server also ends if the sender is dropped.
             let _ = stopped.await;
         });
     tokio::pin!(server);
     tokio::select! {
         failed = &mut server => return failed,
-        () = registrar.watch() => {}
-        () = absences => {}
-        () = shutdown => info!("stopping; jobs and groups go on"),
+        () = membership_driver.watch() => {}
+        () = lost_nodes => {}
+        () = shutdown => info!("shutting down; jobs and groups keep running"),
     }
     probing.abort_all();
     let ending = async {
@@ -164,27 +171,27 @@ pub async fn serve(
             agents.stop().await;
             jobs.hand_over().await;
         };
-        if timeout(END_WITHIN, handed_over).await.is_err() {
-            warn!("some agents or callers did not take what there was to say within {END_WITHIN:?}");
+        if timeout(HANDOVER_TIMEOUT, handed_over).await.is_err() {
+            warn!("some agents or callers did not read their last messages within {HANDOVER_TIMEOUT:?}");
         }
         drop(stop);
     };
-    // The server runs on meanwhile, so that they hear it.
-    let (served, ()) = tokio::join!(timeout(2 * END_WITHIN, server), ending);
+    // The server continues meanwhile, so that the last messages are delivered.
+    let (served, ()) = tokio::join!(timeout(2 * HANDOVER_TIMEOUT, server), ending);
     served.unwrap_or_else(|_| {
-        warn!("some connections did not end within {END_WITHIN:?}");
+        warn!("some connections did not close within {HANDOVER_TIMEOUT:?}");
         Ok(())
     })
 }
 
-/// Takes connections until the server has ended.
-async fn listen(listener: ClientListener, taken: mpsc::Sender<ClientConnection>) {
-    let ended = taken.clone();
+/// Accepts connections until the server has ended.
+async fn listen(listener: ClientListener, accepted: mpsc::Sender<ClientConnection>) {
+    let ended = accepted.clone();
     let serve = move |connection| {
-        let taken = taken.clone();
+        let accepted = accepted.clone();
         async move {
-            // If the server has ended, the connection is closed, and so are all.
-            let _ = taken.send(connection).await;
+            // If the server has ended, this closes the connection.
+            let _ = accepted.send(connection).await;
         }
     };
     listener.run("agent or tool", async move { ended.closed().await }, serve).await;

@@ -1,23 +1,23 @@
-//! The gRPC service for agents and tools: messages to and from [`Agents`], [`Jobs`] and [`Groups`].
+//! The gRPC service for agents and tools. It passes messages to and from [`AgentRegistry`],
+//! [`JobRegistry`] and [`GroupRegistry`].
 
-use crate::access::Asker;
-use crate::agents::absence::Gone;
-use crate::agents::attendance::Attendance;
-use crate::agents::session::{AttachError, Connection, ControllerMessages};
+use crate::access::CallerIdentity;
+use crate::agents::grace_timers::NodeLost;
+use crate::agents::presence::AgentPresence;
+use crate::agents::session::{ConnectError, ControllerMessages, SessionConnection};
 use crate::agents::traces::Traces;
-use crate::agents::{AdmitError, Admitted, Agent, Agents, Session};
-use crate::costs::Measurements;
+use crate::agents::{Admission, AdmitError, AgentRegistry, RegisteredAgent, Session, SessionEvent};
+use crate::costs::MeasuredCosts;
 use crate::costs::prober::Prober;
-use cool_fabric::Fabric;
-use cool_fabric::{FabricError, HostView, NodeRegistration, TopologySnapshot};
-use crate::groups::registrar::Registrar;
-use crate::groups::{self, Groups, Place};
+use crate::graceful_restart::GroupRecovery;
+use crate::groups::membership_driver::MembershipDriver;
+use crate::groups::{self, GroupRegistry, MemberPlace};
 use crate::jobs::control::ControlRequest;
 use crate::jobs::follower::CallerArrival;
-use crate::jobs::job::SessionEvent;
-use crate::jobs::{JobError, Jobs, SubmitError, deliver};
+use crate::jobs::{JobError, JobRegistry, SubmitError, deliver};
 use crate::pages::doctor::Doctor;
-use crate::restart::Takeover;
+use cool_fabric::Fabric;
+use cool_fabric::{FabricError, HostView, NodeRegistration, TopologySnapshot};
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
     self, Acknowledged, AgentMessage, AttendRequest, CancelRequest, Cancelled, DiagnoseRequest, Diagnosis,
@@ -35,45 +35,45 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{Instrument, info, info_span, warn};
 
-/// How long an agent may take to say who it is.
-const REGISTER_WITHIN: Duration = Duration::from_secs(5);
-/// Events that wait for the connection of whoever asks.
-const CALLER_QUEUE: usize = 16;
+/// How long an agent may take to register.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of events waiting for a tool's connection.
+const EVENT_QUEUE_CAPACITY: usize = 16;
 
-/// The service; clones share everything.
+/// The service. Clones share their state.
 #[derive(Clone)]
 pub struct Service {
     /// The network.
     pub network: Arc<dyn Fabric>,
-    /// The agents whose nodes are there.
-    pub agents: Arc<Agents>,
-    /// Which of them are away.
-    pub attendance: Arc<Attendance>,
+    /// All agents with a session.
+    pub agents: Arc<AgentRegistry>,
+    /// Which agents are connected.
+    pub presence: Arc<AgentPresence>,
     /// The groups in use.
-    pub groups: Arc<Groups>,
+    pub groups: Arc<GroupRegistry>,
     /// The running jobs.
-    pub jobs: Arc<Jobs>,
-    /// Groups whose members come by themselves.
-    pub registrar: Arc<Registrar>,
-    /// What goes on from an earlier controller.
-    pub takeover: Arc<Takeover>,
-    /// Knows what the network costs.
+    pub jobs: Arc<JobRegistry>,
+    /// Groups formed by rendezvous or recovery.
+    pub membership_driver: Arc<MembershipDriver>,
+    /// Groups and jobs of an earlier controller.
+    pub group_recovery: Arc<GroupRecovery>,
+    /// Measures the network.
     pub prober: Arc<Prober>,
-    /// Asks what calls cost.
+    /// Collects traces of calls.
     pub traces: Arc<Traces>,
-    /// Knows what is wrong.
+    /// Examines the deployment.
     pub doctor: Arc<Doctor>,
-    /// Whether agents are turned away whose certificates name no node.
+    /// Whether to reject agents with certificates that do not name a node.
     pub only_bound_certificates: bool,
 }
 
 /// How a connection of an agent ended.
-enum End {
-    /// And the node is gone.
-    Gone(&'static str),
-    /// The session has another one, or the controller stops.
+enum AgentConnectionEnd {
+    /// The node is lost.
+    NodeLost(&'static str),
+    /// Another connection replaced it, or the controller is shutting down.
     Replaced,
-    /// The agent may come back.
+    /// The connection broke, and the agent may reconnect.
     Broken(String),
 }
 
@@ -86,25 +86,25 @@ impl Controller for Service {
         &self,
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::JoinStream>, Status> {
-        let asker = Asker::of(&request, Role::Agent)?;
+        let caller = CallerIdentity::from_request(&request, Role::Agent)?;
         let mut inbound = request.into_inner();
         let mut register = registration(&mut inbound).await?;
         let (held, claimed) = (std::mem::take(&mut register.held), register.session.take());
-        let agent = Agent::try_from(register)?;
+        let agent = RegisteredAgent::try_from(register)?;
         let name = agent.name.clone();
-        let permitted = asker.check_node(&name, agent.ip, self.only_bound_certificates);
-        asker.audit("join", &name, &permitted);
+        let permitted = caller.check_node(&name, agent.ip, self.only_bound_certificates);
+        caller.audit("join", &name, &permitted);
         permitted?;
         let admitted = self.admit(agent, claimed).await.inspect_err(|why| warn!(%why, "agent refused"))?;
-        // From here on the connection must be ended in order, also if this call is dropped.
+        // The connection must now be ended properly, even if this call is dropped.
         let (answer, admission) = oneshot::channel();
         let span = info_span!("agent", node = name);
         tokio::spawn(self.clone().serve_agent(admitted, held, inbound, answer).instrument(span));
-        Ok(Response::new(admission.await.map_err(|_| Status::internal("the agent's session was dropped"))??))
+        Ok(Response::new(admission.await.map_err(|_| Status::internal("the agent's session has ended"))??))
     }
 
     async fn get_topology(&self, request: Request<TopologyRequest>) -> Result<Response<Topology>, Status> {
-        Asker::of(&request, Role::Tool)?;
+        CallerIdentity::from_request(&request, Role::Tool)?;
         Ok(Response::new(self.topology(&self.network.topology())))
     }
 
@@ -112,73 +112,74 @@ impl Controller for Service {
         &self,
         request: Request<GroupsRequest>,
     ) -> Result<Response<cool_proto::control::Groups>, Status> {
-        let asker = Asker::of(&request, Role::Tool)?;
+        let caller = CallerIdentity::from_request(&request, Role::Tool)?;
         let mut groups: Vec<Group> = self.groups.list(&*self.network).await;
-        // Whose groups are that processes came to by themselves, only agents know.
-        let seen = |group: &Group| self.jobs.user(group.job).is_some_and(|user| asker.may(&user));
-        groups.retain(|group| asker.name().is_none() || seen(group));
+        // Only agents know the users of groups that do not belong to a job.
+        let seen = |group: &Group| self.jobs.user(group.job).is_some_and(|user| caller.may_access(&user));
+        groups.retain(|group| caller.name().is_none() || seen(group));
         Ok(Response::new(cool_proto::control::Groups { groups, outsiders: self.outsiders() }))
     }
 
     async fn diagnose(&self, request: Request<DiagnoseRequest>) -> Result<Response<Diagnosis>, Status> {
-        Asker::of(&request, Role::Tool)?.check_operator("cool doctor")?;
+        CallerIdentity::from_request(&request, Role::Tool)?.check_operator("cool doctor")?;
         Ok(Response::new(self.doctor.examine().await))
     }
 
     async fn run(&self, request: Request<JobSpec>) -> Result<Response<Self::RunStream>, Status> {
-        let asker = Asker::of(&request, Role::Tool)?;
-        let (caller, events) = mpsc::channel(CALLER_QUEUE);
+        let caller = CallerIdentity::from_request(&request, Role::Tool)?;
+        let (sender, events) = mpsc::channel(EVENT_QUEUE_CAPACITY);
         let mut spec = request.into_inner();
         let program = spec.program.clone();
-        let submitted = asker.in_whose_name(&spec.user).and_then(|user| {
+        let submitted = caller.acting_user(&spec.user).and_then(|user| {
             spec.user = user;
-            // Who is known to be a user runs nothing as somebody else; for operators agents do what they did before.
-            let needed = if asker.name().is_some() { features::USERS } else { 0 };
-            Ok(self.jobs.submit(CallerArrival { caller, spec, numbered: false }, needed)?)
+            // A user's job must run as that user, so agents must support this. Operators' jobs run
+            // as before on older agents.
+            let needed = if caller.name().is_some() { features::USERS } else { 0 };
+            Ok(self.jobs.submit(CallerArrival { sender, spec, numbered: false }, needed)?)
         });
         let about = submitted.as_ref().map_or(program.clone(), |job| format!("job {job}: {program}"));
-        asker.audit("run", &about, &submitted);
+        caller.audit("run", &about, &submitted);
         submitted.map(|_| Response::new(ReceiverStream::new(events)))
     }
 
     type AttendStream = ReceiverStream<Result<JobEvent, Status>>;
 
     async fn attend(&self, request: Request<AttendRequest>) -> Result<Response<Self::AttendStream>, Status> {
-        let asker = Asker::of(&request, Role::Tool)?;
-        let (caller, events) = mpsc::channel(CALLER_QUEUE);
+        let caller = CallerIdentity::from_request(&request, Role::Tool)?;
+        let (sender, events) = mpsc::channel(EVENT_QUEUE_CAPACITY);
         let AttendRequest { job, spec, numbered } = request.into_inner();
         let mut spec = spec.unwrap_or_default();
-        let attended = self.check_job(&asker, job).and_then(|()| {
-            spec.user = asker.in_whose_name(&spec.user)?;
-            Ok(self.jobs.attend(job, CallerArrival { caller, spec, numbered })?)
+        let attended = self.check_job(&caller, job).and_then(|()| {
+            spec.user = caller.acting_user(&spec.user)?;
+            Ok(self.jobs.attend(job, CallerArrival { sender, spec, numbered })?)
         });
-        asker.audit("attend", &format!("job {job}"), &attended);
+        caller.audit("attend", &format!("job {job}"), &attended);
         attended.map(|()| Response::new(ReceiverStream::new(events)))
     }
 
     async fn list_jobs(&self, request: Request<JobsRequest>) -> Result<Response<JobList>, Status> {
-        let asker = Asker::of(&request, Role::Tool)?;
-        Ok(Response::new(JobList { jobs: self.jobs.list(|user| asker.may(user)) }))
+        let caller = CallerIdentity::from_request(&request, Role::Tool)?;
+        Ok(Response::new(JobList { jobs: self.jobs.list(|user| caller.may_access(user)) }))
     }
 
     async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<Cancelled>, Status> {
-        let asker = Asker::of(&request, Role::Tool)?;
+        let caller = CallerIdentity::from_request(&request, Role::Tool)?;
         let CancelRequest { job, user } = request.into_inner();
-        let by = asker.name().map_or(user, str::to_owned);
-        let ordered = self.order(&asker, job, ControlRequest::Cancel(by));
-        asker.audit("cancel", &format!("job {job}"), &ordered);
-        ordered.map(|()| Response::new(Cancelled {}))
+        let by = caller.name().map_or(user, str::to_owned);
+        let result = self.request(&caller, job, ControlRequest::Cancel(by));
+        caller.audit("cancel", &format!("job {job}"), &result);
+        result.map(|()| Response::new(Cancelled {}))
     }
 
     async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<Drained>, Status> {
-        let asker = Asker::of(&request, Role::Tool)?;
+        let caller = CallerIdentity::from_request(&request, Role::Tool)?;
         let DrainRequest { end, wait } = request.into_inner();
-        let permitted = asker.check_operator("cool drain");
-        asker.audit(if end { "drain --end" } else { "drain" }, "all jobs", &permitted);
+        let permitted = caller.check_operator("cool drain");
+        caller.audit(if end { "drain --end" } else { "drain" }, "all jobs", &permitted);
         permitted?;
         self.jobs.drain(!end);
         if wait {
-            self.jobs.over().await;
+            self.jobs.wait_until_idle().await;
         }
         Ok(Response::new(Drained {}))
     }
@@ -186,56 +187,61 @@ impl Controller for Service {
     type TraceStream = ReceiverStream<Result<TraceEvent, Status>>;
 
     async fn trace(&self, request: Request<TraceRequest>) -> Result<Response<Self::TraceStream>, Status> {
-        Asker::of(&request, Role::Tool)?.check_operator("cool trace")?;
-        let (asker, events) = mpsc::channel(CALLER_QUEUE);
-        let asked = self.traces.ask(request.into_inner(), asker);
+        CallerIdentity::from_request(&request, Role::Tool)?.check_operator("cool trace")?;
+        let (sender, events) = mpsc::channel(EVENT_QUEUE_CAPACITY);
+        let asked = self.traces.start(request.into_inner(), sender);
         asked.map_err(|busy| Status::resource_exhausted(busy.to_string()))?;
         Ok(Response::new(ReceiverStream::new(events)))
     }
 
     async fn signal(&self, request: Request<SignalRequest>) -> Result<Response<Signalled>, Status> {
-        let asker = Asker::of(&request, Role::Tool)?;
+        let caller = CallerIdentity::from_request(&request, Role::Tool)?;
         let SignalRequest { job, signal } = request.into_inner();
-        let ordered = self.order(&asker, job, ControlRequest::Signal(signal));
-        asker.audit("signal", &format!("job {job}: signal {signal}"), &ordered);
-        ordered.map(|()| Response::new(Signalled {}))
+        let result = self.request(&caller, job, ControlRequest::Signal(signal));
+        caller.audit("signal", &format!("job {job}: signal {signal}"), &result);
+        result.map(|()| Response::new(Signalled {}))
     }
 }
 
-/// The first message of an agent.
+/// Reads the first message of an agent, which must be its registration.
 async fn registration(inbound: &mut Streaming<AgentMessage>) -> Result<Register, Status> {
-    let first = timeout(REGISTER_WITHIN, inbound.message()).await.map_err(|_| {
-        Status::deadline_exceeded(format!("the agent has not registered within {REGISTER_WITHIN:?}"))
+    let first = timeout(REGISTRATION_TIMEOUT, inbound.message()).await.map_err(|_| {
+        Status::deadline_exceeded(format!("the agent did not register within {REGISTRATION_TIMEOUT:?}"))
     })??;
     match first.and_then(|m| m.body) {
         Some(Body::Register(register)) => Ok(register),
-        _ => Err(Status::invalid_argument("an agent's first message is its registration")),
+        _ => Err(Status::invalid_argument("an agent's first message must be its registration")),
     }
 }
 
 impl Service {
-    /// Whether a job is the asker's to end.
-    fn check_job(&self, asker: &Asker, job: u64) -> Result<(), Status> {
-        // One that runs no more is named as such to whoever asks.
-        self.jobs.user(job).map_or(Ok(()), |user| asker.check_job(job, &user))
+    /// Checks whether the caller may control a job.
+    fn check_job(&self, caller: &CallerIdentity, job: u64) -> Result<(), Status> {
+        // A job that has ended is reported as such to any caller.
+        self.jobs.user(job).map_or(Ok(()), |user| caller.check_job(job, &user))
     }
 
-    fn order(&self, asker: &Asker, job: u64, order: ControlRequest) -> Result<(), Status> {
-        let job = self.jobs.number(job, |user| asker.may(user))?;
-        self.check_job(asker, job)?;
-        Ok(self.jobs.order(job, order)?)
+    fn request(&self, caller: &CallerIdentity, job: u64, request: ControlRequest) -> Result<(), Status> {
+        let job = self.jobs.full_id(job, |user| caller.may_access(user))?;
+        self.check_job(caller, job)?;
+        Ok(self.jobs.request(job, request)?)
     }
 
-    /// Finds or begins the session of an agent. One that has the name, and will not come back, is gone now.
-    async fn admit(&self, agent: Agent, claimed: Option<control::Session>) -> Result<Admitted, AdmitError> {
+    /// Returns the session for an agent that registers. If the name belongs to a session that
+    /// cannot be resumed, that session is ended first.
+    async fn admit(
+        &self,
+        agent: RegisteredAgent,
+        claimed: Option<control::Session>,
+    ) -> Result<Admission, AdmitError> {
         let admitted = self.agents.admit(agent.clone(), claimed)?;
-        let Admitted::Former(former) = admitted else { return Ok(admitted) };
-        let why = "its agent was started anew, or has lost its session";
-        // Also if this call is dropped.
+        let Admission::Superseded(former) = admitted else { return Ok(admitted) };
+        let why = "its agent was restarted, or has lost its session";
+        // Continue even if this call is dropped.
         let (service, gone) = (self.clone(), former.clone());
-        let gone = tokio::spawn(async move { service.node_gone(&gone, why).await });
+        let gone = tokio::spawn(async move { service.lose_node(&gone, why).await });
         if gone.await.is_err() {
-            warn!(node = former.agent.name, "the end of its former session was dropped");
+            warn!(node = former.agent.name, "ending its former session failed");
         }
         self.agents.admit(agent, claimed)
     }
@@ -243,55 +249,57 @@ impl Service {
     /// Serves one connection of an agent's session.
     async fn serve_agent(
         self,
-        admitted: Admitted,
+        admitted: Admission,
         held: Vec<Held>,
         inbound: Streaming<AgentMessage>,
         answer: oneshot::Sender<Result<ControllerMessages, Status>>,
     ) {
         let attached = match &admitted {
-            Admitted::New(session) => self.begin(session).await.map(|attached| (session, attached)),
-            Admitted::Back(session, received) => {
+            Admission::New(session) => self.begin(session).await.map(|attached| (session, attached)),
+            Admission::Resumed(session, received) => {
                 let attached = session.connect(Some(*received), self.agents.registered(session)).await;
-                if let Err(why @ AttachError::AcknowledgementError(_)) = &attached {
-                    self.node_gone(session, &why.to_string()).await;
+                if let Err(why @ ConnectError::Unacknowledgeable(_)) = &attached {
+                    self.lose_node(session, &why.to_string()).await;
                 }
                 attached.map_err(Status::from).map(|attached| (session, attached))
             }
-            Admitted::Former(former) => Err(AdmitError::Taken { name: former.agent.name.clone() }.into()),
+            Admission::Superseded(former) => {
+                Err(AdmitError::Taken { name: former.agent.name.clone() }.into())
+            }
         };
         let (session, (connection, outgoing)) = match attached {
             Ok(attached) => attached,
             Err(why) => {
                 warn!(why = why.message(), "agent refused");
-                // If the call was dropped, nobody needs the answer.
+                // If the call was dropped, the response is not needed.
                 let _ = answer.send(Err(why));
                 return;
             }
         };
         let _ = answer.send(Ok(outgoing));
-        let away = self.attendance.away_for(&session.agent.name);
-        self.attendance.here(&session.agent.name);
-        if let Admitted::New(_) = admitted {
+        let away = self.presence.away_for(&session.agent.name);
+        self.presence.connected(&session.agent.name);
+        if let Admission::New(_) = admitted {
             info!(ip = %session.agent.ip, slots = session.agent.slots, "agent joined");
-            self.takeover.report(session, self.agents.controller(), held).await;
+            self.group_recovery.record_held_groups(session, self.agents.controller(), held).await;
         } else {
-            info!(away_seconds = away.map(|away| away.as_secs_f64()), "agent is back");
+            info!(away_seconds = away.map(|away| away.as_secs_f64()), "agent reconnected");
         }
         match self.read(session, &connection, inbound).await {
-            End::Gone(reason) => self.node_gone(session, reason).await,
-            End::Replaced => {}
-            End::Broken(reason) => {
+            AgentConnectionEnd::NodeLost(reason) => self.lose_node(session, reason).await,
+            AgentConnectionEnd::Replaced => {}
+            AgentConnectionEnd::Broken(reason) => {
                 if session.disconnect(&connection) {
-                    warn!(reason, "agent is away; its node keeps what it has");
-                    self.attendance.away(&session.agent.name);
+                    warn!(reason, "agent disconnected; its node keeps its flows, groups and jobs");
+                    self.presence.disconnected(&session.agent.name);
                 }
             }
         }
     }
 
-    /// A session begins: its node is known from now on.
-    async fn begin(&self, session: &Arc<Session>) -> Result<(Connection, ControllerMessages), Status> {
-        let Agent { name, ip, mac, .. } = session.agent.clone();
+    /// Starts a session and registers its node in the network.
+    async fn begin(&self, session: &Arc<Session>) -> Result<(SessionConnection, ControllerMessages), Status> {
+        let RegisteredAgent { name, ip, mac, .. } = session.agent.clone();
         let lldp_key = session.lldp_key.clone();
         if let Err(why) = self.network.register(NodeRegistration { name, ip, mac, lldp_key }).await {
             session.end();
@@ -301,114 +309,122 @@ impl Service {
         Ok(session.connect(None, self.agents.registered(session)).await?)
     }
 
-    /// Does what an agent says, until the connection ends.
+    /// Processes an agent's messages until the connection ends.
     async fn read(
         &self,
         session: &Arc<Session>,
-        connection: &Connection,
+        connection: &SessionConnection,
         mut inbound: Streaming<AgentMessage>,
-    ) -> End {
+    ) -> AgentConnectionEnd {
         loop {
             let message = tokio::select! {
                 ended = session.closed(connection) => {
-                    return if ended { End::Gone("the controller ended its session") } else { End::Replaced };
+                    return if ended { AgentConnectionEnd::NodeLost("the controller ended its session") } else { AgentConnectionEnd::Replaced };
                 }
                 message = inbound.message() => message,
             };
             let message = match message {
                 Ok(Some(message)) => message,
-                Ok(None) => return End::Broken("it ended".to_owned()),
-                Err(status) => return End::Broken(status.message().to_owned()),
+                Ok(None) => return AgentConnectionEnd::Broken("the agent closed it".to_owned()),
+                Err(status) => return AgentConnectionEnd::Broken(status.message().to_owned()),
             };
             let bytes = delivery::bytes(&message);
             match message.body {
                 Some(Body::Acknowledged(Acknowledged { received, .. })) => {
                     if let Err(why) = session.acknowledge(received) {
-                        warn!(%why, "agent miscounts");
-                        return End::Gone("its agent has lost count of what it was told");
+                        warn!(%why, "agent acknowledged messages that it was not sent");
+                        return AgentConnectionEnd::NodeLost(
+                            "its agent acknowledged messages that it was not sent",
+                        );
                     }
                 }
-                Some(Body::Leave(Leave {})) => return End::Gone("its agent has left"),
+                Some(Body::Leave(Leave {})) => return AgentConnectionEnd::NodeLost("its agent has left"),
                 body => {
                     session.receive(bytes);
                     match body {
-                        Some(body) => self.hear(session, body).await,
-                        None => warn!("a message of no known kind; is the agent newer?"),
+                        Some(body) => self.receive(session, body).await,
+                        None => warn!("unknown kind of message; the agent may be newer than the controller"),
                     }
                 }
             }
         }
     }
 
-    /// Waits for nodes to be gone whose agents are away. Never ends.
+    /// Waits for disconnected nodes to be lost. Never returns.
     pub async fn watch(self) {
         loop {
-            let Gone { node, why } = self.attendance.gone(&*self.network).await;
+            let NodeLost { node, why } = self.presence.lost_node(&*self.network).await;
             if let Some(session) = self.agents.get(&node)
                 && (session.end_if_away() || session.has_ended())
             {
-                self.node_gone(&session, &why.to_string()).await;
+                self.lose_node(&session, &why.to_string()).await;
             }
         }
     }
 
-    /// A node is gone, and all that it had.
-    async fn node_gone(&self, session: &Session, reason: &str) {
-        let tell = async {
+    /// Ends the session of a lost node and reports the loss everywhere.
+    async fn lose_node(&self, session: &Session, reason: &str) {
+        let notify = async {
             let name = &session.agent.name;
-            warn!(node = name, reason, "node is gone");
-            // The name is free only when nothing of the old session can touch the new one any more.
+            warn!(node = name, reason, "node lost");
+            // The name must stay in use until nothing refers to the old session.
             if let Err(why) = self.network.unregister(name).await {
-                warn!(node = name, %why, "the node is not unregistered");
+                warn!(node = name, %why, "cannot unregister the node");
             }
-            self.attendance.left(name);
+            self.presence.removed(name);
             self.agents.remove(session);
-            self.takeover.node_left(session);
-            self.jobs.node_left(session, reason).await;
-            self.registrar.node_left(session, reason);
+            self.group_recovery.node_lost(session);
+            self.jobs.node_lost(session, reason).await;
+            self.membership_driver.node_lost(session, reason);
         };
-        session.bury(tell).await;
+        session.finish(notify).await;
     }
 
-    async fn hear(&self, session: &Arc<Session>, body: Body) {
+    async fn receive(&self, session: &Arc<Session>, body: Body) {
         let jobs = &self.jobs;
         match body {
-            Body::Register(_) | Body::Acknowledged(_) | Body::Leave(_) => warn!("registers again; ignored"),
+            Body::Register(_) | Body::Acknowledged(_) | Body::Leave(_) => {
+                warn!("unexpected message; ignored")
+            }
             Body::GroupReady(GroupReady { group, epoch }) => {
-                self.post_to_group(session, group, SessionEvent::Ready(epoch)).await;
+                self.deliver_to_group(session, group, SessionEvent::Ready(epoch)).await;
             }
             Body::GroupFailed(GroupFailed { group, reason }) => {
-                self.post_to_group(session, group, SessionEvent::GroupFailed(reason)).await;
+                self.deliver_to_group(session, group, SessionEvent::GroupFailed(reason)).await;
             }
             Body::Left(left) => {
-                self.registrar.ranks_left(session, &left);
+                self.membership_driver.ranks_left(session, &left);
                 if let RanksLeft { group, unused: true, .. } = left {
-                    self.post_to_group(session, group, SessionEvent::Unused).await;
+                    self.deliver_to_group(session, group, SessionEvent::Unused).await;
                 }
             }
-            Body::Recover(recover) => self.registrar.recover(session, recover),
-            Body::Enlist(enlist) => self.registrar.enlist(session, enlist),
-            Body::Withdraw(withdraw) => self.registrar.withdraw(session, &withdraw),
-            Body::Output(output) => jobs.post(session, output.job, SessionEvent::Output(output)).await,
-            Body::Exited(exited) => jobs.post(session, exited.job, SessionEvent::Exited(exited)).await,
-            Body::Probed(probed) => self.prober.hear(session, probed),
-            Body::Traced(traced) => self.traces.hear(session, traced).await,
-            Body::Examined(examined) => self.doctor.hear(session, examined),
+            Body::Recover(recover) => self.membership_driver.recover(session, recover),
+            Body::Enlist(enlist) => self.membership_driver.enlist(session, enlist),
+            Body::Withdraw(withdraw) => self.membership_driver.withdraw(session, &withdraw),
+            Body::Output(output) => {
+                jobs.deliver_to_job(session, output.job, SessionEvent::Output(output)).await
+            }
+            Body::Exited(exited) => {
+                jobs.deliver_to_job(session, exited.job, SessionEvent::Exited(exited)).await
+            }
+            Body::Probed(probed) => self.prober.receive(session, probed),
+            Body::Traced(traced) => self.traces.receive(session, traced).await,
+            Body::Examined(examined) => self.doctor.receive(session, examined),
             Body::Held(further) => {
-                self.takeover.report(session, self.agents.controller(), further.held).await;
+                self.group_recovery.record_held_groups(session, self.agents.controller(), further.held).await;
             }
         }
     }
 
-    /// Passes on what an agent says of a group.
-    async fn post_to_group(&self, session: &Session, group: u64, event: SessionEvent) {
+    /// Delivers an agent's message about a group.
+    async fn deliver_to_group(&self, session: &Session, group: u64, event: SessionEvent) {
         match self.jobs.mailbox_of_group(group) {
             Some(mailbox) => deliver(Some(mailbox), session, event).await,
-            None => self.registrar.group_event(session, group, event),
+            None => self.membership_driver.group_event(session, group, event),
         }
     }
 
-    /// The switches at which somebody sent into groups who may not.
+    /// Returns the switches that dropped packets of non-members to groups.
     fn outsiders(&self) -> Vec<Outsiders> {
         let (network, measured) = (self.network.topology(), self.network.measurements());
         let of = |s: &cool_fabric::SwitchView| {
@@ -446,19 +462,14 @@ impl Service {
                 rack: n.location.map_or(0, |l| l.rack),
                 slots: session.map_or(0, |s| s.agent.slots),
                 bytes_per_second: n.location.map_or(0, |l| l.bytes_per_second),
-                away_ms: self.attendance.away_for(&n.name).map(milliseconds),
+                away_ms: self.presence.away_for(&n.name).map(milliseconds),
             }
         };
         Topology {
             switches: network.switches.iter().map(switch).collect(),
             links: network.links.iter().map(link).collect(),
             nodes: network.nodes.iter().map(node).collect(),
-            warnings: self
-                .attendance
-                .warnings()
-                .into_iter()
-                .chain(network.warnings.iter().cloned())
-                .collect(),
+            warnings: self.presence.warnings().into_iter().chain(network.warnings.iter().cloned()).collect(),
             measurements: Some(self.measurements(network)),
             hosts: network.hosts.iter().map(host_message).collect(),
         }
@@ -466,15 +477,15 @@ impl Service {
 
     fn measurements(&self, network: &TopologySnapshot) -> control::Measurements {
         let place = |n: &cool_fabric::NodeView| {
-            Some(Place { session: self.agents.get(&n.name)?, rack: n.location?.rack })
+            Some(MemberPlace { session: self.agents.get(&n.name)?, rack: n.location?.rack })
         };
-        let places: Vec<Place> = network.nodes.iter().filter_map(place).collect();
+        let places: Vec<MemberPlace> = network.nodes.iter().filter_map(place).collect();
         let known = self.prober.measurements();
         control::Measurements {
-            rack: Measurements::message(known.rack),
-            core: Measurements::message(known.core),
+            rack: MeasuredCosts::message(known.rack),
+            core: MeasuredCosts::message(known.core),
             pending: u32::try_from(self.prober.pending()).unwrap_or(u32::MAX),
-            cost_model: groups::text(&groups::cost_model(&places, network, &known)),
+            cost_model: groups::description::text(&groups::description::cost_model(&places, network, &known)),
         }
     }
 }
@@ -493,8 +504,8 @@ fn host_message(host: &HostView) -> control::Host {
     }
 }
 
-impl From<AttachError> for Status {
-    fn from(error: AttachError) -> Status {
+impl From<ConnectError> for Status {
+    fn from(error: ConnectError) -> Status {
         Status::aborted(error.to_string())
     }
 }
@@ -504,7 +515,7 @@ impl From<AdmitError> for Status {
         let text = error.to_string();
         match error {
             AdmitError::Version { .. } => Status::failed_precondition(text),
-            AdmitError::Bad { .. } => Status::invalid_argument(text),
+            AdmitError::Invalid { .. } => Status::invalid_argument(text),
             AdmitError::Taken { .. } => Status::already_exists(text),
             AdmitError::Closed => Status::unavailable(text),
         }

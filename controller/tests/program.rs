@@ -1,4 +1,4 @@
-//! The program as its operator meets it.
+//! The program `cool-controller`, as its operator uses it.
 
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
@@ -44,7 +44,7 @@ fn nonsense_for_an_address_or_a_log_filter_is_refused() {
 }
 
 #[test]
-fn without_certificates_it_starts_only_if_plain_text_is_asked_for() {
+fn without_certificates_it_starts_only_with_the_plaintext_flag() {
     let output =
         controller(&["--grpc", "127.0.0.1:0", "--openflow", "127.0.0.1:0", "--certs", "/nonexistent"])
             .env_remove("COOL_INSECURE_PLAINTEXT")
@@ -58,7 +58,7 @@ fn without_certificates_it_starts_only_if_plain_text_is_asked_for() {
 }
 
 #[test]
-fn the_service_manager_hears_how_it_is_and_at_sighup_it_reads_its_options_again() {
+fn it_notifies_the_service_manager_and_reloads_on_sighup() {
     let folder = tempfile::tempdir().unwrap();
     let [socket, file, events, old] =
         ["notify", "cool.toml", "events", "events.1"].map(|name| folder.path().join(name));
@@ -119,7 +119,7 @@ fn interrupts_and_terminations_end_it_in_order() {
 }
 
 #[test]
-fn who_stands_by_serves_no_agents_and_ends_when_told_though_etcd_is_not_there() {
+fn a_standby_serves_no_agents_and_exits_without_etcd() {
     let etcd = TcpListener::bind("127.0.0.1:0").unwrap();
     let closed = format!("http://{}", etcd.local_addr().unwrap());
     drop(etcd);
@@ -130,7 +130,7 @@ fn who_stands_by_serves_no_agents_and_ends_when_told_though_etcd_is_not_there() 
     let arguments = ["--grpc", &grpc, "--openflow", "127.0.0.1:0", "--lead-by", &closed];
     let mut program = controller(&arguments).spawn().unwrap();
     let mut log = BufReader::new(program.stderr.take().unwrap()).lines();
-    assert!(log.by_ref().map(Result::unwrap).any(|line| line.contains("etcd does not answer")));
+    assert!(log.by_ref().map(Result::unwrap).any(|line| line.contains("etcd does not respond")));
     assert!(TcpStream::connect(agents).is_err());
     rustix::process::kill_process(rustix::process::Pid::from_child(&program), Signal::TERM).unwrap();
     assert!(program.wait().unwrap().success());
@@ -139,7 +139,7 @@ fn who_stands_by_serves_no_agents_and_ends_when_told_though_etcd_is_not_there() 
 }
 
 #[test]
-fn flags_for_etcd_that_contradict_each_other_are_told_in_one_line() {
+fn contradictory_flags_for_etcd_are_reported_in_one_line() {
     let start = ["--grpc", "127.0.0.1:0", "--openflow", "127.0.0.1:0", "--lead-by"];
     let wrong: [(&[&str], &str); 5] = [
         (&["etcd:2379"], "write it as https://HOST:PORT"),
@@ -164,7 +164,7 @@ fn the_example_of_a_file_is_right() {
 }
 
 #[test]
-fn a_file_counts_less_than_flags_and_what_is_wrong_in_it_is_told_with_its_line() {
+fn flags_override_the_file_and_its_errors_have_lines() {
     let path = std::env::temp_dir().join(format!("cool-controller-{}.toml", std::process::id()));
     let file = path.display().to_string();
     std::fs::write(&path, "[controller]\ngrpc = \"127.0.0.1:0\"\nopenflow = \"nowhere\"\n\nspeed = 1\n")

@@ -1,7 +1,9 @@
-//! A node's session with its agent, from the registration until the node is gone. Connections come and go meanwhile; while there
-//! is none, the agent is away, and messages to it are kept until it has acknowledged them ([`cool_proto::delivery`]).
+//! The session of a node with its agent, from the registration until the node is lost.
+//!
+//! A session outlives its connections. While there is no connection, messages to the agent are kept
+//! until it has acknowledged them ([`cool_proto::delivery`]).
 
-use super::{Agent, OUTBOX};
+use super::registered_agent::RegisteredAgent;
 use cool_proto::control::controller_message::Body;
 use cool_proto::control::{Acknowledged, ControllerMessage, Registered};
 use cool_proto::delivery::{self, AcknowledgementError, Delivery};
@@ -15,57 +17,63 @@ use tokio::sync::{OnceCell, watch};
 use tokio_stream::Stream;
 use tonic::Status;
 
-/// A message cannot reach an agent any more: its session has ended.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the agent of node {0} is gone")]
-pub struct Gone(pub String);
+/// Maximum number of unacknowledged messages to an agent. Beyond it, the session ends.
+pub const MAX_UNACKNOWLEDGED: usize = 4096;
 
-/// A node that has registered.
+/// A message cannot be sent because the session has ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the session of node {0} has ended")]
+pub struct SessionEnded(pub String);
+
+/// The session of a registered node.
 #[derive(Debug)]
 pub struct Session {
-    /// Never used twice.
+    /// Unique number of the session.
     pub number: u32,
-    /// What it offers.
-    pub agent: Agent,
-    /// What proves the node's LLDP during this session.
+    /// The agent's registration.
+    pub agent: RegisteredAgent,
+    /// Key that authenticates the node's LLDP during this session.
     pub lldp_key: Key,
-    link: Mutex<Link>,
-    phase: watch::Sender<Phase>,
-    /// Held by whoever reads what the agent says, so that one connection's messages are dealt with before the next one's.
+    queue: Mutex<OutgoingQueue>,
+    state: watch::Sender<ConnectionState>,
+    /// Held by the reader of the agent's messages, so that all messages of one connection are
+    /// processed before those of the next.
     reading: Arc<tokio::sync::Mutex<()>>,
-    /// Whether the survivors of a group have gone on without a rank of the node, since a job was last started on it.
-    left_behind: AtomicBool,
-    /// Set when all know that the node is gone.
-    gone: OnceCell<()>,
+    /// Whether survivors of a group have continued without a rank of this node since a job was last
+    /// started on it.
+    excluded: AtomicBool,
+    /// Set once the loss of the node has been reported everywhere.
+    finished: OnceCell<()>,
 }
 
 #[derive(Debug, Default)]
-struct Link {
+struct OutgoingQueue {
     delivery: Delivery<Body>,
     waker: Option<Waker>,
 }
 
-/// How a session stands.
+/// State of the session and its current connection.
 #[derive(Clone, Copy, Debug, Default)]
-struct Phase {
-    /// The number of the latest connection.
+struct ConnectionState {
+    /// Number of the latest connection.
     connection: u64,
-    /// Whether that one stands.
+    /// Whether the latest connection is open.
     connected: bool,
-    /// The controller stops: the connection ends when the agent has been told all, and how much of what it said has come.
+    /// Whether the controller is shutting down. The connection then ends once the agent has
+    /// received all messages and knows how many of its own were processed.
     stopping: bool,
-    /// Nothing is said any more.
+    /// Whether the session has ended.
     ended: bool,
 }
 
-/// One connection of a session, which alone reads what the agent says on it.
+/// One connection of a session. It has the exclusive right to read the agent's messages.
 #[derive(Debug)]
-pub struct Connection {
+pub struct SessionConnection {
     number: u64,
     _reading: tokio::sync::OwnedMutexGuard<()>,
 }
 
-/// What a connection says to the agent.
+/// The stream of messages to the agent on one connection.
 #[derive(Debug)]
 pub struct ControllerMessages {
     session: Arc<Session>,
@@ -74,61 +82,62 @@ pub struct ControllerMessages {
 }
 
 impl Session {
-    pub(super) fn new(number: u32, agent: Agent, lldp_key: Key) -> Session {
+    pub(super) fn new(number: u32, agent: RegisteredAgent, lldp_key: Key) -> Session {
         Session {
             number,
             agent,
             lldp_key,
-            link: Mutex::default(),
-            // Whoever registered it is about to connect.
-            phase: watch::Sender::new(Phase { connected: true, ..Phase::default() }),
-            gone: OnceCell::new(),
+            queue: Mutex::default(),
+            // The agent that registers is about to connect.
+            state: watch::Sender::new(ConnectionState { connected: true, ..ConnectionState::default() }),
+            finished: OnceCell::new(),
             reading: Arc::default(),
-            left_behind: AtomicBool::new(false),
+            excluded: AtomicBool::new(false),
         }
     }
 
-    /// Sends a message, without waiting: if the agent is away, it gets it when it is back. One that has [`OUTBOX`] messages to
-    /// get is given up.
+    /// Queues a message. Does not wait: a disconnected agent receives it after it has reconnected.
+    /// An agent with [`MAX_UNACKNOWLEDGED`] unacknowledged messages loses its session.
     ///
     /// # Errors
-    /// If the session has ended.
-    pub fn send(&self, body: Body) -> Result<(), Gone> {
-        let mut link = self.link.lock();
-        if !self.has_ended() && link.delivery.unacknowledged() < OUTBOX {
-            link.delivery.send(body);
-            link.wake();
+    /// Returns an error if the session has ended.
+    pub fn send(&self, body: Body) -> Result<(), SessionEnded> {
+        let mut queue = self.queue.lock();
+        if !self.has_ended() && queue.delivery.unacknowledged() < MAX_UNACKNOWLEDGED {
+            queue.delivery.send(body);
+            queue.wake();
             return Ok(());
         }
-        drop(link);
+        drop(queue);
         self.end();
-        Err(Gone(self.agent.name.clone()))
+        Err(SessionEnded(self.agent.name.clone()))
     }
 
-    /// Another connection begins, and the one before ends; returns when all that came on that has been dealt with. `said` is
-    /// how many messages the agent has got, if its session goes on.
+    /// Starts a new connection and ends the previous one. Returns once all messages of the previous
+    /// connection have been processed. To resume a session, `acknowledged` must be the number of
+    /// messages that the agent has received.
     ///
     /// # Errors
-    /// If the session has ended, or the agent is not where it can be.
+    /// Returns an error if the session has ended, or if `acknowledged` is impossible.
     pub async fn connect(
         self: &Arc<Session>,
-        said: Option<u64>,
+        acknowledged: Option<u64>,
         registered: Registered,
-    ) -> Result<(Connection, ControllerMessages), AttachError> {
+    ) -> Result<(SessionConnection, ControllerMessages), ConnectError> {
         let mut number = 0;
-        self.change(|phase| {
-            (phase.connection, phase.connected) = (phase.connection + 1, true);
-            number = phase.connection;
+        self.change(|state| {
+            (state.connection, state.connected) = (state.connection + 1, true);
+            number = state.connection;
         });
-        let connection = Connection { number, _reading: self.reading.clone().lock_owned().await };
+        let connection = SessionConnection { number, _reading: self.reading.clone().lock_owned().await };
         if self.has_ended() || !self.is_current(&connection) {
-            return Err(AttachError::Replaced);
+            return Err(ConnectError::Replaced);
         }
-        let resumed = match said {
-            Some(said) => {
-                let mut link = self.link.lock();
-                link.delivery.resume(said)?;
-                Some(link.delivery.report_received())
+        let resumed = match acknowledged {
+            Some(acknowledged) => {
+                let mut queue = self.queue.lock();
+                queue.delivery.resume(acknowledged)?;
+                Some(queue.delivery.report_received())
             }
             None => None,
         };
@@ -136,105 +145,108 @@ impl Session {
         Ok((connection, ControllerMessages { session: self.clone(), connection: number, registered }))
     }
 
-    /// A connection is over; returns whether the agent is away now.
-    pub fn disconnect(&self, connection: &Connection) -> bool {
+    /// Ends a connection. Returns whether the agent is now disconnected.
+    pub fn disconnect(&self, connection: &SessionConnection) -> bool {
         let mut away = false;
-        self.change(|phase| {
-            if phase.connection == connection.number && !phase.stopping {
-                phase.connected = false;
-                away = !phase.ended;
+        self.change(|state| {
+            if state.connection == connection.number && !state.stopping {
+                state.connected = false;
+                away = !state.ended;
             }
         });
         away
     }
 
-    /// Ends the session: the agent is hung up on.
+    /// Ends the session and closes its connection.
     pub fn end(&self) {
-        self.change(|phase| phase.ended = true);
+        self.change(|state| state.ended = true);
     }
 
-    /// Ends the session if the agent is away; returns whether it was.
+    /// Ends the session if the agent is disconnected. Returns whether it was.
     pub fn end_if_away(&self) -> bool {
         let mut away = false;
-        self.change(|phase| {
-            away = phase.is_away();
-            phase.ended |= away;
+        self.change(|state| {
+            away = state.is_away();
+            state.ended |= away;
         });
         away
     }
 
-    /// Ends the session for good: the first who does tells all, and others wait for that.
-    pub async fn bury(&self, tell: impl Future<Output = ()>) {
+    /// Ends the session and runs `notify` once. Concurrent callers wait until it has completed.
+    pub async fn finish(&self, notify: impl Future<Output = ()>) {
         self.end();
-        self.gone.get_or_init(|| tell).await;
+        self.finished.get_or_init(|| notify).await;
     }
 
-    /// The controller stops: the connection ends in order. Returns when all that has come on it was dealt with.
+    /// Closes the connection because the controller is shutting down. Returns once all received
+    /// messages have been processed.
     pub async fn stop(&self) {
-        self.change(|phase| phase.stopping = true);
+        self.change(|state| state.stopping = true);
         drop(self.reading.lock().await);
-        self.change(|phase| phase.connected = false);
+        self.change(|state| state.connected = false);
     }
 
-    fn change(&self, change: impl FnOnce(&mut Phase)) {
-        self.phase.send_modify(change);
-        self.link.lock().wake();
+    fn change(&self, change: impl FnOnce(&mut ConnectionState)) {
+        self.state.send_modify(change);
+        self.queue.lock().wake();
     }
 
-    /// A message of `bytes` bytes has come from the agent.
+    /// Counts a received message of `bytes` bytes.
     pub fn receive(&self, bytes: usize) {
-        let mut link = self.link.lock();
-        link.delivery.receive(bytes);
-        link.wake();
+        let mut queue = self.queue.lock();
+        queue.delivery.receive(bytes);
+        queue.wake();
     }
 
-    /// The agent has got `said` messages.
+    /// Records that the agent has received `acknowledged` messages.
     ///
     /// # Errors
-    /// If that cannot be.
-    pub fn acknowledge(&self, said: u64) -> Result<(), AcknowledgementError> {
-        self.link.lock().delivery.acknowledge(said)
+    /// Returns an error if the number is impossible.
+    pub fn acknowledge(&self, acknowledged: u64) -> Result<(), AcknowledgementError> {
+        self.queue.lock().delivery.acknowledge(acknowledged)
     }
 
-    /// Says whether others have gone on without a rank of the node, whose end is then no failure of theirs.
-    pub fn set_left_behind(&self, left_behind: bool) {
-        self.left_behind.store(left_behind, Ordering::Relaxed);
+    /// Records whether survivors have continued without a rank of the node. The end of that rank is
+    /// then no failure of its job.
+    pub fn set_excluded(&self, excluded: bool) {
+        self.excluded.store(excluded, Ordering::Relaxed);
     }
 
-    /// Whether others have gone on without a rank of the node.
-    pub fn is_left_behind(&self) -> bool {
-        self.left_behind.load(Ordering::Relaxed)
+    /// Returns whether survivors have continued without a rank of the node.
+    pub fn is_excluded(&self) -> bool {
+        self.excluded.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing can be said any more.
+    /// Returns whether the session has ended.
     pub fn has_ended(&self) -> bool {
-        self.phase.borrow().ended
+        self.state.borrow().ended
     }
 
-    /// Whether the agent has no connection, and may come back.
+    /// Returns whether the agent is disconnected and may reconnect.
     pub fn is_away(&self) -> bool {
-        self.phase.borrow().is_away()
+        self.state.borrow().is_away()
     }
 
-    fn is_current(&self, connection: &Connection) -> bool {
-        self.phase.borrow().connection == connection.number
+    fn is_current(&self, connection: &SessionConnection) -> bool {
+        self.state.borrow().connection == connection.number
     }
 
-    /// Resolves when this side has ended a connection; true if the session has ended with it.
-    pub async fn closed(&self, connection: &Connection) -> bool {
-        let over = |phase: &Phase| phase.ended || phase.stopping || phase.connection != connection.number;
-        // The sender is ours.
-        self.phase.subscribe().wait_for(over).await.is_ok_and(|phase| phase.ended)
+    /// Waits until this side has ended a connection. Returns whether the session has ended as well.
+    pub async fn closed(&self, connection: &SessionConnection) -> bool {
+        let over =
+            |state: &ConnectionState| state.ended || state.stopping || state.connection != connection.number;
+        // The sender is part of this session, so it cannot have been dropped.
+        self.state.subscribe().wait_for(over).await.is_ok_and(|state| state.ended)
     }
 }
 
-impl Phase {
+impl ConnectionState {
     fn is_away(&self) -> bool {
         !self.connected && !self.ended
     }
 }
 
-impl Link {
+impl OutgoingQueue {
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -242,15 +254,15 @@ impl Link {
     }
 }
 
-/// Why a connection does not become one of the session that it says.
+/// Why a connection cannot use the requested session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AttachError {
-    /// It is over already.
-    #[error("another connection of this agent came meanwhile, or its session has ended; try again")]
+pub enum ConnectError {
+    /// The connection has already been replaced, or the session has ended.
+    #[error("another connection of this agent has replaced this one, or its session has ended; try again")]
     Replaced,
-    /// The agent does not remember what was said.
-    #[error("the agent's session cannot go on: {0}")]
-    AcknowledgementError(#[from] AcknowledgementError),
+    /// The agent's acknowledgment does not match the session.
+    #[error("the agent's session cannot be resumed: {0}")]
+    Unacknowledgeable(#[from] AcknowledgementError),
 }
 
 impl Stream for ControllerMessages {
@@ -262,26 +274,26 @@ impl Stream for ControllerMessages {
             return message(Body::Registered(registered));
         }
         let session = self.session.clone();
-        let mut link = session.link.lock();
-        // Whoever changes it wakes afterwards, and needs the lock for that.
-        let phase = *session.phase.borrow();
-        if phase.connection != self.connection {
+        let mut queue = session.queue.lock();
+        // A change of the state wakes this stream afterwards, for which it needs the lock.
+        let state = *session.state.borrow();
+        if state.connection != self.connection {
             return Poll::Ready(None);
         }
-        let acknowledged = |received, last| Body::Acknowledged(Acknowledged { received, last });
-        match link.delivery.take() {
+        let acknowledgement = |received, last| Body::Acknowledged(Acknowledged { received, last });
+        match queue.delivery.take() {
             Some(delivery::Outgoing::Message(body)) => message(body),
-            Some(delivery::Outgoing::Received(received)) => message(acknowledged(received, false)),
-            None if phase.ended => Poll::Ready(None),
-            None if phase.stopping && !phase.connected => {
-                let received = link.delivery.report_received();
-                drop(link);
+            Some(delivery::Outgoing::Received(received)) => message(acknowledgement(received, false)),
+            None if state.ended => Poll::Ready(None),
+            None if state.stopping && !state.connected => {
+                let received = queue.delivery.report_received();
+                drop(queue);
                 // The next poll ends the stream.
                 self.connection = 0;
-                message(acknowledged(received, true))
+                message(acknowledgement(received, true))
             }
             None => {
-                link.waker = Some(context.waker().clone());
+                queue.waker = Some(context.waker().clone());
                 Poll::Pending
             }
         }

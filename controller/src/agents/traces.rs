@@ -1,6 +1,7 @@
-//! Traces of the latest calls, asked of all agents and passed on as they come. Nothing of them is kept here.
+//! Collects traces of the latest calls from all agents and forwards them to the tool that requested
+//! them. The controller keeps no traces.
 
-use crate::agents::{Agents, Session};
+use crate::agents::{AgentRegistry, Session};
 use cool_proto::control::{TraceEvent, TraceRequest, Traced, controller_message::Body};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -11,52 +12,57 @@ use tokio::time::timeout;
 use tonic::Status;
 use tracing::debug;
 
-/// How long agents, all together, may be silent before those that have not answered are given up.
-const SILENCE: Duration = Duration::from_secs(5);
-/// How long whoever asks may leave events unread; meanwhile agents wait that have more to say.
-const UNREAD: Duration = Duration::from_secs(2);
-/// Requests at once.
-const REQUESTS: usize = 8;
-/// Pieces of agents that wait to be passed on, for each request.
-const PIECES: usize = 16;
+/// Maximum time without any message before the remaining agents are skipped.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the tool may leave events unread. Meanwhile, agents with more events wait.
+const RECEIVER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of simultaneous requests.
+const MAX_REQUESTS: usize = 8;
+/// Maximum number of waiting messages of agents, per request.
+const MAX_PIECES: usize = 16;
 
-/// To whoever asks.
-pub type Asker = mpsc::Sender<Result<TraceEvent, Status>>;
+/// Channel to the tool that requested the traces.
+pub type TraceReceiver = mpsc::Sender<Result<TraceEvent, Status>>;
 
-/// There are too many requests.
+/// Too many requests are in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{REQUESTS} traces are being collected already; try again")]
-pub struct Busy;
+#[error("{MAX_REQUESTS} traces are already being collected; try again")]
+pub struct TooManyTraces;
 
-/// The traces that are being collected.
+/// All requests in progress.
 pub struct Traces {
-    agents: Arc<Agents>,
-    state: Mutex<State>,
+    agents: Arc<AgentRegistry>,
+    state: Mutex<OpenTraces>,
 }
 
 #[derive(Default)]
-struct State {
+struct OpenTraces {
     last: u64,
-    /// By request: where what the session of a number says goes.
+    /// For each request, the channel for its agents' messages, each with a session number.
     open: BTreeMap<u64, mpsc::Sender<(u32, Traced)>>,
 }
 
 impl Traces {
-    /// None yet.
-    pub fn new(agents: Arc<Agents>) -> Traces {
+    /// Returns a collector without requests.
+    pub fn new(agents: Arc<AgentRegistry>) -> Traces {
         Traces { agents, state: Mutex::default() }
     }
 
-    /// Asks all agents; what they say goes to `asker`, which is closed when all have answered or are given up.
+    /// Requests traces from all agents and forwards them to `receiver`. Closes `receiver` once all
+    /// agents have responded or are skipped.
     ///
     /// # Errors
-    /// If too many ask.
-    pub fn ask(self: &Arc<Traces>, request: TraceRequest, asker: Asker) -> Result<(), Busy> {
-        let (sender, pieces) = mpsc::channel(PIECES);
+    /// Returns an error if too many requests are in progress.
+    pub fn start(
+        self: &Arc<Traces>,
+        request: TraceRequest,
+        receiver: TraceReceiver,
+    ) -> Result<(), TooManyTraces> {
+        let (sender, pieces) = mpsc::channel(MAX_PIECES);
         let id = {
             let mut state = self.state.lock();
-            if state.open.len() >= REQUESTS {
-                return Err(Busy);
+            if state.open.len() >= MAX_REQUESTS {
+                return Err(TooManyTraces);
             }
             state.last += 1;
             let id = state.last;
@@ -66,52 +72,53 @@ impl Traces {
         let (mut waiting, mut silent) = (BTreeMap::new(), Vec::new());
         for session in self.agents.all() {
             let name = session.agent.name.clone();
-            let asked =
+            let requested =
                 !session.is_away() && session.send(Body::Trace(TraceRequest { id, ..request })).is_ok();
-            match asked {
+            match requested {
                 true => drop(waiting.insert(session.number, name)),
                 false => silent.push(name),
             }
         }
         let traces = self.clone();
         tokio::spawn(async move {
-            collect(waiting, silent, pieces, &asker).await;
+            collect(waiting, silent, pieces, &receiver).await;
             traces.state.lock().open.remove(&id);
         });
         Ok(())
     }
 
-    /// An agent answers.
-    pub async fn hear(&self, session: &Session, traced: Traced) {
+    /// Handles an agent's message.
+    pub async fn receive(&self, session: &Session, traced: Traced) {
         let id = traced.id;
         let Some(open) = self.state.lock().open.get(&id).cloned() else {
-            return debug!(id, "a trace that nobody asks for any more");
+            return debug!(id, "a trace that was no longer requested");
         };
-        if open.send_timeout((session.number, traced), UNREAD).await.is_err() {
+        if open.send_timeout((session.number, traced), RECEIVER_TIMEOUT).await.is_err() {
             self.state.lock().open.remove(&id);
         }
     }
 }
 
-/// Passes on what agents say until all have answered, none says more, or nobody listens.
+/// Forwards events until all agents have responded, no more arrive in time, or the receiver is
+/// closed.
 async fn collect(
     mut waiting: BTreeMap<u32, String>,
     mut silent: Vec<String>,
     mut pieces: mpsc::Receiver<(u32, Traced)>,
-    asker: &Asker,
+    receiver: &TraceReceiver,
 ) {
     while !waiting.is_empty() {
-        let Ok(Some((from, traced))) = timeout(SILENCE, pieces.recv()).await else { break };
+        let Ok(Some((from, traced))) = timeout(AGENT_TIMEOUT, pieces.recv()).await else { break };
         let Some(node) = waiting.get(&from).cloned() else { continue };
         if traced.end {
             waiting.remove(&from);
         }
         let event = TraceEvent { node, records: traced.records, silent: Vec::new() };
-        if !event.records.is_empty() && asker.send_timeout(Ok(event), UNREAD).await.is_err() {
+        if !event.records.is_empty() && receiver.send_timeout(Ok(event), RECEIVER_TIMEOUT).await.is_err() {
             return;
         }
     }
     silent.extend(waiting.into_values());
-    // Whoever asked may have gone.
-    let _ = asker.send_timeout(Ok(TraceEvent { silent, ..TraceEvent::default() }), UNREAD).await;
+    // The tool may have disconnected.
+    let _ = receiver.send_timeout(Ok(TraceEvent { silent, ..TraceEvent::default() }), RECEIVER_TIMEOUT).await;
 }

@@ -1,12 +1,13 @@
-//! Lets agents probe each other when they have joined: every node one other of its rack, and a node of every rack
-//! one of another rack. One probe at a time, never while a group is in use; one that is made stops the probe.
+//! Schedules probes between agents after they have joined: each node probes another node of its
+//! rack, and one node of each rack probes a node of another rack.
 //!
-//! What a probe is, is the agents' matter; what follows from the results, [`crate::costs`]'s.
+//! One probe runs at a time, and never while a group is in use. Forming a group stops the probe.
+//! Agents implement the probe itself, and [`crate::costs`] interprets the results.
 
-use crate::agents::{Agents, Session};
-use crate::costs::{Found, Given, Measurements};
+use crate::agents::{AgentRegistry, Session};
+use crate::costs::{ConfiguredRates, MeasuredCosts, ProbeResult};
+use crate::natural_order::natural;
 use cool_fabric::Fabric;
-use crate::jobs::allocate::natural;
 use cool_proto::control::{Probe, Probed, StopProbe, controller_message::Body};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,70 +17,72 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-/// Nodes join in crowds: there is no probing before nothing has changed for so long.
-const QUIET: Duration = Duration::from_millis(300);
-/// A probe that is not over by then is given up.
-const LONGEST: Duration = Duration::from_secs(10);
-/// How often a probe is tried.
-const TRIES: u32 = 2;
+/// Probing starts after the set of nodes has not changed for this time, because nodes often join at
+/// the same time.
+const SETTLE_TIME: Duration = Duration::from_millis(300);
+/// Maximum duration of a probe.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a probe is attempted.
+const MAX_TRIES: u32 = 2;
 
-/// A node whose place is known.
+/// A node with a known location.
 #[derive(Clone, Debug)]
-struct Host {
+struct LocatedNode {
     session: Arc<Session>,
     rack: u32,
 }
 
-/// What a probe tells about.
+/// The path that a probe measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Subject {
-    /// The way from a node, by its session's number, to another of its rack.
+enum ProbeSubject {
+    /// From a node, given by its session's number, to another node of its rack.
     Node(u32),
-    /// The way from a rack to another.
+    /// From a rack to another rack.
     Rack(u32),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Outcome {
+struct ProbeOutcome {
     tries: u32,
-    found: Option<Found>,
+    found: Option<ProbeResult>,
 }
 
-impl Outcome {
-    fn over(&self) -> bool {
-        self.found.is_some() || self.tries >= TRIES
+impl ProbeOutcome {
+    fn is_complete(&self) -> bool {
+        self.found.is_some() || self.tries >= MAX_TRIES
     }
 }
 
-/// A probe under way.
-struct Asked {
+/// The probe in progress.
+struct RunningProbe {
     id: u64,
     session: Arc<Session>,
     reply: oneshot::Sender<Probed>,
 }
 
 #[derive(Default)]
-struct State {
-    outcomes: BTreeMap<Subject, Outcome>,
+struct ProberState {
+    outcomes: BTreeMap<ProbeSubject, ProbeOutcome>,
     last: u64,
-    asked: Option<Asked>,
+    running: Option<RunningProbe>,
 }
 
-/// Makes the probes, one after the other, and has their results.
+/// Runs the probes one after the other and stores their results.
 pub struct Prober {
     network: Arc<dyn Fabric>,
-    agents: Arc<Agents>,
-    given: Given,
-    state: Mutex<State>,
+    agents: Arc<AgentRegistry>,
+    configured: ConfiguredRates,
+    state: Mutex<ProberState>,
 }
 
 impl Prober {
-    /// No probes yet; the operator has given these rates.
-    pub fn new(network: Arc<dyn Fabric>, agents: Arc<Agents>, given: Given) -> Prober {
-        Prober { network, agents, given, state: Mutex::default() }
+    /// Returns a prober without results.
+    pub fn new(network: Arc<dyn Fabric>, agents: Arc<AgentRegistry>, configured: ConfiguredRates) -> Prober {
+        Prober { network, agents, configured, state: Mutex::default() }
     }
 
-    /// Probes whenever there is something to probe and no group is busy, until the network or the groups are gone.
+    /// Runs pending probes while no group is busy. Returns when the network or the groups no longer
+    /// exist.
     pub async fn run(self: Arc<Prober>, mut busy: watch::Receiver<BTreeSet<u64>>) {
         let mut network = self.network.watch();
         loop {
@@ -91,7 +94,7 @@ impl Prober {
                 if network.changed().await.is_err() {
                     return;
                 }
-                while let Ok(changed) = timeout(QUIET, network.changed()).await {
+                while let Ok(changed) = timeout(SETTLE_TIME, network.changed()).await {
                     if changed.is_err() {
                         return;
                     }
@@ -103,100 +106,108 @@ impl Prober {
                 _ = busy.wait_for(|groups| !groups.is_empty()) => self.stop(),
                 found = self.probe(&from, &to) => {
                     if let Some(found) = found {
-                        self.note(subject, (&from, &to), found);
+                        self.record(subject, (&from, &to), found);
                     }
                 }
             }
         }
     }
 
-    /// An agent reports.
-    pub fn hear(&self, session: &Session, probed: Probed) {
+    /// Handles an agent's report.
+    pub fn receive(&self, session: &Session, probed: Probed) {
         let mut state = self.state.lock();
-        match state.asked.take_if(|asked| (asked.id, asked.session.number) == (probed.id, session.number)) {
-            // Whoever asked may just have given up.
-            Some(asked) => drop(asked.reply.send(probed)),
-            None => debug!(node = session.agent.name, "reports a probe that nobody waits for"),
+        match state
+            .running
+            .take_if(|running| (running.id, running.session.number) == (probed.id, session.number))
+        {
+            // The probe may just have timed out.
+            Some(running) => drop(running.reply.send(probed)),
+            None => debug!(node = session.agent.name, "reported a probe that is not running"),
         }
     }
 
-    /// Stops the probe under way: somebody else needs the network.
+    /// Stops the probe in progress, because another user needs the network.
     pub fn stop(&self) {
-        if let Some(asked) = self.state.lock().asked.take() {
-            // An agent that is gone probes no more.
-            let _ = asked.session.send(Body::StopProbe(StopProbe {}));
+        if let Some(running) = self.state.lock().running.take() {
+            // If the session has ended, the agent has stopped probing.
+            let _ = running.session.send(Body::StopProbe(StopProbe {}));
         }
     }
 
-    /// What is known now.
-    pub fn measurements(&self) -> Measurements {
+    /// Returns the current results.
+    pub fn measurements(&self) -> MeasuredCosts {
         let state = self.state.lock();
-        let level = |of: fn(&Subject) -> bool| {
+        let level = |of: fn(&ProbeSubject) -> bool| {
             let outcomes = state.outcomes.iter().filter(|(subject, _)| of(subject));
-            let found: Vec<Found> = outcomes.filter_map(|(_, outcome)| outcome.found).collect();
-            Found::median(&found).map(|median| (median, found.len()))
+            let found: Vec<ProbeResult> = outcomes.filter_map(|(_, outcome)| outcome.found).collect();
+            ProbeResult::median(&found).map(|median| (median, found.len()))
         };
-        Measurements {
-            given: self.given,
-            rack: level(|subject| matches!(subject, Subject::Node(_))),
-            core: level(|subject| matches!(subject, Subject::Rack(_))),
+        MeasuredCosts {
+            configured: self.configured,
+            rack: level(|subject| matches!(subject, ProbeSubject::Node(_))),
+            core: level(|subject| matches!(subject, ProbeSubject::Rack(_))),
         }
     }
 
-    /// Probes that are still to be made.
+    /// Returns the number of pending probes.
     pub fn pending(&self) -> usize {
-        let pairs = pairs(&places(&self.hosts()));
+        let pairs = pairs(&places(&self.located_nodes()));
         let state = self.state.lock();
         pairs.iter().filter(|(subject, ..)| state.is_open(*subject)).count()
     }
 
-    /// The nodes whose places are known, rack by rack.
-    fn hosts(&self) -> Vec<Host> {
+    /// Returns the nodes with known locations, ordered by rack.
+    fn located_nodes(&self) -> Vec<LocatedNode> {
         let topology = self.network.topology();
         let here = |name: &str| self.agents.get(name).filter(|session| !session.is_away());
         let located = topology.nodes.iter().filter_map(|n| Some((here(&n.name)?, n.location?)));
-        let mut hosts: Vec<Host> =
-            located.map(|(session, location)| Host { session, rack: location.rack }).collect();
-        hosts.sort_by(|a, b| {
+        let mut located_nodes: Vec<LocatedNode> =
+            located.map(|(session, location)| LocatedNode { session, rack: location.rack }).collect();
+        located_nodes.sort_by(|a, b| {
             a.rack.cmp(&b.rack).then_with(|| natural(&a.session.agent.name, &b.session.agent.name))
         });
-        hosts
+        located_nodes
     }
 
-    /// The next probe to make. What is known of nodes that are gone is forgotten.
-    fn next(&self) -> Option<(Subject, Arc<Session>, Arc<Session>)> {
-        let hosts = self.hosts();
-        let pairs = pairs(&places(&hosts));
+    /// Returns the next probe to run. Drops results of nodes that no longer exist.
+    fn next(&self) -> Option<(ProbeSubject, Arc<Session>, Arc<Session>)> {
+        let located_nodes = self.located_nodes();
+        let pairs = pairs(&places(&located_nodes));
         let mut state = self.state.lock();
         state.outcomes.retain(|subject, _| pairs.iter().any(|(other, ..)| other == subject));
         let (subject, from, to) = pairs.into_iter().find(|(subject, ..)| state.is_open(*subject))?;
-        Some((subject, hosts[from].session.clone(), hosts[to].session.clone()))
+        Some((subject, located_nodes[from].session.clone(), located_nodes[to].session.clone()))
     }
 
-    /// What a probe has found, or why it has not; none if it was stopped.
-    async fn probe(&self, from: &Arc<Session>, to: &Session) -> Option<Result<Found, String>> {
+    /// Runs a probe. Returns its result or failure, or `None` if it was stopped.
+    async fn probe(&self, from: &Arc<Session>, to: &Session) -> Option<Result<ProbeResult, String>> {
         let (reply, answer) = oneshot::channel();
         let id = {
             let mut state = self.state.lock();
             state.last += 1;
-            state.asked = Some(Asked { id: state.last, session: from.clone(), reply });
+            state.running = Some(RunningProbe { id: state.last, session: from.clone(), reply });
             state.last
         };
         let probe = Probe { id, ip: to.agent.ip.to_string(), port: to.agent.probe_port.into() };
         if let Err(gone) = from.send(Body::Probe(probe)) {
             return Some(Err(gone.to_string()));
         }
-        match timeout(LONGEST, answer).await {
-            Ok(Ok(probed)) => Some(Found::try_from(&probed)),
+        match timeout(PROBE_TIMEOUT, answer).await {
+            Ok(Ok(probed)) => Some(ProbeResult::try_from(&probed)),
             Ok(Err(_)) => None,
             Err(_) => {
                 self.stop();
-                Some(Err(format!("it was not over within {LONGEST:?}")))
+                Some(Err(format!("it did not complete within {PROBE_TIMEOUT:?}")))
             }
         }
     }
 
-    fn note(&self, subject: Subject, (from, to): (&Session, &Session), found: Result<Found, String>) {
+    fn record(
+        &self,
+        subject: ProbeSubject,
+        (from, to): (&Session, &Session),
+        found: Result<ProbeResult, String>,
+    ) {
         let (from, to) = (&from.agent.name, &to.agent.name);
         let mut state = self.state.lock();
         let outcome = state.outcomes.entry(subject).or_default();
@@ -206,26 +217,27 @@ impl Prober {
                 info!(from, to, ?found, "probed");
                 outcome.found = Some(found);
             }
-            Err(why) => warn!(from, to, why, "the way between two nodes could not be measured"),
+            Err(why) => warn!(from, to, why, "cannot measure the path between two nodes"),
         }
     }
 }
 
-impl State {
-    fn is_open(&self, subject: Subject) -> bool {
-        !self.outcomes.get(&subject).is_some_and(Outcome::over)
+impl ProberState {
+    fn is_open(&self, subject: ProbeSubject) -> bool {
+        !self.outcomes.get(&subject).is_some_and(ProbeOutcome::is_complete)
     }
 }
 
-/// Sessions with their racks.
-fn places(hosts: &[Host]) -> Vec<(u32, u32)> {
-    hosts.iter().map(|host| (host.session.number, host.rack)).collect()
+/// Returns session numbers and racks.
+fn places(located_nodes: &[LocatedNode]) -> Vec<(u32, u32)> {
+    located_nodes.iter().map(|host| (host.session.number, host.rack)).collect()
 }
 
-/// Whom to probe: from each node to the next of its rack, around, so that every link is used once each way; from
-/// the first node of each rack to that of the next. Hosts are (session, rack), rack by rack.
-fn pairs(hosts: &[(u32, u32)]) -> Vec<(Subject, usize, usize)> {
-    let racks: Vec<std::ops::Range<usize>> = hosts
+/// Returns the pairs to probe. Each node probes the next node of its rack, in a ring, so that every
+/// link is used once in each direction. The first node of each rack probes the first node of the
+/// next rack. `located_nodes` are session numbers and racks, ordered by rack.
+fn pairs(located_nodes: &[(u32, u32)]) -> Vec<(ProbeSubject, usize, usize)> {
+    let racks: Vec<std::ops::Range<usize>> = located_nodes
         .chunk_by(|a, b| a.1 == b.1)
         .scan(0, |start, rack| {
             let range = *start..*start + rack.len();
@@ -237,10 +249,11 @@ fn pairs(hosts: &[(u32, u32)]) -> Vec<(Subject, usize, usize)> {
         if at + 1 < range.end { at + 1 } else { range.start }
     };
     let within = racks.iter().filter(|rack| rack.len() > 1).flat_map(|rack| {
-        rack.clone().map(move |host| (Subject::Node(hosts[host].0), host, next(host, rack)))
+        rack.clone().map(move |host| (ProbeSubject::Node(located_nodes[host].0), host, next(host, rack)))
     });
     let around = racks.iter().zip(racks.iter().cycle().skip(1)).filter(|_| racks.len() > 1);
-    let between = around.map(|(rack, other)| (Subject::Rack(hosts[rack.start].1), rack.start, other.start));
+    let between = around
+        .map(|(rack, other)| (ProbeSubject::Rack(located_nodes[rack.start].1), rack.start, other.start));
     between.chain(within).collect()
 }
 
@@ -250,8 +263,8 @@ mod tests {
 
     #[test]
     fn every_node_is_probed_within_its_rack_and_every_rack_with_another() {
-        let hosts = [(11, 0), (12, 0), (13, 0), (21, 1), (31, 4), (32, 4)];
-        let (node, rack) = (Subject::Node, Subject::Rack);
+        let located_nodes = [(11, 0), (12, 0), (13, 0), (21, 1), (31, 4), (32, 4)];
+        let (node, rack) = (ProbeSubject::Node, ProbeSubject::Rack);
         let expected = [
             (rack(0), 0, 3),
             (rack(1), 3, 4),
@@ -262,18 +275,18 @@ mod tests {
             (node(31), 4, 5),
             (node(32), 5, 4),
         ];
-        assert_eq!(pairs(&hosts), expected);
-        assert_eq!(pairs(&hosts[..1]), []);
+        assert_eq!(pairs(&located_nodes), expected);
+        assert_eq!(pairs(&located_nodes[..1]), []);
         assert_eq!(pairs(&[]), []);
     }
 
     #[test]
     fn a_probe_that_fails_is_tried_again_but_not_for_ever() {
-        let mut state = State::default();
-        let subject = Subject::Node(1);
-        for tries in 0..TRIES {
+        let mut state = ProberState::default();
+        let subject = ProbeSubject::Node(1);
+        for tries in 0..MAX_TRIES {
             assert!(state.is_open(subject));
-            state.outcomes.insert(subject, Outcome { tries: tries + 1, found: None });
+            state.outcomes.insert(subject, ProbeOutcome { tries: tries + 1, found: None });
         }
         assert!(!state.is_open(subject));
     }

@@ -1,84 +1,84 @@
-//! Job control: what ends a job from outside, or reaches into it. The time limit, and requests of operators.
+//! Control of a job from outside: its time limit, and requests of operators and users.
 
-use crate::groups::{Place, by_node};
-use crate::jobs::job::JobFailure;
+use crate::groups::{MemberPlace, by_node};
+use crate::jobs::job_failure::JobFailure;
 use cool_proto::control::{SignalRequest, controller_message::Body};
 use std::future::pending;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-/// The status of a job whose time is over, as timeout(1) has it.
-const TIME_OVER: i32 = 124;
-/// The status of a job that was cancelled: as if ended by SIGTERM.
-const CANCELLED: i32 = 128 + 15;
+/// Exit status of a job that exceeded its time limit, as in timeout(1).
+const TIMED_OUT: i32 = 124;
+/// Exit status of a canceled job, as if killed by SIGTERM.
+const CANCELED: i32 = 128 + 15;
 
-/// What an operator wants of a job.
+/// A request of an operator or user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlRequest {
-    /// That it ends; who wants it.
+    /// End the job. Contains the name of the requesting user.
     Cancel(String),
-    /// That its processes get this signal.
+    /// Send this signal to the job's processes.
     Signal(i32),
 }
 
-/// The requests and limits that reach one job from outside.
+/// Receives the requests to one job and applies its time limit.
 #[derive(Debug)]
 pub struct JobControl {
-    orders: mpsc::Receiver<ControlRequest>,
-    /// When its time is over, and how much it was.
+    requests: mpsc::Receiver<ControlRequest>,
+    /// End of the time limit, and its length.
     limit: Option<(Instant, Duration)>,
-    /// It ends already.
-    ignored: bool,
+    /// Whether the job is already ending.
+    disabled: bool,
 }
 
 impl JobControl {
-    /// No time limit yet.
-    pub fn new(orders: mpsc::Receiver<ControlRequest>) -> JobControl {
-        JobControl { orders, limit: None, ignored: false }
+    /// Returns a control without a time limit.
+    pub fn new(requests: mpsc::Receiver<ControlRequest>) -> JobControl {
+        JobControl { requests, limit: None, disabled: false }
     }
 
-    /// The time that the job may take from now on; zero: as long as it wants.
+    /// Starts the time limit. Zero means no limit.
     pub(crate) fn limit(&mut self, limit: Duration) {
         let end = (!limit.is_zero()).then(|| Instant::now().checked_add(limit)).flatten();
         self.limit = end.map(|end| (end, limit));
     }
 
-    /// Nothing can end the job any more than it is.
-    pub(crate) fn ignore(&mut self) {
-        self.ignored = true;
+    /// Ignores all further reasons to end the job, because it is already ending.
+    pub(crate) fn disable(&mut self) {
+        self.disabled = true;
     }
 
-    /// Waits for a reason to end the job; signals are passed on meanwhile. May be dropped and called again.
-    pub(crate) async fn stop(&mut self, job: u64, places: &[Place]) -> JobFailure {
-        if self.ignored {
+    /// Waits for a reason to end the job, and forwards signals meanwhile. Cancel-safe.
+    pub(crate) async fn wait_for_end(&mut self, job: u64, places: &[MemberPlace]) -> JobFailure {
+        if self.disabled {
             pending::<()>().await;
         }
         loop {
-            let order = tokio::select! {
-                over = over(self.limit) => {
-                    let reason = format!("its time limit of {over:?} is over");
-                    return JobFailure { code: TIME_OVER, ..JobFailure::new(reason) };
+            let request = tokio::select! {
+                limit = expired(self.limit) => {
+                    let reason = format!("it exceeded its time limit of {limit:?}");
+                    return JobFailure { code: TIMED_OUT, ..JobFailure::new(reason) };
                 }
-                order = self.orders.recv() => order,
+                request = self.requests.recv() => request,
             };
-            match order {
+            match request {
                 Some(ControlRequest::Cancel(by)) => {
-                    return JobFailure { code: CANCELLED, ..JobFailure::new(format!("cancelled by {by}")) };
+                    return JobFailure { code: CANCELED, ..JobFailure::new(format!("canceled by {by}")) };
                 }
                 Some(ControlRequest::Signal(signal)) => {
                     for (session, _) in by_node(places).into_values() {
-                        // If the agent is gone, the session's end says so to the job.
+                        // If the session has ended, the job is informed separately.
                         let _ = session.send(Body::Signal(SignalRequest { job, signal }));
                     }
                 }
-                None => return JobFailure::new("the job was dropped"),
+                None => return JobFailure::new("the controller dropped the job"),
             }
         }
     }
 }
 
-async fn over(limit: Option<(Instant, Duration)>) -> Duration {
+async fn expired(limit: Option<(Instant, Duration)>) -> Duration {
     match limit {
         Some((end, limit)) => {
             sleep_until(end).await;

@@ -1,8 +1,11 @@
-//! Whoever started a job and follows it, from anywhere: what there is to hear is kept until it is taken, and the job never waits for
-//! that. A connection that breaks is no reason to end a job: its caller has a grace time to come back.
+//! Delivers events of a job to its caller, the tool that started it or attached to it later.
 //!
-//! A caller that is there and does not read makes the ranks wait when they print, as a pipe would. For one that is away the job
-//! runs on, and what exceeds the room is lost, the oldest lines first: lines are numbered, so the caller knows what it lacks.
+//! Events are queued until the caller reads them, and the job never waits for this. If the
+//! connection breaks, the job continues and its caller has a grace time to reconnect.
+//!
+//! If a connected caller does not read, ranks block when they print, as with a pipe. While the
+//! caller is disconnected, ranks continue, and the oldest lines are dropped when the queue is full.
+//! Lines are numbered, so that the caller can tell which are missing.
 
 use cool_proto::control::{JobEvent, JobSpec, job_event::Body};
 use std::collections::VecDeque;
@@ -13,63 +16,65 @@ use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tracing::{info, warn};
 
-/// Bytes of lines that wait for a caller.
-const WAITING_MAX: usize = 4 << 20;
-/// Ranks wait when so much does, and go on below the second.
-const HOLD_ABOVE: usize = 1 << 20;
-const HOLD_BELOW: usize = 256 << 10;
-/// Bytes of lines that a connection has taken, and are said again on the next one: it may have broken with that unread.
-const REPEATED_MAX: usize = 2 << 20;
+/// Maximum size of all lines waiting for a caller.
+const MAX_WAITING_BYTES: usize = 4 << 20;
+/// Ranks block while more than the first limit is waiting, until it falls below the second.
+const HOLD_ABOVE_BYTES: usize = 1 << 20;
+const HOLD_BELOW_BYTES: usize = 256 << 10;
+/// Maximum size of lines that are sent again on a new connection, because the previous one may have
+/// failed before they were delivered.
+const MAX_REPEATED_BYTES: usize = 2 << 20;
 
-/// To the caller of a job.
-pub type Caller = mpsc::Sender<Result<JobEvent, Status>>;
+/// Channel to the caller of a job.
+pub type JobEventSender = mpsc::Sender<Result<JobEvent, Status>>;
 
-/// A caller who comes.
+/// A caller that connects.
 #[derive(Debug)]
 pub struct CallerArrival {
-    /// The way to it.
-    pub caller: Caller,
-    /// What it asked for.
+    /// Channel to the caller.
+    pub sender: JobEventSender,
+    /// The job that it requested.
     pub spec: JobSpec,
-    /// Whether it knows lines by their numbers, and so may be told some twice.
+    /// Whether it can detect repeated lines by their numbers.
     pub numbered: bool,
 }
 
-/// What its caller means for the job.
+/// An event that the job must handle.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Reaction {
-    /// It has been away for too long, and is given up.
-    GivenUp,
-    /// The ranks are to wait when they print, or no more.
+pub(crate) enum CallerEvent {
+    /// The caller did not reconnect in time.
+    CallerLost,
+    /// Ranks must block when they print (true), or may continue (false).
     Hold(bool),
 }
 
-/// The caller of one job, and what it is still to hear.
+/// Queue of events for the caller of one job.
 #[derive(Debug)]
-pub(crate) struct Follower {
-    caller: Option<Caller>,
+pub(crate) struct JobFollower {
+    caller: Option<JobEventSender>,
     arrivals: mpsc::Receiver<CallerArrival>,
-    /// Since when it is away, if it is.
+    /// Since when there has been no caller.
     away: Instant,
     grace: Duration,
-    /// Since when the controller hears anybody: while it is cut off itself, nobody's time runs.
-    hearing: watch::Receiver<Option<Instant>>,
-    /// That the job has started: said to everybody who comes.
+    /// Since when the controller has been connected to any agent or switch. Grace times do not
+    /// elapse while it is isolated.
+    connected_since: watch::Receiver<Option<Instant>>,
+    /// The start of the job, which is reported to every new caller.
     started: Option<JobEvent>,
-    /// What the latest connection has taken and may not have delivered.
-    taken: Lines,
-    waiting: Lines,
+    /// Events sent on the current connection that may not have been delivered.
+    taken: EventBuffer,
+    waiting: EventBuffer,
     held: bool,
 }
 
-/// Events in order, and the bytes of lines among them.
+/// Events in order, and the total size of their lines.
 #[derive(Debug, Default)]
-struct Lines {
+struct EventBuffer {
     events: VecDeque<JobEvent>,
     bytes: usize,
 }
 
-impl Lines {
+impl EventBuffer {
     fn push(&mut self, event: JobEvent) {
         self.bytes += size(&event);
         self.events.push_back(event);
@@ -81,7 +86,7 @@ impl Lines {
         Some(event)
     }
 
-    /// Drops the oldest lines beyond this; returns how many.
+    /// Drops the oldest lines beyond a total size. Returns their number.
     fn bound(&mut self, bytes: usize) -> usize {
         let before = self.events.len();
         while self.bytes > bytes {
@@ -92,7 +97,7 @@ impl Lines {
     }
 }
 
-/// What of the room for lines an event takes.
+/// Returns the size of an event's line, or 0 if it has none.
 fn size(event: &JobEvent) -> usize {
     match &event.body {
         Some(Body::Output(output)) => output.line.len() + 64,
@@ -100,7 +105,8 @@ fn size(event: &JobEvent) -> usize {
     }
 }
 
-/// Whether a caller who has heard it knows that: a line with a number, or how a rank ended.
+/// Returns whether a caller can recognize the event if it is sent twice: a numbered line or the end
+/// of a rank.
 fn may_be_repeated(event: &JobEvent) -> bool {
     match &event.body {
         Some(Body::Output(output)) => output.number > 0,
@@ -109,84 +115,86 @@ fn may_be_repeated(event: &JobEvent) -> bool {
     }
 }
 
-impl Follower {
-    /// Nobody is there yet.
+impl JobFollower {
+    /// Returns a follower without a caller.
     pub(crate) fn new(
         arrivals: mpsc::Receiver<CallerArrival>,
         grace: Duration,
-        hearing: watch::Receiver<Option<Instant>>,
-    ) -> Follower {
-        Follower {
+        connected_since: watch::Receiver<Option<Instant>>,
+    ) -> JobFollower {
+        JobFollower {
             caller: None,
             arrivals,
             away: Instant::now(),
             grace,
-            hearing,
+            connected_since,
             started: None,
-            taken: Lines::default(),
-            waiting: Lines::default(),
+            taken: EventBuffer::default(),
+            waiting: EventBuffer::default(),
             held: false,
         }
     }
 
-    /// There is something to hear.
-    pub(crate) fn tell(&mut self, body: Body) {
+    /// Queues an event for the caller.
+    pub(crate) fn queue_event(&mut self, body: Body) {
         let starts = matches!(body, Body::Started(_));
         let event = JobEvent { body: Some(body) };
         if starts {
             self.started = Some(event.clone());
         }
         self.waiting.push(event);
-        let lost = self.waiting.bound(WAITING_MAX);
+        let lost = self.waiting.bound(MAX_WAITING_BYTES);
         if lost > 0 {
-            warn!(lines = lost, "output is lost: whoever started the job takes none");
+            warn!(lines = lost, "output was dropped, because the caller of the job is not reading it");
         }
     }
 
-    /// Tells the caller what there is, and takes note when it goes and comes, until that means something for the job. May be
-    /// dropped and called again.
-    pub(crate) async fn follow(&mut self) -> Reaction {
+    /// Sends queued events and handles callers that connect and disconnect. Returns when the job
+    /// must react. Cancel-safe.
+    pub(crate) async fn next_event(&mut self) -> CallerEvent {
         loop {
             if let Some(hold) = self.changes_hold() {
-                return Reaction::Hold(hold);
+                return CallerEvent::Hold(hold);
             }
             let Some(caller) = self.caller.clone() else {
-                let (deadline, mut hearing) = (self.deadline(), self.hearing.clone());
+                let (deadline, mut connected_since) = (self.deadline(), self.connected_since.clone());
                 tokio::select! {
-                    arrival = arrives(&mut self.arrivals) => drop(self.receive(arrival)),
-                    () = at(deadline) => return Reaction::GivenUp,
-                    () = changed(&mut hearing) => {}
+                    arrival = next_arrival(&mut self.arrivals) => drop(self.receive(arrival)),
+                    () = wait_until(deadline) => return CallerEvent::CallerLost,
+                    () = changed(&mut connected_since) => {}
                 }
                 continue;
             };
             tokio::select! {
-                arrival = arrives(&mut self.arrivals) => drop(self.receive(arrival)),
+                arrival = next_arrival(&mut self.arrivals) => drop(self.receive(arrival)),
                 room = caller.reserve(), if !self.waiting.events.is_empty() => match room {
                     Ok(room) => {
                         if let Some(event) = self.take() {
                             room.send(Ok(event));
                         }
                     }
-                    Err(_) => self.leaves(),
+                    Err(_) => self.caller_left(),
                 },
-                () = caller.closed() => self.leaves(),
+                () = caller.closed() => self.caller_left(),
             }
         }
     }
 
-    /// Waits for somebody who comes; what it asked for. None when all have been given up.
-    pub(crate) async fn comes(&mut self) -> Option<JobSpec> {
+    /// Waits for a caller to connect. Returns the job that it requested, or `None` if no caller
+    /// connects in time.
+    pub(crate) async fn wait_for_caller(&mut self) -> Option<JobSpec> {
         loop {
-            let (deadline, mut hearing) = (self.deadline(), self.hearing.clone());
+            let (deadline, mut connected_since) = (self.deadline(), self.connected_since.clone());
             tokio::select! {
-                arrival = arrives(&mut self.arrivals) => return Some(self.receive(arrival)),
-                () = at(deadline) => return None,
-                () = changed(&mut hearing) => {}
+                arrival = next_arrival(&mut self.arrivals) => return Some(self.receive(arrival)),
+                () = wait_until(deadline) => return None,
+                () = changed(&mut connected_since) => {}
             }
         }
     }
 
-    /// Tells a caller who is there all that there is, and then that the controller stops.
+    /// Sends all queued events to a connected caller, then reports that the controller is shutting
+    /// down.
     pub(crate) async fn hand_over(&mut self) {
         let Some(caller) = self.caller.clone() else { return };
         while !self.waiting.events.is_empty() {
@@ -195,27 +203,27 @@ impl Follower {
                 room.send(Ok(event));
             }
         }
-        // Whoever has gone comes back to the next controller.
-        let _ = caller.send(Err(Status::unavailable("the controller stops"))).await;
+        // A caller that has disconnected will reconnect to the next controller.
+        let _ = caller.send(Err(Status::unavailable("the controller is shutting down"))).await;
     }
 
-    /// The job is over: waits until its caller has heard that, or is given up.
-    pub(crate) async fn bid_farewell(&mut self) {
-        while self.follow().await != Reaction::GivenUp {}
+    /// Waits until the caller has received the end of the job, or did not reconnect in time.
+    pub(crate) async fn deliver_remaining(&mut self) {
+        while self.next_event().await != CallerEvent::CallerLost {}
     }
 
     fn take(&mut self) -> Option<JobEvent> {
         let event = self.waiting.pop()?;
         if may_be_repeated(&event) {
             self.taken.push(event.clone());
-            self.taken.bound(REPEATED_MAX);
+            self.taken.bound(MAX_REPEATED_BYTES);
         }
         Some(event)
     }
 
-    /// A caller comes, in the place of any other; what it asked for.
+    /// Replaces the caller. Returns the job that the new one requested.
     pub(crate) fn receive(&mut self, arrival: CallerArrival) -> JobSpec {
-        let CallerArrival { caller, spec, numbered } = arrival;
+        let CallerArrival { sender, spec, numbered } = arrival;
         let taken = std::mem::take(&mut self.taken);
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.events.retain(|event| !matches!(event.body, Some(Body::Started(_))));
@@ -223,46 +231,46 @@ impl Follower {
         for event in self.started.clone().into_iter().chain(repeated).chain(waiting.events) {
             self.waiting.push(event);
         }
-        self.caller = Some(caller);
+        self.caller = Some(sender);
         spec
     }
 
-    fn leaves(&mut self) {
-        info!("whoever started the job is away");
+    fn caller_left(&mut self) {
+        info!("the caller of the job has disconnected");
         (self.caller, self.away) = (None, Instant::now());
     }
 
     fn deadline(&mut self) -> Option<Instant> {
-        let hearing = *self.hearing.borrow_and_update();
-        Some(self.away.max(hearing?) + self.grace)
+        let connected_since = *self.connected_since.borrow_and_update();
+        Some(self.away.max(connected_since?) + self.grace)
     }
 
-    /// Whether the ranks are to wait from now on, or no more, if that is news.
+    /// Returns whether ranks must block, if this has changed.
     fn changes_hold(&mut self) -> Option<bool> {
-        let above = if self.held { HOLD_BELOW } else { HOLD_ABOVE };
+        let above = if self.held { HOLD_BELOW_BYTES } else { HOLD_ABOVE_BYTES };
         let hold = self.caller.is_some() && self.waiting.bytes > above;
         (std::mem::replace(&mut self.held, hold) != hold).then_some(hold)
     }
 }
 
-/// The next caller who comes; none comes any more when nobody knows the job.
-async fn arrives(arrivals: &mut mpsc::Receiver<CallerArrival>) -> CallerArrival {
+/// Waits for the next caller. Never completes once the job is no longer listed.
+async fn next_arrival(arrivals: &mut mpsc::Receiver<CallerArrival>) -> CallerArrival {
     match arrivals.recv().await {
         Some(arrival) => arrival,
         None => pending().await,
     }
 }
 
-async fn at(deadline: Option<Instant>) {
+async fn wait_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => pending().await,
     }
 }
 
-/// The controller hears somebody, or nobody any more.
-async fn changed(hearing: &mut watch::Receiver<Option<Instant>>) {
-    if hearing.changed().await.is_err() {
+/// Waits until the controller becomes connected or isolated.
+async fn changed(connected_since: &mut watch::Receiver<Option<Instant>>) {
+    if connected_since.changed().await.is_err() {
         pending().await
     }
 }

@@ -1,123 +1,134 @@
-//! The election of one leader among controllers, as a machine: a lease in etcd (Gray and Cheriton 1989) that is kept alive, and a key that is
-//! created under it if there is none and goes with it, as etcd's own package `concurrency` does it. Beside the key a number stays that
-//! each claim makes larger in the same transaction: the leader's generation, its fencing token (Kleppmann 2016).
+//! Leader election among controllers, as a machine.
 //!
-//! A leader leads until its lease may be over, reckoned by its own clock from when it asked for the renewal, less a margin. etcd reckons from
-//! when it granted it, which is later, and lets nobody else lead before. So no two lead at a time, whatever is lost, late or
-//! stands still; what a process does that has stood still, and does not know yet that it is late, is refused by its generation.
+//! The leader holds a lease in etcd (Gray and Cheriton 1989), which it renews, and a key that is
+//! bound to the lease. A controller creates the key only if it does not exist, as etcd's own
+//! package `concurrency` does. In the same transaction it increases a second number, the leader's
+//! generation, which serves as a fencing token (Kleppmann 2016).
+//!
+//! A leader stops before its lease can have expired. It measures from the time of its renewal
+//! request, by its own clock, and subtracts a margin. etcd measures from the later time at which it
+//! granted the renewal, and lets no other controller lead before the lease has expired. Therefore
+//! two controllers never lead at the same time, whatever messages are lost or delayed. A process
+//! that was paused and does not know yet that it is late has an old generation, so its actions
+//! are refused.
 
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_proto::job_ids;
 use std::collections::VecDeque;
 
-/// Before the next try when etcd has not answered, or has refused.
-const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// Delay after a failed or refused request.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// The share of the lease by which a leader stops before its end: clocks that run unequally, and the time that it takes to stop.
-const MARGIN: u32 = 6;
-/// The share of the lease after which a leader asks again: for its renewal, and then whether it still is the leader.
-const PERIOD: u32 = 12;
-/// The share of the lease within which a leader is answered, or asks another member.
-const LEADER_PATIENCE: u32 = 5;
+/// Fraction of the lease (1/n) by which a leader stops early. It allows for clocks with different
+/// rates, and for the time to stop.
+const MARGIN_DIVISOR: u32 = 6;
+/// Fraction of the lease (1/n) after which a leader sends its next request: first a renewal, then a
+/// check that it is still the leader.
+const PERIOD_DIVISOR: u32 = 12;
+/// Fraction of the lease (1/n) after which a leader's request times out and another member of etcd
+/// is tried.
+const LEADER_TIMEOUT_DIVISOR: u32 = 5;
 
-/// What etcd says of the leadership.
+/// State of the leadership in etcd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Record {
-    /// Who leads.
+pub(crate) struct LeaderRecord {
+    /// The leader, if there is one.
     pub(crate) leader: Option<Leader>,
-    /// The generation of whoever led last; 0 if nobody ever did.
+    /// Generation of the last leader, or 0 if there was none.
     pub(crate) generation: u64,
-    /// The revision of etcd in which that was written; 0 if it never was.
+    /// Revision of etcd in which the generation was written, or 0 if it never was.
     pub(crate) generation_revision: i64,
-    /// The revision of etcd in which this was read.
+    /// Revision of etcd at which this was read.
     pub(crate) revision: i64,
 }
 
-/// The leader that etcd knows.
+/// The leader according to etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Leader {
-    /// What it calls itself.
+    /// Name that it gave itself.
     pub(crate) name: String,
-    /// The lease that its key goes with.
+    /// Lease to which its key is bound.
     pub(crate) lease: i64,
 }
 
-/// What is asked of etcd.
+/// A request to etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
-    /// Who leads?
+pub(crate) enum EtcdRequest {
+    /// Read the current leader.
     Read,
-    /// Say when the leader's key has changed after this revision.
+    /// Wait until the leader's key changes after this revision.
     Watch { revision: i64 },
-    /// A lease.
+    /// Grant a lease.
     Grant { ttl: Duration },
-    /// If nobody leads, and the last generation is still that of this revision: let the holder of the lease lead as this one.
+    /// Make the holder of the lease the leader with this generation, provided that there is no
+    /// leader and the last generation is still the one of the given revision.
     Claim { lease: i64, generation: u64, generation_revision: i64 },
-    /// The lease for its whole time again.
+    /// Renew the lease for its full time.
     Renew { lease: i64 },
-    /// The lease is over, and the key that goes with it.
+    /// Revoke the lease, and with it the key that is bound to it.
     Revoke { lease: i64 },
 }
 
-/// What etcd answers.
+/// A response from etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// To `Read`; and what the clock of this machine says, nanoseconds since 1970.
-    Read(Record, u64),
-    /// To `Watch`: it has changed, or that time is over.
+pub(crate) enum EtcdResponse {
+    /// Response to `Read`, with the time of this machine's clock in nanoseconds since 1970.
+    Read(LeaderRecord, u64),
+    /// Response to `Watch`: the key has changed, or the time limit has passed.
     Watched,
     Granted {
         lease: i64,
         ttl: Duration,
     },
-    /// Whether the claim is good.
+    /// Whether the claim succeeded.
     Claimed(bool),
-    /// The whole time, zero if there is no such lease.
+    /// Full time of the lease, or zero if it does not exist.
     Renewed {
         ttl: Duration,
     },
     Revoked,
 }
 
-/// What may happen.
+/// An event that the driver reports.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// The last request has been answered, or nobody knows what has become of it.
-    Answered(Option<Answer>),
-    /// This controller ends.
+    /// The response to the last request, or `None` if its outcome is unknown.
+    Responded(Option<EtcdResponse>),
+    /// This controller is shutting down.
     Resign,
 }
 
-/// What to do, or to know.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
-    /// Ask this, in place of what is being asked, and be answered within this time.
-    Ask(Request, Duration),
-    /// Somebody else leads, if this is known.
+    /// Send this request, in place of any request in progress. Its response must arrive within the
+    /// given time.
+    Ask(EtcdRequest, Duration),
+    /// Another controller leads. Contains its name, if known.
     StandBy(Option<String>),
-    /// Lead, as this generation.
+    /// Lead with this generation.
     Lead(u64),
-    /// Lead no more. The last output.
+    /// Stop leading. This is the last output.
     Lost(LeadershipLost),
-    /// The lease has been given back, as far as that is possible. The last output.
+    /// The lease has been revoked, if that was possible. This is the last output.
     Resigned,
 }
 
-/// Why a controller leads no more.
+/// Why a controller stops leading.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeadershipLost {
-    /// No renewal has come in time.
-    #[error("etcd has not renewed its lease within {0:?}")]
+    /// The lease was not renewed in time.
+    #[error("etcd did not renew its lease within {0:?}")]
     Unrenewed(Duration),
-    /// etcd has let it end.
-    #[error("its lease in etcd is over: it has stood still, or somebody has revoked it")]
+    /// The lease has expired in etcd.
+    #[error("its lease in etcd has expired: the process was paused for too long, or the lease was revoked")]
     Expired,
-    /// The key is another's, or gone.
-    #[error("etcd says that {} leads", .0.as_deref().unwrap_or("nobody"))]
+    /// The key is missing or belongs to another controller.
+    #[error("according to etcd, {} leads", .0.as_deref().unwrap_or("no controller"))]
     Deposed(Option<String>),
 }
 
-/// A lease, and until when whoever holds it may lead.
+/// A lease, and until when its holder may lead.
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     id: i64,
@@ -126,22 +137,22 @@ struct Lease {
 }
 
 #[derive(Debug)]
-enum Phase {
-    /// Finds out who leads.
+enum ElectionPhase {
+    /// Reads the current leader.
     Reading,
-    /// Somebody does: waits until that has changed.
+    /// Another controller leads: waits for a change.
     Watching {
         revision: i64,
     },
-    /// Nobody does: gets a lease,
-    Granting(Record, u64),
-    /// and claims, if the last generation is still that of this revision.
+    /// There is no leader: requests a lease.
+    Granting(LeaderRecord, u64),
+    /// Claims the leadership, provided that the generation of this revision is still the last one.
     Claiming {
         lease: Lease,
         generation: u64,
         revision: i64,
     },
-    /// Has a lease, and does not lead.
+    /// Gives up a lease without having led.
     Revoking {
         lease: i64,
     },
@@ -155,154 +166,172 @@ enum Phase {
     Ended,
 }
 
-/// The machine.
+/// State of the election.
 #[derive(Debug)]
 pub(crate) struct Election {
     ttl: Duration,
-    phase: Phase,
-    /// What is under way, since when.
+    phase: ElectionPhase,
+    /// Time of the request in progress.
     asked: Option<Time>,
-    /// Not before this is the next request.
+    /// Earliest time of the next request.
     next: Time,
-    /// What was told last of who leads.
-    told: Option<Option<String>>,
+    /// The leader that was reported last.
+    announced: Option<Option<String>>,
     outputs: VecDeque<Output>,
 }
 
 impl Election {
-    /// A controller that does not lead, and will ask for leases of this length.
+    /// Returns a controller that does not lead and will request leases of this length.
     pub(crate) fn new(ttl: Duration) -> Election {
         Election {
             ttl,
-            phase: Phase::Reading,
+            phase: ElectionPhase::Reading,
             asked: None,
             next: Time::ZERO,
-            told: None,
+            announced: None,
             outputs: VecDeque::new(),
         }
     }
 
-    fn answered(&mut self, now: Time, answer: Option<Answer>) {
+    fn on_response(&mut self, now: Time, response: Option<EtcdResponse>) {
         let Some(asked) = self.asked.take() else { return };
-        let phase = std::mem::replace(&mut self.phase, Phase::Reading);
+        let phase = std::mem::replace(&mut self.phase, ElectionPhase::Reading);
         self.next = now;
-        self.phase = match (phase, answer) {
-            (Phase::Reading, Some(Answer::Read(record, clock))) => self.read(record, clock),
-            (Phase::Watching { .. }, Some(Answer::Watched)) => Phase::Reading,
-            (Phase::Granting(record, clock), Some(Answer::Granted { lease, ttl })) => {
+        self.phase = match (phase, response) {
+            (ElectionPhase::Reading, Some(EtcdResponse::Read(record, clock))) => {
+                self.on_record(record, clock)
+            }
+            (ElectionPhase::Watching { .. }, Some(EtcdResponse::Watched)) => ElectionPhase::Reading,
+            (ElectionPhase::Granting(record, clock), Some(EtcdResponse::Granted { lease, ttl })) => {
                 let lease = Lease { id: lease, ttl, until: usable(asked, ttl) };
-                // Larger than all that led by etcd, and than those that led without: theirs is when they started. One unit
-                // larger, since the numbers of jobs and groups are made of it.
+                // The generation must exceed that of every earlier leader. Leaders without etcd use
+                // their start time as generation. It is larger by a full unit, because ids of jobs
+                // and groups are derived from it.
                 let least = record.generation.saturating_add(tick_nanos());
                 let (generation, revision) = (clock.max(least), record.generation_revision);
-                Phase::Claiming { lease, generation, revision }
+                ElectionPhase::Claiming { lease, generation, revision }
             }
-            (Phase::Claiming { lease, generation, .. }, Some(Answer::Claimed(true))) if now < lease.until => {
+            (ElectionPhase::Claiming { lease, generation, .. }, Some(EtcdResponse::Claimed(true)))
+                if now < lease.until =>
+            {
                 self.outputs.push_back(Output::Lead(generation));
-                Phase::Leading { lease, confirm: false }
+                ElectionPhase::Leading { lease, confirm: false }
             }
-            // Refused, unknown or too late.
-            (Phase::Claiming { lease, .. }, _) => Phase::Revoking { lease: lease.id },
-            (Phase::Leading { lease, confirm }, answer) => {
-                self.led(now, asked, lease, confirm, answer);
+            // The claim was refused, too late, or its outcome is unknown.
+            (ElectionPhase::Claiming { lease, .. }, _) => ElectionPhase::Revoking { lease: lease.id },
+            (ElectionPhase::Leading { lease, confirm }, response) => {
+                self.on_leader_response(now, asked, lease, confirm, response);
                 return;
             }
-            (Phase::Resigning { .. }, _) => {
+            (ElectionPhase::Resigning { .. }, _) => {
                 self.outputs.push_back(Output::Resigned);
-                Phase::Ended
+                ElectionPhase::Ended
             }
-            (Phase::Ended, _) => Phase::Ended,
-            // What a lease is given back for may be asked again; the lease ends by itself.
-            (Phase::Revoking { .. }, Some(_)) => Phase::Reading,
+            (ElectionPhase::Ended, _) => ElectionPhase::Ended,
+            // Whatever the response, try again. At worst, the lease expires.
+            (ElectionPhase::Revoking { .. }, Some(_)) => ElectionPhase::Reading,
             (_, _) => {
-                self.next = now + RETRY_AFTER;
-                Phase::Reading
+                self.next = now + RETRY_DELAY;
+                ElectionPhase::Reading
             }
         };
     }
 
-    fn read(&mut self, record: Record, clock: u64) -> Phase {
+    fn on_record(&mut self, record: LeaderRecord, clock: u64) -> ElectionPhase {
         let leader = record.leader.as_ref().map(|leader| leader.name.clone());
-        if self.told.as_ref() != Some(&leader) {
-            self.told = Some(leader.clone());
+        if self.announced.as_ref() != Some(&leader) {
+            self.announced = Some(leader.clone());
             self.outputs.push_back(Output::StandBy(leader));
         }
         match record.leader {
-            Some(_) => Phase::Watching { revision: record.revision },
-            None => Phase::Granting(record, clock),
+            Some(_) => ElectionPhase::Watching { revision: record.revision },
+            None => ElectionPhase::Granting(record, clock),
         }
     }
 
-    /// A leader has been answered, or not.
-    fn led(&mut self, now: Time, asked: Time, mut lease: Lease, confirm: bool, answer: Option<Answer>) {
+    /// Handles the response to a leader's request.
+    fn on_leader_response(
+        &mut self,
+        now: Time,
+        asked: Time,
+        mut lease: Lease,
+        confirm: bool,
+        response: Option<EtcdResponse>,
+    ) {
         let mut confirm_next = false;
-        match answer {
-            Some(Answer::Renewed { ttl }) if ttl.is_zero() => return self.lose(LeadershipLost::Expired),
-            Some(Answer::Renewed { ttl }) if !confirm => {
+        match response {
+            Some(EtcdResponse::Renewed { ttl }) if ttl.is_zero() => {
+                return self.lose(LeadershipLost::Expired);
+            }
+            Some(EtcdResponse::Renewed { ttl }) if !confirm => {
                 (lease.ttl, lease.until) = (ttl, usable(asked, ttl));
-                self.next = asked + ttl / PERIOD;
+                self.next = asked + ttl / PERIOD_DIVISOR;
                 confirm_next = true;
             }
-            Some(Answer::Read(record, _)) if confirm => {
+            Some(EtcdResponse::Read(record, _)) if confirm => {
                 if record.leader.as_ref().is_none_or(|leader| leader.lease != lease.id) {
                     let leader = record.leader.map(|leader| leader.name);
                     return self.lose(LeadershipLost::Deposed(leader));
                 }
-                self.next = asked + lease.ttl / PERIOD;
+                self.next = asked + lease.ttl / PERIOD_DIVISOR;
             }
-            _ => self.next = now + RETRY_AFTER,
+            _ => self.next = now + RETRY_DELAY,
         }
-        self.phase = Phase::Leading { lease, confirm: confirm_next };
+        self.phase = ElectionPhase::Leading { lease, confirm: confirm_next };
     }
 
     fn lose(&mut self, why: LeadershipLost) {
-        self.phase = Phase::Ended;
+        self.phase = ElectionPhase::Ended;
         self.outputs.push_back(Output::Lost(why));
     }
 
     fn resign(&mut self, now: Time) {
         let lease = match &self.phase {
-            // An answer that would lead is not waited for: a lease that is revoked carries no key.
-            Phase::Claiming { lease, .. } | Phase::Leading { lease, .. } => lease.id,
-            Phase::Revoking { lease } => *lease,
-            Phase::Resigning { .. } | Phase::Ended => return,
-            Phase::Reading | Phase::Watching { .. } | Phase::Granting(..) => {
-                self.phase = Phase::Ended;
+            // Do not wait for a claim in progress: without the lease, its key cannot exist.
+            ElectionPhase::Claiming { lease, .. } | ElectionPhase::Leading { lease, .. } => lease.id,
+            ElectionPhase::Revoking { lease } => *lease,
+            ElectionPhase::Resigning { .. } | ElectionPhase::Ended => return,
+            ElectionPhase::Reading | ElectionPhase::Watching { .. } | ElectionPhase::Granting(..) => {
+                self.phase = ElectionPhase::Ended;
                 return self.outputs.push_back(Output::Resigned);
             }
         };
-        self.phase = Phase::Resigning { lease };
+        self.phase = ElectionPhase::Resigning { lease };
         (self.asked, self.next) = (None, now);
     }
 
-    /// What to ask next, and how long the answer may take.
-    fn request(&self) -> Option<(Request, Duration)> {
+    /// Returns the next request, and the time limit of its response.
+    fn request(&self) -> Option<(EtcdRequest, Duration)> {
         match &self.phase {
-            Phase::Reading => Some((Request::Read, self.ttl / 3)),
-            Phase::Watching { revision } => Some((Request::Watch { revision: *revision }, self.ttl)),
-            Phase::Granting(..) => Some((Request::Grant { ttl: self.ttl }, self.ttl)),
-            Phase::Claiming { lease, generation, revision } => {
+            ElectionPhase::Reading => Some((EtcdRequest::Read, self.ttl / 3)),
+            ElectionPhase::Watching { revision } => {
+                Some((EtcdRequest::Watch { revision: *revision }, self.ttl))
+            }
+            ElectionPhase::Granting(..) => Some((EtcdRequest::Grant { ttl: self.ttl }, self.ttl)),
+            ElectionPhase::Claiming { lease, generation, revision } => {
                 let (generation, generation_revision) = (*generation, *revision);
-                Some((Request::Claim { lease: lease.id, generation, generation_revision }, self.ttl))
+                Some((EtcdRequest::Claim { lease: lease.id, generation, generation_revision }, self.ttl))
             }
-            Phase::Leading { lease, confirm: false } => {
-                Some((Request::Renew { lease: lease.id }, lease.ttl / LEADER_PATIENCE))
+            ElectionPhase::Leading { lease, confirm: false } => {
+                Some((EtcdRequest::Renew { lease: lease.id }, lease.ttl / LEADER_TIMEOUT_DIVISOR))
             }
-            Phase::Leading { lease, confirm: true } => Some((Request::Read, lease.ttl / LEADER_PATIENCE)),
-            Phase::Revoking { lease } | Phase::Resigning { lease } => {
-                Some((Request::Revoke { lease: *lease }, self.ttl / 3))
+            ElectionPhase::Leading { lease, confirm: true } => {
+                Some((EtcdRequest::Read, lease.ttl / LEADER_TIMEOUT_DIVISOR))
             }
-            Phase::Ended => None,
+            ElectionPhase::Revoking { lease } | ElectionPhase::Resigning { lease } => {
+                Some((EtcdRequest::Revoke { lease: *lease }, self.ttl / 3))
+            }
+            ElectionPhase::Ended => None,
         }
     }
 }
 
-/// Until when the holder of a lease that was asked for then may lead.
+/// Returns until when the holder of a lease that was requested at `asked` may lead.
 fn usable(asked: Time, ttl: Duration) -> Time {
-    asked + (ttl - ttl / MARGIN)
+    asked + (ttl - ttl / MARGIN_DIVISOR)
 }
 
-/// As much as two generations are apart at least.
+/// Minimum difference between two generations.
 fn tick_nanos() -> u64 {
     u64::try_from(job_ids::TICK.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -313,18 +342,18 @@ impl Machine for Election {
 
     fn handle(&mut self, now: Time, input: Input) {
         match input {
-            Input::Answered(answer) => self.answered(now, answer),
+            Input::Responded(response) => self.on_response(now, response),
             Input::Resign => self.resign(now),
         }
     }
 
     fn poll(&mut self, now: Time) -> Poll<Output> {
         let until = match &self.phase {
-            Phase::Leading { lease, .. } => Some((lease.until, lease.ttl)),
+            ElectionPhase::Leading { lease, .. } => Some((lease.until, lease.ttl)),
             _ => None,
         };
         if let Some((_, ttl)) = until.filter(|(until, _)| *until <= now) {
-            self.lose(LeadershipLost::Unrenewed(ttl - ttl / MARGIN));
+            self.lose(LeadershipLost::Unrenewed(ttl - ttl / MARGIN_DIVISOR));
         }
         if let Some(output) = self.outputs.pop_front() {
             return Poll::Output(output);

@@ -1,7 +1,7 @@
-//! The few calls to etcd that an [election](super::election) needs, each bounded in time. After one that failed the next goes to
-//! another member of the cluster, if there is one.
+//! The calls to etcd that an [election](super::election) requires, each with a time limit. After a
+//! failed call, the next one uses another member of the cluster, if there is one.
 
-use super::election::{Answer, Leader, Record, Request};
+use super::election::{EtcdRequest, EtcdResponse, Leader, LeaderRecord};
 use cool_machine::Duration;
 use cool_proto::job_ids;
 use cool_tls::ServiceConnector;
@@ -25,38 +25,38 @@ mod proto {
     include!(concat!(env!("OUT_DIR"), "/etcdserverpb.rs"));
 }
 
-/// Why a call to etcd has no answer.
+/// Why a call to etcd failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EtcdError {
-    #[error("no answer within {0:?}")]
+    #[error("no response within {0:?}")]
     Late(Duration),
     #[error("{0}")]
     Unreachable(String),
-    #[error("it refuses: {0}")]
+    #[error("it refused the request: {0}")]
     Refused(String),
     #[error(
-        "its key {key:?} holds {value:?}, which is no number; remove the key, or choose another --lead-prefix"
+        "its key {key:?} has the value {value:?}, which is not a number; remove the key, or choose another --lead-prefix"
     )]
     NoGeneration { key: String, value: String },
-    #[error("it has ended the answer")]
+    #[error("it ended the response stream")]
     Ended,
 }
 
-/// A connection to etcd, and the keys of one deployment.
+/// A client of etcd, with the keys of one deployment.
 pub(crate) struct Etcd {
     endpoint: Endpoint,
     connector: ServiceConnector,
-    /// Until a call fails: then another member is tried.
+    /// The current connection. A failed call drops it, so that another member is tried next.
     channel: Mutex<Option<Channel>>,
-    /// The key that the leader holds, and what it says of itself there.
+    /// Key that the leader holds, and this controller's name as its value.
     leader: String,
     name: String,
-    /// The key of the last generation.
+    /// Key of the last generation.
     generation: String,
 }
 
 impl Etcd {
-    /// Not connected yet. The keys begin with `prefix`.
+    /// Returns a client that is not connected yet. All keys start with `prefix`.
     pub(crate) fn new((first, connector): (Uri, ServiceConnector), prefix: &str, name: String) -> Etcd {
         let prefix = prefix.trim_end_matches('/');
         Etcd {
@@ -69,31 +69,36 @@ impl Etcd {
         }
     }
 
-    /// Asks, for as long as `within`. Dropped before, it has been asked or not.
-    pub(crate) async fn ask(&self, request: &Request, within: Duration) -> Result<Answer, EtcdError> {
-        let answer = timeout(within, self.call(request)).await;
-        // Nothing may have happened, which is what a watch is told of.
-        if answer.is_err() && matches!(request, Request::Watch { .. }) {
-            return Ok(Answer::Watched);
+    /// Sends a request and waits for its response, at most `within`. If the future is dropped, it
+    /// is unknown whether the request took effect.
+    pub(crate) async fn ask(
+        &self,
+        request: &EtcdRequest,
+        within: Duration,
+    ) -> Result<EtcdResponse, EtcdError> {
+        let response = timeout(within, self.call(request)).await;
+        // The end of the time limit without a change is a normal result of a watch.
+        if response.is_err() && matches!(request, EtcdRequest::Watch { .. }) {
+            return Ok(EtcdResponse::Watched);
         }
-        let answer = answer.unwrap_or(Err(EtcdError::Late(within)));
-        if answer.is_err() {
+        let response = response.unwrap_or(Err(EtcdError::Late(within)));
+        if response.is_err() {
             *self.channel.lock() = None;
         }
-        answer
+        response
     }
 
-    async fn call(&self, request: &Request) -> Result<Answer, EtcdError> {
+    async fn call(&self, request: &EtcdRequest) -> Result<EtcdResponse, EtcdError> {
         let channel = self.channel().await?;
         match *request {
-            Request::Read => self.read(channel).await,
-            Request::Watch { revision } => self.watch(channel, revision).await,
-            Request::Grant { ttl } => grant(channel, ttl).await,
-            Request::Claim { lease, generation, generation_revision } => {
+            EtcdRequest::Read => self.read(channel).await,
+            EtcdRequest::Watch { revision } => self.watch(channel, revision).await,
+            EtcdRequest::Grant { ttl } => grant(channel, ttl).await,
+            EtcdRequest::Claim { lease, generation, generation_revision } => {
                 self.claim(channel, lease, generation, generation_revision).await
             }
-            Request::Renew { lease } => renew(channel, lease).await,
-            Request::Revoke { lease } => revoke(channel, lease).await,
+            EtcdRequest::Renew { lease } => renew(channel, lease).await,
+            EtcdRequest::Revoke { lease } => revoke(channel, lease).await,
         }
     }
 
@@ -108,8 +113,9 @@ impl Etcd {
         Ok(channel)
     }
 
-    /// Both keys, as they are at one revision. Every member answers with what a majority has agreed on (linearizable).
-    async fn read(&self, channel: Channel) -> Result<Answer, EtcdError> {
+    /// Reads both keys at the same revision. The read is linearizable: every member returns a state
+    /// that a majority has confirmed.
+    async fn read(&self, channel: Channel) -> Result<EtcdResponse, EtcdError> {
         let operations = [&self.leader, &self.generation].map(|key| Operation::RequestRange(range(key)));
         let read = transact(channel, Vec::new(), operations).await?;
         let revision = read.header.map_or(0, |header| header.revision);
@@ -126,23 +132,26 @@ impl Etcd {
                 .map_err(|_| EtcdError::NoGeneration { key: self.generation.clone(), value: text(&key) })?,
             None => 0,
         };
-        Ok(Answer::Read(Record { leader, generation, generation_revision, revision }, job_ids::now()))
+        Ok(EtcdResponse::Read(
+            LeaderRecord { leader, generation, generation_revision, revision },
+            job_ids::now(),
+        ))
     }
 
-    async fn watch(&self, channel: Channel, revision: i64) -> Result<Answer, EtcdError> {
+    async fn watch(&self, channel: Channel, revision: i64) -> Result<EtcdResponse, EtcdError> {
         let create =
             WatchCreateRequest { key: self.leader.clone().into_bytes(), start_revision: revision + 1 };
         let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
         let mut client = proto::watch_client::WatchClient::new(channel);
-        // A watch lasts as long as more could be asked for.
+        // The watch lasts as long as its request stream is open.
         let asked = tokio_stream::once(create).chain(tokio_stream::pending());
-        let mut answers = client.watch(asked).await?.into_inner();
-        while let Some(answer) = answers.message().await? {
-            if answer.canceled {
-                return Err(EtcdError::Refused(answer.cancel_reason));
+        let mut responses = client.watch(asked).await?.into_inner();
+        while let Some(response) = responses.message().await? {
+            if response.canceled {
+                return Err(EtcdError::Refused(response.cancel_reason));
             }
-            if !answer.events.is_empty() {
-                return Ok(Answer::Watched);
+            if !response.events.is_empty() {
+                return Ok(EtcdResponse::Watched);
             }
         }
         Err(EtcdError::Ended)
@@ -154,7 +163,7 @@ impl Etcd {
         lease: i64,
         generation: u64,
         generation_revision: i64,
-    ) -> Result<Answer, EtcdError> {
+    ) -> Result<EtcdResponse, EtcdError> {
         let nobody = compare(&self.leader, CompareTarget::Create, TargetUnion::CreateRevision(0));
         let revision = TargetUnion::ModRevision(generation_revision);
         let unchanged = compare(&self.generation, CompareTarget::Mod, revision);
@@ -162,32 +171,32 @@ impl Etcd {
         let generation = put(&self.generation, generation.to_string(), 0);
         let operations = [leader, generation].map(Operation::RequestPut);
         let claimed = transact(channel, vec![nobody, unchanged], operations).await?;
-        Ok(Answer::Claimed(claimed.succeeded))
+        Ok(EtcdResponse::Claimed(claimed.succeeded))
     }
 }
 
-async fn grant(channel: Channel, ttl: Duration) -> Result<Answer, EtcdError> {
+async fn grant(channel: Channel, ttl: Duration) -> Result<EtcdResponse, EtcdError> {
     let ttl = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
     let mut client = proto::lease_client::LeaseClient::new(channel);
     let granted = client.lease_grant(LeaseGrantRequest { ttl }).await?.into_inner();
     match granted.error.is_empty() {
-        true => Ok(Answer::Granted { lease: granted.id, ttl: seconds(granted.ttl) }),
+        true => Ok(EtcdResponse::Granted { lease: granted.id, ttl: seconds(granted.ttl) }),
         false => Err(EtcdError::Refused(granted.error)),
     }
 }
 
-async fn renew(channel: Channel, lease: i64) -> Result<Answer, EtcdError> {
+async fn renew(channel: Channel, lease: i64) -> Result<EtcdResponse, EtcdError> {
     let mut client = proto::lease_client::LeaseClient::new(channel);
-    let mut answers =
+    let mut responses =
         client.lease_keep_alive(tokio_stream::once(LeaseKeepAliveRequest { id: lease })).await?.into_inner();
-    let renewed = answers.message().await?.ok_or(EtcdError::Ended)?;
-    Ok(Answer::Renewed { ttl: seconds(renewed.ttl) })
+    let renewed = responses.message().await?.ok_or(EtcdError::Ended)?;
+    Ok(EtcdResponse::Renewed { ttl: seconds(renewed.ttl) })
 }
 
-async fn revoke(channel: Channel, lease: i64) -> Result<Answer, EtcdError> {
+async fn revoke(channel: Channel, lease: i64) -> Result<EtcdResponse, EtcdError> {
     let mut client = proto::lease_client::LeaseClient::new(channel);
     client.lease_revoke(LeaseRevokeRequest { id: lease }).await?;
-    Ok(Answer::Revoked)
+    Ok(EtcdResponse::Revoked)
 }
 
 async fn transact(
@@ -230,7 +239,7 @@ impl From<Status> for EtcdError {
     }
 }
 
-/// The first cause of an error: those around it only say "transport error".
+/// Returns the root cause of an error, because the outer ones only state "transport error".
 fn innermost(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => innermost(source),

@@ -1,5 +1,8 @@
-//! Which of several controllers leads: alone, always this one; of a pair, whoever the election in etcd lets. Who
-//! does not lead stands by: it takes the connections of switches, says no more to them than that it is there, and serves nobody.
+//! Leadership among several controllers.
+//!
+//! A single controller always leads. Of a pair, the election in etcd determines the leader. A
+//! standby controller accepts the connections of switches, takes no control of them, and serves no
+//! agents and tools.
 
 mod election;
 mod etcd;
@@ -19,88 +22,88 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-/// How long it may take to give the lease back: it ends by itself.
-const RESIGN_WITHIN: Duration = Duration::from_secs(1);
+/// How long revoking the lease may take. Otherwise the lease expires.
+const RESIGN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where a controller stands.
+/// Role of a controller in the election.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It stands by; somebody leads, if this is known.
-    By(Option<String>),
-    /// It leads, as this generation.
-    Leads(u64),
-    /// It has led.
+pub enum LeadershipState {
+    /// Standby. Contains the name of the leader, if known.
+    Standby(Option<String>),
+    /// Leader with this generation.
+    Leading(u64),
+    /// No longer the leader.
     Lost(LeadershipLost),
-    /// It has given up what it had.
+    /// Resigned at shutdown.
     Resigned,
 }
 
-/// The part of this controller in the election.
+/// This controller's participation in the election.
 #[derive(Debug)]
 pub struct Leadership {
-    standing: watch::Receiver<Standing>,
+    state: watch::Receiver<LeadershipState>,
     resign: Option<oneshot::Sender<()>>,
 }
 
 impl Leadership {
-    /// Stands for election as the options say, and as `name`; if nobody is to be asked, leads from now on.
+    /// Starts the election under `name`. Without `--lead-by`, this controller leads immediately.
     ///
     /// # Errors
-    /// If the options are wrong.
+    /// Returns an error if the options contradict each other.
     pub fn start(options: &LeadershipOptions, name: String) -> Result<Leadership, LeadershipOptionsError> {
         let Some(addresses) = &options.lead_by else {
-            let standing = watch::channel(Standing::Leads(job_ids::now())).1;
-            return Ok(Leadership { standing, resign: None });
+            let state = watch::channel(LeadershipState::Leading(job_ids::now())).1;
+            return Ok(Leadership { state, resign: None });
         };
         let etcd = Etcd::new(options.connector(addresses)?, &options.lead_prefix, name);
-        let (tell, standing) = watch::channel(Standing::By(None));
+        let (state_sender, state) = watch::channel(LeadershipState::Standby(None));
         let (resign, resigning) = oneshot::channel();
-        tokio::spawn(stand(Election::new(options.ttl()), etcd, tell, resigning));
-        Ok(Leadership { standing, resign: Some(resign) })
+        tokio::spawn(run_election(Election::new(options.ttl()), etcd, state_sender, resigning));
+        Ok(Leadership { state, resign: Some(resign) })
     }
 
-    /// Where this controller stands.
-    pub fn standing(&self) -> watch::Receiver<Standing> {
-        self.standing.clone()
+    /// Returns the current role and its changes.
+    pub fn state(&self) -> watch::Receiver<LeadershipState> {
+        self.state.clone()
     }
 
-    /// Waits until this controller leads; as which generation.
+    /// Waits until this controller leads. Returns its generation.
     pub async fn won(&self) -> u64 {
-        let mut standing = self.standing();
-        let won = standing.wait_for(|standing| matches!(standing, Standing::Leads(_))).await;
+        let mut state = self.state();
+        let won = state.wait_for(|state| matches!(state, LeadershipState::Leading(_))).await;
         match won.as_deref() {
-            Ok(Standing::Leads(generation)) => *generation,
+            Ok(LeadershipState::Leading(generation)) => *generation,
             _ => pending().await,
         }
     }
 
-    /// Waits until this controller may lead no more.
+    /// Waits until this controller must stop leading.
     pub async fn lost(&self) -> LeadershipLost {
-        let mut standing = self.standing();
-        let lost = standing.wait_for(|standing| matches!(standing, Standing::Lost(_))).await;
+        let mut state = self.state();
+        let lost = state.wait_for(|state| matches!(state, LeadershipState::Lost(_))).await;
         match lost.as_deref() {
-            Ok(Standing::Lost(why)) => why.clone(),
+            Ok(LeadershipState::Lost(why)) => why.clone(),
             _ => pending().await,
         }
     }
 
-    /// Lets somebody else lead at once.
+    /// Gives up the leadership, so that another controller can lead immediately.
     pub async fn resign(mut self) {
         let Some(resign) = self.resign.take() else { return };
-        // If it has ended, it has nothing to give back.
+        // If the election has ended, there is no lease to revoke.
         let _ = resign.send(());
-        let resigned = self.standing.wait_for(|standing| matches!(standing, Standing::Resigned));
-        if timeout(RESIGN_WITHIN, resigned).await.is_err() {
-            warn!("etcd has not taken the lease back within {RESIGN_WITHIN:?}; it ends by itself");
+        let resigned = self.state.wait_for(|state| matches!(state, LeadershipState::Resigned));
+        if timeout(RESIGN_TIMEOUT, resigned).await.is_err() {
+            warn!("etcd did not revoke the lease within {RESIGN_TIMEOUT:?}; it will expire");
         }
     }
 }
 
-/// Drives the election to its end.
-async fn stand(
+/// Drives the election until it ends.
+async fn run_election(
     mut election: Election,
     etcd: Etcd,
-    tell: watch::Sender<Standing>,
+    state_sender: watch::Sender<LeadershipState>,
     mut resigning: oneshot::Receiver<()>,
 ) {
     let clock = Clock::start();
@@ -115,8 +118,8 @@ async fn stand(
                     asking = Some(Box::pin(async move { etcd.ask(&request, within).await }));
                 }
                 Poll::Output(output) => {
-                    if let Some(end) = told(output, &tell) {
-                        tell.send_replace(end);
+                    if let Some(end) = announce(output, &state_sender) {
+                        state_sender.send_replace(end);
                         return;
                     }
                 }
@@ -133,13 +136,13 @@ async fn stand(
             answer = answered => {
                 asking = None;
                 match &answer {
-                    Ok(_) if !reachable => info!("etcd answers again"),
-                    // Said once, not at every try.
-                    Err(why) if reachable => warn!("etcd does not answer: {why}; trying again"),
+                    Ok(_) if !reachable => info!("etcd responds again"),
+                    // Log this once, not at every attempt.
+                    Err(why) if reachable => warn!("etcd does not respond: {why}; retrying"),
                     _ => {}
                 }
                 reachable = answer.is_ok();
-                election.handle(clock.now(), Input::Answered(answer.ok()));
+                election.handle(clock.now(), Input::Responded(answer.ok()));
             }
             _ = &mut resigning, if !resigns => {
                 resigns = true;
@@ -150,25 +153,25 @@ async fn stand(
     }
 }
 
-/// Tells what has become of the election; returns how it has ended.
-fn told(output: Output, tell: &watch::Sender<Standing>) -> Option<Standing> {
+/// Publishes an output of the election. Returns the final state if it was the last one.
+fn announce(output: Output, state_sender: &watch::Sender<LeadershipState>) -> Option<LeadershipState> {
     match output {
         Output::Ask(..) => {}
         Output::StandBy(leader) => {
             if let Some(leader) = &leader {
                 info!(%leader, "standing by: {leader} leads");
             }
-            tell.send_replace(Standing::By(leader));
+            state_sender.send_replace(LeadershipState::Standby(leader));
         }
         Output::Lead(generation) => {
             info!(generation, "leading");
-            tell.send_replace(Standing::Leads(generation));
+            state_sender.send_replace(LeadershipState::Leading(generation));
         }
         Output::Lost(why) => {
-            warn!(%why, "leading no more");
-            return Some(Standing::Lost(why));
+            warn!(%why, "leadership lost");
+            return Some(LeadershipState::Lost(why));
         }
-        Output::Resigned => return Some(Standing::Resigned),
+        Output::Resigned => return Some(LeadershipState::Resigned),
     }
     None
 }

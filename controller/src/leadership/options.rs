@@ -1,41 +1,43 @@
-//! The flags by which controllers are led by etcd.
+//! Command-line flags of the leader election.
 
 use cool_tls::{ServiceAddressError, ServiceCertificates, ServiceConnector};
 use http::Uri;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How a controller stands for election.
+/// How a controller participates in the election.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub struct LeadershipOptions {
-    /// Lead only if etcd at one of these addresses says so, and stand by meanwhile [default: lead at once]
+    /// Elect the leader through etcd at one of these addresses [default: lead at once]
     ///
-    /// Give two controllers the same addresses, all members of one etcd cluster: one of them leads, the other takes over when it
-    /// has heard nothing of it for --lead-ttl. Point switches, agents and `cool` at both.
+    /// Start two controllers with the same addresses, all members of one etcd cluster. One leads,
+    /// and the other takes over when the leader has not been heard for --lead-ttl. Point switches,
+    /// agents and `cool` at both.
     #[arg(long, value_name = "URL,...")]
     pub lead_by: Option<String>,
 
-    /// The CA of etcd's certificate, for addresses that begin with https://
+    /// File with the CA of etcd's certificate, for addresses that begin with https://
     #[arg(long, value_name = "FILE")]
     pub lead_by_ca: Option<PathBuf>,
 
-    /// The certificate to show etcd [default: none]
+    /// File with the client certificate for etcd [default: none]
     #[arg(long, value_name = "FILE")]
     pub lead_by_cert: Option<PathBuf>,
 
-    /// Its private key
+    /// File with its private key
     #[arg(long, value_name = "FILE")]
     pub lead_by_key: Option<PathBuf>,
 
-    /// What the keys in etcd begin with: the same for two controllers of one cluster, and for those of other clusters another
+    /// Prefix of the keys in etcd: the same for both controllers of a cluster, different for each
+    /// cluster
     #[arg(long, value_name = "PREFIX", default_value = "/cool")]
     pub lead_prefix: String,
 
-    /// Seconds for which etcd lets nobody else lead after the leader was heard last
+    /// Seconds after which another controller may lead when the leader is no longer heard
     ///
-    /// A leader that etcd does not answer for five sixths of it stops. etcd grants no less than 2, and with its own default timeouts
-    /// no more is needed; where its disks are slow, more.
+    /// A leader that etcd does not answer for five sixths of this time stops. etcd grants at least
+    /// 2 seconds. The default suits etcd's default timeouts; use more where its disks are slow.
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=60))]
     pub lead_ttl: u32,
 }
@@ -43,13 +45,13 @@ pub struct LeadershipOptions {
 /// Options that contradict each other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeadershipOptionsError {
-    /// One of a pair of files is missing.
-    #[error("--lead-by-cert and --lead-by-key go together")]
-    Half,
-    /// Nothing to know etcd by.
-    #[error("--lead-by-ca is needed beside --lead-by-cert, and for addresses that begin with https://")]
+    /// Only one of the certificate and its key is given.
+    #[error("--lead-by-cert and --lead-by-key must be given together")]
+    IncompleteIdentity,
+    /// No CA is given to authenticate etcd.
+    #[error("--lead-by-ca is required with --lead-by-cert, and for addresses that begin with https://")]
     NoAuthority,
-    /// The address, or what is in the files.
+    /// An address or a file is invalid.
     #[error("--lead-by: {0}")]
     Address(ServiceAddressError),
 }
@@ -59,7 +61,7 @@ impl LeadershipOptions {
         Duration::from_secs(self.lead_ttl.into())
     }
 
-    /// The way to etcd at these addresses.
+    /// Returns a connector to etcd at these addresses.
     pub(super) fn connector(
         &self,
         addresses: &str,
@@ -67,7 +69,7 @@ impl LeadershipOptions {
         let identity = match (&self.lead_by_cert, &self.lead_by_key) {
             (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
             (None, None) => None,
-            _ => return Err(LeadershipOptionsError::Half),
+            _ => return Err(LeadershipOptionsError::IncompleteIdentity),
         };
         let certificates = match (&self.lead_by_ca, identity) {
             (Some(authority), identity) => {

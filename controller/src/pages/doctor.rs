@@ -1,7 +1,7 @@
-//! Examines the deployment: asks every agent how its node is, and says in plain words what is wrong anywhere.
+//! Examines the deployment: queries every agent and reports each problem with a remedy.
 
-use crate::agents::attendance::Attendance;
-use crate::agents::{Agents, Session};
+use crate::agents::presence::AgentPresence;
+use crate::agents::{AgentRegistry, Session};
 use cool_fabric::Fabric;
 use cool_fabric::{Measurements, SwitchView, TopologySnapshot};
 use cool_proto::control::{Diagnosis, Examine, Examined, Finding, controller_message::Body};
@@ -16,120 +16,120 @@ use time::OffsetDateTime;
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
-/// How long agents may take to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// Clocks may differ by this much, in microseconds.
-const CLOCK_SLACK: i64 = 1_000_000;
-/// Faults that one node may tell, and how long each may be.
+/// How long agents may take to respond.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
+/// Permitted difference between clocks.
+const MAX_CLOCK_OFFSET_US: i64 = 1_000_000;
+/// Maximum number of faults reported per node, and maximum length of each.
 const MAX_FAULTS: usize = 8;
-const MAX_FAULT: usize = 400;
-/// Certificates that are named.
+const MAX_FAULT_CHARS: usize = 400;
+/// Maximum number of certificates that are listed.
 const MAX_CERTIFICATES: usize = 12;
-/// Ports of one switch that are named.
+/// Maximum number of ports listed per switch.
 const MAX_PORTS: usize = 12;
 
-/// What an agent said of its node.
+/// State of a node as reported by its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Health {
-    /// How far its clock is ahead of ours, microseconds.
-    ahead: i64,
+struct NodeHealth {
+    /// How far its clock is ahead of the controller's, in microseconds.
+    ahead_us: i64,
     faults: Vec<String>,
 }
 
-/// How a node with an agent is.
+/// State of a node with an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Condition {
-    /// As its agent says.
-    Told(Health),
-    /// Its agent does not answer.
+enum NodeCondition {
+    /// Its agent has reported.
+    Reported(NodeHealth),
+    /// Its agent has not responded.
     Silent,
-    /// Its agent has had no connection for so long.
-    Away(Duration),
+    /// Its agent has been disconnected for this time.
+    Disconnected(Duration),
 }
 
-/// What an agent answered, when, to the examination that waits for it.
-type Answer = (String, Examined, Instant);
+/// A node's name, its agent's reply, and the time of arrival.
+type ExaminationReply = (String, Examined, Instant);
 
-/// Examines on demand.
+/// Examines the deployment on request.
 pub struct Doctor {
     network: Arc<dyn Fabric>,
-    agents: Arc<Agents>,
-    attendance: Arc<Attendance>,
+    agents: Arc<AgentRegistry>,
+    presence: Arc<AgentPresence>,
     credentials: Option<Credentials>,
     last: AtomicU64,
-    waiting: Mutex<BTreeMap<u64, mpsc::UnboundedSender<Answer>>>,
+    waiting: Mutex<BTreeMap<u64, mpsc::UnboundedSender<ExaminationReply>>>,
 }
 
 impl Doctor {
-    /// Has not examined anything yet.
+    /// Returns a doctor without examinations.
     pub fn new(
         network: Arc<dyn Fabric>,
-        agents: Arc<Agents>,
-        attendance: Arc<Attendance>,
+        agents: Arc<AgentRegistry>,
+        presence: Arc<AgentPresence>,
         credentials: Option<Credentials>,
     ) -> Doctor {
         let (last, waiting) = (AtomicU64::default(), Mutex::default());
-        Doctor { network, agents, attendance, credentials, last, waiting }
+        Doctor { network, agents, presence, credentials, last, waiting }
     }
 
-    /// An agent has answered.
-    pub fn hear(&self, session: &Session, examined: Examined) {
+    /// Handles an agent's reply.
+    pub fn receive(&self, session: &Session, examined: Examined) {
         if let Some(waits) = self.waiting.lock().get(&examined.id) {
-            // Who does not wait any more need not know.
+            // The examination may have ended.
             let _ = waits.send((session.agent.name.clone(), examined, Instant::now()));
         }
     }
 
-    /// All that is wrong now.
+    /// Returns all current problems.
     pub async fn examine(&self) -> Diagnosis {
-        let nodes = self.ask().await;
+        let nodes = self.examine_nodes().await;
         let (network, measured) = (self.network.topology(), self.network.measurements());
         let mut findings = findings(&network, &measured, &nodes);
         findings.extend(self.untagged());
         if let Some(credentials) = &self.credentials {
             let now = OffsetDateTime::now_utc();
-            findings.extend(of_certificates(&credentials.expiries(), &credentials.peers(), now));
+            findings.extend(certificate_findings(&credentials.expiries(), &credentials.peers(), now));
         }
         let count = |examined: usize| u32::try_from(examined).unwrap_or(u32::MAX);
         Diagnosis { findings, switches: count(network.switches.len()), nodes: count(nodes.len()) }
     }
 
-    /// Agents without which groups would have keys.
+    /// Returns a finding for each agent that prevents the protection of groups.
     fn untagged(&self) -> impl Iterator<Item = Finding> {
         let sessions = self.agents.all().into_iter().filter(|session| !session.agent.has(features::TAGS));
         sessions.map(|session| {
-            let wrong =
-                "its agent is of a release that tags no datagrams, so groups with it are not protected";
-            finding(format!("node {}", session.agent.name), wrong, "install this release there")
+            let problem =
+                "its agent is of a release that does not tag datagrams, so groups with this node are not protected";
+            finding(format!("node {}", session.agent.name), problem, "install this release on it")
         })
     }
 
-    /// How each node with an agent is.
-    async fn ask(&self) -> BTreeMap<String, (u32, Condition)> {
+    /// Queries all agents. Returns the MTU and the state of each node.
+    async fn examine_nodes(&self) -> BTreeMap<String, (u32, NodeCondition)> {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        // At most one answer of each is taken, so this is bounded.
-        let (answers, mut told) = mpsc::unbounded_channel();
-        self.waiting.lock().insert(id, answers);
+        // At most one reply per agent is accepted, so the channel is bounded in effect.
+        let (sender, mut replies) = mpsc::unbounded_channel();
+        self.waiting.lock().insert(id, sender);
         let (begun, clock) = (Instant::now(), SystemTime::now());
         let mut nodes = BTreeMap::new();
         let mut missing = 0usize;
         for session in self.agents.all() {
             let name = &session.agent.name;
-            let condition = match self.attendance.away_for(name) {
-                Some(away) => Condition::Away(away),
-                None => Condition::Silent,
+            let condition = match self.presence.away_for(name) {
+                Some(away) => NodeCondition::Disconnected(away),
+                None => NodeCondition::Silent,
             };
-            if condition == Condition::Silent {
+            if condition == NodeCondition::Silent {
                 missing += usize::from(session.send(Body::Examine(Examine { id })).is_ok());
             }
             nodes.insert(name.clone(), (session.agent.mtu, condition));
         }
-        let until = (begun + ANSWER_WITHIN).into();
+        let until = (begun + REPLY_TIMEOUT).into();
         while missing > 0
-            && let Ok(Some((name, examined, at))) = timeout_at(until, told.recv()).await
+            && let Ok(Some((name, examined, at))) = timeout_at(until, replies.recv()).await
         {
-            if let Some((_, condition @ Condition::Silent)) = nodes.get_mut(&name) {
-                *condition = Condition::Told(Health::of(examined, clock, at - begun));
+            if let Some((_, condition @ NodeCondition::Silent)) = nodes.get_mut(&name) {
+                *condition = NodeCondition::Reported(NodeHealth::from_reply(examined, clock, at - begun));
                 missing -= 1;
             }
         }
@@ -138,16 +138,17 @@ impl Doctor {
     }
 }
 
-impl Health {
-    /// Of a node whose answer took `took` since `asked`.
-    fn of(examined: Examined, asked: SystemTime, took: Duration) -> Health {
+impl NodeHealth {
+    /// Evaluates the reply of a node. `asked` is the time of the request, and `took` the time until
+    /// the reply.
+    fn from_reply(examined: Examined, asked: SystemTime, took: Duration) -> NodeHealth {
         let then = asked.duration_since(UNIX_EPOCH).unwrap_or_default();
         let (low, high) = (micros(then), micros(then + took));
-        // It read its clock some time in between.
-        let ahead = examined.clock_us.saturating_sub(examined.clock_us.clamp(low, high));
+        // The node read its clock between request and reply.
+        let ahead_us = examined.clock_us.saturating_sub(examined.clock_us.clamp(low, high));
         let faults = examined.faults.into_iter().take(MAX_FAULTS);
-        let faults = faults.map(|fault| fault.chars().take(MAX_FAULT).collect());
-        Health { ahead, faults: faults.collect() }
+        let faults = faults.map(|fault| fault.chars().take(MAX_FAULT_CHARS).collect());
+        NodeHealth { ahead_us, faults: faults.collect() }
     }
 }
 
@@ -155,55 +156,59 @@ fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-fn finding(about: impl Into<String>, wrong: impl Into<String>, remedy: impl Into<String>) -> Finding {
-    Finding { about: about.into(), wrong: wrong.into(), remedy: remedy.into(), note: false }
+fn finding(about: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    Finding { about: about.into(), wrong: problem.into(), remedy: remedy.into(), note: false }
 }
 
 fn findings(
     network: &TopologySnapshot,
     measured: &Measurements,
-    nodes: &BTreeMap<String, (u32, Condition)>,
+    nodes: &BTreeMap<String, (u32, NodeCondition)>,
 ) -> Vec<Finding> {
     let mut all = Vec::new();
     if network.switches.is_empty() {
-        let remedy = "point switches at --openflow of this controller, with OpenFlow 1.3 and the switches' certificate; \
-                      its log names those that were turned away";
+        let remedy = "connect OpenFlow 1.3 switches to --openflow of this controller, with the switches' certificate; until then no node \
+                      can be used; the log names rejected switches";
         all.push(finding("network", "no switch is connected", remedy));
     }
     if nodes.is_empty() {
-        let remedy =
-            "start cool-nodeagent on every node; this controller's log names those that were refused";
+        let remedy = "start cool-nodeagent on every node; the controller's log names rejected agents";
         all.push(finding("network", "no agent has joined", remedy));
     }
-    for ((datapath_id, address), turned_away) in &measured.rejected {
+    for ((datapath_id, address), rejected) in &measured.rejected {
         let about = format!("switch {datapath_id} at {address}");
-        let remedy = "see whose switch that is, and give it its own certificate and name";
-        all.push(finding(about, format!("it is turned away: {}", turned_away.why), remedy));
+        let remedy = "find out which switch this is, and give it a certificate and a name of its own";
+        all.push(finding(about, format!("it is rejected: {}", rejected.why), remedy));
     }
     all.extend(network.warnings.iter().map(|warning| finding("network", warning, "")));
     for switch in &network.switches {
-        of_switch(switch, measured, &mut all);
+        add_switch_findings(switch, measured, &mut all);
     }
     let largest = nodes.values().map(|(mtu, _)| *mtu).max().unwrap_or(0);
     for (name, (mtu, condition)) in nodes {
         let about = format!("node {name}");
         if network.node(name).is_none_or(|node| node.location.is_none()) {
-            let remedy =
-                "its --interface must be the one that is cabled to a switch of this controller, and be up";
-            all.push(finding(&about, "no switch hears its LLDP, so it is not found in the network", remedy));
+            let remedy = "its --interface must be up and connected to a switch of this controller";
+            all.push(finding(
+                &about,
+                "no switch receives its LLDP, so it cannot be located in the network",
+                remedy,
+            ));
         }
         if *mtu < largest {
-            let wrong =
-                format!("its MTU is {mtu}, that of others up to {largest}: groups with it use small packets");
-            all.push(finding(&about, wrong, "give the data interfaces of all nodes the same MTU"));
+            let problem = format!(
+                "its MTU is {mtu}, but others have up to {largest}: groups with this node use small packets"
+            );
+            all.push(finding(&about, problem, "set the same MTU on the data interfaces of all nodes"));
         }
-        of_node(&about, condition, &mut all);
+        add_node_findings(&about, condition, &mut all);
     }
     all
 }
 
-/// Certificates that end soon: the controller's and the CA's, and of the sessions that are there.
-fn of_certificates(own: &[Expiry], peers: &[CertifiedPeer], now: OffsetDateTime) -> Vec<Finding> {
+/// Returns a finding for each certificate that expires soon: those of the controller, the CA, and
+/// the peers of current sessions.
+fn certificate_findings(own: &[Expiry], peers: &[CertifiedPeer], now: OffsetDateTime) -> Vec<Finding> {
     let own = own.iter().filter_map(|expiry| {
         let about = format!("certificate of {}", expiry.holder);
         Some(finding(about, format!("it {}", expiring(expiry.until, now)?), expiry.remedy()))
@@ -215,17 +220,18 @@ fn of_certificates(own: &[Expiry], peers: &[CertifiedPeer], now: OffsetDateTime)
     }
     let soon = first.into_iter().filter_map(|(of, until)| Some((of, expiring(until, now)?)));
     let soon: Vec<(String, String)> = soon.collect();
-    let remedy = "renew it with `cool certs --renew`, and copy it to where it is used";
+    let remedy = "renew it with `cool certs --renew`, and copy it to its holder";
     let more = soon.len().saturating_sub(MAX_CERTIFICATES);
     let named = soon
         .into_iter()
         .take(MAX_CERTIFICATES)
         .map(|(of, end)| finding(format!("certificate of {of}"), format!("it {end}"), remedy));
-    let more = (more > 0).then(|| finding("certificates", format!("{more} more end within a month"), remedy));
+    let more =
+        (more > 0).then(|| finding("certificates", format!("{more} more expire within a month"), remedy));
     own.chain(named).chain(more).collect()
 }
 
-fn of_switch(switch: &SwitchView, measured: &Measurements, all: &mut Vec<Finding>) {
+fn add_switch_findings(switch: &SwitchView, measured: &Measurements, all: &mut Vec<Finding>) {
     let about = format!("switch {}", switch.name);
     if !switch.unidentified_ports.is_empty() {
         let mut ports: Vec<String> =
@@ -233,51 +239,64 @@ fn of_switch(switch: &SwitchView, measured: &Measurements, all: &mut Vec<Finding
         if switch.unidentified_ports.len() > MAX_PORTS {
             ports.push(format!("{} more", switch.unidentified_ports.len() - MAX_PORTS));
         }
-        let wrong = format!("nobody is heard from port {}, though there is a link", ports.join(", "));
-        let remedy = "if a node is there, start cool-nodeagent on it; if a switch, point it at this controller; if \
-                      something else, nothing is wrong";
-        // Where hosts without an agent are, that is as it should be.
-        all.push(Finding { note: true, ..finding(&about, wrong, remedy) });
+        let problem = format!("nothing is received on port {}, although it has a link", ports.join(", "));
+        let remedy = "if it leads to a node, start cool-nodeagent there; if to a switch, connect that to this controller; \
+                      anything else is fine";
+        // This is normal for hosts without an agent.
+        all.push(Finding { note: true, ..finding(&about, problem, remedy) });
     }
     let Some(load) = measured.switches.get(&switch.datapath_id) else { return };
     if load.group_tables == Some(false) {
-        let wrong = "it has no group tables of type ALL, so no multicast tree can cross it";
-        all.push(finding(&about, wrong, "place a switch that has them where groups must pass"));
+        let problem = "it has no group table of type ALL, so no multicast tree can cross it";
+        all.push(finding(&about, problem, "use a switch with group tables on the path of groups"));
     }
     if load.nonmember_packets_recent {
-        let wrong = format!("it dropped {} packets for groups from who may not send there", load.nonmember_packets);
-        all.push(finding(&about, wrong, "see which host sends to 239.192.0.0/14 without being a member"));
-    }
-    if load.packet_ins_dropped_recent {
-        let wrong = format!("its ports handed in {} packets too many", load.packet_ins_dropped);
+        let problem = format!(
+            "it dropped {} packets to multicast groups from senders that are not members",
+            load.nonmember_packets
+        );
         all.push(finding(
             &about,
-            wrong,
-            "see which host floods; --port-packets-per-second says what is too many",
+            problem,
+            "find the host that sends to 239.192.0.0/14 without being a member",
+        ));
+    }
+    if load.packet_ins_dropped_recent {
+        let problem =
+            format!("its ports exceeded the packet-in limit by {} packets", load.packet_ins_dropped);
+        all.push(finding(
+            &about,
+            problem,
+            "find the host that floods; the limit is --port-packets-per-second",
         ));
     }
 }
 
-fn of_node(about: &str, condition: &Condition, all: &mut Vec<Finding>) {
+fn add_node_findings(about: &str, condition: &NodeCondition, all: &mut Vec<Finding>) {
     let health = match condition {
-        Condition::Told(health) => health,
-        Condition::Silent => {
-            let wrong = format!("its agent has not answered within {ANSWER_WITHIN:?}");
-            return all.push(finding(about, wrong, "see its log, and the load of its machine"));
+        NodeCondition::Reported(health) => health,
+        NodeCondition::Silent => {
+            let problem = format!("its agent did not respond within {REPLY_TIMEOUT:?}");
+            return all.push(finding(about, problem, "check its log and the load of its machine"));
         }
-        Condition::Away(away) => {
-            let wrong =
-                format!("its agent has been away for {} s; the node keeps what it has", away.as_secs());
-            let remedy =
-                "see the network between it and this controller; after --agent-grace its node counts as gone";
-            return all.push(finding(about, wrong, remedy));
+        NodeCondition::Disconnected(away) => {
+            let problem = format!(
+                "its agent has been disconnected for {} s; the node keeps its flows, groups and jobs",
+                away.as_secs()
+            );
+            let remedy = "check the network between it and this controller; after --agent-grace the node counts as lost";
+            return all.push(finding(about, problem, remedy));
         }
     };
-    if health.ahead.abs() > CLOCK_SLACK {
-        let direction = if health.ahead > 0 { "ahead of" } else { "behind" };
-        let seconds = health.ahead.unsigned_abs() as f64 / 1e6;
-        let wrong = format!("its clock is {seconds:.1} s {direction} the controller's");
-        all.push(finding(about, wrong, "keep clocks together by NTP: certificates and logs go by them"));
+    if health.ahead_us.abs() > MAX_CLOCK_OFFSET_US {
+        let direction = if health.ahead_us > 0 { "ahead of" } else { "behind" };
+        let seconds = health.ahead_us.unsigned_abs() as f64 / 1e6;
+        let problem = format!("its clock is {seconds:.1} s {direction} the controller's");
+        all.push(finding(
+            about,
+            problem,
+            "synchronize clocks with NTP, because certificates and logs depend on them",
+        ));
     }
     all.extend(health.faults.iter().map(|fault| finding(about, fault, "")));
 }
@@ -285,7 +304,9 @@ fn of_node(about: &str, condition: &Condition, all: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_fabric::{DatapathId, Location, MacAddr, NodeView, NotAdmitted, Port, SwitchLoad, RejectedSwitch};
+    use cool_fabric::{
+        DatapathId, Location, MacAddr, NodeView, NotAdmitted, Port, RejectedSwitch, SwitchLoad,
+    };
     use cool_tls::{Identity, Role};
 
     fn node(name: &str, located: bool) -> NodeView {
@@ -312,8 +333,8 @@ mod tests {
         }
     }
 
-    fn well() -> BTreeMap<String, (u32, Condition)> {
-        let health = || Condition::Told(Health { ahead: 0, faults: Vec::new() });
+    fn healthy() -> BTreeMap<String, (u32, NodeCondition)> {
+        let health = || NodeCondition::Reported(NodeHealth { ahead_us: 0, faults: Vec::new() });
         [("h1".to_owned(), (1500, health())), ("h2".to_owned(), (1500, health()))].into()
     }
 
@@ -322,19 +343,19 @@ mod tests {
     }
 
     #[test]
-    fn of_a_deployment_that_is_well_nothing_is_said() {
-        assert_eq!(findings(&network(), &Measurements::default(), &well()), []);
+    fn a_healthy_deployment_has_no_findings() {
+        assert_eq!(findings(&network(), &Measurements::default(), &healthy()), []);
     }
 
     #[test]
-    fn an_empty_deployment_lacks_switches_and_agents() {
+    fn an_empty_deployment_reports_no_switches_and_agents() {
         let found = findings(&TopologySnapshot::default(), &Measurements::default(), &BTreeMap::new());
         assert_eq!(text(&found), ["network: no switch is connected", "network: no agent has joined"]);
     }
 
     #[test]
-    fn everything_that_is_wrong_is_named() {
-        let (mut network, mut measured, mut nodes) = (network(), Measurements::default(), well());
+    fn every_problem_is_reported() {
+        let (mut network, mut measured, mut nodes) = (network(), Measurements::default(), healthy());
         network.nodes.push(node("h3", true));
         network.nodes[1].location = None;
         network.switches[0].unidentified_ports = vec![7, 9];
@@ -349,32 +370,35 @@ mod tests {
         };
         measured.switches.insert(DatapathId(1), load);
         let why = NotAdmitted::Impostor { claimed: DatapathId(2), bound: vec![DatapathId(3)] };
-        let turned_away = RejectedSwitch { why, at: Instant::now() };
-        measured.rejected.insert((DatapathId(2), [10, 0, 0, 9].into()), turned_away);
-        nodes.insert("h1".into(), (9000, Condition::Silent));
-        nodes.insert("h3".into(), (9000, Condition::Away(Duration::from_secs(12))));
+        let rejected = RejectedSwitch { why, at: Instant::now() };
+        measured.rejected.insert((DatapathId(2), [10, 0, 0, 9].into()), rejected);
+        nodes.insert("h1".into(), (9000, NodeCondition::Silent));
+        nodes.insert("h3".into(), (9000, NodeCondition::Disconnected(Duration::from_secs(12))));
         let faults = vec!["its disk is full".to_owned()];
-        nodes.insert("h2".into(), (1500, Condition::Told(Health { ahead: -2_500_000, faults })));
+        nodes.insert(
+            "h2".into(),
+            (1500, NodeCondition::Reported(NodeHealth { ahead_us: -2_500_000, faults })),
+        );
         let expected = [
-            "switch 0000000000000002 at 10.0.0.9: it is turned away: it says that it is 0000000000000002, but its certificate is \
+            "switch 0000000000000002 at 10.0.0.9: it is rejected: it claims to be 0000000000000002, but its certificate is \
              for 0000000000000003",
             "network: something else",
-            "switch s1: nobody is heard from port 7, 9, though there is a link",
-            "switch s1: it has no group tables of type ALL, so no multicast tree can cross it",
-            "switch s1: it dropped 3 packets for groups from who may not send there",
-            "switch s1: its ports handed in 4 packets too many",
-            "node h1: its agent has not answered within 3s",
-            "node h2: no switch hears its LLDP, so it is not found in the network",
-            "node h2: its MTU is 1500, that of others up to 9000: groups with it use small packets",
+            "switch s1: nothing is received on port 7, 9, although it has a link",
+            "switch s1: it has no group table of type ALL, so no multicast tree can cross it",
+            "switch s1: it dropped 3 packets to multicast groups from senders that are not members",
+            "switch s1: its ports exceeded the packet-in limit by 4 packets",
+            "node h1: its agent did not respond within 3s",
+            "node h2: no switch receives its LLDP, so it cannot be located in the network",
+            "node h2: its MTU is 1500, but others have up to 9000: groups with this node use small packets",
             "node h2: its clock is 2.5 s behind the controller's",
             "node h2: its disk is full",
-            "node h3: its agent has been away for 12 s; the node keeps what it has",
+            "node h3: its agent has been disconnected for 12 s; the node keeps its flows, groups and jobs",
         ];
         assert_eq!(text(&findings(&network, &measured, &nodes)), expected);
     }
 
     #[test]
-    fn certificates_that_end_soon_are_told_once_for_each_holder() {
+    fn expiring_certificates_are_reported_once_per_holder() {
         let now = OffsetDateTime::UNIX_EPOCH + time::Duration::days(10_000);
         let at = |days| now + time::Duration::days(days);
         let own = [Expiry { holder: "controller", until: at(40) }, Expiry { holder: "ca", until: at(-1) }];
@@ -388,21 +412,21 @@ mod tests {
             "certificate of ca: it expired on 1997-05-18",
             "certificate of switch: it expires on 1997-05-24, in 5 days",
         ];
-        assert_eq!(text(&of_certificates(&own, &peers, now)), expected);
+        assert_eq!(text(&certificate_findings(&own, &peers, now)), expected);
         let many: Vec<CertifiedPeer> = (0..20).map(|n| peer(Identity::switch(vec![n]), 1)).collect();
-        let told = text(&of_certificates(&[], &many, now));
-        assert_eq!(told.len(), MAX_CERTIFICATES + 1);
-        assert_eq!(told[MAX_CERTIFICATES], "certificates: 8 more end within a month");
+        let texts = text(&certificate_findings(&[], &many, now));
+        assert_eq!(texts.len(), MAX_CERTIFICATES + 1);
+        assert_eq!(texts[MAX_CERTIFICATES], "certificates: 8 more expire within a month");
     }
 
     #[test]
-    fn a_clock_is_compared_with_the_time_in_which_it_may_have_been_read() {
+    fn clocks_are_compared_within_the_round_trip() {
         let asked = UNIX_EPOCH + Duration::from_secs(100);
-        let ahead = |clock_us| {
+        let ahead_us = |clock_us| {
             let examined = Examined { clock_us, ..Examined::default() };
-            Health::of(examined, asked, Duration::from_secs(2)).ahead
+            NodeHealth::from_reply(examined, asked, Duration::from_secs(2)).ahead_us
         };
-        assert_eq!([99_000_000, 101_000_000, 105_000_000].map(ahead), [-1_000_000, 0, 3_000_000]);
-        assert!(ahead(i64::MIN) < 0 && ahead(i64::MAX) > 0);
+        assert_eq!([99_000_000, 101_000_000, 105_000_000].map(ahead_us), [-1_000_000, 0, 3_000_000]);
+        assert!(ahead_us(i64::MIN) < 0 && ahead_us(i64::MAX) > 0);
     }
 }

@@ -1,8 +1,8 @@
-//! What there is to see of a running controller, for Prometheus.
+//! Metrics of a running controller, for Prometheus.
 
-use cool_fabric::{Histogram, NotAdmitted, PortLoad};
 use crate::pages::standby::LEADS;
 use crate::pages::status::{Status, SwitchStatus};
+use cool_fabric::{Histogram, NotAdmitted, PortLoad};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -13,47 +13,47 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Error};
 use std::sync::Arc;
 
-type Labels = Vec<(&'static str, String)>;
-/// A metric, what it means, and where it comes from.
-type OfSwitch<T> = (&'static str, &'static str, fn(&SwitchStatus) -> T);
-type OfPort = (&'static str, &'static str, fn(&PortLoad) -> u64);
+type LabelSet = Vec<(&'static str, String)>;
+/// Name, help text and value of a metric.
+type SwitchMetric<T> = (&'static str, &'static str, fn(&SwitchStatus) -> T);
+type PortMetric = (&'static str, &'static str, fn(&PortLoad) -> u64);
 
-const SWITCH_GAUGES: [OfSwitch<usize>; 2] = [
-    ("cool_switch_flows", "Flows that the switch is to hold", |s| s.flows),
-    ("cool_switch_groups", "Entries of the group table that the switch is to hold", |s| s.groups),
+const SWITCH_GAUGES: [SwitchMetric<usize>; 2] = [
+    ("cool_switch_flows", "Flows installed in the switch", |s| s.flows),
+    ("cool_switch_groups", "Group table entries installed in the switch", |s| s.groups),
 ];
-const SWITCH_COUNTERS: [OfSwitch<u64>; 3] = [
+const SWITCH_COUNTERS: [SwitchMetric<u64>; 3] = [
     (
         "cool_switch_outsider_packets",
-        "Packets for groups that were dropped, from who may not send them",
+        "Dropped packets to multicast groups from senders that are not members",
         |s| s.outsiders,
     ),
-    ("cool_switch_packet_ins", "Packets handed to the controller", |s| s.packet_ins),
-    ("cool_switch_packet_ins_dropped", "Of those, dropped since a port handed in too many", |s| {
+    ("cool_switch_packet_ins", "Packet-ins sent to the controller", |s| s.packet_ins),
+    ("cool_switch_packet_ins_dropped", "Packet-ins dropped because a port exceeded its limit", |s| {
         s.packet_ins_dropped
     }),
 ];
-const PORT_COUNTERS: [OfPort; 5] = [
-    ("cool_port_receive_bytes", "Bytes that came in by the port", |p| p.counters.rx_bytes),
-    ("cool_port_receive_packets", "Packets that came in by the port", |p| p.counters.rx_packets),
-    ("cool_port_transmit_bytes", "Bytes that went out by the port", |p| p.counters.tx_bytes),
-    ("cool_port_transmit_packets", "Packets that went out by the port", |p| p.counters.tx_packets),
-    ("cool_port_lost_packets", "Packets that were dropped or broken at the port", |p| p.counters.lost),
+const PORT_COUNTERS: [PortMetric; 5] = [
+    ("cool_port_receive_bytes", "Bytes received on the port", |p| p.counters.rx_bytes),
+    ("cool_port_receive_packets", "Packets received on the port", |p| p.counters.rx_packets),
+    ("cool_port_transmit_bytes", "Bytes sent on the port", |p| p.counters.tx_bytes),
+    ("cool_port_transmit_packets", "Packets sent on the port", |p| p.counters.tx_packets),
+    ("cool_port_lost_packets", "Packets dropped or corrupted at the port", |p| p.counters.lost),
 ];
 
-/// A registry of all metrics, with these values.
+/// Returns a registry with the metrics of a status.
 pub fn registry(status: Arc<Status>) -> Registry {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Metrics(status)));
+    registry.register_collector(Box::new(StatusMetrics(status)));
     registry
 }
 
 #[derive(Debug)]
-struct Metrics(Arc<Status>);
+struct StatusMetrics(Arc<Status>);
 
-impl Collector for Metrics {
+impl Collector for StatusMetrics {
     fn encode(&self, encoder: DescriptorEncoder) -> Result<(), Error> {
-        let mut families = Families(encoder);
+        let mut families = MetricEncoder(encoder);
         self.totals(&mut families)?;
         self.switches(&mut families)?;
         self.links(&mut families)?;
@@ -65,35 +65,35 @@ impl Collector for Metrics {
             ("relayed", refused.relayed),
         ];
         let causes = causes.map(|(cause, count)| (vec![("cause", cause.to_owned())], count));
-        families.counter("cool_lldp_refused", "LLDP frames that were not believed", causes)?;
+        families.counter("cool_lldp_refused", "Rejected LLDP frames", causes)?;
         let causes = NotAdmitted::CAUSES.map(|cause| {
             (vec![("cause", cause.to_owned())], self.0.not_admitted.get(cause).copied().unwrap_or(0))
         });
-        families.counter("cool_switch_refused", "Connections of switches that were not served", causes)?;
+        families.counter("cool_switch_refused", "Rejected connections of switches", causes)?;
         let ends = self.0.certificates.iter();
         let ends = ends.map(|(of, until)| (vec![("of", (*of).to_owned())], *until as f64));
         families.gauge(
             "cool_certificate_expires_seconds",
-            "When the first certificate of a kind ends, seconds since 1970",
+            "Expiry of the first certificate of each kind, in Unix time",
             ends,
         )?;
         families.histogram(
             "cool_installation_seconds",
-            "From a change until the switch has confirmed it",
+            "Time from a change until the switch has confirmed it",
             &self.0.installation,
         )?;
         families.histogram(
             "cool_discovery_seconds",
-            "From when both ends are there until a link or node is found",
+            "Time from when both ends are present until a link or node is discovered",
             &self.0.discovery,
         )
     }
 }
 
-impl Metrics {
-    fn totals(&self, families: &mut Families<'_>) -> fmt::Result {
+impl StatusMetrics {
+    fn totals(&self, families: &mut MetricEncoder<'_>) -> fmt::Result {
         let status = &self.0;
-        // Groups of the same nodes share theirs.
+        // Groups of the same nodes share their trees.
         let trees = status.groups.iter().flat_map(|group| group.trees.iter().map(|tree| &tree.address));
         let trees = trees.collect::<BTreeSet<_>>().len();
         let located = status.nodes.iter().filter(|node| node.link.is_some()).count();
@@ -103,18 +103,18 @@ impl Metrics {
             ("cool_switches", "Switches", status.switches.len()),
             ("cool_links", "Links between switches", status.links.len()),
             ("cool_nodes", "Nodes whose agents have joined", status.nodes.len()),
-            ("cool_nodes_located", "Nodes that have been found in the network", located),
-            ("cool_nodes_away", "Nodes whose agents have no connection", away),
-            ("cool_hosts", "Hosts without an agent that are carried", status.hosts.len()),
-            ("cool_groups", "Groups in use", status.groups.len()),
+            ("cool_nodes_located", "Nodes located in the network", located),
+            ("cool_nodes_away", "Nodes whose agents are disconnected", away),
+            ("cool_hosts", "Hosts without an agent that have forwarding rules", status.hosts.len()),
+            ("cool_groups", "GroupRegistry in use", status.groups.len()),
             ("cool_trees", "Multicast trees installed", trees),
             ("cool_jobs", "Running jobs", status.jobs.len()),
-            ("cool_warnings", "What an operator should look at: see cool topology", status.warnings.len()),
+            ("cool_warnings", "Warnings for the operator: see `cool topology`", status.warnings.len()),
         ];
         totals.into_iter().try_for_each(|(name, help, value)| families.total(name, help, value))
     }
 
-    fn switches(&self, families: &mut Families<'_>) -> fmt::Result {
+    fn switches(&self, families: &mut MetricEncoder<'_>) -> fmt::Result {
         let switches = &self.0.switches;
         let label = |switch: &SwitchStatus| vec![("switch", switch.name.clone())];
         for (name, help, value) in SWITCH_GAUGES {
@@ -134,7 +134,7 @@ impl Metrics {
         Ok(())
     }
 
-    fn links(&self, families: &mut Families<'_>) -> fmt::Result {
+    fn links(&self, families: &mut MetricEncoder<'_>) -> fmt::Result {
         let of_nodes = self.0.nodes.iter().filter_map(|node| node.link.as_ref());
         let links: Vec<_> = self.0.links.iter().chain(of_nodes).collect();
         let label = |name: &str, direction: &str| {
@@ -142,20 +142,16 @@ impl Metrics {
         };
         let both =
             links.iter().flat_map(|l| [(label(&l.name, "forth"), l.forth), (label(&l.name, "back"), l.back)]);
-        families.gauge("cool_link_bytes_per_second", "What the link carries", both)?;
+        families.gauge("cool_link_bytes_per_second", "Current load of the link", both)?;
         let known =
             links.iter().filter_map(|l| Some((vec![("link", l.name.clone())], l.bytes_per_second? as f64)));
-        families.gauge(
-            "cool_link_capacity_bytes_per_second",
-            "What the link carries at most, where that is known",
-            known,
-        )
+        families.gauge("cool_link_capacity_bytes_per_second", "Capacity of the link, if known", known)
     }
 }
 
-struct Families<'a>(DescriptorEncoder<'a>);
+struct MetricEncoder<'a>(DescriptorEncoder<'a>);
 
-impl Families<'_> {
+impl MetricEncoder<'_> {
     fn total(&mut self, name: &str, help: &str, value: usize) -> fmt::Result {
         let metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(metric)
@@ -165,7 +161,7 @@ impl Families<'_> {
         &mut self,
         name: &str,
         help: &str,
-        values: impl IntoIterator<Item = (Labels, f64)>,
+        values: impl IntoIterator<Item = (LabelSet, f64)>,
     ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (labels, value) in values {
@@ -178,7 +174,7 @@ impl Families<'_> {
         &mut self,
         name: &str,
         help: &str,
-        values: impl IntoIterator<Item = (Labels, u64)>,
+        values: impl IntoIterator<Item = (LabelSet, u64)>,
     ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in values {
@@ -189,7 +185,7 @@ impl Families<'_> {
 
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        // The last bucket has no bound.
+        // The last bucket has no upper bound.
         let bounds = Histogram::BOUNDS.into_iter().chain([f64::INFINITY]);
         let buckets: Vec<(f64, u64)> = bounds.zip(histogram.counts).collect();
         family.encode_histogram::<NoLabelSet>(histogram.sum, histogram.counts.iter().sum(), &buckets, None)
@@ -199,8 +195,8 @@ impl Families<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_fabric::PortCounters;
     use crate::pages::status::{LinkStatus, NodeStatus};
+    use cool_fabric::PortCounters;
     use cool_topology::discovery::Refused;
     use prometheus_client::encoding::text::encode;
 
@@ -211,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_counted_is_told_once_with_its_labels() {
+    fn every_metric_is_reported_once_with_its_labels() {
         let counters = PortCounters { rx_bytes: 11, ..PortCounters::default() };
         let switch = SwitchStatus {
             datapath_id: "0000000000000001".into(),
@@ -273,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_of_nothing() {
+    fn an_empty_status_has_totals_only() {
         let text = text(Status::default());
         assert!(text.contains("cool_switches 0") && text.ends_with("# EOF\n"), "{text}");
     }

@@ -1,5 +1,5 @@
-//! What people and monitoring see of a running controller: its state as one value, the live page, metrics for
-//! Prometheus, and the examination of the whole deployment. Nothing here changes anything.
+//! Views of a running controller for people and monitoring: its status as one value, the live page,
+//! metrics for Prometheus, and an examination of the whole deployment. All are read-only.
 
 pub mod doctor;
 pub mod metrics;

@@ -1,6 +1,6 @@
-//! What there is to see of a controller that stands by.
+//! Pages of a standby controller.
 
-use crate::leadership::Standing;
+use crate::leadership::LeadershipState;
 use axum::Router;
 use axum::routing::get;
 use cool_daemon::web;
@@ -8,16 +8,16 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-/// The metric that says whether a controller leads, and what that means.
+/// Name and help text of the metric that shows whether a controller leads.
 pub const LEADS: (&str, &str) =
     ("cool_controller_leads", "Whether this controller leads: 1, or 0 while it stands by");
 
-/// `/` and `/metrics`.
-pub fn router(standing: watch::Receiver<Standing>) -> Router {
-    let words = move || async move {
-        match &*standing.borrow() {
-            Standing::By(Some(leader)) => format!("standing by: {leader} leads\n"),
-            _ => "standing by: nobody is known to lead\n".to_owned(),
+/// Returns the pages `/` and `/metrics`.
+pub fn router(state: watch::Receiver<LeadershipState>) -> Router {
+    let text = move || async move {
+        match &*state.borrow() {
+            LeadershipState::Standby(Some(leader)) => format!("standing by: {leader} leads\n"),
+            _ => "standing by: the leader is not known\n".to_owned(),
         }
     };
     let metrics = || async {
@@ -25,5 +25,5 @@ pub fn router(standing: watch::Receiver<Standing>) -> Router {
         registry.register(LEADS.0, LEADS.1, Gauge::<i64>::default());
         web::metrics(&registry)
     };
-    Router::new().route("/", get(words)).route("/metrics", get(metrics))
+    Router::new().route("/", get(text)).route("/metrics", get(metrics))
 }

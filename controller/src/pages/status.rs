@@ -1,13 +1,15 @@
-//! What there is to see of a running controller, as one value: the network with its load, groups, jobs and events.
-//! How it is shown is left to [`crate::pages::metrics`] and [`crate::pages::web`].
+//! Status of a running controller as one value: the network with its load, groups, jobs and events.
+//! [`crate::pages::metrics`] and [`crate::pages::web`] present it.
 
-use crate::agents::Agents;
-use crate::agents::attendance::Attendance;
-use cool_fabric::Fabric;
-use cool_fabric::{DatapathId, Histogram, Measurements, Port, PortLoad, RuleCounts, SwitchLoad, TopologySnapshot};
-use crate::groups::{self, Groups};
-use crate::jobs::Jobs;
+use crate::agents::AgentRegistry;
+use crate::agents::presence::AgentPresence;
+use crate::groups::{self, GroupRegistry};
+use crate::jobs::JobRegistry;
 use cool_daemon::log::EventLog;
+use cool_fabric::Fabric;
+use cool_fabric::{
+    DatapathId, Histogram, Measurements, Port, PortLoad, RuleCounts, SwitchLoad, TopologySnapshot,
+};
 use cool_proto::control::{Group, JobView};
 use cool_tls::Credentials;
 use cool_topology::discovery::Refused;
@@ -17,57 +19,58 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where it is seen from.
+/// Sources of the status.
 #[derive(Clone)]
-pub struct Watcher {
+pub struct StatusSource {
     /// The network.
     pub network: Arc<dyn Fabric>,
-    /// The agents whose nodes are there.
-    pub agents: Arc<Agents>,
-    /// Which of them are away.
-    pub attendance: Arc<Attendance>,
+    /// The sessions of all agents.
+    pub agents: Arc<AgentRegistry>,
+    /// Which agents are connected.
+    pub presence: Arc<AgentPresence>,
     /// The groups in use.
-    pub groups: Arc<Groups>,
+    pub groups: Arc<GroupRegistry>,
     /// The running jobs.
-    pub jobs: Arc<Jobs>,
-    /// By what the controller proves who it is.
+    pub jobs: Arc<JobRegistry>,
+    /// The controller's certificates.
     pub credentials: Option<Credentials>,
-    /// What has happened.
+    /// The log of events.
     pub events: EventLog,
 }
 
-/// All of it, at one moment. Links and ports are called as in trees: "s1:2-s3:1", "s3:4-h2".
+/// The status at one moment. Links and ports are named as in trees: "s1:2-s3:1", "s3:4-h2".
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Status {
-    /// By datapath id.
+    /// Switches by datapath id.
     pub switches: Vec<SwitchStatus>,
-    /// Between switches.
+    /// Links between switches.
     pub links: Vec<LinkStatus>,
-    /// By name.
+    /// Nodes by name.
     pub nodes: Vec<NodeStatus>,
-    /// Hosts without an agent, by Ethernet address.
+    /// Hosts without an agent, by MAC address.
     pub hosts: Vec<HostStatus>,
-    /// By number.
+    /// Groups by id.
     pub groups: Vec<GroupStatus>,
-    /// By number.
+    /// Jobs by id.
     pub jobs: Vec<JobStatus>,
-    /// What an operator should look at.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
-    /// The last ones, oldest first, as the log has them.
+    /// The last events, oldest first, as in the log.
     pub events: Vec<serde_json::Value>,
-    /// From the last change of what a switch is to hold until it has confirmed it.
+    /// Times from a change until the switch has confirmed it.
     #[serde(skip)]
     pub installation: Histogram,
-    /// From the moment at which both ends are there until a link or node is found.
+    /// Times from when both ends are present until a link or node is discovered.
     #[serde(skip)]
     pub discovery: Histogram,
-    /// LLDP frames that were not believed.
+    /// Rejected LLDP frames.
     #[serde(skip)]
     pub refused_lldp: Refused,
-    /// Switches that were not served, how often, by cause.
+    /// Number of rejected switches, by cause.
     #[serde(skip)]
     pub not_admitted: BTreeMap<&'static str, u64>,
-    /// When the certificates of the controller, the CA and the other sides of sessions end, the first of each; seconds since 1970.
+    /// First expiry of the certificates of the controller, the CA and the peers of sessions, in
+    /// seconds since 1970.
     #[serde(skip)]
     pub certificates: BTreeMap<&'static str, i64>,
 }
@@ -75,126 +78,126 @@ pub struct Status {
 /// A switch.
 #[derive(Clone, Debug, Serialize)]
 pub struct SwitchStatus {
-    /// 16 hexadecimal digits.
+    /// Datapath id in 16 hexadecimal digits.
     pub datapath_id: String,
-    /// As it calls itself.
+    /// Name of the switch.
     pub name: String,
-    /// If nodes are on it.
+    /// Rack, if nodes are connected to the switch.
     pub rack: Option<u32>,
-    /// Flows that it is to hold.
+    /// Number of flows that it should hold.
     pub flows: usize,
-    /// Entries of its group table that it is to hold.
+    /// Number of group table entries that it should hold.
     pub groups: usize,
-    /// Whether it has meters.
+    /// Whether it supports meters.
     pub meters: bool,
-    /// Packets for groups that it dropped, from who may not send them.
+    /// Number of dropped packets to groups from senders that are not members.
     pub outsiders: u64,
-    /// Packets that it handed in.
+    /// Number of packet-ins.
     pub packet_ins: u64,
-    /// Of those, dropped since a port handed in too many.
+    /// Number of packet-ins dropped because a port exceeded its limit.
     pub packet_ins_dropped: u64,
-    /// By number.
+    /// Load by port number.
     #[serde(skip)]
     pub ports: BTreeMap<u32, PortLoad>,
 }
 
-/// A link between switches, or of a node, with its load each way.
+/// A link between switches, or between a switch and a node, with its load in each direction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LinkStatus {
-    /// As in trees.
+    /// Name of the link, as in trees.
     pub name: String,
-    /// What it carries at most; `None`: unknown.
+    /// Capacity. `None` if unknown.
     pub bytes_per_second: Option<u64>,
-    /// From the end that is named first, of late.
+    /// Current load from the end that is named first, in bytes per second.
     pub forth: f64,
-    /// To it.
+    /// Current load to that end.
     pub back: f64,
 }
 
 /// A node.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeStatus {
-    /// Unique.
+    /// Unique name.
     pub name: String,
-    /// On the data network.
+    /// Address on the data network.
     pub ip: String,
-    /// If it has been found.
+    /// Rack, if the node has been located.
     pub rack: Option<u32>,
-    /// Ranks that it takes.
+    /// Maximum number of ranks.
     pub slots: u32,
-    /// For how long its agent has had no connection, if it has none.
+    /// For how long its agent has been disconnected, if it is.
     pub away_seconds: Option<f64>,
-    /// Its link, if it has been found; forth is to the node.
+    /// Its link, if the node has been located. `forth` is the direction to the node.
     pub link: Option<LinkStatus>,
 }
 
 /// A host without an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HostStatus {
-    /// Its Ethernet address.
+    /// MAC address.
     pub mac: String,
-    /// Of its frames, if they are tagged.
+    /// VLAN of its frames, if they are tagged.
     pub vlan: Option<u16>,
-    /// That it has said it has.
+    /// Its announced IP addresses.
     pub addresses: Vec<String>,
-    /// Where it is: "s3:4".
+    /// Its port, for example "s3:4".
     pub port: String,
 }
 
 /// A group.
 #[derive(Clone, Debug, Serialize)]
 pub struct GroupStatus {
-    /// Its number.
+    /// Id of the group.
     pub id: u64,
-    /// Of which job.
+    /// Job of the group.
     pub job: u64,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: usize,
-    /// On which nodes.
+    /// Names of its nodes.
     pub nodes: BTreeSet<String>,
-    /// Its trees.
+    /// Multicast trees.
     pub trees: Vec<TreeStatus>,
 }
 
 /// A tree of a group.
 #[derive(Clone, Debug, Serialize)]
 pub struct TreeStatus {
-    /// Which nodes it connects, in words.
+    /// Description of the nodes that it connects.
     pub scope: String,
-    /// The multicast group.
+    /// Multicast address.
     pub address: String,
-    /// The names of its links.
+    /// Names of its links.
     pub links: Vec<String>,
 }
 
 /// A running job.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobStatus {
-    /// Its number.
+    /// Id of the job.
     pub id: u64,
-    /// Its world.
+    /// Id of its world group.
     pub group: u64,
-    /// What it runs; empty until the caller of a job that goes on comes back.
+    /// Its program. Empty for a resumed job until its caller has reconnected.
     pub program: String,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: usize,
-    /// How it is, in a word.
+    /// State in one word.
     pub state: String,
-    /// For how long this controller has known it.
+    /// For how long this controller has known the job.
     pub seconds: u64,
 }
 
-impl Watcher {
-    /// What there is to see now.
-    pub async fn look(&self) -> Status {
+impl StatusSource {
+    /// Returns the current status.
+    pub async fn snapshot(&self) -> Status {
         let groups = self.groups.list(&*self.network).await;
         let (network, measured) = (self.network.topology(), self.network.measurements());
-        let view = View { network: &network, measured: &measured };
+        let view = NetworkView { network: &network, measured: &measured };
         let agent = |name: &str| {
             let slots = self.agents.get(name).map_or(0, |session| session.agent.slots);
-            (slots, self.attendance.away_for(name))
+            (slots, self.presence.away_for(name))
         };
-        let away = self.attendance.warnings();
+        let away = self.presence.warnings();
         let events = self.events.last();
         Status {
             switches: view.switches(),
@@ -213,13 +216,13 @@ impl Watcher {
         }
     }
 
-    /// The network drawn, as SVG.
+    /// Returns a picture of the network as SVG.
     pub fn draw(&self) -> String {
         picture(&self.network.topology()).svg()
     }
 }
 
-/// When the certificates end, the first of each kind.
+/// Returns the first expiry of each kind of certificate.
 fn certificates(credentials: &Credentials) -> BTreeMap<&'static str, i64> {
     let own = credentials.expiries().into_iter().map(|expiry| (expiry.holder, expiry.until));
     let peers = credentials.peers().into_iter().map(|peer| (peer.identity.role.name(), peer.until));
@@ -231,7 +234,7 @@ fn certificates(credentials: &Credentials) -> BTreeMap<&'static str, i64> {
     first
 }
 
-/// A network as it is drawn.
+/// Returns the network as a picture.
 fn picture(network: &TopologySnapshot) -> Picture {
     let places: BTreeMap<DatapathId, usize> =
         network.switches.iter().enumerate().map(|(at, switch)| (switch.datapath_id, at)).collect();
@@ -248,13 +251,13 @@ fn picture(network: &TopologySnapshot) -> Picture {
     }
 }
 
-/// The network with what it carries.
-struct View<'a> {
+/// The network and its load.
+struct NetworkView<'a> {
     network: &'a TopologySnapshot,
     measured: &'a Measurements,
 }
 
-impl View<'_> {
+impl NetworkView<'_> {
     fn switches(&self) -> Vec<SwitchStatus> {
         let switch = |s: &cool_fabric::SwitchView| {
             let load = self.measured.switches.get(&s.datapath_id);
@@ -286,7 +289,7 @@ impl View<'_> {
         self.network.links.iter().map(link).collect()
     }
 
-    /// `agent` says the slots of a node, and how long its agent has been away.
+    /// `agent` must return the slots of a node, and for how long its agent has been disconnected.
     fn nodes(&self, agent: impl Fn(&str) -> (u32, Option<Duration>)) -> Vec<NodeStatus> {
         let link = |n: &cool_fabric::NodeView| {
             let location = n.location?;
@@ -331,7 +334,8 @@ impl View<'_> {
 impl From<Group> for GroupStatus {
     fn from(group: Group) -> GroupStatus {
         let tree = |tree: cool_proto::control::Tree| {
-            let scope = groups::scope(&tree).map_or_else(|| "unknown".to_owned(), |scope| scope.to_string());
+            let scope = groups::description::scope(&tree)
+                .map_or_else(|| "unknown".to_owned(), |scope| scope.to_string());
             TreeStatus { scope, address: tree.address, links: tree.links }
         };
         GroupStatus {
@@ -367,7 +371,7 @@ mod tests {
     use cool_fabric::{LinkView, Location, MacAddr, NodeView, SwitchView};
 
     #[test]
-    fn links_have_the_names_that_trees_have_and_the_load_of_their_ports() {
+    fn links_are_named_as_in_trees_and_have_their_ports_load() {
         let port = |switch, number| Port { switch: DatapathId(switch), number };
         let switch = |id: u64, rack| SwitchView {
             datapath_id: DatapathId(id),
@@ -395,7 +399,7 @@ mod tests {
             measured.switches.entry(DatapathId(switch)).or_default().ports.insert(number, load);
         }
         measured.rules.insert(DatapathId(2), RuleCounts { flows: 9, groups: 1 });
-        let view = View { network: &network, measured: &measured };
+        let view = NetworkView { network: &network, measured: &measured };
         let link = |name: &str, bytes_per_second, forth, back| LinkStatus {
             name: name.into(),
             bytes_per_second,

@@ -1,4 +1,4 @@
-//! Agents that come, are refused, go and come back, over real gRPC.
+//! Agents that join, are rejected, leave and rejoin, over real gRPC.
 
 use crate::support::{Controller, FakeAgent, finished, job, registration};
 use cool_proto::control::{Group, Held, Member, Register, TopologyRequest};
@@ -9,7 +9,7 @@ async fn refusal(controller: &Controller, register: Register) -> tonic::Status {
 }
 
 #[tokio::test]
-async fn nodes_appear_in_the_topology_while_their_agents_are_connected() {
+async fn connected_nodes_appear_in_the_topology() {
     let controller = Controller::start().await;
     let h1 = FakeAgent::join(&controller, 1).await;
     let _h3 = FakeAgent::join(&controller, 3).await;
@@ -20,8 +20,8 @@ async fn nodes_appear_in_the_topology_while_their_agents_are_connected() {
         before.iter().map(|n| (n.name.as_str(), n.ip.as_str(), n.rack, n.slots, n.located)).collect();
     assert_eq!(seen, [("h1", "10.0.0.1", 0, 2, true), ("h3", "10.0.0.3", 1, 2, true)]);
 
-    h1.leaves().await;
-    // The name is free as soon as the node has gone from everywhere.
+    h1.leave().await;
+    // The name becomes free once the node has been removed everywhere.
     let back = crate::support::soon("the name", async {
         loop {
             match FakeAgent::try_join(&controller, registration(1)).await {
@@ -43,7 +43,7 @@ async fn a_second_agent_of_a_connected_name_is_refused_by_name() {
     let refused = refusal(&controller, registration(1)).await;
     assert_eq!(refused.code(), Code::AlreadyExists);
     assert!(refused.message().contains("\"h1\" is already connected"), "{refused}");
-    // The first is none the worse for it.
+    // The first agent is not affected.
     let mut events = controller.run(job(1)).await.unwrap();
     let group = first.ready().await;
     first.launched().await;
@@ -86,7 +86,8 @@ fn an_agent_that_freezes_is_away_though_its_connection_stands() {
     let (ours, theirs) = (tokio::runtime::Runtime::new().unwrap(), runtime());
     let controller = ours.block_on(Controller::start());
     let _frozen = theirs.block_on(FakeAgent::join(&controller, 1));
-    // Nothing drives `theirs` any more: sockets stay open, pings stay unanswered.
+    // Nothing drives `theirs` any more: its sockets stay open, but its pings remain without a
+    // response.
     ours.block_on(async {
         let mut client = controller.client().await;
         let away = async {

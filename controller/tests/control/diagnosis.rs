@@ -1,22 +1,22 @@
-//! The examination of a deployment, as a tool asks for it.
+//! The examination of a deployment, as requested by a tool.
 
 use crate::support::{Controller, FakeAgent};
 use cool_proto::control::{DiagnoseRequest, Examined, agent_message, controller_message::Body};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 impl FakeAgent {
-    /// Is examined, and says how its node is.
+    /// Receives an examination and reports the state of the node.
     async fn examined(&mut self, ahead: Duration, faults: &[&str]) {
-        let Body::Examine(examine) = self.hear().await else { panic!("not an examination") };
+        let Body::Examine(examine) = self.receive().await else { panic!("not an examination") };
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + ahead;
         let clock_us = i64::try_from(clock.as_micros()).unwrap();
         let faults = faults.iter().map(ToString::to_string).collect();
-        self.say(agent_message::Body::Examined(Examined { id: examine.id, clock_us, faults })).await;
+        self.send(agent_message::Body::Examined(Examined { id: examine.id, clock_us, faults })).await;
     }
 }
 
 #[tokio::test]
-async fn every_agent_is_asked_and_what_is_wrong_is_told() {
+async fn every_agent_is_examined_and_problems_are_reported() {
     let controller = Controller::start().await;
     let (mut well, mut ill) = (FakeAgent::join(&controller, 1).await, FakeAgent::join(&controller, 2).await);
     let mut client = controller.client().await;

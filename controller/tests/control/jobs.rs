@@ -1,7 +1,7 @@
-//! The life of jobs, with agents made by hand over real gRPC.
+//! The life of jobs, with simulated agents over real gRPC.
 
 use crate::support::{Controller, FakeAgent, event, finished, job, registration};
-use cool_controller::jobs::job::Limits;
+use cool_controller::time_limits::TimeLimits;
 use cool_proto::control::{
     Exited, GroupFailed, HoldOutput, JobEvent, JobSpec, Recover, Register, SignalRequest, agent_message,
     controller_message, job_event, job_spec::Placement, job_view::State,
@@ -68,18 +68,18 @@ async fn the_first_failure_ends_the_others_and_names_its_rank() {
     h2.exit(group.job, 1, 7).await;
     h1.killed().await;
     let ended = Exited { job: group.job, rank: 0, code: -1, signal: 15, ..Default::default() };
-    h1.say(agent_message::Body::Exited(ended)).await;
+    h1.send(agent_message::Body::Exited(ended)).await;
     let end = finished(&mut events).await;
     assert_eq!((end.code, end.rank, end.reason.as_str()), (7, Some(1), "rank 1 on h2 exited with status 7"));
     h1.released().await;
-    // Told to release without having been told to kill: it has no rank left.
+    // It must release the group without a kill, because it has no running rank.
     h2.released().await;
 }
 
 #[tokio::test]
 async fn signals_and_failed_starts_are_told_in_words() {
     let ends = [
-        (Exited { code: -1, signal: 9, ..Default::default() }, 137, "rank 0 on h1 was ended by signal 9"),
+        (Exited { code: -1, signal: 9, ..Default::default() }, 137, "rank 0 on h1 was killed by signal 9"),
         (
             Exited { code: -1, error: "cannot start program: no such file".into(), ..Default::default() },
             1,
@@ -92,7 +92,7 @@ async fn signals_and_failed_starts_are_told_in_words() {
         let mut events = controller.run(job(1)).await.unwrap();
         let group = h1.ready().await;
         h1.launched().await;
-        h1.say(agent_message::Body::Exited(Exited { job: group.job, ..exited })).await;
+        h1.send(agent_message::Body::Exited(Exited { job: group.job, ..exited })).await;
         let end = finished(&mut events).await;
         assert_eq!((end.code, end.reason.as_str()), (code, reason));
         h1.released().await;
@@ -110,7 +110,7 @@ async fn a_node_that_goes_away_fails_its_job_by_name() {
     h1.launched().await;
     h2.launched().await;
 
-    h2.leaves().await;
+    h2.leave().await;
     h1.killed().await;
     h1.exit(group.job, 0, 1).await;
     let end = finished(&mut events).await;
@@ -120,7 +120,7 @@ async fn a_node_that_goes_away_fails_its_job_by_name() {
 }
 
 #[tokio::test]
-async fn a_job_that_survives_goes_on_without_what_is_lost_but_not_without_anybody() {
+async fn a_surviving_job_continues_while_any_rank_remains() {
     for (last, code) in [(Exited::default(), 0), (Exited { code: 3, ..Default::default() }, 3)] {
         let controller = Controller::start().await;
         let mut h1 = FakeAgent::join(&controller, 1).await;
@@ -131,9 +131,9 @@ async fn a_job_that_survives_goes_on_without_what_is_lost_but_not_without_anybod
         h1.launched().await;
         h2.launched().await;
         let killed = Exited { job: group.job, rank: 0, code: -1, signal: 9, ..Default::default() };
-        h1.say(agent_message::Body::Exited(killed)).await;
-        h2.leaves().await;
-        h1.say(agent_message::Body::Exited(Exited { job: group.job, rank: 1, ..last })).await;
+        h1.send(agent_message::Body::Exited(killed)).await;
+        h2.leave().await;
+        h1.send(agent_message::Body::Exited(Exited { job: group.job, rank: 1, ..last })).await;
         assert_eq!(finished(&mut events).await.code, code);
         h1.released().await;
     }
@@ -143,13 +143,13 @@ async fn a_job_that_survives_goes_on_without_what_is_lost_but_not_without_anybod
     let group = h3.ready().await;
     h3.launched().await;
     let killed = Exited { job: group.job, rank: 0, code: -1, signal: 9, ..Default::default() };
-    h3.say(agent_message::Body::Exited(killed)).await;
+    h3.send(agent_message::Body::Exited(killed)).await;
     let end = finished(&mut events).await;
-    assert_eq!((end.code, end.reason.as_str()), (137, "rank 0 on h3 was ended by signal 9"));
+    assert_eq!((end.code, end.reason.as_str()), (137, "rank 0 on h3 was killed by signal 9"));
 }
 
 #[tokio::test]
-async fn the_end_of_a_rank_that_the_others_left_behind_does_not_end_their_job() {
+async fn the_exit_of_an_excluded_rank_does_not_end_its_job() {
     let controller = Controller::start().await;
     let mut agents = Vec::new();
     for host in 1..=3 {
@@ -164,18 +164,18 @@ async fn the_end_of_a_rank_that_the_others_left_behind_does_not_end_their_job() 
     for agent in &mut agents {
         id = agent.launched().await.job;
     }
-    // Two cannot reach the third, and do not wait for it.
+    // Two ranks cannot reach the third and do not wait for it.
     let recover = |rank, misses| {
         agent_message::Body::Recover(Recover { group, rank, timeout_ms: 60_000, agree: None, misses })
     };
     for (rank, agent) in (0..).zip(&agents[..2]) {
-        agent.say(recover(rank, vec![2])).await;
+        agent.send(recover(rank, vec![2])).await;
     }
     for agent in &mut agents[..2] {
         assert_eq!(agent.ready().await.members.len(), 2);
     }
-    agents[2].say(recover(2, vec![0, 1])).await;
-    let told = agents[2].hear().await;
+    agents[2].send(recover(2, vec![0, 1])).await;
+    let told = agents[2].receive().await;
     let controller_message::Body::Recovered(told) = told else { panic!("not refused: {told:?}") };
     assert!(told.failure.contains("rank 2 counts as lost"), "{}", told.failure);
     agents[2].exit(id, 2, 1).await;
@@ -186,7 +186,7 @@ async fn the_end_of_a_rank_that_the_others_left_behind_does_not_end_their_job() 
 
 #[tokio::test]
 async fn a_caller_that_is_away_for_too_long_ends_its_job() {
-    let limits = Limits { caller: Duration::from_millis(50), ..Limits::default() };
+    let limits = TimeLimits { caller: Duration::from_millis(50), ..TimeLimits::default() };
     let controller = Controller::with_limits(limits).await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let mut events = controller.run(job(2)).await.unwrap();
@@ -207,7 +207,7 @@ async fn a_group_that_cannot_be_made_fails_its_job() {
     let mut events = controller.run(job(1)).await.unwrap();
     let group = h1.group().await;
     let failed = GroupFailed { group: group.id, reason: "no socket".into() };
-    h1.say(agent_message::Body::GroupFailed(failed)).await;
+    h1.send(agent_message::Body::GroupFailed(failed)).await;
     let end = finished(&mut events).await;
     assert_eq!((end.code, end.reason.as_str()), (1, "group 1 failed on h1: no socket"));
     h1.released().await;
@@ -215,10 +215,10 @@ async fn a_group_that_cannot_be_made_fails_its_job() {
 
 #[tokio::test]
 async fn agents_that_do_not_answer_are_named_and_given_up_on() {
-    let limits = Limits {
+    let limits = TimeLimits {
         group_ready: Duration::from_millis(50),
         end: Duration::from_millis(50),
-        ..Limits::default()
+        ..TimeLimits::default()
     };
     let controller = Controller::with_limits(limits).await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
@@ -234,7 +234,7 @@ async fn agents_that_do_not_answer_are_named_and_given_up_on() {
 
 #[tokio::test]
 async fn a_rank_that_does_not_end_when_told_does_not_hold_up_its_job() {
-    let limits = Limits { end: Duration::from_millis(50), ..Limits::default() };
+    let limits = TimeLimits { end: Duration::from_millis(50), ..TimeLimits::default() };
     let controller = Controller::with_limits(limits).await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let mut events = controller.run(job(2)).await.unwrap();
@@ -254,7 +254,10 @@ async fn slots_of_running_jobs_are_not_given_twice() {
     h1.ready().await;
     let refused = controller.run(job(2)).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert_eq!(refused.message(), "2 ranks asked, 1 slots free (1 more in use by other jobs) on 1 node");
+    assert_eq!(
+        refused.message(),
+        "2 ranks requested, but 1 slots free (1 more in use by other jobs) on 1 node"
+    );
 }
 
 #[tokio::test]
@@ -294,12 +297,12 @@ async fn a_controller_that_stops_hands_its_jobs_over() {
     let group = h1.ready().await;
     h1.launched().await;
     assert!(matches!(event(&mut events).await, job_event::Body::Started(_)));
-    // What was said before comes to the caller; a group's answer, and these.
+    // Earlier messages reach the caller first, then the result for the group.
     for line in 0..100 {
         h1.print(group.job, 0, &line.to_string()).await;
     }
     first.stop();
-    let said = h1.stopped_after().await;
+    let said = h1.controller_stopped().await;
     let mut lines = 0;
     let status = loop {
         match events.message().await {
@@ -315,7 +318,7 @@ async fn a_controller_that_stops_hands_its_jobs_over() {
 }
 
 #[tokio::test]
-async fn a_users_job_runs_only_where_agents_run_it_as_the_user_and_an_operators_anywhere() {
+async fn a_users_job_runs_only_on_agents_that_can_run_it_as_the_user() {
     let controller = Controller::with_users().await;
     let before = Register { features: features::TAGS, ..registration(1) };
     let mut h1 = FakeAgent::try_join(&controller, before).await.unwrap();
@@ -362,7 +365,7 @@ async fn a_job_that_is_cancelled_ends_and_its_caller_hears_by_whom() {
     h1.killed().await;
     h1.exit(group.job, 0, 1).await;
     let end = finished(&mut events).await;
-    assert_eq!((end.code, end.rank, end.reason.as_str()), (143, None, "cancelled by ann"));
+    assert_eq!((end.code, end.rank, end.reason.as_str()), (143, None, "canceled by ann"));
     h1.released().await;
     assert_eq!(controller.cancel(group.job).await.unwrap_err().code(), Code::NotFound);
 }
@@ -379,10 +382,10 @@ async fn a_job_whose_caller_does_not_read_can_be_cancelled() {
     h1.killed().await;
 }
 
-/// Lines of 16 KiB: fewer than are kept for a caller, more than it may leave unread.
+/// Number of lines of 16 KiB: fewer than are kept for a caller, more than it may leave unread.
 const MANY: u64 = 150;
 
-/// A rank prints until its agent is told to let it wait.
+/// Prints lines of a rank until its agent is told to block the rank.
 async fn flood(agent: &mut FakeAgent, job: u64) {
     for number in 1..=MANY {
         agent.print_line(job, 0, number, &"x".repeat(1 << 14)).await;
@@ -390,7 +393,7 @@ async fn flood(agent: &mut FakeAgent, job: u64) {
     assert_eq!(agent.held().await, HoldOutput { job, held: true });
 }
 
-/// The numbers of the lines that come, until `last` has.
+/// Returns the numbers of the lines received, up to `last`.
 async fn lines(events: &mut Streaming<JobEvent>, last: u64) -> Vec<u64> {
     let mut lines = Vec::new();
     while lines.last() != Some(&last) {
@@ -402,14 +405,14 @@ async fn lines(events: &mut Streaming<JobEvent>, last: u64) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn a_caller_that_does_not_read_holds_up_its_own_ranks_only_and_loses_nothing() {
+async fn a_caller_that_does_not_read_blocks_only_its_own_ranks() {
     let controller = Controller::start().await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let mut unread = controller.run(job(1)).await.unwrap();
     let paused = h1.ready().await.job;
     h1.launched().await;
     flood(&mut h1, paused).await;
-    // Another job of the same node.
+    // Another job on the same node.
     let mut events = controller.run(job(1)).await.unwrap();
     let group = h1.ready().await;
     h1.launched().await;
@@ -423,7 +426,7 @@ async fn a_caller_that_does_not_read_holds_up_its_own_ranks_only_and_loses_nothi
 }
 
 #[tokio::test]
-async fn a_caller_that_loses_its_connection_comes_back_and_lacks_nothing() {
+async fn a_reconnecting_caller_receives_every_line() {
     let controller = Controller::start().await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let mut events = controller.run(job(1)).await.unwrap();
@@ -435,7 +438,7 @@ async fn a_caller_that_loses_its_connection_comes_back_and_lacks_nothing() {
     assert_eq!(lines(&mut events, 2).await, [1, 2]);
     drop(events);
     h1.print_line(id, 0, 4, "meanwhile").await;
-    // What had been on its way comes again, and also who has heard that a job started is told so.
+    // Lines in flight are sent again, and every new connection receives the start of the job.
     let mut events = controller.attend(id).await.unwrap();
     assert!(matches!(event(&mut events).await, job_event::Body::Started(_)));
     assert_eq!(lines(&mut events, 4).await, [1, 2, 3, 4]);
@@ -444,7 +447,7 @@ async fn a_caller_that_loses_its_connection_comes_back_and_lacks_nothing() {
     h1.exit(id, 0, 7).await;
     h1.released().await;
     assert!(controller.jobs().await.is_empty());
-    // It is over, and its caller has still to hear how.
+    // The job has ended, but its caller has not received the result yet.
     let mut events = controller.attend(id).await.unwrap();
     assert!(lines(&mut events, 5).await.ends_with(&[4, 5]));
     assert_eq!(finished(&mut events).await.code, 7);
@@ -454,7 +457,7 @@ async fn a_caller_that_loses_its_connection_comes_back_and_lacks_nothing() {
 }
 
 #[tokio::test]
-async fn for_a_caller_that_is_away_the_newest_lines_are_kept_and_its_job_does_not_wait() {
+async fn a_disconnected_caller_gets_the_newest_lines_only() {
     let controller = Controller::start().await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let events = controller.run(job(1)).await.unwrap();
@@ -467,9 +470,9 @@ async fn for_a_caller_that_is_away_the_newest_lines_are_kept_and_its_job_does_no
     }
     h1.exit(id, 0, 0).await;
     loop {
-        match h1.hear().await {
+        match h1.receive().await {
             controller_message::Body::Release(_) => break,
-            // Until it was known that the caller is away.
+            // Until the controller noticed that the caller had disconnected.
             controller_message::Body::Hold(_) => {}
             other => panic!("{other:?}"),
         }
@@ -492,7 +495,7 @@ async fn a_job_ends_when_its_time_is_over() {
     h1.killed().await;
     h1.exit(group.job, 0, 1).await;
     let end = finished(&mut events).await;
-    assert_eq!((end.code, end.reason.as_str()), (124, "its time limit of 50ms is over"));
+    assert_eq!((end.code, end.reason.as_str()), (124, "it exceeded its time limit of 50ms"));
 }
 
 #[tokio::test]
@@ -529,11 +532,11 @@ async fn a_job_runs_only_on_the_nodes_and_in_the_racks_that_are_named() {
     let refused = |spec| async { controller.run(spec).await.unwrap_err().message().to_owned() };
     assert_eq!(
         refused(JobSpec { hosts: vec!["h2".into(), "h9".into()], ..job(1) }).await,
-        "--hosts: no node h9 is ready; those are h1, h2, h3, h4"
+        "--hosts: no node h9 is ready; ready nodes: h1, h2, h3, h4"
     );
     assert!(
         refused(JobSpec { racks: vec![0, 7], ..job(1) }).await.starts_with("--racks: no node of rack 7 ")
     );
     let lacking = refused(JobSpec { hosts, racks: vec![0], ..job(2) }).await;
-    assert_eq!(lacking, "2 ranks asked, 1 slots free (1 more in use by other jobs) on 1 node");
+    assert_eq!(lacking, "2 ranks requested, but 1 slots free (1 more in use by other jobs) on 1 node");
 }

@@ -1,10 +1,10 @@
-//! The keys of groups: who is told them, and who is not.
+//! Keys of groups: which agents and tools receive them.
 
 use crate::support::{Controller, FakeAgent, finished, registration};
 use cool_proto::control::{Group, GroupsRequest, JobSpec, Register, job_event::Body};
 use cool_proto::features;
 
-/// A job on h1 and h2 under way: its group as both agents were told, and as tools are.
+/// Runs a job on h1 and h2. Returns its group as both agents and a tool receive it.
 async fn told(registration_of_h2: Register) -> ([Group; 2], [Group; 2]) {
     let controller = Controller::start().await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
@@ -48,7 +48,7 @@ async fn the_agents_of_a_group_get_its_key_and_tools_do_not() {
 }
 
 #[tokio::test]
-async fn a_group_on_many_nodes_has_no_keys_of_its_agents_unless_one_of_them_is_of_an_earlier_release() {
+async fn a_large_group_has_no_agent_keys_unless_an_agent_is_old() {
     for (features, keys) in [(features::ALL, 0), (features::TAGS, 3)] {
         let controller = Controller::start().await;
         let mut h1 = FakeAgent::join(&controller, 1).await;

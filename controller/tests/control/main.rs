@@ -1,10 +1,10 @@
-//! The controller over real gRPC, with agents and a network made by hand.
+//! Tests of the controller over real gRPC, with simulated agents and a simulated network.
 
 mod agents;
-mod away;
 mod diagnosis;
 mod jobs;
 mod keys;
+mod presence;
 mod probes;
 mod recoveries;
 mod rendezvous;

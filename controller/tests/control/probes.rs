@@ -6,22 +6,22 @@ use cool_fabric::Fabric;
 use cool_proto::control::{JobSpec, Probed, agent_message};
 use std::time::Duration;
 
-/// Two nodes in rack 0 and one in rack 1.
+/// Joins two nodes in rack 0 and one in rack 1.
 async fn three(controller: &Controller) -> [FakeAgent; 3] {
     let (h1, h2) = (FakeAgent::join(controller, 1).await, FakeAgent::join(controller, 2).await);
     [h1, h2, FakeAgent::join(controller, 3).await]
 }
 
-/// A job of one rank there, not in the rack that it would fill.
+/// A job with one rank on h1, although another rack would be fuller.
 fn on_h1() -> JobSpec {
     JobSpec { hosts: vec!["h1".into()], ..job(1) }
 }
 
 #[tokio::test]
-async fn what_agents_measure_when_they_have_joined_is_in_the_model_of_the_next_group() {
+async fn probe_results_enter_the_cost_model_of_the_next_group() {
     let controller = Controller::start().await;
     let [mut h1, mut h2, mut h3] = three(&controller).await;
-    // Between racks first: from each to the next.
+    // Probes between racks are first, each from one rack to the next.
     let probe = h1.probe().await;
     assert_eq!((probe.ip.as_str(), probe.port), ("10.0.0.3", 7421));
     let found = Probed {
@@ -31,7 +31,7 @@ async fn what_agents_measure_when_they_have_joined_is_in_the_model_of_the_next_g
         burst: 7,
         ..Default::default()
     };
-    h1.say(agent_message::Body::Probed(found)).await;
+    h1.send(agent_message::Body::Probed(found)).await;
     h3.probed(700_000, 2_510_000).await;
     h1.probed(30_000, 12_500_000).await;
     h2.probed(50_000, 12_400_000).await;
@@ -51,7 +51,7 @@ async fn what_agents_measure_when_they_have_joined_is_in_the_model_of_the_next_g
 }
 
 #[tokio::test]
-async fn a_job_that_starts_stops_the_probe_and_none_is_made_while_it_runs() {
+async fn a_starting_job_stops_the_probe_until_it_ends() {
     let controller = Controller::start().await;
     let [mut h1, mut h2, mut h3] = three(&controller).await;
     h1.probe().await;
@@ -62,7 +62,7 @@ async fn a_job_that_starts_stops_the_probe_and_none_is_made_while_it_runs() {
     h1.exit(group.job, 0, 0).await;
     assert_eq!(finished(&mut events).await.code, 0);
     h1.released().await;
-    // Once the job is over, it is made again, and the others after it.
+    // After the job has ended, the stopped probe is repeated, and the others follow.
     h1.probed(1, 1).await;
     h3.probed(1, 1).await;
     h1.probed(1, 1).await;
@@ -77,7 +77,7 @@ async fn a_probe_that_fails_is_tried_twice_and_the_others_count() {
     for _ in 0..2 {
         let id = h1.probe().await.id;
         let failure = "no connection".to_owned();
-        h1.say(agent_message::Body::Probed(Probed { id, failure, ..Default::default() })).await;
+        h1.send(agent_message::Body::Probed(Probed { id, failure, ..Default::default() })).await;
     }
     h3.probed(1, 1).await;
     h1.probed(1, 1).await;
@@ -86,13 +86,13 @@ async fn a_probe_that_fails_is_tried_twice_and_the_others_count() {
 }
 
 #[tokio::test]
-async fn nodes_that_leave_are_forgotten_and_measured_again_when_they_come_back() {
+async fn nodes_that_rejoin_are_measured_again() {
     let controller = Controller::start().await;
     let (mut h1, mut h2) = (FakeAgent::join(&controller, 1).await, FakeAgent::join(&controller, 2).await);
     h1.probed(1, 10).await;
     h2.probed(1, 20).await;
     assert_eq!(controller.probe_results().await.rack.unwrap().probes, 2);
-    h2.leaves().await;
+    h2.leave().await;
     let mut network = controller.network.watch();
     network.wait_for(|network| network.nodes.len() == 1).await.unwrap();
     let mut h4 = FakeAgent::join(&controller, 4).await;

@@ -1,4 +1,4 @@
-//! Survivors of groups, with agents made by hand over real gRPC.
+//! Survivors of groups, with simulated agents over real gRPC.
 
 use crate::support::{Controller, FakeAgent};
 use cool_proto::control::{
@@ -7,14 +7,14 @@ use cool_proto::control::{
 
 const PATIENT: u64 = 60_000;
 
-/// A group with one rank on each of h1 to h4.
+/// Forms a group with one rank on each of h1 to h4.
 async fn group(controller: &Controller) -> (Vec<FakeAgent>, Group) {
     let mut agents = Vec::new();
     for host in 1..=4 {
         let agent = FakeAgent::join(controller, host).await;
         let rank = host as u32 - 1;
         let enlist = Enlist { key: "job".into(), rank, size: 4, timeout_ms: PATIENT, ticket: 0 };
-        agent.say(agent_message::Body::Enlist(enlist)).await;
+        agent.send(agent_message::Body::Enlist(enlist)).await;
         agents.push(agent);
     }
     let mut group = Group::default();
@@ -22,14 +22,14 @@ async fn group(controller: &Controller) -> (Vec<FakeAgent>, Group) {
         group = agent.ready().await;
     }
     for agent in &mut agents {
-        assert!(matches!(agent.hear().await, controller_message::Body::Enlisted(_)));
+        assert!(matches!(agent.receive().await, controller_message::Body::Enlisted(_)));
     }
     (agents, group)
 }
 
 async fn recover(agent: &FakeAgent, group: &Group, rank: u32, timeout_ms: u64, agree: Option<u64>) {
     agent
-        .say(agent_message::Body::Recover(Recover {
+        .send(agent_message::Body::Recover(Recover {
             group: group.id,
             rank,
             timeout_ms,
@@ -40,7 +40,7 @@ async fn recover(agent: &FakeAgent, group: &Group, rank: u32, timeout_ms: u64, a
 }
 
 async fn recovered(agent: &mut FakeAgent) -> Recovered {
-    match agent.hear().await {
+    match agent.receive().await {
         controller_message::Body::Recovered(recovered) => recovered,
         other => panic!("not recovered: {other:?}"),
     }
@@ -52,9 +52,9 @@ async fn survivors_of_a_lost_node_and_a_lost_rank_are_a_new_group() {
     let (mut agents, group) = group(&controller).await;
     recover(&agents[0], &group, 0, PATIENT, Some(0b011)).await;
     recover(&agents[2], &group, 2, PATIENT, Some(0b110)).await;
-    agents.remove(1).leaves().await;
+    agents.remove(1).leave().await;
     let left = RanksLeft { group: group.id, ranks: vec![3], unused: true };
-    agents[2].say(agent_message::Body::Left(left)).await;
+    agents[2].send(agent_message::Body::Left(left)).await;
     let agreed = Recovered { group: group.id, gone: vec![1, 3], flags: 0b010, ..Recovered::default() };
     for agent in &mut agents[..2] {
         assert_eq!(recovered(agent).await, agreed);
@@ -70,10 +70,10 @@ async fn survivors_of_a_lost_node_and_a_lost_rank_are_a_new_group() {
     for agent in &mut agents[..2] {
         assert_eq!(recovered(agent).await, made);
     }
-    // Both groups are released when nobody uses them any more.
+    // Both groups are released when no node uses them any more.
     for (agent, rank) in [(0, 0), (1, 2)] {
         let left = RanksLeft { group: group.id, ranks: vec![rank], unused: true };
-        agents[agent].say(agent_message::Body::Left(left)).await;
+        agents[agent].send(agent_message::Body::Left(left)).await;
     }
     for agent in &mut agents {
         agent.released().await;
@@ -82,7 +82,7 @@ async fn survivors_of_a_lost_node_and_a_lost_rank_are_a_new_group() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_lost_while_the_new_group_is_made_is_left_out_of_it() {
+async fn a_node_lost_while_a_group_is_formed_is_left_out() {
     let controller = Controller::start().await;
     let (mut agents, group) = group(&controller).await;
     for (rank, agent) in (0..).zip(&agents) {
@@ -92,10 +92,10 @@ async fn a_node_that_is_lost_while_the_new_group_is_made_is_left_out_of_it() {
     for agent in &mut agents[..3] {
         first = agent.group().await;
         let ready = GroupReady { group: first.id, epoch: first.epoch };
-        agent.say(agent_message::Body::GroupReady(ready)).await;
+        agent.send(agent_message::Body::GroupReady(ready)).await;
     }
     assert_eq!(first.members.len(), 4);
-    agents.pop().unwrap().leaves().await;
+    agents.pop().unwrap().leave().await;
     for agent in &mut agents {
         agent.released().await;
         let second = agent.ready().await;

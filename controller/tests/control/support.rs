@@ -1,15 +1,16 @@
-//! A controller over real gRPC with a network that knows where its nodes are, and agents made by hand.
+//! A controller over real gRPC, with a simulated network that locates nodes at once, and simulated
+//! agents.
 
-use cool_controller::costs::Given;
+use cool_controller::costs::ConfiguredRates;
+use cool_controller::groups::group_keys::GroupKeys;
+use cool_controller::server::{ServerConfig, serve};
+use cool_controller::time_limits::TimeLimits;
+use cool_daemon::listen::ClientListener;
 use cool_fabric::Fabric;
 use cool_fabric::{
-    DatapathId, FabricError, GroupRequest, Location, NodeRegistration, NodeView, Port,
-    TopologySnapshot, TreeGrant, TreeScope,
+    DatapathId, FabricError, GroupRequest, Location, NodeRegistration, NodeView, Port, TopologySnapshot,
+    TreeGrant, TreeScope,
 };
-use cool_controller::groups::keys::GroupKeys;
-use cool_controller::jobs::job::Limits;
-use cool_daemon::listen::ClientListener;
-use cool_controller::server::{ServerConfig, serve};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     Acknowledged, AgentMessage, AttendRequest, CancelRequest, ControllerMessage, Exited, Finished, Group,
@@ -19,8 +20,8 @@ use cool_proto::control::{
 };
 use cool_proto::description::WireGroup;
 use cool_proto::features;
-use cool_tls::make::{CertificateRequest, CertificateHolder, make};
-use cool_tls::{Acceptor, Connector, Credentials, CertificateDir, Role};
+use cool_tls::make::{CertificateHolder, CertificateRequest, make};
+use cool_tls::{Acceptor, CertificateDir, Connector, Credentials, Role};
 use prost::bytes::Bytes;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -35,15 +36,16 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-/// No test waits longer for anything; a stall fails it.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit of every wait. A stall fails the test.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Fails the test if `what` does not come.
+/// Returns the output of a future. Fails the test if it takes too long.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what} does not come"))
+    timeout(TEST_TIMEOUT, future).await.unwrap_or_else(|_| panic!("{what} does not come"))
 }
 
-/// A network of racks of two: h1 and h2 in rack 0, h3 and h4 in rack 1, ... located as soon as registered.
+/// A network of racks with two nodes each: h1 and h2 in rack 0, h3 and h4 in rack 1, and so on.
+/// Nodes are located as soon as they register.
 #[derive(Default)]
 pub(crate) struct Racks {
     snapshot: watch::Sender<Arc<TopologySnapshot>>,
@@ -55,7 +57,7 @@ impl Racks {
         self.snapshot.send_modify(|snapshot| change(&mut Arc::make_mut(snapshot).nodes));
     }
 
-    /// The groups that have trees.
+    /// Returns the groups that have trees.
     pub(crate) fn groups(&self) -> Vec<u64> {
         self.groups.lock().unwrap().clone()
     }
@@ -127,7 +129,7 @@ impl Fabric for Racks {
 pub(crate) struct Controller {
     pub(crate) network: Arc<Racks>,
     address: SocketAddr,
-    /// Where it asks for certificates: those of agents, tools and user ann.
+    /// Certificates of agents, tools and the user ann, if the controller requires them.
     certificates: Option<TempDir>,
     stop: Option<oneshot::Sender<()>>,
     server: JoinHandle<Result<(), tonic::transport::Error>>,
@@ -135,22 +137,23 @@ pub(crate) struct Controller {
 
 impl Controller {
     pub(crate) async fn start() -> Controller {
-        Controller::with_limits(Limits::default()).await
+        Controller::with_limits(TimeLimits::default()).await
     }
 
-    pub(crate) async fn with_limits(limits: Limits) -> Controller {
+    pub(crate) async fn with_limits(limits: TimeLimits) -> Controller {
         Controller::with(limits, None).await
     }
 
-    /// Knows by their certificates who asks.
+    /// Starts a controller that identifies callers by their certificates.
     pub(crate) async fn with_users() -> Controller {
         let folder = TempDir::new().unwrap();
-        let request = CertificateRequest { holders: vec![CertificateHolder::user("ann")], days: 1, renew: false };
+        let request =
+            CertificateRequest { holders: vec![CertificateHolder::user("ann")], days: 1, renew: false };
         make(folder.path(), &request).unwrap();
-        Controller::with(Limits::default(), Some(folder)).await
+        Controller::with(TimeLimits::default(), Some(folder)).await
     }
 
-    async fn with(limits: Limits, certificates: Option<TempDir>) -> Controller {
+    async fn with(limits: TimeLimits, certificates: Option<TempDir>) -> Controller {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let network = Arc::new(Racks::default());
@@ -161,7 +164,7 @@ impl Controller {
             keys: GroupKeys { secret: [8; 32].into(), required: false, mesh_nodes: 2 },
             limits,
             jobs_per_user: watch::channel(64).1,
-            given: Given::default(),
+            configured_rates: ConfiguredRates::default(),
             generation: 2,
             only_bound_certificates: false,
             credentials: None,
@@ -179,9 +182,9 @@ impl Controller {
         self.client_as(Role::Tool, "").await
     }
 
-    /// Where certificates are asked for, a client with the one in a folder of theirs.
+    /// Returns a client. If certificates are required, it uses those in this directory.
     pub(crate) async fn client_as(&self, role: Role, folder: impl AsRef<Path>) -> ControllerClient<Channel> {
-        // So that whoever does not read leaves little on its way.
+        // Limits the data in flight to a client that does not read.
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
         let endpoint = endpoint.initial_stream_window_size(65_535);
         let channel = match &self.certificates {
@@ -196,19 +199,19 @@ impl Controller {
         ControllerClient::new(channel.unwrap())
     }
 
-    /// Runs a job; what it says, after its number, comes from the stream.
+    /// Starts a job. Returns its id, and a stream of its events.
     pub(crate) async fn run(&self, spec: JobSpec) -> Result<Streaming<JobEvent>, Status> {
         let mut events = self.client().await.run(spec).await?.into_inner();
         assert!(matches!(event(&mut events).await, job_event::Body::Submitted(_)));
         Ok(events)
     }
 
-    /// Listens to a job again.
+    /// Connects to a job again.
     pub(crate) async fn attend(&self, job: u64) -> Result<Streaming<JobEvent>, Status> {
         Ok(self.client().await.attend(AttendRequest { job, spec: None, numbered: true }).await?.into_inner())
     }
 
-    /// The jobs that run.
+    /// Returns the running jobs.
     pub(crate) async fn jobs(&self) -> Vec<JobView> {
         self.client().await.list_jobs(JobsRequest {}).await.unwrap().into_inner().jobs
     }
@@ -221,7 +224,7 @@ impl Controller {
         self.client().await.signal(SignalRequest { job, signal }).await.map(|_| ())
     }
 
-    /// Asks for traces; they come from the stream.
+    /// Requests traces, which arrive on the stream.
     pub(crate) async fn trace(&self) -> Streaming<TraceEvent> {
         self.client().await.trace(TraceRequest::default()).await.unwrap().into_inner()
     }
@@ -230,7 +233,7 @@ impl Controller {
         self.client().await.list_groups(GroupsRequest {}).await.unwrap().into_inner().groups
     }
 
-    /// What has been measured when no probe is left to be made.
+    /// Returns the results once no probe is pending.
     pub(crate) async fn probe_results(&self) -> Measurements {
         let mut client = self.client().await;
         let all = async {
@@ -245,18 +248,18 @@ impl Controller {
         soon("the end of all probes", all).await
     }
 
-    /// Tells the controller to shut down.
+    /// Shuts the controller down.
     pub(crate) fn stop(&mut self) {
         self.stop.take().unwrap().send(()).unwrap();
     }
 
-    /// The controller's end.
+    /// Waits until the controller has ended.
     pub(crate) async fn ended(self) {
         soon("the server's end", self.server).await.unwrap().unwrap();
     }
 }
 
-/// What an agent of node h`i` registers.
+/// Returns the registration of node h`i`.
 pub(crate) fn registration(i: u8) -> Register {
     Register {
         version: cool_proto::VERSION,
@@ -276,17 +279,17 @@ pub(crate) fn registration(i: u8) -> Register {
     }
 }
 
-/// A group that was told by its description, which a node holds as it was told.
+/// Returns the group in a description, as an agent holds it.
 pub(crate) fn described(description: Bytes) -> Group {
     let told = WireGroup::from_held(&mut Held { description, ..Held::default() });
     told.unwrap().expect("a description").group().unwrap()
 }
 
-/// An agent's end of a session.
+/// The agent's end of a session.
 pub(crate) struct FakeAgent {
     pub(crate) to: mpsc::Sender<AgentMessage>,
     from: Streaming<ControllerMessage>,
-    /// The session, with what was heard in it.
+    /// The session, with the number of received messages.
     session: Session,
 }
 
@@ -299,7 +302,7 @@ impl FakeAgent {
         agent
     }
 
-    /// Is told that it is taken in.
+    /// Receives the confirmation of the registration.
     pub(crate) async fn registered(&mut self) -> Registered {
         let message = soon("an answer", self.from.message()).await.unwrap().and_then(|message| message.body);
         let Some(controller_message::Body::Registered(registered)) = message else {
@@ -309,13 +312,17 @@ impl FakeAgent {
         registered
     }
 
-    /// Its connection breaks; what there is to come back to.
-    pub(crate) fn breaks(self) -> Session {
+    /// Breaks the connection. Returns the session to resume.
+    pub(crate) fn disconnect(self) -> Session {
         self.session
     }
 
-    /// Comes back to its session.
-    pub(crate) async fn back(controller: &Controller, i: u8, session: Session) -> (FakeAgent, Registered) {
+    /// Resumes a session on a new connection.
+    pub(crate) async fn reconnect(
+        controller: &Controller,
+        i: u8,
+        session: Session,
+    ) -> (FakeAgent, Registered) {
         let register = Register { session: Some(session), ..registration(i) };
         let mut agent = FakeAgent::try_join(controller, register).await.unwrap();
         agent.session = session;
@@ -323,9 +330,9 @@ impl FakeAgent {
         (agent, registered)
     }
 
-    /// Leaves in order.
-    pub(crate) async fn leaves(mut self) {
-        self.say(agent_message::Body::Leave(Leave {})).await;
+    /// Leaves properly.
+    pub(crate) async fn leave(mut self) {
+        self.send(agent_message::Body::Leave(Leave {})).await;
         while soon("the end", self.from.message()).await.unwrap().is_some() {}
     }
 
@@ -336,8 +343,9 @@ impl FakeAgent {
         Ok(FakeAgent { to, from: joined.into_inner(), session: Session::default() })
     }
 
-    /// The next message that is not about probes, which come whenever no job runs.
-    pub(crate) async fn hear(&mut self) -> controller_message::Body {
+    /// Returns the next message that does not concern probes. Probes may arrive whenever no job is
+    /// running.
+    pub(crate) async fn receive(&mut self) -> controller_message::Body {
         loop {
             match self.hear_all().await {
                 controller_message::Body::Probe(_) | controller_message::Body::StopProbe(_) => {}
@@ -355,7 +363,7 @@ impl FakeAgent {
         body
     }
 
-    /// Is asked for a probe.
+    /// Receives a request for a probe.
     pub(crate) async fn probe(&mut self) -> Probe {
         match self.hear_all().await {
             controller_message::Body::Probe(probe) => probe,
@@ -363,93 +371,94 @@ impl FakeAgent {
         }
     }
 
-    /// Is told to stop the probe.
+    /// Receives a request to stop the probe.
     pub(crate) async fn stopped(&mut self) {
         let heard = self.hear_all().await;
         assert!(matches!(heard, controller_message::Body::StopProbe(_)), "{heard:?}");
     }
 
-    /// Is asked for a probe, and has found something.
+    /// Receives a request for a probe and reports a result.
     pub(crate) async fn probed(&mut self, latency_ns: u64, bytes_per_second: u64) {
         let id = self.probe().await.id;
         let probed = Probed { id, latency_ns, bytes_per_second, ..Probed::default() };
-        self.say(agent_message::Body::Probed(probed)).await;
+        self.send(agent_message::Body::Probed(probed)).await;
     }
 
-    /// The controller says that it stops, and how much it has got; then it ends the connection.
-    pub(crate) async fn stopped_after(&mut self) -> u64 {
-        let heard = self.hear().await;
+    /// Receives the last acknowledgment of a controller that shuts down, and the end of the
+    /// connection.
+    pub(crate) async fn controller_stopped(&mut self) -> u64 {
+        let heard = self.receive().await;
         let controller_message::Body::Acknowledged(Acknowledged { received, last: true }) = heard else {
             panic!("it does not stop: {heard:?}")
         };
-        self.hung_up().await;
+        self.session_ended().await;
         received
     }
 
     /// Waits until the controller has ended the session.
-    pub(crate) async fn hung_up(&mut self) {
+    pub(crate) async fn session_ended(&mut self) {
         assert_eq!(soon("the session's end", self.from.message()).await.unwrap(), None);
     }
 
-    pub(crate) async fn say(&self, body: agent_message::Body) {
+    pub(crate) async fn send(&self, body: agent_message::Body) {
         self.to.send(message(body)).await.unwrap();
     }
 
-    /// Hears of a group, without answering.
+    /// Receives a group without reporting that it is ready.
     pub(crate) async fn group(&mut self) -> Group {
-        match self.hear().await {
+        match self.receive().await {
             controller_message::Body::Group(group) => group,
             controller_message::Body::Description(description) => described(description),
             other => panic!("not a group: {other:?}"),
         }
     }
 
-    /// Hears of a group, and is ready with it.
+    /// Receives a group and reports that it is ready.
     pub(crate) async fn ready(&mut self) -> Group {
         let group = self.group().await;
-        self.say(agent_message::Body::GroupReady(GroupReady { group: group.id, epoch: group.epoch })).await;
+        self.send(agent_message::Body::GroupReady(GroupReady { group: group.id, epoch: group.epoch })).await;
         group
     }
 
     pub(crate) async fn launched(&mut self) -> Launch {
-        match self.hear().await {
+        match self.receive().await {
             controller_message::Body::Launch(launch) => launch,
             other => panic!("not a launch: {other:?}"),
         }
     }
 
     pub(crate) async fn signalled(&mut self) -> SignalRequest {
-        match self.hear().await {
+        match self.receive().await {
             controller_message::Body::Signal(signal) => signal,
             other => panic!("not a signal: {other:?}"),
         }
     }
 
-    /// Is asked for its trace; answers with the request's number.
+    /// Receives a request for a trace. Returns its number.
     pub(crate) async fn traced(&mut self) -> u64 {
-        match self.hear().await {
+        match self.receive().await {
             controller_message::Body::Trace(request) => request.id,
             other => panic!("not asked for a trace: {other:?}"),
         }
     }
 
     pub(crate) async fn killed(&mut self) {
-        let heard = self.hear().await;
+        let heard = self.receive().await;
         assert!(matches!(heard, controller_message::Body::Kill(_)), "{heard:?}");
     }
 
     pub(crate) async fn released(&mut self) {
-        let heard = self.hear().await;
+        let heard = self.receive().await;
         assert!(matches!(heard, controller_message::Body::Release(_)), "{heard:?}");
     }
 
     pub(crate) async fn exit(&self, job: u64, rank: u32, code: i32) {
-        self.say(agent_message::Body::Exited(Exited { job, rank, code, ..Default::default() })).await;
+        self.send(agent_message::Body::Exited(Exited { job, rank, code, ..Default::default() })).await;
     }
 
-    /// Is told to let a job's ranks wait when they print, or no more.
+    /// Receives a request to block the ranks of a job when they print, or to let them continue.
     pub(crate) async fn held(&mut self) -> HoldOutput {
-        match self.hear().await {
+        match self.receive().await {
             controller_message::Body::Hold(hold) => hold,
             other => panic!("not told to hold: {other:?}"),
         }
@@ -461,7 +470,7 @@ impl FakeAgent {
 
     pub(crate) async fn print_line(&self, job: u64, rank: u32, number: u64, line: &str) {
         let line = line.as_bytes().to_vec();
-        self.say(agent_message::Body::Output(Output { job, rank, stderr: false, line, number })).await;
+        self.send(agent_message::Body::Output(Output { job, rank, stderr: false, line, number })).await;
     }
 }
 
@@ -469,17 +478,17 @@ fn message(body: agent_message::Body) -> AgentMessage {
     AgentMessage { body: Some(body) }
 }
 
-/// A job of `ranks` ranks.
+/// Returns a job with `ranks` ranks.
 pub(crate) fn job(ranks: u32) -> JobSpec {
     JobSpec { ranks, program: "program".into(), ..Default::default() }
 }
 
-/// The next event of a job.
+/// Returns the next event of a job.
 pub(crate) async fn event(job: &mut Streaming<JobEvent>) -> job_event::Body {
     soon("a job event", job.message()).await.unwrap().expect("the job's events ended").body.unwrap()
 }
 
-/// The end of a job, whatever it says before.
+/// Returns the result of a job and skips all earlier events.
 pub(crate) async fn finished(job: &mut Streaming<JobEvent>) -> Finished {
     loop {
         if let job_event::Body::Finished(finished) = event(job).await {

@@ -1,7 +1,7 @@
-//! A controller that was ended at once and started again, as its agents and callers see it.
+//! A controller that is killed and restarted, as seen by its agents and callers.
 
 use crate::support::{Controller, FakeAgent, event, finished, job, registration};
-use cool_controller::jobs::job::Limits;
+use cool_controller::time_limits::TimeLimits;
 use cool_proto::control::{Description, Exited, Group, Held, HeldGroups, Register, agent_message, job_event};
 use cool_proto::{CONTROL_MESSAGE_BYTES_MAX, features};
 use prost::Message;
@@ -9,7 +9,7 @@ use prost::bytes::Bytes;
 use std::time::Duration;
 use tonic::Code;
 
-/// A job of one rank on each of h1 and h3 under a controller that is then gone.
+/// Starts a job with one rank on each of h1 and h3 under a controller that is then killed.
 async fn orphaned() -> Group {
     let first = Controller::start().await;
     let mut h1 = FakeAgent::join(&first, 1).await;
@@ -22,8 +22,8 @@ async fn orphaned() -> Group {
     group
 }
 
-/// Comes back with what it has: these ranks run, those have exited with these codes.
-async fn back(
+/// Rejoins with this group, its running ranks, and ranks that exited with these codes.
+async fn reconnect(
     controller: &Controller,
     i: u8,
     group: &Group,
@@ -37,7 +37,7 @@ async fn back(
         code: *code,
         ..Exited::default()
     });
-    // As agents hold it that were told so, and as others do.
+    // One agent holds the description, and the other the decoded group.
     let (whole, description) = match i {
         3 => (None, Description::from_group(group).unwrap().encode_to_vec().into()),
         _ => (Some(group.clone()), Bytes::new()),
@@ -58,13 +58,13 @@ async fn back(
 }
 
 #[tokio::test]
-async fn a_job_goes_on_under_another_controller_and_its_caller_hears_the_end() {
+async fn a_job_continues_under_another_controller() {
     let group = orphaned().await;
     let second = Controller::start().await;
     assert_eq!(second.attend(group.job).await.unwrap_err().code(), Code::NotFound);
-    // One rank has ended while the controller was away.
-    let mut h1 = back(&second, 1, &group, 1, &[], &[(0, 0)]).await;
-    let mut h3 = back(&second, 3, &group, 1, &[1], &[]).await;
+    // One rank exited while there was no controller.
+    let mut h1 = reconnect(&second, 1, &group, 1, &[], &[(0, 0)]).await;
+    let mut h3 = reconnect(&second, 3, &group, 1, &[1], &[]).await;
     let mut events = loop {
         match second.attend(group.job).await {
             Ok(events) => break events,
@@ -90,18 +90,18 @@ async fn a_job_goes_on_under_another_controller_and_its_caller_hears_the_end() {
 }
 
 #[tokio::test]
-async fn a_job_goes_on_of_which_an_agent_tells_behind_more_than_a_message_takes() {
+async fn a_job_resumes_from_reports_larger_than_a_message() {
     let group = orphaned().await;
     let second = Controller::start().await;
-    let _h3 = back(&second, 3, &group, 1, &[1], &[]).await;
-    // Of no use, but long.
+    let _h3 = reconnect(&second, 3, &group, 1, &[1], &[]).await;
+    // Long entries without use.
     let long = || Held { user: "u".repeat(CONTROL_MESSAGE_BYTES_MAX / 2), ..Held::default() };
     let register = Register { held: vec![long()], ..registration(1) };
     let mut h1 = FakeAgent::try_join(&second, register).await.unwrap();
     assert_ne!(h1.registered().await.features & features::HELD_GROUPS, 0);
     let last = Held { group: Some(group.clone()), controller: 1, ranks: vec![0], ..Held::default() };
     for held in [vec![long()], vec![last]] {
-        h1.say(agent_message::Body::Held(HeldGroups { held })).await;
+        h1.send(agent_message::Body::Held(HeldGroups { held })).await;
     }
     let mut events = loop {
         if let Ok(events) = second.attend(group.job).await {
@@ -116,15 +116,15 @@ async fn a_job_goes_on_of_which_an_agent_tells_behind_more_than_a_message_takes(
 async fn a_rank_that_failed_meanwhile_fails_the_job() {
     let group = orphaned().await;
     let second = Controller::start().await;
-    let _h1 = back(&second, 1, &group, 1, &[], &[(0, 9)]).await;
-    let mut h3 = back(&second, 3, &group, 1, &[1], &[]).await;
+    let _h1 = reconnect(&second, 1, &group, 1, &[], &[(0, 9)]).await;
+    let mut h3 = reconnect(&second, 3, &group, 1, &[1], &[]).await;
     let mut events = loop {
         if let Ok(events) = second.attend(group.job).await {
             break events;
         }
     };
     h3.killed().await;
-    h3.say(agent_message::Body::Exited(Exited { job: group.job, rank: 1, signal: 15, ..Exited::default() }))
+    h3.send(agent_message::Body::Exited(Exited { job: group.job, rank: 1, signal: 15, ..Exited::default() }))
         .await;
     let end = finished(&mut events).await;
     assert_eq!((end.code, end.rank), (9, Some(0)));
@@ -133,17 +133,17 @@ async fn a_rank_that_failed_meanwhile_fails_the_job() {
 #[tokio::test]
 async fn what_nobody_comes_back_to_is_ended() {
     let wait = Duration::from_millis(200);
-    let limits = Limits { takeover: wait, caller: wait, ..Limits::default() };
-    // A node does not come back.
+    let limits = TimeLimits { takeover: wait, caller: wait, ..TimeLimits::default() };
+    // A node does not reconnect.
     let (group, second) = (orphaned().await, Controller::with_limits(limits).await);
-    let mut h1 = back(&second, 1, &group, 1, &[0], &[]).await;
+    let mut h1 = reconnect(&second, 1, &group, 1, &[0], &[]).await;
     h1.killed().await;
     h1.released().await;
     assert_eq!(second.attend(group.job).await.unwrap_err().code(), Code::NotFound);
-    // Both do, but whoever started the job does not.
+    // Both nodes reconnect, but the caller of the job does not.
     let (group, second) = (orphaned().await, Controller::with_limits(limits).await);
-    let mut h1 = back(&second, 1, &group, 1, &[0], &[]).await;
-    let mut h3 = back(&second, 3, &group, 1, &[1], &[]).await;
+    let mut h1 = reconnect(&second, 1, &group, 1, &[0], &[]).await;
+    let mut h3 = reconnect(&second, 3, &group, 1, &[1], &[]).await;
     h1.killed().await;
     h3.killed().await;
     h1.exit(group.job, 0, 1).await;
@@ -154,10 +154,10 @@ async fn what_nobody_comes_back_to_is_ended() {
 }
 
 #[tokio::test]
-async fn a_node_that_comes_back_too_late_is_told_to_end_what_was_given_up() {
-    let limits = Limits { agent: Duration::from_millis(100), ..Limits::default() };
+async fn a_node_that_reconnects_too_late_drops_its_groups() {
+    let limits = TimeLimits { agent: Duration::from_millis(100), ..TimeLimits::default() };
     let controller = Controller::with_limits(limits).await;
-    // Somebody is heard, so the controller is not cut off itself.
+    // An agent is connected, so the controller is not isolated.
     let _h3 = FakeAgent::join(&controller, 3).await;
     let mut h1 = FakeAgent::try_join(&controller, registration(1)).await.unwrap();
     let registered = h1.registered().await;
@@ -166,8 +166,8 @@ async fn a_node_that_comes_back_too_late_is_told_to_end_what_was_given_up() {
     h1.launched().await;
     drop(h1);
     let end = finished(&mut events).await;
-    assert_eq!(end.reason, "node h1 was lost: its agent has had no connection for 100ms");
-    let mut h1 = back(&controller, 1, &group, registered.controller, &[0], &[]).await;
+    assert_eq!(end.reason, "node h1 was lost: its agent has been disconnected for 100ms");
+    let mut h1 = reconnect(&controller, 1, &group, registered.controller, &[0], &[]).await;
     h1.killed().await;
     h1.released().await;
 }
@@ -177,9 +177,9 @@ async fn a_group_that_no_job_made_is_released_when_all_have_left_it() {
     let mut group = orphaned().await;
     group.job = 0;
     let second = Controller::start().await;
-    let mut h1 = back(&second, 1, &group, 1, &[0], &[]).await;
-    let mut h3 = back(&second, 3, &group, 1, &[], &[]).await;
-    h1.say(agent_message::Body::Left(cool_proto::control::RanksLeft {
+    let mut h1 = reconnect(&second, 1, &group, 1, &[0], &[]).await;
+    let mut h3 = reconnect(&second, 3, &group, 1, &[], &[]).await;
+    h1.send(agent_message::Body::Left(cool_proto::control::RanksLeft {
         group: group.id,
         ranks: vec![0],
         unused: true,

@@ -1,4 +1,4 @@
-//! Traces of calls, asked of agents and passed on.
+//! Traces of calls, requested from agents and forwarded.
 
 use crate::support::{Controller, FakeAgent, soon};
 use cool_proto::control::{CallRecord, TraceEvent, Traced, agent_message};
@@ -17,18 +17,18 @@ fn piece(id: u64, call: u64, end: bool) -> agent_message::Body {
 }
 
 #[tokio::test]
-async fn what_agents_say_is_passed_on_with_their_names_and_who_says_nothing_is_named() {
+async fn traces_are_forwarded_by_node_and_silent_nodes_are_named() {
     let controller = Controller::start().await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let mut h2 = FakeAgent::join(&controller, 2).await;
     let mut events = controller.trace().await;
     let id = h1.traced().await;
     assert_eq!(h2.traced().await, id);
-    h1.say(piece(id, 4, false)).await;
-    h1.say(piece(id, 5, true)).await;
-    // Neither what is said after the end counts, nor the answer to what nobody asks.
-    h1.say(piece(id, 6, true)).await;
-    h1.say(piece(id + 1, 7, true)).await;
+    h1.send(piece(id, 4, false)).await;
+    h1.send(piece(id, 5, true)).await;
+    // Messages after the last one, and responses to unknown requests, are ignored.
+    h1.send(piece(id, 6, true)).await;
+    h1.send(piece(id + 1, 7, true)).await;
     for call in [4, 5] {
         let event = event(&mut events).await.unwrap();
         assert_eq!((event.node.as_str(), event.records[0].call), ("h1", call));

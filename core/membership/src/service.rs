@@ -292,7 +292,7 @@ impl<P: RankLocation> Membership<P> {
         for (id, unready) in late {
             let within = self.ready_within;
             let reason =
-                format!("not ready on {unready} within {within:?}; look at the logs of the agents there");
+                format!("not ready on {unready} within {within:?}; check the logs of the agents there");
             self.forming(id, |forming| forming.failure = Some(reason));
         }
     }

@@ -178,7 +178,7 @@ fn ranks_that_wait_for_a_lost_or_late_node_get_its_name() {
     assert_eq!(world.ready(2, [1]), []);
     world.now += 60 * SEC;
     let outputs = world.poll();
-    let reason = "not ready on h3 within 60s; look at the logs of the agents there";
+    let reason = "not ready on h3 within 60s; check the logs of the agents there";
     assert_eq!(enlisted(&outputs), [(1, 0, reason), (3, 0, reason)]);
     assert_eq!(released(&outputs), [2]);
 

@@ -1,5 +1,5 @@
-//! A cluster of controllers and their etcd, of which all follows from a seed, in steps of a few milliseconds. What must hold always
-//! is asserted in it.
+//! A simulated cluster of controllers and their etcd. A seed determines everything, in steps of a
+//! few milliseconds. The invariants are asserted at every step.
 
 use super::super::*;
 use rand::{RngExt, SeedableRng};
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 const STEP: Duration = Duration::from_millis(5);
 const CONTROLLERS: usize = 3;
 
-/// An etcd of one member, as far as elections use it.
+/// A simulated etcd with one member, limited to the calls of elections.
 #[derive(Default)]
 struct Store {
     revision: i64,
-    /// When each ends, by true time, and how long it is.
+    /// End of each lease in true time, and its length.
     leases: BTreeMap<i64, (Time, Duration)>,
-    record: Record,
-    /// The revision in which the leader's key last changed.
+    record: LeaderRecord,
+    /// Revision in which the leader's key was last changed.
     changed: i64,
 }
 
@@ -31,17 +31,21 @@ impl Store {
         }
     }
 
-    /// What it answers; `None` to a watch of what has not changed.
-    fn apply(&mut self, now: Time, from: usize, request: &Request, clock: u64) -> Option<Answer> {
+    /// Returns the response to a request, or `None` for a watch without a change.
+    fn apply(&mut self, now: Time, from: usize, request: &EtcdRequest, clock: u64) -> Option<EtcdResponse> {
         Some(match *request {
-            Request::Read => Answer::Read(Record { revision: self.revision, ..self.record.clone() }, clock),
-            Request::Watch { revision } => return (self.changed > revision).then_some(Answer::Watched),
-            Request::Grant { ttl } => {
+            EtcdRequest::Read => {
+                EtcdResponse::Read(LeaderRecord { revision: self.revision, ..self.record.clone() }, clock)
+            }
+            EtcdRequest::Watch { revision } => {
+                return (self.changed > revision).then_some(EtcdResponse::Watched);
+            }
+            EtcdRequest::Grant { ttl } => {
                 self.revision += 1;
                 self.leases.insert(self.revision, (now + ttl, ttl));
-                Answer::Granted { lease: self.revision, ttl }
+                EtcdResponse::Granted { lease: self.revision, ttl }
             }
-            Request::Claim { lease, generation, generation_revision } => {
+            EtcdRequest::Claim { lease, generation, generation_revision } => {
                 let good = self.record.leader.is_none()
                     && self.record.generation_revision == generation_revision
                     && self.leases.contains_key(&lease);
@@ -50,44 +54,45 @@ impl Store {
                     self.changed = self.revision;
                     let leader = Some(Leader { name: from.to_string(), lease });
                     let (generation_revision, revision) = (self.revision, self.revision);
-                    self.record = Record { leader, generation, generation_revision, revision };
+                    self.record = LeaderRecord { leader, generation, generation_revision, revision };
                 }
-                Answer::Claimed(good)
+                EtcdResponse::Claimed(good)
             }
-            Request::Renew { lease } => match self.leases.get_mut(&lease) {
+            EtcdRequest::Renew { lease } => match self.leases.get_mut(&lease) {
                 Some((end, ttl)) => {
                     *end = now + *ttl;
-                    Answer::Renewed { ttl: *ttl }
+                    EtcdResponse::Renewed { ttl: *ttl }
                 }
-                None => Answer::Renewed { ttl: Duration::ZERO },
+                None => EtcdResponse::Renewed { ttl: Duration::ZERO },
             },
-            Request::Revoke { lease } => {
+            EtcdRequest::Revoke { lease } => {
                 self.leases.remove(&lease);
                 self.expire(now);
-                Answer::Revoked
+                EtcdResponse::Revoked
             }
         })
     }
 }
 
-/// One controller, as a process: it may stand still, end, and be started again.
+/// A controller process. It may pause, exit and be restarted.
 struct Process {
     election: Election,
-    /// How fast its clock runs, and how far its calendar is off, nanoseconds.
+    /// Rate of its clock, and the error of its calendar in nanoseconds.
     rate: f64,
     calendar: i64,
-    /// What is under way, by its number, and until when its answer is awaited by this clock.
+    /// Number of the request in progress, and until when its response is awaited, by this process's
+    /// clock.
     request: u64,
-    asking: Option<(Request, Time)>,
+    asking: Option<(EtcdRequest, Time)>,
     leads: Option<u64>,
     stands_still_until: Time,
-    /// After it has ended.
+    /// Time of its restart.
     starts_at: Option<Time>,
 }
 
 enum Mail {
-    Request(usize, u64, Request),
-    Answer(usize, u64, Answer),
+    Request(usize, u64, EtcdRequest),
+    Response(usize, u64, EtcdResponse),
 }
 
 pub(super) struct World {
@@ -97,9 +102,9 @@ pub(super) struct World {
     store: Store,
     away_until: Time,
     processes: Vec<Process>,
-    /// With the time of its arrival.
+    /// Messages in flight, each with its time of arrival.
     mail: Vec<(Time, Mail)>,
-    /// The generation that a switch has heard last.
+    /// Highest generation that a switch has received.
     fence: u64,
     calm: bool,
 }
@@ -110,7 +115,7 @@ impl World {
         let hour = 3_600_000_000_000;
         let processes = (0..CONTROLLERS).map(|_| Process {
             election: Election::new(ttl),
-            // As badly as quartz does at its worst.
+            // As inaccurate as the worst quartz clocks.
             rate: 1.0 + chance.random_range(-5e-4..5e-4),
             calendar: chance.random_range(-hour..hour),
             request: 0,
@@ -133,14 +138,14 @@ impl World {
         }
     }
 
-    /// From now on nothing goes wrong any more.
+    /// Stops injecting faults.
     pub(super) fn calm(&mut self) {
         self.calm = true;
         self.away_until = self.now;
         self.processes.iter_mut().for_each(|process| process.stands_still_until = self.now);
     }
 
-    /// Who leads, and as which generation.
+    /// Returns the leaders, each with its generation.
     pub(super) fn leaders(&self) -> Vec<(usize, u64)> {
         let leads = self.processes.iter().enumerate();
         leads.filter_map(|(number, process)| Some((number, process.leads?))).collect()
@@ -160,7 +165,7 @@ impl World {
         }
     }
 
-    /// No two lead, by true time, as far as they do anything.
+    /// Asserts that at most one controller acts as leader at a time.
     fn check(&self) {
         let acting = self.processes.iter().filter(|p| p.leads.is_some() && p.stands_still_until <= self.now);
         assert!(acting.count() <= 1, "two lead at {:?}", self.now);
@@ -179,7 +184,7 @@ impl World {
                 }
                 4..7 => self.end(number),
                 7..10 => {
-                    // It has stopped serving before.
+                    // It had stopped serving before.
                     self.processes[number].leads = None;
                     let local = self.local(number);
                     self.processes[number].election.handle(local, Input::Resign);
@@ -196,7 +201,7 @@ impl World {
         process.request += 1;
     }
 
-    /// What a controller's clock says.
+    /// Returns the time of a controller's clock.
     fn local(&self, number: usize) -> Time {
         Time::from_nanos((self.now.as_nanos() as f64 * self.processes[number].rate) as u64)
     }
@@ -220,15 +225,15 @@ impl World {
                 Mail::Request(from, number, request) => {
                     let calendar = super::CLOCK.saturating_add_signed(self.processes[from].calendar);
                     match self.store.apply(now, from, &request, calendar + now.as_nanos()) {
-                        Some(answer) => self.send(Mail::Answer(from, number, answer)),
+                        Some(answer) => self.send(Mail::Response(from, number, answer)),
                         None => self.mail.push((now + STEP, Mail::Request(from, number, request))),
                     }
                 }
-                Mail::Answer(to, number, answer) => {
+                Mail::Response(to, number, answer) => {
                     let process = &self.processes[to];
                     if process.stands_still_until > now {
-                        // It is there when the process goes on.
-                        self.mail.push((process.stands_still_until, Mail::Answer(to, number, answer)));
+                        // The message waits until the process continues.
+                        self.mail.push((process.stands_still_until, Mail::Response(to, number, answer)));
                     } else if process.request == number && process.asking.is_some() {
                         self.answered(to, Some(answer));
                     }
@@ -237,13 +242,13 @@ impl World {
         }
     }
 
-    fn answered(&mut self, number: usize, answer: Option<Answer>) {
+    fn answered(&mut self, number: usize, answer: Option<EtcdResponse>) {
         let local = self.local(number);
         self.processes[number].asking = None;
-        self.processes[number].election.handle(local, Input::Answered(answer));
+        self.processes[number].election.handle(local, Input::Responded(answer));
     }
 
-    /// What a process does, if it does not stand still.
+    /// Runs a process for one step, unless it is paused.
     fn turn(&mut self, number: usize) {
         let local = self.local(number);
         let process = &mut self.processes[number];
@@ -257,7 +262,7 @@ impl World {
             return;
         }
         if let Some((request, _)) = process.asking.clone().filter(|(_, until)| *until <= local) {
-            let watched = matches!(request, Request::Watch { .. }).then_some(Answer::Watched);
+            let watched = matches!(request, EtcdRequest::Watch { .. }).then_some(EtcdResponse::Watched);
             self.answered(number, watched);
         }
         while let Poll::Output(output) = self.processes[number].election.poll(local) {

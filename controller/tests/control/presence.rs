@@ -1,12 +1,12 @@
-//! Agents whose connection breaks, and that come back or do not, over real gRPC.
+//! Agents that disconnect and either reconnect or do not, over real gRPC.
 
 use crate::support::{Controller, FakeAgent, event, finished, job, registration, soon};
-use cool_controller::jobs::job::Limits;
+use cool_controller::time_limits::TimeLimits;
 use cool_proto::control::{Enlist, JobEvent, Register, TopologyRequest, agent_message, job_event};
 use std::time::Duration;
 use tonic::{Code, Streaming};
 
-/// A job of a rank on h1 and one on h3.
+/// Starts a job with one rank on h1 and one on h3.
 async fn running(controller: &Controller) -> (FakeAgent, FakeAgent, u64, Streaming<JobEvent>) {
     let (mut h1, mut h3) = (FakeAgent::join(controller, 1).await, FakeAgent::join(controller, 3).await);
     let mut events = controller.run(job(2)).await.unwrap();
@@ -18,7 +18,7 @@ async fn running(controller: &Controller) -> (FakeAgent, FakeAgent, u64, Streami
     (h1, h3, id, events)
 }
 
-/// Waits until an agent is away, or is no more.
+/// Waits until an agent is disconnected, or connected again.
 async fn away(controller: &Controller, node: &str, is_away: bool) {
     let mut client = controller.client().await;
     let seen = async {
@@ -35,25 +35,25 @@ async fn away(controller: &Controller, node: &str, is_away: bool) {
 }
 
 #[tokio::test]
-async fn a_broken_connection_ends_nothing_and_what_was_said_meanwhile_is_heard_once() {
+async fn a_broken_connection_loses_and_repeats_no_message() {
     let controller = Controller::start().await;
     let (h1, h3, id, mut events) = running(&controller).await;
-    let session = h1.breaks();
+    let session = h1.disconnect();
     away(&controller, "h1", true).await;
     controller.signal(id, 10).await.unwrap();
-    // Nothing is started where nobody answers.
+    // No job may be started on a disconnected node.
     let refused = controller.run(Default::default()).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
     let refused = controller.run(cool_proto::control::JobSpec { hosts: vec!["h1".into()], ..job(1) }).await;
-    assert!(refused.unwrap_err().message().contains("no node h1 is ready; those are h3"));
-    let (mut h1, registered) = FakeAgent::back(&controller, 1, session).await;
-    // It had said that it was ready.
+    assert!(refused.unwrap_err().message().contains("no node h1 is ready; ready nodes: h3"));
+    let (mut h1, registered) = FakeAgent::reconnect(&controller, 1, session).await;
+    // It had already reported that it was ready.
     assert_eq!((registered.node, registered.resumed), (session.node, Some(1)));
     assert_eq!(h1.signalled().await.signal, 10);
     away(&controller, "h1", false).await;
-    // The connection breaks again, before the controller knows.
-    let session = h1.breaks();
-    let (h1, registered) = FakeAgent::back(&controller, 1, session).await;
+    // The connection breaks again before the controller has noticed.
+    let session = h1.disconnect();
+    let (h1, registered) = FakeAgent::reconnect(&controller, 1, session).await;
     assert_eq!(registered.resumed, Some(1));
     h1.print(id, 0, "still here").await;
     assert!(matches!(event(&mut events).await, job_event::Body::Output(o) if o.line == b"still here"));
@@ -63,7 +63,7 @@ async fn a_broken_connection_ends_nothing_and_what_was_said_meanwhile_is_heard_o
 }
 
 #[tokio::test]
-async fn a_rank_that_waits_for_others_waits_on_while_its_agent_is_away() {
+async fn a_waiting_rank_keeps_waiting_while_disconnected() {
     let controller = Controller::start().await;
     let (h1, mut h3) = (FakeAgent::join(&controller, 1).await, FakeAgent::join(&controller, 3).await);
     let enlist = |rank| {
@@ -75,16 +75,16 @@ async fn a_rank_that_waits_for_others_waits_on_while_its_agent_is_away() {
             ticket: 0,
         })
     };
-    h1.say(enlist(0)).await;
-    // Its connection breaks when that has come.
+    h1.send(enlist(0)).await;
+    // The connection breaks once the message has arrived.
     let mut client = controller.client().await;
-    let session = h1.breaks();
+    let session = h1.disconnect();
     away(&controller, "h1", true).await;
-    h3.say(enlist(1)).await;
-    let (mut h1, registered) = FakeAgent::back(&controller, 1, session).await;
+    h3.send(enlist(1)).await;
+    let (mut h1, registered) = FakeAgent::reconnect(&controller, 1, session).await;
     if registered.resumed == Some(0) {
-        // It had not come when the connection broke, so it is said again.
-        h1.say(enlist(0)).await;
+        // The message had not arrived when the connection broke, so it is sent again.
+        h1.send(enlist(0)).await;
     }
     h3.ready().await;
     let group = h1.ready().await;
@@ -93,17 +93,17 @@ async fn a_rank_that_waits_for_others_waits_on_while_its_agent_is_away() {
 }
 
 #[tokio::test]
-async fn a_node_is_gone_when_its_time_is_over_and_its_agent_does_not_get_its_session_back() {
-    let limits = Limits { agent: Duration::from_millis(100), ..Limits::default() };
+async fn a_lost_node_cannot_resume_its_session() {
+    let limits = TimeLimits { agent: Duration::from_millis(100), ..TimeLimits::default() };
     let controller = Controller::with_limits(limits).await;
     let (h1, mut h3, id, mut events) = running(&controller).await;
-    let session = h1.breaks();
+    let session = h1.disconnect();
     h3.killed().await;
     h3.exit(id, 1, 1).await;
     let end = finished(&mut events).await;
     assert_eq!((end.code, end.rank), (1, Some(0)));
-    assert_eq!(end.reason, "node h1 was lost: its agent has had no connection for 100ms");
-    let (_, registered) = FakeAgent::back(&controller, 1, session).await;
+    assert_eq!(end.reason, "node h1 was lost: its agent has been disconnected for 100ms");
+    let (_, registered) = FakeAgent::reconnect(&controller, 1, session).await;
     assert_eq!(registered.resumed, None);
     assert_ne!(registered.node, session.node);
 }
@@ -112,7 +112,7 @@ async fn a_node_is_gone_when_its_time_is_over_and_its_agent_does_not_get_its_ses
 async fn an_agent_that_was_started_anew_has_nothing_of_the_one_before() {
     let controller = Controller::start().await;
     let (h1, mut h3, id, mut events) = running(&controller).await;
-    let session = h1.breaks();
+    let session = h1.disconnect();
     away(&controller, "h1", true).await;
     let register = Register { incarnation: 2, session: Some(session), ..registration(1) };
     let mut anew = FakeAgent::try_join(&controller, register).await.unwrap();
@@ -120,5 +120,5 @@ async fn an_agent_that_was_started_anew_has_nothing_of_the_one_before() {
     h3.killed().await;
     h3.exit(id, 1, 1).await;
     let end = finished(&mut events).await;
-    assert_eq!(end.reason, "node h1 was lost: its agent was started anew, or has lost its session");
+    assert_eq!(end.reason, "node h1 was lost: its agent was restarted, or has lost its session");
 }

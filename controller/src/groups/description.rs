@@ -1,0 +1,276 @@
+//! Descriptions of groups for their members.
+
+use super::group_keys::{self, GroupProtection};
+use super::member_place::MemberPlace;
+use crate::costs::{LinkRates, MeasuredCosts};
+use cool_collective::CostModel;
+use cool_fabric::{TopologySnapshot, TreeGrant, TreeScope};
+use cool_proto::control::{Description, Group, Member, Tree, controller_message::Body, tree};
+use cool_proto::features;
+use cool_types::wire;
+use prost::Message;
+use std::collections::BTreeSet;
+
+/// Epoch of a group's first membership.
+pub const FIRST_EPOCH: u32 = 1;
+
+/// Headers of a data packet: IPv4 without options, UDP and ours.
+const HEADER_BYTES: u32 = (wire::IPV4 + wire::UDP + wire::STREAM_DATA_HEADER) as u32;
+/// Maximum size of an IP packet.
+const MAX_PACKET_BYTES: u32 = 65_535;
+
+/// Describes a group of a job for its members, with the network and the `trees` as they are now.
+pub fn describe(
+    (id, job): (u64, u64),
+    places: &[MemberPlace],
+    network: &TopologySnapshot,
+    measured: &MeasuredCosts,
+    (trees, key): (Vec<TreeGrant>, Option<GroupProtection>),
+) -> Group {
+    let mut nodes = BTreeSet::new();
+    let on_demand = key.as_ref().is_some_and(|key| key.proves);
+    let member = |(rank, place): (u32, &MemberPlace)| {
+        let agent = &place.session.agent;
+        let is_first = nodes.insert(place.session.number);
+        Member {
+            rank,
+            node: agent.name.clone(),
+            incarnation: agent.incarnation,
+            rack: place.rack,
+            ip: agent.ip.to_string(),
+            udp_port: agent.udp_port.into(),
+            tcp_port: agent.tcp_port.into(),
+            key: agent.key.as_ref().filter(|_| is_first && !on_demand).map(group_keys::secret),
+        }
+    };
+    let tag = key.as_ref().map_or(0, GroupProtection::tag_bytes);
+    let ipv6 = places.iter().any(|place| place.session.agent.ip.is_ipv6());
+    let mut cost_model = cost_model(places, network, measured);
+    cost_model.costs.tag = tag;
+    let further_bytes = (tag + cost_model.costs.beyond_ipv4) as u32;
+    // Quick calls use unencrypted IPv4, and their ranks reach all others by one tree.
+    let quick = !ipv6
+        && group_keys::all_have(places, features::QUICK)
+        && key.as_ref().is_some_and(|key| !key.encrypted && !key.proves)
+        && trees.iter().any(|tree| tree.scope == TreeScope::All);
+    Group {
+        id,
+        epoch: FIRST_EPOCH,
+        members: (0..).zip(places).map(member).collect(),
+        trees: trees.iter().map(|tree| tree_message(tree, network)).collect(),
+        chunk_bytes: mtu(places).min(MAX_PACKET_BYTES).saturating_sub(HEADER_BYTES + further_bytes),
+        host_bytes_per_second: host_rate(places, network),
+        uplink_bytes_per_second: uplink_rate(places, network),
+        job,
+        cost_model: text(&cost_model),
+        encrypted: key.as_ref().is_some_and(|key| key.encrypted),
+        key: key.map(|key| key.secret),
+        on_demand,
+        quick,
+    }
+}
+
+/// Returns the message that announces a group. If all agents support descriptions, it is encoded
+/// only once.
+pub(super) fn announcement(group: &Group, places: &[MemberPlace]) -> Body {
+    match group_keys::all_have(places, features::DESCRIPTIONS)
+        .then(|| Description::from_group(group))
+        .flatten()
+    {
+        Some(description) => Body::Description(description.encode_to_vec().into()),
+        None => Body::Group(group.clone()),
+    }
+}
+
+/// Returns the cost model for groups on these places.
+pub fn cost_model(places: &[MemberPlace], network: &TopologySnapshot, measured: &MeasuredCosts) -> CostModel {
+    let (uplink, ecmp_paths) = uplinks(places, network);
+    let links = LinkRates { host: host_rate(places, network), uplink, ecmp_paths, mtu: mtu(places) };
+    let mut model = measured.cost_model(links);
+    let beyond = places.iter().map(|place| wire::beyond_ipv4(&place.session.agent.ip));
+    model.costs.beyond_ipv4 = beyond.max().unwrap_or(0);
+    model
+}
+
+/// Encodes a cost model for agents and tools.
+pub fn text(model: &CostModel) -> String {
+    serde_json::json!(model).to_string()
+}
+
+/// Returns the smallest MTU of all members' interfaces.
+fn mtu(places: &[MemberPlace]) -> u32 {
+    places.iter().map(|p| p.session.agent.mtu).min().unwrap_or(0)
+}
+
+pub(super) fn tree_message(tree: &TreeGrant, network: &TopologySnapshot) -> Tree {
+    let (scope, rack) = match tree.scope {
+        TreeScope::All => (tree::Scope::All, 0),
+        TreeScope::Leaders => (tree::Scope::Leaders, 0),
+        TreeScope::Rack(rack) => (tree::Scope::Rack, rack),
+    };
+    let uplinks = tree.links.iter().map(|link| network.link_name(link.a, link.b));
+    let to_nodes = tree.nodes.iter().map(|(node, port)| network.node_link_name(*port, node));
+    Tree {
+        scope: scope.into(),
+        rack,
+        address: tree.address.to_string(),
+        port: tree.port.into(),
+        bytes_per_second: tree.bytes_per_second,
+        links: uplinks.chain(to_nodes).collect(),
+    }
+}
+
+/// Returns the scope of a tree in a description, or `None` if it is unknown.
+pub(crate) fn scope(tree: &Tree) -> Option<TreeScope> {
+    Some(match tree.scope() {
+        tree::Scope::All => TreeScope::All,
+        tree::Scope::Leaders => TreeScope::Leaders,
+        tree::Scope::Rack => TreeScope::Rack(tree.rack),
+        tree::Scope::Unspecified => return None,
+    })
+}
+
+/// Returns the rate of the slowest member's link, or 0 if any is unknown.
+fn host_rate(places: &[MemberPlace], network: &TopologySnapshot) -> u64 {
+    let rate =
+        |place: &MemberPlace| network.node(&place.session.agent.name)?.location.map(|l| l.bytes_per_second);
+    places.iter().map(|p| rate(p).unwrap_or(0)).min().unwrap_or(0)
+}
+
+/// Returns the uplink rate of the slowest rack, which is the sum over all links of its switch to
+/// other switches. Returns 0 if any is unknown.
+fn uplink_rate(places: &[MemberPlace], network: &TopologySnapshot) -> u64 {
+    let total = |rates: Vec<u64>| if rates.contains(&0) { 0 } else { rates.iter().sum() };
+    uplink_rates_by_rack(places, network).map(total).min().unwrap_or(0)
+}
+
+/// Returns the rate of the slowest link between switches (0 if any is unknown) and the smallest
+/// number of uplinks of a rack.
+fn uplinks(places: &[MemberPlace], network: &TopologySnapshot) -> (u64, u32) {
+    let ways: Vec<Vec<u64>> = uplink_rates_by_rack(places, network).collect();
+    let rate = ways.iter().flatten().copied().min().unwrap_or(0);
+    let ecmp_paths = ways.iter().map(Vec::len).min().unwrap_or(0);
+    (rate, u32::try_from(ecmp_paths).unwrap_or(u32::MAX))
+}
+
+/// Returns the rates of the uplinks of each rack's switch. A rate of 0 is unknown.
+fn uplink_rates_by_rack<'a>(
+    places: &[MemberPlace],
+    network: &'a TopologySnapshot,
+) -> impl Iterator<Item = Vec<u64>> + use<'a> {
+    let tor = |place: &MemberPlace| network.node(&place.session.agent.name)?.location.map(|l| l.port.switch);
+    let tors: BTreeSet<_> = places.iter().filter_map(tor).collect();
+    tors.into_iter().map(|tor| {
+        let links = network.links.iter().filter(|l| l.a.switch == tor || l.b.switch == tor);
+        links.map(|l| l.bytes_per_second).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agents::{Admission, AgentRegistry, RegisteredAgent};
+    use cool_fabric::{DatapathId, LinkView, Location, MacAddr, NodeView, Port};
+    use std::net::Ipv6Addr;
+
+    /// h1 at switch 2 and h2 at switch 3, which are connected by switch 1.
+    fn network(host_rates: [u64; 2], uplink_rates: [u64; 2]) -> TopologySnapshot {
+        let port = |switch, number| Port { switch: DatapathId(switch), number };
+        let node = |i: u8| {
+            let bytes_per_second = host_rates[usize::from(i) - 1];
+            let location =
+                Location { port: port(u64::from(i) + 1, 1), rack: u32::from(i) - 1, bytes_per_second };
+            NodeView {
+                name: format!("h{i}"),
+                ip: [10, 0, 0, i].into(),
+                mac: MacAddr(2, 0, 0, 0, 0, i),
+                location: Some(location),
+            }
+        };
+        let link = |i: u64| LinkView {
+            a: port(1, i as u32),
+            b: port(i + 1, 9),
+            bytes_per_second: uplink_rates[i as usize - 1],
+        };
+        TopologySnapshot {
+            nodes: vec![node(1), node(2)],
+            links: vec![link(1), link(2)],
+            ..Default::default()
+        }
+    }
+
+    fn places(network: &TopologySnapshot, mtus: [u32; 2]) -> Vec<MemberPlace> {
+        let agents = AgentRegistry::new(1000, [7; 32].into(), 1);
+        let place = |(node, mtu): (&NodeView, u32)| {
+            let agent = RegisteredAgent {
+                name: node.name.clone(),
+                incarnation: 8,
+                ip: node.ip,
+                mac: node.mac,
+                mtu,
+                udp_port: 7420,
+                tcp_port: 7421,
+                slots: 1,
+                probe_port: 7421,
+                version: cool_proto::VERSION,
+                features: 0,
+                key: None,
+            };
+            let Ok(Admission::New(session)) = agents.admit(agent, None) else { panic!("not admitted") };
+            MemberPlace { session, rack: node.location.unwrap().rack }
+        };
+        network.nodes.iter().zip(mtus).map(place).collect()
+    }
+
+    fn described(ids: (u64, u64), network: &TopologySnapshot, mtus: [u32; 2]) -> Group {
+        describe(ids, &places(network, mtus), network, &MeasuredCosts::default(), (Vec::new(), None))
+    }
+
+    #[test]
+    fn a_description_has_the_slowest_rates_and_the_smallest_mtu() {
+        let network = network([50, 40], [30, 20]);
+        let group = described((7, 3), &network, [9000, 1500]);
+        assert_eq!((group.id, group.job, group.epoch), (7, 3, FIRST_EPOCH));
+        assert_eq!((group.host_bytes_per_second, group.uplink_bytes_per_second), (40, 20));
+        assert_eq!(group.chunk_bytes, 1500 - HEADER_BYTES);
+        let h2 = &group.members[1];
+        assert_eq!((h2.rank, h2.node.as_str(), h2.rack), (1, "h2", 1));
+        assert_eq!((h2.ip.as_str(), h2.udp_port, h2.tcp_port), ("10.0.0.2", 7420, 7421));
+        assert_eq!(h2.incarnation, 8);
+    }
+
+    #[test]
+    fn the_cost_model_uses_the_slowest_links_until_measured() {
+        let group = described((7, 3), &network([50, 40], [30, 20]), [9000, 1500]);
+        let model: CostModel = serde_json::from_str(&group.cost_model).unwrap();
+        assert_eq!((model.rack.bytes_per_second, model.core.bytes_per_second), (40, 20));
+        assert_eq!((model.ecmp_paths, model.costs.mtu), (1, 1500));
+    }
+
+    #[test]
+    fn ipv6_reduces_the_payload_and_enters_the_cost_model() {
+        let mut network = network([50, 40], [30, 20]);
+        for (number, node) in (1..).zip(&mut network.nodes) {
+            node.ip = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number).into();
+        }
+        let group = described((7, 3), &network, [1500; 2]);
+        let headers = wire::IPV6 + wire::UDP + wire::STREAM_DATA_HEADER;
+        assert_eq!((u64::from(group.chunk_bytes), group.members[1].ip.as_str()), (1500 - headers, "fd00::2"));
+        let model: CostModel = serde_json::from_str(&group.cost_model).unwrap();
+        assert_eq!(model.costs.multicast(group.chunk_bytes.into()), 1514);
+    }
+
+    #[test]
+    fn a_rate_with_an_unknown_part_is_unknown() {
+        let unknown = network([50, 0], [0, 20]);
+        let group = described((1, 1), &unknown, [1500; 2]);
+        assert_eq!((group.host_bytes_per_second, group.uplink_bytes_per_second), (0, 0));
+    }
+
+    #[test]
+    fn chunks_on_loopback_fit_into_ip_packets() {
+        let network = network([0; 2], [0; 2]);
+        let group = described((1, 1), &network, [65_536; 2]);
+        assert_eq!(group.chunk_bytes, 65_535 - HEADER_BYTES);
+    }
+}

@@ -1,0 +1,95 @@
+//! Errors of starting and controlling jobs.
+
+use crate::jobs::allocation::AllocateError;
+use cool_proto::job_ids;
+
+/// Valid signal numbers. Linux has 64 signals.
+pub(crate) const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
+
+/// Why a job cannot be started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// The request names no program.
+    #[error("the request names no program")]
+    NoProgram,
+    /// The placement is not defined by the protocol.
+    #[error("unknown placement {0}; it must be 0 (racked) or 1 (interleaved)")]
+    Placement(i32),
+    /// Some of the named nodes are not ready.
+    #[error("--hosts: no node {} is ready; {}", .unknown.join(", "), ready_note(.ready))]
+    Hosts {
+        /// The nodes that are not ready.
+        unknown: Vec<String>,
+        /// The nodes that are ready.
+        ready: Vec<String>,
+    },
+    /// Some of the named racks have no ready node.
+    #[error("--racks: no node of rack {} is ready; `cool topology` shows the racks", list(.0))]
+    Racks(Vec<u32>),
+    /// The user runs the maximum number of jobs.
+    #[error("user {user} already runs {max} jobs, the maximum per user (--jobs-per-user of the controller)")]
+    JobsOfUser {
+        /// The user.
+        user: String,
+        /// The limit.
+        max: u32,
+    },
+    /// There are not enough free slots.
+    #[error("{error}{}{}", unlocated_note(.unlocated), outdated_note(.outdated))]
+    Allocate {
+        /// The missing resource.
+        error: AllocateError,
+        /// Nodes that have registered but have not been located on the network.
+        unlocated: Vec<String>,
+        /// Nodes with agents that do not support a feature required by the job.
+        outdated: Vec<String>,
+    },
+    /// The controller is drained.
+    #[error("the controller is drained: it starts no jobs until `cool drain --end` or a restart")]
+    Drained,
+    /// The controller is shutting down.
+    #[error("the controller is shutting down; try again when it or another one is running")]
+    Closed,
+}
+
+fn list<T: ToString>(numbers: &[T]) -> String {
+    numbers.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn ready_note(nodes: &[String]) -> String {
+    match nodes {
+        [] => "no node is: `cool doctor` reports why".to_owned(),
+        nodes => format!("ready nodes: {}", nodes.join(", ")),
+    }
+}
+
+fn unlocated_note(nodes: &[String]) -> String {
+    match nodes {
+        [] => String::new(),
+        nodes => format!("; registered, but not located by LLDP: {}", nodes.join(", ")),
+    }
+}
+
+fn outdated_note(nodes: &[String]) -> String {
+    match nodes {
+        [] => String::new(),
+        nodes => format!("; their agents are too old to run jobs as a user: {}", nodes.join(", ")),
+    }
+}
+
+/// Why a job cannot be controlled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JobError {
+    /// The job has ended, or its nodes have not reconnected.
+    #[error("no job {short} is running, or its nodes have not reconnected yet", short = job_ids::short(*.0))]
+    NoJob(u64),
+    /// The short id matches several jobs, started by different runs of the controller.
+    #[error("{0} matches several jobs: {list}; give the full number", list = list(.1))]
+    Several(u64, Vec<u64>),
+    /// Too many requests are waiting.
+    #[error("job {short} has not processed earlier requests yet; try again", short = job_ids::short(*.0))]
+    Busy(u64),
+    /// The signal number is invalid.
+    #[error("no signal {0}; signals are numbered {first} to {last}", first = SIGNALS.start(), last = SIGNALS.end())]
+    Signal(i32),
+}
