@@ -1,5 +1,5 @@
-//! The stream between agents, from whoever connects to one: after a failure a peer says nothing more,
-//! and the pieces that bytes come in change nothing.
+//! The stream between agents, from any host that connects: after a failure a peer must produce no
+//! further output, and the division of the bytes into pieces must not matter.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_machine::{Machine, Poll, Time};
@@ -7,7 +7,7 @@ use cool_transport::unicast::{AgentId, Input, MessageName, Output, PeerStream, g
 
 const MESSAGE: MessageName = MessageName { group: 1, epoch: 2, call: 3, transfer: 4, from: 5, to: 6 };
 
-/// All that `peer` has to say, of which what is to be written is at once.
+/// Returns all outputs of `peer`. Data to send counts as sent at once.
 fn drain(peer: &mut PeerStream) -> Vec<Output> {
     std::iter::from_fn(|| match peer.poll(Time::ZERO) {
         Poll::Output(output) => {
@@ -28,7 +28,8 @@ fn peer(name: &str, other: &str) -> PeerStream {
     peer
 }
 
-/// What a peer that waits for a message makes of `pieces`: what it tells, and how much data it gets.
+/// Passes `pieces` to a peer that waits for a message. Returns its outputs, and the number of data
+/// bytes.
 fn receive<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Output>, usize) {
     let mut peer = peer("h1", "h2");
     peer.handle(Time::ZERO, Input::Expect(MESSAGE));
@@ -58,7 +59,7 @@ fn check(bytes: &[u8]) {
     }
 }
 
-/// What a peer writes to another one that takes everything.
+/// Returns the bytes that a peer writes to another peer that accepts everything.
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
     use cool_transport::unicast::Notice;

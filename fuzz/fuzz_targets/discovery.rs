@@ -1,5 +1,5 @@
-//! LLDP frames from hosts, as a running discovery hears them: whoever knows no key makes no link and places no node, and
-//! what an operator is told of it stays bounded.
+//! LLDP frames from hosts, received by a running discovery: without the key, no frame may create a
+//! link or locate a node, and the reports to the operator must stay bounded.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_machine::{Duration, Machine, Poll, Time};
@@ -14,7 +14,7 @@ fn key(of: u8) -> Key {
     [of; 32].into()
 }
 
-/// Two switches and a node that has registered, and nobody has been heard.
+/// Returns a network of two switches and a registered node, before any frame.
 fn network() -> Discovery {
     let mut discovery = Discovery::new(INTERVAL, GRACE, key(1));
     let ports: Vec<(u32, MacAddr)> =
@@ -26,7 +26,7 @@ fn network() -> Discovery {
     discovery
 }
 
-/// Of each frame, a byte says where it comes, one how long it is.
+/// For each frame, one byte determines its port and one its length.
 fn check(bytes: &[u8]) {
     let (mut discovery, mut now, mut rest) = (network(), Time::ZERO, bytes);
     while let Some((&[place, length], frames)) = rest.split_first_chunk() {
@@ -48,7 +48,7 @@ fn check(bytes: &[u8]) {
     assert_eq!((discovery.graph().links().count(), discovery.graph().hosts().count()), (0, 0));
 }
 
-/// What was said under other keys, alone and one after the other.
+/// Returns frames with other keys, separately and in sequence.
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
     use cool_topology::lldp::Announcement;

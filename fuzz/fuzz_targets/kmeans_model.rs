@@ -1,4 +1,5 @@
-//! Model files, of whoever made them: one that is taken is written with the same bytes again, and its parts fit together.
+//! Model files from any source: an accepted model must be written with the same bytes again, and
+//! its parts must fit together.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_kmeans::model::Model;

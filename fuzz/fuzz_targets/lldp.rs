@@ -1,4 +1,5 @@
-//! LLDP frames, from any network interface: an announcement that is read can be made, and is read again.
+//! LLDP frames from any network interface: an accepted announcement must be encoded again, and
+//! decode to the same.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_topology::lldp::Announcement;

@@ -1,11 +1,11 @@
-//! Frames on an agent's unix socket, from any process of the node: a frame that is read can be made, and
-//! is read again; the pieces it comes in change nothing.
+//! Frames on an agent's Unix socket, from any process of the node: an accepted frame must be
+//! encoded again and decode to the same, and the division of the bytes into pieces must not matter.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_proto::frame::{Decoder, FrameError, MAX_TO_AGENT, encode};
 use cool_proto::local::frame::Body;
 
-/// The frames in `bytes`, up to the first error.
+/// Returns the frames in `bytes`, up to the first error.
 fn frames<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Body>, Option<FrameError>) {
     let mut decoder = Decoder::new(MAX_TO_AGENT);
     let mut frames = Vec::new();
@@ -26,7 +26,7 @@ fn check(bytes: &[u8]) {
     let (whole, error) = frames(std::iter::once(bytes));
     assert_eq!(frames(bytes.chunks(3)), (whole.clone(), error));
     for frame in whole {
-        // Protobuf can say the same in more bytes than we would.
+        // Protobuf allows longer encodings of the same frame than ours.
         let again = encode(frame.clone(), MAX_TO_AGENT).expect("what was read can be made");
         assert_eq!(frames(std::iter::once(again.as_slice())), (vec![frame], None));
     }

@@ -1,12 +1,13 @@
-//! What a process of the node does with its agent, by socket and by shared memory: two ranks of a group send whatever
-//! frames, with memory in which whatever stands, and change it meanwhile. The agent answers, hangs up at the latest when
-//! they do, and goes on serving another rank.
+//! The session of a process with its agent, by socket and by shared memory: two ranks of a group
+//! send arbitrary frames, with arbitrary contents of their memory, and change it in the meantime.
+//! The agent must answer, close the connection at the latest when the ranks do, and continue to
+//! serve another rank.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_nodeagent::embedded::EmbeddedCluster;
 use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use cool_proto::local::{Call, Dtype, Enlist, Map, Operation, ReduceOp, Slice, frame::Body};
-use cool_proto::socket::{self, Receiver, Sender};
+use cool_proto::socket::{self, LocalFrameReceiver, LocalFrameSender};
 use cool_shm::region::Region;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -16,16 +17,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-/// An agent that is silent for so long has failed.
+/// An agent that is silent for this long has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// No message is waited for longer, so that one that never comes holds nothing up.
+/// Maximum wait for a message in milliseconds, so that a message that is never sent does not delay
+/// the test.
 const TIMEOUT_MS: u64 = 5;
 
-/// Of the memory that hostile ranks share.
+/// Size of the memory that hostile ranks share.
 const REGION: u64 = 4096;
 
-/// An agent on loopback, with a rank that keeps to the protocol.
+/// An agent on loopback, with a rank that follows the protocol.
 struct Node {
     cluster: EmbeddedCluster,
     good: Mutex<Good>,
@@ -48,8 +50,8 @@ fn enlist(key: &str, rank: u32, size: u32) -> Body {
 
 /// A group of one rank.
 struct Good {
-    sender: Sender,
-    receiver: Receiver,
+    sender: LocalFrameSender,
+    receiver: LocalFrameReceiver,
     group: u64,
     region: Region,
 }
@@ -70,8 +72,8 @@ impl Good {
         Good { sender, receiver, group, region }
     }
 
-    /// What was sent comes back as the sum of one.
-    fn is_served(&mut self) {
+    /// Checks that an allreduce of a single rank returns the rank's own data.
+    fn check_service(&mut self) {
         self.region.copy_in(0, &77u32.to_ne_bytes()).expect("room");
         self.region.copy_in(64, &[0; 4]).expect("room");
         self.sender.send(Body::Call(allreduce(self.group)), None).expect("sent");
@@ -101,7 +103,7 @@ fn allreduce(group: u64) -> Call {
     }
 }
 
-/// A rank that keeps to nothing once it is in its group.
+/// A rank that violates the protocol once it is in its group.
 struct Hostile {
     stream: UnixStream,
     decoder: Decoder,
@@ -117,8 +119,8 @@ impl Hostile {
         hostile
     }
 
-    /// The next frame; none once the agent has hung up.
-    fn hear(&mut self) -> Option<Body> {
+    /// Returns the next frame, or `None` once the agent has closed the connection.
+    fn receive_frame(&mut self) -> Option<Body> {
         loop {
             if let Some(body) = self.decoder.take().expect("agents send frames") {
                 return Some(body);
@@ -135,7 +137,7 @@ impl Hostile {
 
     fn group(&mut self) -> u64 {
         loop {
-            match self.hear().expect("an answer") {
+            match self.receive_frame().expect("an answer") {
                 Body::Running(_) => {}
                 Body::Attached(attached) => return attached.group,
                 other => panic!("{other:?} instead of Attached"),
@@ -143,7 +145,7 @@ impl Hostile {
         }
     }
 
-    /// Sends bytes, unless the agent hangs up before the last.
+    /// Sends bytes, unless the agent closes the connection earlier.
     fn send(&self, bytes: &[u8], region: Option<&Region>) {
         let mut sent = 0;
         while sent < bytes.len() {
@@ -157,15 +159,16 @@ impl Hostile {
     }
 }
 
-/// The bytes with what no fuzzer can know: the number of the group, where they say 0, and that nothing waits for long.
-/// From the first bytes on that are no frame they stay as they are. Also the number of calls to be answered.
-fn filled_in(bytes: &[u8], group: u64) -> (Vec<u8>, usize) {
+/// Fills in values that a fuzzer cannot know: the number of the group where the bytes contain 0,
+/// and short timeouts. Bytes from the first invalid frame on stay unchanged. Returns the bytes, and
+/// the number of calls that must be answered.
+fn fill_in(bytes: &[u8], group: u64) -> (Vec<u8>, usize) {
     let (mut decoder, mut out) = (Decoder::new(MAX_TO_AGENT), Vec::new());
     decoder.push(bytes);
     let (mut frames, mut calls, mut left) = (0, 0, false);
     while let Ok(Some(mut body)) = decoder.take() {
         frames += 1;
-        // It is answered when its rank or another one gives cause.
+        // It is answered only when its rank or another one causes an event.
         let watched = matches!(&body, Body::Call(call) if call.watch);
         let parts = match &mut body {
             Body::Call(call) => Some((&mut call.group, &mut call.timeout_ms)),
@@ -177,16 +180,16 @@ fn filled_in(bytes: &[u8], group: u64) -> (Vec<u8>, usize) {
             *timeout = TIMEOUT_MS;
             calls += usize::from(!left && !watched);
         }
-        // Who leaves is told nothing more.
+        // A rank that leaves receives no further answers.
         left |= matches!(body, Body::Leave(_));
-        // With other numbers it may be too long; then it is not sent.
+        // With other numbers the frame may be too long; then it is not sent.
         out.extend(encode(body, MAX_TO_AGENT).unwrap_or_default());
     }
     out.extend_from_slice(skip_frames(bytes, frames));
     (out, if left { 0 } else { calls })
 }
 
-/// What is left after the first `frames` frames.
+/// Returns the bytes after the first `frames` frames.
 fn skip_frames(mut bytes: &[u8], frames: usize) -> &[u8] {
     for _ in 0..frames {
         let Some((length, rest)) = bytes.split_first_chunk() else { return bytes };
@@ -196,12 +199,13 @@ fn skip_frames(mut bytes: &[u8], frames: usize) -> &[u8] {
 }
 
 fn check(bytes: &[u8]) {
-    heard_by_hostile_ranks(bytes);
-    NODE.good.lock().unwrap_or_else(PoisonError::into_inner).is_served();
+    received_by_hostile_ranks(bytes);
+    NODE.good.lock().unwrap_or_else(PoisonError::into_inner).check_service();
 }
 
-/// Sends the bytes as two ranks, and changes their memory meanwhile; what the agent sends them until it hangs up.
-fn heard_by_hostile_ranks(bytes: &[u8]) -> Vec<Body> {
+/// Sends the bytes as two ranks, and changes their memory in the meantime. Returns the frames that
+/// the agent sends until it closes the connection.
+fn received_by_hostile_ranks(bytes: &[u8]) -> Vec<Body> {
     static SESSIONS: AtomicU64 = AtomicU64::new(0);
     let key = format!("hostile {}", SESSIONS.fetch_add(1, Ordering::Relaxed));
     let mut ranks = [0, 1].map(|rank| Hostile::enlist(&key, rank));
@@ -209,27 +213,27 @@ fn heard_by_hostile_ranks(bytes: &[u8]) -> Vec<Body> {
     let mut garbage: Vec<u8> = bytes.iter().copied().cycle().take(REGION as usize).collect();
     region.copy_in(0, &garbage).expect("room");
     let sent = ranks.each_mut().map(|rank| {
-        let (bytes, calls) = filled_in(bytes, rank.group());
+        let (bytes, calls) = fill_in(bytes, rank.group());
         rank.send(&bytes, Some(&region));
         calls
     });
     garbage.reverse();
     region.copy_in(0, &garbage).expect("room");
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     for (rank, mut calls) in ranks.iter_mut().zip(sent) {
         while calls > 0
-            && let Some(body) = rank.hear()
+            && let Some(body) = rank.receive_frame()
         {
             calls -= usize::from(matches!(body, Body::Done(_)));
-            heard.push(body);
+            received.push(body);
         }
-        // One that the agent has hung up on is fine.
+        // An error is ignored, because the agent may have closed the connection.
         let _ = rank.stream.shutdown(std::net::Shutdown::Write);
     }
     for mut rank in ranks {
-        heard.extend(std::iter::from_fn(|| rank.hear()));
+        received.extend(std::iter::from_fn(|| rank.receive_frame()));
     }
-    heard
+    received
 }
 
 #[cfg(test)]
@@ -298,17 +302,17 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Else what the others are made of would only be refused.
+/// Checks that the seeds are valid, because otherwise their mutations would only be refused.
 #[test]
-fn the_calls_and_messages_of_seeds_are_carried_out() {
+fn the_calls_and_messages_of_seeds_are_executed() {
     for session in [0, 3, 5] {
-        let heard = heard_by_hostile_ranks(&seeds()[session]);
+        let received = received_by_hostile_ranks(&seeds()[session]);
         assert!(
-            heard.iter().any(|body| matches!(body, Body::Done(done) if done.failure.is_none())),
-            "{heard:?}"
+            received.iter().any(|body| matches!(body, Body::Done(done) if done.failure.is_none())),
+            "{received:?}"
         );
     }
 }
 
-// Each is several messages there and back.
+// Each input needs several round trips.
 cool_fuzz::target!(2_000);

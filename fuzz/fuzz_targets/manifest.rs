@@ -1,4 +1,5 @@
-//! Manifests of what is copied, from the source's node: one that is taken stays within its source, and is written back.
+//! Manifests of copies, from the source's node: the paths of an accepted manifest must stay within
+//! its source, and it must be encoded to the same manifest.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_content::{BlockSet, Manifest, Occurrences, pieces};
@@ -30,17 +31,17 @@ fn seeds() -> Vec<Vec<u8>> {
     let (when, block) = (Modified::default(), |n| Block { digest: Digest::of(&[n]), bytes: 9 });
     let mut file = Builder::default();
     file.file((path(&[]), 0o644, when), 18, [(0, vec![block(0), block(1)])], Digest::of(b""));
-    let mut folder = Builder::default();
-    folder.folder(path(&[]), 0o755, when);
-    folder.folder(path(&["d"]), 0o755, when);
-    folder.file(
+    let mut directory = Builder::default();
+    directory.folder(path(&[]), 0o755, when);
+    directory.folder(path(&["d"]), 0o755, when);
+    directory.file(
         (path(&["d", "f"]), 0o600, when),
         99,
         [(1, vec![block(0)]), (20, vec![block(0)])],
         Digest::of(b""),
     );
-    folder.link(path(&["l"]), when, b"d/f".to_vec());
-    vec![file.finish().expect("made").encode(), folder.finish().expect("made").encode()]
+    directory.link(path(&["l"]), when, b"d/f".to_vec());
+    vec![file.finish().expect("made").encode(), directory.finish().expect("made").encode()]
 }
 
 cool_fuzz::target!();

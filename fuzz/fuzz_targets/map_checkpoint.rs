@@ -1,4 +1,5 @@
-//! Checkpoints of Map-Collective jobs, whoever wrote them: a job goes on from one that is whole, and names any other.
+//! Checkpoints of Map-Collective jobs from any source: a job must resume from a valid checkpoint,
+//! and an error must name any other file.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;
@@ -10,7 +11,7 @@ thread_local! {
 
 fn check(bytes: &[u8]) {
     FILE.with(|file| {
-        let path = file.holding(bytes).to_owned();
+        let path = file.with_contents(bytes).to_owned();
         let checkpoint = Checkpoint { path, run: "fuzz".into(), resume: true };
         let mut progress = Progress::<Vec<(String, u16)>>::new();
         progress.keep_in(checkpoint);
@@ -25,7 +26,7 @@ fn check(bytes: &[u8]) {
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
     FILE.with(|file| {
-        let path = file.holding(&[]).to_owned();
+        let path = file.with_contents(&[]).to_owned();
         let checkpoint = Checkpoint { path: path.clone(), run: "fuzz".into(), resume: false };
         let mut progress = Progress::new();
         progress.keep_in(checkpoint);

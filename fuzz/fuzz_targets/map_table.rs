@@ -1,5 +1,5 @@
-//! Tables of Map-Collective jobs, of whichever rank sent them: what is taken has no more rows than it should, and is
-//! the same table when it is written and read again.
+//! Tables of Map-Collective jobs from any rank: an accepted table must not have more rows than it
+//! should, and must be the same when it is serialized and read again.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_map::{Keyed, List, Number, Rows, Sum, Table};
@@ -8,7 +8,7 @@ type Words = Keyed<(u16, String), List<u32>>;
 
 fn rows<N: Number + std::fmt::Debug>(bytes: &[u8]) {
     let mut table = Rows::<N>::new(300, 3);
-    // What is refused may have been taken in part.
+    // A part of a refused table may have been merged.
     let _ = table.merge_bytes(bytes);
     let mut again = table.empty();
     again.merge_bytes(&table.to_bytes(1).expect("bytes").concat()).expect("what was read can be written");

@@ -1,9 +1,10 @@
-//! Networks to be simulated, as files and as text, of whoever wrote them: what is taken has ranks, each on a host.
+//! Networks for simulations, as files and as text from any source: an accepted network must have
+//! ranks, each on a host.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_sim::schedule::{FabricModel, Placement};
 
-/// Only small ones are laid out, since that takes as long as there are ranks.
+/// Only small networks are built, because the time grows with the number of ranks.
 const SMALL: usize = 1 << 12;
 
 fn check(bytes: &[u8]) {

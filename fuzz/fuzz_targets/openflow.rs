@@ -1,12 +1,12 @@
-//! OpenFlow messages, from a switch or whoever connects as one: whatever is read is written back byte
-//! for byte, in whatever pieces it comes.
+//! OpenFlow messages from a switch, or from any host that connects as one: an accepted message must
+//! be encoded to the same bytes, regardless of the pieces in which it arrives.
 #![cfg_attr(fuzzing, no_main)]
 
 use rs_openflow::{Framer, HEADER_LEN, MAX_LEN, Message, Padding, VERSION};
 
 fn check(bytes: &[u8]) {
     message(bytes);
-    // The same with a header that agrees, so that more than the header is tried.
+    // The same bytes behind a valid header, so that the rest is tested too.
     if (HEADER_LEN..=MAX_LEN).contains(&bytes.len()) {
         let mut bytes = bytes.to_vec();
         let [high, low] = (bytes.len() as u16).to_be_bytes();
@@ -44,17 +44,17 @@ fn stream(bytes: &[u8]) {
     assert_eq!(pieces.pending(), whole.pending());
 }
 
-/// What was captured from Open vSwitch, message by message.
+/// Returns the messages captured from Open vSwitch.
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/openflow/tests/golden");
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/openflow/tests/golden");
     let mut seeds = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
+    for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.to_string_lossy().ends_with("-switch") {
             let mut framer = Framer::default();
             framer.push(&std::fs::read(path).unwrap());
-            // The longest, of 60 kB, would take most of the time.
+            // The longest, with 60 kB, would take most of the time.
             seeds.extend(framer.map(|message| message.unwrap().encode().unwrap()).filter(|m| m.len() < 4096));
         }
     }

@@ -1,4 +1,5 @@
-//! Packets of reliable multicast, from any host: whatever is read is written back byte for byte.
+//! Packets of reliable multicast from any host: an accepted packet must be encoded to the same
+//! bytes.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_transport::Packet;

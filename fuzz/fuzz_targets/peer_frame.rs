@@ -1,4 +1,5 @@
-//! Messages between members of a swarm: any bytes are one or an error, and what was read is written as the same.
+//! Messages between members of a swarm: any bytes must be a message or an error, and an accepted
+//! message must be encoded to the same bytes.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_peer::Frame;

@@ -1,4 +1,5 @@
-//! Plans as text, from any program of a node by its agent: one that is taken prints as a text that says the same.
+//! Plans as text, which any program of a node can send through its agent: an accepted plan must
+//! print as text that parses to the same plan.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_collective::Plan;

@@ -1,5 +1,5 @@
-//! CSV files of points, of whoever made them: from one whose lines are all taken come as many finite numbers as it has points; else
-//! the error names the file.
+//! CSV files of points from any source: if all lines are accepted, they must yield as many finite
+//! numbers as there are points; otherwise the error must name the file.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;
@@ -12,10 +12,11 @@ thread_local! {
 
 fn check(bytes: &[u8]) {
     FILE.with(|file| {
-        let lines = match TextLines::open(&PeerRanks::alone(), &[file.holding(bytes).to_owned()], None, 1) {
-            Ok(lines) => lines,
-            Err(refused) => return file.assert_named(&refused),
-        };
+        let lines =
+            match TextLines::open(&PeerRanks::alone(), &[file.with_contents(bytes).to_owned()], None, 1) {
+                Ok(lines) => lines,
+                Err(refused) => return file.assert_named(&refused),
+            };
         let rows: Vec<u64> = (0..lines.rows()).collect();
         let mut values = Vec::new();
         match lines.each(&rows, |row| values.extend_from_slice(row)) {

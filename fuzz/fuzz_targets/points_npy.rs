@@ -1,5 +1,5 @@
-//! `.npy` files of points, of whoever made them: one that is taken has the rows and columns that it says, all of
-//! which can be read, and nothing else is taken.
+//! `.npy` files of points from any source: an accepted file must have the rows and columns of its
+//! header, all of which must be readable. Other files must be refused.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;
@@ -11,11 +11,11 @@ thread_local! {
 
 fn check(bytes: &[u8]) {
     FILE.with(|file| {
-        let array = match ArrayFile::open(file.holding(bytes)) {
+        let array = match ArrayFile::open(file.with_contents(bytes)) {
             Ok(array) => array,
             Err(refused) => return file.assert_named(&refused),
         };
-        // No more rows than the file has bytes, since a row has some.
+        // No more rows than the file has bytes, because each row has at least one.
         let mut read = Vec::new();
         array
             .read(0..array.rows, |_, row| {

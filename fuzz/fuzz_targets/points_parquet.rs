@@ -1,10 +1,11 @@
-//! Parquet files of points, of whoever made them: opened and read, or refused in the file's name.
+//! Parquet files of points from any source: they must be read, or refused with an error that names
+//! the file.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;
 use cool_kmeans::inputs::array::ArrayFile;
 
-/// Rows that are read of one that claims more.
+/// Maximum number of rows that are read, because a file may claim more than it has.
 const ROWS: u64 = 1000;
 
 thread_local! {
@@ -13,7 +14,7 @@ thread_local! {
 
 fn check(bytes: &[u8]) {
     FILE.with(|file| {
-        let array = match ArrayFile::open(file.holding(bytes)) {
+        let array = match ArrayFile::open(file.with_contents(bytes)) {
             Ok(array) => array,
             Err(refused) => return file.assert_named(&refused),
         };
@@ -31,8 +32,8 @@ fn check(bytes: &[u8]) {
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
     let names = ["bytes-snappy", "floats-zstd", "integers-gzip", "unlike-none", "halves-lists", "lists"];
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../apps/kmeans/tests/data");
-    let read = |name| std::fs::read(format!("{folder}/{name}.parquet")).expect("a file");
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../apps/kmeans/tests/data");
+    let read = |name| std::fs::read(format!("{directory}/{name}.parquet")).expect("a file");
     names.into_iter().map(read).collect()
 }
 

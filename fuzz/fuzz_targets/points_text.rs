@@ -1,5 +1,5 @@
-//! Text files of points, of whoever made them: from one whose lines are all taken come as many finite numbers as it
-//! has points, each point with its place; else the error names the file.
+//! Text files of points from any source: if all lines are accepted, they must yield as many finite
+//! numbers as there are points, each point with its origin; otherwise the error must name the file.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;
@@ -14,11 +14,15 @@ thread_local! {
 
 fn check(bytes: &[u8]) {
     FILE.with(|file| {
-        let lines =
-            match TextLines::open(&PeerRanks::alone(), &[file.holding(bytes).to_owned()], Some(DIMS), 1) {
-                Ok(lines) => lines,
-                Err(refused) => return file.assert_named(&refused),
-            };
+        let lines = match TextLines::open(
+            &PeerRanks::alone(),
+            &[file.with_contents(bytes).to_owned()],
+            Some(DIMS),
+            1,
+        ) {
+            Ok(lines) => lines,
+            Err(refused) => return file.assert_named(&refused),
+        };
         let rows: Vec<u64> = (0..lines.rows()).collect();
         let load = |rows: &[u64]| {
             let mut values = Vec::new();
@@ -28,11 +32,11 @@ fn check(bytes: &[u8]) {
             Ok(values) => {
                 assert_eq!(values.len(), rows.len() * DIMS);
                 assert!(values.iter().all(|value| value.is_finite()));
-                assert_eq!(lines.places(&rows).expect("points have places").len(), rows.len());
+                assert_eq!(lines.origins(&rows).expect("points have places").len(), rows.len());
             }
             Err(refused) => file.assert_named(&refused),
         }
-        // The last alone is read as among the others.
+        // The last row must be the same whether it is read alone or with the others.
         if let Some(last) = rows.last() {
             let alone = load(&[*last]);
             assert!(alone.is_ok() || load(&rows).is_err());
@@ -47,5 +51,5 @@ fn seeds() -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-// Each writes and reads a file several times.
+// Each input writes and reads a file several times.
 cool_fuzz::target!(30_000);

@@ -1,5 +1,5 @@
-//! `.bvecs` files of points, of whoever made them: one that is taken has whole rows, and those that are read have the elements that
-//! stand in the file behind their number.
+//! `.bvecs` files of points from any source: an accepted file must have whole rows, and each row
+//! that is read must have the elements that follow their number in the file.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;
@@ -11,7 +11,7 @@ thread_local! {
 
 fn check(bytes: &[u8]) {
     FILE.with(|file| {
-        let array = match ArrayFile::open(file.holding(bytes)) {
+        let array = match ArrayFile::open(file.with_contents(bytes)) {
             Ok(array) => array,
             Err(refused) => return file.assert_named(&refused),
         };

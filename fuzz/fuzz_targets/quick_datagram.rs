@@ -1,15 +1,16 @@
-//! Datagrams of quick calls, from any host: nothing is believed that was not made with the group's key, and what was does no harm.
+//! Datagrams of quick calls from any host: a datagram without the group's key must be refused, and
+//! one with the key must do no harm.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_collective::{Layout, RankPlace};
 use cool_machine::{Machine, Poll, Time};
-use cool_quick::{BeginCall, Datagram, DatagramKind, DatagramHeader, Input, QuickCalls, QuickSchedule};
+use cool_quick::{BeginCall, Datagram, DatagramHeader, DatagramKind, Input, QuickCalls, QuickSchedule};
 use cool_types::{Call, Key, Operation, Rank};
 use std::sync::Arc;
 
 const GROUP: (u64, u32) = (1, 2);
 
-/// Begins a call, then takes a datagram.
+/// Starts a call, then processes a datagram.
 fn check(bytes: &[u8]) {
     let key = Key::from([3; 32]);
     let layout = Layout::new(&[0, 1, 2].map(|node| RankPlace { rack: 0, node })).expect("three nodes");
@@ -19,15 +20,15 @@ fn check(bytes: &[u8]) {
     let begin = BeginCall { number: 5, digest: 7, schedule: &schedule, combining: None, input: b"abcd" };
     calls.handle(Time::ZERO, Input::Begin(begin));
     calls.handle(Time::ZERO, Input::Datagram(bytes));
-    // The same bytes as a payload that the key vouches for.
+    // The same bytes as a payload that is authenticated with the key.
     for kind in [DatagramKind::Message, DatagramKind::Nak, DatagramKind::Mismatch] {
         let number = |at: usize| bytes.get(at).copied().unwrap_or_default();
         let (call, transfer, from) = (number(0).into(), number(1).into(), number(2).into());
         let (group, epoch) = GROUP;
         let digest = 7 + u64::from(number(3) & 1);
-        let head = DatagramHeader { kind, group, epoch, call, transfer, from, asked: 0, digest };
+        let header = DatagramHeader { kind, group, epoch, call, transfer, from, requested: 0, digest };
         let payload = bytes.get(4..).unwrap_or_default();
-        calls.handle(Time::ZERO, Input::Datagram(&Datagram { head, payload }.seal(&key)));
+        calls.handle(Time::ZERO, Input::Datagram(&Datagram { header, payload }.encode(&key)));
     }
     while let Poll::Output(_) = calls.poll(Time::ZERO) {}
 }

@@ -1,4 +1,5 @@
-//! Tagged datagrams, the hello of agents and encrypted records, from any host: heads are read and undone without a panic, and nothing is believed whose tag is wrong.
+//! Tagged datagrams, the hello of agents and encrypted records, from any host: headers must be
+//! parsed and decrypted without a panic, and data with an invalid tag must be refused.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_transport::tagged::{Cipher, GroupKey, Protection, Tagger};
@@ -7,16 +8,16 @@ use cool_transport::unicast::records::Opener;
 use cool_types::Key;
 use std::net::Ipv4Addr;
 
-/// Takes no tag for right.
-struct Never;
+/// Accepts no tag.
+struct RejectAll;
 
-impl Cipher for Never {
-    fn new(_: &Key) -> Never {
-        Never
+impl Cipher for RejectAll {
+    fn new(_: &Key) -> RejectAll {
+        RejectAll
     }
 
     fn tag(&self, _: [u8; 12], clear: &[u8]) -> [u8; 16] {
-        // One that no datagram of a few bytes can know.
+        // A tag that a datagram of a few bytes cannot contain by chance.
         Key::from([7; 32]).tag(clear)[..16].try_into().expect("16 of 32 bytes")
     }
 
@@ -31,7 +32,7 @@ impl Cipher for Never {
 
 fn check(bytes: &[u8]) {
     for protection in [Protection::Tagged, Protection::Encrypted] {
-        let mut tagger = Tagger::<Never>::default();
+        let mut tagger = Tagger::<RejectAll>::default();
         tagger.insert((1, 2), GroupKey { key: [3; 32].into(), protection }, (0, u16::MAX));
         let mut datagram = bytes.to_vec();
         if let Ok((len, proven)) = tagger.open(&mut datagram, Ipv4Addr::LOCALHOST.into()) {
@@ -46,9 +47,9 @@ fn check(bytes: &[u8]) {
     records(bytes);
 }
 
-/// What comes over a connection that encrypts, of which nothing is right.
+/// Processes the data of an encrypted connection, none of which is valid.
 fn records(mut bytes: &[u8]) {
-    let mut opener = Opener::<Never>::new(&[5; 32].into());
+    let mut opener = Opener::<RejectAll>::new(&[5; 32].into());
     while opener.plain().is_ok_and(<[u8]>::is_empty) && !bytes.is_empty() {
         let room = opener.room();
         let came = room.len().min(bytes.len());
@@ -82,7 +83,7 @@ fn seeds() -> Vec<Vec<u8>> {
         let ephemeral = Ephemeral { nonce: [2; 32], public_key };
         Initiator::new(&me, PeerKey { key: [1; 32].into(), group }, &ephemeral).hello().to_vec()
     };
-    let record = Sealer::<Never>::new(&[5; 32].into()).seal(b"frame");
+    let record = Sealer::<RejectAll>::new(&[5; 32].into()).seal(b"frame");
     let hellos = [
         hello(None, None),
         hello(Some([4; 32]), None),

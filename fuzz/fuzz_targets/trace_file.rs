@@ -1,4 +1,4 @@
-//! Files of traces, of whoever made them: one that is read is written back, and read again.
+//! Trace files from any source: an accepted trace must be written, and read as the same trace.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_proto::trace_file::{decode, encode};

@@ -7,27 +7,27 @@ use std::path::Path;
 pub struct File(tempfile::NamedTempFile);
 
 impl File {
-    /// An empty one, whose name ends so.
+    /// Creates an empty file with the given ending.
     ///
     /// # Panics
-    /// If the system gives none.
+    /// If the system cannot create a file.
     pub fn new(ending: &str) -> File {
         File(tempfile::Builder::new().suffix(ending).tempfile_in("/dev/shm").expect("a temporary file"))
     }
 
-    /// Where it is, once it holds these bytes and no others.
+    /// Replaces the contents of the file, and returns its path.
     ///
     /// # Panics
-    /// If the system does not write them.
-    pub fn holding(&self, bytes: &[u8]) -> &Path {
+    /// If the file cannot be written.
+    pub fn with_contents(&self, bytes: &[u8]) -> &Path {
         std::fs::write(self.0.path(), bytes).expect("written");
         self.0.path()
     }
 
-    /// An error is one about this file, in words.
+    /// Checks that an error describes a problem of this file.
     ///
     /// # Panics
-    /// If it does not name it.
+    /// If the error does not start with the file's name.
     pub fn assert_named(&self, error: &impl ToString) {
         let (text, name) = (error.to_string(), self.0.path().display().to_string());
         assert!(text.starts_with(&name) && text.len() > name.len() + 2, "{text:?} does not name {name}");

@@ -1,6 +1,6 @@
-//! What a fuzz target needs to be three programs: a target of libFuzzer, an ordinary test on seeded
-//! bytes and on what fuzzing has found before, and a command that runs it on a file. What must hold is said by the
-//! targets.
+//! The parts that make a fuzz target three programs: a target of libFuzzer, an ordinary test on
+//! seeded bytes and on earlier findings, and a command that runs it on a file. The targets define
+//! the properties that must hold.
 
 mod file;
 mod mutate;
@@ -11,11 +11,12 @@ use std::path::Path;
 pub use file::File;
 use mutate::Mutator;
 
-/// How many inputs an ordinary test tries, unless its target says otherwise.
+/// Number of inputs of an ordinary test, unless the target overrides it.
 pub const TRIES: usize = 100_000;
 
-/// Makes a file with `fn check(&[u8])` and `fn seeds() -> Vec<Vec<u8>>` a fuzz target. The file
-/// begins with `#![cfg_attr(fuzzing, no_main)]`. As an ordinary test it tries `TRIES` inputs, or the number given.
+/// Makes a fuzz target of a file with `fn check(&[u8])` and `fn seeds() -> Vec<Vec<u8>>`. The file
+/// must start with `#![cfg_attr(fuzzing, no_main)]`. The ordinary test tries `TRIES` inputs, or the
+/// given number.
 #[macro_export]
 macro_rules! target {
     () => {
@@ -36,13 +37,13 @@ macro_rules! target {
         }
 
         #[test]
-        fn holds_for_what_fuzzing_has_found() {
-            $crate::try_kept(env!("CARGO_BIN_NAME"), check).unwrap();
+        fn holds_for_the_corpus() {
+            $crate::try_corpus(env!("CARGO_BIN_NAME"), check).unwrap();
         }
     };
 }
 
-/// Runs `check` on the files named as arguments, or on standard input if there are none.
+/// Runs `check` on the files given as arguments, or on standard input if there are none.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -59,11 +60,11 @@ pub fn replay(check: fn(&[u8])) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs `check` on the seeds as they are, on mutations of them, and on random bytes: the same on
-/// every run.
+/// Runs `check` on the seeds, on mutations of them, and on random bytes. All runs use the same
+/// inputs, because the random numbers have a fixed seed.
 ///
 /// # Panics
-/// If `check` does; the input is printed. If there are no seeds.
+/// If `check` panics, after printing the input; or if there are no seeds.
 pub fn try_many(seeds: &[Vec<u8>], tries: usize, check: fn(&[u8])) {
     assert!(!seeds.is_empty(), "mutations need seeds");
     let mut mutator = Mutator::new(seeds);
@@ -73,34 +74,34 @@ pub fn try_many(seeds: &[Vec<u8>], tries: usize, check: fn(&[u8])) {
     }
 }
 
-/// Runs `check` on every file of a target's folder in `corpus/`, if it has one.
+/// Runs `check` on every file of a target's directory in `corpus/`, if it exists.
 ///
 /// # Errors
-/// If the folder or a file of it cannot be read.
+/// If the directory or a file in it cannot be read.
 ///
 /// # Panics
-/// If `check` does; the input is printed.
-pub fn try_kept(target: &str, check: fn(&[u8])) -> std::io::Result<()> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
-    if !folder.try_exists()? {
+/// If `check` panics, after printing the input.
+pub fn try_corpus(target: &str, check: fn(&[u8])) -> std::io::Result<()> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    if !directory.try_exists()? {
         return Ok(());
     }
-    for entry in std::fs::read_dir(folder)? {
+    for entry in std::fs::read_dir(directory)? {
         try_one(&std::fs::read(entry?.path())?, check);
     }
     Ok(())
 }
 
 fn try_one(input: &[u8], check: fn(&[u8])) {
-    let shown = Shown(input);
+    let print_on_panic = PrintOnPanic(input);
     check(input);
-    std::mem::forget(shown);
+    std::mem::forget(print_on_panic);
 }
 
 /// Prints an input when a check on it panics.
-struct Shown<'a>(&'a [u8]);
+struct PrintOnPanic<'a>(&'a [u8]);
 
-impl Drop for Shown<'_> {
+impl Drop for PrintOnPanic<'_> {
     fn drop(&mut self) {
         let hex: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
         eprintln!("the input was {hex}");

@@ -1,9 +1,9 @@
-//! Inputs made of good ones by small damage, from a fixed seed.
+//! Inputs derived from valid ones by small mutations, with a fixed seed.
 
-/// The longest random input, and the longest that mutations make of a seed beyond its own length.
-const LONGEST: u64 = 256;
+/// Maximum length of a random input, and maximum number of bytes that a mutation inserts.
+const MAX_BYTES: u64 = 256;
 
-/// Values at which lengths and counts go wrong.
+/// Values at which lengths and counts are likely to be handled incorrectly.
 const CORNERS: [u8; 6] = [0x00, 0x01, 0x7f, 0x80, 0xfe, 0xff];
 
 pub(crate) struct Mutator<'a> {
@@ -16,7 +16,7 @@ impl<'a> Mutator<'a> {
         Self { seeds, state: 0 }
     }
 
-    /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): plenty for picking bytes.
+    /// Returns the next random number, by SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
     fn random(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -26,12 +26,12 @@ impl<'a> Mutator<'a> {
     }
 
     fn below(&mut self, end: u64) -> usize {
-        // The remainder is below `end`, which is a length.
+        // The remainder fits, because `end` is a length.
         (self.random() % end) as usize
     }
 
     fn bytes(&mut self) -> Vec<u8> {
-        let length = self.below(LONGEST);
+        let length = self.below(MAX_BYTES);
         (0..length).map(|_| self.random() as u8).collect()
     }
 
@@ -40,7 +40,8 @@ impl<'a> Mutator<'a> {
         &self.seeds[index]
     }
 
-    /// One input in eight is random; the others are seeds with one to four damages.
+    /// Returns the next input. One in eight is random; the others are seeds with one to four
+    /// mutations.
     pub(crate) fn next_input(&mut self) -> Vec<u8> {
         if self.below(8) == 0 {
             return self.bytes();
@@ -53,7 +54,7 @@ impl<'a> Mutator<'a> {
     }
 
     fn damage(&mut self, input: &mut Vec<u8>) {
-        // One past the end is a place too, for inserting.
+        // The end is a valid position too, for insertions.
         let at = self.below(input.len() as u64 + 1);
         let end = at + self.below((input.len() - at) as u64 + 1);
         match self.below(7) {
