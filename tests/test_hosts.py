@@ -94,7 +94,7 @@ def test_no_host_takes_the_address_of_a_node(make_bed):
     reach(bed, ("h5", "h1"), ("h2", "h5"))
     before = neighbour(bed, "h5", node)
     does(bed, "h2", "claim", node)
-    warned = "has an address of node h1"
+    warned = "claims an address of node h1"
     wait_for(lambda: any(warned in w for w in bed.cool_json("topology")["warnings"]), "the controller tells of it")
     assert neighbour(bed, "h5", node) == before and before.startswith("02:c0:")
     own = host(bed, "h2").MAC()
@@ -369,7 +369,7 @@ def test_no_host_takes_a_nodes_ipv6_address(make_bed):
         reach_by_ipv6(bed, addresses, ("h5", "h1"), ("h2", "h5"))
         for _ in range(5):
             does(bed, "h2", "claim", addresses["h1"])
-            wait_for(lambda: any("has an address of node h1" in w for w in bed.cool_json("topology")["warnings"]), "the controller tells of it")
+            wait_for(lambda: any("claims an address of node h1" in w for w in bed.cool_json("topology")["warnings"]), "the controller tells of it")
             knows(bed, "h5", addresses["h1"], "02:c0:")
         reach_by_ipv6(bed, addresses, ("h5", "h1"))
         # An address that its node gives up may be another's.

@@ -1,4 +1,4 @@
-//! `cool topology`: the network as the controller knows it, as a picture or as JSON.
+//! `cool topology`: shows the network as the controller knows it, as text, as a picture or as JSON.
 
 use crate::error::Error;
 use crate::{cluster, units};
@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 
 /// Show the switches, racks and nodes that the controller has found
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct TopologyOptions {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -23,8 +23,11 @@ pub(crate) struct Options {
     svg: Option<PathBuf>,
 }
 
-/// Asks and prints.
-pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
+/// Requests the topology, and prints it.
+pub(crate) async fn show(
+    mut client: ControllerClient<Channel>,
+    options: &TopologyOptions,
+) -> Result<(), Error> {
     let topology = client.get_topology(TopologyRequest {}).await?.into_inner();
     if let Some(path) = &options.svg {
         let written = std::fs::write(path, svg(&topology));
@@ -36,7 +39,7 @@ pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Option
 
 fn svg(topology: &Topology) -> String {
     let place = |switch: u64| topology.switches.iter().position(|s| s.datapath_id == switch);
-    let switch = |s: &Switch| picture::Switch { name: s.name.clone(), rack: s.tor.then_some(s.rack) };
+    let switch = |s: &Switch| picture::PictureSwitch { name: s.name.clone(), rack: s.tor.then_some(s.rack) };
     let link = |l: &Link| Some([(place(l.a)?, l.a_port), (place(l.b)?, l.b_port)]);
     let node = |n: &Node| Some((n.name.clone(), place(n.datapath_id).filter(|_| n.located)?, n.port));
     let picture = Picture {
@@ -49,23 +52,23 @@ fn svg(topology: &Topology) -> String {
 
 fn json(topology: &Topology) -> String {
     #[derive(Serialize)]
-    struct Document<'a> {
-        switches: Vec<SwitchView<'a>>,
-        links: Vec<LinkView>,
-        nodes: Vec<NodeView<'a>>,
-        hosts: Vec<HostView<'a>>,
+    struct TopologyJson<'a> {
+        switches: Vec<SwitchJson<'a>>,
+        links: Vec<LinkJson>,
+        nodes: Vec<NodeJson<'a>>,
+        hosts: Vec<HostJson<'a>>,
         measurements: serde_json::Value,
         warnings: &'a [String],
     }
     #[derive(Serialize)]
-    struct SwitchView<'a> {
+    struct SwitchJson<'a> {
         datapath_id: u64,
         name: &'a str,
         rack: Option<u32>,
         ports: u32,
     }
     #[derive(Serialize)]
-    struct LinkView {
+    struct LinkJson {
         a: u64,
         a_port: u32,
         b: u64,
@@ -73,7 +76,7 @@ fn json(topology: &Topology) -> String {
         bytes_per_second: Option<u64>,
     }
     #[derive(Serialize)]
-    struct NodeView<'a> {
+    struct NodeJson<'a> {
         name: &'a str,
         ip: &'a str,
         mac: &'a str,
@@ -86,7 +89,7 @@ fn json(topology: &Topology) -> String {
         away_ms: Option<u64>,
     }
     #[derive(Serialize)]
-    struct HostView<'a> {
+    struct HostJson<'a> {
         mac: &'a str,
         vlan: Option<u32>,
         addresses: &'a [String],
@@ -94,20 +97,20 @@ fn json(topology: &Topology) -> String {
         port: u32,
     }
     let known = |rate: u64| (rate > 0).then_some(rate);
-    let switches = topology.switches.iter().map(|s| SwitchView {
+    let switches = topology.switches.iter().map(|s| SwitchJson {
         datapath_id: s.datapath_id,
         name: &s.name,
         rack: s.tor.then_some(s.rack),
         ports: s.ports,
     });
-    let links = topology.links.iter().map(|l| LinkView {
+    let links = topology.links.iter().map(|l| LinkJson {
         a: l.a,
         a_port: l.a_port,
         b: l.b,
         b_port: l.b_port,
         bytes_per_second: known(l.bytes_per_second),
     });
-    let nodes = topology.nodes.iter().map(|n| NodeView {
+    let nodes = topology.nodes.iter().map(|n| NodeJson {
         name: &n.name,
         ip: &n.ip,
         mac: &n.mac,
@@ -119,14 +122,14 @@ fn json(topology: &Topology) -> String {
         bytes_per_second: known(n.bytes_per_second),
         away_ms: n.away_ms,
     });
-    let hosts = topology.hosts.iter().map(|h| HostView {
+    let hosts = topology.hosts.iter().map(|h| HostJson {
         mac: &h.mac,
         vlan: h.vlan,
         addresses: &h.addresses,
         datapath_id: h.datapath_id,
         port: h.port,
     });
-    let document = Document {
+    let document = TopologyJson {
         switches: switches.collect(),
         links: links.collect(),
         nodes: nodes.collect(),
@@ -154,7 +157,7 @@ fn measurements(found: &Measurements) -> serde_json::Value {
     })
 }
 
-/// What was measured, and what follows from it.
+/// Returns the measured costs and the cost model, line by line.
 fn costs(found: &Measurements) -> Vec<String> {
     let level = |place: &str, level: &Option<Measured>| match level {
         None => format!("measured {place}: nothing yet"),
@@ -170,7 +173,7 @@ fn costs(found: &Measurements) -> Vec<String> {
         lines.push(format!("{} to be made while no job runs", units::count(found.pending as usize, "probe")));
     }
     if let Ok(model) = cluster::cost_model(&found.cost_model) {
-        lines.push(format!("plans are picked by: {}", cluster::describe(&model)));
+        lines.push(format!("cost model of the planner: {}", cluster::describe(&model)));
     }
     lines
 }
@@ -188,7 +191,7 @@ fn picture(topology: &Topology) -> String {
         text += &format!("\n{}\n", drawing.title(switch));
         drawing.below(switch, "", &mut text);
     }
-    section(&mut text, "links beside the tree:", drawing.others());
+    section(&mut text, "links that are not part of the tree:", drawing.others());
     let lost = topology.nodes.iter().filter(|n| !n.located);
     section(&mut text, "not found by LLDP yet:", lost.map(|n| format!("{} ({})", n.name, n.ip)));
     section(&mut text, "hosts without an agent:", topology.hosts.iter().map(|h| host(topology, h)));
@@ -216,16 +219,16 @@ fn section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) 
     }
 }
 
-/// The network drawn from the top: a switch above those that are one link nearer to the racks.
+/// Draws the network from the top: each switch above those that are one link nearer to the racks.
 struct Drawing<'a> {
     topology: &'a Topology,
-    /// Links from each switch to the nearest top-of-rack switch.
+    /// Number of links from each switch to the nearest top-of-rack switch.
     height: BTreeMap<u64, u32>,
     drawn: BTreeSet<u64>,
 }
 
-/// What hangs below a switch.
-enum Below<'a> {
+/// An item below a switch.
+enum Child<'a> {
     Switch(u64),
     Node(&'a Node),
 }
@@ -247,7 +250,7 @@ impl<'a> Drawing<'a> {
         Drawing { topology, height, drawn: BTreeSet::new() }
     }
 
-    /// The switches with nothing above them.
+    /// Returns the switches that have none above them.
     fn roots(&self) -> Vec<u64> {
         let height = |switch| self.height.get(&switch);
         let is_root = |s: &u64| ends(self.topology, *s).all(|(_, peer, _)| height(peer) <= height(*s));
@@ -262,17 +265,17 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// Draws what hangs below a switch, each line after `margin`.
+    /// Draws the items below a switch, each line after `margin`.
     fn below(&mut self, switch: u64, margin: &str, text: &mut String) {
         self.drawn.insert(switch);
-        let mut hanging: Vec<(u32, u64, Below<'a>)> = Vec::new();
+        let mut hanging: Vec<(u32, u64, Child<'a>)> = Vec::new();
         for (port, peer, link) in ends(self.topology, switch) {
             if self.height.get(&peer) < self.height.get(&switch) {
-                hanging.push((port, link.bytes_per_second, Below::Switch(peer)));
+                hanging.push((port, link.bytes_per_second, Child::Switch(peer)));
             }
         }
         for node in self.topology.nodes.iter().filter(|n| n.located && n.datapath_id == switch) {
-            hanging.push((node.port, node.bytes_per_second, Below::Node(node)));
+            hanging.push((node.port, node.bytes_per_second, Child::Node(node)));
         }
         hanging.sort_by_key(|(port, ..)| *port);
         let count = hanging.len();
@@ -282,17 +285,17 @@ impl<'a> Drawing<'a> {
             let rate = units::rate(rate).map_or(String::new(), |rate| format!(", {rate}"));
             *text += &format!("{margin}{branch} port {port}{rate}: ");
             match what {
-                Below::Node(n) => {
+                Child::Node(n) => {
                     let away = n.away_ms.map_or(String::new(), |ms| {
                         format!(", its agent away for {}", units::clock(Duration::from_millis(ms)))
                     });
                     let slots = units::count(n.slots as usize, "slot");
                     *text += &format!("{} ({}, {slots}{away})\n", n.name, n.ip);
                 }
-                Below::Switch(peer) if self.drawn.contains(&peer) => {
+                Child::Switch(peer) if self.drawn.contains(&peer) => {
                     *text += &format!("{}, as above\n", self.title(peer));
                 }
-                Below::Switch(peer) => {
+                Child::Switch(peer) => {
                     *text += &format!("{}\n", self.title(peer));
                     let margin = format!("{margin}{}", if last { "   " } else { "│  " });
                     self.below(peer, &margin, text);
@@ -301,7 +304,7 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// Links between switches of one height.
+    /// Returns the links between switches of the same height.
     fn others(&self) -> impl Iterator<Item = String> {
         let level = |l: &&Link| self.height.get(&l.a) == self.height.get(&l.b);
         let line = |l: &Link| {
@@ -311,7 +314,7 @@ impl<'a> Drawing<'a> {
     }
 }
 
-/// The links of a switch: its port, the peer, the link.
+/// Returns the links of a switch, with its own port and the peer.
 fn ends(topology: &Topology, switch: u64) -> impl Iterator<Item = (u32, u64, &Link)> {
     topology.links.iter().filter_map(move |l| match switch {
         s if s == l.a => Some((l.a_port, l.b, l)),
@@ -324,7 +327,7 @@ fn ends(topology: &Topology, switch: u64) -> impl Iterator<Item = (u32, u64, &Li
 mod tests {
     use super::*;
 
-    /// `spines` above two leaves of two nodes each.
+    /// Returns a network of `spines` above two leaves of two nodes each.
     fn fabric(spines: u64) -> Topology {
         let leaf = |i: u64| Switch {
             datapath_id: spines + i,
@@ -385,7 +388,7 @@ s1
     }
 
     #[test]
-    fn a_drawing_has_every_link_and_only_what_was_found() {
+    fn a_drawing_has_all_links_and_only_located_nodes() {
         let mut t = fabric(2);
         t.nodes[0].located = false;
         let svg = svg(&t);
@@ -394,7 +397,7 @@ s1
     }
 
     #[test]
-    fn what_does_not_fit_the_tree_is_listed() {
+    fn items_outside_the_tree_are_listed() {
         let mut t = fabric(1);
         t.links.push(Link { a: 2, a_port: 9, b: 3, b_port: 9, bytes_per_second: 0 });
         t.nodes[0].located = false;
@@ -427,7 +430,7 @@ hosts without an agent:
     }
 
     #[test]
-    fn json_says_null_for_what_is_not_known() {
+    fn unknown_properties_are_null_in_json() {
         let mut t = fabric(1);
         t.nodes[0].located = false;
         let v: serde_json::Value = serde_json::from_str(&json(&t)).unwrap();
@@ -440,7 +443,7 @@ hosts without an agent:
     }
 
     #[test]
-    fn what_was_measured_stands_beside_what_plans_are_picked_by() {
+    fn measurements_are_shown_with_the_cost_model() {
         let mut t = fabric(1);
         let rack = Measured { probes: 3, latency_ns: 123_400, bytes_per_second: 2_490_000, burst: 16_000 };
         let cost_model = serde_json::json!(cool_collective::CostModel::default()).to_string();
@@ -450,7 +453,7 @@ hosts without an agent:
             "measured within racks: 123 us, 19.9 Mbit/s, median of 3 probes\n",
             "measured between racks: nothing yet\n",
             "2 probes to be made while no job runs\n",
-            "plans are picked by: within racks 100 us, 20 Mbit/s; between racks 200 us, 20 Mbit/s; 16000 bytes",
+            "cost model of the planner: within racks 100 us, 20 Mbit/s; between racks 200 us, 20 Mbit/s; bursts of 16000",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }

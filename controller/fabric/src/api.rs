@@ -300,7 +300,7 @@ pub enum FabricError {
     },
     /// Members have not been located. Chains work between them, trees do not.
     #[error(
-        "no switch has heard the LLDP of {}; check that their agents run and that their switches reach this controller",
+        "no switch has received LLDP of {}; check that their agents run and that their switches reach this controller",
         .nodes.join(", ")
     )]
     NotLocated {
@@ -317,7 +317,7 @@ pub enum FabricError {
     },
     /// Two members are in different VLANs, so frames of one do not reach the other.
     #[error(
-        "nodes {one} and {other} are in different VLANs, by the tags of their frames; make groups of nodes of one VLAN"
+        "nodes {one} and {other} are in different VLANs according to the tags of their frames; make groups of nodes of one VLAN"
     )]
     Segments {
         /// One member.
@@ -327,8 +327,8 @@ pub enum FabricError {
     },
     /// One member uses IPv4 and another IPv6.
     #[error(
-        "nodes {one} ({one_ip}) and {other} ({other_ip}) speak different versions of IP with other nodes; give the data interfaces of all \
-         IPv4 addresses, or of all IPv6 addresses and start the agents with --ipv6"
+        "nodes {one} ({one_ip}) and {other} ({other_ip}) use different versions of IP; give all data interfaces IPv4 addresses, or all \
+         IPv6 addresses and start the agents with --ipv6"
     )]
     IpVersions {
         /// One member.
@@ -366,7 +366,7 @@ pub enum FabricError {
     },
     /// Switches did not answer the barrier in time. The group is not made.
     #[error(
-        "group {id}: {} did not confirm its entries within {waited:?}; check its connection to this controller",
+        "group {id}: {} did not acknowledge its entries within {waited:?}; check its connection to this controller",
         .switches.join(", ")
     )]
     Unacknowledged {
@@ -378,9 +378,7 @@ pub enum FabricError {
         waited: Duration,
     },
     /// A switch has no room for any tree of the group. The group is not made.
-    #[error(
-        "there is no room for a tree of group {id}: switch {switch} is full, {exhausted}; release groups"
-    )]
+    #[error("no room for a tree of group {id}: switch {switch} is full, {exhausted}; release groups")]
     Full {
         /// Group id.
         id: u64,
@@ -412,12 +410,12 @@ pub enum NotAdmitted {
     Unnamed(DatapathId),
     /// Its certificate could be that of any switch.
     #[error(
-        "its certificate names no datapath id, and it says that it is {0}; give it one made by `cool certs --switch \
-         NAME={0}`, or do without --only-bound-certificates"
+        "its certificate names no datapath id, and it claims to be {0}; give it one made by `cool certs --switch \
+         NAME={0}`, or start the controller without --only-bound-certificates"
     )]
     Unbound(DatapathId),
     /// Its certificate belongs to another switch.
-    #[error("it says that it is {claimed}, but its certificate is for {}", list(.bound))]
+    #[error("it claims to be {claimed}, but its certificate is for {}", list(.bound))]
     Impostor {
         /// Datapath id that the switch reports.
         claimed: DatapathId,

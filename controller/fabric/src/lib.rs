@@ -1,4 +1,5 @@
-//! The network under the controller: switches over OpenFlow 1.3, discovery, forwarding and multicast trees.
+//! The network under the controller: switches over OpenFlow 1.3, discovery, forwarding and
+//! multicast trees.
 //!
 //! ```text
 //!   switch ==TCP== connection (channel) --events--> network --updates--> connection (reconciler) ==> switch
@@ -6,11 +7,11 @@
 //!                                     Fabric (calls) | v snapshots
 //! ```
 //!
-//! Each switch has one task (`connection`) around one pure machine (`channel`). One task (`run`) holds the
-//! rest of the state, and computes only the consequences of a change. It never waits for a switch: updates
-//! that a switch has not received yet are merged into one difference, not queued. Imports point one way:
-//! `network` uses `switch`, both use `intent`, and all use `api`. Jobs, ranks and gRPC belong to the rest
-//! of the controller.
+//! Each switch has one task (`connection`) around one pure machine (`channel`). One task (`run`)
+//! holds the rest of the state, and computes only the consequences of a change. It never waits for
+//! a switch: updates that a switch has not received yet are merged into one difference, not queued.
+//! Imports point one way: `network` uses `switch`, both use `intent`, and all use `api`. Jobs,
+//! ranks and gRPC belong to the rest of the controller.
 
 mod api;
 mod call;

@@ -266,7 +266,7 @@ fn check_forwarding(bridges: &Bridges, fabric: &FabricHandle, grants: &[TreeGran
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn open_vswitch_forwards_as_wanted_and_a_new_controller_takes_over() {
+async fn open_vswitch_forwards_as_wanted_also_after_a_restart() {
     let bridges = std::sync::Arc::new(Bridges::build("a"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

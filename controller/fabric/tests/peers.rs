@@ -110,9 +110,10 @@ async fn a_switch_of_version_1_0_gets_an_error_and_others_are_served() {
     let (fabric, address) = start().await;
     let mut old = TcpStream::connect(address).await.unwrap();
     old.write_all(&[1, 0, 0, 8, 0, 0, 0, 1]).await.unwrap();
-    let said = until_closed(old).await;
-    let [Message { body: Body::Hello(_), .. }, Message { body: Body::Error(failure), .. }] = &said[..] else {
-        panic!("{said:?}")
+    let announced = until_closed(old).await;
+    let [Message { body: Body::Hello(_), .. }, Message { body: Body::Error(failure), .. }] = &announced[..]
+    else {
+        panic!("{announced:?}")
     };
     assert_eq!((failure.kind, failure.code), (ErrorType::HELLO_FAILED, 0));
     assert!(String::from_utf8_lossy(&failure.data).contains("1.3"));
@@ -122,7 +123,7 @@ async fn a_switch_of_version_1_0_gets_an_error_and_others_are_served() {
 }
 
 #[tokio::test]
-async fn peers_that_are_no_switches_neither_stop_nor_delay_those_that_are() {
+async fn peers_that_are_no_switches_do_not_delay_switches() {
     let (fabric, address) = start().await;
     let mut silent = Vec::new();
     for _ in 0..100 {
@@ -148,8 +149,8 @@ async fn peers_that_are_no_switches_neither_stop_nor_delay_those_that_are() {
     let switches = [tokio::spawn(play(address, 1)), tokio::spawn(play(address, 2))];
     until_switches(&fabric, &["switch1", "switch2"]).await;
     for peer in garbage {
-        let said = until_closed(peer).await;
-        assert!(said.len() <= 2, "{said:?}");
+        let announced = until_closed(peer).await;
+        assert!(announced.len() <= 2, "{announced:?}");
     }
     switches.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
     use crate::pages::status::{LinkStatus, NodeStatus};
     use cool_fabric::PortCounters;
-    use cool_topology::discovery::Refused;
+    use cool_topology::discovery::RefusedFrames;
     use prometheus_client::encoding::text::encode;
 
     fn text(status: Status) -> String {
@@ -232,7 +232,7 @@ mod tests {
         };
         let mut installation = Histogram::default();
         (installation.counts[0], installation.counts[12], installation.sum) = (2, 1, 9.5);
-        let refused_lldp = Refused { forged: 6, ..Refused::default() };
+        let refused_lldp = RefusedFrames { forged: 6, ..RefusedFrames::default() };
         let status = Status {
             switches: vec![switch],
             nodes: vec![node],

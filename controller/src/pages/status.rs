@@ -12,7 +12,7 @@ use cool_fabric::{
 };
 use cool_proto::control::{Group, JobView};
 use cool_tls::Credentials;
-use cool_topology::discovery::Refused;
+use cool_topology::discovery::RefusedFrames;
 use cool_topology::picture::{self, Picture};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,7 +65,7 @@ pub struct Status {
     pub discovery: Histogram,
     /// Rejected LLDP frames.
     #[serde(skip)]
-    pub refused_lldp: Refused,
+    pub refused_lldp: RefusedFrames,
     /// Number of rejected switches, by cause.
     #[serde(skip)]
     pub not_admitted: BTreeMap<&'static str, u64>,
@@ -239,7 +239,7 @@ fn picture(network: &TopologySnapshot) -> Picture {
     let places: BTreeMap<DatapathId, usize> =
         network.switches.iter().enumerate().map(|(at, switch)| (switch.datapath_id, at)).collect();
     let end = |port: Port| Some((*places.get(&port.switch)?, port.number));
-    let switch = |s: &cool_fabric::SwitchView| picture::Switch { name: s.name.clone(), rack: s.rack };
+    let switch = |s: &cool_fabric::SwitchView| picture::PictureSwitch { name: s.name.clone(), rack: s.rack };
     let node = |n: &cool_fabric::NodeView| {
         let (switch, port) = end(n.location?.port)?;
         Some((n.name.clone(), switch, port))

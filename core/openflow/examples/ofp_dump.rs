@@ -1,6 +1,6 @@
-//! Prints a stream of raw OpenFlow 1.3 messages from standard input in words, one a line; with
-//! `--reencode`, writes what it read back to standard output instead, byte for byte. Ends with an error
-//! at the first message that it cannot read.
+//! Prints a stream of raw OpenFlow 1.3 messages from standard input as text, one message per line.
+//! With `--reencode`, writes the messages back to standard output byte for byte. Stops with an
+//! error at the first message that it cannot read.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use rs_openflow::Framer;
 
-/// Why a stream could not be read to its end.
+/// Error in the middle of a stream.
 #[derive(Debug, thiserror::Error)]
 enum DumpError {
     #[error("message {number} at byte {offset} cannot be read: {source}")]
@@ -17,7 +17,11 @@ enum DumpError {
     Truncated { number: usize, offset: usize, left: usize },
 }
 
-/// Writes what `input` says, or what it is made of, to `output`.
+/// Prints the messages of `input`, or writes them back, to `output`.
+///
+/// # Errors
+///
+/// Returns the first error of reading or writing.
 pub fn dump(mut input: impl Read, mut output: impl Write, reencode: bool) -> Result<(), Box<dyn Error>> {
     let mut framer = Framer::default();
     let mut piece = vec![0; 1 << 16];
@@ -27,7 +31,7 @@ pub fn dump(mut input: impl Read, mut output: impl Write, reencode: bool) -> Res
         received += count;
         framer.push(&piece[..count]);
         loop {
-            // A message begins where those before it end.
+            // A message begins where the one before ends.
             let offset = received - framer.pending();
             let Some(message) = framer.next() else { break };
             let message = message.map_err(|source| DumpError::Message { number, offset, source })?;

@@ -1,15 +1,15 @@
-//! What is done to a packet.
+//! Actions that a switch applies to packets.
 
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Item, Reader, Wire, Writer};
+use crate::codec::{ListItem, Reader, WireFormat, Writer};
 use crate::macros::number;
 use crate::oxm::Oxm;
 use crate::value::{EtherType, GroupId, PortNo, QueueId};
 
 number! {
-    /// Which action it is.
+    /// Type of an action.
     pub struct ActionType(u16) as "{}" {
         OUTPUT = 0 "output",
         COPY_TTL_OUT = 11 "copy_ttl_out",
@@ -32,26 +32,26 @@ number! {
 }
 
 number! {
-    /// How much of a packet goes to the controller.
+    /// Number of bytes of a packet that are sent to the controller.
     pub struct MaxLen(u16) as "{}" {
         NO_BUFFER = 0xffff "no_buffer",
     }
 }
 
-/// One action.
+/// An action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// Send it out of a port; see [`Action::output`].
+    /// Send the packet out of a port; see [`Action::output`].
     Output {
         /// The port.
         port: PortNo,
-        /// If the port is the controller: how much of the packet it gets.
+        /// If the port is the controller: number of bytes to send.
         max_len: MaxLen,
     },
-    /// Copy the time to live from the next header outwards to the outermost one.
+    /// Copy the time to live from the next-to-outermost header to the outermost one.
     CopyTtlOut,
-    /// Copy the time to live from the outermost header to the next one inwards.
+    /// Copy the time to live from the outermost header to the next-to-outermost one.
     CopyTtlIn,
     /// Set the time to live of the outer MPLS header.
     SetMplsTtl(u8),
@@ -59,15 +59,15 @@ pub enum Action {
     DecMplsTtl,
     /// Add a VLAN tag.
     PushVlan(EtherType),
-    /// Take the outer VLAN tag away.
+    /// Remove the outer VLAN tag.
     PopVlan,
     /// Add an MPLS header.
     PushMpls(EtherType),
-    /// Take the outer MPLS header away; the type is that of what remains.
+    /// Remove the outer MPLS header. The type is that of the remaining packet.
     PopMpls(EtherType),
-    /// The queue that later outputs use.
+    /// Select the queue for later outputs.
     SetQueue(QueueId),
-    /// Hand it to a group.
+    /// Process the packet by a group.
     Group(GroupId),
     /// Set the IP time to live.
     SetNwTtl(u8),
@@ -77,32 +77,33 @@ pub enum Action {
     SetField(Oxm),
     /// Add a provider backbone bridge tag.
     PushPbb(EtherType),
-    /// Take the outer provider backbone bridge tag away.
+    /// Remove the outer provider backbone bridge tag.
     PopPbb,
-    /// An experimenter's action.
+    /// Action of an experimenter.
     Experimenter {
-        /// Whose.
+        /// Number of the experimenter.
         experimenter: u32,
-        /// What; a multiple of 8 bytes long.
+        /// Content, which must be a multiple of 8 bytes long.
         data: Vec<u8>,
     },
-    /// An action that OpenFlow 1.3 does not define.
+    /// Action that OpenFlow 1.3 does not define.
     Unknown {
-        /// Its number.
+        /// Type of the action.
         kind: ActionType,
-        /// What follows the header; 4 bytes more than a multiple of 8 long.
+        /// Content after the header, which must be 4 bytes longer than a multiple of 8.
         data: Vec<u8>,
     },
 }
 
 impl Action {
-    /// Send it out of `port`; if that is the controller, as a whole.
+    /// Returns the action that sends a packet out of `port`, and sends it whole if that is the
+    /// controller.
     #[must_use]
     pub fn output(port: PortNo) -> Self {
         Self::Output { port, max_len: MaxLen::NO_BUFFER }
     }
 
-    /// Which action it is.
+    /// Returns the type of the action.
     #[must_use]
     pub fn kind(&self) -> ActionType {
         match self {
@@ -129,7 +130,7 @@ impl Action {
 }
 
 /// Reads a value and the padding behind it.
-fn padded<T: Wire>(r: &mut Reader<'_>, pad: usize) -> Result<T, Error> {
+fn padded<T: WireFormat>(r: &mut Reader<'_>, pad: usize) -> Result<T, Error> {
     let value = r.get()?;
     r.pad(pad)?;
     Ok(value)
@@ -164,7 +165,7 @@ fn read_body(kind: ActionType, r: &mut Reader<'_>) -> Result<Action, Error> {
     }
 }
 
-impl Wire for Action {
+impl WireFormat for Action {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let start = r.offset();
         let kind = r.named("action", |r| r.get())?;
@@ -213,7 +214,7 @@ impl Wire for Action {
     }
 }
 
-impl Item for Action {}
+impl ListItem for Action {}
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,34 +1,35 @@
-//! Reading and writing: a reader that gives a nested part only its own bytes and complains of those
-//! left over, and a writer that fills in a length when the part is complete. What the bytes mean is
-//! left to the other modules.
+//! Reading and writing of messages. A reader gives a nested part only its own bytes, and reports an
+//! error if some of them remain unread. A writer fills in the length of a part once the part is
+//! complete. The meaning of the bytes belongs to the other modules.
 
 use std::fmt;
 
 use crate::Error;
 
-/// What to do with padding bytes that are not zero.
+/// Treatment of padding bytes that are not zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Padding {
-    /// Refuse them, so that whatever is read can be written back byte for byte.
+    /// Refuse them, so that everything that was read can be written back byte for byte.
     #[default]
     Strict,
-    /// Read them as zero: for switches that leave old memory there.
+    /// Read them as zero, because some switches send uninitialized memory as padding.
     Ignore,
 }
 
-/// A value with a form on the wire and a form in words.
-pub(crate) trait Wire: Sized {
+/// A value with a binary form and a text form.
+pub(crate) trait WireFormat: Sized {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error>;
     fn write(&self, w: &mut Writer);
     fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// A value of which a list may be made that fills the rest of its part. Reading one takes at least a byte.
-pub(crate) trait Item: Wire {}
+/// A value that may form a list that fills the rest of its part. Reading one must consume at least
+/// one byte.
+pub(crate) trait ListItem: WireFormat {}
 
-/// A tagged union: a preceding type field gives the type of the content.
+/// A tagged union: a type field in front determines the type of the content.
 pub(crate) trait Tagged: Sized {
-    type Kind: Wire;
+    type Kind: WireFormat;
 
     fn kind(&self) -> Self::Kind;
     fn read_as(kind: Self::Kind, r: &mut Reader<'_>) -> Result<Self, Error>;
@@ -51,7 +52,7 @@ impl<'a> Reader<'a> {
         Self { bytes, what: "message", offset: 0, padding, version: 0 }
     }
 
-    /// The version in the header of the message, once that is read.
+    /// Returns the version in the header of the message, or 0 before that is read.
     pub(crate) fn version(&self) -> u8 {
         self.version
     }
@@ -84,11 +85,11 @@ impl<'a> Reader<'a> {
         Ok(array)
     }
 
-    pub(crate) fn get<T: Wire>(&mut self) -> Result<T, Error> {
+    pub(crate) fn get<T: WireFormat>(&mut self) -> Result<T, Error> {
         T::read(self)
     }
 
-    /// Everything that is left, uninterpreted.
+    /// Returns all remaining bytes.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let rest = self.bytes.to_vec();
         self.offset += rest.len();
@@ -104,12 +105,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The padding that brings a part of `length` bytes to a multiple of eight.
+    /// Skips the padding that extends a part of `length` bytes to a multiple of eight.
     pub(crate) fn pad_after(&mut self, length: usize) -> Result<(), Error> {
         self.pad(length.next_multiple_of(8) - length)
     }
 
-    /// Reads with `what` as the name in errors.
+    /// Reads a value with the name that errors must use.
     pub(crate) fn named<T>(
         &mut self,
         what: &'static str,
@@ -121,7 +122,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// Gives the next `length` bytes to `read`, which must use all of them.
+    /// Passes the next `length` bytes to `read`, which must use all of them.
     pub(crate) fn part<T>(
         &mut self,
         what: &'static str,
@@ -135,7 +136,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// Reads a length that counts from `start`, then gives the bytes that remain of it to `read`.
+    /// Reads a length that counts from `start`, and passes the bytes that remain of it to `read`.
     pub(crate) fn measured<T>(
         &mut self,
         what: &'static str,
@@ -151,7 +152,8 @@ impl<'a> Reader<'a> {
         self.part(what, left, read)
     }
 
-    /// Like [`measured`](Self::measured), for parts whose length must be a multiple of eight.
+    /// Does the same as [`measured`](Self::measured) for parts with a length that must be a
+    /// multiple of eight.
     pub(crate) fn measured_by_8<T>(
         &mut self,
         what: &'static str,
@@ -174,7 +176,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A message being written. The first error is kept until [`finish`](Writer::finish).
+/// A message that is being written. The first error is kept until [`finish`](Writer::finish)
+/// returns it.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
@@ -182,7 +185,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn put<T: Wire>(&mut self, value: &T) {
+    pub(crate) fn put<T: WireFormat>(&mut self, value: &T) {
         value.write(self);
     }
 
@@ -194,7 +197,7 @@ impl Writer {
         self.bytes.resize(self.bytes.len() + count, 0);
     }
 
-    /// Pads what was written since `start` to a multiple of eight.
+    /// Pads the bytes written since `start` to a multiple of eight.
     pub(crate) fn pad_since(&mut self, start: usize) {
         let length = self.bytes.len() - start;
         self.pad(length.next_multiple_of(8) - length);
@@ -204,7 +207,7 @@ impl Writer {
         self.bytes.len()
     }
 
-    /// Writes a length that counts from `start`, and what `write` writes as the part that it covers.
+    /// Writes a length that counts from `start`, and the part that `write` writes.
     pub(crate) fn measured(&mut self, what: &'static str, start: usize, write: impl FnOnce(&mut Self)) {
         let at = self.bytes.len();
         self.pad(2);
@@ -216,7 +219,8 @@ impl Writer {
         }
     }
 
-    /// Like [`measured`](Self::measured), for parts whose length must be a multiple of eight.
+    /// Does the same as [`measured`](Self::measured) for parts with a length that must be a
+    /// multiple of eight.
     pub(crate) fn measured_by_8(&mut self, what: &'static str, start: usize, write: impl FnOnce(&mut Self)) {
         self.measured(what, start, write);
         let length = self.bytes.len() - start;
@@ -225,7 +229,7 @@ impl Writer {
         }
     }
 
-    /// Writes a length of one byte, and what `write` writes as the part behind it.
+    /// Writes a length of one byte, and the part that `write` writes.
     pub(crate) fn measured_u8(&mut self, what: &'static str, write: impl FnOnce(&mut Self)) {
         let at = self.bytes.len();
         self.pad(1);
@@ -251,7 +255,7 @@ impl Writer {
 
 macro_rules! integers {
     ($($int:ty: $form:literal),*) => { $(
-        impl Wire for $int {
+        impl WireFormat for $int {
             fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
                 r.array().map(Self::from_be_bytes)
             }
@@ -265,14 +269,15 @@ macro_rules! integers {
     )* };
 }
 
-// The 64-bit numbers of OpenFlow are cookies, metadata and identities, or counters; see `Counter`.
+// The 64-bit numbers of OpenFlow are cookies, metadata and identities, which are shown in
+// hexadecimal, or counters; see `Counter`.
 integers!(u8: "{}", u16: "{}", u32: "{}", u64: "{:#x}");
 
-/// As many bytes of raw data are shown in words: the headers of most packets.
+/// Maximum number of bytes of raw data that are printed: enough for the headers of most packets.
 const SHOWN: usize = 64;
 
-/// Bytes up to the end of the part.
-impl Wire for Vec<u8> {
+/// All bytes up to the end of the part.
+impl WireFormat for Vec<u8> {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         Ok(r.rest())
     }
@@ -291,7 +296,7 @@ impl Wire for Vec<u8> {
     }
 }
 
-impl<T: Wire> Wire for Box<T> {
+impl<T: WireFormat> WireFormat for Box<T> {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         r.get().map(Self::new)
     }
@@ -306,7 +311,7 @@ impl<T: Wire> Wire for Box<T> {
 }
 
 /// Items up to the end of the part.
-impl<T: Item> Wire for Vec<T> {
+impl<T: ListItem> WireFormat for Vec<T> {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let mut items = Self::new();
         while r.left() > 0 {

@@ -1,93 +1,94 @@
-//! Why bytes could not be read, or a value not be written.
+//! Errors of reading and writing.
 
-/// What went wrong, where in the message, and what to do about it.
+/// An error with its place in the message and, where possible, a remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Fewer bytes than the part needs; also every message cut short.
-    #[error("{what} ends too early: {needed} more bytes are needed at offset {offset}, {left} are left")]
+    /// The part is truncated. Every message that was cut short yields this error.
+    #[error("{what} is truncated: {needed} more bytes are needed at offset {offset}, but {left} are left")]
     Truncated {
-        /// The part that was being read.
+        /// Part that was being read.
         what: &'static str,
-        /// Where in the message the bytes are missing.
+        /// Offset of the missing bytes in the message.
         offset: usize,
-        /// How many bytes were wanted there.
+        /// Number of bytes needed.
         needed: usize,
-        /// How many there are.
+        /// Number of bytes left.
         left: usize,
     },
-    /// More bytes than the part can hold.
+    /// The part contains more bytes than it can hold.
     #[error("{what} has {left} bytes left over at offset {offset}")]
     LeftOver {
-        /// The part that was being read.
+        /// Part that was being read.
         what: &'static str,
-        /// Where in the message the surplus begins.
+        /// Offset of the surplus in the message.
         offset: usize,
-        /// How long it is.
+        /// Length of the surplus.
         left: usize,
     },
-    /// A length that the standard forbids at this place.
-    #[error("{what} at offset {offset} gives its length as {length}; it must be {rule}")]
+    /// The standard forbids this length here.
+    #[error("{what} at offset {offset} has the length {length}, which must be {rule}")]
     Length {
-        /// The part whose length it is.
+        /// Part with the wrong length.
         what: &'static str,
-        /// Where in the message the part begins.
+        /// Offset of the part in the message.
         offset: usize,
         /// The length found.
         length: usize,
-        /// What lengths are allowed.
+        /// Rule for the length.
         rule: &'static str,
     },
-    /// A padding byte that is not zero, which the value could not give back.
+    /// A padding byte is not zero, which could not be written back.
     #[error("{what} has padding that is not zero at offset {offset}; `Padding::Ignore` reads it as zero")]
     Padding {
-        /// The part that was being read.
+        /// Part that was being read.
         what: &'static str,
-        /// Where in the message the byte is.
+        /// Offset of the byte in the message.
         offset: usize,
     },
-    /// A message of another OpenFlow version; only its hello and error messages can be read.
+    /// The message has another OpenFlow version. Only hello and error messages of other versions
+    /// can be read.
     #[error(
-        "message of type {kind} has OpenFlow version 0x{version:02x}; only version 0x04 (1.3) is spoken here"
+        "message of type {kind} has OpenFlow version 0x{version:02x}; only version 0x04 (1.3) is supported"
     )]
     Version {
-        /// The version byte of the header.
+        /// Version in the header.
         version: u8,
-        /// The type byte of the header.
+        /// Type in the header.
         kind: u8,
     },
-    /// A match that is not a list of OXM fields.
+    /// A match is not a list of OXM fields.
     #[error("match at offset {offset} has type {kind}; OpenFlow 1.3 knows only type 1 (OXM)")]
     MatchType {
-        /// Where in the message the match begins.
+        /// Offset of the match in the message.
         offset: usize,
         /// The type found.
         kind: u16,
     },
-    /// A value longer than its length field can say.
+    /// A value is too long for its length field.
     #[error("{what} is {length} bytes long, more than the {limit} that fit; split it")]
     TooLong {
-        /// The part that was being written.
+        /// Part that was being written.
         what: &'static str,
         /// Its length in bytes.
         length: usize,
-        /// The longest that can be written.
+        /// Maximum length.
         limit: usize,
     },
-    /// A number that its place on the wire cannot hold.
+    /// A number is too large for its field.
     #[error("{what} is {value}; it must be at most {limit}")]
     TooLarge {
-        /// What the number is.
+        /// Name of the number.
         what: &'static str,
         /// The number.
         value: u32,
-        /// The largest that can be written.
+        /// Maximum value.
         limit: u32,
     },
-    /// Raw data that would not end where the standard wants the part to end.
+    /// Raw data has a length that the standard does not permit.
     #[error("{what} would be {length} bytes long; pad its data so that it is a multiple of 8")]
     Unaligned {
-        /// The part that was being written.
+        /// Part that was being written.
         what: &'static str,
         /// Its length in bytes.
         length: usize,

@@ -1,14 +1,14 @@
-//! Error messages: what a peer did not like about a message.
+//! Error messages, by which a peer refuses a message.
 
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Reader, Wire, Writer};
+use crate::codec::{Reader, WireFormat, Writer};
 use crate::hello::VERSION;
 use crate::macros::number;
 
 number! {
-    /// What sort of thing failed.
+    /// Class of an error.
     pub struct ErrorType(u16) as "{}" {
         HELLO_FAILED = 0 "hello_failed",
         BAD_REQUEST = 1 "bad_request",
@@ -28,7 +28,7 @@ number! {
     }
 }
 
-/// The standard's names of the codes of each type, from 0 on.
+/// Names that the standard gives to the codes of each type, starting at 0.
 const CODES: &[(ErrorType, &[&str])] = &[
     (ErrorType::HELLO_FAILED, &["incompatible", "eperm"]),
     (
@@ -163,30 +163,30 @@ const CODES: &[(ErrorType, &[&str])] = &[
     ),
 ];
 
-/// A message was refused.
+/// A peer refused a message.
 ///
-/// Like a hello, it is also read when it comes from another version of OpenFlow, since that is how a
-/// peer tells that there is no version in common.
+/// Error messages of other OpenFlow versions can be read as well, because they report that there is
+/// no common version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrorMessage {
-    /// The version in the header.
+    /// Version in the header.
     pub version: u8,
-    /// What sort of thing failed.
+    /// Class of the error.
     pub kind: ErrorType,
-    /// Why; what the number says depends on `kind`.
+    /// Code of the error. Its meaning depends on `kind`.
     pub code: u16,
-    /// At least 64 bytes of the message refused, or, if the hello failed, text.
+    /// The first 64 bytes or more of the refused message; text if the hello failed.
     pub data: Vec<u8>,
 }
 
 impl ErrorMessage {
-    /// An error message of OpenFlow 1.3.
+    /// Returns an error message of OpenFlow 1.3.
     #[must_use]
     pub fn new(kind: ErrorType, code: u16, data: Vec<u8>) -> Self {
         Self { version: VERSION, kind, code, data }
     }
 
-    /// The standard's name of the code, if it has one.
+    /// Returns the standard's name of the code, if it has one.
     #[must_use]
     pub fn code_name(&self) -> Option<&'static str> {
         let (_, names) = CODES.iter().find(|(kind, _)| *kind == self.kind)?;
@@ -194,7 +194,7 @@ impl ErrorMessage {
     }
 }
 
-impl Wire for ErrorMessage {
+impl WireFormat for ErrorMessage {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         Ok(Self { version: r.version(), kind: r.get()?, code: r.get()?, data: r.get()? })
     }

@@ -1,4 +1,4 @@
-//! Entries of the flow tables: putting them there, and hearing that one is gone.
+//! Flow entries: adding, changing, deleting, and notifications of removal.
 
 use crate::instruction::Instruction;
 use crate::macros::{flags, layout, number};
@@ -6,7 +6,7 @@ use crate::matching::Match;
 use crate::value::{BufferId, Counter, GroupId, PortNo, TableId};
 
 number! {
-    /// What to do to a flow table.
+    /// Command of a flow modification.
     pub struct FlowCommand(u8) as "{}" {
         ADD = 0 "add",
         MODIFY = 1 "modify",
@@ -30,42 +30,43 @@ flags! {
 layout! {
     /// Changes a flow table.
     pub struct FlowMod = "flow modification" {
-        /// The controller's own mark on the flow.
+        /// Opaque identifier that the controller chooses.
         cookie: u64,
-        /// When modifying or deleting: only flows whose cookie agrees in these bits.
+        /// For modifications and deletions: restricts them to flows with the same cookie in these
+        /// bits.
         cookie_mask: u64,
         /// The table; [`TableId::ALL`] to delete from all.
         table: TableId,
-        /// What to do.
+        /// Command to execute.
         command: FlowCommand,
-        /// Seconds without a packet after which the flow goes; 0: never.
+        /// Seconds without packets after which the flow is removed; 0 for never.
         idle_timeout: u16,
-        /// Seconds after which the flow goes; 0: never.
+        /// Seconds after which the flow is removed; 0 for never.
         hard_timeout: u16,
-        /// Of several flows that match, the highest counts.
+        /// Priority: of several matching flows the highest applies.
         priority: u16,
-        /// A kept packet to which the flow is applied.
+        /// Buffered packet to which the flow is applied.
         buffer: BufferId,
-        /// When deleting: only flows that output to this port.
+        /// For deletions: restricts them to flows that output to this port.
         out_port: PortNo,
-        /// When deleting: only flows that use this group.
+        /// For deletions: restricts them to flows that use this group.
         out_group: GroupId,
         /// Options.
         flags: FlowFlags => pad 2,
-        /// Which packets.
+        /// Packets that the flow matches.
         matching: Match,
-        /// What is done with them; none: they are dropped.
+        /// Instructions for these packets, which are dropped if there are none.
         instructions: Vec<Instruction>,
     }
 }
 
 impl FlowMod {
-    /// The priority that flows have by default in the standard's examples and in Open vSwitch.
+    /// Priority that the standard's examples and Open vSwitch use by default.
     pub const DEFAULT_PRIORITY: u16 = 0x8000;
 }
 
-/// Adds a flow to table 0, at the default priority, for every packet, without instructions; restricts
-/// nothing. Name the rest and take what is left from here.
+/// Adds a flow to table 0 that matches every packet, with default priority and without instructions
+/// or restrictions. Callers should set the fields they need and take the rest from here.
 impl Default for FlowMod {
     fn default() -> Self {
         Self {
@@ -87,7 +88,7 @@ impl Default for FlowMod {
 }
 
 number! {
-    /// Why a flow is gone.
+    /// Reason for the removal of a flow.
     pub struct FlowRemovedReason(u8) as "{}" {
         IDLE_TIMEOUT = 0 "idle_timeout",
         HARD_TIMEOUT = 1 "hard_timeout",
@@ -97,35 +98,35 @@ number! {
 }
 
 layout! {
-    /// A flow is gone.
+    /// Notifies that a flow was removed.
     pub struct FlowRemoved = "flow removed" {
-        /// The controller's own mark on it.
+        /// Cookie of the flow.
         cookie: u64,
-        /// Its priority.
+        /// Priority of the flow.
         priority: u16,
-        /// Why it is gone.
+        /// Reason for the removal.
         reason: FlowRemovedReason,
-        /// The table it was in.
+        /// Table of the flow.
         table: TableId,
-        /// How long it was there, in seconds.
+        /// Lifetime in seconds.
         duration_s: u32,
-        /// And in nanoseconds beyond those.
+        /// Nanoseconds of the lifetime beyond the seconds.
         duration_ns: u32,
-        /// The idle timeout that it was given.
+        /// Idle timeout of the flow.
         idle_timeout: u16,
-        /// The hard timeout that it was given.
+        /// Hard timeout of the flow.
         hard_timeout: u16,
-        /// Packets it matched.
+        /// Packets that matched.
         packets: Counter,
-        /// Bytes in them.
+        /// Bytes in these packets.
         bytes: Counter,
-        /// Which packets it was for.
+        /// Match of the flow.
         matching: Match,
     }
 }
 
 flags! {
-    /// How a flow table is configured; all bits are deprecated.
+    /// Configuration of a flow table; all bits are deprecated.
     pub struct TableConfig(u32) {
         DEPRECATED = 0x3 "deprecated",
     }
@@ -136,7 +137,7 @@ layout! {
     pub struct TableMod = "table modification" {
         /// The table.
         table: TableId => pad 3,
-        /// How.
+        /// New configuration.
         config: TableConfig,
     }
 }

@@ -1,10 +1,10 @@
-//! Cutting a stream of bytes into messages.
+//! Splits a stream of bytes into messages.
 
 use crate::Error;
 use crate::codec::Padding;
 use crate::message::{HEADER_LEN, Message};
 
-/// Takes the bytes of a stream as they come and gives the messages in them.
+/// Returns the messages in a stream of bytes, which may arrive in pieces of any size.
 ///
 /// ```
 /// use rs_openflow::{Body, Framer, Message};
@@ -18,12 +18,12 @@ use crate::message::{HEADER_LEN, Message};
 /// # Ok::<(), rs_openflow::Error>(())
 /// ```
 ///
-/// It keeps what was pushed and not yet taken. Who takes all messages after every push bounds that by
-/// one message (65,535 bytes) and one push.
+/// The framer buffers bytes until their message is taken. A caller should take all messages after
+/// every push, because then it never buffers more than one message (65,535 bytes) and one push.
 ///
-/// A message that cannot be read is an error in the place of that message, and the stream goes on
-/// behind it. A header whose length is impossible leaves no way to find the next message: that is the
-/// last error, nothing comes after it, and what is pushed later is not kept.
+/// For a message that cannot be read, it returns an error, and continues with the next message.
+/// After a header with an impossible length the next message cannot be found: the framer returns a
+/// last error, and drops all later bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Framer {
     buffer: Vec<u8>,
@@ -33,13 +33,13 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// A framer that treats padding as told.
+    /// Returns a framer that treats padding as `padding` requires.
     #[must_use]
     pub fn new(padding: Padding) -> Self {
         Self { padding, ..Self::default() }
     }
 
-    /// Takes the next bytes of the stream.
+    /// Appends the next bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.broken {
             return;
@@ -49,17 +49,17 @@ impl Framer {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// How many bytes wait for the rest of their message, or to be taken.
+    /// Returns the number of bytes that have not been returned yet.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.buffer.len() - self.start
     }
 
-    /// The bytes of the next message that is complete, whether it can be read or not.
+    /// Returns the bytes of the next complete message, whether it can be read or not.
     ///
     /// # Errors
     ///
-    /// If its header gives an impossible length; only once, then there is no next message.
+    /// Fails if the header contains an impossible length. Afterwards there is no next message.
     pub fn next_bytes(&mut self) -> Option<Result<&[u8], Error>> {
         let waiting = &self.buffer[self.start..];
         let &[_, _, high, low, ..] = waiting else { return None };

@@ -5,7 +5,7 @@ use crate::macros::{layout, number};
 use crate::value::{GroupId, PortNo};
 
 number! {
-    /// What to do to the group table.
+    /// Command of a group modification.
     pub struct GroupCommand(u16) as "{}" {
         ADD = 0 "add",
         MODIFY = 1 "modify",
@@ -14,41 +14,41 @@ number! {
 }
 
 number! {
-    /// What a group does with its buckets.
+    /// Type of a group, which determines how it uses its buckets.
     pub struct GroupType(u8) as "{}" {
-        /// A copy of the packet goes through every bucket.
+        /// A copy of the packet is processed by every bucket.
         ALL = 0 "all",
-        /// The packet goes through one bucket, of the switch's choice.
+        /// The packet is processed by one bucket that the switch selects.
         SELECT = 1 "select",
-        /// The packet goes through the one bucket.
+        /// The packet is processed by the only bucket.
         INDIRECT = 2 "indirect",
-        /// The packet goes through the first bucket that is alive.
+        /// The packet is processed by the first live bucket.
         FF = 3 "ff",
     }
 }
 
 layout! {
-    /// One set of actions of a group.
+    /// A list of actions of a group.
     pub struct Bucket = "bucket" sized(0) {
-        /// In a group of type select: its share.
+        /// For groups of type select: weight of the bucket.
         weight: u16,
-        /// In a group of type fast failover: it is alive while this port is.
+        /// For groups of type fast failover: the bucket is live while this port is up.
         watch_port: PortNo,
-        /// In a group of type fast failover: it is alive while this group is.
+        /// For groups of type fast failover: the bucket is live while this group is.
         watch_group: GroupId => pad 4,
-        /// What it does to its copy of the packet.
+        /// Actions for the packet.
         actions: Vec<Action>,
     }
 }
 
 impl Bucket {
-    /// A bucket that watches nothing and has no weight, as groups of type all want it.
+    /// Returns a bucket for groups of type all, which watches nothing and has no weight.
     #[must_use]
     pub fn new(actions: Vec<Action>) -> Self {
         Self { weight: 0, watch_port: PortNo::ANY, watch_group: GroupId::ANY, actions }
     }
 
-    /// A bucket that is alive while a port is, as groups of type fast failover want it.
+    /// Returns a bucket for groups of type fast failover, which is live while a port is up.
     #[must_use]
     pub fn watching(port: PortNo, actions: Vec<Action>) -> Self {
         Self { watch_port: port, ..Self::new(actions) }
@@ -58,13 +58,13 @@ impl Bucket {
 layout! {
     /// Changes the group table.
     pub struct GroupMod = "group modification" {
-        /// What to do.
+        /// Command to execute.
         command: GroupCommand,
-        /// What the group does with its buckets.
+        /// Type of the group.
         kind: GroupType => pad 1,
         /// The group; [`GroupId::ALL`] to delete all.
         group: GroupId,
-        /// Its buckets.
+        /// Buckets of the group.
         buckets: Vec<Bucket>,
     }
 }

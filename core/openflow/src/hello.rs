@@ -1,16 +1,16 @@
-//! The first message in either direction: which versions of OpenFlow a peer speaks.
+//! Hello, the first message in both directions, in which a peer announces its OpenFlow versions.
 
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Item, Reader, Wire, Writer};
+use crate::codec::{ListItem, Reader, WireFormat, Writer};
 use crate::macros::number;
 
-/// The version byte of OpenFlow 1.3.
+/// Version number of OpenFlow 1.3 in headers.
 pub const VERSION: u8 = 4;
 
 number! {
-    /// Which element of a hello it is.
+    /// Type of a hello element.
     pub struct HelloElementType(u16) as "{}" {
         VERSION_BITMAP = 1 "version_bitmap",
     }
@@ -20,18 +20,18 @@ number! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HelloElement {
-    /// The versions spoken: version v is bit v % 32 of word v / 32.
+    /// Supported versions: version v is bit v % 32 of word v / 32.
     VersionBitmap(Vec<u32>),
-    /// An element that OpenFlow 1.3 does not define.
+    /// Element that OpenFlow 1.3 does not define.
     Unknown {
-        /// Its number.
+        /// Type of the element.
         kind: HelloElementType,
-        /// What follows the header.
+        /// Content after the header.
         data: Vec<u8>,
     },
 }
 
-impl Wire for HelloElement {
+impl WireFormat for HelloElement {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let start = r.offset();
         let kind = r.named("hello element", |r| r.get())?;
@@ -77,23 +77,23 @@ impl Wire for HelloElement {
     }
 }
 
-impl Item for HelloElement {}
+impl ListItem for HelloElement {}
 
-/// Which versions a peer speaks.
+/// OpenFlow versions that a peer supports.
 ///
-/// This is one of the two messages that are also read when they come from another version of
-/// OpenFlow, so that a peer's version can be named when there is none in common.
+/// Hellos of other OpenFlow versions can be read as well, because otherwise the version of a peer
+/// could not be named if there is none in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// The version in the header: the highest that the peer speaks.
+    /// Version in the header, which is the highest that the peer supports.
     pub version: u8,
-    /// More about the versions spoken.
+    /// Further information about versions.
     pub elements: Vec<HelloElement>,
-    /// What could not be read as an element; only hellos of other versions may have it.
+    /// Bytes that are no valid element, which only hellos of other versions may contain.
     pub rest: Vec<u8>,
 }
 
-/// That OpenFlow 1.3 is spoken here, and nothing else.
+/// Announces OpenFlow 1.3 only.
 impl Default for Hello {
     fn default() -> Self {
         let elements = vec![HelloElement::VersionBitmap(vec![1 << VERSION])];
@@ -102,10 +102,10 @@ impl Default for Hello {
 }
 
 impl Hello {
-    /// Whether the peer speaks `version`.
+    /// Returns whether the peer supports `version`.
     ///
-    /// With a bitmap, that decides. Without one, a peer speaks, by the standard, its highest version
-    /// and whatever is below; it is for the rest of the talk to show whether that is so.
+    /// A bitmap decides if there is one. Otherwise, by the standard, a peer supports its highest
+    /// version and all lower ones, which only later messages can confirm.
     #[must_use]
     pub fn speaks(&self, version: u8) -> bool {
         let bitmap = self.elements.iter().find_map(|element| match element {
@@ -121,7 +121,7 @@ impl Hello {
     }
 }
 
-impl Wire for Hello {
+impl WireFormat for Hello {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let version = r.version();
         let mut elements = Vec::new();

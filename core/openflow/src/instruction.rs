@@ -1,15 +1,15 @@
-//! What a flow does with the packets that it matches.
+//! Instructions of a flow for the packets that it matches.
 
 use std::fmt;
 
 use crate::Error;
 use crate::action::Action;
-use crate::codec::{Item, Reader, Wire, Writer};
+use crate::codec::{ListItem, Reader, WireFormat, Writer};
 use crate::macros::number;
 use crate::value::{MeterId, TableId};
 
 number! {
-    /// Which instruction it is.
+    /// Type of an instruction.
     pub struct InstructionType(u16) as "{}" {
         GOTO_TABLE = 1 "goto_table",
         WRITE_METADATA = 2 "write_metadata",
@@ -21,45 +21,45 @@ number! {
     }
 }
 
-/// One instruction.
+/// An instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Instruction {
-    /// Go on in a later table.
+    /// Continue in a later table.
     GotoTable(TableId),
-    /// Note something for later tables.
+    /// Write metadata for later tables.
     WriteMetadata {
-        /// The note.
+        /// Metadata.
         metadata: u64,
-        /// The bits of it that are written.
+        /// Bits to write.
         mask: u64,
     },
-    /// Add to the actions done at the end of the pipeline.
+    /// Add to the action set, which is executed at the end of the pipeline.
     WriteActions(Vec<Action>),
-    /// Do at once, in this order.
+    /// Execute these actions immediately and in this order.
     ApplyActions(Vec<Action>),
-    /// Forget the actions to be done at the end of the pipeline.
+    /// Clear the action set.
     ClearActions,
-    /// Go through a meter, or be dropped by it.
+    /// Apply a meter, which may drop the packet.
     Meter(MeterId),
-    /// An experimenter's instruction.
+    /// Instruction of an experimenter.
     Experimenter {
-        /// Whose.
+        /// Number of the experimenter.
         experimenter: u32,
-        /// What; a multiple of 8 bytes long.
+        /// Content, which must be a multiple of 8 bytes long.
         data: Vec<u8>,
     },
-    /// An instruction that OpenFlow 1.3 does not define.
+    /// Instruction that OpenFlow 1.3 does not define.
     Unknown {
-        /// Its number.
+        /// Type of the instruction.
         kind: InstructionType,
-        /// What follows the header; 4 bytes more than a multiple of 8 long.
+        /// Content after the header, which must be 4 bytes longer than a multiple of 8.
         data: Vec<u8>,
     },
 }
 
 impl Instruction {
-    /// Which instruction it is.
+    /// Returns the type of the instruction.
     #[must_use]
     pub fn kind(&self) -> InstructionType {
         match self {
@@ -103,7 +103,7 @@ fn read_body(kind: InstructionType, r: &mut Reader<'_>) -> Result<Instruction, E
     }
 }
 
-impl Wire for Instruction {
+impl WireFormat for Instruction {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let start = r.offset();
         let kind = r.named("instruction", |r| r.get())?;
@@ -142,7 +142,7 @@ impl Wire for Instruction {
     }
 }
 
-impl Item for Instruction {}
+impl ListItem for Instruction {}
 
 impl fmt::Display for Instruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,14 +1,14 @@
-//! How this crate writes down the standard: numbers and flags with named values, so that an unknown
-//! one is kept and printed, and structures whose one declaration gives reading, writing and words.
+//! Macros that declare the standard's types: numbers and flags with named values, so that unknown
+//! ones are kept and printed, and structures that are read, written and printed by one declaration.
 
-/// A number from the wire with named values.
+/// Declares a number with named values.
 macro_rules! number {
     ($(#[$meta:meta])* pub struct $name:ident($int:ty) as $form:literal {
         $($(#[$value_meta:meta])* $value:ident = $number:literal $text:literal,)*
     }) => {
         $(#[$meta])*
         ///
-        /// Any number is allowed; those that the standard names have constants here.
+        /// Every number is allowed. Constants exist for those that the standard names.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub $int);
 
@@ -19,7 +19,7 @@ macro_rules! number {
                 pub const $value: Self = Self($number);
             )*
 
-            /// The standard's name of this number, if it has one.
+            /// Returns the standard's name of this number, if it has one.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self {
@@ -42,26 +42,26 @@ macro_rules! number {
     };
 }
 
-/// A set of named bits.
+/// Declares a set of named bits.
 macro_rules! flags {
     ($(#[$meta:meta])* pub struct $name:ident($int:ty) {
         $($flag:ident = $bit:literal $text:literal,)*
     }) => {
         $(#[$meta])*
         ///
-        /// Any bits are allowed; those that the standard names have constants here.
+        /// All bits are allowed. Constants exist for those that the standard names.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         pub struct $name(pub $int);
 
         impl $name {
-            /// No flag.
+            /// No bit is set.
             pub const NONE: Self = Self(0);
             $(
                 #[doc = concat!("The standard's `", $text, "`.")]
                 pub const $flag: Self = Self($bit);
             )*
 
-            /// Whether all flags of `other` are set.
+            /// Returns whether all bits of `other` are set.
             #[must_use]
             pub fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
@@ -98,7 +98,7 @@ macro_rules! flags {
     };
 }
 
-/// What a number and a set of flags have in common.
+/// Declares the common parts of numbers and sets of bits.
 macro_rules! newtype {
     ($name:ident($int:ty)) => {
         impl std::fmt::Debug for $name {
@@ -113,7 +113,7 @@ macro_rules! newtype {
             }
         }
 
-        impl $crate::codec::Wire for $name {
+        impl $crate::codec::WireFormat for $name {
             fn read(r: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::Error> {
                 r.get().map(Self)
             }
@@ -127,21 +127,22 @@ macro_rules! newtype {
 
         #[cfg(test)]
         impl $crate::sample::Sample for $name {
-            fn sample(source: &mut $crate::sample::Source<'_>) -> Self {
+            fn sample(source: &mut $crate::sample::SampleSource<'_>) -> Self {
                 Self(source.draw())
             }
         }
     };
 }
 
-/// A structure of the standard: its fields in the order of the wire, each with the padding behind it.
+/// Declares a structure of the standard: its fields in the order of the wire, each with its
+/// padding.
 ///
-/// `sized(n)` marks one that begins with its own length and `n` bytes of padding.
+/// `sized(n)` must mark a structure that begins with its own length and `n` bytes of padding.
 macro_rules! layout {
     ($(#[$meta:meta])* pub struct $name:ident = $what:literal { $($fields:tt)* }) => {
         $crate::macros::layout!(@declare [$(#[$meta])*] $name { $($fields)* });
 
-        impl $crate::codec::Wire for $name {
+        impl $crate::codec::WireFormat for $name {
             fn read(r: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::Error> {
                 r.named($what, Self::read_fields)
             }
@@ -156,7 +157,7 @@ macro_rules! layout {
     ($(#[$meta:meta])* pub struct $name:ident = $what:literal sized($lead:literal) { $($fields:tt)* }) => {
         $crate::macros::layout!(@declare [$(#[$meta])*] $name { $($fields)* });
 
-        impl $crate::codec::Wire for $name {
+        impl $crate::codec::WireFormat for $name {
             fn read(r: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::Error> {
                 let start = r.offset();
                 r.measured($what, start, |r| {
@@ -202,11 +203,11 @@ macro_rules! layout {
             }
         }
 
-        impl $crate::codec::Item for $name {}
+        impl $crate::codec::ListItem for $name {}
 
         #[cfg(test)]
         impl $crate::sample::Sample for $name {
-            fn sample(source: &mut $crate::sample::Source<'_>) -> Self {
+            fn sample(source: &mut $crate::sample::SampleSource<'_>) -> Self {
                 Self { $($field: source.draw(),)* }
             }
         }
@@ -216,10 +217,10 @@ macro_rules! layout {
                 let mut separator = "";
                 $(
                     write!(f, "{separator}{}=", stringify!($field))?;
-                    $crate::codec::Wire::display(&self.$field, f)?;
+                    $crate::codec::WireFormat::display(&self.$field, f)?;
                     separator = " ";
                 )*
-                // The last separator has nothing to stand before.
+                // No field follows the last separator.
                 let _ = separator;
                 Ok(())
             }
@@ -227,7 +228,8 @@ macro_rules! layout {
     };
 }
 
-/// One of several contents, each with the number that stands for it; others are kept as bytes.
+/// Declares a choice of contents, each with its number. Contents with other numbers are kept as
+/// bytes.
 macro_rules! choice {
     ($(#[$meta:meta])* pub enum $name:ident of $kind:ident {
         $($(#[$variant_meta:meta])* $number:ident => $variant:ident $(($type:ty))?,)*
@@ -237,7 +239,7 @@ macro_rules! choice {
         #[non_exhaustive]
         pub enum $name {
             $($(#[$variant_meta])* $variant $(($type))?,)*
-            /// Something that OpenFlow 1.3 does not define.
+            /// Content that OpenFlow 1.3 does not define.
             Unknown {
                 /// Its number.
                 kind: $kind,
@@ -247,7 +249,7 @@ macro_rules! choice {
         }
 
         impl $name {
-            /// Which of them it is.
+            /// Returns the number of the content.
             #[must_use]
             pub fn kind(&self) -> $kind {
                 $crate::codec::Tagged::kind(self)
@@ -285,13 +287,13 @@ macro_rules! choice {
                     $(Self::$variant $(($crate::macros::choice!(@second $type, content)))? => {
                         $(
                             f.write_str(" ")?;
-                            $crate::macros::choice!(@second $type, $crate::codec::Wire::display(content, f)?);
+                            $crate::macros::choice!(@second $type, $crate::codec::WireFormat::display(content, f)?);
                         )?
                         Ok(())
                     })*
                     Self::Unknown { data, .. } => {
                         f.write_str(" ")?;
-                        $crate::codec::Wire::display(data, f)
+                        $crate::codec::WireFormat::display(data, f)
                     }
                 }
             }
@@ -299,7 +301,7 @@ macro_rules! choice {
 
         #[cfg(test)]
         impl $crate::sample::Sample for $name {
-            fn sample(source: &mut $crate::sample::Source<'_>) -> Self {
+            fn sample(source: &mut $crate::sample::SampleSource<'_>) -> Self {
                 let mut kinds = vec![$($kind::$number),*];
                 kinds.push(source.draw_until(|kind: &$kind| kind.name().is_none()));
                 match kinds[source.below(kinds.len())] {
@@ -318,7 +320,7 @@ macro_rules! choice {
             }
         }
     };
-    // Repeats with the type, without using it.
+    // Repeats once for each type, without using the type.
     (@second $type:ty, $($second:tt)*) => { $($second)* };
 }
 

@@ -1,15 +1,15 @@
-//! Which packets a flow is for. The fields themselves are in `oxm`.
+//! Matches, which select the packets of a flow. The fields are in `oxm`.
 
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Reader, Wire, Writer};
+use crate::codec::{Reader, WireFormat, Writer};
 use crate::oxm::Oxm;
 
-/// The match type of a list of OXM fields.
+/// Match type of a list of OXM fields.
 const OXM: u16 = 1;
 
-/// The fields that a packet must have; none: every packet.
+/// Fields that a packet must match. Without fields every packet matches.
 ///
 /// ```
 /// use rs_openflow::{EtherType, Match, PortNo};
@@ -20,23 +20,23 @@ const OXM: u16 = 1;
 /// # Ok::<(), std::net::AddrParseError>(())
 /// ```
 ///
-/// The fields stand in the order given, which is also their order on the wire. The standard wants a
-/// field after those it presupposes (`ipv4_dst` after `eth_type`) and no field twice; a switch answers
-/// other matches with an error.
+/// The order of the fields is also their order on the wire. By the standard, a field must follow
+/// those that it requires (for example, `ipv4_dst` must follow `eth_type`), and must not occur
+/// twice. A switch refuses other matches with an error.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Match {
-    /// The fields.
+    /// Fields, which a packet must match all.
     pub fields: Vec<Oxm>,
 }
 
 impl Match {
-    /// Every packet.
+    /// Returns a match for every packet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With one more field.
+    /// Returns the match with one more field.
     #[must_use]
     pub fn with(mut self, field: Oxm) -> Self {
         self.fields.push(field);
@@ -44,7 +44,7 @@ impl Match {
     }
 }
 
-impl Wire for Match {
+impl WireFormat for Match {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let start = r.offset();
         let kind: u16 = r.named("match", |r| r.get())?;

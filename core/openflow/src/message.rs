@@ -1,4 +1,4 @@
-//! A message as a whole: its header, and which body stands for which number.
+//! Whole messages: the header, and the body that belongs to each type.
 
 use std::fmt;
 
@@ -16,14 +16,14 @@ use crate::port::{PortMod, PortStatus};
 use crate::queue::{QueueConfig, QueueConfigRequest};
 use crate::session::{AsyncConfig, Experimenter, RoleConfig, SwitchConfig, SwitchFeatures};
 
-/// How long the header is that every message begins with.
+/// Length of the header of every message, in bytes.
 pub const HEADER_LEN: usize = 8;
 
-/// The longest that a message can be: its length is a number of 16 bits.
+/// Maximum length of a message, because its length field has 16 bits.
 pub const MAX_LEN: usize = u16::MAX as usize;
 
 number! {
-    /// Which message it is.
+    /// Type of a message.
     pub struct MessageType(u8) as "message {}" {
         HELLO = 0 "hello",
         ERROR = 1 "error",
@@ -59,35 +59,35 @@ number! {
 }
 
 choice! {
-    /// What a message says.
+    /// Content of a message.
     pub enum Body of MessageType {
-        /// The versions that the sender speaks; the first message in either direction.
+        /// Announces OpenFlow versions; must be the first message in both directions.
         HELLO => Hello(Hello),
-        /// A message was refused.
+        /// Refuses a message.
         ERROR => Error(ErrorMessage),
-        /// Are you there?
+        /// Requests an echo.
         ECHO_REQUEST => EchoRequest(Vec<u8>),
-        /// Yes; with the data of the request.
+        /// Replies to an echo request with its data.
         ECHO_REPLY => EchoReply(Vec<u8>),
-        /// What an experimenter defines.
+        /// Message of an experimenter.
         EXPERIMENTER => Experimenter(Experimenter),
-        /// What are you?
+        /// Requests the features of a switch.
         FEATURES_REQUEST => FeaturesRequest,
-        /// What a switch is.
+        /// Features of a switch.
         FEATURES_REPLY => FeaturesReply(SwitchFeatures),
-        /// How are you configured?
+        /// Requests the configuration of a switch.
         GET_CONFIG_REQUEST => GetConfigRequest,
-        /// How a switch is configured.
+        /// Configuration of a switch.
         GET_CONFIG_REPLY => GetConfigReply(SwitchConfig),
         /// Configures a switch.
         SET_CONFIG => SetConfig(SwitchConfig),
         /// A packet for the controller.
         PACKET_IN => PacketIn(PacketIn),
-        /// A flow is gone.
+        /// Notifies that a flow was removed.
         FLOW_REMOVED => FlowRemoved(FlowRemoved),
-        /// A port came, went or changed.
+        /// Notifies that a port was added, removed or changed.
         PORT_STATUS => PortStatus(PortStatus),
-        /// A packet to be sent by the switch.
+        /// A packet that the switch must send.
         PACKET_OUT => PacketOut(PacketOut),
         /// Changes a flow table.
         FLOW_MOD => FlowMod(FlowMod),
@@ -97,27 +97,27 @@ choice! {
         PORT_MOD => PortMod(PortMod),
         /// Configures a flow table.
         TABLE_MOD => TableMod(TableMod),
-        /// A question about a switch's state.
+        /// Requests state of a switch.
         MULTIPART_REQUEST => MultipartRequest(Multipart<MultipartRequest>),
-        /// What a switch tells of its state.
+        /// State of a switch.
         MULTIPART_REPLY => MultipartReply(Multipart<MultipartReply>),
-        /// Tell me when you have done all that I asked before.
+        /// Requests a reply once all earlier messages have been processed.
         BARRIER_REQUEST => BarrierRequest,
-        /// Done.
+        /// Reports that all messages before the barrier request have been processed.
         BARRIER_REPLY => BarrierReply,
-        /// What queues does a port have?
+        /// Requests the queues of a port.
         QUEUE_GET_CONFIG_REQUEST => QueueGetConfigRequest(QueueConfigRequest),
-        /// The queues of a port.
+        /// Queues of a port.
         QUEUE_GET_CONFIG_REPLY => QueueGetConfigReply(QueueConfig),
-        /// May I have this role?
+        /// Requests a role for this controller.
         ROLE_REQUEST => RoleRequest(RoleConfig),
-        /// The role that a controller has now.
+        /// Current role of the controller.
         ROLE_REPLY => RoleReply(RoleConfig),
-        /// What do you send me unasked?
+        /// Requests which notifications the controller receives.
         GET_ASYNC_REQUEST => GetAsyncRequest,
-        /// What a controller gets unasked.
+        /// Notifications that the controller receives.
         GET_ASYNC_REPLY => GetAsyncReply(AsyncConfig),
-        /// What a controller wants unasked.
+        /// Sets which notifications the controller receives.
         SET_ASYNC => SetAsync(AsyncConfig),
         /// Changes a meter.
         METER_MOD => MeterMod(MeterMod),
@@ -125,7 +125,7 @@ choice! {
 }
 
 impl Body {
-    /// The version that goes into the header.
+    /// Returns the version for the header.
     fn version(&self) -> u8 {
         match self {
             Self::Hello(hello) => hello.version,
@@ -135,19 +135,20 @@ impl Body {
     }
 }
 
-/// How a message begins: readable also where the rest of it is not, so that whoever asked can be told that there is no answer.
+/// Header of a message. It can often be read even if the message cannot, so that the requester can
+/// be notified that there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageHeader {
-    /// The version of OpenFlow.
+    /// OpenFlow version.
     pub version: u8,
-    /// Which message it is.
+    /// Type of the message.
     pub kind: MessageType,
-    /// Its transaction: a reply has that of the request.
+    /// Transaction. A reply must have the transaction of its request.
     pub xid: u32,
 }
 
 impl MessageHeader {
-    /// Reads the first bytes of a message; `None` if there are fewer than a header has.
+    /// Reads a header from the first bytes of a message. Returns `None` if there are too few.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let &[version, kind, _, _, a, b, c, d, ..] = bytes else { return None };
@@ -155,17 +156,17 @@ impl MessageHeader {
     }
 }
 
-/// One message.
+/// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The transaction: a reply has that of its request.
+    /// Transaction. A reply must have the transaction of its request.
     pub xid: u32,
-    /// What it says.
+    /// Content.
     pub body: Body,
 }
 
 impl Message {
-    /// A message of transaction `xid`.
+    /// Returns a message of transaction `xid`.
     #[must_use]
     pub fn new(xid: u32, body: Body) -> Self {
         Self { xid, body }
@@ -173,21 +174,22 @@ impl Message {
 
     /// Reads exactly one message.
     ///
-    /// What is read can be [written](Self::encode) back byte for byte; that is why padding that is
-    /// not zero is refused.
+    /// The result can be [written](Self::encode) back byte for byte. Padding must therefore be
+    /// zero.
     ///
     /// # Errors
     ///
-    /// If `bytes` are not exactly one message of OpenFlow 1.3, or one hello or error of any version.
+    /// Fails unless `bytes` are exactly one message of OpenFlow 1.3, or one hello or error message
+    /// of any version.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         Self::decode_with(bytes, Padding::Strict)
     }
 
-    /// Reads exactly one message, and treats padding as told.
+    /// Reads exactly one message, with the given treatment of padding.
     ///
     /// # Errors
     ///
-    /// Those of [`decode`](Self::decode).
+    /// Fails as [`decode`](Self::decode) does.
     pub fn decode_with(bytes: &[u8], padding: Padding) -> Result<Self, Error> {
         let mut r = Reader::new(bytes, padding);
         let (version, kind): (u8, MessageType) = (r.get()?, r.get()?);
@@ -204,12 +206,12 @@ impl Message {
         Ok(message)
     }
 
-    /// Writes the message.
+    /// Returns the bytes of the message.
     ///
     /// # Errors
     ///
-    /// If a part is longer than its length field can say, or raw data does not have the length that
-    /// its place wants.
+    /// Fails if a part is too long for its length field, or raw data has a length that its place
+    /// does not permit.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         let mut w = Writer::default();
         w.put(&self.body.version());

@@ -1,14 +1,14 @@
-//! Meters, which bound the rate of flows.
+//! Meters, which limit the rate of flows.
 
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Item, Reader, Wire, Writer};
+use crate::codec::{ListItem, Reader, WireFormat, Writer};
 use crate::macros::{flags, layout, number};
 use crate::value::MeterId;
 
 number! {
-    /// What to do to a meter.
+    /// Command of a meter modification.
     pub struct MeterCommand(u16) as "{}" {
         ADD = 0 "add",
         MODIFY = 1 "modify",
@@ -17,7 +17,7 @@ number! {
 }
 
 flags! {
-    /// How a meter counts.
+    /// Options of a meter.
     pub struct MeterFlags(u16) {
         KBPS = 0x1 "kbps",
         PKTPS = 0x2 "pktps",
@@ -27,7 +27,7 @@ flags! {
 }
 
 number! {
-    /// Which kind of band it is.
+    /// Type of a band.
     pub struct BandType(u16) as "{}" {
         DROP = 1 "drop",
         DSCP_REMARK = 2 "dscp_remark",
@@ -35,43 +35,44 @@ number! {
     }
 }
 
-/// What a meter does above a rate.
+/// A band: the effect of a meter above a rate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Band {
-    /// The rate from which on, in kbit/s or packets/s.
+    /// Rate above which the band applies, in kbit/s or packets/s.
     pub rate: u32,
-    /// How much may come at once, in kbit or packets.
+    /// Burst size, in kbit or packets.
     pub burst: u32,
-    /// What it does.
+    /// Effect on packets.
     pub effect: BandEffect,
 }
 
-/// What a band does to packets above its rate.
+/// Effect of a band on packets above its rate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BandEffect {
     /// Drops them.
     Drop,
-    /// Makes it likelier that they are dropped later, by this number of steps of drop precedence (RFC 2597).
+    /// Increases their drop precedence by this number of steps (RFC 2597), so that they are dropped
+    /// earlier.
     DscpRemark(u8),
-    /// An experimenter's effect.
+    /// Effect of an experimenter.
     Experimenter {
-        /// Whose.
+        /// Number of the experimenter.
         experimenter: u32,
-        /// What.
+        /// Content.
         data: Vec<u8>,
     },
-    /// An effect that OpenFlow 1.3 does not define.
+    /// Effect that OpenFlow 1.3 does not define.
     Unknown {
-        /// Its number.
+        /// Type of the band.
         kind: BandType,
-        /// What follows rate and burst.
+        /// Content after rate and burst.
         data: Vec<u8>,
     },
 }
 
 impl BandEffect {
-    /// Which kind of band has it.
+    /// Returns the type of the band that has this effect.
     #[must_use]
     pub fn kind(&self) -> BandType {
         match self {
@@ -83,7 +84,7 @@ impl BandEffect {
     }
 }
 
-impl Wire for Band {
+impl WireFormat for Band {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let start = r.offset();
         let kind = r.named("meter band", |r| r.get())?;
@@ -129,7 +130,7 @@ impl Wire for Band {
     }
 }
 
-impl Item for Band {}
+impl ListItem for Band {}
 
 impl fmt::Display for Band {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -152,13 +153,13 @@ impl fmt::Display for Band {
 layout! {
     /// Changes a meter.
     pub struct MeterMod = "meter modification" {
-        /// What to do.
+        /// Command to execute.
         command: MeterCommand,
-        /// How it counts.
+        /// Options of the meter.
         flags: MeterFlags,
         /// The meter.
         meter: MeterId,
-        /// What it does above which rates.
+        /// Bands of the meter.
         bands: Vec<Band>,
     }
 }

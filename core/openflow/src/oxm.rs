@@ -1,46 +1,46 @@
-//! OXM fields: what a flow may match and an action may set. All fields of OpenFlow 1.3's basic class
-//! have a type; others are kept as they came.
+//! OXM fields, which flows match and actions set. All fields of OpenFlow 1.3's basic class have a
+//! type. Others are kept as bytes.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::Error;
-use crate::codec::{Item, Reader, Wire, Writer};
+use crate::codec::{ListItem, Reader, WireFormat, Writer};
 use crate::matching::Match;
 use crate::value::{EtherType, IpProtocol, MacAddr, PortNo, U24, VlanId};
 
-/// The class of the fields that the standard defines.
+/// Class of the fields that the standard defines.
 const BASIC: u16 = 0x8000;
 
-/// The largest number that a field may have: the eighth bit tells of a mask.
+/// Maximum number of a field, because the eighth bit marks a mask.
 const FIELD_MAX: u8 = 0x7f;
 
-/// A value, and which of its bits count: all, or those set in the mask.
+/// A value with the bits that count: all, or those set in the mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Masked<T> {
-    /// The value; where a mask has a zero, the standard wants a zero here too.
+    /// Value. Where the mask is zero, the standard requires it to be zero as well.
     pub value: T,
-    /// The bits that count, if not all do.
+    /// Bits that count; `None` if all do.
     pub mask: Option<T>,
 }
 
 impl<T> Masked<T> {
-    /// All bits count.
+    /// Returns a value of which all bits count.
     pub fn exact(value: T) -> Self {
         Self { value, mask: None }
     }
 
-    /// Only the bits set in `mask` count.
+    /// Returns a value of which only the bits set in `mask` count.
     pub fn with_mask(value: T, mask: T) -> Self {
         Self { value, mask: Some(mask) }
     }
 }
 
-fn read_masked<T: Wire>(r: &mut Reader<'_>, has_mask: bool) -> Result<Masked<T>, Error> {
+fn read_masked<T: WireFormat>(r: &mut Reader<'_>, has_mask: bool) -> Result<Masked<T>, Error> {
     Ok(Masked { value: r.get()?, mask: if has_mask { Some(r.get()?) } else { None } })
 }
 
-fn masked_words<T: Wire>(masked: &Masked<T>, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn masked_words<T: WireFormat>(masked: &Masked<T>, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "{name}=")?;
     masked.value.display(f)?;
     if let Some(mask) = &masked.mask {
@@ -50,12 +50,13 @@ fn masked_words<T: Wire>(masked: &Masked<T>, name: &str, f: &mut fmt::Formatter<
     Ok(())
 }
 
-/// A field of a class, or with a number, that OpenFlow 1.3 does not define.
+/// Field with a class or a number that OpenFlow 1.3 does not define.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnknownOxm {
-    /// Its class; 0xffff is for experimenters, whose number comes first in the payload.
+    /// Class. 0xffff is for experimenters, with the experimenter's number at the beginning of the
+    /// payload.
     pub class: u16,
-    /// Its number in the class, of 7 bits.
+    /// Number in the class, of 7 bits.
     pub field: u8,
     /// Whether the second half of the payload is a mask.
     pub has_mask: bool,
@@ -75,7 +76,7 @@ fn write_field(w: &mut Writer, class: u16, field: u8, has_mask: bool, payload: i
 
 macro_rules! fields {
     ($($number:literal $variant:ident: $type:ty, $name:ident $(/ $masked:ident)?, $doc:literal;)*) => {
-        /// One field with its value, and its mask if it has one.
+        /// A field with its value and an optional mask.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Oxm {
@@ -83,11 +84,11 @@ macro_rules! fields {
                 #[doc = concat!($doc, ".")]
                 $variant(Masked<$type>),
             )*
-            /// A field that OpenFlow 1.3 does not define.
+            /// Field that OpenFlow 1.3 does not define.
             Unknown(UnknownOxm),
         }
 
-        impl Wire for Oxm {
+        impl WireFormat for Oxm {
             fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
                 let (class, field, length): (u16, u8, u8) = (r.get()?, r.get()?, r.get()?);
                 let (field, has_mask) = (field >> 1, field & 1 == 1);
@@ -127,7 +128,7 @@ macro_rules! fields {
 
         #[cfg(test)]
         impl crate::sample::Sample for Oxm {
-            fn sample(source: &mut crate::sample::Source<'_>) -> Self {
+            fn sample(source: &mut crate::sample::SampleSource<'_>) -> Self {
                 let numbers = [$($number),*];
                 match source.below(numbers.len() + 1) {
                     $($number => Self::$variant(source.draw()),)*
@@ -136,7 +137,7 @@ macro_rules! fields {
             }
         }
 
-        /// A field for each call, in the order of the calls.
+        /// Each call adds a field, in the order of the calls.
         impl Match {
             $(
                 #[doc = concat!($doc, ".")]
@@ -158,17 +159,17 @@ macro_rules! fields {
 }
 
 fields! {
-    0 InPort: PortNo, in_port, "The port a packet came in by";
-    1 InPhyPort: PortNo, in_phy_port, "The physical port below a logical ingress port";
-    2 Metadata: u64, metadata / metadata_masked, "What earlier tables noted";
+    0 InPort: PortNo, in_port, "Ingress port";
+    1 InPhyPort: PortNo, in_phy_port, "Physical port of a logical ingress port";
+    2 Metadata: u64, metadata / metadata_masked, "Metadata written by earlier tables";
     3 EthDst: MacAddr, eth_dst / eth_dst_masked, "Ethernet destination";
     4 EthSrc: MacAddr, eth_src / eth_src_masked, "Ethernet source";
-    5 EthType: EtherType, eth_type, "What the Ethernet frame carries, inside of any VLAN tags";
+    5 EthType: EtherType, eth_type, "Protocol of the Ethernet frame, inside any VLAN tags";
     6 VlanVid: VlanId, vlan_vid / vlan_vid_masked, "VLAN identifier";
     7 VlanPcp: u8, vlan_pcp, "VLAN priority, 3 bits";
     8 IpDscp: u8, ip_dscp, "IP differentiated services, 6 bits";
     9 IpEcn: u8, ip_ecn, "IP congestion notification, 2 bits";
-    10 IpProto: IpProtocol, ip_proto, "What the IP packet carries";
+    10 IpProto: IpProtocol, ip_proto, "Protocol of the IP packet";
     11 Ipv4Src: Ipv4Addr, ipv4_src / ipv4_src_masked, "IPv4 source";
     12 Ipv4Dst: Ipv4Addr, ipv4_dst / ipv4_dst_masked, "IPv4 destination";
     13 TcpSrc: u16, tcp_src, "TCP source port";
@@ -189,9 +190,9 @@ fields! {
     28 Ipv6Flabel: u32, ipv6_flabel / ipv6_flabel_masked, "IPv6 flow label, 20 bits";
     29 Icmpv6Type: u8, icmpv6_type, "ICMPv6 type";
     30 Icmpv6Code: u8, icmpv6_code, "ICMPv6 code";
-    31 Ipv6NdTarget: Ipv6Addr, ipv6_nd_target, "Target of IPv6 neighbour discovery";
-    32 Ipv6NdSll: MacAddr, ipv6_nd_sll, "Source link-layer address of IPv6 neighbour discovery";
-    33 Ipv6NdTll: MacAddr, ipv6_nd_tll, "Target link-layer address of IPv6 neighbour discovery";
+    31 Ipv6NdTarget: Ipv6Addr, ipv6_nd_target, "Target of IPv6 neighbor discovery";
+    32 Ipv6NdSll: MacAddr, ipv6_nd_sll, "Source link-layer address of IPv6 neighbor discovery";
+    33 Ipv6NdTll: MacAddr, ipv6_nd_tll, "Target link-layer address of IPv6 neighbor discovery";
     34 MplsLabel: u32, mpls_label, "MPLS label, 20 bits";
     35 MplsTc: u8, mpls_tc, "MPLS traffic class, 3 bits";
     36 MplsBos: u8, mpls_bos, "MPLS bottom of stack, 1 bit";
@@ -200,7 +201,7 @@ fields! {
     39 Ipv6Exthdr: u16, ipv6_exthdr / ipv6_exthdr_masked, "IPv6 extension headers present, 9 bits";
 }
 
-impl Item for Oxm {}
+impl ListItem for Oxm {}
 
 impl fmt::Display for Oxm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

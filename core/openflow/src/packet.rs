@@ -1,23 +1,24 @@
-//! Packets that a switch hands to the controller, and the other way round.
+//! Packets that a switch sends to the controller, and packets that the controller lets a switch
+//! send.
 
 use std::fmt;
 
 use crate::Error;
 use crate::action::Action;
-use crate::codec::{Reader, Wire, Writer};
+use crate::codec::{Reader, WireFormat, Writer};
 use crate::macros::{layout, number};
 use crate::matching::Match;
 use crate::oxm::Oxm;
 use crate::value::{BufferId, PortNo, TableId};
 
 number! {
-    /// Why a switch handed a packet over.
+    /// Reason for a packet-in.
     pub struct PacketInReason(u8) as "{}" {
-        /// No flow matched, or the flow for those that none matches.
+        /// No flow matched, except possibly the table-miss flow.
         NO_MATCH = 0 "no_match",
-        /// A flow's action said so.
+        /// An action of a flow sent the packet.
         ACTION = 1 "action",
-        /// Its time to live ran out.
+        /// The time to live of the packet was invalid.
         INVALID_TTL = 2 "invalid_ttl",
     }
 }
@@ -25,25 +26,25 @@ number! {
 layout! {
     /// A packet for the controller.
     pub struct PacketIn = "packet-in" {
-        /// Where the switch kept it, if it did.
+        /// Buffer of the switch that holds the packet, if any.
         buffer: BufferId,
-        /// The length of the whole packet.
+        /// Length of the whole packet.
         total_len: u16,
-        /// Why it is here.
+        /// Reason for the packet-in.
         reason: PacketInReason,
-        /// The table that sent it.
+        /// Table that sent the packet.
         table: TableId,
-        /// The cookie of the flow that sent it.
+        /// Cookie of the flow that sent the packet.
         cookie: u64,
-        /// What the switch knows of it beside its bytes, such as the ingress port.
+        /// Metadata of the packet, such as the ingress port.
         matching: Match => pad 2,
-        /// The packet, perhaps cut short.
+        /// The packet, possibly truncated.
         data: Vec<u8>,
     }
 }
 
 impl PacketIn {
-    /// The port it came in by.
+    /// Returns the ingress port.
     #[must_use]
     pub fn in_port(&self) -> Option<PortNo> {
         self.matching.fields.iter().find_map(|field| match field {
@@ -53,27 +54,27 @@ impl PacketIn {
     }
 }
 
-/// A packet to be sent by the switch.
+/// A packet that the switch must send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacketOut {
-    /// Where the switch kept the packet; if nowhere, it is in `data`.
+    /// Buffer of the switch that holds the packet. Without a buffer, the packet is in `data`.
     pub buffer: BufferId,
-    /// The port that it shall seem to have come in by; [`PortNo::CONTROLLER`] if by none.
+    /// Ingress port of the packet, or [`PortNo::CONTROLLER`] if it has none.
     pub in_port: PortNo,
-    /// What is done to it.
+    /// Actions to apply.
     pub actions: Vec<Action>,
     /// The packet.
     pub data: Vec<u8>,
 }
 
 impl PacketOut {
-    /// Sends `data` out of one port.
+    /// Returns a message that sends `data` out of one port.
     #[must_use]
     pub fn new(port: PortNo, data: Vec<u8>) -> Self {
         Self::to_each([port], data)
     }
 
-    /// Sends `data` out of each of these ports.
+    /// Returns a message that sends `data` out of each of these ports.
     #[must_use]
     pub fn to_each(ports: impl IntoIterator<Item = PortNo>, data: Vec<u8>) -> Self {
         let actions = ports.into_iter().map(Action::output).collect();
@@ -81,7 +82,7 @@ impl PacketOut {
     }
 }
 
-impl Wire for PacketOut {
+impl WireFormat for PacketOut {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let (buffer, in_port) = (r.get()?, r.get()?);
         let length: u16 = r.get()?;
@@ -93,7 +94,7 @@ impl Wire for PacketOut {
     fn write(&self, w: &mut Writer) {
         w.put(&self.buffer);
         w.put(&self.in_port);
-        // The length counts the actions only: not itself, nor the padding behind it.
+        // The length counts only the actions, without itself and the padding behind it.
         let start = w.position() + 8;
         w.measured("actions of packet-out", start, |w| {
             w.pad(6);

@@ -1,10 +1,10 @@
-//! Ports: what a switch tells of them, and how they are changed.
+//! Ports: their properties, notifications of changes, and modifications.
 
 use crate::macros::{flags, layout, number};
 use crate::value::{FixedText, MacAddr, PortNo};
 
 flags! {
-    /// What an operator decided about a port.
+    /// Administrative settings of a port.
     pub struct PortConfig(u32) {
         PORT_DOWN = 0x01 "port_down",
         NO_RECV = 0x04 "no_recv",
@@ -14,7 +14,7 @@ flags! {
 }
 
 flags! {
-    /// What is the case with a port.
+    /// Observed state of a port.
     pub struct PortState(u32) {
         LINK_DOWN = 0x1 "link_down",
         BLOCKED = 0x2 "blocked",
@@ -47,33 +47,33 @@ flags! {
 layout! {
     /// A port of a switch.
     pub struct Port = "port" {
-        /// Its number.
+        /// Number of the port.
         port: PortNo => pad 4,
-        /// Its Ethernet address.
+        /// Ethernet address.
         hw_addr: MacAddr => pad 2,
-        /// Its name, such as that of the interface.
+        /// Name, such as that of the interface.
         name: FixedText<16>,
-        /// What an operator decided about it.
+        /// Administrative settings.
         config: PortConfig,
-        /// What is the case with it.
+        /// Observed state.
         state: PortState,
-        /// What it does now.
+        /// Features in use.
         current: PortFeatures,
-        /// What it offers to its peer.
+        /// Features that the port advertises.
         advertised: PortFeatures,
-        /// What it can do.
+        /// Features that the port supports.
         supported: PortFeatures,
-        /// What its peer offers.
+        /// Features that the peer advertises.
         peer: PortFeatures,
-        /// Its present rate in kbit/s.
+        /// Current rate in kbit/s.
         current_kbps: u32,
-        /// Its highest rate in kbit/s.
+        /// Maximum rate in kbit/s.
         max_kbps: u32,
     }
 }
 
 number! {
-    /// What happened to a port.
+    /// Reason for a port status message.
     pub struct PortReason(u8) as "{}" {
         ADD = 0 "add",
         DELETE = 1 "delete",
@@ -82,11 +82,11 @@ number! {
 }
 
 layout! {
-    /// A port came, went or changed.
+    /// Notifies that a port was added, removed or changed.
     pub struct PortStatus = "port status" {
-        /// What happened.
+        /// Reason for the message.
         reason: PortReason => pad 7,
-        /// The port as it is now.
+        /// The port after the change.
         port: Port,
     }
 }
@@ -96,13 +96,13 @@ layout! {
     pub struct PortMod = "port modification" {
         /// The port.
         port: PortNo => pad 4,
-        /// Its Ethernet address, against mistakes.
+        /// Ethernet address of the port, which must match as a safeguard.
         hw_addr: MacAddr => pad 2,
         /// The new values of the bits in `mask`.
         config: PortConfig,
         /// The bits to change.
         mask: PortConfig,
-        /// What it shall offer to its peer; none: as before.
+        /// Features to advertise; none to leave them unchanged.
         advertise: PortFeatures => pad 4,
     }
 }

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Item, Reader, Wire, Writer};
+use crate::codec::{ListItem, Reader, WireFormat, Writer};
 use crate::macros::{layout, number};
 use crate::value::{PortNo, QueueId};
 
 number! {
-    /// Which property it is.
+    /// Type of a queue property.
     pub struct QueuePropertyType(u16) as "{}" {
         MIN_RATE = 1 "min_rate",
         MAX_RATE = 2 "max_rate",
@@ -20,28 +20,28 @@ number! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueueProperty {
-    /// The rate that it is sure of, in tenths of a percent; above 1000: no such rate.
+    /// Guaranteed rate in tenths of a percent; above 1000 if there is none.
     MinRate(u16),
-    /// The rate that it cannot pass, in tenths of a percent; above 1000: no such rate.
+    /// Maximum rate in tenths of a percent; above 1000 if there is none.
     MaxRate(u16),
-    /// An experimenter's property.
+    /// Property of an experimenter.
     Experimenter {
-        /// Whose.
+        /// Number of the experimenter.
         experimenter: u32,
-        /// What.
+        /// Content.
         data: Vec<u8>,
     },
-    /// A property that OpenFlow 1.3 does not define.
+    /// Property that OpenFlow 1.3 does not define.
     Unknown {
-        /// Its number.
+        /// Type of the property.
         kind: QueuePropertyType,
-        /// What follows the header.
+        /// Content after the header.
         data: Vec<u8>,
     },
 }
 
 impl QueueProperty {
-    /// Which property it is.
+    /// Returns the type of the property.
     #[must_use]
     pub fn kind(&self) -> QueuePropertyType {
         match self {
@@ -59,7 +59,7 @@ fn read_rate(r: &mut Reader<'_>) -> Result<u16, Error> {
     Ok(rate)
 }
 
-impl Wire for QueueProperty {
+impl WireFormat for QueueProperty {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let start = r.offset();
         let kind = r.named("queue property", |r| r.get())?;
@@ -114,20 +114,20 @@ impl Wire for QueueProperty {
     }
 }
 
-impl Item for QueueProperty {}
+impl ListItem for QueueProperty {}
 
 /// A queue of a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queue {
-    /// The queue.
+    /// Number of the queue.
     pub queue: QueueId,
-    /// Its port.
+    /// Port of the queue.
     pub port: PortNo,
-    /// How it is configured.
+    /// Configuration of the queue.
     pub properties: Vec<QueueProperty>,
 }
 
-impl Wire for Queue {
+impl WireFormat for Queue {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let start = r.offset();
         let (queue, port) = r.named("queue", |r| Ok((r.get()?, r.get()?)))?;
@@ -154,10 +154,10 @@ impl Wire for Queue {
     }
 }
 
-impl Item for Queue {}
+impl ListItem for Queue {}
 
 layout! {
-    /// The port whose queues are asked for.
+    /// Requests the queues of a port.
     pub struct QueueConfigRequest = "queue configuration request" {
         /// The port; [`PortNo::ANY`] for all.
         port: PortNo => pad 4,
@@ -167,9 +167,9 @@ layout! {
 layout! {
     /// The queues of a port.
     pub struct QueueConfig = "queue configuration" {
-        /// The port that was asked for.
+        /// The requested port.
         port: PortNo => pad 4,
-        /// Its queues.
+        /// Queues of the port.
         queues: Vec<Queue>,
     }
 }

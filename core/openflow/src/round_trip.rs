@@ -1,24 +1,24 @@
-//! What holds for every message: it comes back from its bytes, and bytes that were cut, lengthened or
-//! changed are refused or come back from what was read in them.
+//! Properties of every message: it can be read back from its bytes, and bytes that were truncated,
+//! extended or changed are either refused or written back unchanged.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::sample::Source;
+use crate::sample::SampleSource;
 use crate::*;
 
 fn messages() -> impl Strategy<Value = Message> {
-    vec(any::<u8>(), 0..2048).prop_map(|bytes| Source(&bytes).draw())
+    vec(any::<u8>(), 0..2048).prop_map(|bytes| SampleSource(&bytes).draw())
 }
 
-/// The first `length` bytes of a message, with a header that says that this is all.
+/// Returns the first `length` bytes of a message, with a header that states this length.
 fn cut(bytes: &[u8], length: usize) -> Vec<u8> {
     let mut bytes = bytes[..length].to_vec();
     bytes[2..4].copy_from_slice(&u16::try_from(length).unwrap().to_be_bytes());
     bytes
 }
 
-/// Reading must fail, or give back the same bytes when written.
+/// Reading must fail, or yield a message that is written as the same bytes.
 fn refused_or_same(bytes: &[u8]) -> Result<(), TestCaseError> {
     if let Ok(message) = Message::decode(bytes) {
         let again = message.encode();
@@ -74,7 +74,7 @@ proptest! {
         let mut bytes = message.encode().unwrap();
         let at = at.index(bytes.len());
         bytes[at] ^= 0x80;
-        // In a message of another type, which byte 1 says, the rest means something else.
+        // Byte 1 is the type: in a message of another type, the rest has another meaning.
         if at != 1 && matches!(Message::decode(&bytes), Err(Error::Padding { .. })) {
             prop_assert_eq!(Message::decode_with(&bytes, Padding::Ignore), Ok(message));
         }
@@ -109,19 +109,20 @@ proptest! {
     }
 }
 
-/// The cuts at which what is left of `message` is a message too.
+/// Returns the lengths to which `message` can be truncated and remain a message.
 fn whole_after_cut(message: &Message) -> Vec<usize> {
     let bytes = message.encode().unwrap();
     (HEADER_LEN..bytes.len()).filter(|&length| Message::decode(&cut(&bytes, length)).is_ok()).collect()
 }
 
 #[test]
-fn a_message_cut_inside_is_whole_only_between_the_items_of_its_last_list() {
+fn a_truncated_message_is_valid_only_between_list_items() {
     let matching = Match::new().in_port(PortNo(1)).eth_type(EtherType::IPV4);
     let actions = vec![Action::SetField(Oxm::EthDst(Masked::exact(MacAddr::broadcast()))), Action::PopVlan];
     let instructions = vec![Instruction::ApplyActions(actions.clone()), Instruction::GotoTable(TableId(2))];
     let flow = FlowMod { matching: matching.clone(), instructions, ..FlowMod::default() };
-    // The header, 40 bytes of numbers and the match of 18 bytes and 6 of padding; then one instruction.
+    // The header, 40 bytes of numbers, and the match of 18 bytes with 6 of padding; then one
+    // instruction.
     assert_eq!(whole_after_cut(&Message::new(1, Body::FlowMod(flow))), [72, 72 + 8 + 16 + 8]);
 
     let (command, kind, group) = (GroupCommand::ADD, GroupType::ALL, GroupId(1));
@@ -129,11 +130,11 @@ fn a_message_cut_inside_is_whole_only_between_the_items_of_its_last_list() {
     let group = GroupMod { command, kind, group, buckets };
     assert_eq!(whole_after_cut(&Message::new(1, Body::GroupMod(group))), [16, 16 + 16 + 16 + 8]);
 
-    let features: SwitchFeatures = Source(&[1; 64]).draw();
+    let features: SwitchFeatures = SampleSource(&[1; 64]).draw();
     assert_eq!(whole_after_cut(&Message::new(1, Body::FeaturesReply(features))), []);
-    let port: PortStatus = Source(&[1; 128]).draw();
+    let port: PortStatus = SampleSource(&[1; 128]).draw();
     assert_eq!(whole_after_cut(&Message::new(1, Body::PortStatus(port))), []);
-    let removed = FlowRemoved { matching, ..Source(&[0; 128]).draw() };
+    let removed = FlowRemoved { matching, ..SampleSource(&[0; 128]).draw() };
     assert_eq!(whole_after_cut(&Message::new(1, Body::FlowRemoved(removed))), []);
 }
 
@@ -182,7 +183,7 @@ fn a_hello_of_ours_with_a_broken_element_is_refused() {
 }
 
 #[test]
-fn padding_that_is_not_zero_is_refused_unless_it_is_to_be_ignored() {
+fn nonzero_padding_is_refused_unless_it_is_ignored() {
     let message =
         Message::new(1, Body::RoleRequest(RoleConfig { role: ControllerRole::MASTER, generation: 7 }));
     let mut bytes = message.encode().unwrap();
@@ -202,7 +203,7 @@ fn a_stream_goes_on_behind_a_message_that_cannot_be_read() {
 }
 
 #[test]
-fn a_stream_ends_at_an_impossible_length_and_keeps_nothing_after_it() {
+fn a_stream_ends_at_an_impossible_length() {
     let mut framer = Framer::default();
     framer.push(&[4, 20, 0, 7]);
     assert!(matches!(framer.next(), Some(Err(Error::Length { length: 7, .. }))));
@@ -213,7 +214,7 @@ fn a_stream_ends_at_an_impossible_length_and_keeps_nothing_after_it() {
 
 #[test]
 fn a_list_of_actions_that_claims_no_length_is_refused() {
-    // A packet-out with one action whose length is 0, over which a careless reader goes for ever.
+    // A packet-out with an action of length 0, on which a careless reader would loop forever.
     let mut bytes = Message::new(1, Body::PacketOut(PacketOut::new(PortNo(1), Vec::new()))).encode().unwrap();
     bytes[26..28].fill(0);
     let error = Message::decode(&bytes);
@@ -222,7 +223,8 @@ fn a_list_of_actions_that_claims_no_length_is_refused() {
 
 #[test]
 fn an_item_takes_little_more_memory_than_bytes() {
-    // The smallest on the wire take 4 and 8 bytes; a message of 64 KiB stays below a megabyte or two.
+    // The smallest items take 4 and 8 bytes on the wire, so a message of 64 KiB needs at most two
+    // megabytes.
     assert!(size_of::<Oxm>() <= 12 * 4);
     assert!(size_of::<Action>() <= 8 * 8);
     assert!(size_of::<Instruction>() <= 8 * 8);

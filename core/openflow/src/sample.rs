@@ -1,19 +1,20 @@
-//! Arbitrary messages for the property tests. They are drawn from bytes, so that proptest shrinks them
-//! by shrinking the bytes; where those end, zeros follow, which draw the simplest message.
+//! Arbitrary messages for the property tests. They are generated from bytes, so that proptest
+//! shrinks them by shrinking the bytes. Behind the bytes follow zeros, which generate the simplest
+//! message.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::*;
 
-/// The bytes from which values are drawn.
-pub(crate) struct Source<'a>(pub(crate) &'a [u8]);
+/// Bytes from which values are generated.
+pub(crate) struct SampleSource<'a>(pub(crate) &'a [u8]);
 
-/// A value that can be drawn.
+/// A value that can be generated.
 pub(crate) trait Sample: Sized {
-    fn sample(source: &mut Source<'_>) -> Self;
+    fn sample(source: &mut SampleSource<'_>) -> Self;
 }
 
-impl Source<'_> {
+impl SampleSource<'_> {
     fn byte(&mut self) -> u8 {
         let Some((&first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
@@ -28,14 +29,15 @@ impl Source<'_> {
         T::sample(self)
     }
 
-    /// Draws until `wanted`, at last from bytes that go through all values of a byte.
+    /// Generates values until one is `wanted`, finally from bytes that enumerate all values of a
+    /// byte.
     pub(crate) fn draw_until<T: Sample>(&mut self, wanted: impl Fn(&T) -> bool) -> T {
         let drawn = self.draw();
         if wanted(&drawn) {
             return drawn;
         }
         (0..=u8::MAX)
-            .map(|byte| T::sample(&mut Source(&[byte; 8])))
+            .map(|byte| T::sample(&mut SampleSource(&[byte; 8])))
             .find(|value| wanted(value))
             .expect("one of the values with all bytes alike is wanted")
     }
@@ -44,7 +46,7 @@ impl Source<'_> {
         (0..count).map(|_| self.byte()).collect()
     }
 
-    /// Raw data whose length is `rest` beyond a multiple of eight.
+    /// Returns raw data with a length of `rest` beyond a multiple of eight.
     fn aligned(&mut self, rest: usize) -> Vec<u8> {
         let count = 8 * self.below(4) + rest;
         self.bytes(count)
@@ -54,7 +56,7 @@ impl Source<'_> {
 macro_rules! integers {
     ($($int:ty),*) => { $(
         impl Sample for $int {
-            fn sample(source: &mut Source<'_>) -> Self {
+            fn sample(source: &mut SampleSource<'_>) -> Self {
                 Self::from_be_bytes(source.draw())
             }
         }
@@ -64,31 +66,31 @@ macro_rules! integers {
 integers!(u16, u32, u64, u128);
 
 impl Sample for u8 {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         source.byte()
     }
 }
 
 impl<const N: usize> Sample for [u8; N] {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         std::array::from_fn(|_| source.byte())
     }
 }
 
 impl<T: Sample> Sample for Vec<T> {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         (0..source.below(5)).map(|_| source.draw()).collect()
     }
 }
 
 impl<T: Sample> Sample for Box<T> {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         Self::new(source.draw())
     }
 }
 
 impl<T: Sample> Sample for Option<T> {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         (source.below(2) == 1).then(|| source.draw())
     }
 }
@@ -96,7 +98,7 @@ impl<T: Sample> Sample for Option<T> {
 macro_rules! sample {
     ($($type:ty: $source:ident => $value:expr;)*) => { $(
         impl Sample for $type {
-            fn sample($source: &mut Source<'_>) -> Self {
+            fn sample($source: &mut SampleSource<'_>) -> Self {
                 $value
             }
         }
@@ -128,7 +130,7 @@ sample! {
     MeterStats: source => Self { meter: source.draw(), counters: source.draw() };
     TableProperty: source => Self { kind: source.draw(), data: source.draw() };
     UnknownOxm: source => Self {
-        // Not a class that has fields with names.
+        // Must not be a class with named fields.
         class: source.draw::<u16>() & 0x7fff,
         field: source.draw::<u8>() & 0x7f,
         has_mask: source.below(2) == 1,
@@ -137,25 +139,25 @@ sample! {
 }
 
 impl<const N: usize> Sample for FixedText<N> {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         Self(source.draw())
     }
 }
 
 impl<T: Sample> Sample for Masked<T> {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         Self { value: source.draw(), mask: source.draw() }
     }
 }
 
 impl<T: Sample> Sample for Multipart<T> {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         Self { flags: source.draw(), body: source.draw() }
     }
 }
 
 impl Sample for Hello {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         let hello = Self { elements: source.draw(), ..Self::default() };
         if source.below(2) == 0 {
             return hello;
@@ -167,7 +169,7 @@ impl Sample for Hello {
 }
 
 impl Sample for HelloElement {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         if source.below(2) == 0 {
             return Self::VersionBitmap(source.draw());
         }
@@ -177,7 +179,7 @@ impl Sample for HelloElement {
 }
 
 impl Sample for Action {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         match source.below(18) {
             0 => Self::Output { port: source.draw(), max_len: source.draw() },
             1 => Self::CopyTtlOut,
@@ -205,7 +207,7 @@ impl Sample for Action {
 }
 
 impl Sample for Instruction {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         match source.below(8) {
             0 => Self::GotoTable(source.draw()),
             1 => Self::WriteMetadata { metadata: source.draw(), mask: source.draw() },
@@ -223,7 +225,7 @@ impl Sample for Instruction {
 }
 
 impl Sample for BandEffect {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         match source.below(4) {
             0 => Self::Drop,
             1 => Self::DscpRemark(source.draw()),
@@ -237,7 +239,7 @@ impl Sample for BandEffect {
 }
 
 impl Sample for QueueProperty {
-    fn sample(source: &mut Source<'_>) -> Self {
+    fn sample(source: &mut SampleSource<'_>) -> Self {
         match source.below(4) {
             0 => Self::MinRate(source.draw()),
             1 => Self::MaxRate(source.draw()),

@@ -1,10 +1,9 @@
-//! What a switch and a controller settle about each other: features, configuration, roles, and which
-//! messages are sent unasked.
+//! Settings between a switch and a controller: features, configuration, roles and notifications.
 
 use crate::macros::{flags, layout, number};
 
 flags! {
-    /// What a switch can do.
+    /// Optional features of a switch.
     pub struct Capabilities(u32) {
         FLOW_STATS = 0x001 "flow_stats",
         TABLE_STATS = 0x002 "table_stats",
@@ -17,25 +16,26 @@ flags! {
 }
 
 layout! {
-    /// What a switch is.
+    /// Properties of a switch.
     pub struct SwitchFeatures = "features" {
-        /// Its identity: 48 bits, mostly an Ethernet address, below 16 bits of its maker's choice.
+        /// Datapath id. The low 48 bits are mostly an Ethernet address; the vendor chooses the high
+        /// 16 bits.
         datapath_id: u64,
-        /// How many packets it can keep.
+        /// Number of packets that it can buffer.
         buffers: u32,
-        /// How many flow tables it has.
+        /// Number of flow tables.
         tables: u8,
-        /// Which of its connections this is; 0 is the main one.
+        /// Number of this connection; 0 for the main one.
         auxiliary_id: u8 => pad 2,
-        /// What it can do.
+        /// Optional features.
         capabilities: Capabilities,
-        /// Nothing, by the standard.
+        /// Reserved by the standard.
         reserved: u32,
     }
 }
 
 number! {
-    /// What a switch does with fragments of IP packets.
+    /// Treatment of fragments of IP packets.
     pub struct FragmentHandling(u16) as "{:#x}" {
         NORMAL = 0 "normal",
         DROP = 1 "drop",
@@ -44,17 +44,17 @@ number! {
 }
 
 layout! {
-    /// How a switch is configured.
+    /// Configuration of a switch.
     pub struct SwitchConfig = "switch configuration" {
-        /// What it does with fragments.
+        /// Treatment of fragments.
         fragments: FragmentHandling,
-        /// How many bytes of a packet it sends to the controller when no flow matches.
+        /// Number of bytes of a packet that are sent to the controller if no flow matches.
         miss_send_len: u16,
     }
 }
 
 number! {
-    /// What a controller may do.
+    /// Role of a controller.
     pub struct ControllerRole(u32) as "{}" {
         NOCHANGE = 0 "nochange",
         EQUAL = 1 "equal",
@@ -68,37 +68,37 @@ layout! {
     pub struct RoleConfig = "role" {
         /// The role.
         role: ControllerRole => pad 4,
-        /// Which election it comes from, so that a late one does not count.
+        /// Generation of the election. A switch must refuse older ones.
         generation: u64,
     }
 }
 
 layout! {
-    /// The messages that a controller gets unasked: bit n of a mask is for reason n.
+    /// Notifications that a controller receives. Bit n of a mask stands for reason n.
     pub struct AsyncConfig = "asynchronous configuration" {
-        /// Packets in, for a master or an equal.
+        /// Packet-ins, for a master or an equal.
         packet_in: u32,
-        /// Packets in, for a slave.
+        /// Packet-ins, for a slave.
         packet_in_slave: u32,
         /// Port status, for a master or an equal.
         port_status: u32,
         /// Port status, for a slave.
         port_status_slave: u32,
-        /// Flows removed, for a master or an equal.
+        /// Removed flows, for a master or an equal.
         flow_removed: u32,
-        /// Flows removed, for a slave.
+        /// Removed flows, for a slave.
         flow_removed_slave: u32,
     }
 }
 
 layout! {
-    /// A message that an experimenter defines.
+    /// Message of an experimenter.
     pub struct Experimenter = "experimenter message" {
-        /// Whose.
+        /// Number of the experimenter.
         experimenter: u32,
-        /// Which.
+        /// Type of the message.
         kind: u32,
-        /// What it says.
+        /// Content.
         data: Vec<u8>,
     }
 }

@@ -1,16 +1,16 @@
-//! The small values that messages are made of: addresses, identities, names of fixed length.
+//! Basic values of messages: addresses, identifiers and names of fixed length.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::Error;
-use crate::codec::{Reader, Wire, Writer};
+use crate::codec::{Reader, WireFormat, Writer};
 use crate::macros::number;
 
 pub use pnet_base::MacAddr;
 
 number! {
-    /// A port of a switch, or one of the reserved ports.
+    /// Number of a port, or of a reserved port.
     pub struct PortNo(u32) as "{}" {
         IN_PORT = 0xffff_fff8 "in_port",
         TABLE = 0xffff_fff9 "table",
@@ -24,12 +24,12 @@ number! {
 }
 
 impl PortNo {
-    /// The largest number that a physical or logical port may have.
+    /// Maximum number of a physical or logical port.
     pub const MAX: Self = Self(0xffff_ff00);
 }
 
 number! {
-    /// An entry of the group table.
+    /// Number of a group.
     pub struct GroupId(u32) as "{}" {
         ALL = 0xffff_fffc "all",
         ANY = 0xffff_ffff "any",
@@ -37,12 +37,12 @@ number! {
 }
 
 impl GroupId {
-    /// The largest number that a group may have.
+    /// Maximum number of a group.
     pub const MAX: Self = Self(0xffff_ff00);
 }
 
 number! {
-    /// A meter.
+    /// Number of a meter.
     pub struct MeterId(u32) as "{}" {
         SLOWPATH = 0xffff_fffd "slowpath",
         CONTROLLER = 0xffff_fffe "controller",
@@ -51,28 +51,28 @@ number! {
 }
 
 number! {
-    /// A queue of a port.
+    /// Number of a queue.
     pub struct QueueId(u32) as "{}" {
         ALL = 0xffff_ffff "all",
     }
 }
 
 number! {
-    /// A flow table.
+    /// Number of a flow table.
     pub struct TableId(u8) as "{}" {
         ALL = 0xff "all",
     }
 }
 
 number! {
-    /// A packet kept by the switch.
+    /// Number of a buffer that holds a packet.
     pub struct BufferId(u32) as "{}" {
         NONE = 0xffff_ffff "none",
     }
 }
 
 number! {
-    /// What an Ethernet frame carries.
+    /// Protocol that an Ethernet frame carries.
     pub struct EtherType(u16) as "{:#06x}" {
         IPV4 = 0x0800 "ipv4",
         ARP = 0x0806 "arp",
@@ -87,7 +87,7 @@ number! {
 }
 
 number! {
-    /// What an IP packet carries.
+    /// Protocol that an IP packet carries.
     pub struct IpProtocol(u8) as "{}" {
         ICMP = 1 "icmp",
         TCP = 6 "tcp",
@@ -98,7 +98,7 @@ number! {
 }
 
 number! {
-    /// The VLAN of a frame: [`PRESENT`](Self::PRESENT) plus its identifier, or none.
+    /// VLAN of a frame: [`PRESENT`](Self::PRESENT) plus its identifier, or none.
     pub struct VlanId(u16) as "{:#06x}" {
         NONE = 0 "none",
         PRESENT = 0x1000 "present",
@@ -106,19 +106,19 @@ number! {
 }
 
 impl VlanId {
-    /// A frame tagged with `id`, of which the low 12 bits count.
+    /// Returns the value of frames tagged with `id`, of which the low 12 bits count.
     #[must_use]
     pub fn tagged(id: u16) -> Self {
         Self(Self::PRESENT.0 | id & 0xfff)
     }
 }
 
-/// How often or how long: a number to be read in decimal.
+/// A count or a duration, which is printed in decimal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Counter(pub u64);
 
 impl Counter {
-    /// The switch does not count this.
+    /// The switch does not have this counter.
     pub const UNAVAILABLE: Self = Self(u64::MAX);
 }
 
@@ -136,13 +136,13 @@ impl fmt::Display for Counter {
 pub struct U24(u32);
 
 impl U24 {
-    /// `value`, if it has no more than 24 bits.
+    /// Returns the number, or `None` if `value` needs more than 24 bits.
     #[must_use]
     pub fn new(value: u32) -> Option<Self> {
         (value < 1 << 24).then_some(Self(value))
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn value(self) -> u32 {
         self.0
@@ -160,12 +160,12 @@ impl fmt::Display for U24 {
     }
 }
 
-/// A text in a place of `N` bytes; all of them are kept, whatever they are.
+/// Text in a field of `N` bytes. All bytes are kept, whatever their value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FixedText<const N: usize>(pub [u8; N]);
 
 impl<const N: usize> FixedText<N> {
-    /// `text` with zeros behind it, if it leaves room for at least one.
+    /// Returns `text` padded with zeros; `None` if it leaves no room for at least one zero.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let mut bytes = [0; N];
@@ -174,7 +174,7 @@ impl<const N: usize> FixedText<N> {
         Some(Self(bytes))
     }
 
-    /// The text before the first zero byte; what is not UTF-8 is replaced.
+    /// Returns the text before the first zero byte. Invalid UTF-8 is replaced.
     #[must_use]
     pub fn text(&self) -> String {
         let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(N);
@@ -184,7 +184,7 @@ impl<const N: usize> FixedText<N> {
 
 impl<const N: usize> fmt::Display for FixedText<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Quoted, since a switch may put control characters there and a reader may be at a terminal.
+        // Quoted, because a switch may send control characters, and the reader may use a terminal.
         write!(f, "{:?}", self.text())
     }
 }
@@ -197,7 +197,7 @@ impl<const N: usize> fmt::Debug for FixedText<N> {
 
 macro_rules! bytes_of {
     ($([$($generic:tt)*] $type:ty, $read:expr, $write:expr;)*) => { $(
-        impl<$($generic)*> Wire for $type {
+        impl<$($generic)*> WireFormat for $type {
             fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
                 r.array().map($read)
             }

@@ -1,5 +1,5 @@
-//! Messages captured from Open vSwitch 3.1 (`golden/capture.py` says how) are all read, written back
-//! byte for byte, and say what they said when they were captured (`golden/words.txt`).
+//! Messages captured from Open vSwitch 3.1 (see `golden/capture.py`) can all be read, are written
+//! back byte for byte, and must print as they did when they were captured (`golden/words.txt`).
 
 use std::fmt::Write;
 use std::fs;
@@ -13,7 +13,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
-/// The names of the captured streams, in order.
+/// Returns the names of the captured streams, in order.
 fn names() -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder())
         .unwrap()
@@ -71,7 +71,7 @@ fn a_captured_handshake_has_the_switch_and_its_ports() {
         Body::Hello(hello) => Some(hello),
         _ => None,
     });
-    // Open vSwitch offers OpenFlow 1.5 and, without a bitmap, all below.
+    // Open vSwitch offers OpenFlow 1.5 and, without a bitmap, all lower versions.
     assert!(hello.is_some_and(|hello| hello.version == 6 && hello.speaks(4)));
 
     let features = messages.iter().find_map(|message| match &message.body {

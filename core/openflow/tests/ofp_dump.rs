@@ -1,4 +1,4 @@
-//! The example program on captured streams, whole and broken.
+//! The example program on captured streams, complete and damaged.
 
 #[allow(dead_code, unreachable_pub, reason = "a program of its own; here only its inside is run")]
 #[path = "../examples/ofp_dump.rs"]
@@ -9,14 +9,14 @@ use std::io::Read;
 
 const STREAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/dump-flows.from-switch");
 
-/// What is written of `input`, and the error if there is one.
+/// Returns the output for `input`, and the error if there is one.
 fn dump(input: impl Read, reencode: bool) -> (Vec<u8>, Option<String>) {
     let mut output = Vec::new();
     let error = ofp_dump::dump(input, &mut output, reencode).err();
     (output, error.map(|error| error.to_string()))
 }
 
-/// Gives one byte at a time, as a slow connection does.
+/// Returns one byte at a time, as a slow connection does.
 struct Dripping<'a>(&'a [u8]);
 
 impl Read for Dripping<'_> {
@@ -46,7 +46,7 @@ fn each_message_is_a_line() {
 
 #[test]
 fn a_last_message_cut_short_is_an_error_after_those_before_it() {
-    // A hello of 8 bytes, then 3 bytes of the next message.
+    // A hello of 8 bytes, and 3 bytes of the next message.
     let stream = &fs::read(STREAM).unwrap()[..11];
     let (again, error) = dump(stream, true);
     assert_eq!(again, stream[..8]);

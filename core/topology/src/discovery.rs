@@ -1,215 +1,135 @@
-//! Discovery: a machine that finds the network by LLDP and keeps the [`Graph`] of it.
+//! Discovery of the network: a machine that sends and receives LLDP, and keeps the [`Graph`] of the
+//! network.
 //!
-//! Every interval, which in large networks is longer, it announces each port of each connected switch that is new or has another switch at it, and some of the
-//! others in turn: a link that comes there by itself is found a little later. What is heard at a port is the port's
-//! neighbour until three announcements in a row have been missed, or the port goes down. Two ports that are
-//! each other's neighbours are a link. A registered node is located at the port that hears its name and
-//! address. A port has one neighbour at a time: what else it hears is reported, not believed.
+//! In every interval, which is longer in large networks, it announces each port of connected
+//! switches that is new or leads to another switch, and some of the other ports in turn. A link
+//! that appears at one of these is therefore found a little later. The announcement that a port
+//! receives makes its sender the port's neighbor, until three announcements in a row are missed or
+//! the port goes down. Two ports that are each other's neighbors form a link. A registered node is
+//! located at the port that receives its name and address. A port has only one neighbor at a time:
+//! other announcements are reported, but not believed.
 //!
-//! A switch that says nothing may be cut off from here, and well forward without its controller: nothing that only it could tell is
-//! missed. One that answers and has no frame to hand in is not cut off, its links are silent; unless all are so, which tells more of the way here. When its session ends, it keeps its place for a grace time. If it is really gone, its neighbours' ports go down and its links with them, and one without links
-//! is lost after three intervals. While no switch has a session, this machine is itself cut off, and none is lost.
+//! A silent switch may be disconnected from the controller and still forward packets. An interval
+//! therefore counts as missed only for ports that the switch could have reported. A switch that
+//! answers without handing in frames is connected, so its links are silent. If that holds for all
+//! switches, the connection to them is more likely to blame. After the end of its session, a switch
+//! keeps its place for a grace time. If it has really failed, the ports of its neighbors go down
+//! and its links vanish, and a switch without links is lost after three intervals. While no switch
+//! has a session, the controller itself is disconnected, and no switch is lost.
 //!
-//! While what a switch has handed in waits for longer than an interval, this program is behind and cannot tell who is silent there: it puts off to judge that, but not for ever.
+//! If packet-ins of a switch wait for longer than an interval, this program is behind and cannot
+//! tell which ports are silent. It then defers that decision, but not forever.
 //!
-//! An announcement is believed only if it is genuine and fresh: a switch's must be one of the last few that
-//! this machine has made for that port, a node's newer than all before it, and each is believed once. What a
-//! host captured and sends again, or elsewhere, is therefore refused and reported. A host can still carry a frame
-//! to another host before anybody else has heard it; so a port where a node lives, whose genuine word
-//! outweighs any switch's, never becomes part of a link.
+//! An announcement must be authentic and fresh to be believed. That of a switch must be one of the
+//! last few that this machine made for the port, and that of a node must be newer than all before.
+//! Each is believed once only. Frames that a host captured and sends again, or elsewhere, are
+//! therefore refused and reported. A host can still forward a frame to another host before any
+//! other port receives it. For this reason a port of a node never becomes part of a link: the
+//! node's announcement outweighs that of any switch.
 
 mod checks;
 mod sessions;
+mod warning;
 
-use crate::lldp::{Announcement, LldpError};
+use crate::lldp::Announcement;
 use crate::{DatapathId, Graph, Key, Link, MacAddr, Port};
-use checks::Sent;
+use checks::SentAnnouncements;
 use cool_machine::{Duration, Machine, Poll, Time};
-use core::fmt;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-pub use checks::Refused;
+pub use checks::RefusedFrames;
+pub use warning::{Cause, Warning};
 
-/// Announcements in a row that may be missed.
-const MISSED: u8 = 3;
-/// A port without another switch is announced in each of its first 8 intervals, and then in one of 8.
-const SELDOM: u32 = 8;
-/// What an announcement takes of a controller's time at least: of more ports than are announced in an interval at this pace, intervals
-/// are longer. Else a large network would keep it busy with nothing but this (docs/measurements/scale.md).
-const ANNOUNCEMENT: Duration = Duration::from_micros(100);
-/// Intervals that a warning stays after its cause was last seen.
-const WARNED: u8 = 10;
+/// Number of announcements in a row that may be missed.
+const MISSED_MAX: u8 = 3;
+/// A port that leads to no switch is announced in each of its first 8 intervals, and then in one of
+/// 8.
+const SPARSE_PERIOD: u32 = 8;
+/// Minimum time per announcement. If more ports are announced than fit into an interval at this
+/// rate, the interval is extended, because announcements alone would keep the controller busy in a
+/// large network (docs/measurements/scale.md).
+const ANNOUNCEMENT_TIME_MIN: Duration = Duration::from_micros(100);
+/// Number of intervals that a warning stays after its cause was last seen.
+const WARNING_INTERVALS: u8 = 10;
 
-/// What may happen.
+/// Input of the machine.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// A switch has a session; these of its ports are up, with their addresses. Its other ports are down.
+    /// A switch has a session. These of its ports are up; all others are down.
     SwitchUp {
         /// The switch.
         switch: DatapathId,
         /// Number and address of each port that is up.
         ports: &'a [(u32, MacAddr)],
     },
-    /// A switch's session has ended.
+    /// The session of a switch has ended.
     SwitchDown(DatapathId),
-    /// A port has come up.
+    /// A port is up.
     PortUp(Port, MacAddr),
-    /// A port has gone down or away.
+    /// A port is down or was removed.
     PortDown(Port),
-    /// A port has heard a frame.
+    /// A port has received a frame.
     Received(Port, &'a [u8]),
-    /// A switch has said something, and all that it had handed in by a moment ago has been told here.
+    /// A switch has sent something, and all frames that it handed in before have been passed to
+    /// this machine.
     CaughtUp(DatapathId),
-    /// A node is registered with this name and address, and proves its announcements with this key.
+    /// A node is registered with this name and address. The key authenticates its announcements.
     NodeRegistered(&'a str, MacAddr, &'a Key),
-    /// A node is registered no more.
-    NodeLeft(&'a str),
+    /// A node is no longer registered.
+    NodeUnregistered(&'a str),
 }
 
-/// What to do, or to know.
+/// Output of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Send this frame out of this port.
+    /// This frame must be sent out of this port.
     Announce(Port, Vec<u8>),
-    /// A link is there.
+    /// A link was found.
     LinkUp(Link),
-    /// A link is gone.
+    /// A link was lost.
     LinkDown(Link),
-    /// A switch is there.
+    /// A switch was found.
     SwitchFound(DatapathId),
-    /// A switch is gone, with all that hung on it.
+    /// A switch was lost, together with its links and nodes.
     SwitchLost(DatapathId),
-    /// A node is at this port.
+    /// A node was located at this port.
     NodeLocated(String, Port),
     /// A node is no longer at this port.
     NodeLost(String, Port),
-    /// Something an operator should look at; not repeated while it lasts.
+    /// An operator should look at this. Not repeated while it lasts.
     Warning(Warning),
-}
-
-/// Something wrong in the network.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warning {
-    /// Where.
-    pub port: Port,
-    /// What.
-    pub cause: Cause,
-}
-
-/// What is wrong at a port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// It hears LLDP that nobody can read.
-    Unreadable(LldpError),
-    /// It hears somebody beside its neighbour.
-    SecondNeighbour {
-        /// The neighbour.
-        first: Announcement,
-        /// The other.
-        second: Announcement,
-    },
-    /// It hears an announcement that neither this controller nor the node's agent has made.
-    Forged(Announcement),
-    /// It hears a genuine announcement that has been heard before, or is too old.
-    Replayed(Announcement),
-    /// It hears a switch though a node lives at one of the two ports, so the node's host carries the frames.
-    Relayed {
-        /// The switch heard.
-        heard: Announcement,
-        /// The node.
-        node: String,
-    },
-    /// It is cabled to its own switch.
-    OwnSwitch,
-    /// It hears a node that is located elsewhere.
-    NodeElsewhere {
-        /// The node.
-        name: String,
-        /// Where it is located.
-        at: Port,
-    },
-    /// It hears a node whose address differs from the registered one.
-    WrongAddress {
-        /// The node.
-        name: String,
-        /// The address heard.
-        heard: MacAddr,
-        /// The address registered.
-        registered: MacAddr,
-    },
-}
-
-impl fmt::Display for Announcement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Announcement::Switch { switch, port } => write!(f, "switch {switch} port {port}"),
-            Announcement::Node { name, mac } => write!(f, "node {name} ({mac})"),
-        }
-    }
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "port {}: ", self.port)?;
-        match &self.cause {
-            Cause::Unreadable(error) => write!(f, "hears LLDP that cannot be read: {error}"),
-            Cause::SecondNeighbour { first, second } => {
-                write!(f, "hears {second} beside {first}; connect one device to a port")
-            }
-            Cause::Forged(who) => {
-                write!(
-                    f,
-                    "hears {who}, but the frame is forged, or of another controller; look who sends there"
-                )
-            }
-            Cause::Replayed(who) => {
-                write!(f, "hears an old announcement of {who} again; look who sends there")
-            }
-            Cause::Relayed { heard, node } => {
-                write!(
-                    f,
-                    "hears {heard} by way of node {node}, which should not forward LLDP; look at that host"
-                )
-            }
-            Cause::OwnSwitch => write!(f, "is cabled to its own switch; remove the cable"),
-            Cause::NodeElsewhere { name, at } => {
-                write!(f, "hears node {name}, which is located at {at}; give each node its own name")
-            }
-            Cause::WrongAddress { name, heard, registered } => {
-                write!(f, "hears node {name} with address {heard}, but it registered {registered}")
-            }
-        }
-    }
 }
 
 /// A port that is up.
 #[derive(Clone, Debug)]
-struct Entry {
+struct DiscoveredPort {
     mac: MacAddr,
-    neighbour: Option<Announcement>,
-    /// Intervals since the neighbour was last heard.
+    neighbor: Option<Announcement>,
+    /// Intervals since the neighbor was last heard.
     missed: u8,
-    /// Intervals that it has been up.
+    /// Intervals since the port came up.
     age: u32,
-    sent: Sent,
+    sent: SentAnnouncements,
 }
 
-impl Entry {
-    /// An interval is over. Tells whether the port is announced now.
-    fn ends_interval(&mut self, port: Port) -> bool {
+impl DiscoveredPort {
+    /// Ends an interval. Returns whether the port must be announced now.
+    fn end_interval(&mut self, port: Port) -> bool {
         self.age = self.age.wrapping_add(1);
-        let linked = matches!(self.neighbour, Some(Announcement::Switch { .. }));
-        // Not all in the same interval.
-        linked || self.age <= SELDOM || self.age.wrapping_add(port.number).is_multiple_of(SELDOM)
+        let linked = matches!(self.neighbor, Some(Announcement::Switch { .. }));
+        // Spread over the intervals.
+        linked
+            || self.age <= SPARSE_PERIOD
+            || self.age.wrapping_add(port.number).is_multiple_of(SPARSE_PERIOD)
     }
 }
 
 /// A registered node.
 #[derive(Clone, Debug)]
-struct Registered {
+struct RegisteredNode {
     mac: MacAddr,
     key: Key,
-    /// The number of its last announcement.
+    /// Number of its last announcement.
     last: u64,
 }
 
@@ -217,36 +137,38 @@ struct Registered {
 #[derive(Clone, Debug)]
 pub struct Discovery {
     interval: Duration,
-    /// Intervals that a switch without a session stays.
+    /// Number of intervals that a switch without a session stays.
     grace: u32,
     key: Key,
-    /// Of the last announcement made.
+    /// Number of the last announcement made.
     number: u64,
-    refused: Refused,
+    refused: RefusedFrames,
     /// When to announce next; `None` until the first input.
     next: Option<Time>,
-    /// Ports that are up, of connected switches and of those that may come back.
-    ports: BTreeMap<Port, Entry>,
-    /// Switches without a session, and announcements missed since.
-    gone: BTreeMap<DatapathId, u32>,
+    /// Ports that are up, of connected switches and of those that may return.
+    ports: BTreeMap<Port, DiscoveredPort>,
+    /// Switches without a session, each with the intervals since.
+    absent: BTreeMap<DatapathId, u32>,
     /// Switches that have handed in a frame in this interval.
     vocal: BTreeSet<DatapathId>,
-    /// Switches that have said something in this interval and were caught up with.
+    /// Switches that have sent something in this interval and of which everything has been
+    /// processed.
     caught_up: BTreeSet<DatapathId>,
-    /// Switches that have handed in more than was told since, and for how many intervals.
+    /// Switches with unprocessed frames, each with the number of intervals.
     behind: BTreeMap<DatapathId, u8>,
-    registered: BTreeMap<String, Registered>,
-    /// The ports whose neighbour has this name.
-    heard: BTreeMap<String, BTreeSet<Port>>,
+    registered: BTreeMap<String, RegisteredNode>,
+    /// Ports that have a neighbor of this name.
+    announced_at: BTreeMap<String, BTreeSet<Port>>,
     graph: Graph,
-    /// By port and kind of cause, so that their number is bounded; with the intervals left.
+    /// Warnings by port and kind of cause, which bounds their number, each with the intervals left.
     warnings: BTreeMap<(Port, u8), (Warning, u8)>,
     outputs: VecDeque<Output>,
     revision: u64,
 }
 
 impl Discovery {
-    /// Announces every `interval`, proved by `key`, which nobody else may have. A switch without a session stays for `grace`.
+    /// Creates a machine that announces every `interval`. `key` authenticates the announcements, so
+    /// it must be secret. A switch without a session stays for `grace`.
     pub fn new(interval: Duration, grace: Duration, key: Key) -> Discovery {
         let intervals = grace.as_nanos().div_ceil(interval.as_nanos().max(1));
         Discovery {
@@ -254,15 +176,15 @@ impl Discovery {
             grace: u32::try_from(intervals).unwrap_or(u32::MAX),
             key,
             number: 0,
-            refused: Refused::default(),
+            refused: RefusedFrames::default(),
             next: None,
             ports: BTreeMap::new(),
-            gone: BTreeMap::new(),
+            absent: BTreeMap::new(),
             vocal: BTreeSet::new(),
             caught_up: BTreeSet::new(),
             behind: BTreeMap::new(),
             registered: BTreeMap::new(),
-            heard: BTreeMap::new(),
+            announced_at: BTreeMap::new(),
             graph: Graph::default(),
             warnings: BTreeMap::new(),
             outputs: VecDeque::new(),
@@ -270,28 +192,29 @@ impl Discovery {
         }
     }
 
-    /// The network as it is known: links heard in both directions, registered nodes at their ports.
+    /// Returns the discovered network: links confirmed in both directions, and registered nodes at
+    /// their ports.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// How many frames were not believed.
-    pub fn refused(&self) -> Refused {
+    /// Returns the number of refused frames.
+    pub fn refused(&self) -> RefusedFrames {
         self.refused
     }
 
-    /// Counts the changes of what is known: of the graph and of the warnings.
+    /// Counts the changes of the graph and of the warnings.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// What is wrong at present.
+    /// Returns the current warnings.
     pub fn warnings(&self) -> impl Iterator<Item = &Warning> {
         self.warnings.values().map(|(warning, _)| warning)
     }
 
     fn switch_up(&mut self, switch: DatapathId, ports: &[(u32, MacAddr)]) {
-        self.gone.remove(&switch);
+        self.absent.remove(&switch);
         if !self.graph.contains(switch) {
             self.graph.add_switch(switch);
             self.outputs.push_back(Output::SwitchFound(switch));
@@ -313,39 +236,40 @@ impl Discovery {
     }
 
     fn port_up(&mut self, port: Port, mac: MacAddr) {
-        // A port of a switch that never came up would outlive it.
+        // The port of an unknown switch would never be removed.
         if !self.graph.contains(port.switch) {
             return;
         }
-        let sent = Sent::after(self.number);
-        let new = Entry { mac, neighbour: None, missed: 0, age: 0, sent };
+        let sent = SentAnnouncements::after(self.number);
+        let new = DiscoveredPort { mac, neighbor: None, missed: 0, age: 0, sent };
         self.ports.entry(port).or_insert(new).mac = mac;
         self.announce(port);
     }
 
     fn port_down(&mut self, port: Port) {
         if let Some(peer) = self.graph.peer(port) {
-            // Its neighbour would only age; forgotten now, a new one is believed at once.
-            self.forget_neighbour(peer);
+            // The neighbor of the other end would only age. It is removed now, so that a new one is
+            // believed at once.
+            self.forget_neighbor(peer);
         }
-        self.forget_neighbour(port);
+        self.forget_neighbor(port);
         self.ports.remove(&port);
     }
 
     fn announce(&mut self, port: Port) {
-        if self.gone.contains_key(&port.switch) {
+        if self.absent.contains_key(&port.switch) {
             return;
         }
         let Some(entry) = self.ports.get_mut(&port) else { return };
         self.number += 1;
-        entry.sent.note(self.number);
+        entry.sent.record(self.number);
         let announcement = Announcement::Switch { switch: port.switch, port: port.number };
         if let Ok(frame) = announcement.encode(entry.mac, &self.key, self.number) {
             self.outputs.push_back(Output::Announce(port, frame));
         }
     }
 
-    fn heard(&mut self, port: Port, frame: &[u8]) {
+    fn receive(&mut self, port: Port, frame: &[u8]) {
         if !self.ports.contains_key(&port) {
             return;
         }
@@ -359,48 +283,50 @@ impl Discovery {
             }
         };
         let Some(entry) = self.ports.get_mut(&port) else { return };
-        match (&entry.neighbour, &announcement) {
+        match (&entry.neighbor, &announcement) {
             (Some(known), _) if *known == announcement => {
                 entry.missed = 0;
                 return self.check_node(port);
             }
-            // The host at this port carried a switch's frames; now that its agent is heard, they are worth nothing.
-            (Some(Announcement::Switch { .. }), Announcement::Node { .. }) => self.forget_neighbour(port),
+            // The host at this port forwarded frames of a switch. They do not count any longer,
+            // because the host's agent is heard.
+            (Some(Announcement::Switch { .. }), Announcement::Node { .. }) => self.forget_neighbor(port),
             (Some(known), _) => {
                 let first = known.clone();
-                return self.warn(port, Cause::SecondNeighbour { first, second: announcement });
+                return self.warn(port, Cause::SecondNeighbor { first, second: announcement });
             }
             (None, _) => {}
         }
         let Some(entry) = self.ports.get_mut(&port) else { return };
         entry.missed = 0;
-        entry.neighbour = Some(announcement.clone());
+        entry.neighbor = Some(announcement.clone());
         match announcement {
             Announcement::Switch { switch, .. } if switch == port.switch => self.warn(port, Cause::OwnSwitch),
             Announcement::Switch { .. } => {
-                // The other side may have come up before we could reach it: let it hear us now.
+                // The other side may have come up before it could be reached, so it should be
+                // announced to now.
                 self.announce(port);
                 self.check_link(port);
             }
             Announcement::Node { name, .. } => {
-                self.heard.entry(name.clone()).or_default().insert(port);
+                self.announced_at.entry(name.clone()).or_default().insert(port);
                 self.locate(&name);
                 self.check_node(port);
             }
         }
     }
 
-    fn forget_neighbour(&mut self, port: Port) {
-        let Some(neighbour) = self.ports.get_mut(&port).and_then(|entry| entry.neighbour.take()) else {
+    fn forget_neighbor(&mut self, port: Port) {
+        let Some(neighbor) = self.ports.get_mut(&port).and_then(|entry| entry.neighbor.take()) else {
             return;
         };
-        match neighbour {
+        match neighbor {
             Announcement::Switch { .. } => self.check_link(port),
             Announcement::Node { name, .. } => {
-                if let Some(ports) = self.heard.get_mut(&name) {
+                if let Some(ports) = self.announced_at.get_mut(&name) {
                     ports.remove(&port);
                     if ports.is_empty() {
-                        self.heard.remove(&name);
+                        self.announced_at.remove(&name);
                     }
                 }
                 self.locate(&name);
@@ -408,17 +334,17 @@ impl Discovery {
         }
     }
 
-    /// The port of another switch that is this port's neighbour.
-    fn neighbour(&self, port: Port) -> Option<Port> {
-        match self.ports.get(&port)?.neighbour {
+    /// Returns the port of another switch that is this port's neighbor.
+    fn neighbor(&self, port: Port) -> Option<Port> {
+        match self.ports.get(&port)?.neighbor {
             Some(Announcement::Switch { switch, port: number }) => Some(Port { switch, number }),
             _ => None,
         }
     }
 
-    /// Brings the link at a port in line with what the two ends have heard.
+    /// Adds or removes the link at a port, according to the neighbors of both ends.
     fn check_link(&mut self, port: Port) {
-        let mutual = self.neighbour(port).filter(|peer| self.neighbour(*peer) == Some(port));
+        let mutual = self.neighbor(port).filter(|peer| self.neighbor(*peer) == Some(port));
         if self.graph.peer(port) == mutual {
             return;
         }
@@ -431,18 +357,19 @@ impl Discovery {
         }
     }
 
-    /// Brings a node's place in line with what is registered and heard. It stays where it is while it can.
+    /// Locates a node, according to its registration and the announcements received. It keeps its
+    /// place if possible.
     fn locate(&mut self, name: &str) {
         let now = self.graph.host(name);
         let registered = self.registered.get(name).map(|node| &node.mac);
-        let fits = |port: &Port| match self.ports.get(port).and_then(|entry| entry.neighbour.as_ref()) {
-            Some(Announcement::Node { name: heard, mac }) => heard == name && Some(mac) == registered,
+        let fits = |port: &Port| match self.ports.get(port).and_then(|entry| entry.neighbor.as_ref()) {
+            Some(Announcement::Node { name: received, mac }) => received == name && Some(mac) == registered,
             _ => false,
         };
         if now.as_ref().is_some_and(fits) {
             return;
         }
-        let found = self.heard.get(name).and_then(|ports| ports.iter().find(|p| fits(p)).copied());
+        let found = self.announced_at.get(name).and_then(|ports| ports.iter().find(|p| fits(p)).copied());
         if let Some(port) = self.graph.displace(name) {
             self.outputs.push_back(Output::NodeLost(name.to_owned(), port));
         }
@@ -452,19 +379,19 @@ impl Discovery {
         }
     }
 
-    /// Warns if the node heard at a port is not located there though it is registered.
+    /// Warns if the node heard at a port is registered but not located there.
     fn check_node(&mut self, port: Port) {
-        let neighbour = self.ports.get(&port).and_then(|entry| entry.neighbour.as_ref());
-        let Some(Announcement::Node { name, mac }) = neighbour else { return };
+        let neighbor = self.ports.get(&port).and_then(|entry| entry.neighbor.as_ref());
+        let Some(Announcement::Node { name, mac }) = neighbor else { return };
         let at = self.graph.host(name);
-        // The usual case: it is where it is only as long as its address fits.
+        // This is the usual case. The node would not be located here if its address were wrong.
         if at == Some(port) {
             return;
         }
-        let (name, heard) = (name.clone(), *mac);
+        let (name, received) = (name.clone(), *mac);
         match (self.registered.get(&name).map(|node| node.mac), at) {
-            (Some(registered), _) if registered != heard => {
-                self.warn(port, Cause::WrongAddress { name, heard, registered });
+            (Some(registered), _) if registered != received => {
+                self.warn(port, Cause::WrongAddress { name, received, registered });
             }
             (_, Some(at)) => self.warn(port, Cause::NodeElsewhere { name, at }),
             _ => {}
@@ -474,7 +401,7 @@ impl Discovery {
     fn warn(&mut self, port: Port, cause: Cause) {
         let kind = match cause {
             Cause::Unreadable(_) => 0,
-            Cause::SecondNeighbour { .. } => 1,
+            Cause::SecondNeighbor { .. } => 1,
             Cause::OwnSwitch => 2,
             Cause::NodeElsewhere { .. } => 3,
             Cause::WrongAddress { .. } => 4,
@@ -483,7 +410,7 @@ impl Discovery {
             Cause::Relayed { .. } => 7,
         };
         let warning = Warning { port, cause };
-        let before = self.warnings.insert((port, kind), (warning.clone(), WARNED));
+        let before = self.warnings.insert((port, kind), (warning.clone(), WARNING_INTERVALS));
         if before.as_ref().is_none_or(|(before, _)| *before != warning) {
             self.revision += 1;
         }
@@ -492,48 +419,50 @@ impl Discovery {
         }
     }
 
-    fn node_left(&mut self, name: &str) {
+    fn node_unregistered(&mut self, name: &str) {
         self.registered.remove(name);
         self.locate(name);
     }
 
-    /// One interval is over: age, then announce.
+    /// Ends an interval: ages the neighbors, then announces ports. Returns how many ports are
+    /// announced.
     ///
-    /// Age is counted in announcements, not in time: if this program was not run for a while, nothing has
-    /// been missed. Returns how many ports are announced.
+    /// Age is counted in announcements, because no announcement was missed if this program did not
+    /// run for a while.
     fn tick(&mut self) -> u32 {
         let (vocal, caught_up) = (std::mem::take(&mut self.vocal), std::mem::take(&mut self.caught_up));
-        let waited_for = self.waited_for(&vocal, &caught_up);
-        let there = sessions::there(&vocal, &caught_up);
+        let unprocessed = self.unprocessed(&vocal, &caught_up);
+        let reporting = sessions::reporting(&vocal, &caught_up);
         let mut silent = Vec::new();
         let mut due = Vec::new();
         for (port, entry) in &mut self.ports {
-            // What was announced before is not yet heard there: more would only wait with it, and make it old.
-            if entry.concerns(*port, &waited_for) {
+            // Earlier announcements have not been processed yet. Further ones would only queue
+            // behind them and make them old.
+            if entry.concerns(*port, &unprocessed) {
                 continue;
             }
-            if entry.ends_interval(*port) {
+            if entry.end_interval(*port) {
                 due.push(*port);
             } else {
-                // What it has announced gets old all the same.
+                // The announcements of the port must age all the same.
                 self.number += 1;
-                entry.sent.note(self.number);
+                entry.sent.record(self.number);
             }
-            if entry.neighbour.is_some() && !entry.is_mute(*port, &there) {
+            if entry.neighbor.is_some() && !entry.could_not_report(*port, &reporting) {
                 entry.missed += 1;
-                if entry.missed > MISSED {
+                if entry.missed > MISSED_MAX {
                     silent.push(*port);
                 }
             }
         }
         for port in silent {
-            self.forget_neighbour(port);
+            self.forget_neighbor(port);
         }
         for switch in self.lost_switches() {
             for port in self.ports_of(switch) {
                 self.port_down(port);
             }
-            self.gone.remove(&switch);
+            self.absent.remove(&switch);
             self.graph.remove_switch(switch);
             self.outputs.push_back(Output::SwitchLost(switch));
         }
@@ -562,31 +491,31 @@ impl Machine for Discovery {
             Input::SwitchDown(switch) => self.session_ended(switch),
             Input::PortUp(port, mac) => self.port_up(port, mac),
             Input::PortDown(port) => self.port_down(port),
-            Input::Received(port, frame) => self.heard(port, frame),
+            Input::Received(port, frame) => self.receive(port, frame),
             Input::CaughtUp(switch) => {
                 self.caught_up.insert(switch);
             }
             Input::NodeRegistered(name, mac, key) => {
                 let before = self.registered.get(name).filter(|node| node.key == *key);
                 let last = before.map_or(0, |node| node.last);
-                self.registered.insert(name.to_owned(), Registered { mac, key: key.clone(), last });
+                self.registered.insert(name.to_owned(), RegisteredNode { mac, key: key.clone(), last });
                 self.locate(name);
-                for port in self.heard.get(name).cloned().unwrap_or_default() {
+                for port in self.announced_at.get(name).cloned().unwrap_or_default() {
                     self.check_node(port);
                 }
             }
-            Input::NodeLeft(name) => self.node_left(name),
+            Input::NodeUnregistered(name) => self.node_unregistered(name),
         }
     }
 
     fn poll(&mut self, now: Time) -> Poll<Output> {
         if self.outputs.is_empty() && self.next.is_some_and(|next| next <= now) {
             let announced = self.tick();
-            self.next = Some(now + self.interval.max(ANNOUNCEMENT * announced));
+            self.next = Some(now + self.interval.max(ANNOUNCEMENT_TIME_MIN * announced));
         }
         match self.outputs.pop_front() {
             Some(output) => {
-                // Whatever changes the graph is told.
+                // Every output except an announcement reports a change.
                 self.revision += u64::from(!matches!(output, Output::Announce(..)));
                 Poll::Output(output)
             }

@@ -1,19 +1,19 @@
-//! The network as it is known: switches, links between their ports, hosts at ports.
+//! The network as a graph: switches, links between their ports, and hosts at ports.
 
 use crate::{DatapathId, Port};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A link between two switches; `a` is the smaller end.
+/// A link between two switches. `a` is the smaller end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Link {
     /// One end.
     pub a: Port,
-    /// The other.
+    /// The other end.
     pub b: Port,
 }
 
 impl Link {
-    /// The link between two ports, whichever way they are named.
+    /// Returns the link between two ports, in either order.
     pub fn new(one: Port, other: Port) -> Link {
         Link { a: one.min(other), b: one.max(other) }
     }
@@ -26,7 +26,7 @@ pub struct Graph {
     /// Both directions of every link.
     peers: BTreeMap<Port, Port>,
     hosts: BTreeMap<String, Port>,
-    /// How many hosts each switch has that has any.
+    /// Number of hosts of each switch that has any.
     hosts_at: BTreeMap<DatapathId, usize>,
 }
 
@@ -39,7 +39,7 @@ impl Graph {
     /// Removes a switch with its links and hosts.
     pub fn remove_switch(&mut self, switch: DatapathId) {
         let ports: Vec<Port> =
-            self.neighbours(switch).map(|(port, _)| Port { switch, number: port }).collect();
+            self.neighbors(switch).map(|(port, _)| Port { switch, number: port }).collect();
         for port in ports {
             self.unlink(port);
         }
@@ -48,8 +48,8 @@ impl Graph {
         self.switches.remove(&switch);
     }
 
-    /// Links two ports of different switches, each of which loses the link that it had. A cable between two
-    /// ports of one switch leads nowhere and is left out.
+    /// Links two ports of different switches. Links that they had before are removed. A cable
+    /// between two ports of one switch is ignored, because it leads nowhere.
     pub fn link(&mut self, one: Port, other: Port) {
         if one.switch == other.switch {
             return;
@@ -62,14 +62,14 @@ impl Graph {
         self.peers.insert(other, one);
     }
 
-    /// Removes the link at a port and returns it.
+    /// Removes the link at a port. Returns the link.
     pub fn unlink(&mut self, port: Port) -> Option<Link> {
         let peer = self.peers.remove(&port)?;
         self.peers.remove(&peer);
         Some(Link::new(port, peer))
     }
 
-    /// Puts a host at a port.
+    /// Places a host at a port.
     pub fn place(&mut self, host: &str, port: Port) {
         self.add_switch(port.switch);
         self.displace(host);
@@ -77,7 +77,7 @@ impl Graph {
         *self.hosts_at.entry(port.switch).or_default() += 1;
     }
 
-    /// Forgets where a host is; returns where it was.
+    /// Removes a host from its place. Returns the place.
     pub fn displace(&mut self, host: &str) -> Option<Port> {
         let port = self.hosts.remove(host)?;
         if let Some(hosts) = self.hosts_at.get_mut(&port.switch) {
@@ -89,43 +89,43 @@ impl Graph {
         Some(port)
     }
 
-    /// All switches, ascending.
+    /// Returns all switches in ascending order.
     pub fn switches(&self) -> impl Iterator<Item = DatapathId> + '_ {
         self.switches.iter().copied()
     }
 
-    /// Whether there is such a switch.
+    /// Returns whether a switch is part of the graph.
     pub fn contains(&self, switch: DatapathId) -> bool {
         self.switches.contains(&switch)
     }
 
-    /// All links, each once, ascending.
+    /// Returns all links once, in ascending order.
     pub fn links(&self) -> impl Iterator<Item = Link> + '_ {
         self.peers.iter().filter(|(port, peer)| port < peer).map(|(port, peer)| Link { a: *port, b: *peer })
     }
 
-    /// The other end of the link at a port.
+    /// Returns the other end of the link at a port.
     pub fn peer(&self, port: Port) -> Option<Port> {
         self.peers.get(&port).copied()
     }
 
-    /// A switch's linked ports, ascending, with what each leads to.
-    pub fn neighbours(&self, switch: DatapathId) -> impl Iterator<Item = (u32, Port)> + '_ {
+    /// Returns the linked ports of a switch in ascending order, each with the other end.
+    pub fn neighbors(&self, switch: DatapathId) -> impl Iterator<Item = (u32, Port)> + '_ {
         let all = Port { switch, number: 0 }..=Port { switch, number: u32::MAX };
         self.peers.range(all).map(|(port, peer)| (port.number, *peer))
     }
 
-    /// All hosts by name, with their places.
+    /// Returns all hosts by name, with their places.
     pub fn hosts(&self) -> impl Iterator<Item = (&str, Port)> + '_ {
         self.hosts.iter().map(|(name, port)| (name.as_str(), *port))
     }
 
-    /// The switches that have hosts, ascending.
+    /// Returns the switches that have hosts in ascending order.
     pub fn tors(&self) -> impl Iterator<Item = DatapathId> + '_ {
         self.hosts_at.keys().copied()
     }
 
-    /// Where a host is.
+    /// Returns the place of a host.
     pub fn host(&self, name: &str) -> Option<Port> {
         self.hosts.get(name).copied()
     }

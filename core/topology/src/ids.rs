@@ -1,8 +1,8 @@
-//! What names a thing in the network: switches and ports.
+//! Identifiers of switches and ports.
 
 use core::fmt;
 
-/// A switch, by its OpenFlow datapath id.
+/// OpenFlow datapath id of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct DatapathId(pub u64);
 
@@ -15,7 +15,7 @@ impl fmt::Display for DatapathId {
 impl core::str::FromStr for DatapathId {
     type Err = NoDatapathId;
 
-    /// Up to 16 hexadecimal digits, after 0x or not, also as bytes with colons between.
+    /// Reads up to 16 hexadecimal digits, optionally after 0x or with colons between bytes.
     fn from_str(text: &str) -> Result<DatapathId, NoDatapathId> {
         let digits = text.strip_prefix("0x").unwrap_or(text).replace(':', "");
         let hexadecimal = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -24,7 +24,7 @@ impl core::str::FromStr for DatapathId {
     }
 }
 
-/// A text that is no datapath id.
+/// A text that is not a datapath id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoDatapathId(String);
 
@@ -41,7 +41,7 @@ impl core::error::Error for NoDatapathId {}
 pub struct Port {
     /// The switch.
     pub switch: DatapathId,
-    /// The port's OpenFlow number.
+    /// OpenFlow number of the port.
     pub number: u32,
 }
 
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datapath_id_is_read_as_it_is_written_and_as_switches_write_it() {
+    fn a_datapath_id_is_read_in_all_usual_notations() {
         for text in ["000000000000002a", "0x2a", "2A", "00:00:00:00:00:00:00:2a"] {
             assert_eq!(text.parse(), Ok(DatapathId(0x2a)), "{text}");
         }

@@ -1,24 +1,24 @@
-//! A [`Graph`] numbered through for computing: switches are positions in a list, and what they are linked to
-//! lies side by side. Made anew when links change; the graph remains what is true.
+//! Index of a [`Graph`] for fast computation: switches are positions in a list, and the links of
+//! each are adjacent in memory. It must be rebuilt when links change.
 
 use crate::{DatapathId, Graph, Link, Port};
 use std::collections::VecDeque;
 
-/// The distance of what cannot be reached.
+/// Distance of switches that cannot be reached.
 pub const UNREACHABLE: u32 = u32::MAX;
 
-/// One end of a link as seen from a switch.
+/// One end of a link, as seen from a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
-    /// The switch's own port.
+    /// Port of the switch.
     pub port: u32,
-    /// The position of the switch at the other end.
+    /// Position of the switch at the other end.
     pub peer: usize,
-    /// The port there.
+    /// Port of that switch.
     pub peer_port: u32,
 }
 
-/// A graph's switches and links by position.
+/// Switches and links of a graph by position.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Index {
     switches: Vec<DatapathId>,
@@ -26,39 +26,39 @@ pub struct Index {
 }
 
 impl Index {
-    /// Numbers a graph through.
+    /// Builds the index of a graph.
     pub fn new(graph: &Graph) -> Index {
         let switches: Vec<DatapathId> = graph.switches().collect();
         let edge = |(port, peer): (u32, Port)| {
             let peer_position = switches.binary_search(&peer.switch).ok()?;
             Some(Edge { port, peer: peer_position, peer_port: peer.number })
         };
-        let edges = switches.iter().map(|s| graph.neighbours(*s).filter_map(edge).collect()).collect();
+        let edges = switches.iter().map(|s| graph.neighbors(*s).filter_map(edge).collect()).collect();
         Index { switches, edges }
     }
 
-    /// All switches, ascending: each at its position.
+    /// Returns all switches in ascending order, which is the order of their positions.
     pub fn switches(&self) -> &[DatapathId] {
         &self.switches
     }
 
-    /// Where a switch is in the list.
+    /// Returns the position of a switch.
     pub fn position(&self, switch: DatapathId) -> Option<usize> {
         self.switches.binary_search(&switch).ok()
     }
 
-    /// A switch's links, by its own port ascending.
+    /// Returns the links of a switch in ascending order of its own ports.
     pub fn edges(&self, at: usize) -> &[Edge] {
         &self.edges[at]
     }
 
-    /// The link of an edge at a switch.
+    /// Returns the link of an edge.
     pub fn link(&self, at: usize, edge: Edge) -> Link {
         let here = Port { switch: self.switches[at], number: edge.port };
         Link::new(here, Port { switch: self.switches[edge.peer], number: edge.peer_port })
     }
 
-    /// Whether this link is there.
+    /// Returns whether the graph has this link.
     pub fn has(&self, link: Link) -> bool {
         let Some(at) = self.position(link.a.switch) else { return false };
         let edges = &self.edges[at];
@@ -66,7 +66,8 @@ impl Index {
         found.is_ok_and(|i| self.link(at, edges[i]) == link)
     }
 
-    /// Number of links from each switch to the one at `to`; [`UNREACHABLE`] where there is no way.
+    /// Returns the number of links from each switch to the one at `to`; [`UNREACHABLE`] if there is
+    /// no path.
     pub fn distances(&self, to: usize) -> Vec<u32> {
         let mut distances = vec![UNREACHABLE; self.switches.len()];
         distances[to] = 0;
@@ -83,7 +84,8 @@ impl Index {
         distances
     }
 
-    /// The edges by which a shortest way to where `distances` are measured from begins at a switch.
+    /// Returns the edges of a switch that begin a shortest path to the switch from which
+    /// `distances` were computed.
     pub fn nearer<'a>(&'a self, at: usize, distances: &'a [u32]) -> impl Iterator<Item = Edge> + 'a {
         let here = distances[at];
         let on_way = move |edge: &&Edge| {

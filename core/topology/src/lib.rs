@@ -1,9 +1,9 @@
-//! The network as a graph: what it is made of ([`ids`], [`graph`]), how it is found ([`lldp`],
-//! [`discovery`]), and what is computed from it ([`index`], [`racks`], [`routes`], [`trees`]), and
-//! how it looks ([`picture`]).
+//! The network as a graph: its elements ([`ids`], [`graph`]), its discovery ([`lldp`],
+//! [`discovery`]), algorithms on it ([`index`], [`racks`], [`routes`], [`trees`]), and a drawing of
+//! it ([`picture`]).
 //!
-//! Pure: no sockets, no clocks, and equal inputs give equal answers. What switches are told about it is the
-//! controller's matter.
+//! The crate is pure: it uses no sockets or clocks, and equal inputs return equal results.
+//! Programming the switches is up to the controller.
 
 pub mod discovery;
 pub mod graph;

@@ -1,19 +1,19 @@
-//! LLDP frames (IEEE 802.1AB) by which switches and agents announce themselves: made and read here.
-//! What they prove is [`discovery`](crate::discovery)'s matter.
+//! LLDP frames (IEEE 802.1AB) by which switches and agents announce themselves: encoding and
+//! decoding. [`discovery`](crate::discovery) decides which of them are believed.
 //!
-//! Both kinds carry the three mandatory TLVs, one organisationally specific TLV that says whose frame it
-//! is, and as the last one another with a number used once and an HMAC over all before it ([`Key`]).
-//! TLVs that we do not know are skipped, so that later versions can add some.
+//! Both kinds contain the three mandatory TLVs, an organizationally specific TLV that identifies
+//! the sender, and as the last one another such TLV with a number that is used once and an HMAC of
+//! everything before it ([`Key`]). Unknown TLVs are skipped, so that later versions can add some.
 
 use crate::{DatapathId, MacAddr};
 use cool_types::{Key, TAG_BYTES, check_node_name};
 
-/// LLDP's EtherType.
+/// EtherType of LLDP.
 pub const ETHERTYPE: u16 = 0x88cc;
 /// The nearest-bridge group address, to which LLDP is sent.
 pub const DESTINATION: MacAddr = MacAddr(0x01, 0x80, 0xc2, 0, 0, 0x0e);
 
-/// A locally administered OUI: no vendor's frames carry it.
+/// A locally administered OUI, which no vendor uses.
 const OUI: [u8; 3] = [0x02, 0xc0, 0x01];
 const KIND_SWITCH: u8 = 1;
 const KIND_NODE: u8 = 2;
@@ -25,119 +25,119 @@ const TLV_END: u8 = 0;
 const TLV_CHASSIS: u8 = 1;
 const TLV_PORT: u8 = 2;
 const TLV_TTL: u8 = 3;
-const TLV_ORGANISATION: u8 = 127;
-/// Subtype of chassis and port ids whose content is the sender's own matter.
+const TLV_ORGANIZATION: u8 = 127;
+/// Subtypes of locally assigned chassis and port ids.
 const CHASSIS_LOCAL: u8 = 7;
 const PORT_LOCAL: u8 = 7;
 const PORT_MAC: u8 = 3;
 
-/// Who announces itself.
+/// The identity that an LLDP frame announces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Announcement {
-    /// A switch, through the controller, out of one of its ports.
+    /// A switch announces one of its ports. The controller makes these frames.
     Switch {
         /// The switch.
         switch: DatapathId,
-        /// The port that the frame left by.
+        /// Port out of which the frame was sent.
         port: u32,
     },
-    /// A node, by its agent.
+    /// A node announces itself. Its agent makes these frames.
     Node {
-        /// The node's name.
+        /// Name of the node.
         name: String,
         /// Address of its data interface.
         mac: MacAddr,
     },
 }
 
-/// Why a frame announces nothing.
+/// Reason why a frame contains no valid announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LldpError {
     /// Not an LLDP frame.
     #[error("EtherType {0:#06x} is not LLDP")]
     NotLldp(u16),
-    /// The frame ends inside something.
-    #[error("the frame ends inside {0}")]
+    /// The frame is truncated.
+    #[error("the frame is truncated in {0}")]
     Truncated(&'static str),
-    /// A mandatory TLV is missing or out of place.
-    #[error("TLV {found} stands where {wanted} belongs")]
+    /// A mandatory TLV is missing or out of order.
+    #[error("found TLV {found} instead of {wanted}")]
     Order {
-        /// The type that belongs there.
+        /// Required type.
         wanted: u8,
-        /// The type that stands there.
+        /// Type found.
         found: u8,
     },
-    /// A well-formed frame of somebody else's.
-    #[error("the frame carries no announcement of ours")]
+    /// A well-formed frame of another system.
+    #[error("the frame contains no COOL announcement")]
     Foreign,
-    /// Ours, but of a version that we do not speak.
+    /// The announcement has an unsupported version.
     #[error(
-        "the announcement has version {0}, this program speaks version {VERSION}; upgrade the older side"
+        "the announcement has version {0}, but this program supports version {VERSION}; upgrade the older side"
     )]
     Version(u8),
-    /// Ours, but its content makes no sense.
+    /// The announcement is malformed.
     #[error("the announcement's {0} is malformed")]
     Malformed(&'static str),
-    /// Two announcements in one frame.
-    #[error("the frame carries two announcements")]
+    /// The frame contains two announcements.
+    #[error("the frame contains two announcements")]
     Twice,
-    /// Ours, but nothing proves who made it.
-    #[error("the announcement carries no proof of who made it")]
+    /// The announcement is not authenticated.
+    #[error("the announcement is not authenticated")]
     Unauthenticated,
 }
 
-/// An announcement as it was read; whether it is genuine is still to be checked.
+/// A decoded announcement. The caller must check that it is authentic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unverified<'a> {
-    /// What it says.
+    /// The announcement.
     pub announcement: Announcement,
-    /// A number that its maker uses once.
+    /// Number that the sender uses only once.
     pub number: u64,
-    /// What the proof is for.
+    /// The authenticated bytes.
     covered: &'a [u8],
     tag: [u8; TAG_BYTES],
 }
 
 impl Unverified<'_> {
-    /// Whether one who has this secret made it.
+    /// Returns whether a sender with this key made the announcement.
     pub fn is_authentic(&self, key: &Key) -> bool {
         key.verifies(self.covered, &self.tag)
     }
 }
 
 impl Announcement {
-    /// The frame that makes this announcement, sent from `source`, proved by `key`. The maker uses each `number`
-    /// once, in ascending order.
+    /// Returns the frame with this announcement, sent from `source` and authenticated by `key`. The
+    /// sender must use ascending numbers, each only once.
     ///
     /// # Errors
-    /// If the name is none of a node ([`check_node_name`]).
+    /// Fails if the name is not valid for a node ([`check_node_name`]).
     pub fn encode(&self, source: MacAddr, key: &Key, number: u64) -> Result<Vec<u8>, LldpError> {
         let mut frame = Vec::with_capacity(160);
         frame.extend(DESTINATION.octets());
         frame.extend(source.octets());
         frame.extend(ETHERTYPE.to_be_bytes());
-        let organisation = |kind| [OUI[0], OUI[1], OUI[2], kind, VERSION];
+        let organization = |kind| [OUI[0], OUI[1], OUI[2], kind, VERSION];
         let (chassis, port, own): (Vec<u8>, Vec<u8>, Vec<u8>) = match self {
             Announcement::Switch { switch, port } => (
                 [&[CHASSIS_LOCAL][..], format!("dpid:{switch}").as_bytes()].concat(),
                 [&[PORT_LOCAL][..], port.to_string().as_bytes()].concat(),
-                [&organisation(KIND_SWITCH)[..], &switch.0.to_be_bytes(), &port.to_be_bytes()].concat(),
+                [&organization(KIND_SWITCH)[..], &switch.0.to_be_bytes(), &port.to_be_bytes()].concat(),
             ),
             Announcement::Node { name, mac } => {
                 check_node_name(name).map_err(|_| LldpError::Malformed("name"))?;
                 (
                     [&[CHASSIS_LOCAL][..], name.as_bytes()].concat(),
                     [&[PORT_MAC][..], &mac.octets()].concat(),
-                    [&organisation(KIND_NODE)[..], &mac.octets(), name.as_bytes()].concat(),
+                    [&organization(KIND_NODE)[..], &mac.octets(), name.as_bytes()].concat(),
                 )
             }
         };
         put(&mut frame, TLV_CHASSIS, &chassis);
         put(&mut frame, TLV_PORT, &port);
         put(&mut frame, TLV_TTL, &TTL_SECONDS.to_be_bytes());
-        put(&mut frame, TLV_ORGANISATION, &own);
-        let seal = [&organisation(KIND_AUTH)[..], &number.to_be_bytes(), &[0; TAG_BYTES]].concat();
-        put(&mut frame, TLV_ORGANISATION, &seal);
+        put(&mut frame, TLV_ORGANIZATION, &own);
+        let seal = [&organization(KIND_AUTH)[..], &number.to_be_bytes(), &[0; TAG_BYTES]].concat();
+        put(&mut frame, TLV_ORGANIZATION, &seal);
         let covered = frame.len() - TAG_BYTES;
         let tag = key.tag(&frame[..covered]);
         frame[covered..].copy_from_slice(&tag);
@@ -145,11 +145,11 @@ impl Announcement {
         Ok(frame)
     }
 
-    /// Reads a frame.
+    /// Decodes a frame.
     ///
     /// # Errors
-    /// If it is not LLDP, malformed, or not ours; all but [`LldpError::Foreign`] and [`LldpError::NotLldp`]
-    /// deserve attention.
+    /// Fails if the frame is not LLDP, malformed, or of another system. All errors except
+    /// [`LldpError::Foreign`] and [`LldpError::NotLldp`] should be reported.
     pub fn decode(frame: &[u8]) -> Result<Unverified<'_>, LldpError> {
         let (header, mut rest) =
             frame.split_at_checked(14).ok_or(LldpError::Truncated("its Ethernet header"))?;
@@ -160,7 +160,8 @@ impl Announcement {
         let chassis = mandatory(&mut rest, TLV_CHASSIS)?;
         let port = mandatory(&mut rest, TLV_PORT)?;
         let ttl = mandatory(&mut rest, TLV_TTL)?;
-        // 802.1AB, 8.5.2 to 8.5.4: an id has a subtype and 1 to 255 bytes, a TTL at least two bytes.
+        // 802.1AB, 8.5.2 to 8.5.4: an id has a subtype and 1 to 255 bytes, a TTL at least two
+        // bytes.
         if !(2..=256).contains(&chassis.len()) || !(2..=256).contains(&port.len()) || ttl.len() < 2 {
             return Err(LldpError::Malformed("mandatory TLV"));
         }
@@ -171,19 +172,19 @@ impl Announcement {
                 (TLV_END, _) if value.is_empty() => break,
                 (TLV_END, _) => return Err(LldpError::Malformed("end")),
                 (TLV_CHASSIS..=TLV_TTL, _) => return Err(LldpError::Twice),
-                (TLV_ORGANISATION, None) => return Err(LldpError::Malformed("organisation")),
-                // Nothing of ours comes after the proof, since nothing would prove it.
-                (TLV_ORGANISATION, Some((oui, _))) if oui == OUI && seal.is_some() => {
+                (TLV_ORGANIZATION, None) => return Err(LldpError::Malformed("organization")),
+                // No TLV of ours may follow the HMAC, because it would not be authenticated.
+                (TLV_ORGANIZATION, Some((oui, _))) if oui == OUI && seal.is_some() => {
                     return Err(LldpError::Malformed("order"));
                 }
-                (TLV_ORGANISATION, Some((oui, own))) if oui == OUI => match organisation(own)? {
-                    Some(Own::Announcement(announcement)) => {
+                (TLV_ORGANIZATION, Some((oui, own))) if oui == OUI => match decode_own_tlv(own)? {
+                    Some(OwnTlv::Announcement(announcement)) => {
                         let before = found.replace(announcement);
                         if before.is_some() {
                             return Err(LldpError::Twice);
                         }
                     }
-                    Some(Own::Seal { number, tag }) => {
+                    Some(OwnTlv::Seal { number, tag }) => {
                         let covered = frame.len() - rest.len() - TAG_BYTES;
                         seal = Some((number, tag, &frame[..covered]));
                     }
@@ -193,7 +194,7 @@ impl Announcement {
             }
         }
         let found = found.ok_or(LldpError::Foreign)?;
-        // The part that other tools show must tell the same as the part that we act on.
+        // The mandatory TLVs, which other tools show, must agree with our own.
         let agrees = match &found {
             Announcement::Switch { switch, port: number } => {
                 chassis[0] == CHASSIS_LOCAL
@@ -216,14 +217,14 @@ impl Announcement {
     }
 }
 
-/// What a TLV of ours says.
-enum Own {
+/// Content of an organizationally specific TLV of ours.
+enum OwnTlv {
     Announcement(Announcement),
     Seal { number: u64, tag: [u8; TAG_BYTES] },
 }
 
-/// The content of a TLV of ours after the OUI; `None` for kinds that later versions may add.
-fn organisation(own: &[u8]) -> Result<Option<Own>, LldpError> {
+/// Decodes a TLV of ours after its OUI. Returns `None` for kinds that later versions may add.
+fn decode_own_tlv(own: &[u8]) -> Result<Option<OwnTlv>, LldpError> {
     let (&[kind, version], body) = own.split_first_chunk().ok_or(LldpError::Truncated("our TLV"))?;
     if !matches!(kind, KIND_SWITCH | KIND_NODE | KIND_AUTH) {
         return Ok(None);
@@ -234,29 +235,29 @@ fn organisation(own: &[u8]) -> Result<Option<Own>, LldpError> {
     if kind == KIND_AUTH {
         let (number, tag) = body.split_first_chunk().ok_or(LldpError::Truncated("the proof"))?;
         let tag = tag.try_into().map_err(|_| LldpError::Malformed("proof"))?;
-        return Ok(Some(Own::Seal { number: u64::from_be_bytes(*number), tag }));
+        return Ok(Some(OwnTlv::Seal { number: u64::from_be_bytes(*number), tag }));
     }
     if kind == KIND_SWITCH {
         let (switch, port) = body.split_first_chunk().ok_or(LldpError::Truncated("the datapath id"))?;
         let port = port.try_into().map_err(|_| LldpError::Malformed("port"))?;
         let switch = DatapathId(u64::from_be_bytes(*switch));
         let announcement = Announcement::Switch { switch, port: u32::from_be_bytes(port) };
-        return Ok(Some(Own::Announcement(announcement)));
+        return Ok(Some(OwnTlv::Announcement(announcement)));
     }
     let (mac, name) = body.split_first_chunk().ok_or(LldpError::Truncated("the node's address"))?;
     let name = str::from_utf8(name).map_err(|_| LldpError::Malformed("name"))?;
     check_node_name(name).map_err(|_| LldpError::Malformed("name"))?;
-    Ok(Some(Own::Announcement(Announcement::Node { name: name.to_owned(), mac: MacAddr::from(*mac) })))
+    Ok(Some(OwnTlv::Announcement(Announcement::Node { name: name.to_owned(), mac: MacAddr::from(*mac) })))
 }
 
-/// Appends a TLV: 7 bits of type, 9 bits of length. Callers keep values below 512 bytes.
+/// Appends a TLV: 7 bits of type, 9 bits of length. The value must be shorter than 512 bytes.
 fn put(frame: &mut Vec<u8>, kind: u8, value: &[u8]) {
     let head = (u16::from(kind) << 9) | (value.len() as u16 & 0x1ff);
     frame.extend(head.to_be_bytes());
     frame.extend(value);
 }
 
-/// Takes the next TLV off the front.
+/// Removes and returns the first TLV.
 fn take<'a>(rest: &mut &'a [u8]) -> Result<(u8, &'a [u8]), LldpError> {
     let (&head, body) = rest.split_first_chunk().ok_or(LldpError::Truncated("a TLV's header"))?;
     let head = u16::from_be_bytes(head);
@@ -295,7 +296,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_announcement_survives_its_frame_and_any_change_to_it_is_noticed(
+        fn any_change_of_an_announcement_is_detected(
             a in announcements(), number in any::<u64>(), at in any::<prop::sample::Index>(), bit in 0u8..8,
         ) {
             let mut frame = a.encode(SOURCE, &key(), number).unwrap();
@@ -316,7 +317,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_without_panic_and_what_is_accepted_can_be_made(
+        fn any_bytes_decode_without_panic_and_encode_again(
             tail in prop::collection::vec(any::<u8>(), 0..200), flips in prop::collection::vec((0usize..80, any::<u8>()), 0..4),
             a in announcements(),
         ) {
@@ -335,7 +336,8 @@ mod tests {
         }
     }
 
-    /// A frame as `lldpd` sends it: chassis and port by MAC, a system name, somebody's organisational TLV.
+    /// Returns a frame as `lldpd` sends it: chassis and port by MAC, a system name, and an
+    /// organizationally specific TLV of another system.
     fn foreign(tail: &[(u8, &[u8])]) -> Vec<u8> {
         let mut frame = [&DESTINATION.octets()[..], &SOURCE.octets(), &ETHERTYPE.to_be_bytes()].concat();
         put(&mut frame, TLV_CHASSIS, &[4, 2, 0, 0, 0, 0, 1]);
@@ -378,13 +380,13 @@ mod tests {
     fn what_proves_nothing_is_refused() {
         let node = Announcement::Node { name: "h1".into(), mac: SOURCE };
         let frame = node.encode(SOURCE, &key(), 1).unwrap();
-        // Without its last TLV but one, the proof.
+        // Without its last TLV but one, the HMAC.
         let mut bare = frame[..frame.len() - 2 - (2 + 5 + 8 + TAG_BYTES)].to_vec();
         put(&mut bare, TLV_END, &[]);
         assert_eq!(Announcement::decode(&bare), Err(LldpError::Unauthenticated));
-        // With something of ours behind it.
+        // With another TLV of ours behind it.
         let mut more = frame[..frame.len() - 2].to_vec();
-        put(&mut more, TLV_ORGANISATION, &[&OUI[..], &[200, 1]].concat());
+        put(&mut more, TLV_ORGANIZATION, &[&OUI[..], &[200, 1]].concat());
         put(&mut more, TLV_END, &[]);
         assert_eq!(Announcement::decode(&more), Err(LldpError::Malformed("order")));
     }

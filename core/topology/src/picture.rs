@@ -1,52 +1,54 @@
-//! The network drawn as SVG: switches in rows by their distance from the racks, nodes below their switch.
+//! Drawing of the network as SVG: switches in rows by their distance from the racks, nodes below
+//! their switch.
 //!
-//! Every line has `data-link`, the link as trees name it ("s1:2-s3:1", "s3:4-h2"), so that whoever shows the picture
-//! can colour it by what the link does.
+//! Every line has the attribute `data-link` with the name of the link ("s1:2-s3:1", "s3:4-h2"), so
+//! that a page can color it by its load.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 
-/// Width of a node, and of a switch; height of a row.
+/// Width of a node and of a switch, and height of a row.
 const NODE: f64 = 46.0;
 const SWITCH: f64 = 84.0;
 const ROW: f64 = 96.0;
-/// Between racks, and around everything.
+/// Space between racks and at the margins.
 const GAP: f64 = 22.0;
-/// Nodes that are drawn one by one; more are counted at their switch.
+/// Maximum number of nodes that are drawn one by one. Further nodes are only counted at their
+/// switch.
 const MAX_NODES: usize = 400;
 
 const STYLE: &str = "text{font:11px sans-serif;text-anchor:middle;fill:#1b2430}line{stroke:#8d99a8;stroke-width:2}\
     rect{fill:#dce6f2;stroke:#48607a;rx:5}.tor rect{fill:#cfe8d5;stroke:#3f7550}circle{fill:#f6edd2;stroke:#937a2f}";
 
-/// A switch of a picture.
+/// A switch in a drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Switch {
-    /// Unique.
+pub struct PictureSwitch {
+    /// Unique name.
     pub name: String,
-    /// Its rack, if nodes are on it.
+    /// Number of its rack, if it has nodes.
     pub rack: Option<u32>,
 }
 
-/// What is to be drawn. Links and nodes name switches by their place in `switches`.
+/// A network to draw. Links and nodes refer to switches by their index in `switches`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Picture {
     /// All switches.
-    pub switches: Vec<Switch>,
-    /// Links between switches: two ends, each a switch and a port.
+    pub switches: Vec<PictureSwitch>,
+    /// Links between switches: two ends, each with a switch and a port.
     pub links: Vec<[(usize, u32); 2]>,
     /// Nodes: name, switch and port.
     pub nodes: Vec<(String, usize, u32)>,
 }
 
-/// Where everything is.
-struct Plan {
+/// Positions of everything that is drawn.
+struct DrawingPlan {
     switches: Vec<(f64, f64)>,
     nodes: Vec<(f64, f64)>,
     size: (f64, f64),
 }
 
 impl Picture {
-    /// The picture as an SVG document. Links and nodes of switches that do not exist are left out.
+    /// Returns the drawing as an SVG document. Links and nodes of unknown switches are left out.
     pub fn svg(&self) -> String {
         let plan = self.plan();
         let mut text = String::new();
@@ -55,7 +57,7 @@ impl Picture {
         text
     }
 
-    fn write(&self, plan: &Plan, text: &mut String) -> std::fmt::Result {
+    fn write(&self, plan: &DrawingPlan, text: &mut String) -> std::fmt::Result {
         let (width, height) = plan.size;
         writeln!(
             text,
@@ -116,13 +118,13 @@ impl Picture {
         text.write_str("</svg>\n")
     }
 
-    /// The nodes that are drawn one by one.
+    /// Returns the nodes that are drawn one by one.
     fn drawn(&self) -> impl Iterator<Item = &(String, usize, u32)> {
         let few = self.nodes.len() <= MAX_NODES;
         self.nodes.iter().filter(move |node| few && node.1 < self.switches.len())
     }
 
-    fn plan(&self) -> Plan {
+    fn plan(&self) -> DrawingPlan {
         let heights = self.heights();
         let top = heights.iter().copied().max().unwrap_or(0);
         let mut rows: Vec<Vec<usize>> = vec![Vec::new(); top + 1];
@@ -132,7 +134,7 @@ impl Picture {
         let widest = rows.iter().skip(1).map(|row| row.len() as f64 * (SWITCH + GAP)).fold(0.0, f64::max);
         let y = |height: usize| GAP + 17.0 + (top - height) as f64 * ROW;
 
-        // The lowest row: each switch as wide as its nodes.
+        // The lowest row: each switch is as wide as its nodes.
         let mut below: BTreeMap<usize, Vec<(u32, usize)>> = BTreeMap::new();
         for (at, (_, switch, port)) in self.drawn().enumerate() {
             below.entry(*switch).or_default().push((*port, at));
@@ -160,10 +162,11 @@ impl Picture {
                 switches[*switch] = (GAP + whole * (i as f64 + 0.5) / row.len() as f64, y(height));
             }
         }
-        Plan { switches, nodes, size: (whole + 2.0 * GAP, y(0) + ROW * 0.75 + 17.0 + GAP) }
+        DrawingPlan { switches, nodes, size: (whole + 2.0 * GAP, y(0) + ROW * 0.75 + 17.0 + GAP) }
     }
 
-    /// How many links each switch is from the nearest rack; those that none is near stand beside the racks.
+    /// Returns the distance of each switch from the nearest rack. Switches without a path to a rack
+    /// are drawn next to the racks.
     fn heights(&self) -> Vec<usize> {
         let racks = || (0..self.switches.len()).filter(|at| self.switches[*at].rack.is_some());
         let mut heights: Vec<Option<usize>> = vec![None; self.switches.len()];
@@ -187,7 +190,7 @@ impl Picture {
     }
 }
 
-/// As text of a document.
+/// Escapes text for an SVG document.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
@@ -197,7 +200,7 @@ fn escaped(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // What XML 1.0 cannot hold.
+            // Not permitted in XML 1.0.
             c if c.is_control() => safe.push('\u{fffd}'),
             c => safe.push(c),
         }
@@ -209,9 +212,9 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Two leaves of two nodes below two spines.
+    /// Returns two leaves of two nodes below two spines.
     fn leafspine() -> Picture {
-        let switch = |name: &str, rack| Switch { name: name.into(), rack };
+        let switch = |name: &str, rack| PictureSwitch { name: name.into(), rack };
         Picture {
             switches: vec![
                 switch("s1", None),

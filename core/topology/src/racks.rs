@@ -1,24 +1,23 @@
-//! Racks and their numbers: a rack is the hosts of one top-of-rack switch (ToR), and a switch is a ToR while
-//! it has hosts.
+//! Racks and their numbers. A rack consists of the hosts of one top-of-rack switch (ToR), and a
+//! switch is a ToR while it has hosts.
 
 use crate::DatapathId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many racks can be numbered: what the locator addresses can carry.
+/// Maximum number of racks, which is limited by the addresses that contain the number.
 pub const MAX_RACKS: u32 = 1 << 16;
 
-/// The numbers of the racks. A number belongs to its switch for good: other racks may come and go, and so
-/// may the rack itself.
+/// Numbers of the racks. A switch keeps its number forever, even while it has no hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Racks {
     numbers: BTreeMap<DatapathId, u32>,
-    /// Given only to those that claim them.
+    /// Numbers that are given only to switches that claim them.
     reserved: BTreeSet<u32>,
 }
 
 impl Racks {
-    /// Numbers the ToRs that have none yet: the smallest free numbers, in order of datapath id. Returns
-    /// those that found none.
+    /// Numbers the ToRs that have no number yet: the smallest free numbers, in order of datapath
+    /// id. Returns the switches for which no number was left.
     pub fn update(&mut self, tors: &BTreeSet<DatapathId>) -> Vec<DatapathId> {
         let mut unnumbered = tors.iter().filter(|t| !self.numbers.contains_key(t)).peekable();
         if unnumbered.peek().is_none() {
@@ -26,7 +25,8 @@ impl Racks {
         }
         let missing: Vec<DatapathId> = unnumbered.copied().collect();
         if self.numbers.len() + self.reserved.len() + missing.len() > MAX_RACKS as usize {
-            // Full of switches that are no ToR any more: only then are their numbers given to others.
+            // Only if the numbers are used up, those of switches that are no ToR any longer are
+            // given to others.
             self.numbers.retain(|switch, _| tors.contains(switch));
             self.reserved.clear();
         }
@@ -44,20 +44,20 @@ impl Racks {
             .collect()
     }
 
-    /// Gives a switch the number that it had in an earlier controller, if both are free.
+    /// Gives a switch the number that it had under an earlier controller, if both are free.
     pub fn claim(&mut self, switch: DatapathId, number: u32) {
         if number < MAX_RACKS && self.numbers.values().all(|n| *n != number) {
             self.numbers.entry(switch).or_insert(number);
         }
     }
 
-    /// An earlier controller has given these numbers: hosts and switches still know them, while the switches to which they
-    /// belong may not have come yet.
+    /// Reserves numbers that an earlier controller has given, because hosts and switches still use
+    /// them although their own switches may not have connected yet.
     pub fn reserve(&mut self, numbers: impl IntoIterator<Item = u32>) {
         self.reserved.extend(numbers);
     }
 
-    /// The number of a switch's rack.
+    /// Returns the number of a switch's rack.
     pub fn number(&self, switch: DatapathId) -> Option<u32> {
         self.numbers.get(&switch).copied()
     }

@@ -1,45 +1,45 @@
-//! By which port each switch sends what is for each rack, and by which other one if that is down: along shortest
-//! paths, racks spread over equally short ones. Kept up to date: a link that comes or goes costs what it concerns,
-//! not the whole network.
+//! Unicast routes: the port by which each switch sends packets to each rack, and an alternate port.
+//! Routes are shortest paths, and racks are spread over equal-cost paths. A change of links costs
+//! only as much as the routes it concerns.
 
 use crate::index::{Index, UNREACHABLE};
 use crate::{DatapathId, Link};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The ports by which packets for a rack leave a switch. Both lead nearer to the rack, so packets cannot go round whichever
-/// of them each switch uses.
+/// Ports by which packets to a rack leave a switch. Both lead closer to the rack, so packets cannot
+/// loop, whichever of them each switch uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NextHops {
-    /// The port.
+    /// Preferred port.
     pub port: u32,
-    /// The one that stands in for it while it is down, if another one leads nearer.
+    /// Port to use while the preferred one is down, if another port leads closer to the rack.
     pub alternate: Option<u32>,
 }
 
 impl NextHops {
-    /// Those of which `good` holds.
+    /// Returns the next hops for which `good` returns true.
     fn restricted_to(self, good: impl Fn(u32) -> bool) -> Option<NextHops> {
         let mut ports = [Some(self.port), self.alternate].into_iter().flatten().filter(|port| good(*port));
         Some(NextHops { port: ports.next()?, alternate: ports.next() })
     }
 }
 
-/// A change of one switch's route to one rack.
+/// A change of a switch's route to a rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RouteUpdate {
-    /// The rack's number.
+    /// Number of the rack.
     pub rack: u32,
     /// The switch.
     pub switch: DatapathId,
-    /// Its next hops from now on; `None` if there is no path.
+    /// New next hops; `None` if there is no path.
     pub next_hops: Option<NextHops>,
-    /// The subset of `next_hops` that is loop-free during the update: nearer to the rack under the old and the new
-    /// distances (ordered FIB update, RFC 6976). While switches change one after the other, packets can go round
-    /// only by the other ports.
+    /// Next hops that are loop-free during the update, because they lead closer to the rack by the
+    /// old and by the new distances (ordered FIB update, RFC 6976). While switches are updated one
+    /// after the other, only the other next hops could cause a loop.
     pub loop_free: Option<NextHops>,
 }
 
-/// All switches' routes to one rack, by position in the index.
+/// Routes of all switches to one rack, by position in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RackRoutes {
     tor: DatapathId,
@@ -47,18 +47,18 @@ struct RackRoutes {
     chosen: Vec<Option<NextHops>>,
 }
 
-/// The routes to all racks.
+/// Routes to all racks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// Those of the index by which positions are meant.
+    /// Switches of the index to which the positions refer.
     switches: Vec<DatapathId>,
     racks: BTreeMap<u32, RackRoutes>,
 }
 
 impl Routes {
-    /// Brings the routes in line with the network: `racks` says which switch is the ToR of each rack, and
-    /// `changed` names all links that have come or gone since the last time. Returns what is different now;
-    /// switches that are gone are left out.
+    /// Updates the routes. `racks` must contain the ToR of each rack, and `changed` all links that
+    /// were added or removed since the last call. Returns the routes that have changed, without
+    /// those of removed switches.
     pub fn update(
         &mut self,
         index: &Index,
@@ -69,8 +69,8 @@ impl Routes {
         if self.switches != index.switches() {
             self.renumber(index);
         }
-        let gone = |rack: u32, rack_routes: &RackRoutes| racks.get(&rack) != Some(&rack_routes.tor);
-        let lost: Vec<u32> = self.racks.iter().filter(|(r, w)| gone(**r, w)).map(|(r, _)| *r).collect();
+        let removed = |rack: u32, rack_routes: &RackRoutes| racks.get(&rack) != Some(&rack_routes.tor);
+        let lost: Vec<u32> = self.racks.iter().filter(|(r, w)| removed(**r, w)).map(|(r, _)| *r).collect();
         for rack in lost {
             if let Some(rack_routes) = self.racks.remove(&rack) {
                 let there = rack_routes
@@ -100,18 +100,18 @@ impl Routes {
         updates
     }
 
-    /// Number of links from a switch to a rack.
+    /// Returns the number of links from a switch to a rack.
     pub fn distance(&self, index: &Index, from: DatapathId, rack: u32) -> Option<u32> {
         let distance = *self.racks.get(&rack)?.distances.get(index.position(from)?)?;
         (distance != UNREACHABLE).then_some(distance)
     }
 
-    /// The next hops from a switch to a rack.
+    /// Returns the next hops from a switch to a rack.
     pub fn next_hops(&self, index: &Index, from: DatapathId, rack: u32) -> Option<NextHops> {
         *self.racks.get(&rack)?.chosen.get(index.position(from)?)?
     }
 
-    /// Positions are those of another index from now on.
+    /// Adapts the positions to another index.
     fn renumber(&mut self, index: &Index) {
         let places: Vec<Option<usize>> = self.switches.iter().map(|s| index.position(*s)).collect();
         for rack_routes in self.racks.values_mut() {
@@ -133,8 +133,8 @@ impl RackRoutes {
         RackRoutes { tor, distances: vec![UNREACHABLE; switches], chosen: vec![None; switches] }
     }
 
-    /// Only what the changed links concern: as long as every switch keeps a neighbour that is nearer, and
-    /// no new link is a shortcut, all distances stay.
+    /// Updates only the routes that the changed links concern. As long as every switch keeps a
+    /// neighbor that is closer, and no new link is a shortcut, all distances stay the same.
     fn update(
         &mut self,
         index: &Index,
@@ -162,7 +162,7 @@ impl RackRoutes {
                 (Some(a), Some(b)) => {
                     again.entry(far(a, b)).or_insert(false);
                 }
-                // The switch at the other end is gone.
+                // The switch at the other end was removed.
                 (Some(left), None) | (None, Some(left)) => {
                     again.entry(left).or_insert(false);
                 }
@@ -190,7 +190,7 @@ impl RackRoutes {
         }
     }
 
-    /// Measures all distances. With `stay`, ports that still lead nearer are kept.
+    /// Computes all distances. With `stay`, ports are kept if they still lead closer.
     fn measure(&mut self, index: &Index, rack: u32, to: usize, stay: bool, updates: &mut Vec<RouteUpdate>) {
         let distances = index.distances(to);
         for at in 0..distances.len() {
@@ -198,7 +198,7 @@ impl RackRoutes {
             if next_hops == self.chosen[at] {
                 continue;
             }
-            // To a switch that had no route so far, nobody sends by the old distances.
+            // No switch sends packets by the old distances to a switch that had no route.
             let fresh = self.distances[at] == UNREACHABLE;
             let loop_free = |port| {
                 let peer = index.edges(at).iter().find(|edge| edge.port == port).map(|edge| edge.peer);
@@ -212,8 +212,8 @@ impl RackRoutes {
     }
 }
 
-/// Ports of `keep` stay as long as they lead nearer. Otherwise racks are spread over the ports that do, and the next
-/// of these stands in.
+/// Chooses the ports of a switch. Ports of `keep` are kept if they still lead closer. Otherwise
+/// racks are spread over the ports that do, and the next of these becomes the alternate.
 fn choose(
     index: &Index,
     at: usize,
@@ -238,7 +238,7 @@ mod tests {
     use crate::{Graph, Port};
     use proptest::prelude::*;
 
-    /// The routes as switches hold them: by switch and rack.
+    /// Routes as switches hold them, by switch and rack.
     type Held = BTreeMap<(DatapathId, u32), NextHops>;
 
     fn hold(held: &mut Held, updates: Vec<RouteUpdate>) {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn racks_are_spread_over_the_spines_and_a_lost_link_moves_only_what_used_it() {
+    fn a_lost_link_moves_only_the_routes_that_used_it() {
         let mut graph = leaf_spine(8, 4, 1);
         let racks = racks(&graph);
         let mut routes = Routes::default();
@@ -273,7 +273,8 @@ mod tests {
 
         let lost = graph.unlink(Port { switch: DatapathId(101), number: 2 }).unwrap();
         let updates = routes.update(&Index::new(&graph), &racks, &BTreeSet::from([lost]));
-        // The leaf's racks that used the link or kept it in reserve, the others' routes to the leaf, and the spine's own.
+        // The leaf's racks that used the link or had it as alternate, the others' routes to the
+        // leaf, and the spine's own.
         let at_leaf: Vec<u32> =
             updates.iter().filter(|h| h.switch == DatapathId(101)).map(|h| h.rack).collect();
         assert_eq!(at_leaf, [1, 4, 5]);
@@ -282,8 +283,8 @@ mod tests {
         assert_eq!(of_leaf(&held), list([(3, 4), (3, 4), (4, 1), (1, 3), (4, 1), (3, 4), (4, 1)]));
     }
 
-    /// Every switch that is connected to a rack has next hops, all ports of which lead one link nearer, and an alternate
-    /// wherever there is a second such port.
+    /// Every switch that is connected to a rack must have next hops of which all ports lead one
+    /// link closer, and an alternate wherever a second such port exists.
     fn check(graph: &Graph, racks: &BTreeMap<u32, DatapathId>, held: &Held) -> Result<(), TestCaseError> {
         for (rack, tor) in racks {
             let index = Index::new(graph);
@@ -303,9 +304,9 @@ mod tests {
         [Some(next_hops.port), next_hops.alternate].into_iter().flatten()
     }
 
-    /// Whether packets for a rack could go round if each switch used any of its next hops, whatever is down.
+    /// Returns whether packets to a rack could loop if each switch used any of its next hops.
     fn goes_round(graph: &Graph, held: &Held, rack: u32) -> bool {
-        // A switch may still use a cable that is gone.
+        // A switch may still use a cable that was removed.
         let peer = |switch, number| Some(graph.peer(Port { switch, number })?.switch);
         let of_rack = held.iter().filter(|((_, other), _)| *other == rack);
         let next = of_rack
@@ -322,7 +323,8 @@ mod tests {
     }
 
     proptest! {
-        /// Links come and go, several at once: the routes held are shortest paths, as if computed afresh.
+        /// Links are added and removed, several at once: the routes must be shortest paths, as if
+        /// computed anew.
         #[test]
         fn routes_kept_up_to_date_are_shortest_paths(
             whole in connected(),
@@ -345,8 +347,8 @@ mod tests {
             }
         }
 
-        /// Switches change one after the other, in any order: first to what of their next hops is loop-free, then to
-        /// all of it. No mixture makes a loop, whichever ports are down.
+        /// Switches are updated one after the other, in any order: first to the loop-free next
+        /// hops, then to all of them. No mixture may form a loop, whichever ports are down.
         #[test]
         fn no_mixture_of_ways_makes_a_loop(
             whole in connected(),
@@ -377,7 +379,8 @@ mod tests {
             }
         }
 
-        /// Switches come and go: nothing of them stays, and the others have shortest paths.
+        /// Switches are added and removed: none of their routes may remain, and the others must
+        /// have shortest paths.
         #[test]
         fn routes_survive_switches_that_leave_and_return(
             whole in connected(), leaves in prop::collection::vec(any::<prop::sample::Index>(), 1..6),
@@ -386,14 +389,14 @@ mod tests {
             let (mut routes, mut held, mut before) = (Routes::default(), Held::new(), Graph::default());
             let switches: Vec<DatapathId> = whole.switches().collect();
             for leave in leaves {
-                let gone = switches[leave.index(switches.len())];
+                let removed = switches[leave.index(switches.len())];
                 let mut graph = whole.clone();
-                graph.remove_switch(gone);
+                graph.remove_switch(removed);
                 let changed: BTreeSet<Link> = before.links().collect::<BTreeSet<_>>()
                     .symmetric_difference(&graph.links().collect()).copied().collect();
-                let there = racks.iter().filter(|(_, tor)| **tor != gone).map(|(r, t)| (*r, *t)).collect();
+                let there = racks.iter().filter(|(_, tor)| **tor != removed).map(|(r, t)| (*r, *t)).collect();
                 hold(&mut held, routes.update(&Index::new(&graph), &there, &changed));
-                held.retain(|(switch, _), _| *switch != gone);
+                held.retain(|(switch, _), _| *switch != removed);
                 check(&graph, &there, &held)?;
                 before = graph;
             }

@@ -4,14 +4,14 @@ use crate::{DatapathId, Graph, Port};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Hands out each switch's ports 1, 2, 3, ...
+/// Builds a graph, numbering the ports of each switch 1, 2, 3, ...
 #[derive(Default)]
-pub(crate) struct Builder {
+pub(crate) struct GraphBuilder {
     pub(crate) graph: Graph,
     used: BTreeMap<DatapathId, u32>,
 }
 
-impl Builder {
+impl GraphBuilder {
     fn port(&mut self, switch: u64) -> Port {
         let switch = DatapathId(switch);
         let used = self.used.entry(switch).or_default();
@@ -30,9 +30,10 @@ impl Builder {
     }
 }
 
-/// Spines 1..=`spines`, leaves 101.., hosts h1.. rack by rack. One spine: a tree.
+/// Returns spines 1..=`spines` and leaves 101.. with hosts h1.. rack by rack. With one spine it is
+/// a tree.
 pub(crate) fn leaf_spine(leaves: u64, spines: u64, per_leaf: u64) -> Graph {
-    let mut builder = Builder::default();
+    let mut builder = GraphBuilder::default();
     for leaf in 0..leaves {
         for spine in 1..=spines {
             builder.link(spine, 101 + leaf);
@@ -44,18 +45,18 @@ pub(crate) fn leaf_spine(leaves: u64, spines: u64, per_leaf: u64) -> Graph {
     builder.graph
 }
 
-/// Root switch 1, racks 101.., hosts h1.. rack by rack.
+/// Returns root switch 1 and racks 101.. with hosts h1.. rack by rack.
 pub(crate) fn tree(racks: u64, per_rack: u64) -> Graph {
     leaf_spine(racks, 1, per_rack)
 }
 
-/// Any connected network of up to 12 switches, parallel links included, with up to 20 hosts.
+/// Generates any connected network of up to 12 switches, with parallel links and up to 20 hosts.
 pub(crate) fn connected() -> impl Strategy<Value = Graph> {
     let parents = prop::collection::vec(any::<prop::sample::Index>(), 0..12);
     let extra = prop::collection::vec(any::<[prop::sample::Index; 2]>(), 0..10);
     let hosts = prop::collection::vec(any::<prop::sample::Index>(), 1..20);
     (parents, extra, hosts).prop_map(|(parents, extra, hosts)| {
-        let mut builder = Builder::default();
+        let mut builder = GraphBuilder::default();
         builder.graph.add_switch(DatapathId(0));
         for (switch, parent) in (1..).zip(&parents) {
             builder.link(switch, parent.index(switch as usize) as u64);

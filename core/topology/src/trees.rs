@@ -1,35 +1,38 @@
-//! Multicast trees: which links and ports connect a set of hosts.
+//! Multicast trees: the links and ports that connect a set of hosts.
 
 use crate::index::{Index, UNREACHABLE};
 use crate::{DatapathId, Graph, Link, Port};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What connects a set of hosts. If the network is in pieces, one tree in each piece.
+/// A tree that connects a set of hosts. In a partitioned network it has one component in each
+/// partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
-    /// The links between switches: without a loop, and none leads only to switches without members.
+    /// Links between switches. They form no loop, and none leads only to switches without members.
     pub links: BTreeSet<Link>,
-    /// The hosts whose place is known.
+    /// Members with a known place.
     pub members: BTreeMap<String, Port>,
 }
 
 impl Tree {
-    /// A smallest tree that could be found over the members, those without a known place left out.
+    /// Returns a small tree over the members. Members without a known place are left out.
     ///
-    /// Candidates are the shortest-path trees of switches with the smallest sum of distances to the members'
-    /// switches: the root of a tree network, any spine of a leaf-spine network. Among equally small ones
-    /// `choice` decides, so that groups with different numbers spread over the spines.
+    /// Candidates are the shortest-path trees of the switches with the smallest sum of distances to
+    /// the members' switches: for example, the root of a tree network, or any spine of a leaf-spine
+    /// network. `choice` decides among equally small ones, so that groups with different numbers
+    /// are spread over the spines.
     pub fn over<'a>(
         index: &Index,
         graph: &Graph,
         members: impl IntoIterator<Item = &'a str>,
         choice: u64,
     ) -> Tree {
-        Tree::beside(index, graph, members, choice, &BTreeSet::new())
+        Tree::avoiding(index, graph, members, choice, &BTreeSet::new())
     }
 
-    /// Trees over the same members of which no two have a link between switches in common, as far as they are found by
-    /// adding one at a time. The first is that of [`Tree::over`]; of members of one switch there is no other.
+    /// Returns trees over the same members of which no two share a link between switches, as far as
+    /// a greedy search finds them. The first is that of [`Tree::over`]. Members at one switch have
+    /// only one tree.
     pub fn disjoint<'a>(
         index: &'a Index,
         graph: &'a Graph,
@@ -38,7 +41,7 @@ impl Tree {
     ) -> impl Iterator<Item = Tree> + 'a {
         let mut used = BTreeSet::new();
         let next = move |found: u64| {
-            let tree = Tree::beside(index, graph, members.clone(), choice.wrapping_add(found), &used);
+            let tree = Tree::avoiding(index, graph, members.clone(), choice.wrapping_add(found), &used);
             let new = found == 0 || !tree.links.is_empty() && tree.links.is_disjoint(&used);
             used.extend(&tree.links);
             new.then_some(tree)
@@ -46,8 +49,8 @@ impl Tree {
         (0..).map_while(next)
     }
 
-    /// As [`Tree::over`], with as few links of `used` as can be.
-    fn beside<'a>(
+    /// Does the same as [`Tree::over`], but uses as few of the `used` links as possible.
+    fn avoiding<'a>(
         index: &Index,
         graph: &Graph,
         members: impl IntoIterator<Item = &'a str>,
@@ -59,7 +62,8 @@ impl Tree {
         let mut left: BTreeSet<usize> =
             members.values().filter_map(|port| index.position(port.switch)).collect();
         let mut links = BTreeSet::new();
-        // From one member's switch to all others; what it does not reach is another piece.
+        // From the switch of one member to all others. Switches that it does not reach form another
+        // component.
         while left.len() > 1
             && let Some(first) = left.pop_first()
         {
@@ -74,8 +78,9 @@ impl Tree {
         Tree { links, members }
     }
 
-    /// The tree after the network has changed, with as little changed of it as possible: links that are still
-    /// there stay, and shortest paths join the pieces again. It may be larger than a new tree would be.
+    /// Returns the tree repaired after a change of the network, with as few changes as possible:
+    /// remaining links are kept, and shortest paths join the components. It may be larger than a
+    /// new tree.
     pub fn mended<'a>(
         &self,
         index: &Index,
@@ -102,7 +107,7 @@ impl Tree {
         Tree { links: pruned(links, &ends, index), members }
     }
 
-    /// For each switch of the tree, its ports in the tree: towards other switches and towards members.
+    /// Returns the ports of each switch in the tree, towards other switches and towards members.
     pub fn ports(&self) -> BTreeMap<DatapathId, BTreeSet<u32>> {
         let mut ports: BTreeMap<DatapathId, BTreeSet<u32>> = BTreeMap::new();
         let ends = self.links.iter().flat_map(|link| [link.a, link.b]);
@@ -112,7 +117,7 @@ impl Tree {
         ports
     }
 
-    /// Whether it connects all its members.
+    /// Returns whether the tree connects all its members.
     pub fn is_whole(&self) -> bool {
         let ends = self.links.iter().flat_map(|link| [link.a, link.b]);
         let switches: BTreeSet<DatapathId> =
@@ -121,7 +126,7 @@ impl Tree {
     }
 }
 
-/// The switches that these links connect with those `from`, which are among them.
+/// Returns the switches that these links connect with those in `from`.
 fn reached(index: &Index, links: &BTreeSet<Link>, from: &BTreeSet<usize>) -> BTreeSet<usize> {
     let mut reached = from.clone();
     let mut next: Vec<usize> = from.iter().copied().collect();
@@ -132,7 +137,7 @@ fn reached(index: &Index, links: &BTreeSet<Link>, from: &BTreeSet<usize>) -> BTr
     reached
 }
 
-/// The links of a shortest path from a piece to one of `others`.
+/// Returns the links of a shortest path from a component to one of `others`.
 fn shortest(
     index: &Index,
     piece: &BTreeSet<usize>,
@@ -154,7 +159,7 @@ fn shortest(
             return Some(path);
         }
         let edges = index.edges(at);
-        // Equally short ways: trees are spread over them.
+        // Trees are spread over equally short paths.
         let start = choice.checked_rem(edges.len() as u64).unwrap_or(0) as usize;
         for edge in edges.iter().cycle().skip(start).take(edges.len()) {
             if !piece.contains(&edge.peer) && !came.contains_key(&edge.peer) {
@@ -166,14 +171,14 @@ fn shortest(
     None
 }
 
-/// Whether no loop can be made of these links.
+/// Returns whether these links form no loop.
 pub fn is_forest<'a>(links: impl IntoIterator<Item = &'a Link>) -> bool {
     let mut sets = UnionFind::default();
     links.into_iter().all(|link| sets.join(*link))
 }
 
-/// Of these links, those that make no loop with those that come before them: all together connect what all
-/// links connect.
+/// Returns the links that form no loop with earlier ones. They connect everything that all links
+/// connect.
 pub fn forest(links: impl IntoIterator<Item = Link>) -> BTreeSet<Link> {
     let mut sets = UnionFind::default();
     links.into_iter().filter(|link| sets.join(*link)).collect()
@@ -186,16 +191,16 @@ struct UnionFind {
 }
 
 impl UnionFind {
-    fn of(&self, mut switch: DatapathId) -> DatapathId {
+    fn root(&self, mut switch: DatapathId) -> DatapathId {
         while let Some(next) = self.towards.get(&switch) {
             switch = *next;
         }
         switch
     }
 
-    /// Makes one of the pieces of a link's ends; returns whether they were two.
+    /// Joins the components of a link's ends. Returns whether they were different.
     fn join(&mut self, link: Link) -> bool {
-        let (a, b) = (self.of(link.a.switch), self.of(link.b.switch));
+        let (a, b) = (self.root(link.a.switch), self.root(link.b.switch));
         if a != b {
             self.towards.insert(b, a);
         }
@@ -203,11 +208,11 @@ impl UnionFind {
     }
 }
 
-/// Candidates that are tried: in a large network very many roots are equally near.
+/// Maximum number of candidates, because a large network has many equally near roots.
 const CANDIDATES: usize = 16;
 
-/// Of the found sets of links that connect `ends`, at least two switches of one piece, and have the fewest of `used`, a
-/// smallest.
+/// Returns the smallest set of links found that connects `ends`, among those with the fewest `used`
+/// links. `ends` must be at least two switches of one component.
 fn smallest(index: &Index, ends: &BTreeSet<usize>, choice: u64, used: &BTreeSet<Link>) -> BTreeSet<Link> {
     let mut sums = vec![0u64; index.switches().len()];
     for end in ends {
@@ -217,7 +222,7 @@ fn smallest(index: &Index, ends: &BTreeSet<usize>, choice: u64, used: &BTreeSet<
     }
     let nearest = sums.iter().min().copied();
     let roots: Vec<usize> = (0..sums.len()).filter(|root| Some(sums[*root]) == nearest).collect();
-    // Beginning with another one for each choice, so that all are used.
+    // Starts with another candidate for each choice, so that all are used.
     let start = choice.checked_rem(roots.len() as u64).unwrap_or(0) as usize;
     let tried = roots.iter().cycle().skip(start).take(roots.len().min(CANDIDATES));
     let trees = tried.map(|root| pruned(branches(index, *root, ends, choice, used), ends, index));
@@ -225,8 +230,8 @@ fn smallest(index: &Index, ends: &BTreeSet<usize>, choice: u64, used: &BTreeSet<
     trees.min_by_key(|links| (links.intersection(used).count(), links.len())).unwrap_or_default()
 }
 
-/// The union of shortest paths from each of `ends` to `root`, by parents that are the same for all of them, and by links
-/// that are not `used` where there are any.
+/// Returns the union of shortest paths from each of `ends` to `root`. All paths use the same
+/// parents, and avoid `used` links where possible.
 fn branches(
     index: &Index,
     root: usize,
@@ -256,7 +261,7 @@ fn branches(
     links
 }
 
-/// Without the branches that lead to none of `ends`.
+/// Removes the branches that lead to none of `ends`.
 fn pruned(mut links: BTreeSet<Link>, ends: &BTreeSet<usize>, index: &Index) -> BTreeSet<Link> {
     let ends: BTreeSet<DatapathId> = ends.iter().map(|end| index.switches()[*end]).collect();
     loop {
@@ -312,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_disjoint_trees_as_spines_or_parallel_links_and_one_within_a_rack() {
+    fn there_are_as_many_disjoint_trees_as_spines_or_links() {
         let disjoint = |graph: &Graph, choice| {
             let index = Index::new(graph);
             let trees = Tree::disjoint(&index, graph, hosts(graph), choice);
@@ -320,7 +325,7 @@ mod tests {
         };
         for choice in 0..5 {
             assert_eq!(disjoint(&leaf_spine(4, 3, 2), choice), [4, 4, 4]);
-            // Of two leaves a leaf is as near to both as a spine is.
+            // With two leaves, a leaf is as near to both as a spine is.
             assert_eq!(disjoint(&leaf_spine(2, 4, 1), choice), [2; 4]);
             assert_eq!(disjoint(&tree(4, 4), choice), [4]);
             assert_eq!(disjoint(&leaf_spine(1, 2, 3), choice), [0]);
@@ -344,7 +349,8 @@ mod tests {
         assert_eq!(over(&graph, ["nobody"], 0), Tree::default());
     }
 
-    /// Walks the tree from one of its switches; the switches met, and whether any was met twice.
+    /// Walks the tree from one of its switches. Returns the switches met, and whether one was met
+    /// twice.
     fn walk(tree: &Tree, start: DatapathId) -> (BTreeSet<DatapathId>, bool) {
         let (mut seen, mut twice) = (BTreeSet::from([start]), false);
         let mut next = vec![(start, None)];
@@ -382,7 +388,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mended_tree_is_a_tree_over_the_members_and_makes_no_loop_with_what_is_left_of_the_old_one(
+        fn a_repaired_tree_forms_no_loop_with_the_old_one(
             graph in connected(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4), choice in any::<u64>(),
         ) {
             let before = over(&graph, hosts(&graph), choice);
@@ -416,7 +422,7 @@ mod tests {
         }
 
         #[test]
-        fn a_tree_spans_exactly_its_members_without_a_loop_and_ends_only_at_members(
+        fn a_tree_spans_exactly_its_members_without_a_loop(
             graph in connected(), picks in prop::collection::vec(any::<bool>(), 40), choice in any::<u64>(),
         ) {
             let members: Vec<&str> =

@@ -111,8 +111,11 @@ mod tests {
     fn a_probe_asks_one_host_and_says_no_address() {
         let (host, asker) = (MacAddr(2, 0, 0, 0, 0, 2), MacAddr(2, 0xc1, 0, 0, 0, 1));
         let frame = probe(host, [10, 0, 0, 2].into(), asker);
-        let asked = Arp::read(&frame).unwrap();
-        assert_eq!((asked.reply, asked.sender, asked.sender_ip.is_unspecified()), (false, asker, true));
+        let requested = Arp::read(&frame).unwrap();
+        assert_eq!(
+            (requested.reply, requested.sender, requested.sender_ip.is_unspecified()),
+            (false, asker, true)
+        );
         assert_eq!(frame[..6], host.octets());
     }
 
@@ -121,9 +124,12 @@ mod tests {
         let (now, ip) = (MacAddr(2, 0xc0, 0, 0, 0, 9), [10, 0, 0, 2].into());
         let frame = announcement(ip, now);
         assert_eq!(frame[..6], [0xff; 6]);
-        let said = Arp::read(&frame).unwrap();
-        assert_eq!((said.reply, said.sender, said.sender_ip, said.target_ip), (false, now, ip, ip));
-        assert!(said.target.is_zero());
+        let message = Arp::read(&frame).unwrap();
+        assert_eq!(
+            (message.reply, message.sender, message.sender_ip, message.target_ip),
+            (false, now, ip, ip)
+        );
+        assert!(message.target.is_zero());
     }
 
     #[test]

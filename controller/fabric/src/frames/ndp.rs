@@ -74,7 +74,7 @@ impl<'a> NeighborMessage<'a> {
         let (body, kind) = (&self.frame[self.at..], self.kind());
         let whole = body.len() >= options_at(kind) && self.options().is_some();
         let target = whole.then(|| self.target()).flatten();
-        let told = |option| self.addresses().any(|(kind, _)| kind == option);
+        let reported = |option| self.addresses().any(|(kind, _)| kind == option);
         self.frame[IP + 7] == HOP_LIMIT
             && body[1] == 0
             && checksum(self.source, self.destination, body) == 0
@@ -88,7 +88,7 @@ impl<'a> NeighborMessage<'a> {
                 // a multicast address.
                 ROUTER_SOLICITATION | SOLICITATION => {
                     !self.source.is_unspecified()
-                        || (self.destination.is_multicast() && !told(SOURCE_ADDRESS))
+                        || (self.destination.is_multicast() && !reported(SOURCE_ADDRESS))
                 }
                 ROUTER_ADVERTISEMENT => self.source.is_unicast_link_local(),
                 _ => !(self.destination.is_multicast() && body[4] & SOLICITED != 0),
@@ -178,11 +178,11 @@ impl<'a> NeighborMessage<'a> {
     /// Returns type and offset of the Ethernet addresses in options.
     fn addresses(&self) -> impl Iterator<Item = (u8, usize)> + use<'a> {
         let frame = self.frame;
-        let tells = move |(kind, at): &(u8, usize)| {
+        let states_address = move |(kind, at): &(u8, usize)| {
             [SOURCE_ADDRESS, TARGET_ADDRESS].contains(kind) && frame[at + 1] == ADDRESS_UNITS
         };
         let options = self.options().unwrap_or_default().into_iter();
-        options.filter(tells).map(|(kind, at)| (kind, at + 2))
+        options.filter(states_address).map(|(kind, at)| (kind, at + 2))
     }
 }
 
@@ -295,7 +295,7 @@ fn ip(frame: &[u8], at: usize) -> Option<Ipv6Addr> {
 
 /// Returns a message of any type with a correct checksum.
 #[cfg(test)]
-pub(crate) fn said(
+pub(crate) fn valid_message(
     kind: u8,
     sender: MacAddr,
     (source, destination): (Ipv6Addr, Ipv6Addr),

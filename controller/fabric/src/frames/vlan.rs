@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_taken_off_and_put_on_again_and_frames_without_stay_as_they_are() {
+    fn tags_are_removed_and_restored_and_untagged_frames_kept() {
         let plain: Vec<u8> = (0..60).collect();
         assert_eq!(untagged(&plain), (Tag(None), Cow::from(&plain)));
         let tagged = Tag(Some([0x20, 42])).put(plain.clone());
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_is_the_tags_number_whatever_its_priority_and_flows_say_the_same() {
+    fn a_vlan_is_the_number_of_its_tag_whatever_the_priority() {
         for (tag, vlan) in [(Tag(None), Vlan(None)), (Tag(Some([0xe1, 2])), Vlan(Some(0x102)))] {
             assert_eq!((tag.vlan(), Vlan::from_field(vlan.field())), (vlan, vlan));
             assert_eq!(untagged(&vlan.put(vec![0; 60])).0.vlan(), vlan);

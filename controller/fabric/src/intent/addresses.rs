@@ -86,7 +86,7 @@ mod tests {
     use rs_openflow::Oxm;
 
     #[test]
-    fn every_tree_has_an_address_of_either_version_in_the_range_that_switches_match() {
+    fn tree_addresses_lie_in_the_range_that_switches_match() {
         for version in [IpVersion::V4, IpVersion::V6] {
             for number in [GROUPS.start, GROUPS.start + 1, GROUPS.end - 1] {
                 let address = version.address(number);

@@ -186,8 +186,8 @@ impl Intent {
     pub(crate) fn place(&mut self, node: &NodeRegistration, vlan: Vlan, rack: u32, port: Port) {
         // LLDP and ARP of this port have flows of their own, so that they can be metered apart from
         // other ports.
-        let said = |kind| (port_key(port.number, kind), flow(FOR_NODE_PORT, to_controller()));
-        let mut flows = vec![said(EtherType::LLDP)];
+        let message = |kind| (port_key(port.number, kind), flow(FOR_NODE_PORT, to_controller()));
+        let mut flows = vec![message(EtherType::LLDP)];
         if self.unicast == Unicast::Routed {
             let Some(pmac) = pmac::for_port(rack, port.number) else { return };
             let key = FlowKey::new(NODE, Match::new().eth_dst(pmac).vlan_vid(vlan.field()));
@@ -195,7 +195,7 @@ impl Intent {
                 Action::SetField(Oxm::EthDst(Masked::exact(node.mac))),
                 Action::output(PortNo(port.number)),
             ];
-            flows.extend([(key, flow(FOR_NODE, to_node)), said(EtherType::ARP)]);
+            flows.extend([(key, flow(FOR_NODE, to_node)), message(EtherType::ARP)]);
         }
         let keys = flows.iter().map(|(key, _)| key.clone()).collect();
         for (key, flow) in flows {

@@ -162,7 +162,7 @@ fn named(members: impl IntoIterator<Item = usize>) -> Vec<String> {
 }
 
 #[test]
-fn a_packet_to_a_locator_comes_out_at_its_node_under_the_real_address() {
+fn a_packet_to_a_pmac_arrives_with_the_nodes_own_address() {
     let world = World::leaf_spine(4, 1, 4);
     let network = world.network(&[]);
     for to in 1..16 {
@@ -198,7 +198,7 @@ fn racks_are_spread_over_the_spines() {
 }
 
 #[test]
-fn an_uplink_that_is_pulled_is_stood_in_for_by_another_without_being_told() {
+fn switches_replace_a_pulled_uplink_on_their_own() {
     let world = World::leaf_spine(4, 3, 1);
     let tables = world.tables(&[]);
     // One group for each uplink, shared by the racks that prefer it.
@@ -216,7 +216,7 @@ fn an_uplink_that_is_pulled_is_stood_in_for_by_another_without_being_told() {
 }
 
 #[test]
-fn groups_for_fast_failover_come_and_go_with_the_racks_that_use_them_and_only_where_they_may() {
+fn failover_groups_exist_only_while_racks_use_them() {
     let (mut wanted, switch) = (Intent::default(), DatapathId(1));
     wanted.add_switch(switch);
     let way = |port, alternate| Some(NextHops { port, alternate: Some(alternate) });
@@ -246,7 +246,7 @@ fn groups_for_fast_failover_come_and_go_with_the_racks_that_use_them_and_only_wh
 }
 
 #[test]
-fn announcements_and_arp_go_to_the_controller_and_what_is_unknown_nowhere() {
+fn lldp_and_arp_reach_the_controller_and_unknown_frames_nothing() {
     let world = World::leaf_spine(2, 1, 2);
     let network = world.network(&[world.tree(&[0, 1, 2], 0)]);
     let send = |eth_type, eth_dst| {
@@ -279,7 +279,7 @@ fn a_multicast_crosses_every_link_of_its_tree_once() {
 }
 
 #[test]
-fn only_members_send_into_a_group_and_only_under_their_own_address() {
+fn only_members_send_into_a_group_with_their_own_address() {
     let world = || World::leaf_spine(2, 1, 3);
     for world in [world(), world().by_ipv6()] {
         let network = world.network(&[world.tree(&[0, 1, 3], 0)]);
@@ -291,7 +291,7 @@ fn only_members_send_into_a_group_and_only_under_their_own_address() {
 }
 
 #[test]
-fn what_outsiders_send_to_a_tree_of_ipv6_is_counted_where_hosts_are_carried() {
+fn nonmember_packets_to_ipv6_trees_are_counted() {
     let nonmember_packets = |unicast, carries_hosts| {
         let flows = always(unicast, carries_hosts).flows.into_values();
         flows.filter(|flow| flow.cookie == cookies::NONMEMBERS.0).count()
@@ -365,7 +365,7 @@ fn worlds() -> impl Strategy<Value = (World, Vec<usize>, Vec<usize>)> {
 
 proptest! {
     #[test]
-    fn in_any_network_every_packet_arrives_once_where_it_should_and_nowhere_else(
+    fn in_any_network_packets_arrive_exactly_where_they_should(
         (world, first, second) in worlds(), tie_break in any::<u64>(), ipv6: bool,
     ) {
         let world = if ipv6 { world.by_ipv6() } else { world };

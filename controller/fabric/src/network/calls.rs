@@ -58,7 +58,7 @@ impl Network {
         {
             return Err(FabricError::BadRegistration {
                 name: node.name,
-                reason: "its agent speaks IPv6, which --agents-only does not carry; give its data interface an IPv4 address, or start the \
+                reason: "its agent uses IPv6, which --agents-only does not support; give its data interface an IPv4 address, or start the \
                          controller without --agents-only"
                     .to_owned(),
             });
@@ -79,7 +79,7 @@ impl Network {
         if self.nodes.unregister(name) {
             self.presence.left(name);
             self.node_unregistered(name);
-            self.discovery.handle(now, Input::NodeLeft(name));
+            self.discovery.handle(now, Input::NodeUnregistered(name));
             self.changes.nodes.insert(name.to_owned());
         }
         if let Some(node) = &node {
@@ -216,7 +216,7 @@ impl Network {
                     let Some((switch, exhausted)) = full_one else { continue };
                     let error =
                         FabricError::Full { id, switch: self.name(switch), exhausted: exhausted.to_string() };
-                    warn!(group = id, ?scope, "a tree is left out: {error}");
+                    warn!(group = id, ?scope, "tree left out: {error}");
                     full.insert(switch, error);
                 }
             }
@@ -311,6 +311,6 @@ impl Network {
 /// Sends the result of a call. A caller that no longer waits needs none.
 pub(crate) fn answer<T>(reply: CallReply<T>, result: Result<T, FabricError>) {
     if reply.send(result).is_err() {
-        debug!("a caller went away before it was answered");
+        debug!("a caller did not wait for its answer");
     }
 }

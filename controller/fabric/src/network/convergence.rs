@@ -91,7 +91,7 @@ impl Network {
             return;
         }
         for switch in self.racks.update(&tors) {
-            warn!(%switch, "no rack number is left for this switch's nodes");
+            warn!(%switch, "no rack number is left for the nodes of this switch");
         }
         self.tors = tors.into_iter().filter_map(|tor| Some((self.racks.number(tor)?, tor))).collect();
         for (rack, tor) in &self.tors {
@@ -125,8 +125,8 @@ impl Network {
         }
         let moved: BTreeSet<u32> =
             changes.nodes.iter().flat_map(|node| self.multicast.of_node(node)).collect();
-        let gone = changes.links.iter().filter(|link| !self.index.has(**link));
-        let mut concerned: BTreeSet<u32> = gone.flat_map(|link| self.multicast.of_link(*link)).collect();
+        let removed = changes.links.iter().filter(|link| !self.index.has(**link));
+        let mut concerned: BTreeSet<u32> = removed.flat_map(|link| self.multicast.of_link(*link)).collect();
         concerned.extend(&moved);
         if better || !changes.nodes.is_empty() {
             concerned.extend(self.multicast.partitioned());
@@ -182,7 +182,7 @@ impl Network {
                 state.capacity.exhausted_by(used, RuleCounts { groups: 1, flows: ports.len() })?;
             warn!(
                 group = self.multicast.owner(number),
-                "switch {} is full, {exhausted}: a tree does without it", state.name
+                "switch {} is full, {exhausted}: a tree leaves it out", state.name
             );
             Some(switch)
         };

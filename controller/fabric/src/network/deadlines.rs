@@ -58,7 +58,7 @@ mod tests {
     use cool_machine::Duration;
 
     #[test]
-    fn a_deadline_that_is_moved_or_cleared_does_not_expire_at_its_old_time() {
+    fn a_moved_or_cleared_deadline_does_not_expire() {
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
         let mut deadlines = Deadlines::default();
         for (key, seconds) in [('a', 3), ('b', 2), ('c', 1), ('a', 4)] {

@@ -46,11 +46,11 @@ impl EdgePorts {
         self.forget(|port| port.switch == switch);
     }
 
-    fn forget(&mut self, gone: impl Fn(&Port) -> bool) {
-        for port in self.up.iter().copied().filter(|port| gone(port)).collect::<Vec<_>>() {
+    fn forget(&mut self, removed: impl Fn(&Port) -> bool) {
+        for port in self.up.iter().copied().filter(|port| removed(port)).collect::<Vec<_>>() {
             self.port_down(port);
         }
-        self.linked.retain(|port| !gone(port));
+        self.linked.retain(|port| !removed(port));
     }
 
     /// Records that a link was found at a port.
@@ -112,7 +112,7 @@ mod tests {
     use core::time::Duration;
 
     #[test]
-    fn a_port_counts_at_once_where_a_node_is_unless_it_has_had_a_link_or_is_down() {
+    fn a_port_with_a_node_counts_at_once_unless_linked_or_down() {
         let port = |number| Port { switch: DatapathId(1), number };
         let mut edges = EdgePorts::default();
         for number in [1, 2] {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_counts_after_a_while_and_one_that_has_had_a_link_when_it_has_been_down() {
+    fn a_port_counts_after_a_while_and_after_a_link_once_down() {
         let at = |ms| Time::ZERO + Duration::from_millis(ms);
         let port = |number| Port { switch: DatapathId(1), number };
         let mut edges = EdgePorts::default();

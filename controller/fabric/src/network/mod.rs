@@ -279,7 +279,7 @@ impl Network {
             warn!(%switch, "switch {} refused an entry: {what}", self.name(switch));
         }
         if without_failover {
-            warn!(%switch, "switch {} does without fast failover", self.name(switch));
+            warn!(%switch, "switch {} works without fast failover", self.name(switch));
             self.intent.allow_failovers(switch, 0);
         }
         if let Some(ports) = answer.joined {
@@ -372,11 +372,11 @@ impl Network {
                     self.changes.links.insert(link);
                 }
                 Output::SwitchFound(switch) => {
-                    debug!(%switch, "switch joins");
+                    debug!(%switch, "switch found");
                     self.changes.switches = true;
                 }
                 Output::SwitchLost(switch) => {
-                    warn!(%switch, "switch {} is gone", self.name(switch));
+                    warn!(%switch, "switch {} lost", self.name(switch));
                     self.changes.switches = true;
                     if self.switches.get(switch).is_some_and(|state| !state.connected()) {
                         self.forget(now, switch);
@@ -416,7 +416,8 @@ impl Network {
         }
     }
 
-    /// Advances trees after their switches have acknowledged, and answers the callers that wait for them.
+    /// Advances trees after their switches have acknowledged, and answers the callers that wait for
+    /// them.
     fn progress(&mut self) {
         let mut concerned: BTreeSet<u64> = BTreeSet::new();
         for waiter in self.acknowledgments.take_touched() {

@@ -115,14 +115,14 @@ fn check(node: &NodeRegistration) -> Result<(), FabricError> {
         return bad(NODE_NAME_RULE);
     }
     if !node.mac.is_unicast() || node.mac.is_zero() {
-        return bad("its Ethernet address names no interface");
+        return bad("its Ethernet address cannot belong to an interface");
     }
     let nobodys = match node.ip {
         IpAddr::V4(ip) => ip.is_broadcast(),
         IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some(),
     };
     if node.ip.is_unspecified() || node.ip.is_multicast() || nobodys {
-        return bad("its IP address names no node");
+        return bad("its IP address cannot belong to a node");
     }
     Ok(())
 }

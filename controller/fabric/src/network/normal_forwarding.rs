@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_without_a_link_is_open_after_a_while_with_a_node_at_once_and_one_that_lost_its_link_never() {
+    fn ports_open_after_a_while_or_at_once_with_a_node() {
         let (mut graph, mut normal) = (Graph::default(), NormalForwarding::default());
         graph.link(port(1, 1), port(2, 1));
         graph.place("h1", port(1, 2));

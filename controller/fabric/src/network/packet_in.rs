@@ -1,5 +1,5 @@
-//! Packet-ins and packet-outs: passes LLDP to discovery and other frames to the host forwarder, and sends
-//! frames to switches.
+//! Packet-ins and packet-outs: passes LLDP to discovery and other frames to the host forwarder, and
+//! sends frames to switches.
 
 use super::Network;
 use super::acknowledgments::AckWaiter;
@@ -97,12 +97,12 @@ impl Network {
         if let Some(handle) = self.switches.get(switch).and_then(SwitchState::handle)
             && handle.packets.try_send((ports, frame)).is_err()
         {
-            debug!(%switch, "too many frames wait; one is dropped");
+            debug!(%switch, "send queue full; a frame was dropped");
         }
     }
 
-    /// Makes switches that learn addresses learn the nodes' places anew, by frames that seem to come from
-    /// the nodes.
+    /// Makes switches that learn addresses learn the nodes' places anew, by frames that seem to
+    /// come from the nodes.
     pub(super) fn reannounce(&mut self, now: Time) {
         let Some(tree) = self.normal.as_mut().and_then(|normal| normal.reannounce(now)) else { return };
         let mut ends: BTreeMap<DatapathId, Vec<Port>> = BTreeMap::new();
@@ -111,7 +111,8 @@ impl Network {
         }
         for (name, place) in self.discovery.graph().hosts() {
             let Some(node) = self.nodes.get(name) else { continue };
-            // Only the source of the frame counts: without IPv4 the announced address is unspecified.
+            // Only the source of the frame counts: without IPv4 the announced address is
+            // unspecified.
             let ip = match node.ip {
                 IpAddr::V4(ip) => ip,
                 IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,

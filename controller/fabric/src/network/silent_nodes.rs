@@ -16,12 +16,12 @@ pub(crate) struct SilentNodes {
 impl SilentNodes {
     /// Removes the nodes for which `goes` returns true. Returns their names.
     fn take(&mut self, goes: impl Fn(&str, Port) -> bool) -> Vec<String> {
-        let gone = self.places.iter().filter(|(name, port)| goes(name, **port));
-        let gone: Vec<String> = gone.map(|(name, _)| name.clone()).collect();
-        for name in &gone {
+        let removed = self.places.iter().filter(|(name, port)| goes(name, **port));
+        let removed: Vec<String> = removed.map(|(name, _)| name.clone()).collect();
+        for name in &removed {
             self.places.remove(name);
         }
-        gone
+        removed
     }
 
     /// Returns the ports of silent nodes.

@@ -63,10 +63,10 @@ fn warnings(network: &Network) -> Vec<String> {
     });
     let full = network.multicast.without().into_iter().map(|(switch, groups)| {
         let name = network.name(switch);
-        format!("switch {name} is full: groups that do without some of their trees: {groups}")
+        format!("switch {name} is full; groups without some of their trees: {groups}")
     });
     let away = network.switches.iter().filter(|(_, state)| !state.connected()).map(|(_, state)| {
-        format!("switch {} is not connected; it keeps forwarding as it was told", state.name)
+        format!("switch {} is not connected; it keeps forwarding by the flows it has", state.name)
     });
     let unreachable = network.discovery.graph().hosts().filter_map(|(name, port)| {
         let pmac = network.racks.number(port.switch).and_then(|rack| pmac::for_port(rack, port.number));
@@ -96,8 +96,8 @@ pub(crate) fn grants(network: &Network, group: &GroupTrees) -> Vec<TreeGrant> {
 }
 
 pub(crate) fn link_rate(network: &Network, link: Link) -> u64 {
-    let told = [link.a, link.b].map(|port| port_rate(network, port));
-    let slower = told.into_iter().filter(|rate| *rate > 0).min().unwrap_or(0);
+    let reported = [link.a, link.b].map(|port| port_rate(network, port));
+    let slower = reported.into_iter().filter(|rate| *rate > 0).min().unwrap_or(0);
     network.config.uplink_bytes_per_second.unwrap_or(slower)
 }
 

@@ -74,7 +74,7 @@ impl Network {
         let shared = self.sharing.of_members(&request.members);
         let shares = |set: &u64| trees.iter().all(|(_, number)| self.multicast.owner(*number) == Some(*set));
         if let Some(set) = shared.filter(|set| !trees.is_empty() && shares(set)) {
-            info!(group = id, set, "group taken over, with trees of another");
+            info!(group = id, set, "group taken over; it shares the trees of another");
             return self.sharing.join(id, set);
         }
         trees.retain(|(_, number)| self.multicast.owner(*number).is_none());

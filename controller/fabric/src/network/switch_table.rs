@@ -6,8 +6,8 @@ use crate::api::ConnectionId;
 use crate::api::TableCapacity;
 use crate::intent::retained::StaleEntries;
 use crate::intent::tables::TableDelta;
-use crate::switch::channel::PortInfo;
 use crate::switch::connection::SwitchHandle;
+use crate::switch::port_info::PortInfo;
 use crate::switch::reconciler::{EntryRefusals, TableUpdate};
 use cool_machine::{Time, earliest};
 use cool_topology::{DatapathId, MacAddr};
@@ -132,7 +132,7 @@ impl SwitchTable {
         };
         self.revision += 1;
         if let Some(old) = self.by_id.insert(switch, state).filter(SwitchState::connected) {
-            warn!(%switch, "switch {} connected again; the older connection is given up", old.name);
+            warn!(%switch, "switch {} connected again; the older connection is closed", old.name);
         }
     }
 
@@ -142,7 +142,7 @@ impl SwitchTable {
         if !self.iter().any(|(other, state)| other != switch && state.name == name) {
             return name;
         }
-        warn!(%switch, "several switches call themselves {name:?}: --switches gives them names of their own");
+        warn!(%switch, "several switches have the name {name:?}; give them different names with --switches");
         format!("{name}-{:x}", switch.0)
     }
 

@@ -12,8 +12,8 @@ use crate::call::FabricCall;
 use crate::frames::pmac;
 use crate::intent::addresses;
 use crate::intent::tables::{FlowEntry, FlowKey, GROUPS};
-use crate::switch::channel::PortInfo;
 use crate::switch::model::{self, ModelPacket};
+use crate::switch::port_info::PortInfo;
 use cool_topology::Graph;
 use cool_topology::lldp::Announcement;
 use core::net::{IpAddr, Ipv4Addr};
@@ -27,7 +27,7 @@ fn others(from: u8) -> Vec<String> {
 }
 
 #[test]
-fn everything_is_found_and_a_group_gets_its_trees_once_switches_have_confirmed() {
+fn a_group_gets_trees_once_switches_have_acknowledged() {
     let mut world = World::new(ring());
     world.intervals(1);
     let snapshot = world.watch.borrow().clone();
@@ -92,7 +92,7 @@ fn trees_follow_broken_cables_and_packets_never_go_round() {
 }
 
 #[test]
-fn a_switch_that_does_not_confirm_is_named_and_nothing_of_the_group_stays() {
+fn a_switch_that_does_not_acknowledge_prevents_the_group() {
     let mut world = World::new(ring());
     world.intervals(6);
     world.devices.get_mut(&dpid(2)).unwrap().stuck = true;
@@ -122,7 +122,7 @@ fn a_refusing_switch_is_named_with_the_entry() {
 }
 
 #[test]
-fn a_switch_that_refuses_fast_failover_sends_without_and_is_not_asked_again() {
+fn a_switch_that_refuses_failover_groups_works_without() {
     let mut world = World::new(Graph::default());
     world.truth = ring();
     for switch in 1..=4 {
@@ -145,7 +145,7 @@ fn a_switch_that_refuses_fast_failover_sends_without_and_is_not_asked_again() {
 }
 
 #[test]
-fn a_switch_that_loses_everything_is_filled_again_and_one_that_lost_nothing_is_left_alone() {
+fn only_a_switch_that_lost_its_tables_is_filled_again() {
     let mut world = World::new(ring());
     world.intervals(6);
     let grants = world.group(1, &[1, 2, 3, 4, 5, 6, 7, 8]).try_recv().unwrap().unwrap();
@@ -178,7 +178,7 @@ fn events_of_a_replaced_connection_do_not_count() {
 }
 
 #[test]
-fn a_restarted_controller_numbers_racks_as_the_switches_remember_them() {
+fn a_restarted_controller_reads_rack_numbers_from_switches() {
     let mut first = World::new(Graph::default());
     first.truth = ring();
     // In an order that differs from the numbers.
@@ -235,7 +235,7 @@ fn with_route_to(world: &World, rack: u32) -> Vec<u64> {
 }
 
 #[test]
-fn racks_keep_their_numbers_over_a_controller_to_which_no_node_came() {
+fn racks_keep_their_numbers_over_a_controller_without_nodes() {
     let mut first = World::new(Graph::default());
     first.truth = ring();
     // In an order that differs from the numbers.
@@ -257,7 +257,7 @@ fn racks_keep_their_numbers_over_a_controller_to_which_no_node_came() {
 }
 
 #[test]
-fn a_switch_that_has_lost_its_tables_gets_no_number_of_one_that_comes_back_later() {
+fn a_rack_number_is_reserved_for_a_switch_that_returns_late() {
     let mut first = World::new(ring());
     first.intervals(6);
     let mut second = World::new(Graph::default());
@@ -277,7 +277,7 @@ fn a_switch_that_has_lost_its_tables_gets_no_number_of_one_that_comes_back_later
 }
 
 #[test]
-fn routes_to_a_switch_that_comes_back_late_stay_and_those_of_a_node_that_leaves_go_at_once() {
+fn routes_to_a_switch_that_returns_late_are_retained() {
     let mut first = World::new(ring());
     first.intervals(6);
     let mut devices = first.devices;
@@ -304,7 +304,7 @@ fn routes_to_a_switch_that_comes_back_late_stay_and_those_of_a_node_that_leaves_
 }
 
 #[test]
-fn a_restarted_controller_takes_over_the_trees_in_use_without_touching_them_and_removes_the_others() {
+fn a_restarted_controller_adopts_used_trees_and_removes_others() {
     for node in [node, world::node_by_ipv6] {
         trees_are_taken_over(World::of(ring(), node));
     }
@@ -393,7 +393,7 @@ fn a_change_is_told_only_to_the_switches_that_it_concerns() {
 }
 
 #[test]
-fn who_knows_the_old_place_of_a_node_that_moved_is_told_the_new_one() {
+fn the_new_place_of_a_moved_node_is_announced() {
     let mut world = World::new(ring());
     world.intervals(6);
     world.truth.displace("h1");
@@ -406,16 +406,16 @@ fn who_knows_the_old_place_of_a_node_that_moved_is_told_the_new_one() {
     let frame = Announcement::Node { name, mac }.encode(mac, &lldp_key, u64::MAX).unwrap();
     world.event(dpid(3), SwitchEvent::PacketIn(9, frame));
     world.deadline = world.network.advance(world.now);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for (switch, device) in &mut world.devices {
         while let Ok((port, frame)) = device.packets.try_recv() {
             if frame[12..14] == [8, 6] {
                 assert_eq!(frame[22..32], [2, 0xc0, 0, 2, 0, 9, 10, 0, 0, 1]);
-                told.extend(port.into_iter().map(|port| (switch.0, port)));
+                reported.extend(port.into_iter().map(|port| (switch.0, port)));
             }
         }
     }
-    assert_eq!(told, [(1, 4), (2, 3), (2, 4), (3, 3), (3, 4), (4, 3), (4, 4)]);
+    assert_eq!(reported, [(1, 4), (2, 3), (2, 4), (3, 3), (3, 4), (4, 3), (4, 4)]);
 }
 
 #[test]
@@ -433,7 +433,7 @@ fn addresses_belong_to_one_node_and_are_given_back() {
 }
 
 #[test]
-fn arp_is_answered_with_the_locator_and_never_about_the_asker_or_is_carried_to_nodes() {
+fn arp_is_answered_with_pmacs_or_forwarded_to_nodes() {
     let mut world = World::new(ring());
     world.intervals(1);
     let ask = |world: &mut World, target: u8| {
@@ -454,7 +454,7 @@ fn arp_is_answered_with_the_locator_and_never_about_the_asker_or_is_carried_to_n
 }
 
 #[test]
-fn many_changes_at_once_are_published_as_few_and_the_last_is_not_forgotten() {
+fn changes_at_once_are_published_together_up_to_the_last() {
     let mut world = World::new(ring());
     world.intervals(3);
     world.watch.mark_unchanged();
@@ -475,7 +475,7 @@ fn many_changes_at_once_are_published_as_few_and_the_last_is_not_forgotten() {
 }
 
 #[test]
-fn a_full_switch_is_named_and_groups_do_with_fewer_trees_or_none_until_there_is_room() {
+fn a_full_switch_is_named_and_groups_get_fewer_trees() {
     let mut world = World::new(ring());
     world.intervals(6);
     world.leave_room(dpid(2), 1);
@@ -526,7 +526,7 @@ fn two_spines() -> Graph {
 }
 
 #[test]
-fn where_a_nodes_link_is_faster_than_a_tree_a_group_has_several_without_a_common_link() {
+fn disjoint_trees_fill_a_link_that_is_faster_than_one_tree() {
     let mut world = World::new(two_spines());
     world.intervals(6);
     let grants = world.group(5, &[1, 2, 3, 4]).try_recv().unwrap().unwrap();
@@ -569,7 +569,7 @@ fn where_all_links_are_equally_fast_one_tree_is_enough() {
 }
 
 #[test]
-fn a_tree_that_moves_does_without_a_full_switch_and_comes_back_when_it_can() {
+fn a_moving_tree_avoids_a_full_switch_until_there_is_room() {
     let mut world = World::new(ring());
     world.intervals(6);
     let grants = world.group(1, &[1, 5, 7]).try_recv().unwrap().unwrap();

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_of_trees_lasts_until_its_last_group_is_released_whichever_that_is() {
+    fn a_set_of_trees_lasts_until_its_last_group_is_released() {
         let members = |names: &str| names.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let (pair, swapped) = (members("a b"), members("b a"));
         let mut sharing = TreeSharing::default();

@@ -49,7 +49,7 @@ mod tests {
         let refused = bound.check(three).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "it says that it is 0000000000000003, but its certificate is for 0000000000000001, 0000000000000002"
+            "it claims to be 0000000000000003, but its certificate is for 0000000000000001, 0000000000000002"
         );
         assert_eq!(AdmissionPolicy::default().check(three), Ok(()));
         let strict = AdmissionPolicy { only_bound: true, ..AdmissionPolicy::default() };

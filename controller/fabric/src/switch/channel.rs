@@ -11,13 +11,14 @@ use crate::switch::counter_poller::CounterPoller;
 use crate::switch::keepalive::{DEAD_AFTER, Keepalive};
 use crate::switch::master_role::MasterRole;
 use crate::switch::metering::{METER_EXISTS, Policer, PortMeters};
+use crate::switch::port_info::PortInfo;
 use crate::switch::reconciler::{self, EntryRefusals, Reconciler, TableUpdate};
 use crate::telemetry::counters::SwitchCounters;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
-use cool_topology::{DatapathId, MacAddr};
+use cool_topology::DatapathId;
 use rs_openflow::{
     Body, Error, ErrorMessage, ErrorType, Hello, Message, MessageHeader, MessageType, MultipartReply,
-    MultipartRequest, PacketOut, PortConfig, PortFeatures, PortNo, PortReason, PortState, VERSION,
+    MultipartRequest, PacketOut, PortNo, PortReason, VERSION,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -49,16 +50,6 @@ pub(crate) struct ChannelConfig {
     pub(crate) admission: AdmissionPolicy,
     /// Distinguishes this controller from earlier ones. `None` on standby.
     pub(crate) generation: Option<u64>,
-}
-
-/// A port as its switch reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PortInfo {
-    pub(crate) number: u32,
-    pub(crate) mac: MacAddr,
-    pub(crate) up: bool,
-    /// Rate; 0 if unknown.
-    pub(crate) bytes_per_second: u64,
 }
 
 /// A switch as it describes itself.
@@ -227,7 +218,7 @@ impl Channel {
                 ChannelPhase::Meters => self.read_tables(),
                 _ => {}
             },
-            _ if self.phase == ChannelPhase::Hello => self.close("its first message is no hello"),
+            _ if self.phase == ChannelPhase::Hello => self.close("its first message is not a hello"),
             // These messages concern another controller.
             _ if self.phase == ChannelPhase::Standby => {}
             Body::FeaturesReply(features) if self.phase == ChannelPhase::Features => {
@@ -298,8 +289,7 @@ impl Channel {
         if self.meter_mods.remove(&xid) {
             if (failure.kind, failure.code) != (ErrorType::METER_MOD_FAILED, METER_EXISTS) {
                 self.metering.give_up();
-                let text =
-                    format!("it refuses a meter, so floods are held off by the controller alone: {failure}");
+                let text = format!("it refused a meter, so only the controller limits packet-ins: {failure}");
                 self.outputs.push_back(Output::Warning(text));
             }
             return;
@@ -312,7 +302,7 @@ impl Channel {
             ChannelPhase::Up => {
                 self.outputs.push_back(Output::Warning(format!("it reports an error: {failure}")))
             }
-            _ => self.close(format!("it answers the handshake with an error: {failure}")),
+            _ => self.close(format!("it refused the handshake: {failure}")),
         }
     }
 
@@ -327,7 +317,7 @@ impl Channel {
     /// switches in the field send properties and fields of their vendors. Closes the connection if
     /// ports or tables would be unknown otherwise.
     fn unreadable(&mut self, now: Time, header: Option<MessageHeader>, error: &Error) {
-        let Some(header) = header else { return self.close(format!("it sent what cannot be read: {error}")) };
+        let Some(header) = header else { return self.close(format!("it sent an invalid message: {error}")) };
         let dispensable = match header.kind {
             _ if self.phase <= ChannelPhase::Hello => false,
             MessageType::MULTIPART_REPLY => self.is_optional(header.xid),
@@ -335,14 +325,14 @@ impl Channel {
             _ => false,
         };
         if !dispensable {
-            return self.close(format!("it sent what cannot be read: {error}"));
+            return self.close(format!("it sent an invalid message: {error}"));
         }
         self.keepalive.on_message(now);
         self.unreadable += 1;
         // The first message tells the operator enough, and later ones must not fill the log.
         if self.unreadable.is_power_of_two() {
             let text =
-                format!("{} of its messages could not be read and were left out: {error}", self.unreadable);
+                format!("{} of its messages could not be read and were ignored: {error}", self.unreadable);
             self.outputs.push_back(Output::Warning(text));
         }
     }
@@ -372,7 +362,7 @@ impl Channel {
             MultipartReply::PortDesc(ports) if self.phase == ChannelPhase::Ports => {
                 ports.iter().for_each(|port| self.record_port(port));
                 if self.ports.len() > MAX_PORTS {
-                    return self.close(format!("it tells of more than {MAX_PORTS} ports"));
+                    return self.close(format!("it reports more than {MAX_PORTS} ports"));
                 }
                 if !more {
                     self.request_description();
@@ -431,7 +421,7 @@ impl Channel {
             self.name = Some(port.name.text()).filter(|name| !name.is_empty());
         }
         if port.port <= PortNo::MAX && port.port.0 != 0 {
-            let info = port_info(port);
+            let info = PortInfo::from_port(port);
             self.ports.insert(info.number, info);
         }
     }
@@ -450,7 +440,7 @@ impl Channel {
             }
             return;
         }
-        let info = port_info(port);
+        let info = PortInfo::from_port(port);
         let new = self.ports.insert(info.number, info.clone()).is_none();
         if new && self.phase > ChannelPhase::Description {
             self.make_meter(Some(info.number));
@@ -460,7 +450,7 @@ impl Channel {
             }
         }
         if self.ports.len() > MAX_PORTS {
-            return self.close(format!("it tells of more than {MAX_PORTS} ports"));
+            return self.close(format!("it reports more than {MAX_PORTS} ports"));
         }
         if up {
             self.outputs.push_back(Output::PortChanged(info));
@@ -495,7 +485,7 @@ impl Channel {
                 Output::Acknowledged(version, refusals)
             }
             reconciler::Output::Drifted(entries) => Output::Warning(format!(
-                "{entries} entries of this controller had been changed by somebody else; restoring them"
+                "restoring {entries} entries of this controller that others had changed"
             )),
             reconciler::Output::Failed(why) => return self.close(why),
         };
@@ -505,7 +495,7 @@ impl Channel {
     fn time_out(&mut self, now: Time) {
         if self.handshake.is_some_and(|deadline| deadline <= now) {
             self.handshake = None;
-            return self.close(format!("it did not finish the handshake within {HANDSHAKE:?}"));
+            return self.close(format!("it did not complete the handshake within {HANDSHAKE:?}"));
         }
         if self.keepalive.is_dead(now) {
             return self.close(format!("nothing was received from it for {DEAD_AFTER:?}"));
@@ -514,29 +504,6 @@ impl Channel {
             self.send(Body::EchoRequest(Vec::new()));
         }
     }
-}
-
-fn port_info(port: &rs_openflow::Port) -> PortInfo {
-    let down = port.state.contains(PortState::LINK_DOWN) || port.config.contains(PortConfig::PORT_DOWN);
-    PortInfo { number: port.port.0, mac: port.hw_addr, up: !down, bytes_per_second: kbps(port) * 1000 / 8 }
-}
-
-/// Returns the current rate of a port in kbit/s: the highest of the standard rates whose bits are
-/// set. If none is set, the port's own number counts (OpenFlow 1.3.5, 7.2.1), as for rates that
-/// have no bit.
-fn kbps(port: &rs_openflow::Port) -> u64 {
-    const MBIT: u64 = 1000;
-    let bits = [
-        (PortFeatures::FD_1T, 1_000_000 * MBIT),
-        (PortFeatures::FD_100G, 100_000 * MBIT),
-        (PortFeatures::FD_40G, 40_000 * MBIT),
-        (PortFeatures::FD_10G, 10_000 * MBIT),
-        (PortFeatures::FD_1G | PortFeatures::HD_1G, 1000 * MBIT),
-        (PortFeatures::FD_100M | PortFeatures::HD_100M, 100 * MBIT),
-        (PortFeatures::FD_10M | PortFeatures::HD_10M, 10 * MBIT),
-    ];
-    let found = bits.into_iter().find(|(bits, _)| port.current.0 & bits.0 != 0);
-    found.map_or(u64::from(port.current_kbps), |(_, rate)| rate)
 }
 
 fn version_name(version: u8) -> &'static str {

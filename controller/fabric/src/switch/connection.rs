@@ -3,7 +3,8 @@
 
 use crate::api::ConnectionId;
 use crate::switch::catch_up::CatchUpNotifier;
-use crate::switch::channel::{Channel, ChannelConfig, Input, Output, PortInfo, SwitchInfo};
+use crate::switch::channel::{Channel, ChannelConfig, Input, Output, SwitchInfo};
+use crate::switch::port_info::PortInfo;
 use crate::switch::reconciler::{EntryRefusals, TableUpdate};
 use crate::telemetry::Telemetry;
 use cool_daemon::clock::Clock;
@@ -224,7 +225,7 @@ impl ConnectionDriver {
                 }
                 Wakeup::Update(None) | Wakeup::Packet(..) | Wakeup::Deadline => {}
                 Wakeup::Replaced => {
-                    break "a newer connection took its place, or the controller ends".to_owned();
+                    break "a newer connection took its place, or the controller is stopping".to_owned();
                 }
             }
             if let Err(why) = self.read_remaining(&mut reader, &mut buffer).await {
@@ -251,7 +252,7 @@ impl ConnectionDriver {
     /// Processes the result of reading.
     async fn take(&mut self, read: std::io::Result<usize>, buffer: &[u8]) -> Result<(), String> {
         match read {
-            Ok(0) => Err("it hung up".to_owned()),
+            Ok(0) => Err("it closed the connection".to_owned()),
             Ok(read) => self.read(&buffer[..read]).await,
             Err(error) => Err(error.to_string()),
         }
@@ -317,7 +318,7 @@ impl ConnectionDriver {
                     let bytes = message.encode().map_err(|e| format!("cannot write {message}: {e}"))?;
                     self.waiting.extend(bytes);
                     if self.waiting.len() > MAX_UNREAD {
-                        return Err("it does not read what it is sent".to_owned());
+                        return Err("send buffer full: the switch is not reading".to_owned());
                     }
                 }
                 Output::Up(info) => {
@@ -359,7 +360,7 @@ impl ConnectionDriver {
         if let Some((switch, _)) = &self.switch {
             let event = FromSwitch { connection: self.connection, switch: *switch, event };
             if self.events.send(event).await.is_err() {
-                info!(peer = %self.peer, "the controller ends");
+                info!(peer = %self.peer, "the controller is stopping");
             }
         }
     }

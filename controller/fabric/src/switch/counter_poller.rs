@@ -13,9 +13,9 @@ const MAX_PORTS: usize = 1 << 16;
 
 /// Time after the deletion of a tree's flows in which non-member packets do not count.
 ///
-/// A switch with a flow cache, such as Open vSwitch, credits packets to flows with a delay. Packets that
-/// members sent into a tree are then credited to the flow that matches when the cache is read, and after
-/// the tree's flows are deleted that is the one that drops packets of non-members.
+/// A switch with a flow cache, such as Open vSwitch, credits packets to flows with a delay. Packets
+/// that members sent into a tree are then credited to the flow that matches when the cache is read,
+/// and after the tree's flows are deleted that is the one that drops packets of non-members.
 const SETTLING_TIME: Duration = Duration::from_secs(5);
 
 /// Requests for counters, and the replies so far.
@@ -75,8 +75,8 @@ impl CounterPoller {
         self.next = Some(now + self.every);
     }
 
-    /// Records that a flow of a tree was deleted. The count of non-member packets ignores what the switch
-    /// credits late.
+    /// Records that a flow of a tree was deleted. The count of non-member packets ignores what the
+    /// switch credits late.
     pub(crate) fn tree_flow_deleted(&mut self, now: Time) {
         self.nonmembers.tree_deleted_at = Some(now);
     }

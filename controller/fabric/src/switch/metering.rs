@@ -205,7 +205,7 @@ mod tests {
         metering
     }
 
-    fn told(flow: FlowMod) -> Body {
+    fn reported(flow: FlowMod) -> Body {
         Body::MultipartReply(MultipartReply::Flow(vec![FlowStats::from(flow)]).into())
     }
 
@@ -218,7 +218,7 @@ mod tests {
         let mut body = Body::FlowMod(flow.clone());
         by.attach_meters(&mut body);
         let Body::FlowMod(sent) = body else { unreachable!() };
-        let mut body = told(sent.clone());
+        let mut body = reported(sent.clone());
         reader.strip_meters(&mut body);
         let Body::MultipartReply(reply) = body else { unreachable!() };
         let MultipartReply::Flow(flows) = reply.body else { unreachable!() };

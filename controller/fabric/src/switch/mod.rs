@@ -17,5 +17,6 @@ pub(crate) mod metering;
 #[cfg(test)]
 pub(crate) mod model;
 pub(crate) mod pipeline;
+pub(crate) mod port_info;
 pub(crate) mod reconciler;
 pub(crate) mod table_change;

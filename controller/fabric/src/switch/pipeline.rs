@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sent_comes_back_the_same_and_numbers_of_others_never_become_ours(
+        fn translation_is_reversible_and_keeps_others_numbers_apart(
             table in 0..=Pipeline::LAST_TABLE,
             first_group in 0..=Pipeline::LAST_FIRST_GROUP,
             number in GROUPS.start..FAILOVERS.end,
@@ -112,9 +112,9 @@ mod tests {
             prop_assert_eq!(&sent.instructions, &to_group(theirs));
             let mut other = FlowStats::from(flow.clone());
             other.table = TableId(table.wrapping_add(1));
-            let mut told = Body::MultipartReply(MultipartReply::Flow(vec![other, sent.into()]).into());
-            pipeline.translate_back(&mut told);
-            prop_assert_eq!(told, Body::MultipartReply(MultipartReply::Flow(vec![flow.into()]).into()));
+            let mut reported = Body::MultipartReply(MultipartReply::Flow(vec![other, sent.into()]).into());
+            pipeline.translate_back(&mut reported);
+            prop_assert_eq!(reported, Body::MultipartReply(MultipartReply::Flow(vec![flow.into()]).into()));
             let ours = GROUPS.start..FAILOVERS.end;
             let is_ours = foreign >= first_group && foreign - first_group < Pipeline::NUMBERS;
             prop_assert_eq!(ours.contains(&pipeline.group_back(GroupId(foreign)).0), is_ours);

@@ -201,7 +201,7 @@ impl Reconciler {
             _ => return,
         }
         if reported.flows.len() + reported.groups.len() > MAX_ENTRIES {
-            return self.fail(format!("it tells of more than {MAX_ENTRIES} entries"));
+            return self.fail(format!("it reports more than {MAX_ENTRIES} entries"));
         }
         // A switch that continues to report is alive.
         self.deadline = Some(now + REPLY_TIMEOUT);
@@ -234,7 +234,7 @@ impl Reconciler {
         if let ReconcilerState::Reading { flows, groups, .. } = &self.state
             && (*flows == Some(xid) || *groups == Some(xid))
         {
-            return self.fail(format!("it does not tell its flows and groups: {why}"));
+            return self.fail(format!("it does not report its flows and groups: {why}"));
         }
         if matches!(self.state, ReconcilerState::Applying { barrier } if barrier == xid) {
             return self.fail(format!("it refused a barrier: {why}"));
@@ -358,10 +358,10 @@ impl Reconciler {
         match &self.state {
             ReconcilerState::Idle => self.read(now),
             ReconcilerState::Reading { .. } => {
-                self.fail(format!("it did not tell its tables within {REPLY_TIMEOUT:?}"))
+                self.fail(format!("it did not report its tables within {REPLY_TIMEOUT:?}"))
             }
             ReconcilerState::Applying { .. } => {
-                self.fail(format!("it did not answer a barrier within {REPLY_TIMEOUT:?}"))
+                self.fail(format!("it did not reply to a barrier within {REPLY_TIMEOUT:?}"))
             }
             ReconcilerState::New | ReconcilerState::Failed => {}
         }

@@ -54,7 +54,7 @@ pub(crate) fn stages(
     scope: ChangeScope,
     retained: &RetainedEntries,
 ) -> Vec<Vec<TableChange>> {
-    let (mut groups, mut puts, mut gone, mut idle) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut groups, mut puts, mut removed, mut idle) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for id in scope.groups {
         match (installed.groups.get(&id), desired.groups.get(&id)) {
             (None, Some(Some(new))) => groups.push(TableChange::AddGroup(id, new.clone())),
@@ -68,13 +68,13 @@ pub(crate) fn stages(
     for key in scope.flows {
         match (installed.flows.get(&key), desired.flows.get(&key)) {
             (now, Some(flow)) if now != Some(flow) => puts.push(TableChange::PutFlow(key, flow.clone())),
-            (Some(flow), None) if !retained.flow(&key, flow) => gone.push(TableChange::DeleteFlow(key)),
+            (Some(flow), None) if !retained.flow(&key, flow) => removed.push(TableChange::DeleteFlow(key)),
             _ => {}
         }
     }
     // If a table is too small, it must at least hold the flows that every switch needs.
     puts.sort_by_key(|put| !matches!(put, TableChange::PutFlow(_, flow) if cookies::is_everywhere(flow)));
-    [groups, puts, gone, idle].into_iter().filter(|stage| !stage.is_empty()).collect()
+    [groups, puts, removed, idle].into_iter().filter(|stage| !stage.is_empty()).collect()
 }
 
 impl TableChange {
@@ -282,7 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_stages_turn_any_tables_into_any_others_on_a_strict_switch(from in tables(), to in tables()) {
+        fn stages_turn_any_tables_into_any_others(from in tables(), to in tables()) {
             let mut switch = model::ModelSwitch::default();
             for start in [&from, &to] {
                 let now = switch.tables();

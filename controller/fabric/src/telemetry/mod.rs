@@ -6,7 +6,7 @@ pub(crate) mod counters;
 use crate::api::{ConnectionId, NotAdmitted};
 use crate::intent::tables::RuleCounts;
 use cool_machine::{Duration, Time};
-use cool_topology::discovery::Refused;
+use cool_topology::discovery::RefusedFrames;
 use cool_topology::{DatapathId, Link, Port};
 use counters::{PortCounters, SwitchCounters};
 use parking_lot::Mutex;
@@ -93,7 +93,7 @@ pub struct Measurements {
     /// Time from the moment at which both ends are up until a link or node is found.
     pub discovery: Histogram,
     /// LLDP frames that were refused.
-    pub refused_lldp: Refused,
+    pub refused_lldp: RefusedFrames,
     /// Number of rejected switches by cause.
     pub not_admitted: BTreeMap<&'static str, u64>,
     /// Latest rejection of each datapath id and address, within [`RECENT`].
@@ -212,10 +212,10 @@ impl Telemetry {
 
     /// Records how many entries a switch must hold; `None` if the switch was removed.
     pub(crate) fn desired(&self, switch: DatapathId, rules: Option<RuleCounts>) {
-        let told = &mut self.state.lock().measurements.rules;
+        let reported = &mut self.state.lock().measurements.rules;
         match rules {
-            Some(rules) => drop(told.insert(switch, rules)),
-            None => drop(told.remove(&switch)),
+            Some(rules) => drop(reported.insert(switch, rules)),
+            None => drop(reported.remove(&switch)),
         }
     }
 
@@ -225,7 +225,7 @@ impl Telemetry {
     }
 
     /// Records the number of refused LLDP frames.
-    pub(crate) fn refused_lldp(&self, refused: Refused) {
+    pub(crate) fn refused_lldp(&self, refused: RefusedFrames) {
         self.state.lock().measurements.refused_lldp = refused;
     }
 

@@ -244,7 +244,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_group_has_a_tree_over_all_one_over_leaders_and_one_in_each_rack() {
+    fn trees_span_all_nodes_the_leaders_and_each_rack() {
         let racks = BTreeMap::from([("a", 3), ("b", 3), ("c", 1), ("d", 1), ("e", 0)]);
         let racks = racks.into_iter().map(|(n, r)| (n.to_owned(), r)).collect();
         let members = ["b", "a", "b", "e", "d", "c"].map(str::to_owned).to_vec();

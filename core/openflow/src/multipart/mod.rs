@@ -1,5 +1,5 @@
-//! Multipart messages: what a controller asks of a switch's state, and what it is told. The
-//! structures told of are in the modules below this one.
+//! Multipart messages, by which a controller requests state of a switch. The structures in the
+//! replies are in the modules below.
 
 mod stats;
 mod table;
@@ -10,14 +10,14 @@ pub use table::*;
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Reader, Tagged, Wire, Writer};
+use crate::codec::{Reader, Tagged, WireFormat, Writer};
 use crate::macros::{choice, flags, layout, number};
 use crate::port::Port;
 use crate::session::Experimenter;
 use crate::value::FixedText;
 
 number! {
-    /// What is asked for.
+    /// Type of a multipart message.
     pub struct MultipartType(u16) as "{}" {
         DESC = 0 "desc",
         FLOW = 1 "flow",
@@ -38,124 +38,124 @@ number! {
 }
 
 flags! {
-    /// Whether this is all.
+    /// Flags of a multipart message.
     pub struct MultipartFlags(u16) {
         MORE = 0x1 "more",
     }
 }
 
 layout! {
-    /// Which switch it is, in its maker's words.
+    /// Description of a switch by its vendor and operator.
     pub struct Description = "description" {
-        /// Its maker.
+        /// Manufacturer.
         manufacturer: FixedText<256>,
-        /// Its hardware.
+        /// Hardware.
         hardware: FixedText<256>,
-        /// Its software.
+        /// Software.
         software: FixedText<256>,
-        /// Its serial number.
+        /// Serial number.
         serial_number: FixedText<32>,
-        /// What its operator calls it.
+        /// Name given by the operator.
         datapath: FixedText<256>,
     }
 }
 
 choice! {
-    /// A question about a switch's state.
+    /// A request for state of a switch.
     pub enum MultipartRequest of MultipartType {
-        /// Which switch it is.
+        /// Description of the switch.
         DESC => Desc,
         /// Flows and their counters.
         FLOW => Flow(FlowStatsRequest),
-        /// The sum of flows' counters.
+        /// Sum of the counters of flows.
         AGGREGATE => Aggregate(FlowStatsRequest),
-        /// The counters of the flow tables.
+        /// Counters of the flow tables.
         TABLE => Table,
-        /// The counters of ports.
+        /// Counters of ports.
         PORT_STATS => PortStats(PortStatsRequest),
-        /// The counters of queues.
+        /// Counters of queues.
         QUEUE => Queue(QueueStatsRequest),
-        /// The counters of groups.
+        /// Counters of groups.
         GROUP => Group(GroupStatsRequest),
         /// Groups and their buckets.
         GROUP_DESC => GroupDesc,
-        /// What groups there can be.
+        /// Features of the group table.
         GROUP_FEATURES => GroupFeatures,
-        /// The counters of meters.
+        /// Counters of meters.
         METER => Meter(MeterRequest),
         /// Meters and their bands.
         METER_CONFIG => MeterConfig(MeterRequest),
-        /// What meters there can be.
+        /// Features of meters.
         METER_FEATURES => MeterFeatures,
-        /// What the flow tables can do; with content: what they shall do.
+        /// Features of the flow tables, or with content new settings for them.
         TABLE_FEATURES => TableFeatures(Vec<TableFeatures>),
-        /// The ports.
+        /// Ports.
         PORT_DESC => PortDesc,
-        /// An experimenter's question.
+        /// Request of an experimenter.
         EXPERIMENTER => Experimenter(Experimenter),
     }
 }
 
 choice! {
-    /// What a switch tells of its state.
+    /// A reply with state of a switch.
     pub enum MultipartReply of MultipartType {
-        /// Which switch it is.
+        /// Description of the switch.
         DESC => Desc(Box<Description>),
         /// Flows and their counters.
         FLOW => Flow(Vec<FlowStats>),
-        /// The sum of flows' counters.
+        /// Sum of the counters of flows.
         AGGREGATE => Aggregate(AggregateStats),
-        /// The counters of the flow tables.
+        /// Counters of the flow tables.
         TABLE => Table(Vec<TableStats>),
-        /// The counters of ports.
+        /// Counters of ports.
         PORT_STATS => PortStats(Vec<PortStats>),
-        /// The counters of queues.
+        /// Counters of queues.
         QUEUE => Queue(Vec<QueueStats>),
-        /// The counters of groups.
+        /// Counters of groups.
         GROUP => Group(Vec<GroupStats>),
         /// Groups and their buckets.
         GROUP_DESC => GroupDesc(Vec<GroupDesc>),
-        /// What groups there can be.
+        /// Features of the group table.
         GROUP_FEATURES => GroupFeatures(GroupFeatures),
-        /// The counters of meters.
+        /// Counters of meters.
         METER => Meter(Vec<MeterStats>),
         /// Meters and their bands.
         METER_CONFIG => MeterConfig(Vec<MeterConfig>),
-        /// What meters there can be.
+        /// Features of meters.
         METER_FEATURES => MeterFeatures(MeterFeatures),
-        /// What the flow tables can do.
+        /// Features of the flow tables.
         TABLE_FEATURES => TableFeatures(Vec<TableFeatures>),
-        /// The ports.
+        /// Ports.
         PORT_DESC => PortDesc(Vec<Port>),
-        /// An experimenter's answer.
+        /// Reply of an experimenter.
         EXPERIMENTER => Experimenter(Experimenter),
     }
 }
 
-/// A question or an answer that may take several messages of the same transaction.
+/// A request or reply, which may consist of several messages of the same transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Multipart<T> {
-    /// Whether more follows.
+    /// Flags, for example whether more messages follow.
     pub flags: MultipartFlags,
-    /// What this message has of it.
+    /// Content of this message.
     pub body: T,
 }
 
 impl<T> Multipart<T> {
-    /// Whether more messages of the same transaction follow.
+    /// Returns whether more messages of the same transaction follow.
     pub fn more(&self) -> bool {
         self.flags.contains(MultipartFlags::MORE)
     }
 }
 
-/// All in one message, or the last of several.
+/// Makes the only message, or the last of several.
 impl<T> From<T> for Multipart<T> {
     fn from(body: T) -> Self {
         Self { flags: MultipartFlags::NONE, body }
     }
 }
 
-impl<T: Tagged> Wire for Multipart<T> {
+impl<T: Tagged> WireFormat for Multipart<T> {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let (kind, flags) = (r.get()?, r.get()?);
         r.pad(4)?;

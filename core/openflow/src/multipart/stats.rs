@@ -1,9 +1,9 @@
-//! Counters of flows, ports, queues, groups and meters, and what groups and meters there are.
+//! Counters of flows, ports, queues, groups and meters, and the properties of groups and meters.
 
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Item, Reader, Wire, Writer};
+use crate::codec::{ListItem, Reader, WireFormat, Writer};
 use crate::flow::{FlowFlags, FlowMod};
 use crate::group::{Bucket, GroupType};
 use crate::instruction::Instruction;
@@ -13,24 +13,24 @@ use crate::meter::{Band, MeterFlags};
 use crate::value::{Counter, GroupId, MeterId, PortNo, QueueId, TableId};
 
 layout! {
-    /// Which flows are asked for; by default all.
+    /// Selects flows; all by default.
     pub struct FlowStatsRequest = "flow statistics request" {
-        /// Those in this table.
+        /// Restricts the request to this table.
         table: TableId => pad 3,
-        /// Those that output to this port.
+        /// Restricts the request to flows that output to this port.
         out_port: PortNo,
-        /// Those that use this group.
+        /// Restricts the request to flows that use this group.
         out_group: GroupId => pad 4,
-        /// Those with this cookie
+        /// Restricts the request to flows with this cookie
         cookie: u64,
         /// in these bits.
         cookie_mask: u64,
-        /// Those that match nothing beside this.
+        /// Restricts the request to flows with at least these match fields.
         matching: Match,
     }
 }
 
-/// All flows.
+/// Selects all flows.
 impl Default for FlowStatsRequest {
     fn default() -> Self {
         Self {
@@ -47,34 +47,34 @@ impl Default for FlowStatsRequest {
 layout! {
     /// A flow and its counters.
     pub struct FlowStats = "flow statistics" sized(0) {
-        /// Its table.
+        /// Table of the flow.
         table: TableId => pad 1,
-        /// How long it is there, in seconds.
+        /// Lifetime in seconds.
         duration_s: u32,
-        /// And in nanoseconds beyond those.
+        /// Nanoseconds of the lifetime beyond the seconds.
         duration_ns: u32,
-        /// Its priority.
+        /// Priority.
         priority: u16,
-        /// Seconds without a packet after which it goes; 0: never.
+        /// Seconds without packets after which the flow is removed; 0 for never.
         idle_timeout: u16,
-        /// Seconds after which it goes; 0: never.
+        /// Seconds after which the flow is removed; 0 for never.
         hard_timeout: u16,
-        /// Its options.
+        /// Options.
         flags: FlowFlags => pad 4,
-        /// The controller's own mark on it.
+        /// Cookie.
         cookie: u64,
-        /// Packets it matched.
+        /// Packets that matched.
         packets: Counter,
-        /// Bytes in them.
+        /// Bytes in these packets.
         bytes: Counter,
-        /// Which packets it is for.
+        /// Match.
         matching: Match,
-        /// What it does with them.
+        /// Instructions.
         instructions: Vec<Instruction>,
     }
 }
 
-/// The flow as a switch tells of it that has just put it there: nothing has been counted.
+/// Returns the statistics that a switch reports right after it has added the flow.
 impl From<FlowMod> for FlowStats {
     fn from(flow: FlowMod) -> Self {
         Self {
@@ -95,23 +95,23 @@ impl From<FlowMod> for FlowStats {
 }
 
 layout! {
-    /// The sum of flows' counters.
+    /// Sum of the counters of flows.
     pub struct AggregateStats = "aggregate statistics" {
-        /// Packets they matched.
+        /// Packets that matched.
         packets: Counter,
-        /// Bytes in them.
+        /// Bytes in these packets.
         bytes: Counter,
-        /// How many flows.
+        /// Number of flows.
         flows: u32 => pad 4,
     }
 }
 
 layout! {
-    /// The counters of a flow table.
+    /// Counters of a flow table.
     pub struct TableStats = "table statistics" {
         /// The table.
         table: TableId => pad 3,
-        /// Flows in it.
+        /// Number of flows.
         active: u32,
         /// Packets looked up.
         lookups: Counter,
@@ -121,7 +121,7 @@ layout! {
 }
 
 layout! {
-    /// The port whose counters are asked for.
+    /// Requests the counters of a port.
     pub struct PortStatsRequest = "port statistics request" {
         /// The port; [`PortNo::ANY`] for all.
         port: PortNo => pad 4,
@@ -129,7 +129,7 @@ layout! {
 }
 
 layout! {
-    /// The counters of a port.
+    /// Counters of a port.
     pub struct PortStats = "port statistics" {
         /// The port.
         port: PortNo => pad 4,
@@ -141,33 +141,33 @@ layout! {
         rx_bytes: Counter,
         /// Bytes sent.
         tx_bytes: Counter,
-        /// Packets dropped on receiving.
+        /// Received packets that were dropped.
         rx_dropped: Counter,
-        /// Packets dropped on sending.
+        /// Packets that were dropped before sending.
         tx_dropped: Counter,
-        /// Errors on receiving.
+        /// Receive errors.
         rx_errors: Counter,
-        /// Errors on sending.
+        /// Transmit errors.
         tx_errors: Counter,
-        /// Of those, frames badly aligned.
+        /// Receive errors due to alignment.
         rx_frame_errors: Counter,
-        /// Of those, overruns.
+        /// Receive errors due to overruns.
         rx_over_errors: Counter,
-        /// Of those, wrong checksums.
+        /// Receive errors due to checksums.
         rx_crc_errors: Counter,
         /// Collisions.
         collisions: Counter,
-        /// How long the port is there, in seconds.
+        /// Lifetime of the port in seconds.
         duration_s: u32,
-        /// And in nanoseconds beyond those.
+        /// Nanoseconds of the lifetime beyond the seconds.
         duration_ns: u32,
     }
 }
 
 layout! {
-    /// The queues whose counters are asked for.
+    /// Requests the counters of queues.
     pub struct QueueStatsRequest = "queue statistics request" {
-        /// Their port; [`PortNo::ANY`] for all.
+        /// Port of the queues; [`PortNo::ANY`] for all.
         port: PortNo,
         /// The queue; [`QueueId::ALL`] for all.
         queue: QueueId,
@@ -175,9 +175,9 @@ layout! {
 }
 
 layout! {
-    /// The counters of a queue.
+    /// Counters of a queue.
     pub struct QueueStats = "queue statistics" {
-        /// Its port.
+        /// Port of the queue.
         port: PortNo,
         /// The queue.
         queue: QueueId,
@@ -187,15 +187,15 @@ layout! {
         tx_packets: Counter,
         /// Packets dropped.
         tx_errors: Counter,
-        /// How long it is there, in seconds.
+        /// Lifetime in seconds.
         duration_s: u32,
-        /// And in nanoseconds beyond those.
+        /// Nanoseconds of the lifetime beyond the seconds.
         duration_ns: u32,
     }
 }
 
 layout! {
-    /// The group whose counters are asked for.
+    /// Requests the counters of a group.
     pub struct GroupStatsRequest = "group statistics request" {
         /// The group; [`GroupId::ALL`] for all.
         group: GroupId => pad 4,
@@ -203,7 +203,7 @@ layout! {
 }
 
 layout! {
-    /// The counters of a bucket or a meter band.
+    /// Counters of a bucket or a meter band.
     pub struct PartStats = "counters" {
         /// Packets.
         packets: Counter,
@@ -213,21 +213,21 @@ layout! {
 }
 
 layout! {
-    /// The counters of a group.
+    /// Counters of a group.
     pub struct GroupStats = "group statistics" sized(2) {
         /// The group.
         group: GroupId,
-        /// How many flows and groups hand packets to it.
+        /// Number of flows and groups that use it.
         references: u32 => pad 4,
-        /// Packets that came to it.
+        /// Packets that it processed.
         packets: Counter,
-        /// Bytes in them.
+        /// Bytes in these packets.
         bytes: Counter,
-        /// How long it is there, in seconds.
+        /// Lifetime in seconds.
         duration_s: u32,
-        /// And in nanoseconds beyond those.
+        /// Nanoseconds of the lifetime beyond the seconds.
         duration_ns: u32,
-        /// What went through each of its buckets.
+        /// Counters of each bucket.
         buckets: Vec<PartStats>,
     }
 }
@@ -235,7 +235,7 @@ layout! {
 layout! {
     /// A group and its buckets.
     pub struct GroupDesc = "group description" sized(0) {
-        /// What it does with its buckets.
+        /// Type of the group.
         kind: GroupType => pad 1,
         /// The group.
         group: GroupId,
@@ -245,7 +245,7 @@ layout! {
 }
 
 flags! {
-    /// What groups can do.
+    /// Optional features of groups.
     pub struct GroupCapabilities(u32) {
         SELECT_WEIGHT = 0x1 "select_weight",
         SELECT_LIVENESS = 0x2 "select_liveness",
@@ -255,7 +255,7 @@ flags! {
 }
 
 layout! {
-    /// Numbers for the group types all, select, indirect and fast failover.
+    /// A number for each group type: all, select, indirect and fast failover.
     pub struct PerGroupType = "numbers by group type" {
         /// For the type all.
         all: u32,
@@ -269,55 +269,55 @@ layout! {
 }
 
 layout! {
-    /// What groups there can be.
+    /// Features of the group table.
     pub struct GroupFeatures = "group features" {
-        /// The types there are: bit n for the type of number n.
+        /// Supported types: bit n for type n.
         types: u32,
-        /// What they can do.
+        /// Optional features.
         capabilities: GroupCapabilities,
-        /// How many there can be of each.
+        /// Maximum number of groups of each type.
         max_groups: PerGroupType,
-        /// What actions each can do: bit n for the action of number n.
+        /// Supported actions of each type: bit n for action n.
         actions: PerGroupType,
     }
 }
 
 layout! {
-    /// The meter that is asked for.
+    /// Selects a meter.
     pub struct MeterRequest = "meter request" {
         /// The meter; [`MeterId::ALL`] for all.
         meter: MeterId => pad 4,
     }
 }
 
-/// The counters of a meter.
+/// Counters of a meter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeterStats {
     /// The meter.
     pub meter: MeterId,
-    /// What it counts.
+    /// Counters.
     pub counters: MeterCounters,
 }
 
 layout! {
-    /// What a meter counts.
+    /// Counters of a meter, without its number.
     pub struct MeterCounters = "meter counters" {
-        /// How many flows use it.
+        /// Number of flows that use it.
         flows: u32,
-        /// Packets that came to it.
+        /// Packets that it processed.
         packets: Counter,
-        /// Bytes in them.
+        /// Bytes in these packets.
         bytes: Counter,
-        /// How long it is there, in seconds.
+        /// Lifetime in seconds.
         duration_s: u32,
-        /// And in nanoseconds beyond those.
+        /// Nanoseconds of the lifetime beyond the seconds.
         duration_ns: u32,
-        /// What each of its bands had to deal with.
+        /// Counters of each band.
         bands: Vec<PartStats>,
     }
 }
 
-impl Wire for MeterStats {
+impl WireFormat for MeterStats {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let start = r.offset();
         let meter = r.named("meter statistics", |r| r.get())?;
@@ -341,32 +341,32 @@ impl Wire for MeterStats {
     }
 }
 
-impl Item for MeterStats {}
+impl ListItem for MeterStats {}
 
 layout! {
     /// A meter and its bands.
     pub struct MeterConfig = "meter configuration" sized(0) {
-        /// How it counts.
+        /// Options of the meter.
         flags: MeterFlags,
         /// The meter.
         meter: MeterId,
-        /// What it does above which rates.
+        /// Bands of the meter.
         bands: Vec<Band>,
     }
 }
 
 layout! {
-    /// What meters there can be.
+    /// Features of meters.
     pub struct MeterFeatures = "meter features" {
-        /// How many.
+        /// Maximum number of meters.
         max_meters: u32,
-        /// The kinds of band there are: bit n for the kind of number n.
+        /// Supported types of bands: bit n for type n.
         band_types: u32,
-        /// How they can count: the bits of [`MeterFlags`].
+        /// Supported options: the bits of [`MeterFlags`].
         capabilities: u32,
-        /// How many bands each may have.
+        /// Maximum number of bands of a meter.
         max_bands: u8,
-        /// How many colors there are.
+        /// Maximum number of colors.
         max_color: u8 => pad 2,
     }
 }

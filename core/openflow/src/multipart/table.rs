@@ -1,15 +1,16 @@
-//! What a flow table can do. Its properties are told apart, but their content is left as bytes.
+//! Features of flow tables. Their properties are distinguished by type, but the content is kept as
+//! bytes.
 
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Item, Reader, Wire, Writer};
+use crate::codec::{ListItem, Reader, WireFormat, Writer};
 use crate::flow::TableConfig;
 use crate::macros::{layout, number};
 use crate::value::{FixedText, TableId};
 
 number! {
-    /// Which property of a flow table it is; those with `_miss` are for the flow that every packet matches.
+    /// Type of a property of a flow table. Types with `_miss` describe the table-miss flow.
     pub struct TablePropertyType(u16) as "{}" {
         INSTRUCTIONS = 0 "instructions",
         INSTRUCTIONS_MISS = 1 "instructions_miss",
@@ -33,13 +34,13 @@ number! {
 /// A property of a flow table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableProperty {
-    /// Which.
+    /// Type of the property.
     pub kind: TablePropertyType,
-    /// Its content, without the padding behind it.
+    /// Content, without the padding behind it.
     pub data: Vec<u8>,
 }
 
-impl Wire for TableProperty {
+impl WireFormat for TableProperty {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let start = r.offset();
         let kind = r.named("table property", |r| r.get())?;
@@ -61,24 +62,24 @@ impl Wire for TableProperty {
     }
 }
 
-impl Item for TableProperty {}
+impl ListItem for TableProperty {}
 
 layout! {
-    /// What a flow table can do.
+    /// Features of a flow table.
     pub struct TableFeatures = "table features" sized(0) {
         /// The table.
         table: TableId => pad 5,
-        /// Its name.
+        /// Name of the table.
         name: FixedText<32>,
-        /// The bits of the metadata that it can match.
+        /// Bits of the metadata that it can match.
         metadata_match: u64,
-        /// The bits of the metadata that it can write.
+        /// Bits of the metadata that it can write.
         metadata_write: u64,
-        /// How it is configured.
+        /// Configuration.
         config: TableConfig,
-        /// How many flows it can hold.
+        /// Maximum number of flows.
         max_entries: u32,
-        /// More.
+        /// Further properties.
         properties: Vec<TableProperty>,
     }
 }

@@ -1,11 +1,11 @@
-//! Every error code that the standard names has that name in Open vSwitch too.
+//! Every error code that the standard names must have the same name in Open vSwitch.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use rs_openflow::{Body, ErrorMessage, ErrorType, Message};
 
-/// The standard's names for which Open vSwitch has those of another version, or its own.
+/// Names of the standard for which Open vSwitch uses those of another version, or its own.
 const SYNONYMS: [(&str, &str); 6] = [
     ("BAD_MULTIPART", "BAD_STAT"),
     ("BAD_EXPERIMENTER", "BAD_VENDOR"),
@@ -15,7 +15,7 @@ const SYNONYMS: [(&str, &str); 6] = [
     ("BAD_ARGUMENT", "BAD_VALUE"),
 ];
 
-/// What Open vSwitch says that the messages of a stream are, a line each.
+/// Returns Open vSwitch's text of each message of a stream.
 fn ofp_parse(stream: &[u8]) -> Vec<String> {
     let mut process = Command::new("ovs-ofctl")
         .args(["ofp-parse", "-"])
@@ -44,7 +44,7 @@ fn error_codes_have_the_names_that_open_vswitch_gives_them() {
     assert_eq!(lines.len(), failures.len());
     for (failure, line) in failures.iter().zip(lines) {
         let name = failure.code_name().unwrap().to_uppercase();
-        // "... OFPBRC_BAD_VERSION": what stands before the name says of which type it is.
+        // "... OFPBRC_BAD_VERSION": the part before the name stands for the type.
         let (_, theirs) = line.rsplit(' ').next().unwrap().split_once('_').unwrap();
         let known_otherwise = SYNONYMS.contains(&(name.as_str(), theirs));
         assert!(theirs == name || known_otherwise, "{failure} is {line} there");

@@ -9,7 +9,7 @@ use crate::means;
 
 const MAC: MacAddr = MacAddr(2, 0, 0, 0, 0, 0x2a);
 
-/// Nicira's number, under which Open vSwitch has its own actions.
+/// Experimenter number of Nicira, under which Open vSwitch defines its own actions.
 const NICIRA: u32 = 0x2320;
 
 fn flow(matching: Match, instructions: Vec<Instruction>) -> Body {
@@ -29,7 +29,7 @@ fn acts(matching: Match, actions: Vec<Action>, expected: &str) {
     means(body, &format!("OFPT_FLOW_MOD: ADD priority=7{text} actions={expected}"));
 }
 
-/// How Open vSwitch writes the matches that the actions below presuppose.
+/// Returns the text of Open vSwitch for the matches that the actions below require.
 fn matching_text(matching: &Match) -> &'static str {
     match matching.fields.last() {
         Some(Oxm::EthType(Masked { value: EtherType::IPV4, .. })) => ",ip",
@@ -126,7 +126,7 @@ fn fields_of_ipv6_are_matched() {
 fn fields_of_mpls_and_unknown_ones_are_matched() {
     let mpls = of(EtherType::MPLS).mpls_label(77).mpls_tc(5).mpls_bos(1);
     matches(mpls, "mpls,mpls_label=77,mpls_tc=5,mpls_bos=1");
-    // Register 0, which Open vSwitch has in a class of its own.
+    // Register 0, which Open vSwitch defines in a class of its own.
     let register = UnknownOxm { class: 1, field: 0, has_mask: false, payload: vec![0, 0, 0, 9] };
     matches(Match::new().with(Oxm::Unknown(register)), "reg0=0x9");
 }
@@ -168,7 +168,7 @@ fn actions_on_headers_are_done() {
 
 #[test]
 fn an_experimenters_action_is_handed_through() {
-    // Nicira's resubmit to table 3.
+    // The resubmit action of Nicira, to table 3.
     let data = vec![0, 14, 0xff, 0xf8, 3, 0, 0, 0];
     let action = Action::Experimenter { experimenter: NICIRA, data };
     acts(Match::new(), vec![action], "resubmit(,3)");

@@ -1,5 +1,5 @@
-//! Every kind of message that we make is read back by Open vSwitch's own decoder and means what we
-//! meant. Needs `ovs-ofctl` (Debian: openvswitch-switch) and fails without it.
+//! Every kind of message that we write must be read by Open vSwitch's own decoder with the same
+//! meaning. The tests need `ovs-ofctl` (Debian: openvswitch-switch), and fail without it.
 
 mod errors;
 mod flows;
@@ -10,11 +10,11 @@ use std::process::Command;
 
 use rs_openflow::{Body, Message};
 
-/// What Open vSwitch says that `body` is, on one line.
+/// Returns Open vSwitch's text of `body` on one line.
 fn ofp_print(body: Body) -> String {
     let bytes = Message::new(0x1234, body).encode().unwrap();
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    // At verbosity 2 it leaves nothing out.
+    // At verbosity 2 the text is complete.
     let output = Command::new("ovs-ofctl")
         .args(["ofp-print", &hex, "2"])
         .output()
@@ -23,8 +23,8 @@ fn ofp_print(body: Body) -> String {
     String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Asserts that Open vSwitch reads `body` as OpenFlow 1.3, of our transaction, and says exactly
-/// `expected` about it.
+/// Asserts that Open vSwitch reads `body` as OpenFlow 1.3 with our transaction, and prints exactly
+/// `expected`.
 #[track_caller]
 fn means(body: Body, expected: &str) {
     let shown = body.to_string();

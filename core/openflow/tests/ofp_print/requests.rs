@@ -1,4 +1,4 @@
-//! What a controller says beside flows.
+//! Messages of a controller other than flow modifications.
 
 use rs_openflow::{
     Action, AsyncConfig, Band, BandEffect, Body, Bucket, ControllerRole, ErrorMessage, ErrorType,
@@ -52,7 +52,7 @@ fn errors_have_names() {
 
 #[test]
 fn an_experimenters_message_is_handed_through() {
-    // Nicira's request to set the form of packet-ins.
+    // The request of Nicira that sets the format of packet-ins.
     let body = Experimenter { experimenter: 0x2320, kind: 16, data: vec![0, 0, 0, 1] };
     means(Body::Experimenter(body), "NXT_SET_PACKET_IN_FORMAT: format=nxt_packet_in");
 }

@@ -1,4 +1,4 @@
-//! What a switch says.
+//! Messages of a switch.
 
 use rs_openflow::{
     Action, AggregateStats, AsyncConfig, Band, BandEffect, Body, Bucket, BufferId, Capabilities,
@@ -112,7 +112,7 @@ fn a_switch_tells_what_happens() {
 }
 
 #[track_caller]
-fn tells(reply: MultipartReply, expected: &str) {
+fn states_address(reply: MultipartReply, expected: &str) {
     means(Body::MultipartReply(reply.into()), expected);
 }
 
@@ -125,12 +125,12 @@ fn a_switch_describes_itself_and_its_ports() {
         serial_number: FixedText::new("7").unwrap(),
         datapath: FixedText::new("rack 1").unwrap(),
     };
-    tells(
+    states_address(
         MultipartReply::Desc(Box::new(description)),
         "OFPST_DESC reply: Manufacturer: maker Hardware: metal Software: thought Serial Num: 7 DP \
          Description: rack 1",
     );
-    tells(
+    states_address(
         MultipartReply::PortDesc(vec![port()]),
         "OFPST_PORT_DESC reply: 3(s1-eth3): addr:02:00:00:00:00:03 config: NO_FWD state: LIVE current: \
          10GB-FD COPPER advertised: 1GB-FD supported: 100MB-FD peer: 10MB-FD speed: 10000 Mbps now, \
@@ -155,7 +155,7 @@ fn a_switch_tells_of_its_flows_and_tables() {
         instructions: vec![Instruction::ApplyActions(vec![Action::output(PortNo(6))])],
     };
     let other = FlowStats { matching: Match::new(), instructions: Vec::new(), ..flow.clone() };
-    tells(
+    states_address(
         MultipartReply::Flow(vec![flow, other]),
         "OFPST_FLOW reply: cookie=0xd00d, duration=2.250s, table=1, n_packets=5, n_bytes=500, \
          idle_timeout=3, hard_timeout=4, send_flow_rem priority=9,arp actions=output:6 cookie=0xd00d, \
@@ -163,12 +163,15 @@ fn a_switch_tells_of_its_flows_and_tables() {
          send_flow_rem priority=9 actions=drop",
     );
     let sum = AggregateStats { packets: Counter(7), bytes: Counter(700), flows: 2 };
-    tells(
+    states_address(
         MultipartReply::Aggregate(sum),
         "OFPST_AGGREGATE reply: packet_count=7 byte_count=700 flow_count=2",
     );
     let table = TableStats { table: TableId(0), active: 3, lookups: Counter(30), matched: Counter(20) };
-    tells(MultipartReply::Table(vec![table]), "OFPST_TABLE reply: table 0: active=3, lookup=30, matched=20");
+    states_address(
+        MultipartReply::Table(vec![table]),
+        "OFPST_TABLE reply: table 0: active=3, lookup=30, matched=20",
+    );
     let features = TableFeatures {
         table: TableId(0),
         name: FixedText::new("classifier").unwrap(),
@@ -187,7 +190,7 @@ fn a_switch_tells_of_its_flows_and_tables() {
             TableProperty { kind: TablePropertyType::APPLY_SETFIELD, data: Vec::new() },
         ],
     };
-    tells(
+    states_address(
         MultipartReply::TableFeatures(vec![features]),
         "OFPST_TABLE_FEATURES reply: table 0 (\"classifier\"): metadata: match=0xffffffffffffffff \
          write=0xff max_entries=1000 instructions (table miss and others): next tables: 1-3 \
@@ -215,7 +218,7 @@ fn a_switch_counts_at_ports_and_queues() {
         duration_s: 12,
         duration_ns: 0,
     };
-    tells(
+    states_address(
         MultipartReply::PortStats(vec![stats]),
         "OFPST_PORT reply: 1 ports port 1: rx pkts=1, bytes=3, drop=5, errs=7, frame=9, over=10, crc=11 \
          tx pkts=2, bytes=4, drop=6, errs=8, coll=? duration=12s",
@@ -229,7 +232,7 @@ fn a_switch_counts_at_ports_and_queues() {
         duration_s: 6,
         duration_ns: 0,
     };
-    tells(
+    states_address(
         MultipartReply::Queue(vec![stats]),
         "OFPST_QUEUE reply: 1 queues port 1 queue 2: bytes=3, pkts=4, errors=5, duration=6s",
     );
@@ -253,13 +256,13 @@ fn a_switch_tells_of_its_groups() {
         duration_ns: 0,
         buckets,
     };
-    tells(
+    states_address(
         MultipartReply::Group(vec![stats]),
         "OFPST_GROUP reply: group_id=3,duration=6s,ref_count=1,packet_count=4,byte_count=5,\
          bucket0:packet_count=1,byte_count=2",
     );
     let buckets = vec![Bucket::new(vec![Action::output(PortNo(1))])];
-    tells(
+    states_address(
         MultipartReply::GroupDesc(vec![GroupDesc { kind: GroupType::ALL, group: GroupId(3), buckets }]),
         "OFPST_GROUP_DESC reply: group_id=3,type=all,bucket=actions=output:1",
     );
@@ -269,7 +272,7 @@ fn a_switch_tells_of_its_groups() {
         max_groups: PerGroupType { all: 10, select: 0, indirect: 0, ff: 20 },
         actions: PerGroupType { all: 1, select: 0, indirect: 0, ff: 1 },
     };
-    tells(
+    states_address(
         MultipartReply::GroupFeatures(features),
         "OFPST_GROUP_FEATURES reply: Group table: Types: 0x9 Capabilities: 0x4 all group: max_groups=0xa \
          actions: output fast failover group: max_groups=0x14 actions: output",
@@ -286,20 +289,20 @@ fn a_switch_tells_of_its_meters() {
         duration_ns: 0,
         bands: vec![PartStats { packets: Counter(5), bytes: Counter(6) }],
     };
-    tells(
+    states_address(
         MultipartReply::Meter(vec![MeterStats { meter: MeterId(7), counters }]),
         "OFPST_METER reply: meter:7 flow_count:1 packet_in_count:2 byte_in_count:3 duration:4s bands: 0: \
          packet_count:5 byte_count:6",
     );
     let bands = vec![Band { rate: 100, burst: 0, effect: BandEffect::Drop }];
     let config = MeterConfig { flags: MeterFlags::PKTPS, meter: MeterId(7), bands };
-    tells(
+    states_address(
         MultipartReply::MeterConfig(vec![config]),
         "OFPST_METER_CONFIG reply: meter=7 pktps bands= type=drop rate=100",
     );
     let features =
         MeterFeatures { max_meters: 9, band_types: 0b10, capabilities: 0b1111, max_bands: 4, max_color: 0 };
-    tells(
+    states_address(
         MultipartReply::MeterFeatures(features),
         "OFPST_METER_FEATURES reply: max_meter:9 max_bands:4 max_color:0 band_types: drop capabilities: \
          kbps pktps burst stats",

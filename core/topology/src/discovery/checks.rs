@@ -1,35 +1,35 @@
-//! Whether what a port hears is to be believed.
+//! Checks whether a received announcement must be believed.
 
 use super::{Cause, Discovery};
 use crate::Port;
 use crate::lldp::{Announcement, LldpError};
 use std::collections::VecDeque;
 
-/// Announcements of a port that may be under way.
-const UNDER_WAY: usize = 8;
+/// Maximum number of announcements of a port that may be in flight.
+const IN_FLIGHT_MAX: usize = 8;
 
-/// Frames that were not believed, since the start.
+/// Number of refused frames since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refused {
-    /// Malformed, or without proof.
+pub struct RefusedFrames {
+    /// Malformed or not authenticated.
     pub unreadable: u64,
-    /// With a wrong proof.
+    /// With a wrong HMAC.
     pub forged: u64,
-    /// Genuine, but not for the first time, or late.
+    /// Authentic, but received again or too late.
     pub replayed: u64,
-    /// Carried by a node's host.
+    /// Forwarded by the host of a node.
     pub relayed: u64,
 }
 
-impl Refused {
+impl RefusedFrames {
     pub(super) fn count(&mut self, cause: &Cause) {
         let counter = match cause {
             Cause::Unreadable(_) => &mut self.unreadable,
             Cause::Forged(_) => &mut self.forged,
             Cause::Replayed(_) => &mut self.replayed,
             Cause::Relayed { .. } => &mut self.relayed,
-            // Believed, though something is wrong.
-            Cause::SecondNeighbour { .. }
+            // These are believed, though something is wrong.
+            Cause::SecondNeighbor { .. }
             | Cause::OwnSwitch
             | Cause::NodeElsewhere { .. }
             | Cause::WrongAddress { .. } => return,
@@ -38,51 +38,56 @@ impl Refused {
     }
 }
 
-/// The announcements of a port that may still be heard. Counted, not timed: if this program was not run for a
-/// while, what waits for it is as fresh as before.
+/// Announcements of a port that may still be received. They are counted, not timed, because frames
+/// that wait while this program does not run must stay valid.
 #[derive(Clone, Debug)]
-pub(super) struct Sent {
-    /// Made before the port came up.
+pub(super) struct SentAnnouncements {
+    /// Announcements up to this number were made before the port came up.
     before: u64,
     numbers: VecDeque<u64>,
 }
 
-/// What is to be thought of a genuine announcement.
-enum Age {
+/// Freshness of an authentic announcement.
+enum Freshness {
     Fresh,
     /// Sent before the last port flap: ignored, and not reported as a replay.
-    Former,
-    Spent,
+    BeforeFlap,
+    Replayed,
 }
 
-impl Sent {
-    /// No announcements yet; all numbers up to `before` are of earlier ones.
-    pub(super) fn after(before: u64) -> Sent {
-        Sent { before, numbers: VecDeque::new() }
+impl SentAnnouncements {
+    /// Starts without announcements. All numbers up to `before` belong to earlier ones.
+    pub(super) fn after(before: u64) -> SentAnnouncements {
+        SentAnnouncements { before, numbers: VecDeque::new() }
     }
 
-    pub(super) fn note(&mut self, number: u64) {
-        self.numbers.truncate(UNDER_WAY - 1);
+    pub(super) fn record(&mut self, number: u64) {
+        self.numbers.truncate(IN_FLIGHT_MAX - 1);
         self.numbers.push_front(number);
     }
 
-    /// Each is believed once, and none that is older than one believed before: frames do not overtake on a link.
-    fn hear(&mut self, number: u64) -> Age {
+    /// Returns how fresh an announcement is. Each is believed only once, and none that is older
+    /// than another one received, because frames do not overtake on a link.
+    fn freshness(&mut self, number: u64) -> Freshness {
         if number <= self.before {
-            return Age::Former;
+            return Freshness::BeforeFlap;
         }
         match self.numbers.iter().position(|sent| *sent == number) {
             Some(at) => {
                 self.numbers.truncate(at);
-                Age::Fresh
+                Freshness::Fresh
             }
-            None => Age::Spent,
+            None => Freshness::Replayed,
         }
     }
 }
 
 impl Discovery {
-    /// What a frame announces, if it is to be believed; `None` if there is nothing to be said of it.
+    /// Returns the announcement of a frame if it must be believed; `None` if the frame must be
+    /// ignored.
+    ///
+    /// # Errors
+    /// Returns the reason if the frame must be refused and reported.
     pub(super) fn check(&mut self, port: Port, frame: &[u8]) -> Result<Option<Announcement>, Cause> {
         let unverified = match Announcement::decode(frame) {
             Ok(unverified) => unverified,
@@ -91,7 +96,7 @@ impl Discovery {
         };
         match &unverified.announcement {
             Announcement::Node { name, .. } => {
-                // Before it is registered, its key is not known, and its place does not matter.
+                // The key of an unregistered node is unknown, and its place does not matter.
                 let Some(node) = self.registered.get_mut(name) else { return Ok(None) };
                 if !unverified.is_authentic(&node.key) {
                     return Err(Cause::Forged(unverified.announcement));
@@ -107,22 +112,22 @@ impl Discovery {
                 }
                 let from = Port { switch: *switch, number: *number };
                 let Some(entry) = self.ports.get_mut(&from) else { return Ok(None) };
-                match entry.sent.hear(unverified.number) {
-                    Age::Fresh => {}
-                    Age::Former => return Ok(None),
-                    Age::Spent => return Err(Cause::Replayed(unverified.announcement)),
+                match entry.sent.freshness(unverified.number) {
+                    Freshness::Fresh => {}
+                    Freshness::BeforeFlap => return Ok(None),
+                    Freshness::Replayed => return Err(Cause::Replayed(unverified.announcement)),
                 }
                 if let Some(node) = self.node_at(from).or_else(|| self.node_at(port)) {
-                    return Err(Cause::Relayed { heard: unverified.announcement, node });
+                    return Err(Cause::Relayed { received: unverified.announcement, node });
                 }
             }
         }
         Ok(Some(unverified.announcement))
     }
 
-    /// The node whose LLDP a port hears.
+    /// Returns the node from which a port receives LLDP.
     pub fn node_at(&self, port: Port) -> Option<String> {
-        match self.ports.get(&port)?.neighbour.as_ref()? {
+        match self.ports.get(&port)?.neighbor.as_ref()? {
             Announcement::Node { name, .. } => Some(name.clone()),
             Announcement::Switch { .. } => None,
         }

@@ -1,4 +1,5 @@
-//! A made-up network carries the announcements; what discovery believes is compared with what is true.
+//! A simulated network delivers the announcements. The discovered graph is compared with the true
+//! one.
 
 use super::*;
 use crate::samples::{connected, leaf_spine};
@@ -9,7 +10,7 @@ mod silence;
 const INTERVAL: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Frames that may be under way on a cable, in one direction.
+/// Maximum number of frames in flight on a cable, in one direction.
 const ON_A_CABLE: usize = 4;
 
 fn mac(name: &str) -> MacAddr {
@@ -24,7 +25,7 @@ fn key(of: &str) -> Key {
     Key::from([9; 32]).derive(of.as_bytes())
 }
 
-/// Discovery on a network that is true: frames in flight, ports that are down, sessions.
+/// Discovery on a simulated network: frames in flight, ports that are down, sessions.
 struct World {
     truth: Graph,
     down: BTreeSet<Port>,
@@ -33,9 +34,9 @@ struct World {
     now: Time,
     flying: VecDeque<(Port, Vec<u8>)>,
     warnings: Vec<Warning>,
-    /// What each port announced last.
+    /// Last announcement of each port.
     announced: BTreeMap<Port, Vec<u8>>,
-    /// Of the last announcement of a node.
+    /// Number of the last announcement of a node.
     number: u64,
 }
 
@@ -55,7 +56,7 @@ impl World {
     }
 
     fn ports(&self, switch: DatapathId) -> Vec<(u32, MacAddr)> {
-        let linked = self.truth.neighbours(switch).map(|(number, _)| number);
+        let linked = self.truth.neighbors(switch).map(|(number, _)| number);
         let hosts = self.truth.hosts().filter(|(_, p)| p.switch == switch).map(|(_, p)| p.number);
         let up = |number: &u32| !self.down.contains(&Port { switch, number: *number });
         linked.chain(hosts).filter(up).map(|number| (number, MacAddr(2, 0, 0, 0, 0, number as u8))).collect()
@@ -76,7 +77,7 @@ impl World {
                         && !self.down.contains(&port)
                     {
                         self.flying.push_back((peer, frame));
-                        // A cable holds no more; the oldest is lost.
+                        // A cable holds no more frames, and the oldest is lost.
                         if self.flying.iter().filter(|(to, _)| *to == peer).count() > ON_A_CABLE {
                             let oldest = self.flying.iter().position(|(to, _)| *to == peer).unwrap();
                             self.flying.remove(oldest);
@@ -89,7 +90,7 @@ impl World {
         }
     }
 
-    /// One frame in flight arrives; `pick` says at which port.
+    /// Delivers one frame in flight; `pick` selects it.
     fn arrive(&mut self, pick: usize) {
         if self.flying.is_empty() {
             return;
@@ -115,7 +116,7 @@ impl World {
         }
     }
 
-    /// Takes a port down or up, and the other end of its cable with it.
+    /// Takes a port and the other end of its cable down or up.
     fn flip(&mut self, port: Port) {
         let up = self.down.contains(&port);
         for end in [Some(port), self.truth.peer(port)].into_iter().flatten() {
@@ -132,8 +133,8 @@ impl World {
         }
     }
 
-    /// A genuine announcement of a node.
-    fn says(&mut self, node: &str) -> Vec<u8> {
+    /// Returns an authentic announcement of a node.
+    fn announcement_of(&mut self, node: &str) -> Vec<u8> {
         self.number += 1;
         let announcement = Announcement::Node { name: node.into(), mac: mac(node) };
         announcement.encode(mac(node), &key(node), self.number).unwrap()
@@ -143,14 +144,14 @@ impl World {
         let hosts: Vec<(String, Port)> = self.truth.hosts().map(|(n, p)| (n.to_owned(), p)).collect();
         for (name, port) in hosts {
             if !self.down.contains(&port) {
-                let frame = self.says(&name);
+                let frame = self.announcement_of(&name);
                 self.flying.push_back((port, frame));
             }
         }
     }
 
     fn interval(&mut self) {
-        // What has been under way for so long is lost.
+        // Frames that have been in flight for so long are lost.
         let old = self.flying.len();
         self.now += INTERVAL;
         self.drain();
@@ -165,7 +166,7 @@ impl World {
         }
     }
 
-    /// Everything is up and registered, and the network has been quiet for a while.
+    /// Brings everything up, registers all nodes, and waits until the network is quiet.
     fn settle(&mut self) {
         for port in self.down.clone() {
             if self.down.contains(&port) {
@@ -178,7 +179,7 @@ impl World {
         self.register_all();
         self.agents_speak();
         self.all_arrive();
-        for _ in 0..2 * u32::from(MISSED) + SELDOM {
+        for _ in 0..2 * u32::from(MISSED_MAX) + SPARSE_PERIOD {
             self.interval();
             self.all_arrive();
         }
@@ -192,7 +193,7 @@ impl World {
 }
 
 #[test]
-fn a_network_that_comes_up_is_found_within_the_first_round_of_announcements() {
+fn a_new_network_is_found_in_the_first_interval() {
     let mut world = World::new(leaf_spine(3, 2, 2));
     for switch in world.truth.switches().collect::<Vec<_>>() {
         world.connect(switch);
@@ -206,14 +207,14 @@ fn a_network_that_comes_up_is_found_within_the_first_round_of_announcements() {
 }
 
 #[test]
-fn a_link_is_lost_after_three_missed_announcements_and_a_down_port_at_once() {
+fn a_link_is_lost_after_three_missed_announcements() {
     let mut world = World::new(leaf_spine(3, 1, 1));
     world.settle();
     let links: Vec<Link> = world.truth.links().collect();
     world.flip(links[2].a);
     assert_eq!(world.discovery.graph().links().collect::<Vec<_>>(), links[..2]);
-    // From now on frames of one are lost.
-    for missed in 0..=MISSED {
+    // From now on frames of one switch are lost.
+    for missed in 0..=MISSED_MAX {
         assert_eq!(world.discovery.graph().links().count(), 2, "after {missed}");
         world.interval();
         world.flying.retain(|(port, _)| *port != links[0].a && *port != links[0].b);
@@ -223,10 +224,10 @@ fn a_link_is_lost_after_three_missed_announcements_and_a_down_port_at_once() {
 }
 
 #[test]
-fn ports_without_another_switch_are_announced_seldom_once_they_are_no_longer_new() {
+fn old_ports_without_a_switch_are_announced_seldom() {
     let mut discovery = Discovery::new(INTERVAL, GRACE, key("controller"));
     let switch = DatapathId(1);
-    let ports: Vec<(u32, MacAddr)> = (1..=SELDOM).map(|number| (number, mac("port"))).collect();
+    let ports: Vec<(u32, MacAddr)> = (1..=SPARSE_PERIOD).map(|number| (number, mac("port"))).collect();
     discovery.handle(Time::ZERO, Input::SwitchUp { switch, ports: &ports });
     let mut announced = |now: Time| {
         std::iter::from_fn(|| match discovery.poll(now) {
@@ -238,15 +239,15 @@ fn ports_without_another_switch_are_announced_seldom_once_they_are_no_longer_new
     };
     let mut now = Time::ZERO;
     assert_eq!(announced(now), ports.len());
-    for interval in 1..=4 * SELDOM {
+    for interval in 1..=4 * SPARSE_PERIOD {
         now += INTERVAL;
-        // All while they are new, then one after the other.
-        assert_eq!(announced(now), if interval <= SELDOM { ports.len() } else { 1 });
+        // All ports while they are new, then one after the other.
+        assert_eq!(announced(now), if interval <= SPARSE_PERIOD { ports.len() } else { 1 });
     }
 }
 
 #[test]
-fn in_a_large_network_intervals_are_as_long_as_its_announcements_take() {
+fn intervals_grow_with_the_number_of_announcements() {
     let mut discovery = Discovery::new(INTERVAL, GRACE, key("controller"));
     let ports: Vec<(u32, MacAddr)> = (1..=20_000).map(|number| (number, mac("port"))).collect();
     discovery.handle(Time::ZERO, Input::SwitchUp { switch: DatapathId(1), ports: &ports });
@@ -281,7 +282,7 @@ fn one_direction_makes_no_link() {
 }
 
 #[test]
-fn a_switch_that_has_lost_its_session_keeps_its_place_for_the_grace_time_and_a_missed_link_is_no_loss() {
+fn a_switch_without_a_session_stays_for_the_grace_time() {
     let mut world = World::new(leaf_spine(2, 1, 2));
     world.settle();
     let tor = DatapathId(101);
@@ -307,15 +308,15 @@ fn a_switch_that_has_lost_its_session_keeps_its_place_for_the_grace_time_and_a_m
 }
 
 #[test]
-fn a_switch_that_has_lost_its_session_and_its_links_is_gone_soon() {
+fn a_switch_without_session_and_links_is_lost_soon() {
     let mut world = World::new(leaf_spine(2, 1, 2));
     world.settle();
     let tor = DatapathId(101);
     world.disconnect(tor);
-    for port in world.truth.neighbours(tor).map(|(_, peer)| peer).collect::<Vec<_>>() {
+    for port in world.truth.neighbors(tor).map(|(_, peer)| peer).collect::<Vec<_>>() {
         world.flip(port);
     }
-    for _ in 0..=MISSED {
+    for _ in 0..=MISSED_MAX {
         assert!(world.discovery.graph().contains(tor));
         world.interval();
         world.all_arrive();
@@ -334,7 +335,7 @@ fn nothing_is_lost_while_no_switch_has_a_session() {
     }
     assert_eq!(*world.discovery.graph(), world.truth);
     switches.iter().for_each(|switch| world.connect(*switch));
-    for _ in 0..MISSED {
+    for _ in 0..MISSED_MAX {
         world.interval();
         world.all_arrive();
         assert_eq!(*world.discovery.graph(), world.truth);
@@ -342,29 +343,29 @@ fn nothing_is_lost_while_no_switch_has_a_session() {
 }
 
 #[test]
-fn a_node_is_located_when_it_is_registered_with_the_address_that_it_announces() {
+fn a_node_is_located_only_with_its_registered_address() {
     let mut world = World::new(leaf_spine(1, 1, 1));
     world.connect(DatapathId(101));
     let port = world.truth.host("h1").unwrap();
-    let frame = world.says("h1");
+    let frame = world.announcement_of("h1");
     world.input(Input::Received(port, &frame));
     assert_eq!(world.discovery.graph().host("h1"), None);
     world.input(Input::NodeRegistered("h1", mac("other"), &key("h1")));
-    let frame = world.says("h1");
+    let frame = world.announcement_of("h1");
     world.input(Input::Received(port, &frame));
     assert_eq!(world.discovery.graph().host("h1"), None);
     assert!(world.warnings[0].to_string().contains("h1"), "{:?}", world.warnings);
     world.input(Input::NodeRegistered("h1", mac("h1"), &key("h1")));
     assert_eq!(world.discovery.graph().host("h1"), Some(port));
-    world.input(Input::NodeLeft("h1"));
+    world.input(Input::NodeUnregistered("h1"));
     assert_eq!(world.discovery.graph().host("h1"), None);
 }
 
 #[test]
-fn a_node_heard_twice_stays_where_it_is_until_it_falls_silent_there() {
+fn a_node_heard_twice_keeps_its_place_until_silent_there() {
     let mut world = World::new(leaf_spine(2, 1, 1));
     world.settle();
-    let frame = world.says("h1");
+    let frame = world.announcement_of("h1");
     let (old, new) = (world.truth.host("h1").unwrap(), Port { switch: DatapathId(102), number: 9 });
     world.input(Input::PortUp(new, mac("port")));
     world.input(Input::Received(new, &frame));
@@ -387,14 +388,15 @@ fn a_port_believes_one_neighbour_and_warns_once_of_others() {
     }
     assert_eq!(*world.discovery.graph(), world.truth);
     assert_eq!(world.warnings.len(), 2);
-    for _ in 0..WARNED {
+    for _ in 0..WARNING_INTERVALS {
         world.all_arrive();
         world.interval();
     }
     assert_eq!(world.discovery.warnings().count(), 0);
 }
 
-/// h1 and h2 at two switches, all found; a host at each switch that has no agent, at port 9.
+/// Returns a network with h1 and h2 at two switches, both found, and at each switch a host without
+/// an agent at port 9.
 fn with_strangers() -> (World, Port, Port) {
     let mut world = World::new(leaf_spine(2, 1, 1));
     world.settle();
@@ -403,7 +405,7 @@ fn with_strangers() -> (World, Port, Port) {
     (world, ports[0], ports[1])
 }
 
-/// What a port announces next, while the rest of the network goes on.
+/// Returns the next announcement of a port, while the rest of the network continues.
 fn announced(world: &mut World, from: Port) -> Vec<u8> {
     let before = world.announced[&from].clone();
     while world.announced[&from] == before {
@@ -428,22 +430,22 @@ fn forged_frames_are_refused_reported_and_counted() {
         assert_eq!(world.warnings, [Warning { port: stranger, cause: Cause::Forged(lie) }]);
     }
     assert_eq!(*world.discovery.graph(), world.truth);
-    assert_eq!(world.discovery.refused(), Refused { forged: 2, ..Refused::default() });
+    assert_eq!(world.discovery.refused(), RefusedFrames { forged: 2, ..RefusedFrames::default() });
 }
 
 #[test]
 fn a_captured_frame_is_refused_when_it_is_sent_again() {
     let (mut world, stranger, other) = with_strangers();
-    let frame = world.says("h1");
+    let frame = world.announcement_of("h1");
     let home = world.truth.host("h1").unwrap();
     world.input(Input::Received(home, &frame));
     world.input(Input::Received(stranger, &frame));
     assert!(matches!(&world.warnings[0].cause, Cause::Replayed(Announcement::Node { .. })));
-    // What a stranger hears of its own switch, kept for long or sent twice.
+    // A host receives the frame from its own switch, keeps it for long or sends it twice.
     let frame = announced(&mut world, stranger);
     world.input(Input::Received(other, &frame));
     world.input(Input::Received(other, &frame));
-    assert_eq!(world.discovery.refused(), Refused { replayed: 2, ..Refused::default() });
+    assert_eq!(world.discovery.refused(), RefusedFrames { replayed: 2, ..RefusedFrames::default() });
     let old = announced(&mut world, stranger);
     for _ in 0..20 {
         announced(&mut world, stranger);
@@ -454,7 +456,7 @@ fn a_captured_frame_is_refused_when_it_is_sent_again() {
 }
 
 #[test]
-fn a_port_where_an_agent_lives_never_becomes_a_link_whoever_carries_frames() {
+fn the_port_of_an_agent_never_becomes_a_link() {
     let (mut world, stranger, _) = with_strangers();
     let home = world.truth.host("h2").unwrap();
     for _ in 0..3 {
@@ -466,20 +468,20 @@ fn a_port_where_an_agent_lives_never_becomes_a_link_whoever_carries_frames() {
     assert_eq!(*world.discovery.graph(), world.truth);
     let node = "h2".to_owned();
     assert!(world.warnings.iter().all(|w| matches!(&w.cause, Cause::Relayed { node: n, .. } if *n == node)));
-    assert_eq!(world.discovery.refused(), Refused { relayed: 6, ..Refused::default() });
+    assert_eq!(world.discovery.refused(), RefusedFrames { relayed: 6, ..RefusedFrames::default() });
 }
 
 #[test]
-fn an_agent_that_comes_to_a_port_ends_the_link_that_its_host_had_made_up() {
+fn a_new_agent_ends_the_link_that_its_host_had_faked() {
     let (mut world, one, other) = with_strangers();
     let frame = announced(&mut world, one);
     world.input(Input::Received(other, &frame));
     let frame = world.announced[&other].clone();
     world.input(Input::Received(one, &frame));
-    // Two hosts without agents that carry frames between them look like a cable.
+    // Two hosts without agents that forward frames between them look like a cable.
     assert_eq!(world.discovery.graph().peer(one), Some(other));
     world.input(Input::NodeRegistered("h9", mac("h9"), &key("h9")));
-    let frame = world.says("h9");
+    let frame = world.announcement_of("h9");
     world.input(Input::Received(one, &frame));
     assert_eq!(world.discovery.graph().peer(one), None);
     assert_eq!(world.discovery.graph().host("h9"), Some(one));
@@ -531,20 +533,20 @@ impl World {
                 let name = &hosts[i.index(hosts.len())];
                 self.input(Input::NodeRegistered(name, mac(name), &key(name)));
             }
-            Event::Leave(i) => self.input(Input::NodeLeft(&hosts[i.index(hosts.len())])),
+            Event::Leave(i) => self.input(Input::NodeUnregistered(&hosts[i.index(hosts.len())])),
         }
     }
 }
 
 proptest! {
     #[test]
-    fn whatever_happened_before_discovery_converges_to_the_true_network(
+    fn discovery_always_converges_to_the_true_network(
         truth in connected(), history in prop::collection::vec(events(), 0..200),
     ) {
         let mut world = World::new(truth);
         for event in &history {
             world.happen(event);
-            // Nothing is ever believed that was never true.
+            // Nothing may be believed that was never true.
             let truth = &world.truth;
             prop_assert!(world.discovery.graph().links().all(|l| truth.peer(l.a) == Some(l.b)));
             prop_assert!(world.discovery.graph().hosts().all(|(n, p)| truth.host(n) == Some(p)));

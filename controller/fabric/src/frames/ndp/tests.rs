@@ -17,8 +17,8 @@ fn ip(text: &str) -> Ipv6Addr {
 }
 
 /// Returns a message with a correct checksum.
-fn said(kind: u8, flags: u8, source: Ipv6Addr, to: Ipv6Addr, rest: &[u8]) -> Vec<u8> {
-    super::said(kind, HOST, (source, to), flags, rest)
+fn announced(kind: u8, flags: u8, source: Ipv6Addr, to: Ipv6Addr, rest: &[u8]) -> Vec<u8> {
+    super::valid_message(kind, HOST, (source, to), flags, rest)
 }
 
 #[test]
@@ -42,8 +42,9 @@ fn a_question_is_read_said_again_and_answered_to_who_asks() {
 }
 
 #[test]
-fn who_looks_whether_an_address_is_in_use_says_none_and_is_answered_as_all_are() {
-    let frame = said(SOLICITATION, 0, Ipv6Addr::UNSPECIFIED, ip("ff02::1:ff00:2"), &ip("fe80::2").octets());
+fn a_probe_for_duplicates_claims_nothing_and_is_answered_to_all() {
+    let frame =
+        announced(SOLICITATION, 0, Ipv6Addr::UNSPECIFIED, ip("ff02::1:ff00:2"), &ip("fe80::2").octets());
     let question = NeighborMessage::read(&frame).unwrap();
     assert_eq!((question.claimed_address(), question.requested_address()), (None, Some(ip("fe80::2"))));
     let frame = question.reply(OTHER, false);
@@ -52,12 +53,12 @@ fn who_looks_whether_an_address_is_in_use_says_none_and_is_answered_as_all_are()
 }
 
 #[test]
-fn a_sender_is_known_by_another_ethernet_address_wherever_the_message_tells_its_own() {
+fn forwarding_replaces_the_senders_address_everywhere() {
     let own = [&[SOURCE_ADDRESS, 1][..], &HOST.octets()].concat();
     let prefix = [&[3, 4][..], &[7; 30]].concat();
     let other = [&[SOURCE_ADDRESS, 1][..], &[2, 0, 0, 0, 0, 7]].concat();
     let life = [0; 8];
-    let router = said(
+    let router = announced(
         ROUTER_ADVERTISEMENT,
         64,
         ip("fe80::1"),
@@ -66,7 +67,7 @@ fn a_sender_is_known_by_another_ethernet_address_wherever_the_message_tells_its_
     );
     for (frame, router) in [
         (router, Some(true)),
-        (said(ROUTER_SOLICITATION, 0, ip("fe80::1"), ip("ff02::2"), &own), None),
+        (announced(ROUTER_SOLICITATION, 0, ip("fe80::1"), ip("ff02::2"), &own), None),
         (announcement(ip("fe80::1"), HOST, false), Some(false)),
         // With hop-by-hop options in front.
         (extended(&FRAME), None),
@@ -96,14 +97,17 @@ fn extended(frame: &[u8]) -> Vec<u8> {
 #[test]
 fn a_probe_asks_one_host_and_tells_who_asks() {
     let frame = probe(HOST, ip("fd00::1"), OTHER);
-    let asked = NeighborMessage::read(&frame).unwrap();
-    assert_eq!((asked.to, asked.sender, asked.requested_address()), (HOST, OTHER, Some(ip("fd00::1"))));
-    assert_eq!(asked.claimed_address(), Some(ip("fe80::c0:ff:fe00:9")));
-    assert_eq!(asked.claimed_address(), Some(link_local(OTHER)));
+    let requested = NeighborMessage::read(&frame).unwrap();
+    assert_eq!(
+        (requested.to, requested.sender, requested.requested_address()),
+        (HOST, OTHER, Some(ip("fd00::1")))
+    );
+    assert_eq!(requested.claimed_address(), Some(ip("fe80::c0:ff:fe00:9")));
+    assert_eq!(requested.claimed_address(), Some(link_local(OTHER)));
 }
 
 #[test]
-fn an_answer_for_an_address_that_several_may_have_takes_it_from_nobody() {
+fn an_anycast_reply_takes_the_address_from_no_node() {
     let mut frame = announcement(ip("fe80::1"), HOST, false);
     frame[58] = 0;
     seal(ip("fe80::1"), ALL_NODES, &mut frame[PAYLOAD..]);
@@ -111,7 +115,7 @@ fn an_answer_for_an_address_that_several_may_have_takes_it_from_nobody() {
 }
 
 #[test]
-fn what_hosts_would_not_listen_to_is_known_as_what_it_is_and_not_read() {
+fn invalid_neighbor_discovery_is_recognized_but_not_read() {
     for end in 0..FRAME.len() {
         assert_eq!(NeighborMessage::read(&FRAME[..end]), None);
     }
@@ -124,15 +128,15 @@ fn what_hosts_would_not_listen_to_is_known_as_what_it_is_and_not_read() {
     let own = [&[SOURCE_ADDRESS, 1][..], &HOST.octets()].concat();
     let (nobody, somebody, target) = (Ipv6Addr::UNSPECIFIED, ip("fe80::1"), ip("fe80::2").octets());
     for frame in [
-        said(SOLICITATION, 0, nobody, ip("ff02::1:ff00:2"), &[&target[..], &own].concat()),
-        said(SOLICITATION, 0, nobody, somebody, &target),
-        said(SOLICITATION, 0, somebody, ALL_NODES, &ALL_NODES.octets()),
-        said(SOLICITATION, 0, ip("ff02::5"), ALL_NODES, &target),
-        said(SOLICITATION, 0, somebody, ALL_NODES, &[&target[..], &[1, 0, 0, 0, 0, 0, 0, 0]].concat()),
-        said(SOLICITATION, 0, somebody, ALL_NODES, &[&target[..], &[1, 2, 0, 0, 0, 0, 0, 0]].concat()),
-        said(ROUTER_ADVERTISEMENT, 0, ip("fd00::1"), ALL_NODES, &[0; 8]),
-        said(ADVERTISEMENT, SOLICITED, somebody, ALL_NODES, &target),
-        said(ADVERTISEMENT, 0, somebody, ALL_NODES, &nobody.octets()),
+        announced(SOLICITATION, 0, nobody, ip("ff02::1:ff00:2"), &[&target[..], &own].concat()),
+        announced(SOLICITATION, 0, nobody, somebody, &target),
+        announced(SOLICITATION, 0, somebody, ALL_NODES, &ALL_NODES.octets()),
+        announced(SOLICITATION, 0, ip("ff02::5"), ALL_NODES, &target),
+        announced(SOLICITATION, 0, somebody, ALL_NODES, &[&target[..], &[1, 0, 0, 0, 0, 0, 0, 0]].concat()),
+        announced(SOLICITATION, 0, somebody, ALL_NODES, &[&target[..], &[1, 2, 0, 0, 0, 0, 0, 0]].concat()),
+        announced(ROUTER_ADVERTISEMENT, 0, ip("fd00::1"), ALL_NODES, &[0; 8]),
+        announced(ADVERTISEMENT, SOLICITED, somebody, ALL_NODES, &target),
+        announced(ADVERTISEMENT, 0, somebody, ALL_NODES, &nobody.octets()),
     ] {
         assert!(kind(&frame).is_some());
         assert_eq!(NeighborMessage::read(&frame), None, "{frame:x?}");

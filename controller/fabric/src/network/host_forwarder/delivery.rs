@@ -1,4 +1,5 @@
-//! Forwards frames to the one port behind which their destination is, or floods them to all edge ports.
+//! Forwards frames to the one port behind which their destination is, or floods them to all edge
+//! ports.
 
 use super::flood_guard::FloodPurpose;
 use super::{HostForwarder, Output, Surroundings};
@@ -14,12 +15,13 @@ use tracing::debug;
 
 /// Maximum number of ports in one message to a switch.
 const PORTS_PER_MESSAGE: usize = 1024;
-/// Prefix of the destination addresses that bridges never forward, up to the last four bits (IEEE 802.1D,
-/// 7.12.6).
+/// Prefix of the destination addresses that bridges never forward, up to the last four bits (IEEE
+/// 802.1D, 7.12.6).
 const BRIDGE_ADDRESSES: [u8; 5] = [0x01, 0x80, 0xc2, 0x00, 0x00];
 
 impl HostForwarder {
-    /// Forwards a frame of a host that is a broadcast, or for whose destination switches have no flow.
+    /// Forwards a frame of a host that is a broadcast, or for whose destination switches have no
+    /// flow.
     pub(super) fn forward(
         &mut self,
         now: Time,
@@ -83,7 +85,7 @@ impl HostForwarder {
         }
         let copies = self.edges.all().len();
         if !self.floods.admit(now, from, &frame, purpose, copies) {
-            return debug!(%from, "too many frames for all; one is dropped");
+            return debug!(%from, "flood budget exhausted; a frame was dropped");
         }
         let mut ports: BTreeMap<DatapathId, Vec<u32>> = BTreeMap::new();
         for port in self.edges.all() {
@@ -99,7 +101,8 @@ impl HostForwarder {
         }
     }
 
-    /// Announces to all hosts and nodes of a VLAN the Ethernet address by which addresses are reached now.
+    /// Announces to all hosts and nodes of a VLAN the Ethernet address by which addresses are
+    /// reached now.
     pub(super) fn announce(
         &mut self,
         now: Time,

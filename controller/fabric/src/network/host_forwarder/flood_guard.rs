@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_comes_round_closes_one_port_for_a_while_and_one_that_is_said_again_none() {
+    fn a_looping_frame_closes_a_port_and_a_repeated_one_does_not() {
         let mut floods = FloodGuard::default();
         let frame = [7; 60];
         for ms in [0, 1000, 1500] {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn floods_are_bounded_for_each_port_and_in_all_and_questions_apart_from_the_rest() {
+    fn floods_are_limited_per_port_in_all_and_by_purpose() {
         let mut floods = FloodGuard::default();
         let mut admitted = |from: u32, purpose, copies: usize| {
             let frames = (0..1000u32).filter(|n| {

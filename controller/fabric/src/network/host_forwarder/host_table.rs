@@ -39,14 +39,14 @@ pub(crate) struct HostEntry {
     last_seen: Time,
     moved: Time,
     /// Number of unanswered probes.
-    asked: u32,
+    requested: u32,
 }
 
 /// Owner of an address, and since when a request to it is unanswered.
 #[derive(Clone, Copy, Debug)]
 struct HostAddressOwner {
     host: HostKey,
-    asked: Option<Time>,
+    requested: Option<Time>,
 }
 
 /// Whether a host's frame is accepted.
@@ -107,7 +107,7 @@ impl HostTable {
             self.set_address(key, address);
         }
         if let Some(host) = self.by_key.get_mut(&key) {
-            (host.last_seen, host.asked) = (now, 0);
+            (host.last_seen, host.requested) = (now, 0);
             if !host.addresses.is_empty() {
                 self.probing.set(key, now + PROBE_AFTER);
             }
@@ -138,7 +138,7 @@ impl HostTable {
             router: None,
             last_seen: now,
             moved: now,
-            asked: 0,
+            requested: 0,
         };
         let host = self.by_key.entry(key).or_insert(new);
         (host.port, host.moved) = (port, now);
@@ -186,7 +186,7 @@ impl HostTable {
                 other.addresses.remove(&address);
             }
         }
-        self.by_address.insert(place, HostAddressOwner { host: key, asked: None });
+        self.by_address.insert(place, HostAddressOwner { host: key, requested: None });
     }
 
     /// Removes a host.
@@ -234,8 +234,8 @@ impl HostTable {
     /// answered the last request in time.
     pub(crate) fn resolve(&mut self, now: Time, vlan: Vlan, address: IpAddr) -> Option<(HostKey, Port)> {
         let holder = self.by_address.get_mut(&(vlan, address))?;
-        let asked = *holder.asked.get_or_insert(now);
-        if asked + REPLY_TIMEOUT <= now {
+        let requested = *holder.requested.get_or_insert(now);
+        if requested + REPLY_TIMEOUT <= now {
             return None;
         }
         Some((holder.host, self.by_key.get(&holder.host)?.port))
@@ -286,13 +286,13 @@ impl HostTable {
             // The host may have lost an address, so probes alternate between the first and the last
             // in order, which for IPv6 is the link-local one.
             let (first, last) = (host.addresses.first(), host.addresses.last());
-            let address = if host.asked % 2 == 0 { first } else { last };
+            let address = if host.requested % 2 == 0 { first } else { last };
             let Some(address) = address.copied() else { continue };
-            if host.asked >= PROBES_MAX {
+            if host.requested >= PROBES_MAX {
                 self.forget(key);
                 continue;
             }
-            host.asked += 1;
+            host.requested += 1;
             self.probing.set(key, now + PROBE_AGAIN);
             ask.push((key, host.port, address));
         }
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_where_it_speaks_with_its_addresses_and_the_last_who_says_one_has_it() {
+    fn hosts_are_learned_and_the_last_claim_to_an_address_counts() {
         let mut hosts = HostTable::new(LIMITS);
         assert_eq!(hosts.on_frame(at(0), port(1), key(1), ip(1)), HostVerdict::Accepted);
         hosts.on_frame(at(0), port(1), key(1), ip(11));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_is_not_answered_is_for_all_until_somebody_says_the_address() {
+    fn an_unanswered_request_goes_to_all() {
         let mut hosts = HostTable::new(LIMITS);
         let address = ip(1).unwrap();
         hosts.on_frame(at(0), port(1), key(1), ip(1));
@@ -371,12 +371,12 @@ mod tests {
         let mut hosts = HostTable::new(LIMITS);
         hosts.on_frame(at(0), port(1), key(1), ip(1));
         hosts.on_frame(at(0), port(2), key(2), None);
-        let asked = (key(1), port(1), ip(1).unwrap());
-        assert_eq!((hosts.pass_time(at(59)), hosts.pass_time(at(60))), (vec![], vec![asked]));
+        let requested = (key(1), port(1), ip(1).unwrap());
+        assert_eq!((hosts.pass_time(at(59)), hosts.pass_time(at(60))), (vec![], vec![requested]));
         hosts.on_frame(at(61), port(1), key(1), ip(1));
         assert_eq!(hosts.deadline(), Some(at(121)));
         for seconds in [121, 126, 131] {
-            assert_eq!(hosts.pass_time(at(seconds)), [asked]);
+            assert_eq!(hosts.pass_time(at(seconds)), [requested]);
         }
         hosts.take_changed();
         assert_eq!((hosts.pass_time(at(136)), hosts.get(key(1))), (vec![], None));
@@ -384,31 +384,31 @@ mod tests {
         // Of several addresses, the host may have lost one.
         hosts.on_frame(at(200), port(1), key(3), ip(3));
         hosts.on_frame(at(200), port(1), key(3), Some(IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 3])));
-        let asked = [260, 265, 270].map(|seconds| hosts.pass_time(at(seconds))[0].2.is_ipv4());
-        assert_eq!(asked, [true, false, true]);
+        let requested = [260, 265, 270].map(|seconds| hosts.pass_time(at(seconds))[0].2.is_ipv4());
+        assert_eq!(requested, [true, false, true]);
         assert_eq!((hosts.pass_time(at(275)), hosts.get(key(3))), (vec![], None));
         // A host that has claimed no address cannot be probed.
         assert!(hosts.pass_time(at(10_000)).is_empty() && hosts.get(key(2)).is_some());
     }
 
     #[test]
-    fn there_are_no_more_hosts_than_allowed_and_a_silent_one_makes_room_at_its_port() {
+    fn hosts_are_limited_and_silent_ones_make_room() {
         let mut hosts = HostTable::new(LIMITS);
-        let heard = |hosts: &mut HostTable, seconds, number, n| {
+        let received = |hosts: &mut HostTable, seconds, number, n| {
             hosts.on_frame(at(seconds), port(number), key(n), None)
         };
         for n in 1..=3 {
-            assert_eq!(heard(&mut hosts, n.into(), 1, n), HostVerdict::Accepted);
+            assert_eq!(received(&mut hosts, n.into(), 1, n), HostVerdict::Accepted);
         }
-        assert_eq!(heard(&mut hosts, 10, 1, 4), HostVerdict::TooManyHosts);
-        assert_eq!(heard(&mut hosts, 61, 1, 4), HostVerdict::Accepted);
+        assert_eq!(received(&mut hosts, 10, 1, 4), HostVerdict::TooManyHosts);
+        assert_eq!(received(&mut hosts, 61, 1, 4), HostVerdict::Accepted);
         assert_eq!((hosts.get(key(1)), hosts.len()), (None, 3));
         for n in 5..=7 {
-            heard(&mut hosts, 61, 2, n);
+            received(&mut hosts, 61, 2, n);
         }
-        assert_eq!(heard(&mut hosts, 61, 3, 8), HostVerdict::TooManyHosts);
+        assert_eq!(received(&mut hosts, 61, 3, 8), HostVerdict::TooManyHosts);
         // A known host may still move.
-        assert_eq!(heard(&mut hosts, 70, 3, 5), HostVerdict::Accepted);
+        assert_eq!(received(&mut hosts, 70, 3, 5), HostVerdict::Accepted);
         assert_eq!(hosts.len(), LIMITS.all);
         for n in 0..100 {
             hosts.on_frame(at(100), port(3), key(5), Some(IpAddr::from([10, 1, 0, n])));

@@ -1,11 +1,11 @@
 //! Forwards frames for hosts without an agent, and resolves addresses for them and for nodes.
 //!
-//! This is the only owner of what is known about such hosts: where each is ([`HostTable`]), which ports
-//! lead to hosts ([`EdgePorts`]), which frames were flooded ([`FloodGuard`]), which IPv6 addresses nodes
-//! use ([`NeighborCache`]), which hosts the switches have flows for ([`HostPlacements`]) and what an
-//! operator should look at ([`HostWarnings`]). The parts do not know each other; this file routes between
-//! them. [`Network`](super::Network) passes every [`Input`] together with a read-only view of its
-//! [`Surroundings`], and executes each [`Output`].
+//! This is the only owner of what is known about such hosts: where each is ([`HostTable`]), which
+//! ports lead to hosts ([`EdgePorts`]), which frames were flooded ([`FloodGuard`]), which IPv6
+//! addresses nodes use ([`NeighborCache`]), which hosts the switches have flows for
+//! ([`HostPlacements`]) and what an operator should look at ([`HostWarnings`]). The parts do not
+//! know each other; this file routes between them. [`Network`](super::Network) passes every
+//! [`Input`] together with a read-only view of its [`Surroundings`], and executes each [`Output`].
 
 mod delivery;
 mod flood_guard;
@@ -105,8 +105,8 @@ pub(super) struct HostForwarder {
 }
 
 impl HostForwarder {
-    /// Without `limits`, hosts are not served. New flows towards a host wait at most `deferral_timeout`
-    /// until the switches have withdrawn the old ones.
+    /// Without `limits`, hosts are not served. New flows towards a host wait at most
+    /// `deferral_timeout` until the switches have withdrawn the old ones.
     pub(super) fn new(limits: Option<HostLimits>, deferral_timeout: Duration) -> HostForwarder {
         let (serves_hosts, limits) = (limits.is_some(), limits.unwrap_or_default());
         HostForwarder {
@@ -172,8 +172,8 @@ impl HostForwarder {
         self.outputs.pop_front()
     }
 
-    /// Returns the hosts that appeared, vanished or moved, and those whose old flows are withdrawn now,
-    /// because the switches acknowledged it or the wait for them is over.
+    /// Returns the hosts that appeared, vanished or moved, and those whose old flows are withdrawn
+    /// now, because the switches acknowledged it or the wait for them is over.
     pub(super) fn take_changed_hosts(
         &mut self,
         now: Time,
@@ -249,7 +249,8 @@ impl HostForwarder {
         }
     }
 
-    /// Updates the flows of edge ports: open are those that lead to hosts only and are not part of a loop.
+    /// Updates the flows of edge ports: open are those that lead to hosts only and are not part of
+    /// a loop.
     fn update_edges(&mut self, network: &Surroundings<'_>) {
         for port in self.edges.take_changed() {
             let is_edge = self.edges.all().contains(&port) && !self.floods.is_closed(port);
@@ -277,7 +278,8 @@ impl HostForwarder {
         }
     }
 
-    /// Turns hosts with newly registered agents into nodes, and announces the new addresses to others.
+    /// Turns hosts with newly registered agents into nodes, and announces the new addresses to
+    /// others.
     fn nodes_changed(&mut self, now: Time, network: &Surroundings<'_>, names: &BTreeSet<String>) {
         let mut became: Vec<(String, Port)> = Vec::new();
         for name in names {
@@ -302,14 +304,14 @@ impl HostForwarder {
         }
         for (name, port) in became {
             let Some(pmac) = network.pmac_at(port) else { continue };
-            info!(node = name, "a host has become a node");
+            info!(node = name, "host has become a node");
             let addresses = self.addresses(network, &name);
             self.announce(now, port, network.nodes.vlan(&name), &addresses, pmac);
         }
     }
 
-    /// Turns a node without its agent into a host, because its machine may still be there: neighbors
-    /// that know its PMAC must learn its own Ethernet address.
+    /// Turns a node without its agent into a host, because its machine may still be there:
+    /// neighbors that know its PMAC must learn its own Ethernet address.
     fn node_unregistered(&mut self, now: Time, node: &NodeRegistration, vlan: Vlan, port: Option<Port>) {
         let addresses = self.neighbors.addresses_with(node);
         self.neighbors.forget(&node.name);

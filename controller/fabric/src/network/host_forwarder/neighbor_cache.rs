@@ -20,9 +20,9 @@ pub(crate) struct NeighborCache {
 #[derive(Clone, Debug)]
 struct NodeAddressOwner {
     node: String,
-    heard: Time,
+    received: Time,
     /// Since when a request to the owner is unanswered.
-    asked: Option<Time>,
+    requested: Option<Time>,
 }
 
 /// Addresses that a node has announced.
@@ -73,11 +73,11 @@ impl NeighborCache {
         speaker.router = router.or(speaker.router);
         let known = speaker.router.is_some();
         if !speaker.addresses.contains(&address) && speaker.addresses.len() >= ADDRESSES_MAX {
-            let heard =
-                |address: &Ipv6Addr| self.by_address.get(&(vlan, *address)).map(|holder| holder.heard);
-            let longest = speaker.addresses.iter().map(|address| (heard(address), *address)).min();
+            let received =
+                |address: &Ipv6Addr| self.by_address.get(&(vlan, *address)).map(|holder| holder.received);
+            let longest = speaker.addresses.iter().map(|address| (received(address), *address)).min();
             let Some((_, silent)) =
-                longest.filter(|(heard, _)| heard.is_none_or(|at| at + PROBE_AFTER <= now))
+                longest.filter(|(received, _)| received.is_none_or(|at| at + PROBE_AFTER <= now))
             else {
                 return known;
             };
@@ -85,7 +85,7 @@ impl NeighborCache {
             self.by_address.remove(&(vlan, silent));
         }
         speaker.addresses.insert(address);
-        let holder = NodeAddressOwner { node: node.to_owned(), heard: now, asked: None };
+        let holder = NodeAddressOwner { node: node.to_owned(), received: now, requested: None };
         self.by_address.insert((vlan, address), holder);
         known
     }
@@ -104,8 +104,8 @@ impl NeighborCache {
         self.by_node.get(node)
     }
 
-    /// Returns all addresses of a registered node: the one that its agent registered, and those that the
-    /// node has announced, each with whether the node is a router if that is known.
+    /// Returns all addresses of a registered node: the one that its agent registered, and those
+    /// that the node has announced, each with whether the node is a router if that is known.
     pub(crate) fn addresses_with(&self, node: &NodeRegistration) -> Vec<(IpAddr, Option<bool>)> {
         let announced = self.by_node.get(&node.name);
         let router = announced.and_then(|announced| announced.router);
@@ -130,23 +130,25 @@ impl NeighborCache {
     ) -> Option<(&str, AddressResponder)> {
         let holder = self.by_address.get_mut(&(vlan, address))?;
         let router = self.by_node.get(&holder.node).and_then(|speaker| speaker.router);
-        if let Some(router) = router.filter(|_| now < holder.heard + PROBE_AFTER && holder.asked.is_none()) {
+        if let Some(router) =
+            router.filter(|_| now < holder.received + PROBE_AFTER && holder.requested.is_none())
+        {
             return Some((&holder.node, AddressResponder::Controller { router }));
         }
-        let asked = *holder.asked.get_or_insert(now);
-        (now < asked + REPLY_TIMEOUT).then_some((&holder.node, AddressResponder::Node))
+        let requested = *holder.requested.get_or_insert(now);
+        (now < requested + REPLY_TIMEOUT).then_some((&holder.node, AddressResponder::Node))
     }
 
     /// Judges the claim of another machine to an address of a node.
     pub(crate) fn claim(&mut self, now: Time, vlan: Vlan, address: Ipv6Addr) -> ClaimVerdict {
         let Some(holder) = self.by_address.get_mut(&(vlan, address)) else { return ClaimVerdict::Granted };
-        match holder.asked {
-            None if now < holder.heard + REPLY_TIMEOUT => return ClaimVerdict::Refused,
+        match holder.requested {
+            None if now < holder.received + REPLY_TIMEOUT => return ClaimVerdict::Refused,
             None => {
-                holder.asked = Some(now);
+                holder.requested = Some(now);
                 return ClaimVerdict::Doubted;
             }
-            Some(asked) if now < asked + REPLY_TIMEOUT => return ClaimVerdict::Refused,
+            Some(requested) if now < requested + REPLY_TIMEOUT => return ClaimVerdict::Refused,
             Some(_) => {}
         }
         if let Some(holder) = self.by_address.remove(&(vlan, address))
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_has_said_of_late_is_answered_for_it_and_then_it_is_asked() {
+    fn recent_announcements_are_answered_and_old_ones_forwarded() {
         let mut known = NeighborCache::default();
         assert_eq!(known.resolve(at(0), NONE, ip(1)), None);
         // A request by the node does not state whether it is a router.
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_a_bounded_number_of_addresses_of_one_segment_and_the_one_unheard_for_longest_makes_room() {
+    fn addresses_of_a_node_are_limited_and_the_oldest_makes_room() {
         let mut known = NeighborCache::default();
         for n in 0..100 {
             known.on_announcement(at(n.into()), NONE, ip(n), "h1", None);

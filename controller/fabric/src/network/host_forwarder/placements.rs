@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 enum HostPlacement {
     /// Flows lead to this port.
     At(Port),
-    /// All flows are being withdrawn, and new ones must wait for the switches, but no longer than until this
-    /// time, because a mixture of old and new flows could form a loop.
+    /// All flows are being withdrawn, and new ones must wait for the switches, but no longer than
+    /// until this time, because a mixture of old and new flows could form a loop.
     Withdrawn(Time),
 }
 

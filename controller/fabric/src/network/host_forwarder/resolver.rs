@@ -1,5 +1,6 @@
-//! Resolves addresses by ARP and neighbor discovery: answers for nodes with their PMACs, and passes other
-//! requests on to the hosts that may answer. Also decides from which hosts frames are accepted.
+//! Resolves addresses by ARP and neighbor discovery: answers for nodes with their PMACs, and passes
+//! other requests on to the hosts that may answer. Also decides from which hosts frames are
+//! accepted.
 
 use super::flood_guard::{FloodPurpose, LoopCheck};
 use super::host_table::HostVerdict;
@@ -44,8 +45,8 @@ impl HostForwarder {
         }
     }
 
-    /// Returns whether a frame may come from a host at its port. That is not so for frames over a link, and
-    /// for flooded frames that return through another port.
+    /// Returns whether a frame may come from a host at its port. That is not so for frames over a
+    /// link, and for flooded frames that return through another port.
     fn is_served(&mut self, now: Time, network: &Surroundings<'_>, port: Port, frame: &[u8]) -> bool {
         let settled = self.serves_hosts && self.edges.all().contains(&port);
         if frame.len() > FRAME_BYTES_MAX
@@ -118,7 +119,7 @@ impl HostForwarder {
         sender: MacAddr,
     ) {
         let Some(target) = network.place_of(name) else {
-            debug!(%port, node = name, "an address is asked for of a node that is not located yet");
+            debug!(%port, node = name, "a request concerns a node that is not located yet");
             return;
         };
         // A node that probes whether its own address is in use must get no answer.
@@ -136,8 +137,8 @@ impl HostForwarder {
         }
     }
 
-    /// Records the sender of a frame, and its address if the frame claims one. Returns whether the frame
-    /// may be processed further.
+    /// Records the sender of a frame, and its address if the frame claims one. Returns whether the
+    /// frame may be processed further.
     pub(super) fn accept_sender(
         &mut self,
         now: Time,
@@ -187,15 +188,16 @@ impl HostForwarder {
         false
     }
 
-    /// Probes the owner of an IPv6 address unless it is known whether that is a router, because answers and
-    /// announcements on its behalf must state it.
+    /// Probes the owner of an IPv6 address unless it is known whether that is a router, because
+    /// answers and announcements on its behalf must state it.
     fn probe_unless(&mut self, known: bool, port: Port, key: HostKey, address: Ipv6Addr) {
         if !known {
             self.send(port, key.vlan.put(ndp::probe(key.mac, address, PROBE_SOURCE)));
         }
     }
 
-    /// Returns the node that has the Ethernet or IP address if another machine uses it in this frame.
+    /// Returns the node that has the Ethernet or IP address if another machine uses it in this
+    /// frame.
     fn contested_node(
         &mut self,
         now: Time,
@@ -213,7 +215,8 @@ impl HostForwarder {
         if network.nodes.registered(key.vlan, ip.into()).is_some() {
             return Some(holder);
         }
-        // No agent has registered this address: it is the node's only as long as the node answers for it.
+        // No agent has registered this address: it is the node's only as long as the node answers
+        // for it.
         match self.neighbors.claim(now, key.vlan, ip) {
             ClaimVerdict::Granted => return None,
             ClaimVerdict::Refused => {}
@@ -227,7 +230,8 @@ impl HostForwarder {
         Some(holder)
     }
 
-    /// Returns the node that has an address: as its agent registered, or as the node itself announced.
+    /// Returns the node that has an address: as its agent registered, or as the node itself
+    /// announced.
     fn holder(&self, network: &Surroundings<'_>, vlan: Vlan, ip: IpAddr) -> Option<String> {
         let announced = || match ip {
             IpAddr::V4(_) => None,

@@ -21,7 +21,8 @@ pub(in crate::network) struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
-    /// Returns the port at which a node is reached: where its LLDP is received, or was received last.
+    /// Returns the port at which a node is reached: where its LLDP is received, or was received
+    /// last.
     pub(in crate::network) fn place_of(&self, name: &str) -> Option<Port> {
         self.discovery.graph().host(name).or_else(|| self.silent.place(name))
     }

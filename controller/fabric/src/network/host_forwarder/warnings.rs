@@ -31,7 +31,8 @@ pub(super) struct HostWarnings {
 }
 
 impl HostWarnings {
-    /// Records a warning for a while. Returns whether it is the first at its port and must be logged.
+    /// Records a warning for a while. Returns whether it is the first at its port and must be
+    /// logged.
     fn record(&mut self, now: Time, port: Port, warning: HostWarning) -> bool {
         let until = now + WARNING_LIFETIME;
         if let Some((same, then)) = self.by_port.get_mut(&port)
@@ -47,7 +48,8 @@ impl HostWarnings {
         self.by_port.insert(port, (warning, until)).is_none()
     }
 
-    /// Removes the warning of a port. `was_closed` tells that the port had been closed because of a loop.
+    /// Removes the warning of a port. `was_closed` tells that the port had been closed because of a
+    /// loop.
     pub(super) fn port_down(&mut self, port: Port, was_closed: bool) {
         if was_closed | self.by_port.remove(&port).is_some() {
             self.revision += 1;
@@ -101,24 +103,24 @@ impl HostForwarder {
         let at = network.port_name(port);
         match warning {
             HostWarning::ClaimsNodeAddress(key, node) => format!(
-                "port {at}: host {} says that it has an address of node {node}, and is not heard; give it one of its own",
+                "port {at}: host {} claims an address of node {node}, so its frames are dropped; give it an address of its own",
                 key.mac
             ),
             HostWarning::TooManyHosts => format!(
-                "port {at}: further hosts are not carried, there are {} of {} in all and at most {} at a port: --max-hosts, \
-                 --max-hosts-per-port",
+                "port {at}: further hosts are not served, because there are {} of {} in all and at most {} at a port; see \
+                 --max-hosts and --max-hosts-per-port",
                 self.hosts.len(),
                 self.limits.all,
                 self.limits.per_port
             ),
             HostWarning::MovesTooOften(key) => format!(
-                "port {at}: host {} is heard at another port as well; see whether two hosts have its address, or a cable \
-                 makes a loop",
+                "port {at}: host {} also sends from another port; check whether two hosts have its address, or a cable \
+                 forms a loop",
                 key.mac
             ),
             HostWarning::Loop => format!(
-                "port {at} is closed to hosts: what is said to all at other ports comes in by it, so it leads to another \
-                 port by a switch that hears no LLDP"
+                "port {at} is closed to hosts, because it receives broadcasts that other ports sent; look for a switch \
+                 without LLDP that connects it to another port"
             ),
         }
     }

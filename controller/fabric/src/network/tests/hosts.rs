@@ -73,7 +73,7 @@ fn acquainted() -> World {
 }
 
 #[test]
-fn a_question_for_who_is_not_known_goes_to_all_edges_and_the_answer_to_who_asked() {
+fn requests_for_unknown_hosts_go_to_all_edge_ports() {
     let mut world = world();
     let question = arp(2, 7, false).frame(MacAddr::broadcast());
     let left = frames_after(&mut world, 2, question.clone());
@@ -106,13 +106,13 @@ fn nodes_are_known_to_hosts_by_their_pmacs_whoever_asks() {
     assert_eq!((ports(&left), Arp::read(&left[0].1).unwrap().sender), (vec![at(4, 3)], of_1));
     let answer = Arp { target: of_1, ..arp(7, 1, true) };
     let left = frames_after(&mut world, 7, answer.frame(of_1));
-    let heard = Arp::read(&left[0].1).unwrap();
-    assert_eq!((ports(&left), heard.sender, heard.target), (vec![at(1, 3)], node(7).mac, node(1).mac));
+    let received = Arp::read(&left[0].1).unwrap();
+    assert_eq!((ports(&left), received.sender, received.target), (vec![at(1, 3)], node(7).mac, node(1).mac));
     assert_eq!(left[0].1[..6], node(1).mac.octets());
 }
 
 #[test]
-fn what_is_for_all_or_for_nobody_known_goes_to_all_edges_and_what_bridges_say_to_none() {
+fn broadcasts_go_to_all_edge_ports_and_bridge_frames_to_none() {
     let mut world = acquainted();
     let frame = |to: [u8; 6], from: [u8; 6]| [&to[..], &from, &[8, 0], &[7; 46]].concat();
     let own = node(2).mac.octets();
@@ -163,7 +163,7 @@ fn hosts_follow_broken_cables_and_packets_never_go_round() {
 }
 
 #[test]
-fn a_host_that_moves_is_led_to_anew_only_when_switches_have_forgotten_the_old_way() {
+fn a_moved_host_gets_flows_only_after_the_old_are_withdrawn() {
     let mut world = acquainted();
     world.now += Duration::from_secs(2);
     world.devices.get_mut(&dpid(3)).unwrap().stuck = true;
@@ -178,7 +178,7 @@ fn a_host_that_moves_is_led_to_anew_only_when_switches_have_forgotten_the_old_wa
 }
 
 #[test]
-fn hosts_whose_port_goes_down_or_who_do_not_answer_are_forgotten_by_all_switches() {
+fn hosts_at_dead_ports_and_silent_hosts_lose_their_flows() {
     for silent in [false, true] {
         let mut world = acquainted();
         let leads = |world: &World| arrives(world, 3, node(7).mac).len();
@@ -203,7 +203,7 @@ fn hosts_whose_port_goes_down_or_who_do_not_answer_are_forgotten_by_all_switches
 }
 
 #[test]
-fn a_restarted_controller_goes_on_carrying_the_hosts_that_it_finds_in_the_switches() {
+fn a_restarted_controller_keeps_serving_hosts() {
     let first = acquainted();
     let mut second = World::new(Graph::default());
     without_agents(&mut second);
@@ -260,7 +260,7 @@ fn crashed() -> (World, MacAddr) {
 }
 
 #[test]
-fn a_node_whose_agent_has_crashed_is_reached_as_before_and_is_a_host_when_the_agent_has_left() {
+fn a_node_stays_reachable_after_its_agent_crashes() {
     let (mut world, pmac) = crashed();
     assert_eq!((arrives(&world, 2, pmac), arrives(&world, 1, pmac)), (vec!["h5".into()], vec!["h5".into()]));
     let left = frames_after(&mut world, 2, arp(2, 5, false).frame(MacAddr::broadcast()));
@@ -278,7 +278,7 @@ fn a_node_whose_agent_has_crashed_is_reached_as_before_and_is_a_host_when_the_ag
 }
 
 #[test]
-fn nothing_leads_to_a_node_whose_agent_has_crashed_when_its_port_is_down_or_another_is_there() {
+fn a_crashed_node_is_unreachable_once_its_port_is_down_or_taken() {
     let (mut world, pmac) = crashed();
     let port = place(&world, 5);
     goes_down(&mut world, port);

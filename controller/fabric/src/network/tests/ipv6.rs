@@ -41,8 +41,9 @@ fn frames_after(world: &mut World, n: u8, frame: Vec<u8>) -> Vec<(Port, Vec<u8>)
 
 fn is_from_controller(frame: &[u8]) -> bool {
     let plain = crate::frames::vlan::untagged(frame).1;
-    NeighborMessage::read(&plain)
-        .is_some_and(|said| said.sender == host_forwarder::PROBE_SOURCE && said.requested_address().is_some())
+    NeighborMessage::read(&plain).is_some_and(|message| {
+        message.sender == host_forwarder::PROBE_SOURCE && message.requested_address().is_some()
+    })
 }
 
 fn pmac(world: &World, n: u8) -> MacAddr {
@@ -57,29 +58,32 @@ fn at_place(world: &World, left: &[(Port, Vec<u8>)], n: u8) -> Vec<u8> {
 /// One host requests the address of another and gets the reply.
 fn ask(world: &mut World, from: u8, to: u8) {
     let left = frames_after(world, from, question(from, to));
-    let heard = at_place(world, &left, to);
-    frames_after(world, to, answer(to, &heard, false));
+    let received = at_place(world, &left, to);
+    frames_after(world, to, answer(to, &received, false));
 }
 
 #[test]
-fn nodes_find_each_other_by_their_pmacs_and_the_controller_says_again_what_they_have_answered() {
+fn nodes_find_pmacs_and_the_controller_answers_for_them() {
     let mut world = world();
     let (of_1, of_5) = (pmac(&world, 1), pmac(&world, 5));
     let left = frames_after(&mut world, 1, question(1, 5));
     assert_eq!(left.len(), 7);
-    let heard = at_place(&world, &left, 5);
-    assert_eq!((read(&heard).sender, read(&heard).claimed_address()), (of_1, Some(ip(1))));
-    let left = frames_after(&mut world, 5, answer(5, &heard, true));
+    let received = at_place(&world, &left, 5);
+    assert_eq!((read(&received).sender, read(&received).claimed_address()), (of_1, Some(ip(1))));
+    let left = frames_after(&mut world, 5, answer(5, &received, true));
     assert_eq!(ports(&left), [at(1, 3)]);
-    let heard = read(&left[0].1);
-    assert_eq!((heard.to, heard.sender, heard.claimed_address()), (node(1).mac, of_5, Some(ip(5))));
+    let received = read(&left[0].1);
+    assert_eq!((received.to, received.sender, received.claimed_address()), (node(1).mac, of_5, Some(ip(5))));
     // Further requests are answered, even one to that Ethernet address only.
-    for asked in [question(3, 5), ndp::probe(of_5, ip(5), node(3).mac)] {
-        let left = frames_after(&mut world, 3, asked);
+    for requested in [question(3, 5), ndp::probe(of_5, ip(5), node(3).mac)] {
+        let left = frames_after(&mut world, 3, requested);
         assert_eq!(ports(&left), [at(2, 3)]);
-        let heard = read(&left[0].1);
-        assert_eq!((heard.to, heard.sender, heard.claimed_address()), (node(3).mac, of_5, Some(ip(5))));
-        assert_eq!(heard.router(), Some(true));
+        let received = read(&left[0].1);
+        assert_eq!(
+            (received.to, received.sender, received.claimed_address()),
+            (node(3).mac, of_5, Some(ip(5)))
+        );
+        assert_eq!(received.router(), Some(true));
     }
     // A request contains the sender's address, but not whether the sender is a router, which only
     // the sender can state.
@@ -108,7 +112,7 @@ fn who_does_not_say_whether_it_is_a_router_is_asked_once() {
 }
 
 #[test]
-fn nodes_and_hosts_find_each_other_and_hosts_keep_their_ethernet_addresses() {
+fn nodes_and_hosts_find_each_other_by_ipv6() {
     let mut world = world();
     ask(&mut world, 1, 7);
     ask(&mut world, 2, 5);
@@ -117,8 +121,8 @@ fn nodes_and_hosts_find_each_other_and_hosts_keep_their_ethernet_addresses() {
     assert_eq!((ports(&left), left[0].1[..6].to_vec()), (vec![at(4, 3)], node(7).mac.octets().to_vec()));
     assert_eq!(read(&left[0].1).sender, pmac(&world, 3));
     let left = frames_after(&mut world, 7, answer(7, &left[0].1, false));
-    let heard = read(&left[0].1);
-    assert_eq!((ports(&left), heard.sender, heard.to), (vec![at(2, 3)], node(7).mac, node(3).mac));
+    let received = read(&left[0].1);
+    assert_eq!((ports(&left), received.sender, received.to), (vec![at(2, 3)], node(7).mac, node(3).mac));
     let left = frames_after(&mut world, 2, question(2, 5));
     assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(1, 4)], pmac(&world, 5)));
     let known: Vec<_> = shown(&mut world).hosts.iter().map(|host| host.addresses.clone()).collect();
@@ -161,7 +165,7 @@ fn who_looks_whether_an_address_is_in_use_hears_of_others_only() {
     let check = |n: u8, address: Ipv6Addr| {
         let to = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 5);
         let rest = address.octets();
-        ndp::said(ndp::SOLICITATION, node(n).mac, (Ipv6Addr::UNSPECIFIED, to), 0, &rest)
+        ndp::valid_message(ndp::SOLICITATION, node(n).mac, (Ipv6Addr::UNSPECIFIED, to), 0, &rest)
     };
     assert_eq!(frames_after(&mut world, 5, check(5, ip(5))).len(), 7);
     // A probe for duplicates claims no address.
@@ -180,35 +184,39 @@ fn who_looks_whether_an_address_is_in_use_hears_of_others_only() {
 fn routers_are_found_and_what_is_forged_or_shared_is_nobodys() {
     let mut world = world();
     let own = |n: u8| [&[1, 1][..], &node(n).mac.octets()].concat();
-    let solicitation = ndp::said(ndp::ROUTER_SOLICITATION, node(1).mac, (ip(1), ALL_ROUTERS), 0, &own(1));
+    let solicitation =
+        ndp::valid_message(ndp::ROUTER_SOLICITATION, node(1).mac, (ip(1), ALL_ROUTERS), 0, &own(1));
     let left = frames_after(&mut world, 1, solicitation);
     assert_eq!((left.len(), read(&left[0].1).sender), (7, pmac(&world, 1)));
     let rest = [&[0; 8][..], &own(7)].concat();
-    let advertisement = ndp::said(ndp::ROUTER_ADVERTISEMENT, node(7).mac, (ip(7), ALL_NODES), 64, &rest);
+    let advertisement =
+        ndp::valid_message(ndp::ROUTER_ADVERTISEMENT, node(7).mac, (ip(7), ALL_NODES), 64, &rest);
     let left = frames_after(&mut world, 7, advertisement.clone());
     assert_eq!((left.len(), &left[0].1), (7, &advertisement));
     let mut forged = advertisement;
     forged[70] ^= 1;
     assert_eq!(frames_after(&mut world, 7, forged), []);
     // An anycast address: requests go to all.
-    let anycast = ndp::said(ndp::ADVERTISEMENT, node(5).mac, (ip(5), ALL_NODES), 0, &ip(5).octets());
+    let anycast = ndp::valid_message(ndp::ADVERTISEMENT, node(5).mac, (ip(5), ALL_NODES), 0, &ip(5).octets());
     assert_eq!(frames_after(&mut world, 5, anycast).len(), 7);
     assert_eq!(frames_after(&mut world, 3, question(3, 5)).len(), 7);
 }
 
 #[test]
-fn a_host_becomes_a_node_and_a_node_a_host_and_all_hear_by_which_ethernet_address_it_is_known() {
+fn a_host_that_becomes_a_node_is_announced_and_vice_versa() {
     let mut world = world();
     ask(&mut world, 1, 7);
-    let told = |world: &mut World| {
-        let mut told = Vec::new();
+    let reported = |world: &mut World| {
+        let mut reported = Vec::new();
         for device in world.devices.values_mut() {
             while let Ok((_, frame)) = device.packets.try_recv() {
-                told.extend(NeighborMessage::read(&frame).map(|said| (said.claimed_address(), said.sender)));
+                reported.extend(
+                    NeighborMessage::read(&frame).map(|message| (message.claimed_address(), message.sender)),
+                );
             }
         }
-        told.dedup();
-        told
+        reported.dedup();
+        reported
     };
     let (reply, _answer) = oneshot::channel();
     world.network.call(world.now, FabricCall::Register(node(7), reply));
@@ -219,13 +227,13 @@ fn a_host_becomes_a_node_and_a_node_a_host_and_all_hear_by_which_ethernet_addres
     world.event(dpid(4), SwitchEvent::PacketIn(3, lldp));
     world.network.advance(world.now);
     let of_7 = pmac(&world, 7);
-    assert_eq!(told(&mut world), [(Some(ip(7)), of_7)]);
+    assert_eq!(reported(&mut world), [(Some(ip(7)), of_7)]);
     world.intervals(1);
     let left = frames_after(&mut world, 3, question(3, 7));
     assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(2, 3)], of_7));
     let (reply, _answer) = oneshot::channel();
     world.network.call(world.now, FabricCall::Unregister("h7".into(), reply));
-    assert_eq!(told(&mut world), [(Some(ip(7)), node(7).mac)]);
+    assert_eq!(reported(&mut world), [(Some(ip(7)), node(7).mac)]);
     world.settle();
     assert_eq!(ports(&frames_after(&mut world, 3, question(3, 7))), [at(4, 3)]);
 }
@@ -236,8 +244,8 @@ fn addresses_of_the_link_are_of_one_vlan_only() {
     tagged(&mut world, &[(1, 10), (5, 10)]);
     let tag = |frame: Vec<u8>| Vlan(Some(10)).put(frame);
     let left = frames_after(&mut world, 1, tag(question(1, 5)));
-    let heard = crate::frames::vlan::untagged(&at_place(&world, &left, 5)).1.into_owned();
-    assert_eq!(ports(&frames_after(&mut world, 5, tag(answer(5, &heard, false)))), [at(1, 3)]);
+    let received = crate::frames::vlan::untagged(&at_place(&world, &left, 5)).1.into_owned();
+    assert_eq!(ports(&frames_after(&mut world, 5, tag(answer(5, &received, false)))), [at(1, 3)]);
     assert_eq!(ports(&frames_after(&mut world, 1, tag(question(1, 5)))), [at(1, 3)]);
     assert_eq!(frames_after(&mut world, 3, question(3, 5)).len(), 7);
     // The same address may belong to another host in another VLAN.
@@ -251,7 +259,7 @@ fn addresses_of_the_link_are_of_one_vlan_only() {
 }
 
 #[test]
-fn a_port_by_which_addresses_are_asked_for_is_bounded_by_itself_and_others_take_no_more_flows() {
+fn neighbor_discovery_is_metered_per_port_only_where_used() {
     let mut world = world();
     let flows = |world: &World, port: Port| {
         let key = format!("in_port={}", port.number);
@@ -260,7 +268,8 @@ fn a_port_by_which_addresses_are_asked_for_is_bounded_by_itself_and_others_take_
         of_port.filter(|text| text.contains(&key) && text.contains("icmpv6_type")).count()
     };
     assert_eq!((1..=4).map(|tor| flows(&world, at(tor, 3)) + flows(&world, at(tor, 4))).sum::<usize>(), 0);
-    let advertisement = ndp::said(ndp::ROUTER_SOLICITATION, node(3).mac, (ip(3), ALL_ROUTERS), 0, &[]);
+    let advertisement =
+        ndp::valid_message(ndp::ROUTER_SOLICITATION, node(3).mac, (ip(3), ALL_ROUTERS), 0, &[]);
     frames_after(&mut world, 3, advertisement);
     ask(&mut world, 1, 7);
     assert_eq!([at(1, 3), at(4, 3), at(2, 3)].map(|port| flows(&world, port)), [2, 2, 0]);
@@ -284,7 +293,7 @@ fn a_port_by_which_addresses_are_asked_for_is_bounded_by_itself_and_others_take_
 }
 
 #[test]
-fn a_restarted_controller_learns_addresses_from_those_that_still_know_each_other() {
+fn a_restarted_controller_relearns_ipv6_addresses() {
     let mut first = world();
     ask(&mut first, 1, 5);
     let of_5 = pmac(&first, 5);
@@ -301,14 +310,14 @@ fn a_restarted_controller_learns_addresses_from_those_that_still_know_each_other
 }
 
 #[test]
-fn what_is_for_all_of_the_link_is_carried_as_it_is_unless_it_is_bad_neighbour_discovery() {
+fn link_local_multicast_is_forwarded_unless_it_is_invalid() {
     let mut world = world();
-    let mut frame = ndp::said(128, node(1).mac, (ip(1), ALL_NODES), 0, &[]);
+    let mut frame = ndp::valid_message(128, node(1).mac, (ip(1), ALL_NODES), 0, &[]);
     assert_eq!(frames_after(&mut world, 1, frame.clone()).len(), 7);
     // Not with the address of another sender.
     frame[6..12].copy_from_slice(&node(5).mac.octets());
     assert_eq!(frames_after(&mut world, 1, frame), []);
-    let unsure = ndp::said(ndp::ADVERTISEMENT, node(1).mac, (ip(1), ALL_NODES), OVERRIDE, &[]);
+    let unsure = ndp::valid_message(ndp::ADVERTISEMENT, node(1).mac, (ip(1), ALL_NODES), OVERRIDE, &[]);
     assert_eq!(frames_after(&mut world, 1, unsure), []);
 }
 
@@ -321,21 +330,21 @@ fn registered(n: u8) -> Ipv6Addr {
 }
 
 #[test]
-fn a_group_of_agents_that_speak_ipv6_has_trees_of_ipv6_and_follows_the_network() {
+fn an_ipv6_group_has_ipv6_trees_that_follow_the_network() {
     let mut world = World::of(ring(), node_by_ipv6);
     world.intervals(6);
     let grants = world.group(7, &[1, 3, 5, 8]).try_recv().unwrap().unwrap();
     assert!(grants.iter().all(|grant| grant.address.is_ipv6() && grant.address.is_multicast()), "{grants:?}");
-    let hear = |world: &World| world.send(1, grants[0].address);
-    assert_eq!(hear(&world), ["h3", "h5", "h8"]);
+    let receive = |world: &World| world.send(1, grants[0].address);
+    assert_eq!(receive(&world), ["h3", "h5", "h8"]);
     assert_eq!(world.send(2, grants[0].address), [""; 0]);
     world.cable(at(1, 1), false);
     world.settle();
-    assert_eq!(hear(&world), ["h3", "h5", "h8"]);
+    assert_eq!(receive(&world), ["h3", "h5", "h8"]);
 }
 
 #[test]
-fn a_group_of_agents_that_speak_different_versions_of_ip_is_refused_with_the_names_of_two() {
+fn a_group_with_both_versions_of_ip_is_refused() {
     let mut world = World::of(ring(), |n| if n == 5 { node(n) } else { node_by_ipv6(n) });
     world.intervals(6);
     let refused = world.group(7, &[1, 3, 5]).try_recv().unwrap().unwrap_err().to_string();
@@ -344,17 +353,17 @@ fn a_group_of_agents_that_speak_different_versions_of_ip_is_refused_with_the_nam
 }
 
 #[test]
-fn an_address_that_an_agent_has_registered_is_its_nodes_and_nobody_elses() {
+fn a_registered_address_belongs_to_its_node_only() {
     let mut world = World::of(ring(), node_by_ipv6);
     world.intervals(6);
     // The node has not announced this address itself: it alone receives the request, and afterwards
     // the controller answers.
-    let asks = |from: u8| ndp::probe(SEVERAL, registered(5), node(from).mac);
-    let left = frames_after(&mut world, 1, asks(1));
+    let request_from = |from: u8| ndp::probe(SEVERAL, registered(5), node(from).mac);
+    let left = frames_after(&mut world, 1, request_from(1));
     assert_eq!(ports(&left), [at(3, 3)]);
-    let heard = at_place(&world, &left, 5);
-    frames_after(&mut world, 5, answer(5, &heard, false));
-    let left = frames_after(&mut world, 3, asks(3));
+    let received = at_place(&world, &left, 5);
+    frames_after(&mut world, 5, answer(5, &received, false));
+    let left = frames_after(&mut world, 3, request_from(3));
     assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(2, 3)], pmac(&world, 5)));
     // However long it is silent.
     world.intervals(100);
@@ -364,11 +373,11 @@ fn an_address_that_an_agent_has_registered_is_its_nodes_and_nobody_elses() {
         assert!(shown(&mut world).warnings[0].contains("node h5"));
         world.intervals(3);
     }
-    assert_eq!(ports(&frames_after(&mut world, 1, asks(1))), [at(3, 3)]);
+    assert_eq!(ports(&frames_after(&mut world, 1, request_from(1))), [at(3, 3)]);
 }
 
 #[test]
-fn where_only_agents_are_carried_one_that_speaks_ipv6_is_refused() {
+fn without_hosts_an_agent_with_ipv6_is_refused() {
     let mut world = World::new(ring());
     world.network.host_forwarder.stop_serving_hosts();
     let refused =

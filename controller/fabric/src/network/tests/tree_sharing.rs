@@ -60,7 +60,7 @@ fn shared_trees_follow_the_network_for_all_their_groups() {
 }
 
 #[test]
-fn a_group_is_not_made_with_trees_that_switches_have_not_confirmed() {
+fn trees_are_shared_only_after_switches_acknowledged() {
     let mut world = World::new(ring());
     world.intervals(6);
     world.devices.get_mut(&dpid(2)).unwrap().stuck = true;
@@ -79,7 +79,7 @@ fn a_group_is_not_made_with_trees_that_switches_have_not_confirmed() {
 }
 
 #[test]
-fn a_restarted_controller_takes_over_trees_for_each_of_the_groups_that_share_them() {
+fn a_restarted_controller_adopts_shared_trees_for_each_group() {
     let mut first = World::new(ring());
     first.intervals(6);
     let used = first.group(7, &ALL).try_recv().unwrap().unwrap();

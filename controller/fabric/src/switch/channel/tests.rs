@@ -1,6 +1,8 @@
 //! The channel against well-behaved and misbehaving peers.
 
 use super::*;
+use crate::switch::port_info::kbps;
+
 use proptest::prelude::*;
 use rs_openflow::{
     BandType, BufferId, Capabilities, ControllerRole, Description, FixedText, GroupCapabilities,
@@ -8,6 +10,7 @@ use rs_openflow::{
     MultipartFlags, PacketIn, PacketInReason, PerGroupType, PortFeatures, PortStatus, RoleConfig,
     SwitchFeatures, TableConfig, TableFeatures, TableId,
 };
+use rs_openflow::{PortConfig, PortState};
 
 mod description;
 
@@ -101,10 +104,10 @@ impl Talk {
 
     /// The peer sends this message. Returns the replies.
     fn receive(&mut self, body: Body) -> Vec<Message> {
-        self.hear_as(9, body)
+        self.receive_as(9, body)
     }
 
-    fn hear_as(&mut self, xid: u32, body: Body) -> Vec<Message> {
+    fn receive_as(&mut self, xid: u32, body: Body) -> Vec<Message> {
         self.channel.handle(self.now, Input::Received(Message::new(xid, body)));
         self.sent.clear();
         self.drain();
@@ -120,15 +123,15 @@ impl Talk {
     }
 
     /// The peer reports empty tables.
-    fn tables_are_empty(&mut self, asked: &[Message]) {
-        for message in asked {
+    fn tables_are_empty(&mut self, requests: &[Message]) {
+        for message in requests {
             let Body::MultipartRequest(request) = &message.body else { panic!("{message}") };
             let reply = match &request.body {
                 MultipartRequest::Flow(_) => MultipartReply::Flow(Vec::new()),
                 MultipartRequest::GroupDesc => MultipartReply::GroupDesc(Vec::new()),
                 other => panic!("{other:?}"),
             };
-            self.hear_as(message.xid, Body::MultipartReply(reply.into()));
+            self.receive_as(message.xid, Body::MultipartReply(reply.into()));
         }
     }
 
@@ -138,22 +141,24 @@ impl Talk {
         let mut talk = Talk::new();
         talk.receive(Body::Hello(Hello::default()));
         talk.receive(features(0));
-        let asked = talk.receive(ports(list));
-        assert_eq!(asked.len(), 5);
-        (talk, asked)
+        let requests = talk.receive(ports(list));
+        assert_eq!(requests.len(), 5);
+        (talk, requests)
     }
 
     /// The peer replies to the barrier. Returns the next requests.
-    fn finish(&mut self, asked: &[Message]) -> Vec<Message> {
-        let Some(Message { xid, body: Body::BarrierRequest }) = asked.last() else { panic!("{asked:?}") };
-        self.hear_as(*xid, Body::BarrierReply)
+    fn finish(&mut self, requests: &[Message]) -> Vec<Message> {
+        let Some(Message { xid, body: Body::BarrierRequest }) = requests.last() else {
+            panic!("{requests:?}")
+        };
+        self.receive_as(*xid, Body::BarrierReply)
     }
 
     fn up() -> Talk {
-        let (mut talk, asked) = Talk::with_ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]);
-        talk.hear_as(asked[DESCRIPTION].xid, description("None"));
-        let asked = talk.finish(&asked);
-        talk.tables_are_empty(&asked);
+        let (mut talk, requests) = Talk::with_ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]);
+        talk.receive_as(requests[DESCRIPTION].xid, description("None"));
+        let requests = talk.finish(&requests);
+        talk.tables_are_empty(&requests);
         talk
     }
 
@@ -175,7 +180,7 @@ impl Talk {
 }
 
 #[test]
-fn a_switch_is_up_once_it_has_told_its_ports_its_name_and_its_tables() {
+fn a_switch_is_up_after_reporting_ports_name_and_tables() {
     let talk = Talk::up();
     let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
     assert_eq!((info.datapath_id, info.name.as_str()), (DatapathId(0x2a), "s1"));
@@ -187,7 +192,7 @@ fn a_switch_is_up_once_it_has_told_its_ports_its_name_and_its_tables() {
 }
 
 #[test]
-fn a_switch_without_a_local_port_is_named_by_its_description_or_its_identity() {
+fn a_name_comes_from_the_description_or_the_datapath_id() {
     for (outputs, name) in [("spine 3", "spine 3"), ("None", "dpid:000000000000002a")] {
         let mut talk = Talk::new();
         talk.receive(Body::Hello(Hello::default()));
@@ -195,17 +200,17 @@ fn a_switch_without_a_local_port_is_named_by_its_description_or_its_identity() {
         let mut more = Multipart::from(MultipartReply::PortDesc(vec![port(1, "a")]));
         more.flags = MultipartFlags::MORE;
         assert_eq!(talk.receive(Body::MultipartReply(more)), []);
-        let asked = talk.receive(ports(vec![port(2, "b")]));
-        talk.hear_as(asked[DESCRIPTION].xid, description(outputs));
-        let asked = talk.finish(&asked);
-        talk.tables_are_empty(&asked);
+        let requests = talk.receive(ports(vec![port(2, "b")]));
+        talk.receive_as(requests[DESCRIPTION].xid, description(outputs));
+        let requests = talk.finish(&requests);
+        talk.tables_are_empty(&requests);
         let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
         assert_eq!((info.name.as_str(), info.ports.len()), (name, 2));
     }
 }
 
 #[test]
-fn a_switch_that_speaks_only_1_0_is_told_so_and_turned_away_by_version() {
+fn a_switch_with_version_1_0_only_is_rejected() {
     let mut talk = Talk::new();
     let sent = talk.receive(Body::Hello(Hello { version: 1, elements: Vec::new(), rest: Vec::new() }));
     let [Message { body: Body::Error(failure), .. }] = &sent[..] else { panic!("{sent:?}") };
@@ -244,7 +249,7 @@ fn who_is_no_switch_is_turned_away() {
 }
 
 #[test]
-fn a_peer_that_stops_in_the_handshake_is_dropped_however_often_it_echoes() {
+fn a_peer_stuck_in_the_handshake_is_dropped_despite_echoes() {
     assert_eq!(Talk::new().wait_for_close(), HANDSHAKE);
     let mut talk = Talk::new();
     talk.receive(Body::Hello(Hello::default()));
@@ -323,14 +328,14 @@ fn meters(max_meters: u32) -> MultipartReply {
 
 /// Returns a channel to a switch with meters, up to the barrier after them, and the meter messages.
 fn metered() -> (Talk, Vec<Message>) {
-    let (mut talk, asked) = Talk::with_ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]);
-    talk.hear_as(asked[METERS].xid, Body::MultipartReply(meters(100).into()));
-    let made = talk.finish(&asked);
+    let (mut talk, requests) = Talk::with_ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]);
+    talk.receive_as(requests[METERS].xid, Body::MultipartReply(meters(100).into()));
+    let made = talk.finish(&requests);
     (talk, made)
 }
 
 #[test]
-fn a_switch_with_meters_gets_one_for_each_port_before_its_tables_are_read() {
+fn meters_for_all_ports_are_made_before_tables_are_read() {
     let (mut talk, made) = metered();
     let numbers: Vec<u32> = made
         .iter()
@@ -344,16 +349,16 @@ fn a_switch_with_meters_gets_one_for_each_port_before_its_tables_are_read() {
     assert_eq!(barrier.body, Body::BarrierRequest);
     // Meters that exist already are fine as well.
     let exists = ErrorMessage::new(ErrorType::METER_MOD_FAILED, METER_EXISTS, Vec::new());
-    assert_eq!(talk.hear_as(made[0].xid, Body::Error(exists)), []);
-    let asked = talk.hear_as(barrier.xid, Body::BarrierReply);
-    talk.tables_are_empty(&asked);
+    assert_eq!(talk.receive_as(made[0].xid, Body::Error(exists)), []);
+    let requests = talk.receive_as(barrier.xid, Body::BarrierReply);
+    talk.tables_are_empty(&requests);
     assert!(matches!(talk.outputs[..], [Output::Up(_)]), "{:?}", talk.outputs);
     let status = PortStatus { reason: PortReason::ADD, port: port(7, "new") };
     assert_eq!(talk.receive(Body::PortStatus(status)).len(), 2);
 }
 
 #[test]
-fn what_cannot_be_read_is_left_out_where_a_switch_can_be_served_without_it_and_told_now_and_then() {
+fn unreadable_messages_are_ignored_if_the_switch_works_without() {
     let mut talk = Talk::up();
     talk.outputs.clear();
     for _ in 0..100 {
@@ -363,7 +368,7 @@ fn what_cannot_be_read_is_left_out_where_a_switch_can_be_served_without_it_and_t
     assert_eq!(talk.outputs.len(), 8, "{:?}", talk.outputs);
     assert!(talk.outputs.iter().all(|outputs| matches!(outputs, Output::Warning(_))));
     talk.unreadable(MessageType::PORT_STATUS, 0);
-    assert!(talk.closed().contains("cannot be read"), "{}", talk.closed());
+    assert!(talk.closed().contains("invalid message"), "{}", talk.closed());
 }
 
 #[test]
@@ -380,14 +385,14 @@ fn a_ports_rate_is_what_its_bits_say_or_else_its_number() {
 fn a_switch_that_refuses_a_meter_is_served_without_meters() {
     let (mut talk, made) = metered();
     let full = ErrorMessage::new(ErrorType::METER_MOD_FAILED, 11, Vec::new());
-    talk.hear_as(made[0].xid, Body::Error(full));
+    talk.receive_as(made[0].xid, Body::Error(full));
     assert!(
         matches!(&talk.outputs[..], [Output::Warning(text)] if text.contains("meter")),
         "{:?}",
         talk.outputs
     );
-    let asked = talk.hear_as(made.last().unwrap().xid, Body::BarrierReply);
-    talk.tables_are_empty(&asked);
+    let requests = talk.receive_as(made.last().unwrap().xid, Body::BarrierReply);
+    talk.tables_are_empty(&requests);
     assert!(matches!(talk.outputs.last(), Some(Output::Up(_))));
 }
 
@@ -404,27 +409,27 @@ fn a_port_that_floods_is_not_heard_beyond_its_rate() {
 }
 
 #[test]
-fn counters_are_asked_for_and_put_together_and_a_switch_that_owes_answers_is_not_asked_again() {
+fn counters_are_requested_only_after_all_earlier_replies() {
     let mut talk = Talk::up();
     talk.channel.counters = CounterPoller::new(Duration::from_secs(7));
     talk.channel.counters.start(talk.now);
-    let questions = |talk: &mut Talk| {
+    let requests_of = |talk: &mut Talk| {
         talk.sent.clear();
         talk.now = talk.channel.counters.deadline().unwrap();
         talk.channel.keepalive.on_message(talk.now);
         talk.drain();
         talk.sent.iter().filter(|m| matches!(m.body, Body::MultipartRequest(_))).cloned().collect::<Vec<_>>()
     };
-    let asked = questions(&mut talk);
-    let [ports, flows] = &asked[..] else { panic!("{asked:?}") };
-    assert_eq!(questions(&mut talk), []);
+    let requests = requests_of(&mut talk);
+    let [ports, flows] = &requests[..] else { panic!("{requests:?}") };
+    assert_eq!(requests_of(&mut talk), []);
     let reply = |xid, reply: MultipartReply| (xid, Body::MultipartReply(reply.into()));
     let (xid, body) = reply(ports.xid, MultipartReply::PortStats(Vec::new()));
-    talk.hear_as(xid, body);
+    talk.receive_as(xid, body);
     let (xid, body) = reply(flows.xid, MultipartReply::Flow(Vec::new()));
-    talk.hear_as(xid, body);
+    talk.receive_as(xid, body);
     assert!(matches!(talk.outputs.last(), Some(Output::Counters(_))), "{:?}", talk.outputs);
-    assert_eq!(questions(&mut talk).len(), 2);
+    assert_eq!(requests_of(&mut talk).len(), 2);
 }
 
 fn refusal(kind: ErrorType, code: u16) -> Body {
@@ -432,22 +437,22 @@ fn refusal(kind: ErrorType, code: u16) -> Body {
 }
 
 #[test]
-fn a_switch_that_a_later_controller_runs_is_left_to_it_at_once_or_when_it_says_so() {
+fn a_later_controller_takes_a_switch_over() {
     let mut talk = Talk::new();
     talk.receive(Body::Hello(Hello::default()));
-    let asked = talk.receive(features(0));
+    let requests = talk.receive(features(0));
     let master = RoleConfig { role: ControllerRole::MASTER, generation: 7 };
-    assert_eq!(asked[0].body, Body::RoleRequest(master));
-    talk.hear_as(asked[0].xid, refusal(ErrorType::ROLE_REQUEST_FAILED, 0));
+    assert_eq!(requests[0].body, Body::RoleRequest(master));
+    talk.receive_as(requests[0].xid, refusal(ErrorType::ROLE_REQUEST_FAILED, 0));
     assert!(talk.closed().contains("a controller that started later runs it"), "{}", talk.closed());
 
     let mut talk = Talk::up();
-    talk.hear_as(77, refusal(ErrorType::BAD_REQUEST, 10));
+    talk.receive_as(77, refusal(ErrorType::BAD_REQUEST, 10));
     assert!(talk.closed().contains("has taken it over"), "{}", talk.closed());
 }
 
 #[test]
-fn who_stands_by_keeps_a_switch_and_asks_nothing_of_it_until_it_leads() {
+fn a_standby_requests_nothing_of_a_switch_until_it_leads() {
     let standby = ChannelConfig { generation: None, ..config() };
     let mut talk = Talk { channel: Channel::new(Time::ZERO, standby), ..Talk::new() };
     talk.drain();
@@ -470,17 +475,17 @@ fn who_stands_by_keeps_a_switch_and_asks_nothing_of_it_until_it_leads() {
     talk.sent.clear();
     talk.drain();
     assert!(matches!(talk.sent[..], [Message { body: Body::FeaturesRequest, .. }]), "{:?}", talk.sent);
-    let asked = talk.receive(features(0));
+    let requests = talk.receive(features(0));
     let master = RoleConfig { role: ControllerRole::MASTER, generation: 9 };
-    assert_eq!(asked[0].body, Body::RoleRequest(master));
+    assert_eq!(requests[0].body, Body::RoleRequest(master));
     assert!(talk.outputs.is_empty(), "{:?}", talk.outputs);
 }
 
 /// Generates messages that a switch may send, and some that it must not.
 fn any_message() -> impl Strategy<Value = Body> {
     let kinds = [ErrorType::BAD_REQUEST, ErrorType::ROLE_REQUEST_FAILED, ErrorType::FLOW_MOD_FAILED];
-    let status = |(number, gone): (u32, bool)| {
-        let reason = if gone { PortReason::DELETE } else { PortReason::ADD };
+    let status = |(number, removed): (u32, bool)| {
+        let reason = if removed { PortReason::DELETE } else { PortReason::ADD };
         Body::PortStatus(PortStatus { reason, port: port(number, "p") })
     };
     let reply = |reply: MultipartReply| Just(Body::MultipartReply(reply.into()));
@@ -504,14 +509,14 @@ fn any_message() -> impl Strategy<Value = Body> {
 proptest! {
     /// In any order, and as the reply to any request.
     #[test]
-    fn whatever_a_peer_says_it_is_up_once_at_most_and_closed_once_at_most(
+    fn any_peer_is_up_at_most_once_and_closed_at_most_once(
         talk in prop::collection::vec((0u32..16, any::<bool>(), any_message(), 0u64..4000), 1..60),
     ) {
         let mut world = Talk::new();
         for (xid, table, body, wait) in talk {
             let closed = matches!(world.outputs.last(), Some(Output::Close(_)));
             world.now += Duration::from_millis(wait);
-            let answers = world.hear_as(if table { xid | reconciler::XID } else { xid }, body);
+            let answers = world.receive_as(if table { xid | reconciler::XID } else { xid }, body);
             prop_assert!(!closed || answers.is_empty(), "{answers:?}");
         }
         let closes = world.outputs.iter().filter(|output| matches!(output, Output::Close(_))).count();

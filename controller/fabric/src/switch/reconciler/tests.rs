@@ -15,7 +15,7 @@ struct Pair {
     /// Messages on their way to the switch.
     towards: VecDeque<Message>,
     sent: usize,
-    told: Vec<Output>,
+    outputs: Vec<Output>,
     desired: SwitchTables,
 }
 
@@ -31,7 +31,7 @@ impl Pair {
             now: Time::ZERO,
             towards: VecDeque::new(),
             sent: 0,
-            told: Vec::new(),
+            outputs: Vec::new(),
             desired: SwitchTables::default(),
         };
         pair.input(Input::Start);
@@ -50,7 +50,7 @@ impl Pair {
                     self.sent += 1;
                     self.towards.push_back(message);
                 }
-                Poll::Output(other) => self.told.push(other),
+                Poll::Output(other) => self.outputs.push(other),
                 Poll::Idle(deadline) => return deadline,
             }
         }
@@ -113,14 +113,14 @@ fn tables(ports: impl IntoIterator<Item = u32>) -> SwitchTables {
 }
 
 #[test]
-fn the_first_answer_comes_after_the_barrier_and_only_differences_are_sent_after() {
+fn after_the_first_barrier_only_differences_are_sent() {
     let mut pair = Pair::new(ModelSwitch::default());
     pair.run();
-    assert_eq!(pair.told, [Output::Read(InheritedState::default())]);
+    assert_eq!(pair.outputs, [Output::Read(InheritedState::default())]);
     pair.update(1, &tables([1, 2, 3]));
     let before = pair.sent;
     pair.run();
-    assert_eq!(pair.told[1..], [acknowledged(1)]);
+    assert_eq!(pair.outputs[1..], [acknowledged(1)]);
     assert_eq!(pair.switch.tables(), tables([1, 2, 3]));
     assert_eq!(pair.sent - before, 3 + 1); // the group and its barrier went out with the want
     let before = pair.sent;
@@ -129,11 +129,11 @@ fn the_first_answer_comes_after_the_barrier_and_only_differences_are_sent_after(
     // The group, a barrier, the deletion, a barrier.
     assert_eq!((pair.sent - before, pair.switch.tables()), (4, tables([1, 2])));
     pair.update(3, &tables([1, 2]));
-    assert_eq!((pair.told.last(), pair.towards.len()), (Some(&acknowledged(3)), 0));
+    assert_eq!((pair.outputs.last(), pair.towards.len()), (Some(&acknowledged(3)), 0));
 }
 
 #[test]
-fn what_is_already_installed_is_not_sent_again_and_what_is_anothers_is_not_touched() {
+fn installed_entries_and_those_of_others_are_left_alone() {
     let mut before = Pair::new(ModelSwitch::default());
     before.run();
     before.update(1, &tables([1, 2, 3]));
@@ -146,7 +146,7 @@ fn what_is_already_installed_is_not_sent_again_and_what_is_anothers_is_not_touch
     pair.run();
     let sent = pair.sent;
     pair.update(1, &tables([1, 2, 3]));
-    assert_eq!((pair.sent, pair.told.last()), (sent, Some(&acknowledged(1))));
+    assert_eq!((pair.sent, pair.outputs.last()), (sent, Some(&acknowledged(1))));
     pair.update(2, &SwitchTables::default());
     pair.run();
     assert_eq!(pair.switch.flows, [foreign]);
@@ -159,13 +159,13 @@ fn a_refusal_names_the_entry_and_is_tried_again_later() {
     pair.run();
     pair.update(1, &tables([1, 2, 3]));
     pair.run();
-    let Some(Output::Acknowledged(1, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
+    let Some(Output::Acknowledged(1, refusals)) = pair.outputs.last() else { panic!("{:?}", pair.outputs) };
     let [(None, why)] = refusals.iter().collect::<Vec<_>>()[..] else { panic!("{refusals:?}") };
     assert!(why.contains("in_port=3") && why.contains("table_full"), "{why}");
     pair.switch.capacity = None;
     pair.wait();
     pair.run();
-    assert_eq!(pair.told.last(), Some(&acknowledged(1)));
+    assert_eq!(pair.outputs.last(), Some(&acknowledged(1)));
     assert_eq!(pair.switch.tables(), tables([1, 2, 3]));
 }
 
@@ -177,11 +177,11 @@ fn a_group_that_exists_though_nobody_told_is_taken_over() {
     pair.switch.obey(&TableChange::AddGroup(GROUPS.start, GroupBuckets::All(ports)).message()).unwrap();
     pair.update(1, &tables([1, 2]));
     pair.run();
-    let Some(Output::Acknowledged(1, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
+    let Some(Output::Acknowledged(1, refusals)) = pair.outputs.last() else { panic!("{:?}", pair.outputs) };
     assert!(refusals[&Some(GROUPS.start)].contains("group_exists"), "{refusals:?}");
     pair.update(2, &tables([1, 2]));
     pair.run();
-    assert_eq!(pair.told.last(), Some(&acknowledged(2)));
+    assert_eq!(pair.outputs.last(), Some(&acknowledged(2)));
     assert_eq!(pair.switch.tables(), tables([1, 2]));
 }
 
@@ -195,7 +195,7 @@ fn what_somebody_else_changed_is_noticed_and_restored() {
     pair.switch.groups.clear();
     pair.wait();
     pair.run();
-    assert_eq!(pair.told[2..], [Output::Drifted(2), acknowledged(1)]);
+    assert_eq!(pair.outputs[2..], [Output::Drifted(2), acknowledged(1)]);
     assert_eq!(pair.switch.tables(), tables([1, 2, 3]));
 }
 
@@ -210,7 +210,7 @@ fn what_is_to_be_kept_stays_until_it_is_not_kept_any_more() {
     pair.run();
     let mut pair = Pair::new(pair.switch);
     pair.run();
-    let Output::Read(inherited) = &pair.told[0] else { panic!("{:?}", pair.told) };
+    let Output::Read(inherited) = &pair.outputs[0] else { panic!("{:?}", pair.outputs) };
     assert_eq!(inherited.trees, BTreeMap::from([(GROUPS.start, BTreeSet::from([1, 2]))]));
     let priorities =
         |pair: &Pair| pair.switch.tables().flows.keys().map(|key| key.priority).collect::<Vec<_>>();
@@ -238,19 +238,23 @@ fn a_change_costs_what_it_changes_not_what_is_there() {
     let delta = TableDelta { flows: BTreeMap::from([(key, Some(new))]), groups: BTreeMap::new() };
     pair.input(Input::Update(TableUpdate { version: 2, delta, stale: StaleEntries::default() }));
     pair.run();
-    assert_eq!((pair.sent - before, pair.told.last()), (2, Some(&acknowledged(2))));
+    assert_eq!((pair.sent - before, pair.outputs.last()), (2, Some(&acknowledged(2))));
 }
 
 #[test]
 fn a_switch_that_does_not_answer_is_given_up() {
     let mut pair = Pair::new(ModelSwitch::default());
     pair.wait();
-    assert!(matches!(pair.told[..], [Output::Failed(_)]), "{:?}", pair.told);
+    assert!(matches!(pair.outputs[..], [Output::Failed(_)]), "{:?}", pair.outputs);
     let mut pair = Pair::new(ModelSwitch::default());
     pair.run();
     pair.update(1, &tables([1]));
     pair.wait();
-    assert!(matches!(&pair.told[1..], [Output::Failed(why)] if why.contains("barrier")), "{:?}", pair.told);
+    assert!(
+        matches!(&pair.outputs[1..], [Output::Failed(why)] if why.contains("barrier")),
+        "{:?}",
+        pair.outputs
+    );
 }
 
 #[test]
@@ -262,7 +266,7 @@ fn answers_to_nothing_that_was_asked_change_nothing() {
         pair.input(Input::Reply(Message::new(xid, flows)));
     }
     pair.run();
-    assert_eq!(pair.told, [Output::Read(InheritedState::default())]);
+    assert_eq!(pair.outputs, [Output::Read(InheritedState::default())]);
 }
 
 proptest! {
@@ -282,21 +286,21 @@ proptest! {
         }
         pair.run();
         prop_assert_eq!(&pair.switch.tables(), &last);
-        prop_assert_eq!(pair.told.last(), Some(&acknowledged(updates.len() as u64)));
+        prop_assert_eq!(pair.outputs.last(), Some(&acknowledged(updates.len() as u64)));
         if meddle {
             pair.switch = ModelSwitch::default();
             pair.wait();
             pair.run();
             prop_assert_eq!(&pair.switch.tables(), &last);
         }
-        prop_assert!(!pair.told.iter().any(|o| matches!(o, Output::Acknowledged(_, refusals) if !refusals.is_empty())));
-        prop_assert!(!pair.told.iter().any(|o| matches!(o, Output::Failed(_))));
+        prop_assert!(!pair.outputs.iter().any(|o| matches!(o, Output::Acknowledged(_, refusals) if !refusals.is_empty())));
+        prop_assert!(!pair.outputs.iter().any(|o| matches!(o, Output::Failed(_))));
     }
 
     /// A switch never holds more flows than permitted. Of the desired ones it holds as many as fit,
     /// and a refusal is reported only if some do not fit.
     #[test]
-    fn no_more_flows_are_installed_than_allowed_and_no_fewer_than_fit(
+    fn exactly_as_many_flows_are_installed_as_are_permitted(
         most in 0u32..30,
         updates in prop::collection::vec((prop::collection::btree_set(1u32..60, 1..40), 0usize..12), 1..6),
     ) {
@@ -318,7 +322,7 @@ proptest! {
         let installed = pair.switch.tables().flows;
         prop_assert_eq!(installed.len(), last.flows.len().min(most));
         prop_assert!(installed.iter().all(|(key, flow)| last.flows.get(key) == Some(flow)));
-        let Some(Output::Acknowledged(version, refusals)) = pair.told.last() else { panic!("{:?}", pair.told) };
+        let Some(Output::Acknowledged(version, refusals)) = pair.outputs.last() else { panic!("{:?}", pair.outputs) };
         prop_assert_eq!((*version, refusals.is_empty()), (updates.len() as u64, last.flows.len() <= most));
     }
 }

@@ -1,10 +1,12 @@
-//! What falls silent is lost in time, and nothing that only was not heard yet.
+//! A silent link or node is lost in time, but not one with announcements that merely wait to be
+//! processed.
 
 use super::*;
-use crate::discovery::sessions::PUT_OFF;
+use crate::discovery::sessions::DEFERRED_INTERVALS_MAX;
 
 impl World {
-    /// An interval in which all arrives but what goes over a link; switches are caught up with before or not at all.
+    /// An interval in which all frames arrive except those over a link. Switches are caught up with
+    /// before them, or not at all.
     fn interval_without(&mut self, link: Link, caught_up: bool) {
         self.interval();
         let ends = [link.a, link.b];
@@ -20,10 +22,10 @@ impl World {
 }
 
 #[test]
-fn a_network_that_falls_silent_as_a_whole_is_not_forgotten_before_its_sessions_end() {
+fn a_silent_network_stays_until_its_sessions_end() {
     let mut world = World::new(leaf_spine(2, 1, 2));
     world.settle();
-    for _ in 0..2 * MISSED {
+    for _ in 0..2 * MISSED_MAX {
         world.interval();
         world.flying.clear();
     }
@@ -31,7 +33,7 @@ fn a_network_that_falls_silent_as_a_whole_is_not_forgotten_before_its_sessions_e
 }
 
 impl World {
-    /// An interval in which a switch hears nothing and nobody hears it.
+    /// An interval in which a switch receives nothing, and nothing is received from it.
     fn interval_without_switch(&mut self, switch: DatapathId) {
         self.interval();
         let ends =
@@ -42,13 +44,13 @@ impl World {
 }
 
 #[test]
-fn a_switch_that_answers_and_hears_nothing_has_lost_its_links_and_nodes() {
+fn a_switch_that_answers_but_receives_nothing_loses_its_links() {
     for silent in [1, 101] {
         let mut world = World::new(leaf_spine(3, 2, 2));
         world.settle();
         let silent = DatapathId(silent);
         let concerns = |link: &Link| link.a.switch == silent || link.b.switch == silent;
-        for missed in 0..=MISSED {
+        for missed in 0..=MISSED_MAX {
             assert_eq!(*world.discovery.graph(), world.truth, "after {missed}");
             world.interval_without_switch(silent);
             world.input(Input::CaughtUp(silent));
@@ -65,11 +67,11 @@ fn a_switch_that_answers_and_hears_nothing_has_lost_its_links_and_nodes() {
 }
 
 #[test]
-fn a_switch_that_does_not_even_answer_keeps_its_place_until_its_session_ends() {
+fn a_switch_that_does_not_answer_stays_until_its_session_ends() {
     for silent in [1, 101] {
         let mut world = World::new(leaf_spine(3, 2, 2));
         world.settle();
-        for _ in 0..5 * MISSED {
+        for _ in 0..5 * MISSED_MAX {
             world.interval_without_switch(DatapathId(silent));
             assert_eq!(*world.discovery.graph(), world.truth);
         }
@@ -77,10 +79,10 @@ fn a_switch_that_does_not_even_answer_keeps_its_place_until_its_session_ends() {
 }
 
 #[test]
-fn nothing_is_missed_while_all_switches_answer_and_none_has_anything_to_hand_in() {
+fn nothing_is_missed_while_no_switch_hands_in_frames() {
     let mut world = World::new(leaf_spine(2, 1, 2));
     world.settle();
-    for _ in 0..5 * MISSED {
+    for _ in 0..5 * MISSED_MAX {
         world.interval();
         world.flying.clear();
         for switch in world.truth.switches().collect::<Vec<_>>() {
@@ -91,8 +93,7 @@ fn nothing_is_missed_while_all_switches_answer_and_none_has_anything_to_hand_in(
 }
 
 #[test]
-fn nothing_is_missed_at_a_switch_of_which_frames_still_wait_and_all_that_is_silent_is_when_it_has_been_heard_out()
- {
+fn nothing_is_missed_while_frames_of_a_switch_still_wait() {
     let mut world = World::new(leaf_spine(2, 1, 2));
     world.settle();
     let at = world.truth.host("h1").unwrap();
@@ -100,23 +101,23 @@ fn nothing_is_missed_at_a_switch_of_which_frames_still_wait_and_all_that_is_sile
     let (other, place, mut announced) = (other.0.to_owned(), other.1, Vec::new());
     let uplink = world
         .truth
-        .neighbours(at.switch)
+        .neighbors(at.switch)
         .map(|(number, _)| Port { switch: at.switch, number })
         .next()
         .unwrap();
-    for _ in 0..2 * MISSED {
+    for _ in 0..2 * MISSED_MAX {
         world.interval();
         world.flying.clear();
-        // Some of what this switch has handed in is heard, and for longer than an interval the rest waits.
-        let frame = world.says("h1");
+        // Some frames of this switch are processed, and the rest waits for longer than an interval.
+        let frame = world.announcement_of("h1");
         world.input(Input::Received(at, &frame));
         announced.push(world.announced[&uplink].clone());
     }
     assert_eq!(*world.discovery.graph(), world.truth);
-    // Nor is it made to hand in more.
+    // No further announcements are sent to it either.
     announced.dedup();
     assert_eq!(announced.len(), 1);
-    for _ in 0..=MISSED {
+    for _ in 0..=MISSED_MAX {
         world.interval();
         world.flying.retain(|(port, _)| *port != place);
         world.all_arrive();
@@ -127,11 +128,11 @@ fn nothing_is_missed_at_a_switch_of_which_frames_still_wait_and_all_that_is_sile
 }
 
 #[test]
-fn a_silent_link_is_lost_in_time_though_its_switches_hand_in_more_after_they_were_caught_up_with() {
+fn a_silent_link_is_lost_although_switches_hand_in_more() {
     let mut world = World::new(leaf_spine(2, 2, 1));
     world.settle();
     let links: Vec<Link> = world.truth.links().collect();
-    for missed in 0..=MISSED {
+    for missed in 0..=MISSED_MAX {
         assert_eq!(world.discovery.graph().links().count(), links.len(), "after {missed}");
         world.interval_without(links[0], true);
     }
@@ -139,7 +140,7 @@ fn a_silent_link_is_lost_in_time_though_its_switches_hand_in_more_after_they_wer
 }
 
 #[test]
-fn a_silent_link_is_lost_at_last_though_its_switches_are_never_caught_up_with() {
+fn a_silent_link_is_lost_although_frames_always_wait() {
     let mut world = World::new(leaf_spine(2, 2, 1));
     world.settle();
     let link = world.truth.links().next().unwrap();
@@ -147,7 +148,7 @@ fn a_silent_link_is_lost_at_last_though_its_switches_are_never_caught_up_with() 
     while world.discovery.graph().peer(link.a).is_some() {
         world.interval_without(link, false);
         intervals += 1;
-        assert!(intervals <= u32::from(PUT_OFF) + 2 * u32::from(MISSED));
+        assert!(intervals <= u32::from(DEFERRED_INTERVALS_MAX) + 2 * u32::from(MISSED_MAX));
     }
-    assert!(intervals > u32::from(PUT_OFF));
+    assert!(intervals > u32::from(DEFERRED_INTERVALS_MAX));
 }

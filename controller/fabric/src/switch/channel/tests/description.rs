@@ -4,7 +4,7 @@ use super::*;
 use std::sync::Arc;
 
 #[test]
-fn a_switch_has_the_operators_name_and_one_without_may_be_turned_away() {
+fn the_operators_name_counts_and_may_be_required() {
     for (number, named) in [(0x2a, true), (0x2b, false)] {
         let names = BTreeMap::from([(DatapathId(number), "leaf1".to_owned())]);
         let admission =
@@ -17,9 +17,9 @@ fn a_switch_has_the_operators_name_and_one_without_may_be_turned_away() {
             assert!(talk.closed().contains("--switches"), "{}", talk.closed());
             continue;
         }
-        let asked = talk.receive(ports(vec![port(PortNo::LOCAL.0, "br0")]));
-        let asked = talk.finish(&asked);
-        talk.tables_are_empty(&asked);
+        let requests = talk.receive(ports(vec![port(PortNo::LOCAL.0, "br0")]));
+        let requests = talk.finish(&requests);
+        talk.tables_are_empty(&requests);
         let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
         assert_eq!(info.name, "leaf1");
     }
@@ -36,15 +36,15 @@ enum Manner {
 
 proptest! {
     #[test]
-    fn questions_of_the_description_are_answered_in_any_order_refused_unreadably_or_not_at_all(
+    fn optional_requests_may_be_answered_in_any_order_or_not(
         order in Just([DESCRIPTION, METERS, GROUPS, TABLES]).prop_shuffle(),
         manners in prop::array::uniform4(prop::sample::select(vec![
             Manner::Acknowledged, Manner::Refused, Manner::Unreadable, Manner::Ignored,
         ])),
     ) {
-        let (mut talk, asked) = Talk::with_ports(vec![port(1, "a")]);
+        let (mut talk, requests) = Talk::with_ports(vec![port(1, "a")]);
         for question in order {
-            let xid = asked[question].xid;
+            let xid = requests[question].xid;
             let answer = || match question {
                 DESCRIPTION => description("spine 3"),
                 METERS => Body::MultipartReply(meters(100).into()),
@@ -52,20 +52,20 @@ proptest! {
                 _ => Body::MultipartReply(table_features().into()),
             };
             match manners[question] {
-                Manner::Acknowledged => drop(talk.hear_as(xid, answer())),
-                Manner::Refused => drop(talk.hear_as(xid, refusal(ErrorType::BAD_REQUEST, 2))),
+                Manner::Acknowledged => drop(talk.receive_as(xid, answer())),
+                Manner::Refused => drop(talk.receive_as(xid, refusal(ErrorType::BAD_REQUEST, 2))),
                 Manner::Unreadable => talk.unreadable(MessageType::MULTIPART_REPLY, xid),
                 Manner::Ignored => {}
             }
         }
-        let mut asked = talk.finish(&asked);
+        let mut requests = talk.finish(&requests);
         let has = |question: usize| manners[question] == Manner::Acknowledged;
-        let metered = asked.iter().any(|message| matches!(message.body, Body::MeterMod(_)));
+        let metered = requests.iter().any(|message| matches!(message.body, Body::MeterMod(_)));
         prop_assert_eq!(metered, has(METERS));
         if metered {
-            asked = talk.finish(&asked);
+            requests = talk.finish(&requests);
         }
-        talk.tables_are_empty(&asked);
+        talk.tables_are_empty(&requests);
         let Some(Output::Up(info)) = talk.outputs.last() else { panic!("{:?}", talk.outputs) };
         prop_assert_eq!(info.name.as_str(), if has(DESCRIPTION) { "spine 3" } else { "dpid:000000000000002a" });
         prop_assert_eq!(info.capacity.flows, has(TABLES).then_some(2000));
@@ -79,17 +79,17 @@ proptest! {
 }
 
 #[test]
-fn a_switch_without_roles_group_tables_and_table_features_is_served_and_gets_no_groups() {
+fn a_switch_without_roles_and_groups_is_served_without_groups() {
     let mut talk = Talk::new();
     talk.receive(Body::Hello(Hello::default()));
-    let asked = talk.receive(features(0));
-    talk.hear_as(asked[0].xid, refusal(ErrorType::BAD_REQUEST, 1));
-    let asked = talk.receive(ports(vec![port(PortNo::LOCAL.0, "s1")]));
+    let requests = talk.receive(features(0));
+    talk.receive_as(requests[0].xid, refusal(ErrorType::BAD_REQUEST, 1));
+    let requests = talk.receive(ports(vec![port(PortNo::LOCAL.0, "s1")]));
     for question in [METERS, GROUPS, TABLES] {
-        talk.hear_as(asked[question].xid, refusal(ErrorType::BAD_REQUEST, 2));
+        talk.receive_as(requests[question].xid, refusal(ErrorType::BAD_REQUEST, 2));
     }
-    let asked = talk.finish(&asked);
-    talk.tables_are_empty(&asked);
+    let requests = talk.finish(&requests);
+    talk.tables_are_empty(&requests);
     let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
     assert_eq!(
         info.capacity,
@@ -126,11 +126,11 @@ fn table_features() -> MultipartReply {
 
 #[test]
 fn what_a_switch_says_that_it_can_hold_is_known_when_it_is_up() {
-    let (mut talk, asked) = Talk::with_ports(vec![port(PortNo::LOCAL.0, "s1")]);
-    talk.hear_as(asked[GROUPS].xid, Body::MultipartReply(group_features().into()));
-    talk.hear_as(asked[TABLES].xid, Body::MultipartReply(table_features().into()));
-    let asked = talk.finish(&asked);
-    talk.tables_are_empty(&asked);
+    let (mut talk, requests) = Talk::with_ports(vec![port(PortNo::LOCAL.0, "s1")]);
+    talk.receive_as(requests[GROUPS].xid, Body::MultipartReply(group_features().into()));
+    talk.receive_as(requests[TABLES].xid, Body::MultipartReply(table_features().into()));
+    let requests = talk.finish(&requests);
+    talk.tables_are_empty(&requests);
     let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
     assert_eq!(
         info.capacity,
